@@ -1,0 +1,223 @@
+"""What money hangs on, read at once: an order's id, amounts, rate, fee, balance, currencies and flags.
+
+A reply is scanned once and cut into raw fields; the strict ones are read straight from their bytes,
+and a missing or wrong one is an error with its JSON path. The loose rest waits: see `loose`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import attrs
+import msgspec
+
+from transfer_async import checks, loose, models
+from transfer_async.wire import Reader, Unreadable, decode, fields_of, wire_name
+
+_ORDER_ID = re.compile(r"tx-[a-z0-9]{1,100}")
+_ANY_ORDER_ID = re.compile(rb'"id"\s*:\s*"(tx-[a-z0-9]{1,100})"')
+
+
+def find_order_id(raw: bytes) -> str | None:
+    """The order's id in bytes that are not readably an order, if one can be found."""
+    found = _ANY_ORDER_ID.search(raw)
+    return found[1].decode() if found else None
+
+
+def _raw_number(raw: msgspec.Raw) -> Decimal:
+    text = str(bytes(raw), "ascii", "replace")
+    if text[0] not in "-0123456789":
+        raise ValueError("is not a number")
+    try:
+        return checks.EXACT.create_decimal(text)
+    except InvalidOperation:
+        raise ValueError("is a number beyond all measure") from None
+
+
+def _raw_flag(raw: msgspec.Raw) -> bool:
+    try:
+        return _RAW_FLAGS[bytes(raw)]
+    except KeyError:
+        raise ValueError("is not 0 or 1, true or false") from None
+
+
+def _raw_text(raw: msgspec.Raw) -> str:
+    try:
+        return _text_decoder.decode(raw)
+    except (msgspec.MsgspecError, ValueError):
+        raise ValueError("is not a string") from None
+
+
+def _raw_order_id(raw: msgspec.Raw) -> str:
+    order_id = _raw_text(raw)
+    if not _ORDER_ID.fullmatch(order_id):
+        raise ValueError("is not an order id (tx- and lowercase letters or digits)")
+    return order_id
+
+
+_RAW_FLAGS = {b"0": False, b"1": True, b"false": False, b"true": True}
+_ABSENT = msgspec.Raw(b"")
+_text_decoder = msgspec.json.Decoder(str)
+
+
+def _cutter(cls: type, names: Iterable[str], **kinds: Any) -> Any:
+    """A struct that cuts an object's JSON into the raw bytes of the fields named."""
+    names = tuple(names)
+    return msgspec.defstruct(
+        f"Raw{cls.__name__}",
+        [(name, kinds.get(name, msgspec.Raw), _ABSENT) for name in names],
+        rename={name: wire_name(name) for name in names},
+        gc=False,
+    )
+
+
+_STRICT: dict[type, tuple[tuple[str, Reader], ...]] = {
+    models.Order: (
+        ("id", _raw_order_id),
+        ("poster_fee", _raw_number),
+        ("poster_amount", _raw_number),
+        ("poster_currency", _raw_text),
+        ("matcher_amount", _raw_number),
+        ("matcher_currency", _raw_text),
+        ("exchange_rate", _raw_number),
+        ("is_matched", _raw_flag),
+        ("is_confirmed", _raw_flag),
+        ("is_completed", _raw_flag),
+        ("is_accepted", _raw_flag),
+        ("is_cancelled", _raw_flag),
+        ("is_processing", _raw_flag),
+    ),
+    models.ExternalOrder: (
+        ("current_account_balance", _raw_number),
+        ("transaction_fee", _raw_number),
+        ("transaction_fee_currency", _raw_text),
+    ),
+}
+_RawExternalOrder = _cutter(models.ExternalOrder, fields_of(models.ExternalOrder))
+_PEOPLE = ("user", "posters_beneficiary")
+
+_cut_all = msgspec.json.Decoder(
+    _cutter(models.Order, fields_of(models.Order), external_order=_RawExternalOrder)
+)
+_cut_head = msgspec.json.Decoder(
+    _cutter(
+        models.Order,
+        (*dict(_STRICT[models.Order]), "external_order", *_PEOPLE),
+        external_order=_cutter(models.ExternalOrder, dict(_STRICT[models.ExternalOrder])),
+    )
+)
+_cut_external_order = msgspec.json.Decoder(_RawExternalOrder)
+_cut_person = msgspec.json.Decoder(_cutter(models.User, ("username",)))
+_WHERE = re.compile(r"`(\$[^`]*)`$")
+
+
+def _cut(cutter: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw) -> Any:
+    try:
+        return cutter.decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        where = _WHERE.search(str(error))
+        raise Unreadable(where[1] if where else "$", "is not a JSON object that can be read") from None
+
+
+def _read_strictly(cls: type, cut: Any, path: str) -> list[tuple[str, Any]]:
+    values = []
+    for name, read in _STRICT[cls]:
+        raw = getattr(cut, name)
+        if raw is _ABSENT:
+            raise Unreadable(f"{path}.{name}", "is missing")
+        try:
+            values.append((name, read(raw)))
+        except ValueError as error:
+            raise Unreadable(f"{path}.{name}", str(error)) from None
+    return values
+
+
+@attrs.frozen
+class Answer:
+    """A reply that is an order, and whose order it says it is: the usernames, where they are shown."""
+
+    order: models.Order
+    poster_username: str | None
+    beneficiary_username: str | None
+
+
+def read_answer(raw: bytes) -> Answer:
+    """Read the whole strict part of an order now; the loose rest waits until it is looked at.
+
+    Raises:
+        Unreadable: names the JSON path.
+    """
+    head = _cut(_cut_head, raw)
+    order = object.__new__(models.Order)
+    for name, value in _read_strictly(models.Order, head, "$"):
+        _put(order, name, value)
+    if head.external_order is _ABSENT:
+        raise Unreadable("$.external_order", "is missing")
+    _read_strictly(models.ExternalOrder, head.external_order, "$.external_order")
+    _put(order, "_late", functools.partial(_read_rest, raw=raw))
+    return Answer(order, _username(head.user), _username(head.posters_beneficiary))
+
+
+def _username(raw: msgspec.Raw) -> str | None:
+    try:
+        return _raw_text(_cut(_cut_person, raw).username)
+    except ValueError:
+        return None
+
+
+def read_order(raw: bytes) -> models.Order:
+    """An order whose loose fields are read when one of them is first looked at."""
+    return read_answer(raw).order
+
+
+def read_external_order(raw: bytes) -> models.ExternalOrder:
+    """An `ExternalOrder` by itself, all of it at once."""
+    return _external_order(_cut(_cut_external_order, raw), "$", [])
+
+
+def _read_rest(order: models.Order, *, raw: bytes) -> None:
+    """Fill the loose slots: all at once by msgspec; piece by piece only where some type is another."""
+    unread: list[str] = []
+    for name, value in (_rest_at_once(raw) or _rest_by_piece(raw, unread)).items():
+        _put(order, name, value)
+    _put(order, "unread", tuple(unread))
+    _put(order, "_late", _nothing_left)
+
+
+def _rest_at_once(raw: bytes) -> dict[str, Any] | None:
+    try:
+        tree = decode(raw)
+        loose.tidy(models.Order, tree)
+        read = msgspec.convert(tree, models.Order)
+    except (Unreadable, msgspec.ValidationError, RecursionError):
+        return None
+    return {name: getattr(read, name) for name in ("external_order", *loose.plan(models.Order).kinds)}
+
+
+def _rest_by_piece(raw: bytes, unread: list[str]) -> dict[str, Any]:
+    cut = _cut(_cut_all, raw)
+    external_order = _external_order(cut.external_order, "$.external_order", unread)
+    return {"external_order": external_order} | _loose_fields(models.Order, cut, "$", unread)
+
+
+def _external_order(cut: Any, path: str, unread: list[str]) -> models.ExternalOrder:
+    strict = _read_strictly(models.ExternalOrder, cut, path)
+    return models.ExternalOrder(**dict(strict), **_loose_fields(models.ExternalOrder, cut, path, unread))
+
+
+def _loose_fields(cls: type, cut: Any, path: str, unread: list[str]) -> dict[str, Any]:
+    pieces = {name: getattr(cut, name) for name in loose.plan(cls).kinds}
+    return loose.read_pieces(
+        cls, {name: raw for name, raw in pieces.items() if raw is not _ABSENT}, path, unread
+    )
+
+
+def _nothing_left(_order: models.Order) -> None:
+    """What ``_late`` is once all has been read."""
+
+
+_put = object.__setattr__

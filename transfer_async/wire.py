@@ -1,0 +1,126 @@
+"""What every reader of the service's JSON shares: its names, its leaves, and exact decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import attrs
+import msgspec
+
+from transfer_async import checks, models
+
+Reader = Callable[[Any], Any]
+
+WIRE_NAMES = {
+    "posters_beneficiary": "postersBeneficiary",
+    "external_user": "externalUser",
+    "user_options": "userOptions",
+    "confirmed_matches": "confirmedMatches",
+    "extra_order_details": "extraOrderDetails",
+    "creator": "createdBy",
+}
+"""The names that the service writes in camel case, by ours."""
+
+FLAGS = frozenset(
+    {
+        "is_matched",
+        "is_confirmed",
+        "is_completed",
+        "is_accepted",
+        "is_cancelled",
+        "is_processing",
+        "is_active",
+        "can_post_offers",
+        "can_accept_offers",
+        "tfa_required_for_login",
+        "two_factor_verified",
+    }
+)
+"""The fields that the service writes as 0 or 1."""
+
+
+class Unreadable(ValueError):
+    """The JSON at ``path`` is not what the specification says; ``why`` never shows the value."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
+        self.why = why
+
+
+def decode(raw: bytes | msgspec.Raw) -> Any:
+    """Decode JSON of any shape: whole numbers as ``int``, all others as exact `Decimal`.
+
+    Raises:
+        Unreadable: whatever is wrong with the bytes.
+    """
+    try:
+        return _decoder.decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError, InvalidOperation) as error:
+        raise Unreadable("$", f"is not JSON that can be read ({type(error).__name__})") from None
+
+
+_decoder = msgspec.json.Decoder(float_hook=checks.EXACT.create_decimal)
+
+
+def fields_of(cls: type) -> tuple[str, ...]:
+    """The fields of a model that are on the wire, by our names."""
+    return tuple(attribute.name for attribute in attrs.fields(cls) if attribute.name != "unread")
+
+
+def wire_name(name: str) -> str:
+    """The service's name for our field ``name``."""
+    return WIRE_NAMES.get(name, name)
+
+
+# One reader a type; each raises ValueError for a value of another type.
+
+
+def _read_text(value: Any) -> str:
+    if type(value) is str:
+        return value
+    raise ValueError("is not a string")
+
+
+def _read_number(value: Any) -> Decimal:
+    if type(value) is Decimal:
+        return value
+    if type(value) is int:
+        return Decimal(value)
+    raise ValueError("is not a number")
+
+
+def _read_whole(value: Any) -> int:
+    if type(value) is int:
+        return value
+    raise ValueError("is not a whole number")
+
+
+def _read_flag(value: Any) -> bool:
+    if type(value) is bool or (type(value) is int and value in (0, 1)):
+        return bool(value)
+    raise ValueError("is not 0 or 1, true or false")
+
+
+def _read_time(value: Any) -> datetime:
+    # Strings only: msgspec would take a number for seconds since 1970.
+    return msgspec.convert(_read_text(value), models.Timestamp).astimezone(UTC)
+
+
+def read_object(value: Any) -> dict[str, Any]:
+    """An object of unknown shape."""
+    if type(value) is dict:
+        return value
+    raise ValueError("is not an object")
+
+
+LEAVES: dict[Any, Reader] = {
+    str: _read_text,
+    int: _read_whole,
+    bool: _read_flag,
+    Decimal: _read_number,
+    datetime: _read_time,
+}
