@@ -18,6 +18,7 @@ from transfer_async.errors import InvalidOrder
 
 if TYPE_CHECKING:
     from transfer_async.models import NewExternalOrder, NewOrder
+    from transfer_async.strict import Answer
 
 Problem = tuple[str, str]
 
@@ -31,6 +32,7 @@ EXACT = decimal.Context(
 
 DIGITS = 64  # on either side of the point: no sum of money needs more, and an exponent is no bomb
 
+_TOO_LONG = f"has more than {DIGITS} digits on one side of the decimal point"
 _PLAIN = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+")
 _CURRENCY = re.compile(r"[A-Z0-9]{2,10}")
@@ -45,7 +47,9 @@ def refuse(problems: Sequence[Problem] | Iterator[Problem]) -> None:
 
 def to_decimal(value: object) -> Any:
     """Convert what is exact; leave everything else as it is, for `number_problem` to name."""
-    if type(value) is int or (type(value) is str and len(value) <= 3 * DIGITS and _PLAIN.fullmatch(value)):
+    if type(value) is int and value.bit_length() <= 4 * DIGITS:  # beyond it, too long in any case
+        value = EXACT.create_decimal(value)
+    if type(value) is str and len(value) <= 3 * DIGITS and _PLAIN.fullmatch(value):
         value = EXACT.create_decimal(value)
     if isinstance(value, Decimal) and value.is_zero():
         return value.copy_abs()  # "-0" is not a negative amount
@@ -58,14 +62,16 @@ def number_problem(value: object) -> str | None:
         return "is a float, which cannot hold most decimal amounts exactly: pass a Decimal or a string"
     if isinstance(value, str):
         return "is not a plain decimal such as '1250.00' (no exponent, no spaces, no separators)"
+    if type(value) is int:
+        return _TOO_LONG
     if not isinstance(value, Decimal):
         return "is not a Decimal, an int or a plain decimal string"
     if not value.is_finite():
         return "is not a finite number"
     if not value.is_zero() and not (-DIGITS <= value.adjusted() < DIGITS and places(value) <= DIGITS):
-        return f"has more than {DIGITS} digits on one side of the decimal point"
-    if value.is_zero() and places(value) + max(0, _exponent(value)) > DIGITS:
-        return f"has more than {DIGITS} digits on one side of the decimal point"
+        return _TOO_LONG
+    if value.is_zero() and abs(_exponent(value)) > DIGITS:
+        return _TOO_LONG
     return None
 
 
@@ -125,6 +131,26 @@ def order_problems(new: NewOrder, *, external_order: type) -> Iterator[Problem]:
         )
     if not isinstance(new.external_order, external_order):
         yield "external_order", f"is not a {external_order.__name__}"
+
+
+def other_order(sent: NewOrder, answer: Answer) -> str | None:
+    """The first field that shows ``answer`` to be to another order than the one sent; None if none does."""
+    order = answer.order
+    for name in ("poster_currency", "matcher_currency"):
+        if getattr(order, name).casefold() != getattr(sent, name).casefold():
+            return name
+    for name in ("poster_amount", "matcher_amount"):
+        if differ(getattr(order, name), getattr(sent, name), by_more_than=unit(getattr(sent, name))):
+            return name
+    if _is_other(answer.poster_username, sent.poster_username):
+        return "poster's username"
+    if _is_other(answer.beneficiary_username, sent.poster_recipient_username):
+        return "beneficiary's username"
+    return None
+
+
+def _is_other(shown: str | None, sent: str) -> bool:
+    return shown is not None and shown.casefold() != sent.casefold()
 
 
 def call_problems(

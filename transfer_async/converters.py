@@ -29,11 +29,10 @@ _encoder = msgspec.json.Encoder(decimal_format="number")
 
 def from_json(cls: type[T], data: bytes | str) -> T:
     """Read one model from JSON; see `Wire.from_json` for the errors."""
+    # A lone surrogate becomes bytes that are not UTF-8, and is refused as such.
+    raw = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     try:
-        raw = data.encode() if isinstance(data, str) else data
         return _converter().structure(raw, cls)
-    except UnicodeEncodeError:
-        problem = Unreadable("$", "is not text that UTF-8 can hold")
     except Unreadable as error:
         problem = error
     if cls is models.Order:
@@ -47,7 +46,7 @@ def from_json(cls: type[T], data: bytes | str) -> T:
 
 def to_json(model: Any) -> bytes:
     """Write one model as JSON, digits kept."""
-    return _encoder.encode(_converter().unstructure(model))
+    return encode(model)
 
 
 def make_converter() -> cattrs.Converter:
@@ -65,12 +64,12 @@ def make_converter() -> cattrs.Converter:
     converter = cattrs.Converter()
     for kind, read in LEAVES.items():
         converter.register_structure_hook(kind, _as_hook(read))
-    converter.register_structure_hook(models.Order, _as_hook(strict.read_order))
-    converter.register_structure_hook(models.ExternalOrder, _as_hook(strict.read_external_order))
+    converter.register_structure_hook(models.Order, _as_model_hook(strict.read_order))
+    converter.register_structure_hook(models.ExternalOrder, _as_model_hook(strict.read_external_order))
     for part in (models.User, models.ExternalUser, models.Currency, models.UserOption):
-        converter.register_structure_hook(part, _as_hook(functools.partial(loose.read_part, part)))
+        converter.register_structure_hook(part, _as_model_hook(functools.partial(loose.read_part, part)))
     for request in (models.NewOrder, models.NewExternalOrder):
-        converter.register_structure_hook(request, _as_hook(functools.partial(_read_request, request)))
+        converter.register_structure_hook(request, _as_model_hook(functools.partial(_read_request, request)))
     converter.register_unstructure_hook(datetime, _write_time)
     converter.register_unstructure_hook(Decimal, lambda value: value)
     for model in (
@@ -94,6 +93,11 @@ def _as_hook(read: Reader) -> Callable[[Any, Any], Any]:
     return lambda value, _kind: read(value)
 
 
+def _as_model_hook(read: Callable[[bytes], Any]) -> Callable[[Any, Any], Any]:
+    """A model is read from its own bytes; inside something decoded already, it is written again for that."""
+    return lambda value, _kind: read(value if isinstance(value, bytes) else _encoder.encode(value))
+
+
 def _writer(cls: Any, *, converter: cattrs.Converter) -> Callable[[Any], Any]:
     overrides: dict[str, Any] = {}
     for name in fields_of(cls):
@@ -113,6 +117,38 @@ def _request_writer(cls: Any, converter: cattrs.Converter) -> Callable[[Any], An
         if kind is Decimal
     }
     return cattrs.gen.make_dict_unstructure_fn(cls, converter, **overrides)
+
+
+def encode(value: Any) -> bytes:
+    """Write any JSON value, or one that holds models; `Decimal` as a number, digit for digit."""
+    return _encoder.encode(_converter().unstructure(value))
+
+
+def read_into(into: type[Any] | None, raw: bytes) -> Any:
+    """Read an answer into ``into``, or as decoded JSON without one; an empty body is None then.
+
+    Raises:
+        Unreadable: it cannot be read so.
+    """
+    if into is None:
+        return decode(raw) if raw.strip() else None
+    if into in _MODELS:
+        return _converter().structure(raw, into)
+    try:
+        return _converter().structure(decode(raw), into)
+    except (cattrs.BaseValidationError, TypeError, ValueError, KeyError) as error:
+        problems = cattrs.transform_error(error) if isinstance(error, cattrs.BaseValidationError) else []
+        raise Unreadable("$", "; ".join(problems) or f"is not a {into!r}") from None
+
+
+_MODELS = (
+    models.Order,
+    models.User,
+    models.ExternalOrder,
+    models.ExternalUser,
+    models.Currency,
+    models.UserOption,
+)
 
 
 # --- requests -----------------------------------------------------------------------------------

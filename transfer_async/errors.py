@@ -199,6 +199,7 @@ class Refused(TransferError):
         message: the service's own words, where it sent a JSON ``message``; never in ``str``.
         body: the body as received, cut at the client's limit; never in ``str``.
         request_id: the service's ``X-Request-Id``, where it sent one.
+        retry_after: seconds the service asked to wait, where it did.
     """
 
     default_outcome = Outcome.REFUSED
@@ -211,6 +212,7 @@ class Refused(TransferError):
         message: str | None = None,
         body: bytes = b"",
         request_id: str | None = None,
+        retry_after: float | None = None,
         **common: Any,
     ) -> None:
         super().__init__(text or _answered("the service refused", status, request_id), **common)
@@ -218,6 +220,7 @@ class Refused(TransferError):
         self.message = message
         self.body = body
         self.request_id = request_id
+        self.retry_after = retry_after
 
 
 class Unauthorized(Refused):
@@ -225,15 +228,7 @@ class Unauthorized(Refused):
 
 
 class RateLimited(Refused):
-    """429.
-
-    Args:
-        retry_after: seconds the service asked to wait, where it did.
-    """
-
-    def __init__(self, text: str = "", *, retry_after: float | None = None, **rest: Any) -> None:
-        super().__init__(text, **rest)
-        self.retry_after = retry_after
+    """429; ``retry_after`` says how many seconds the service asked to wait."""
 
 
 class Refuted(Refused):

@@ -6,6 +6,7 @@ import functools
 import types
 import typing
 from collections.abc import Mapping
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from transfer_async.wire import (
     decode,
     fields_of,
     read_object,
+    read_time,
     wire_name,
 )
 
@@ -35,6 +37,7 @@ class Plan:
     renames: tuple[tuple[str, str], ...]
     flags: tuple[str, ...]
     numbers: tuple[str, ...]
+    times: tuple[str, ...]
     parts: tuple[tuple[str, type], ...]
     kinds: dict[str, Any]
 
@@ -48,6 +51,7 @@ def plan(cls: type) -> Plan:
         renames=tuple((WIRE_NAMES[name], name) for name in kinds if name in WIRE_NAMES),
         flags=tuple(name for name in fields_of(cls) if name in FLAGS),
         numbers=tuple(name for name, kind in kinds.items() if kind is Decimal),
+        times=tuple(name for name, kind in kinds.items() if kind is datetime),
         parts=tuple((name, part) for name, part in parts.items() if part is not None),
         kinds=kinds,
     )
@@ -89,19 +93,29 @@ def read_pieces(
 def _read_piece(kind: Any, raw: bytes | msgspec.Raw, path: str, unread: list[str]) -> Any:
     try:
         value = decode(raw)
-        if (part := _part(kind)) is not None:
-            tidy(part, value)
+        if attrs.has(kind) and type(value) is dict:
+            return _read_part(kind, value, path, unread)
         return _read_loosely(kind, value, path, unread)
     except (Unreadable, RecursionError):  # users within users, deeper than anybody means
         unread.append(path)
         return None
 
 
+def _read_part(cls: Any, tree: Any, path: str, unread: list[str]) -> Any:
+    """All of ``tree`` at once by msgspec; field by field only where some type in it is another."""
+    tidy(cls, tree)
+    try:
+        return msgspec.convert(tree, cls)
+    except msgspec.ValidationError:
+        return _read_loosely(cls, tree, path, unread)
+
+
 def tidy(cls: type, tree: Any) -> None:
-    """Make ``tree`` fit for msgspec, deeply: our names, flags as ``bool``, and no text for a number."""
+    """Make ``tree`` fit for msgspec, deeply: our names, flags as ``bool``, no text for a number, UTC."""
     if type(tree) is not dict:
         return
     how = plan(cls)
+    tree.pop("unread", None)  # ours, never the service's
     for wire, ours in how.renames:
         tree[ours] = tree.pop(wire, None)
     for name in how.flags:
@@ -110,10 +124,20 @@ def tidy(cls: type, tree: Any) -> None:
     for name in how.numbers:
         if type(tree.get(name)) is str:  # msgspec would read it as a number
             tree[name] = _WRONG
+    for name in how.times:
+        if type(value := tree.get(name)) is str and not value.endswith("Z"):  # msgspec would keep the offset
+            tree[name] = _in_utc(value)
     for name, part in how.parts:
         inner = tree.get(name)
         for one in inner if type(inner) is list else (inner,):
             tidy(part, one)
+
+
+def _in_utc(value: str) -> Any:
+    try:
+        return read_time(value)
+    except ValueError:
+        return _WRONG
 
 
 def _read_loosely(kind: Any, value: Any, path: str, unread: list[str]) -> Any:
@@ -140,18 +164,14 @@ def _read_list(kind: Any, value: Any, path: str, unread: list[str]) -> tuple[Any
 
 
 def _read_model(cls: Any, tree: Any, path: str, unread: list[str]) -> Any:
-    """All of a tidy ``tree`` at once by msgspec; field by field only where some type in it is another."""
     if type(tree) is not dict:
         unread.append(path)
         return None
-    try:
-        return msgspec.convert(tree, cls)
-    except msgspec.ValidationError:
-        values = {
-            name: _read_loosely(kind, tree.get(name), f"{path}.{wire_name(name)}", unread)
-            for name, kind in plan(cls).kinds.items()
-        }
-        return cls(**values)
+    values = {
+        name: _read_loosely(kind, tree.get(name), f"{path}.{wire_name(name)}", unread)
+        for name, kind in plan(cls).kinds.items()
+    }
+    return cls(**values)
 
 
 def read_part(cls: type[T], raw: bytes) -> T:
@@ -159,11 +179,9 @@ def read_part(cls: type[T], raw: bytes) -> T:
     tree = decode(raw)
     if type(tree) is not dict:
         raise Unreadable("$", "is not an object")
-    tree.pop("unread", None)  # ours, never the service's
     unread: list[str] = []
     try:
-        tidy(cls, tree)
-        model: T = _read_model(cls, tree, "$", unread)
+        model: T = _read_part(cls, tree, "$", unread)
     except RecursionError:
         raise Unreadable("$", "is nested too deeply") from None
     if unread and hasattr(model, "unread"):

@@ -238,7 +238,7 @@ class UserOption(Wire):
 
     id: int | None = None
     user_id: str | None = None
-    name: str | None = None
+    name: str | None = _quiet()
     description: str | None = _quiet()
     value: Mapping[str, Any] | None = _shapeless()
     created_at: Timestamp | None = _quiet()

@@ -9,33 +9,36 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 import attrs
 import msgspec
 
-from transfer_async import checks, loose, models
-from transfer_async.wire import Reader, Unreadable, decode, fields_of, wire_name
+from transfer_async import loose, models
+from transfer_async.wire import Reader, Unreadable, decode, exactly, fields_of, wire_name
 
 _ORDER_ID = re.compile(r"tx-[a-z0-9]{1,100}")
 _ANY_ORDER_ID = re.compile(rb'"id"\s*:\s*"(tx-[a-z0-9]{1,100})"')
 
 
 def find_order_id(raw: bytes) -> str | None:
-    """The order's id in bytes that are not readably an order, if one can be found."""
-    found = _ANY_ORDER_ID.search(raw)
-    return found[1].decode() if found else None
+    """The order's id in bytes that are not readably an order, if just one can be found.
+
+    An id at the top is the order's own; elsewhere two are one too many to choose from.
+    """
+    try:
+        return _raw_order_id(_cut(_cut_id, raw).id)
+    except ValueError:
+        found = set(_ANY_ORDER_ID.findall(raw))
+    return found.pop().decode() if len(found) == 1 else None
 
 
 def _raw_number(raw: msgspec.Raw) -> Decimal:
     text = str(bytes(raw), "ascii", "replace")
     if text[0] not in "-0123456789":
         raise ValueError("is not a number")
-    try:
-        return checks.EXACT.create_decimal(text)
-    except InvalidOperation:
-        raise ValueError("is a number beyond all measure") from None
+    return exactly(text)
 
 
 def _raw_flag(raw: msgspec.Raw) -> bool:
@@ -110,6 +113,7 @@ _cut_head = msgspec.json.Decoder(
         external_order=_cutter(models.ExternalOrder, dict(_STRICT[models.ExternalOrder])),
     )
 )
+_cut_id = msgspec.json.Decoder(_cutter(models.Order, ("id",)))
 _cut_external_order = msgspec.json.Decoder(_RawExternalOrder)
 _cut_person = msgspec.json.Decoder(_cutter(models.User, ("username",)))
 _WHERE = re.compile(r"`(\$[^`]*)`$")
@@ -157,8 +161,8 @@ def read_answer(raw: bytes) -> Answer:
         _put(order, name, value)
     if head.external_order is _ABSENT:
         raise Unreadable("$.external_order", "is missing")
-    _read_strictly(models.ExternalOrder, head.external_order, "$.external_order")
-    _put(order, "_late", functools.partial(_read_rest, raw=raw))
+    of_bank = _read_strictly(models.ExternalOrder, head.external_order, "$.external_order")
+    _put(order, "_late", functools.partial(_read_rest, raw=raw, of_bank=dict(of_bank)))
     return Answer(order, _username(head.user), _username(head.posters_beneficiary))
 
 
@@ -176,13 +180,15 @@ def read_order(raw: bytes) -> models.Order:
 
 def read_external_order(raw: bytes) -> models.ExternalOrder:
     """An `ExternalOrder` by itself, all of it at once."""
-    return _external_order(_cut(_cut_external_order, raw), "$", [])
+    cut = _cut(_cut_external_order, raw)
+    of_bank = dict(_read_strictly(models.ExternalOrder, cut, "$"))
+    return models.ExternalOrder(**of_bank, **_loose_fields(models.ExternalOrder, cut, "$", []))
 
 
-def _read_rest(order: models.Order, *, raw: bytes) -> None:
+def _read_rest(order: models.Order, *, raw: bytes, of_bank: dict[str, Any]) -> None:
     """Fill the loose slots: all at once by msgspec; piece by piece only where some type is another."""
     unread: list[str] = []
-    for name, value in (_rest_at_once(raw) or _rest_by_piece(raw, unread)).items():
+    for name, value in (_rest_at_once(raw) or _rest_by_piece(raw, of_bank, unread)).items():
         _put(order, name, value)
     _put(order, "unread", tuple(unread))
     _put(order, "_late", _nothing_left)
@@ -198,15 +204,16 @@ def _rest_at_once(raw: bytes) -> dict[str, Any] | None:
     return {name: getattr(read, name) for name in ("external_order", *loose.plan(models.Order).kinds)}
 
 
-def _rest_by_piece(raw: bytes, unread: list[str]) -> dict[str, Any]:
-    cut = _cut(_cut_all, raw)
-    external_order = _external_order(cut.external_order, "$.external_order", unread)
+def _rest_by_piece(raw: bytes, of_bank: dict[str, Any], unread: list[str]) -> dict[str, Any]:
+    try:
+        cut = _cut(_cut_all, raw)
+    except Unreadable:  # it was readable once, but this caller has less of the stack left to do it with
+        unread.append("$")
+        loosely = dict.fromkeys(loose.plan(models.Order).kinds)
+        return {"external_order": models.ExternalOrder(**of_bank)} | loosely
+    bank = _loose_fields(models.ExternalOrder, cut.external_order, "$.external_order", unread)
+    external_order = models.ExternalOrder(**of_bank, **bank)
     return {"external_order": external_order} | _loose_fields(models.Order, cut, "$", unread)
-
-
-def _external_order(cut: Any, path: str, unread: list[str]) -> models.ExternalOrder:
-    strict = _read_strictly(models.ExternalOrder, cut, path)
-    return models.ExternalOrder(**dict(strict), **_loose_fields(models.ExternalOrder, cut, path, unread))
 
 
 def _loose_fields(cls: type, cut: Any, path: str, unread: list[str]) -> dict[str, Any]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 import attrs
 import msgspec
 
-from transfer_async import checks, models
+from transfer_async import models
 
 Reader = Callable[[Any], Any]
 
@@ -51,19 +52,56 @@ class Unreadable(ValueError):
         self.why = why
 
 
+LEVELS = 64
+"""How deep JSON may be nested, so that what was read can also be written, compared and pickled."""
+
+_EVERY_DIGIT = decimal.Context(
+    prec=decimal.MAX_PREC,
+    Emax=decimal.MAX_EMAX,
+    Emin=decimal.MIN_EMIN,
+    traps=[decimal.InvalidOperation, decimal.Overflow, decimal.Inexact, decimal.Clamped],
+)
+
+
+def exactly(text: str) -> Decimal:
+    """The number that ``text`` says, every digit of it.
+
+    Raises:
+        ValueError: it is beyond all measure: a `Decimal` would have to be infinite, or rounded.
+    """
+    try:
+        return _EVERY_DIGIT.create_decimal(text)
+    except decimal.DecimalException:
+        raise ValueError("is a number beyond all measure") from None
+
+
 def decode(raw: bytes | msgspec.Raw) -> Any:
     """Decode JSON of any shape: whole numbers as ``int``, all others as exact `Decimal`.
 
     Raises:
         Unreadable: whatever is wrong with the bytes.
     """
+    data = bytes(raw)
     try:
-        return _decoder.decode(raw)
-    except (msgspec.MsgspecError, ValueError, RecursionError, InvalidOperation) as error:
+        tree = _decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError, decimal.DecimalException) as error:
         raise Unreadable("$", f"is not JSON that can be read ({type(error).__name__})") from None
+    if data.count(b"{") + data.count(b"[") > LEVELS and _is_deep(tree):
+        raise Unreadable("$", "is nested too deeply")
+    return tree
 
 
-_decoder = msgspec.json.Decoder(float_hook=checks.EXACT.create_decimal)
+def _is_deep(tree: Any) -> bool:
+    level = [tree]
+    for _ in range(LEVELS):
+        insides = (one.values() if type(one) is dict else one for one in level)
+        level = [one for inside in insides for one in inside if type(one) in (dict, list)]
+        if not level:
+            return False
+    return True
+
+
+_decoder = msgspec.json.Decoder(float_hook=_EVERY_DIGIT.create_decimal)
 
 
 def fields_of(cls: type) -> tuple[str, ...]:
@@ -105,9 +143,12 @@ def _read_flag(value: Any) -> bool:
     raise ValueError("is not 0 or 1, true or false")
 
 
-def _read_time(value: Any) -> datetime:
-    # Strings only: msgspec would take a number for seconds since 1970.
-    return msgspec.convert(_read_text(value), models.Timestamp).astimezone(UTC)
+def read_time(value: Any) -> datetime:
+    """An aware time, in UTC."""
+    try:
+        return msgspec.convert(value, models.Timestamp).astimezone(UTC)
+    except OverflowError:
+        raise ValueError("is a time beyond the calendar in UTC") from None
 
 
 def read_object(value: Any) -> dict[str, Any]:
@@ -122,5 +163,5 @@ LEAVES: dict[Any, Reader] = {
     int: _read_whole,
     bool: _read_flag,
     Decimal: _read_number,
-    datetime: _read_time,
+    datetime: read_time,
 }

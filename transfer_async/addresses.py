@@ -1,0 +1,73 @@
+"""Where requests may go: the base address, and the paths below it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from urllib.parse import unquote
+
+from yarl import URL
+
+CREATE_ORDER = "/api/api/v1/order/create"
+WHO_AM_I = "/api/api/v1/user/who-am-i"
+
+_PLAIN_PATH = re.compile(r"/[!-~]*")  # printable ASCII, no spaces
+
+
+def normalised(base_url: str) -> str:
+    """``base_url`` in the one form that names its service: lower case, no default port, no slash at the end.
+
+    Raises:
+        ValueError: it is not https (or http to this machine), or carries more than host, port and path.
+    """
+    try:
+        url = URL(base_url)
+        host, port = url.host, url.explicit_port
+    except (TypeError, ValueError):
+        raise ValueError("base_url: is not a URL") from None
+    if url.scheme not in ("https", "http") or not host:
+        raise ValueError("base_url: is not an https address")
+    if url.scheme == "http" and not _is_loopback(host):
+        raise ValueError("base_url: must be https, unless the host is this machine's loopback")
+    if url.user is not None or url.password is not None:
+        raise ValueError("base_url: must not carry a user or a password")
+    if url.query_string or url.fragment:
+        raise ValueError("base_url: must not carry a query or a fragment")
+    if port == {"https": 443, "http": 80}[url.scheme]:
+        url = url.with_port(None)
+    return str(url).rstrip("/")
+
+
+def checked_path(path: str) -> str:
+    """``path`` as given, if it is safe to append to the base address.
+
+    Raises:
+        ValueError: it is not absolute below the base address, or is the create-order path in any disguise.
+    """
+    if not isinstance(path, str) or not _PLAIN_PATH.fullmatch(path) or "#" in path or "\\" in path:
+        raise ValueError("path: must begin with one '/' and be percent-encoded ASCII without '#'")
+    plain = _decoded(path.partition("?")[0])
+    if path.startswith("//") or plain.startswith("//") or "\\" in plain:
+        raise ValueError("path: must not name a host")
+    segments = [segment.partition(";")[0].strip() for segment in plain.split("/")]
+    if "." in segments or ".." in segments:
+        raise ValueError("path: must not hold dot segments")
+    if "/".join(["", *filter(None, segments)]).casefold() == CREATE_ORDER:
+        raise ValueError("path: orders are created by create_order alone, which keeps one key to one order")
+    return path
+
+
+def _decoded(path: str) -> str:
+    for _ in range(10):  # however often it was encoded; a proxy on the way may decode once more than we think
+        further = unquote(path)
+        if further == path:
+            return path
+        path = further
+    raise ValueError("path: is percent-encoded too many times")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

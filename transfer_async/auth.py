@@ -1,0 +1,86 @@
+"""The bearer token (specification section 5): given once, or asked for when it is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from multidict import CIMultiDict
+
+from transfer_async.errors import TokenUnavailable
+
+Token = str | Callable[[], Awaitable[str]]
+
+
+def checked(token: object) -> str:
+    """``token``, if it can stand in a header.
+
+    Raises:
+        ValueError: it cannot; the message does not show it.
+    """
+    if not isinstance(token, str) or not token:
+        raise ValueError("token: is not a string with something in it")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ValueError("token: holds a space, a control character or one beyond ASCII")
+    return token
+
+
+class TokenSource:
+    """One token for all callers, renewed once for all of them.
+
+    Args:
+        token: the token, or an async callable that returns one.
+        timeout: seconds that the callable may take.
+        user_agent: goes into the same headers.
+    """
+
+    def __init__(self, token: Token, *, timeout: float, user_agent: str) -> None:
+        self._ask = None if isinstance(token, str) else token
+        if self._ask is not None and not callable(self._ask):
+            raise ValueError("token: is neither a string nor an async callable")
+        self._timeout = timeout
+        self._user_agent = user_agent
+        self._asking: asyncio.Task[CIMultiDict[str]] | None = None
+        self._headers = self._headers_for(checked(token)) if isinstance(token, str) else None
+
+    @property
+    def renewable(self) -> bool:
+        """Whether there is somebody to ask for another token."""
+        return self._ask is not None
+
+    async def headers(self, *, instead_of: CIMultiDict[str] | None = None) -> CIMultiDict[str]:
+        """The headers of every request, with the token; the very same object as long as the token is.
+
+        Args:
+            instead_of: the headers that the service answered with 401; asks for another token
+                unless somebody has already.
+
+        Raises:
+            TokenUnavailable: the callable failed, took too long, or gave something else.
+        """
+        if self._headers is not None and self._headers is not instead_of:
+            return self._headers
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._renew())
+        return await asyncio.shield(self._asking)  # one caller's cancellation is not the others'
+
+    async def _renew(self) -> CIMultiDict[str]:
+        try:
+            if self._ask is None:
+                raise ValueError("there is nobody to ask")  # noqa: TRY301 - told like any other failure
+            async with asyncio.timeout(self._timeout):
+                self._headers = self._headers_for(checked(await self._ask()))
+        except Exception as error:
+            raise TokenUnavailable(f"the token callable failed ({type(error).__name__})") from error
+        return self._headers
+
+    def _headers_for(self, token: str) -> CIMultiDict[str]:
+        return CIMultiDict(
+            {
+                "Authorization": f"Bearer {token}",
+                "Accept": "application/json",
+                "Content-Type": "application/json",
+                "Accept-Encoding": "gzip, deflate",
+                "User-Agent": self._user_agent,
+            }
+        )

@@ -1,0 +1,353 @@
+"""The session manager that callers hold: it checks what they say, carries their calls, closes in order."""
+
+from __future__ import annotations
+
+import os
+import ssl as tls
+import uuid
+import warnings
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Self, TypeVar, overload
+
+import aiohttp
+
+from transfer_async import addresses, checks, preflight, reading
+from transfer_async.auth import Token, TokenSource
+from transfer_async.calls import Call, InFlight
+from transfer_async.clock import Clock, Duration, seconds
+from transfer_async.context import Context, Resolve
+from transfer_async.create_order import create_order
+from transfer_async.errors import ClientClosed, JournalFailed, ServiceFailed
+from transfer_async.events import Observer, Observers
+from transfer_async.journal.base import Journal, KeyRecord, record_of
+from transfer_async.journal.memory import MemoryJournal
+from transfer_async.models import NewOrder, Order, OrderIntent, PersonName, User
+from transfer_async.preflight import Hook
+from transfer_async.recovery import Recovery, RecoveryReport
+from transfer_async.retry import RetryPolicy, TokenBucket
+from transfer_async.transport import Timeouts, Transport
+
+T = TypeVar("T")
+
+MAX_CLAIM_AGE = 900.0
+"""Seconds after which an abandoned claim's hold and checks are stale."""
+
+CLOSING_GRACE = 5.0
+"""Seconds that calls which were cut off by ``close`` get to write down their doubt."""
+
+
+class TransferClient:
+    """A client of the transfer order service, for one base address and one account.
+
+    Use it as ``async with TransferClient(...) as client:``, or ``await client.close()`` yourself.
+    It may be shared by any number of tasks of one event loop.
+
+    Args:
+        base_url: scheme, host and optional path prefix; https, unless the host is loopback.
+        token: the bearer token, or an async callable that returns one; it is called at first
+            use and again after a 401, once for all calls.
+        hooks: run in this order before each order is sent; the hold is the last.
+        journal: where keys and outcomes are recorded; a `MemoryJournal` of its own by default.
+        scope: names the service in the journal; the normalised ``base_url`` by default.
+        retry: see `RetryPolicy`.
+        timeouts: see `Timeouts`.
+        resolve: the bank's own means to learn what became of an order in doubt: an async callable
+            of the intent and the `OutcomeUnknown`; returns the `Order`, its id, `NO_ORDER`, or None.
+        settle_after: seconds after the last possible send before `NO_ORDER` is believed.
+        lease: seconds that a worker's claim outlives its last sign of life; at least 1.5 times
+            the retry deadline.
+        observers: called with every event; see `transfer_async.events`.
+        session: an ``aiohttp.ClientSession`` to use instead of its own; never closed, and its
+            redirects, ``raise_for_status`` and middlewares are overridden for each request.
+        ssl: the TLS context; the default one verifies the service's certificate.
+        proxy: the address of an HTTP proxy.
+        max_response_bytes: how much of an answer's body, decompressed, is read at most.
+        max_connections: how many connections the pool for orders, and the one for everything
+            else, may each hold at once; a borrowed session brings its own limit.
+        clock: time, waiting and chance; for tests.
+
+    Raises:
+        ValueError: names the argument and the rule.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        token: Token,
+        *,
+        hooks: Sequence[Hook] = (),
+        journal: Journal | None = None,
+        scope: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeouts: Timeouts | None = None,
+        resolve: Resolve | None = None,
+        settle_after: Duration = 300.0,
+        lease: Duration = 60.0,
+        observers: Sequence[Observer] = (),
+        session: aiohttp.ClientSession | None = None,
+        ssl: tls.SSLContext | None = None,
+        proxy: str | None = None,
+        max_response_bytes: int = 1 << 20,
+        max_connections: int = 512,
+        clock: Clock | None = None,
+    ) -> None:
+        base_url = addresses.normalised(base_url)
+        policy, timeouts, clock = retry or RetryPolicy(), timeouts or Timeouts(), clock or Clock()
+        lease_seconds, settle_seconds = seconds(lease), seconds(settle_after)
+        _check_settings(policy, lease=lease_seconds, settle_after=settle_seconds, ssl=ssl, scope=scope)
+        _check_limits(max_response_bytes=max_response_bytes, max_connections=max_connections)
+        self._owns_journal = journal is None
+        self._calls = InFlight()
+        self._closed = False
+        self._context = Context(
+            scope=base_url if scope is None else scope,
+            journal=MemoryJournal(clock=clock) if journal is None else journal,
+            hooks=preflight.checked(hooks),
+            transport=Transport(
+                base_url,
+                session=_checked_session(session),
+                ssl=ssl,
+                proxy=proxy,
+                timeouts=timeouts,
+                max_response_bytes=max_response_bytes,
+                max_connections=max_connections,
+            ),
+            tokens=TokenSource(token, timeout=timeouts.hook, user_agent=_user_agent()),
+            policy=policy,
+            bucket=TokenBucket(policy.budget),
+            timeouts=timeouts,
+            clock=clock,
+            observers=Observers(observers),
+            resolve=resolve,
+            settle_after=settle_seconds,
+            lease=lease_seconds,
+            max_claim_age=MAX_CLAIM_AGE,
+        )
+        for hook in self._context.hooks:
+            bind = getattr(hook, "bind", None)
+            if callable(bind):
+                bind(self)
+
+    @classmethod
+    def from_env(cls, **settings: Any) -> Self:
+        """Make a client from ``TRANSFER_BASE_URL``, ``TRANSFER_API_TOKEN`` and ``TRANSFER_JOURNAL``.
+
+        Args:
+            settings: everything else, as the constructor takes it.
+
+        Raises:
+            ValueError: a variable is missing, or names a journal that this version does not have.
+        """
+        missing = [name for name in ("TRANSFER_BASE_URL", "TRANSFER_API_TOKEN") if not os.environ.get(name)]
+        if missing:
+            raise ValueError(f"{' and '.join(missing)}: must be set in the environment")
+        if os.environ.get("TRANSFER_JOURNAL") and "journal" not in settings:
+            # Going on without the journal that somebody counts on would be a silent lie.
+            raise ValueError("TRANSFER_JOURNAL: this version has no journal in a file or a database")
+        return cls(os.environ["TRANSFER_BASE_URL"], os.environ["TRANSFER_API_TOKEN"], **settings)
+
+    # --- orders ---------------------------------------------------------------------------------
+
+    async def create_order(
+        self,
+        order: NewOrder,
+        *,
+        key: str | None = None,
+        beneficiary: PersonName | None = None,
+        held: str | None = None,
+        send_before: datetime | None = None,
+    ) -> Order:
+        """Create one order, at most once for its key (specification 4.1).
+
+        Args:
+            order: what to create.
+            key: the caller's own id for it, 1 to 200 printable characters; the client makes one
+                otherwise. Whoever may cancel the call passes one.
+            beneficiary: who the customer says the beneficiary is, for the hooks.
+            held: the reference of a hold that the bank has placed itself.
+            send_before: an aware time after which it must not be sent.
+
+        Returns:
+            The order as the service recorded it; the same one again for a key that has it already.
+
+        Raises:
+            InvalidOrder: nothing was claimed, held or sent; names every field at fault.
+            TransferError: see `transfer_async.errors`; ``outcome`` and ``order_may_exist`` say
+                what is certain.
+        """
+        checks.refuse(
+            checks.call_problems(
+                order=order,
+                key=key,
+                beneficiary=beneficiary,
+                held=held,
+                send_before=send_before,
+                kinds=(NewOrder, PersonName),
+            )
+        )
+        if self._closed:
+            raise ClientClosed("the client is closed", key=key, order_may_exist=key is not None)
+        intent = OrderIntent(
+            id=uuid.uuid4().hex,
+            key=uuid.uuid4().hex if key is None else key,
+            order=order,
+            beneficiary=beneficiary,
+            held=held,
+            send_before=send_before,
+        )
+        call = Call(intent=intent, client_made=key is None, clock=self._context.clock)
+        return await self._calls.carry(call, partial(create_order, self._context))
+
+    async def known(self, key: str) -> KeyRecord | None:
+        """What is on record of ``key``: ask before you place a hold of your own for it.
+
+        Raises:
+            JournalFailed: the journal could not be read.
+        """
+        self._refuse_if_closed()
+        try:
+            entry = await self._context.journal.read(self._context.scope, key)
+        except Exception as error:
+            raise JournalFailed(f"the journal could not be read ({type(error).__name__})", key=key) from error
+        return None if entry is None else record_of(entry)
+
+    async def recover(self) -> RecoveryReport:
+        """Work off what is left over: abandoned claims, doubts, and undos that are owed.
+
+        Raises:
+            JournalFailed: the journal could not be read or written.
+        """
+        self._refuse_if_closed()
+        return await Recovery(self._context).run()
+
+    # --- everything else ------------------------------------------------------------------------
+
+    async def who_am_i(self) -> User:
+        """The account behind the token (specification 4.2); its ``id`` is needed in later steps.
+
+        Raises:
+            Unauthorized: the token is not (or no longer) good.
+            ServiceFailed: no usable answer, after the retries.
+            ConnectionFailed: no connection, after the retries.
+        """
+        user = await self.request("GET", addresses.WHO_AM_I, into=User, safe=True)
+        if user.id is None:
+            raise ServiceFailed("the answer does not say who the caller is")
+        return user
+
+    @overload
+    async def request(
+        self, method: str, path: str, *, json: Any = None, into: type[T], safe: bool = False
+    ) -> T: ...
+
+    @overload
+    async def request(
+        self, method: str, path: str, *, json: Any = None, into: None = None, safe: bool = False
+    ) -> Any: ...
+
+    async def request(
+        self, method: str, path: str, *, json: Any = None, into: type[Any] | None = None, safe: bool = False
+    ) -> Any:
+        """Call another of the service's operations, which the specification does not show (section 4.3).
+
+        Args:
+            method: the HTTP method.
+            path: begins with ``/``, percent-encoded, appended to ``base_url`` as it is.
+            json: what to send, if anything; numbers as `Decimal` are sent exactly.
+            into: the model to read the answer into; decoded JSON, exact, by default.
+            safe: for GET and HEAD: doing it twice does no harm, so lost answers are retried.
+
+        Raises:
+            ValueError: the path leads elsewhere, or to create-order.
+            Refused: the service answered no.
+            ServiceFailed: with ``safe``: no usable answer, after the retries.
+            OutcomeUnknown: without ``safe``: it may have been processed.
+            ConnectionFailed: nothing was sent.
+        """
+        wanted = reading.Wanted(
+            method=reading.checked_method(method, safe=safe),
+            path=addresses.checked_path(path),
+            content=reading.encoded(json),
+            into=into,
+            safe=safe,
+        )
+        self._refuse_if_closed()
+        return await reading.fetch(self._context, wanted)
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise ClientClosed("the client is closed", order_may_exist=False)
+
+    # --- life cycle -----------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._refuse_if_closed()
+        self._context.transport.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self, timeout: Duration = 35.0) -> None:  # noqa: ASYNC109 - the contract's own name
+        """Close the client; may be called again.
+
+        New calls are refused; what is in flight is waited for, then cut off and recorded as in doubt.
+
+        Args:
+            timeout: seconds to wait for calls in flight; longer than the retry deadline by default.
+        """
+        self._closed = True
+        try:
+            await self._calls.finish(patience=seconds(timeout), grace=CLOSING_GRACE)
+        finally:
+            await self._context.transport.close()
+            if self._owns_journal:
+                await self._context.journal.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and self._context.transport.is_open:
+            warnings.warn(
+                "a TransferClient was never closed: use 'async with TransferClient(...)', "
+                "or 'await client.close()'",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
+
+
+def _user_agent() -> str:
+    try:
+        return f"transfer_async/{version('transfer_async')}"
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "transfer_async"
+
+
+def _check_settings(
+    policy: RetryPolicy, *, lease: float, settle_after: float, ssl: object, scope: object
+) -> None:
+    if not lease >= 1.5 * policy.deadline:
+        raise ValueError(
+            f"lease: must be at least 1.5 times the retry deadline, {1.5 * policy.deadline:g} s, "
+            "or a claim may run out while its request is on the way"
+        )
+    if not settle_after >= 0:
+        raise ValueError("settle_after: must be 0 seconds or more")
+    if ssl is not None and not isinstance(ssl, tls.SSLContext):
+        raise ValueError("ssl: must be an ssl.SSLContext; certificates are always verified without one")
+    if scope is not None and not (isinstance(scope, str) and scope):
+        raise ValueError("scope: must be a string with something in it")
+
+
+def _check_limits(**limits: object) -> None:
+    for name, limit in limits.items():
+        if type(limit) is not int or limit < 1:
+            raise ValueError(f"{name}: must be a whole number, 1 or more")
+
+
+def _checked_session(session: aiohttp.ClientSession | None) -> aiohttp.ClientSession | None:
+    if session is not None and session.auth is not None:
+        raise ValueError("session: has an auth of its own, which would stand in the way of the bearer token")
+    return session

@@ -1,0 +1,53 @@
+"""Time and chance, in one place, so that a test can hold both in its hands."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+from attrs import frozen
+
+Duration = float | timedelta
+"""Seconds, or a ``timedelta``."""
+
+
+def seconds(value: object) -> float:
+    """``value`` in seconds.
+
+    Raises:
+        ValueError: it is no duration.
+    """
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:  # noqa: PLR0124 - NaN
+        return float(value)
+    raise ValueError("is not a number of seconds or a timedelta")
+
+
+def _now() -> float:
+    # A deadline must pass while the machine is suspended: CLOCK_MONOTONIC stands still then.
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _utc() -> datetime:
+    return datetime.now(UTC)
+
+
+@frozen(kw_only=True)
+class Clock:
+    """Where the time, the waiting and the randomness of a client come from.
+
+    Args:
+        now: seconds on a clock that never goes back and counts suspension.
+        utc: the aware wall-clock time.
+        sleep: waits that many seconds.
+        chance: a random number from 0 to below 1.
+    """
+
+    now: Callable[[], float] = _now if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+    utc: Callable[[], datetime] = _utc
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    chance: Callable[[], float] = random.random

@@ -1,0 +1,104 @@
+"""What one client's calls share: its parts, and the few things they all do with them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from attrs import field, frozen
+
+from transfer_async.auth import TokenSource
+from transfer_async.calls import Call
+from transfer_async.clock import Clock
+from transfer_async.errors import JournalFailed, Outcome, OutcomeUnknown, TransferError
+from transfer_async.events import Event, Observers
+from transfer_async.journal.base import Journal
+from transfer_async.journal.states import Move, Verdict
+from transfer_async.models import Order, OrderIntent
+from transfer_async.preflight import PreflightHook
+from transfer_async.retry import RetryPolicy, TokenBucket
+from transfer_async.transport import Timeouts, Transport
+
+log = logging.getLogger("transfer_async")
+
+
+class _NoOrder:
+    """The type of `NO_ORDER`."""
+
+    def __repr__(self) -> str:
+        return "NO_ORDER"
+
+    def __reduce__(self) -> str:
+        return "NO_ORDER"  # there is one
+
+
+NO_ORDER: Final = _NoOrder()
+"""What ``resolve`` returns when it is certain that no order exists *and none can appear any more*."""
+
+Resolve = Callable[[OrderIntent, OutcomeUnknown], Awaitable[Order | str | _NoOrder | None]]
+"""The bank's own means to learn what became of an intent in doubt."""
+
+
+@frozen(kw_only=True)
+class Context:
+    """The parts of one client."""
+
+    scope: str
+    journal: Journal
+    hooks: tuple[PreflightHook, ...]
+    transport: Transport
+    tokens: TokenSource
+    policy: RetryPolicy
+    bucket: TokenBucket
+    timeouts: Timeouts
+    clock: Clock
+    observers: Observers
+    resolve: Resolve | None
+    settle_after: float
+    lease: float
+    max_claim_age: float
+    hook_names: tuple[str, ...] = field(init=False)
+
+    @hook_names.default
+    def _names(self) -> tuple[str, ...]:
+        return tuple(hook.name for hook in self.hooks)
+
+    async def write(self, key: str, move: Move, *, certain: Outcome, order: Order | None = None) -> Verdict:
+        """Make a move in the journal.
+
+        Args:
+            key: the key.
+            move: the move.
+            certain: what is certain of the call, should the journal fail now.
+            order: the order that would then be known to nobody else.
+
+        Raises:
+            JournalFailed: the journal raised, or lost the key.
+        """
+        try:
+            verdict = await self.journal.move(self.scope, key, move)
+        except TransferError:
+            raise
+        except Exception as error:
+            raise JournalFailed(
+                f"the journal failed on {type(move).__name__.lower()} ({type(error).__name__})",
+                outcome=certain,
+                order=order,
+            ) from error
+        if verdict is None:
+            raise JournalFailed("the journal has lost the key", outcome=certain, order=order)
+        return verdict
+
+    def tell(self, kind: type[Event], call: Call, **fields: Any) -> None:
+        """Tell the observers of something that happened to ``call``; free where there are none."""
+        if self.observers:
+            self.observers.tell(
+                kind(
+                    key=call.intent.key,
+                    intent_id=call.intent.id,
+                    attempt=call.attempts_begun,
+                    seconds=self.clock.now() - call.began,
+                    **fields,
+                )
+            )

@@ -1,0 +1,456 @@
+"""The way of one order, from its key to the order itself::
+
+    NewOrder + key ──> claim ──> hooks, in order ──> mark sending ──> send (retry) ──> settle ──> Order
+                         │            │                                   │
+                    already made?   refused: undo what ran,      never sent, refused: undo hooks, in reverse
+                    give it back    nothing was sent             unknown: undo nothing, keep everything
+
+Each write to the journal comes before the step that it guards. Whatever is raised in between is one
+of three things: a *certain no* (the hooks are undone and the key is free), a *doubt* (nothing is
+undone and the key is bound), or the journal's own failure, after which only the journal knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from functools import partial
+from typing import Any
+
+from transfer_async import answers, checks, retry, strict
+from transfer_async.answers import Verdict as Judgement
+from transfer_async.calls import Call, stamped
+from transfer_async.context import Context, log
+from transfer_async.doubt import given_back, settle_doubt
+from transfer_async.errors import (
+    Attempt,
+    ClientClosed,
+    ConnectionFailed,
+    Expired,
+    HoldFailed,
+    HoldRequired,
+    JournalFailed,
+    KeyBusy,
+    KeyConflict,
+    Outcome,
+    OutcomeUnknown,
+    PreflightFailed,
+    TokenUnavailable,
+    TransferError,
+    UnreadableOrder,
+)
+from transfer_async.events import (
+    AttemptFailed,
+    AttemptStarted,
+    Claimed,
+    DuplicateSuspected,
+    HookPassed,
+    NotSent,
+    OrderCreated,
+    OrderRefused,
+    RetryScheduled,
+    WentInDoubt,
+)
+from transfer_async.guards import GuardedBody
+from transfer_async.journal.fingerprint import fingerprint
+from transfer_async.journal.states import (
+    Claim,
+    Create,
+    Denial,
+    Doubt,
+    Ending,
+    Entry,
+    Free,
+    Keep,
+    KeyState,
+    Mark,
+    Suspect,
+)
+from transfer_async.leases import LeaseKeeper
+from transfer_async.models import Order
+from transfer_async.preflight import PreflightHook, checked_receipt, is_hold
+from transfer_async.transport import Evidence
+from transfer_async.undoing import undo, what_is_owed
+from transfer_async.wire import Unreadable
+
+
+async def create_order(context: Context, call: Call) -> Order:
+    """Take one call the whole way.
+
+    Raises:
+        TransferError: what is certain, with the call's key, attempts and receipts on it.
+        asyncio.CancelledError: the caller was cancelled before anything was sent.
+    """
+    made = await _claim(context, call)
+    if made is not None:
+        return made
+    try:
+        await _preflight(context, call)
+        await _mark_sending(context, call)
+        order, reply = await _send(context, call)
+    except (JournalFailed, KeyBusy) as lost:
+        stamped(lost, call, order_may_exist=True)
+        raise
+    except OutcomeUnknown as doubt:
+        return await _went_in_doubt(context, call, doubt)
+    except (TransferError, asyncio.CancelledError) as no:
+        await _certain_no(context, call, no)
+        raise
+    return await _settle(context, call, order, reply)
+
+
+# --- claim --------------------------------------------------------------------------------------
+
+
+async def _claim(context: Context, call: Call) -> Order | None:
+    """Take the key; or give back what it has come to already."""
+    move = Claim(
+        intent=call.intent,
+        fingerprint=fingerprint(call.intent.order),
+        client_made=call.client_made,
+        lease=context.lease,
+        max_claim_age=context.max_claim_age,
+        hooks=context.hook_names,
+    )
+    try:
+        verdict = await context.write(call.intent.key, move, certain=Outcome.NOT_SENT)
+    except JournalFailed as error:
+        raise stamped(error, call, order_may_exist=not call.client_made) from error.__cause__
+    if verdict.denial is not None:
+        return await _already(context, call, verdict.entry, verdict.denial)
+    await _take(context, call, verdict.entry)
+    return None
+
+
+async def _take(context: Context, call: Call, entry: Entry) -> None:
+    assert entry.intent is not None  # noqa: S101 - a claim has its intent
+    call.intent, call.epoch, call.receipts = entry.intent, entry.epoch, dict(entry.receipts)
+    context.tell(Claimed, call, taken_over=entry.epoch > 1)
+    stale = [one for one in entry.owed if one.lease_until <= 0.0 and one.intent.id != call.intent.id]
+    for intent_id in dict.fromkeys(one.intent.id for one in stale):
+        # An old claim's hold and checks are stale: they go before new ones are made.
+        await undo(context, call, [one for one in stale if one.intent.id == intent_id])
+
+
+async def _already(context: Context, call: Call, entry: Entry, denial: Denial) -> Order:
+    if denial is Denial.CREATED:
+        return given_back(entry, call)
+    if denial is Denial.IN_DOUBT:
+        doubt = OutcomeUnknown("an earlier call with this key is in doubt; nothing was sent now")
+        return await settle_doubt(context, call, entry, doubt)
+    if denial is Denial.CONFLICT:
+        raise stamped(KeyConflict("this key is bound to a different order"), call, order_may_exist=True)
+    left = max(0.0, entry.lease_until - context.clock.now())
+    raise stamped(KeyBusy(retry_after=left), call, order_may_exist=True)
+
+
+# --- hooks --------------------------------------------------------------------------------------
+
+
+async def _preflight(context: Context, call: Call) -> None:
+    """Let every hook see the order, in their order; the hold is the last of them."""
+    held = call.intent.held is not None
+    if not held and not any(map(is_hold, context.hooks)):
+        raise HoldRequired(
+            "the customer's funds must be held before an order is sent: give the client a hold hook "
+            "(hooks=[..., FundsHold(place, release)]), or the call the reference of your own hold (held=...)"
+        )
+    if _is_expired(context, call):
+        raise Expired("send_before has passed")
+    with LeaseKeeper(partial(_keep, context, call), every=context.lease / 3):
+        written = len(call.receipts)
+        for hook in context.hooks:
+            if hook.name in call.receipts or (held and is_hold(hook)):
+                continue
+            if len(call.receipts) > written:
+                await _keep(context, call)
+                written = len(call.receipts)
+            await _run_hook(context, call, hook)
+
+
+async def _keep(context: Context, call: Call) -> None:
+    keep = Keep(epoch=call.epoch, lease=context.lease, receipts=dict(call.receipts))
+    verdict = await context.write(call.intent.key, keep, certain=Outcome.NOT_SENT)
+    if verdict.denial is not None:
+        raise KeyBusy("the claim's lease ran out, and another worker took the key over")
+
+
+async def _run_hook(context: Context, call: Call, hook: PreflightHook) -> None:
+    began = context.clock.now()
+    call.entered.append(hook.name)
+    broke = HoldFailed if is_hold(hook) else PreflightFailed
+    try:
+        with call.stoppable():
+            async with asyncio.timeout(context.timeouts.hook):
+                receipt = await hook.before(call.intent)
+    except PreflightFailed as error:
+        call.entered.remove(hook.name)  # it vouches that it did nothing
+        error.hook = hook.name
+        raise
+    except (Exception, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and call.abandoned:
+            raise
+        why = f"the hook {hook.name!r} broke ({type(error).__name__})"
+        raise broke(why, refused=False, hook=hook.name) from error
+    try:
+        call.receipts[hook.name] = checked_receipt(hook, receipt)
+    except TypeError as error:
+        raise broke(str(error), refused=False, hook=hook.name) from error
+    context.tell(HookPassed, call, hook=hook.name, took=context.clock.now() - began)
+
+
+# --- mark sending -------------------------------------------------------------------------------
+
+
+async def _mark_sending(context: Context, call: Call) -> None:
+    """Write down that a request may be sent from now on. Nothing that may fail is left for later."""
+    call.body = call.intent.order.to_json()
+    with call.stoppable():
+        call.headers = await context.tokens.headers()
+    call.attempt_token = uuid.uuid4().hex
+    call.deadline = context.clock.now() + context.policy.deadline
+    mark = Mark(
+        epoch=call.epoch,
+        attempt=call.attempt_token,
+        receipts=dict(call.receipts),
+        lease=context.lease,
+        window=context.policy.deadline,
+    )
+    verdict = await context.write(call.intent.key, mark, certain=Outcome.NOT_SENT)
+    if verdict.denial is not None:
+        raise KeyBusy("the claim's lease ran out, and another worker took the key over")
+
+
+# --- send ---------------------------------------------------------------------------------------
+
+
+async def _send(context: Context, call: Call) -> tuple[Order, bytes]:
+    """Send the order, again only after what certainly was not processed."""
+    if call.abandoned:
+        raise asyncio.CancelledError
+    try:
+        answer = await _attempt(context, call)
+    except TransferError as error:
+        if not _may_go_again(context, call, error):
+            raise
+        answer = await retry.go_again(
+            partial(_attempt, context, call),
+            error,
+            policy=context.policy,
+            bucket=context.bucket,
+            clock=context.clock,
+            until=partial(_is_time, context, call),
+            may=partial(_may_go_again, context, call),
+            pause=partial(_pause, context, call),
+        )
+    context.bucket.refund()
+    return answer
+
+
+async def _attempt(context: Context, call: Call) -> tuple[Order, bytes]:
+    """One HTTP attempt, and what is certain after it."""
+    if call.renew_token:
+        await _renew_token(context, call)
+    if not _is_time(context, call):
+        raise _too_late(context, call)
+    began = context.clock.now()
+    call.attempts_begun += 1
+    context.tell(AttemptStarted, call)
+    body = GuardedBody(call.body, in_time=partial(_is_time, context, call))
+    evidence = await _exchange(context, call, body)
+    try:
+        order = _answer(context, call, body, evidence)
+    except TransferError as error:
+        _note(context, call, evidence, error, context.clock.now() - began)
+        raise
+    _note(context, call, evidence, None, context.clock.now() - began)
+    return order, evidence.body
+
+
+async def _exchange(context: Context, call: Call, body: GuardedBody) -> Evidence:
+    assert call.headers is not None  # noqa: S101 - fetched before the mark
+    call.judgement = None
+    call.sent = call.on_the_way = True
+    try:
+        left = call.deadline - context.clock.now()
+        return await context.transport.post_order(body, headers=call.headers, left=left)
+    finally:
+        call.on_the_way = False
+        call.swallow_cancellation()
+
+
+def _answer(context: Context, call: Call, body: GuardedBody, evidence: Evidence) -> Order:
+    if body.late:
+        raise _too_late(context, call)
+    call.judgement = answers.judge(evidence, context.policy, answers.ORDER_ANSWERS)
+    if call.judgement is not Judgement.ANSWERED:
+        raise answers.error_of(call.judgement, evidence, now=context.clock.utc(), reading=False)
+    common: dict[str, Any] = {
+        "status": evidence.status,
+        "raw": evidence.body,
+        "request_id": evidence.request_id,
+    }
+    try:
+        answer = strict.read_answer(evidence.body)
+    except Unreadable as error:
+        found = strict.find_order_id(evidence.body)
+        why = f"the answer is not readably an order: {error}"
+        raise UnreadableOrder(why, order_id=found, **common) from evidence.error
+    if other := checks.other_order(call.intent.order, answer):
+        raise UnreadableOrder(f"the answer is to another order: {other} differs", **common)
+    return answer.order
+
+
+def _note(
+    context: Context, call: Call, evidence: Evidence, error: TransferError | None, seconds: float
+) -> None:
+    """Remember the attempt, and tell of it."""
+    outcome = Outcome.CREATED if error is None else error.outcome
+    beneath = type(evidence.error).__name__ if evidence.error is not None else None
+    call.attempts.append(
+        Attempt(
+            number=call.attempts_begun,
+            seconds=seconds,
+            outcome=outcome,
+            status=evidence.status,
+            error=beneath or (type(error).__name__ if error is not None else None),
+            request_id=evidence.request_id,
+        )
+    )
+    if error is None:
+        return
+    if outcome is not Outcome.UNKNOWN:
+        call.last_no = error
+    context.tell(
+        AttemptFailed,
+        call,
+        outcome=outcome,
+        error=type(error).__name__,
+        status=evidence.status,
+        request_id=evidence.request_id,
+    )
+
+
+def _may_go_again(context: Context, call: Call, error: TransferError) -> bool:
+    if call.abandoned or error is not call.last_no:
+        return False
+    if call.judgement is Judgement.WRONG_TOKEN and context.tokens.renewable and not call.token_renewed:
+        call.renew_token = True
+        return True
+    return call.judgement in answers.MAY_GO_AGAIN
+
+
+async def _renew_token(context: Context, call: Call) -> None:
+    call.renew_token, call.token_renewed = False, True
+    try:
+        with call.stoppable():
+            call.headers = await context.tokens.headers(instead_of=call.headers)
+    except (TokenUnavailable, asyncio.CancelledError) as error:
+        call.swallow_cancellation()
+        raise call.last_no or error from error  # the service's no is what is certain of the order
+
+
+async def _pause(context: Context, call: Call, pause: retry.Pause) -> None:
+    context.tell(RetryScheduled, call, pause=pause.seconds)
+    try:
+        with call.stoppable():
+            await context.clock.sleep(pause.seconds)
+    except asyncio.CancelledError:
+        call.swallow_cancellation()
+        raise pause.error from pause.error.__cause__
+
+
+def _is_time(context: Context, call: Call, ahead: float = 0.0) -> bool:
+    return context.clock.now() + ahead < call.deadline and not _is_expired(context, call, ahead)
+
+
+def _is_expired(context: Context, call: Call, ahead: float = 0.0) -> bool:
+    limit = call.intent.send_before
+    return limit is not None and (limit - context.clock.utc()).total_seconds() <= ahead
+
+
+def _too_late(context: Context, call: Call) -> TransferError:
+    if call.last_no is not None:
+        return call.last_no
+    if _is_expired(context, call):
+        return Expired("send_before passed before the order could be sent")
+    return ConnectionFailed("the deadline passed before a connection could be had")
+
+
+# --- settle -------------------------------------------------------------------------------------
+
+
+async def _settle(context: Context, call: Call, order: Order, reply: bytes) -> Order:
+    """Write down that the order exists, then give it back."""
+    create = Create(attempt=call.attempt_token or "", order_id=order.id, reply=reply)
+    try:
+        verdict = await context.write(call.intent.key, create, certain=Outcome.CREATED, order=order)
+    except JournalFailed as error:
+        raise stamped(error, call, order_may_exist=True) from error.__cause__
+    if verdict.denial is Denial.FOREIGN:
+        doubt = UnreadableOrder("the answer is the order of another key", raw=reply)
+        return await _went_in_doubt(context, call, doubt)
+    if verdict.entry.state is KeyState.CREATED and verdict.entry.order_id == order.id:
+        context.tell(OrderCreated, call, order_id=order.id)
+        return order
+    suspect = Suspect(order_id=order.id, reply=reply)
+    log.error("order %s was answered for a key whose doubt had been refuted", order.id)
+    context.tell(DuplicateSuspected, call, order_id=order.id)
+    await context.write(call.intent.key, suspect, certain=Outcome.CREATED, order=order)
+    why = "the order was created after its doubt had been refuted: a duplicate is suspected"
+    raise stamped(JournalFailed(why, outcome=Outcome.CREATED, order=order), call, order_may_exist=True)
+
+
+async def _went_in_doubt(context: Context, call: Call, doubt: OutcomeUnknown) -> Order:
+    """Write down the doubt, keep everything, and ask whoever may know."""
+    try:
+        move = Doubt(attempt=call.attempt_token or "")
+        verdict = await context.write(call.intent.key, move, certain=Outcome.UNKNOWN)
+    except JournalFailed as error:
+        raise stamped(error, call, order_may_exist=True) from doubt
+    if verdict.entry.state is KeyState.CREATED:  # an operator was faster
+        return given_back(verdict.entry, call)
+    context.tell(WentInDoubt, call, error=type(doubt).__name__, status=doubt.status)
+    if verdict.denial is not None:
+        raise stamped(doubt, call, order_may_exist=True) from doubt.__cause__
+    return await settle_doubt(context, call, verdict.entry, doubt)
+
+
+async def _certain_no(context: Context, call: Call, no: TransferError | asyncio.CancelledError) -> None:
+    """Free the key, with what is owed on record; then undo the hooks.
+
+    Raises:
+        JournalFailed: the no could not be recorded, so nothing was undone and the key stays bound.
+        ClientClosed: the no was the client's closing.
+    """
+    call.swallow_cancellation()
+    debts = what_is_owed(context, call)
+    ending = _ending(no)
+    move = Free(epoch=call.epoch, attempt=call.attempt_token, ending=ending, owed=debts, lease=context.lease)
+    try:
+        verdict = await context.write(call.intent.key, move, certain=ending.outcome)
+    except JournalFailed as error:
+        stamped(error, call, order_may_exist=True)
+        raise
+    if verdict.denial is None:
+        _tell_no(context, call, ending)
+        await undo(context, call, debts)
+    may_exist = verdict.denial is not None
+    if isinstance(no, TransferError):
+        stamped(no, call, order_may_exist=may_exist)
+    elif call.cut:
+        closed = ClientClosed("the client was closed before the order was sent")
+        raise stamped(closed, call, order_may_exist=may_exist) from None
+
+
+def _ending(no: TransferError | asyncio.CancelledError) -> Ending:
+    if isinstance(no, TransferError):
+        return Ending(outcome=no.outcome, error=type(no).__name__, status=getattr(no, "status", None))
+    return Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
+
+
+def _tell_no(context: Context, call: Call, ending: Ending) -> None:
+    if ending.outcome is Outcome.REFUSED:
+        context.tell(OrderRefused, call, error=ending.error, status=ending.status)
+    else:
+        context.tell(NotSent, call, error=ending.error)

@@ -1,0 +1,113 @@
+"""What becomes of a doubt: the bank's own ``resolve`` is asked, and believed only as far as it can know."""
+
+from __future__ import annotations
+
+import asyncio
+
+from transfer_async.calls import Call, stamped
+from transfer_async.context import NO_ORDER, Context, log
+from transfer_async.errors import (
+    AlreadyCreated,
+    JournalFailed,
+    Outcome,
+    OutcomeUnknown,
+    Refuted,
+)
+from transfer_async.events import Resolved
+from transfer_async.journal.states import Entry, KeyState, Refute, Verdict
+from transfer_async.journal.states import Resolve as ResolveMove
+from transfer_async.models import Order
+from transfer_async.undoing import owed_by, undo
+
+
+def given_back(entry: Entry, call: Call) -> Order:
+    """The order of a key that is created.
+
+    Raises:
+        AlreadyCreated: only its id is on record.
+    """
+    call.receipts = dict(entry.receipts)
+    if entry.reply is not None:
+        return Order.from_json(entry.reply)
+    raise stamped(AlreadyCreated(order_id=entry.order_id or ""), call, order_may_exist=True)
+
+
+async def settle_doubt(context: Context, call: Call, entry: Entry, doubt: OutcomeUnknown) -> Order:
+    """Ask ``resolve`` about ``entry``, which is in doubt.
+
+    Returns:
+        The order, if ``resolve`` has it.
+
+    Raises:
+        AlreadyCreated: ``resolve`` has only its id.
+        Refuted: there is none, and none can appear; the hooks are undone.
+        OutcomeUnknown: nobody knows yet.
+    """
+    call.receipts = dict(entry.receipts)
+    answer = await _ask(context, call, entry, doubt)
+    if isinstance(answer, Order):
+        return await _resolved(context, call, entry, doubt, order_id=answer.id, order=answer)
+    if isinstance(answer, str) and answer.strip():
+        return await _resolved(context, call, entry, doubt, order_id=answer, order=None)
+    if answer is NO_ORDER:
+        await _refuted(context, call, entry, doubt)
+    raise stamped(doubt, call, order_may_exist=True)
+
+
+async def _ask(context: Context, call: Call, entry: Entry, doubt: OutcomeUnknown) -> object:
+    if context.resolve is None or entry.intent is None:
+        return None
+    try:
+        with call.stoppable():
+            async with asyncio.timeout(context.timeouts.hook):
+                return await context.resolve(entry.intent, doubt)
+    except asyncio.CancelledError:
+        call.swallow_cancellation()
+    except Exception:  # noqa: BLE001 - a resolve that fails knows nothing
+        log.exception("resolve failed; the key stays in doubt")
+    return None
+
+
+async def _resolved(
+    context: Context, call: Call, entry: Entry, doubt: OutcomeUnknown, *, order_id: str, order: Order | None
+) -> Order:
+    move = ResolveMove(
+        attempt=entry.attempt or "",
+        order_id=order_id,
+        reply=None if order is None else order.to_json(),
+        by="resolve",
+        reason="the client's resolve knew the order",
+    )
+    verdict = await _write(context, call, move, Outcome.CREATED, order)
+    if verdict.denial is not None and verdict.entry.state is not KeyState.CREATED:
+        raise stamped(doubt, call, order_may_exist=True)  # another's order, or another's doubt by now
+    context.tell(Resolved, call, outcome=Outcome.CREATED, order_id=verdict.entry.order_id)
+    return given_back(verdict.entry, call)
+
+
+async def _refuted(context: Context, call: Call, entry: Entry, doubt: OutcomeUnknown) -> None:
+    """Free the key, if no request can take effect any more, and undo the hooks."""
+    owed = owed_by(context, entry)
+    move = Refute(
+        attempt=entry.attempt or "",
+        settle_after=context.settle_after,
+        by="resolve",
+        reason="the client's resolve was certain that no order exists",
+        owed=owed,
+        lease=context.lease,
+    )
+    verdict = await _write(context, call, move, Outcome.REFUSED, None)
+    if verdict.denial is not None:
+        return
+    context.tell(Resolved, call, outcome=Outcome.REFUSED)
+    await undo(context, call, owed)
+    raise stamped(Refuted(), call, order_may_exist=False) from doubt
+
+
+async def _write(
+    context: Context, call: Call, move: ResolveMove | Refute, certain: Outcome, order: Order | None
+) -> Verdict:
+    try:
+        return await context.write(call.intent.key, move, certain=certain, order=order)
+    except JournalFailed as error:
+        raise stamped(error, call, order_may_exist=True) from error.__cause__

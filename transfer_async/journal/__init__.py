@@ -1,0 +1,7 @@
+"""The durable record of intents and their outcomes: one protocol, one table of states, several back ends."""
+
+from transfer_async.journal.base import Journal, KeyRecord
+from transfer_async.journal.memory import MemoryJournal
+from transfer_async.journal.states import KeyState
+
+__all__ = ["Journal", "KeyRecord", "KeyState", "MemoryJournal"]

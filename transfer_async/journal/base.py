@@ -1,0 +1,97 @@
+"""What every journal does, and what a bank may ask of one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol, Self
+
+from attrs import field, frozen
+
+from transfer_async.journal.states import Entry, KeyState, Move, Step, Verdict
+from transfer_async.models import Order
+
+
+class Journal(Protocol):
+    """The durable record of intents and their outcomes: it stores, `states` decides.
+
+    Every method raises whatever its store raises. A move is atomic and, once it returns, as durable
+    as ``durable`` says; its line of history is written with it. Once begun it is finished even if
+    its caller is cancelled.
+    """
+
+    durable: bool
+    """Whether what has returned survives the death of the process."""
+
+    async def __aenter__(self) -> Self:
+        """Open the journal; a journal also opens itself when it is first used."""
+        ...
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Close the journal."""
+        ...
+
+    async def close(self) -> None:
+        """Close the journal; what it holds stays."""
+        ...
+
+    async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+        """Make ``move``, as `states.decide` says; None if there is no entry it could be about."""
+        ...
+
+    async def read(self, scope: str, key: str) -> Entry | None:
+        """The key's entry."""
+        ...
+
+    async def work(self, scope: str, *, limit: int) -> list[tuple[str, Entry]]:
+        """Keys that wait for somebody: dead workers' claims and requests, doubts, and what is owed."""
+        ...
+
+    async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
+        """All keys in doubt, oldest first."""
+        ...
+
+    async def history(self, scope: str, key: str) -> tuple[Step, ...]:
+        """Every move of the key, oldest first; ``at`` in seconds since 1970."""
+        ...
+
+    async def prune(self, scope: str, *, before: datetime) -> int:
+        """Forget keys that ended before then; never one in doubt or with anything owed."""
+        ...
+
+
+@frozen(kw_only=True)
+class KeyRecord:
+    """What is known of a key: for a bank that places its own holds, before it places one.
+
+    Args:
+        state: where the key stands.
+        order: the order, once it exists and its reply was recorded.
+        order_id: the order's id, once it exists.
+        receipts: what the hooks handed back, by hook name; ``"held"`` for ``held=``.
+        held: the reference that was given as ``held=``.
+        intent_id: of the current, or last, intent.
+    """
+
+    state: KeyState
+    order: Order | None = None
+    order_id: str | None = None
+    receipts: dict[str, str | None] = field(factory=dict, repr=False)
+    held: str | None = field(default=None, repr=False)
+    intent_id: str
+
+
+def record_of(entry: Entry) -> KeyRecord:
+    """The part of an entry that a bank may ask for."""
+    return KeyRecord(
+        state=entry.state,
+        order=None if entry.reply is None else Order.from_json(entry.reply),
+        order_id=entry.order_id,
+        receipts=receipts_of(entry.receipts, entry.held),
+        held=entry.held,
+        intent_id=entry.intent_id,
+    )
+
+
+def receipts_of(receipts: dict[str, str | None], held: str | None) -> dict[str, str | None]:
+    """The receipts as callers see them, with the bank's own hold among them."""
+    return receipts if held is None else {**receipts, "held": held}

@@ -1,0 +1,143 @@
+"""The journal of one process: it keeps the promise as long as the process lives."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Self
+
+from transfer_async.clock import Clock, Duration, seconds
+from transfer_async.errors import JournalFailed
+from transfer_async.journal import states
+from transfer_async.journal.states import Entry, KeyState, Move, Step, Verdict
+
+_Place = tuple[str, str]  # scope and key
+
+
+class MemoryJournal:
+    """Keys and their states in memory, within bounds.
+
+    Claimed, sending and in-doubt keys and owed undos are never forgotten. Keys that a client made
+    are forgotten once they ended; callers' keys are kept for ``keep``, or until newer ones need the room.
+
+    Args:
+        max_keys: how many keys are kept at most, whatever their state.
+        keep: how long a key that ended is kept, in seconds or as ``timedelta``.
+        clock: for leases; a client gives the journal it makes its own.
+    """
+
+    durable = False
+
+    def __init__(
+        self, *, max_keys: int = 100_000, keep: Duration = 86_400.0, clock: Clock | None = None
+    ) -> None:
+        if type(max_keys) is not int or max_keys < 1:
+            raise ValueError("max_keys: must be a whole number, 1 or more")
+        self._max_keys = max_keys
+        self._keep = seconds(keep)
+        self._clock = clock or Clock()
+        self._entries: dict[_Place, Entry] = {}
+        self._moves: dict[_Place, list[tuple[float, Entry, Move]]] = {}
+        self._ended: OrderedDict[_Place, float] = OrderedDict()  # what may be forgotten, oldest first
+        self._ids: OrderedDict[_Place, str] = OrderedDict()  # scope and order id -> key
+
+    async def __aenter__(self) -> Self:
+        """There is nothing to open."""
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """There is nothing to close."""
+
+    async def close(self) -> None:
+        """There is nothing to close: what it holds lives as long as the object."""
+
+    async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+        """See `Journal.move`."""
+        place = (scope, key)
+        now = self._clock.now()
+        before = self._entries.get(place)
+        if before is None and isinstance(move, states.Claim):
+            self._make_room(now)
+        verdict = states.decide(before, move, now=now, id_taken=self._is_taken(scope, key, move))
+        if verdict is not None and (verdict.entry is not before or isinstance(move, states.Suspect)):
+            self._store(place, verdict.entry, move, now)
+        return verdict
+
+    def _is_taken(self, scope: str, key: str, move: Move) -> bool:
+        return isinstance(move, (states.Create, states.Resolve)) and (
+            self._ids.get((scope, move.order_id), key) != key
+        )
+
+    def _store(self, place: _Place, entry: Entry, move: Move, now: float) -> None:
+        if entry.order_id is not None and entry.state is KeyState.CREATED:
+            self._ids[place[0], entry.order_id] = place[1]
+            if len(self._ids) > self._max_keys:
+                self._ids.popitem(last=False)
+        ended = entry.state in (KeyState.FREE, KeyState.CREATED) and not entry.owed
+        if ended and entry.client_made and not isinstance(move, states.Suspect):
+            self._forget(place)
+            return
+        self._entries[place] = entry
+        self._moves.setdefault(place, []).append((now, entry, move))
+        if ended:
+            self._ended.setdefault(place, now)
+        else:
+            self._ended.pop(place, None)
+
+    def _forget(self, place: _Place) -> None:
+        self._entries.pop(place, None)
+        self._moves.pop(place, None)
+        self._ended.pop(place, None)
+
+    def _make_room(self, now: float) -> None:
+        for place in self._older_than(now - self._keep):
+            self._forget(place)
+        if len(self._entries) >= self._max_keys:
+            if not self._ended:
+                raise JournalFailed(
+                    f"the journal holds {self._max_keys} keys, and none of them may be forgotten"
+                )
+            self._forget(next(iter(self._ended)))
+
+    def _older_than(self, time: float) -> list[_Place]:
+        old = []
+        for place, ended in self._ended.items():
+            if ended > time:
+                break
+            old.append(place)
+        return old
+
+    async def read(self, scope: str, key: str) -> Entry | None:
+        """See `Journal.read`."""
+        return self._entries.get((scope, key))
+
+    def _of(self, scope: str) -> Iterator[tuple[str, Entry]]:
+        return ((key, entry) for (at, key), entry in list(self._entries.items()) if at == scope)
+
+    async def work(self, scope: str, *, limit: int) -> list[tuple[str, Entry]]:
+        """See `Journal.work`."""
+        now = self._clock.now()
+        waiting = [(key, entry) for key, entry in self._of(scope) if states.is_waiting(entry, now)]
+        return waiting[:limit]
+
+    async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
+        """See `Journal.in_doubt`."""
+        doubts = [(key, entry) for key, entry in self._of(scope) if entry.state is KeyState.IN_DOUBT]
+        return sorted(doubts, key=lambda doubt: doubt[1].sent_until)
+
+    async def history(self, scope: str, key: str) -> tuple[Step, ...]:
+        """See `Journal.history`."""
+        since_1970 = self._clock.utc().timestamp() - self._clock.now()
+        moves = self._moves.get((scope, key), ())
+        return tuple(states.step(entry, move, now=since_1970 + at) for at, entry, move in moves)
+
+    async def prune(self, scope: str, *, before: datetime) -> int:
+        """See `Journal.prune`."""
+        age: timedelta = self._clock.utc() - before
+        old = [
+            place for place in self._older_than(self._clock.now() - age.total_seconds()) if place[0] == scope
+        ]
+        for place in old:
+            self._forget(place)
+        return len(old)

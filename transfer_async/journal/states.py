@@ -1,0 +1,564 @@
+"""The journal's state machine: one table, and pure functions beside it. Back ends only store.
+
+::
+
+    free --claim--> claimed --mark--> sending --create--> created     (final)
+      ^                |                 |----doubt----> in doubt --resolve--> created
+      '----- free -----'------ free -----'------------------'  (refute)
+
+The rule beneath: **a key is bound by an order that exists or may exist**, and by a worker that is
+at work on it. So there is no way from `SENDING` to `FREE` but an answer: a lease that runs out on
+`CLAIMED` lets another worker go on, a lease that runs out on `SENDING` leads into doubt and nowhere
+else. A pause of any length between the last check and the write is harmless for that reason alone.
+
+Certain knowledge beats doubt: the sender of an attempt may still write its answer over the doubt
+that others had about that very attempt. Every move is a compare-and-set: on the epoch as long as
+only claims are at stake, on the attempt's token from the mark on.
+
+`decide` takes an entry, a move and the time, and gives the entry after it, or why not. A move that
+is denied changes nothing; only a claim that finds a dead worker's `SENDING` writes down the doubt
+that it finds. Keep in step with this page: `TABLE`, and the contract suite of the back ends.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from attrs import field, frozen
+
+from transfer_async.errors import Outcome
+from transfer_async.models import OrderIntent
+
+
+class KeyState(enum.Enum):
+    """Where a key stands."""
+
+    FREE = "free"
+    CLAIMED = "claimed"
+    SENDING = "sending"
+    IN_DOUBT = "in_doubt"
+    CREATED = "created"
+
+
+class Denial(enum.Enum):
+    """Why a move was not made."""
+
+    CONFLICT = "the key is bound to a different order"
+    CREATED = "the key's order exists"
+    BUSY = "a live lease is on the key"
+    IN_DOUBT = "the key's order may exist"
+    LOST = "the claim or the attempt is no longer the one this was asked about"
+    TOO_EARLY = "a request may still take effect"
+    FOREIGN = "the order's id is bound to another key"
+
+
+@frozen(kw_only=True)
+class Ending:
+    """How an intent ended in a certain no: the no stays on record."""
+
+    outcome: Outcome
+    error: str
+    status: int | None = None
+
+
+@frozen(kw_only=True)
+class Owed:
+    """An undo that must still be done; ``lease_until`` while somebody is at it."""
+
+    intent: OrderIntent
+    hook: str
+    receipt: str | None
+    lease_until: float = 0.0
+
+
+@frozen(kw_only=True)
+class Step:
+    """One line of a key's history."""
+
+    at: float
+    move: str
+    state: KeyState
+    intent_id: str
+    epoch: int
+    attempt: str | None = None
+    order_id: str | None = None
+    ending: Ending | None = None
+    by: str | None = None
+    reason: str | None = None
+
+
+@frozen(kw_only=True)
+class Entry:
+    """All that the journal holds of one key; times in seconds on the journal's clock.
+
+    Args:
+        state: see `KeyState`.
+        fingerprint: of the order that the key is, or was last, bound to.
+        intent_id: the current intent's.
+        intent: kept until nothing is owed or in doubt.
+        client_made: the client made the key itself.
+        epoch: counts the claims of this intent; a claim that was taken over has the older one.
+        claimed_at: when this intent was first claimed.
+        lease_until: until when the worker at work is trusted to live.
+        receipts: what the hooks handed back.
+        attempt: the token of the call that was marked as sending.
+        sent_until: no request of that call can have been sent after it.
+        order_id: of the order, once it exists.
+        reply: the order as the service sent it, if it did.
+        ending: the certain no that the last intent ended in.
+        owed: undos that must still be done, also of earlier intents.
+    """
+
+    state: KeyState
+    fingerprint: str
+    intent_id: str
+    intent: OrderIntent | None
+    client_made: bool = False
+    epoch: int = 1
+    claimed_at: float
+    lease_until: float = 0.0
+    receipts: dict[str, str | None] = field(factory=dict)
+    held: str | None = None
+    attempt: str | None = None
+    sent_until: float = 0.0
+    order_id: str | None = None
+    reply: bytes | None = None
+    ending: Ending | None = None
+    owed: tuple[Owed, ...] = ()
+
+
+# --- moves --------------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Claim:
+    """Take the key for a new intent, or go on with one whose worker is gone.
+
+    Args:
+        intent: the wish, with a new id that is used only if the key is free.
+        hooks: the names of the client's hooks, to undo those of a claim that is too old to go on with.
+    """
+
+    intent: OrderIntent
+    fingerprint: str
+    client_made: bool
+    lease: float
+    max_claim_age: float
+    hooks: tuple[str, ...]
+
+
+@frozen(kw_only=True)
+class Keep:
+    """Renew the lease of a claim, and keep the receipts so far."""
+
+    epoch: int
+    lease: float
+    receipts: dict[str, str | None]
+
+
+@frozen(kw_only=True)
+class TakeOver:
+    """Take an abandoned claim in order to undo it."""
+
+    epoch: int
+    lease: float
+
+
+@frozen(kw_only=True)
+class Mark:
+    """Mark as sending: durable before the first byte.
+
+    Args:
+        attempt: a token for all HTTP attempts of this call.
+        window: seconds in which its requests may be sent.
+    """
+
+    epoch: int
+    attempt: str
+    receipts: dict[str, str | None]
+    lease: float
+    window: float
+
+
+@frozen(kw_only=True)
+class Create:
+    """The service answered with our order."""
+
+    attempt: str
+    order_id: str
+    reply: bytes
+
+
+@frozen(kw_only=True)
+class Free:
+    """A certain no: by the epoch before the mark, by the attempt from it on; ``owed`` is to be undone."""
+
+    epoch: int
+    attempt: str | None
+    ending: Ending
+    owed: tuple[Owed, ...]
+    lease: float
+
+
+@frozen(kw_only=True)
+class Doubt:
+    """The outcome is unknown; no request of this attempt follows."""
+
+    attempt: str
+
+
+@frozen(kw_only=True)
+class Expire:
+    """The worker that was sending is gone: in doubt, and nothing else."""
+
+    attempt: str
+
+
+@frozen(kw_only=True)
+class Resolve:
+    """The order of a doubt exists."""
+
+    attempt: str
+    order_id: str
+    reply: bytes | None
+    by: str
+    reason: str
+
+
+@frozen(kw_only=True)
+class Refute:
+    """The order of a doubt does not exist, and can no longer appear."""
+
+    attempt: str
+    settle_after: float
+    by: str
+    reason: str
+    owed: tuple[Owed, ...]
+    lease: float
+
+
+@frozen(kw_only=True)
+class Paid:
+    """Of what is owed for an intent, ``hooks`` is done; the rest is left to others."""
+
+    intent_id: str
+    hooks: tuple[str, ...]
+
+
+@frozen(kw_only=True)
+class Attend:
+    """Take what is owed, or in doubt, so that no other worker does the same at once; 0 lets it go."""
+
+    lease: float
+
+
+@frozen(kw_only=True)
+class Suspect:
+    """An order was answered for an attempt that had been refuted: for the history alone."""
+
+    order_id: str
+    reply: bytes
+    by: str = "sender"
+    reason: str = "an order was answered after its doubt had been refuted"
+
+
+Move = (
+    Claim
+    | Keep
+    | TakeOver
+    | Mark
+    | Create
+    | Free
+    | Doubt
+    | Expire
+    | Resolve
+    | Refute
+    | Paid
+    | Attend
+    | Suspect
+)
+
+
+@frozen(kw_only=True)
+class Verdict:
+    """What became of a move: the entry as it is now, and why not, if it was denied."""
+
+    entry: Entry
+    denial: Denial | None = None
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+
+@frozen
+class Row:
+    """One way through the machine."""
+
+    move: type
+    source: KeyState
+    to: KeyState
+    reason: str
+
+
+S = KeyState
+TABLE: tuple[Row, ...] = (
+    Row(Claim, S.FREE, S.CLAIMED, "nothing exists under the key, and the last no is on record"),
+    Row(Claim, S.CLAIMED, S.CLAIMED, "the worker's lease ran out before it sent anything"),
+    Row(Keep, S.CLAIMED, S.CLAIMED, "hooks take longer than a lease"),
+    Row(TakeOver, S.CLAIMED, S.CLAIMED, "an abandoned claim is undone under a lease of its own"),
+    Row(Mark, S.CLAIMED, S.SENDING, "from here on a crash means doubt, never another try"),
+    Row(Free, S.CLAIMED, S.FREE, "nothing was sent"),
+    Row(Free, S.SENDING, S.FREE, "the service said no, or by evidence nothing was sent"),
+    Row(Free, S.IN_DOUBT, S.FREE, "the sender itself knows, and that beats the doubt of others"),
+    Row(Create, S.SENDING, S.CREATED, "the service answered with our order"),
+    Row(Create, S.IN_DOUBT, S.CREATED, "the sender itself knows, and that beats the doubt of others"),
+    Row(Doubt, S.SENDING, S.IN_DOUBT, "the request may have been processed"),
+    Row(Doubt, S.IN_DOUBT, S.IN_DOUBT, "the sender confirms the doubt, and that it sends no more"),
+    Row(Expire, S.SENDING, S.IN_DOUBT, "the worker is gone, its request may not be"),
+    Row(Resolve, S.IN_DOUBT, S.CREATED, "somebody has seen the order"),
+    Row(Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear any more"),
+    *(Row(Paid, state, state, "an undo is done") for state in KeyState),
+    *(Row(Attend, state, state, "one worker at a time") for state in KeyState),
+    *(Row(Suspect, state, state, "what was seen is kept, whatever the key has become") for state in KeyState),
+)
+_TO = {(row.move, row.source): row.to for row in TABLE}
+
+
+def decide(entry: Entry | None, move: Move, *, now: float, id_taken: bool = False) -> Verdict | None:
+    """What ``move`` makes of ``entry``.
+
+    Args:
+        entry: the key's entry, or None if there is none.
+        move: what is asked for.
+        now: seconds on the journal's clock.
+        id_taken: for `Create` and `Resolve`: the order's id is bound to another key of the scope.
+
+    Returns:
+        The verdict; None if there is no entry that the move could be about.
+    """
+    if isinstance(move, Claim):
+        return _claim(entry, move, now)
+    if entry is None:
+        return None
+    to = _TO.get((type(move), entry.state))
+    why_not = Denial.LOST if to is None else _denial(entry, move, now, id_taken)
+    if to is None or why_not is not None:
+        return Verdict(entry=entry, denial=why_not)
+    return Verdict(entry=_MADE[type(move)](attrs.evolve(entry, state=to), move, now))
+
+
+def _claim(entry: Entry | None, move: Claim, now: float) -> Verdict:
+    if entry is None or entry.state is S.FREE:
+        return Verdict(entry=_new_intent(move, now, owed=entry.owed if entry else ()))
+    if entry.fingerprint != move.fingerprint:
+        return Verdict(entry=entry, denial=Denial.CONFLICT)
+    if entry.state is S.CREATED:
+        return Verdict(entry=entry, denial=Denial.CREATED)
+    if entry.state is S.IN_DOUBT:
+        return Verdict(entry=entry, denial=Denial.IN_DOUBT)
+    if now < entry.lease_until:
+        return Verdict(entry=entry, denial=Denial.BUSY)
+    if entry.state is S.SENDING:
+        return Verdict(entry=attrs.evolve(entry, state=S.IN_DOUBT), denial=Denial.IN_DOUBT)
+    if now - entry.claimed_at > move.max_claim_age:
+        stale = owed(entry, move.hooks, lease_until=0.0)
+        return Verdict(entry=_new_intent(move, now, owed=entry.owed + stale))
+    intent = attrs.evolve(move.intent, id=entry.intent_id)
+    return Verdict(
+        entry=attrs.evolve(entry, intent=intent, epoch=entry.epoch + 1, lease_until=now + move.lease)
+    )
+
+
+def _new_intent(move: Claim, now: float, *, owed: tuple[Owed, ...]) -> Entry:
+    return Entry(
+        state=S.CLAIMED,
+        fingerprint=move.fingerprint,
+        intent_id=move.intent.id,
+        intent=move.intent,
+        client_made=move.client_made,
+        claimed_at=now,
+        lease_until=now + move.lease,
+        held=move.intent.held,
+        owed=owed,
+    )
+
+
+def owed(entry: Entry, hooks: tuple[str, ...], *, lease_until: float) -> tuple[Owed, ...]:
+    """The undos of ``hooks``, with the receipts that are known: for an intent that ends in a certain no."""
+    if entry.intent is None:
+        return ()
+    return tuple(
+        Owed(intent=entry.intent, hook=hook, receipt=entry.receipts.get(hook), lease_until=lease_until)
+        for hook in hooks
+    )
+
+
+# --- what speaks against a move -----------------------------------------------------------------
+
+
+def _denial(entry: Entry, move: Move, now: float, id_taken: bool) -> Denial | None:
+    speaks_against = _DENIALS.get(type(move))
+    return None if speaks_against is None else speaks_against(entry, move, now, id_taken)
+
+
+def _unless_epoch(entry: Entry, move: Keep | Mark, _now: float, _id_taken: bool) -> Denial | None:
+    return None if entry.epoch == move.epoch else Denial.LOST
+
+
+def _unless_abandoned(entry: Entry, move: TakeOver, now: float, _id_taken: bool) -> Denial | None:
+    if entry.epoch != move.epoch:
+        return Denial.LOST
+    return None if entry.lease_until <= now else Denial.BUSY
+
+
+def _unless_attempt(entry: Entry, move: Any, _now: float, id_taken: bool) -> Denial | None:
+    if entry.attempt != move.attempt:
+        return Denial.LOST
+    return Denial.FOREIGN if id_taken else None
+
+
+def _unless_own(entry: Entry, move: Free, now: float, id_taken: bool) -> Denial | None:
+    if entry.state is S.CLAIMED:
+        return None if entry.epoch == move.epoch else Denial.LOST
+    return _unless_attempt(entry, move, now, id_taken)
+
+
+def _unless_expired(entry: Entry, move: Expire, now: float, _id_taken: bool) -> Denial | None:
+    if entry.attempt != move.attempt:
+        return Denial.LOST
+    return None if entry.lease_until <= now else Denial.BUSY
+
+
+def _unless_settled(entry: Entry, move: Refute, now: float, _id_taken: bool) -> Denial | None:
+    if entry.attempt != move.attempt:
+        return Denial.LOST
+    return None if now >= entry.sent_until + move.settle_after else Denial.TOO_EARLY
+
+
+def _unless_attended(entry: Entry, move: Attend, now: float, _id_taken: bool) -> Denial | None:
+    at_work = [one.lease_until for one in entry.owed]
+    if entry.state is S.IN_DOUBT:
+        at_work.append(entry.lease_until)
+    return Denial.BUSY if move.lease and at_work and max(at_work) > now else None
+
+
+_DENIALS: dict[type, Callable[[Any, Any, float, bool], Denial | None]] = {
+    Keep: _unless_epoch,
+    TakeOver: _unless_abandoned,
+    Mark: _unless_epoch,
+    Create: _unless_attempt,
+    Free: _unless_own,
+    Doubt: _unless_attempt,
+    Expire: _unless_expired,
+    Resolve: _unless_attempt,
+    Refute: _unless_settled,
+    Attend: _unless_attended,
+}
+
+
+# --- what a move writes -------------------------------------------------------------------------
+
+
+def _kept(entry: Entry, move: Keep, now: float) -> Entry:
+    return attrs.evolve(entry, lease_until=now + move.lease, receipts=move.receipts)
+
+
+def _taken_over(entry: Entry, move: TakeOver, now: float) -> Entry:
+    return attrs.evolve(entry, epoch=entry.epoch + 1, lease_until=now + move.lease)
+
+
+def _marked(entry: Entry, move: Mark, now: float) -> Entry:
+    return attrs.evolve(
+        entry,
+        attempt=move.attempt,
+        receipts=move.receipts,
+        lease_until=now + move.lease,
+        sent_until=now + move.window,
+    )
+
+
+def _created(entry: Entry, move: Create | Resolve, _now: float) -> Entry:
+    return attrs.evolve(entry, order_id=move.order_id, reply=move.reply, lease_until=0.0, intent=None)
+
+
+def _freed(entry: Entry, move: Free, now: float) -> Entry:
+    return _ended(entry, move.ending, move, now)
+
+
+def _refuted(entry: Entry, move: Refute, now: float) -> Entry:
+    return _ended(entry, Ending(outcome=Outcome.REFUSED, error="Refuted"), move, now)
+
+
+def _ended(entry: Entry, ending: Ending, move: Free | Refute, now: float) -> Entry:
+    owed = tuple(attrs.evolve(one, lease_until=now + move.lease) for one in move.owed)
+    return attrs.evolve(entry, ending=ending, owed=entry.owed + owed, lease_until=0.0, intent=None)
+
+
+def _doubted(entry: Entry, _move: Doubt, now: float) -> Entry:
+    return attrs.evolve(entry, lease_until=0.0, sent_until=min(entry.sent_until, now))
+
+
+def _expired(entry: Entry, _move: Expire, _now: float) -> Entry:
+    return attrs.evolve(entry, lease_until=0.0)
+
+
+def _paid(entry: Entry, move: Paid, _now: float) -> Entry:
+    left = []
+    for one in entry.owed:
+        if one.intent.id != move.intent_id:
+            left.append(one)
+        elif one.hook not in move.hooks:
+            left.append(attrs.evolve(one, lease_until=0.0))
+    return attrs.evolve(entry, owed=tuple(left))
+
+
+def _as_it_is(entry: Entry, _move: Suspect, _now: float) -> Entry:
+    return entry
+
+
+def _attended(entry: Entry, move: Attend, now: float) -> Entry:
+    owed = tuple(attrs.evolve(one, lease_until=now + move.lease) for one in entry.owed)
+    lease = now + move.lease if entry.state is S.IN_DOUBT else entry.lease_until
+    return attrs.evolve(entry, owed=owed, lease_until=lease)
+
+
+_MADE: dict[type, Callable[[Entry, Any, float], Entry]] = {
+    Keep: _kept,
+    TakeOver: _taken_over,
+    Mark: _marked,
+    Create: _created,
+    Free: _freed,
+    Doubt: _doubted,
+    Expire: _expired,
+    Resolve: _created,
+    Refute: _refuted,
+    Paid: _paid,
+    Attend: _attended,
+    Suspect: _as_it_is,
+}
+
+
+def step(entry: Entry, move: Move, *, now: float) -> Step:
+    """The line that ``move`` adds to the key's history, ``entry`` being what it made."""
+    return Step(
+        at=now,
+        move=type(move).__name__.lower(),
+        state=entry.state,
+        intent_id=entry.intent_id,
+        epoch=entry.epoch,
+        attempt=entry.attempt,
+        order_id=getattr(move, "order_id", None) or entry.order_id,
+        ending=entry.ending if isinstance(move, (Free, Refute)) else None,
+        by=getattr(move, "by", None),
+        reason=getattr(move, "reason", None),
+    )
+
+
+def is_waiting(entry: Entry, now: float) -> bool:
+    """Whether an entry waits for somebody, and nobody is at it now."""
+    if any(one.lease_until <= now for one in entry.owed):
+        return True
+    return entry.state in (S.CLAIMED, S.SENDING, S.IN_DOUBT) and entry.lease_until <= now

@@ -1,0 +1,44 @@
+"""Keeping a claim's lease alive while its hooks run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+from transfer_async.context import log
+from transfer_async.errors import TransferError
+
+
+class LeaseKeeper:
+    """Renews every so often while its block runs; costs a timer where the block is quick.
+
+    Args:
+        renew: renews once; whatever it raises ends the renewing, not the block: the mark will tell.
+        every: seconds.
+    """
+
+    def __init__(self, renew: Callable[[], Awaitable[None]], *, every: float) -> None:
+        self._renew = renew
+        self._every = every
+        self._task: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._timer = asyncio.get_running_loop().call_later(self._every, self._start)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._renew_again_and_again())
+
+    async def _renew_again_and_again(self) -> None:
+        try:
+            while True:
+                await self._renew()
+                await asyncio.sleep(self._every)
+        except TransferError as error:
+            log.warning("a claim's lease could not be renewed (%s)", type(error).__name__)

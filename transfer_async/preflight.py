@@ -1,0 +1,135 @@
+"""The hook seam: steps that run before an order is sent, and can be undone. `FundsHold` is one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from transfer_async.errors import HoldFailed
+from transfer_async.models import OrderIntent
+
+
+@runtime_checkable
+class PreflightHook(Protocol):
+    """A step before the order is sent.
+
+    Both methods must be idempotent by ``intent.id``, not by key: after a crash or a doubt about
+    itself, a hook is asked again. ``undo`` may come more than once, and with nothing to undo.
+
+    A hook that raises `PreflightFailed` in ``before`` vouches that it did nothing. After anything
+    else (an error, a time-out, cancellation, a crash) it may have acted, and ``undo(intent, None)``
+    is called.
+    """
+
+    name: str
+    """Unique among a client's hooks, and stable: receipts and owed undos are kept under it."""
+
+    async def before(self, intent: OrderIntent) -> str | None:
+        """Act, and return the receipt to be kept; raise to stop the order from being sent."""
+        ...
+
+    async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
+        """Take it back: the order certainly does not exist. ``receipt`` is None if none was returned."""
+        ...
+
+
+class FundsHold:
+    """The hold on the customer's funds that the service requires before an order (specification 4.1, rule 1).
+
+    Args:
+        place: reserves what the order needs and returns the hold's reference; raises `HoldFailed`
+            if it knows that nothing was reserved.
+        release: lets the reservation go; called with None if ``place`` may have acted but no
+            reference came back, and then finds the hold by ``intent.id``, if there is one.
+        name: unique among a client's hooks.
+    """
+
+    places_hold = True
+
+    def __init__(
+        self,
+        place: Callable[[OrderIntent], Awaitable[str]],
+        release: Callable[[OrderIntent, str | None], Awaitable[None]],
+        *,
+        name: str = "funds_hold",
+    ) -> None:
+        self.name = name
+        self._place = place
+        self._release = release
+
+    async def before(self, intent: OrderIntent) -> str:
+        """Place the hold; its reference is the receipt."""
+        return await self._place(intent)
+
+    async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
+        """Release the hold."""
+        await self._release(intent, receipt)
+
+
+class PlainHook:
+    """An ``async def f(intent)`` as a hook that has nothing to undo."""
+
+    def __init__(self, function: Callable[[OrderIntent], Awaitable[Any]]) -> None:
+        self.name = getattr(function, "__name__", type(function).__name__)
+        self._function = function
+
+    async def before(self, intent: OrderIntent) -> str | None:
+        """Call the function; a text that it returns is the receipt."""
+        receipt = await self._function(intent)
+        return receipt if isinstance(receipt, str) else None
+
+    async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
+        """A plain function has nothing to undo."""
+
+
+Hook = PreflightHook | Callable[[OrderIntent], Awaitable[Any]]
+
+
+def is_hold(hook: PreflightHook) -> bool:
+    """Whether ``hook`` places the hold on the customer's funds."""
+    return bool(getattr(hook, "places_hold", False))
+
+
+def checked(hooks: Sequence[Hook]) -> tuple[PreflightHook, ...]:
+    """``hooks`` as hooks, in their order.
+
+    Raises:
+        ValueError: one is no hook, a name comes twice, or a hold is not the last or not the only one.
+    """
+    made = tuple(_hook(hook) for hook in hooks)
+    names = [hook.name for hook in made]
+    if not all(isinstance(name, str) and name for name in names):
+        raise ValueError("hooks: each needs a name")
+    if "held" in names:
+        raise ValueError("hooks: the name 'held' is kept for the reference given as held=")
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"hooks: each needs a name of its own, but {', '.join(sorted(twice))} comes twice")
+    if any(is_hold(hook) for hook in made[:-1]):
+        raise ValueError(
+            "hooks: the hold comes last, and once: funds are not held for an order that a check may refuse"
+        )
+    return made
+
+
+def _hook(hook: Hook) -> PreflightHook:
+    if isinstance(hook, PreflightHook):
+        return hook
+    if not callable(hook):
+        raise ValueError(  # noqa: TRY004 - one kind of error for every wrong setting
+            f"hooks: a {type(hook).__name__} is neither a hook nor an async function"
+        )
+    return PlainHook(hook)
+
+
+def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:
+    """What a hook returned, if it can be kept.
+
+    Raises:
+        HoldFailed: a hold without a reference, which could never be released by it.
+        TypeError: something that is no text.
+    """
+    if receipt is not None and not isinstance(receipt, str):
+        raise TypeError(f"a hook's receipt is a string or None, not a {type(receipt).__name__}")
+    if is_hold(hook) and not (receipt or "").strip():
+        raise HoldFailed("the hold came back without a reference", refused=False)
+    return receipt

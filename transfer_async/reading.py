@@ -1,0 +1,173 @@
+"""Every request but create-order: the same retries and evidence, and no key, hold or journal."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from attrs import define, frozen
+from multidict import CIMultiDict
+
+from transfer_async import answers, converters, retry
+from transfer_async.answers import Verdict
+from transfer_async.context import Context
+from transfer_async.errors import (
+    Attempt,
+    Outcome,
+    OutcomeUnknown,
+    ServiceFailed,
+    TokenUnavailable,
+    TransferError,
+)
+from transfer_async.transport import Evidence
+from transfer_async.wire import Unreadable
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+@frozen(kw_only=True)
+class Wanted:
+    """A request as it was asked for."""
+
+    method: str
+    path: str
+    content: bytes | None
+    into: type[Any] | None
+    safe: bool
+
+    @property
+    def table(self) -> tuple[answers.Row, ...]:
+        """What its answers mean."""
+        return answers.READ_ANSWERS if self.safe else answers.ORDER_ANSWERS
+
+
+@define(kw_only=True)
+class _Reading:
+    """How far one request has come."""
+
+    deadline: float
+    headers: CIMultiDict[str]
+    attempts: list[Attempt]
+    verdict: Verdict | None = None
+    renew_token: bool = False
+    token_renewed: bool = False
+
+
+def checked_method(method: str, *, safe: bool) -> str:
+    """``method`` in upper case.
+
+    Raises:
+        ValueError: it is none, or ``safe`` is claimed for one that changes something.
+    """
+    name = method.upper() if isinstance(method, str) else ""
+    if name not in _METHODS:
+        raise ValueError(f"method: must be one of {', '.join(sorted(_METHODS))}")
+    if safe and name not in ("GET", "HEAD"):
+        raise ValueError("safe: is for GET and HEAD; nothing else may be done twice")
+    return name
+
+
+def encoded(json: Any) -> bytes | None:
+    """``json`` as bytes; None if there is none.
+
+    Raises:
+        ValueError: it cannot be written as JSON.
+    """
+    if json is None:
+        return None
+    try:
+        return converters.encode(json)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise ValueError(f"json: cannot be written as JSON ({type(error).__name__})") from None
+
+
+async def fetch(context: Context, wanted: Wanted) -> Any:
+    """Send ``wanted``, again after what may be sent again, and read the answer."""
+    try:
+        headers = await context.tokens.headers()
+    except TokenUnavailable as error:
+        error.order_may_exist = False
+        raise
+    reading = _Reading(deadline=context.clock.now() + context.policy.deadline, headers=headers, attempts=[])
+    attempt = partial(_attempt, context, wanted, reading)
+    try:
+        try:
+            answer = await attempt()
+        except TransferError as error:
+            if not _may_go_again(context, reading, error):
+                raise
+            answer = await retry.go_again(
+                attempt,
+                error,
+                policy=context.policy,
+                bucket=context.bucket,
+                clock=context.clock,
+                until=lambda ahead: context.clock.now() + ahead < reading.deadline,
+                may=partial(_may_go_again, context, reading),
+                pause=lambda pause: context.clock.sleep(pause.seconds),
+            )
+    except TransferError as error:
+        error.attempts = tuple(reading.attempts)
+        raise
+    context.bucket.refund()
+    return answer
+
+
+async def _attempt(context: Context, wanted: Wanted, reading: _Reading) -> Any:
+    if reading.renew_token:
+        reading.renew_token, reading.token_renewed = False, True
+        reading.headers = await context.tokens.headers(instead_of=reading.headers)
+    began = context.clock.now()
+    evidence = await context.transport.send(
+        wanted.method,
+        wanted.path,
+        content=wanted.content,
+        headers=reading.headers,
+        left=reading.deadline - began,
+    )
+    error: TransferError | None = None
+    try:
+        return _answer(context, wanted, reading, evidence)
+    except TransferError as raised:
+        error = raised
+        raise
+    finally:
+        reading.attempts.append(
+            Attempt(
+                number=len(reading.attempts) + 1,
+                seconds=context.clock.now() - began,
+                outcome=Outcome.NOT_SENT if error is None else error.outcome,
+                status=evidence.status,
+                error=None if error is None else type(error).__name__,
+                request_id=evidence.request_id,
+            )
+        )
+
+
+def _answer(context: Context, wanted: Wanted, reading: _Reading, evidence: Evidence) -> Any:
+    reading.verdict = answers.judge(evidence, context.policy, wanted.table)
+    if reading.verdict is not Verdict.ANSWERED:
+        error = answers.error_of(reading.verdict, evidence, now=context.clock.utc(), reading=wanted.safe)
+        error.order_may_exist = False
+        raise error
+    common: dict[str, Any] = {"status": evidence.status, "request_id": evidence.request_id}
+    try:
+        if evidence.error is not None:
+            reading.verdict = Verdict.FAILED if wanted.safe else Verdict.UNKNOWN
+            raise Unreadable("$", f"the body was cut ({type(evidence.error).__name__})")  # noqa: TRY301
+        return converters.read_into(wanted.into, evidence.body)
+    except Unreadable as error:
+        why = f"the answer cannot be read: {error}"
+        if wanted.safe:
+            raise ServiceFailed(why, body=evidence.body, **common) from evidence.error
+        raise OutcomeUnknown(why, raw=evidence.body, order_may_exist=False, **common) from evidence.error
+
+
+def _may_go_again(context: Context, reading: _Reading, error: TransferError) -> bool:
+    if isinstance(error, TokenUnavailable):
+        return False
+    if reading.verdict is Verdict.WRONG_TOKEN and context.tokens.renewable and not reading.token_renewed:
+        reading.renew_token = True
+        return True
+    return reading.verdict in answers.MAY_GO_AGAIN or reading.verdict is Verdict.FAILED

@@ -1,0 +1,148 @@
+"""What is left when workers die, doubts linger and undos fail: worked off, one key at a time.
+
+Safe to run from many workers at once: every key is taken under a lease, and every step is a
+compare-and-set. No journal write is pending while the bank's own code runs.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from transfer_async.calls import Call
+from transfer_async.context import Context
+from transfer_async.doubt import settle_doubt
+from transfer_async.errors import AlreadyCreated, Outcome, OutcomeUnknown, Refuted
+from transfer_async.journal.states import (
+    Attend,
+    Ending,
+    Entry,
+    Expire,
+    Free,
+    KeyState,
+    Owed,
+    TakeOver,
+)
+from transfer_async.undoing import owed_by, undo
+
+BATCH = 100  # keys asked for at once
+
+
+@frozen(kw_only=True)
+class RecoveryReport:
+    """What one run of ``recover`` did, and what it leaves.
+
+    Args:
+        taken_over: claims of dead workers that were undone.
+        in_doubt: keys that are in doubt now.
+        resolved: doubts that ended with an order.
+        refuted: doubts that ended with the certainty that there is none.
+        released: undos done that were owed.
+        still_owed: undos that are owed still.
+    """
+
+    taken_over: int = 0
+    in_doubt: int = 0
+    resolved: int = 0
+    refuted: int = 0
+    released: int = 0
+    still_owed: int = 0
+
+
+class Recovery:
+    """One run of ``recover``."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._seen: set[str] = set()
+        self._taken_over = self._resolved = self._refuted = self._released = self._still_owed = 0
+
+    async def run(self) -> RecoveryReport:
+        """Work off every key that waits, once."""
+        context = self._context
+        while keys := await self._waiting():
+            for key, entry in keys:
+                await self._work_off(key, entry)
+        return RecoveryReport(
+            taken_over=self._taken_over,
+            in_doubt=len(await context.journal.in_doubt(context.scope)),
+            resolved=self._resolved,
+            refuted=self._refuted,
+            released=self._released,
+            still_owed=self._still_owed,
+        )
+
+    async def _waiting(self) -> list[tuple[str, Entry]]:
+        limit = BATCH + len(self._seen)
+        found = await self._context.journal.work(self._context.scope, limit=limit)
+        new = [(key, entry) for key, entry in found if key not in self._seen]
+        self._seen.update(key for key, _ in new)
+        return new
+
+    async def _work_off(self, key: str, entry: Entry) -> None:
+        if entry.state is KeyState.CLAIMED:
+            await self._undo_abandoned(key, entry)
+        elif entry.state is KeyState.SENDING and entry.attempt is not None:
+            expire = Expire(attempt=entry.attempt)
+            expired = await self._context.write(key, expire, certain=Outcome.UNKNOWN)
+            if expired.denial is None:
+                await self._ask(key, expired.entry)
+        elif entry.state is KeyState.IN_DOUBT:
+            await self._ask(key, entry)
+        await self._pay(key, entry.owed)
+
+    async def _undo_abandoned(self, key: str, entry: Entry) -> None:
+        context = self._context
+        taken = await context.write(
+            key, TakeOver(epoch=entry.epoch, lease=context.lease), certain=Outcome.NOT_SENT
+        )
+        if taken.denial is not None:
+            return
+        move = Free(
+            epoch=taken.entry.epoch,
+            attempt=None,
+            ending=Ending(outcome=Outcome.NOT_SENT, error="Abandoned"),
+            owed=owed_by(context, taken.entry),
+            lease=context.lease,
+        )
+        freed = await context.write(key, move, certain=Outcome.NOT_SENT)
+        if freed.denial is None:
+            self._taken_over += 1
+            await self._undo(move.owed)
+
+    async def _ask(self, key: str, entry: Entry) -> None:
+        context = self._context
+        attend = Attend(lease=context.lease)
+        attended = await context.write(key, attend, certain=Outcome.UNKNOWN)
+        if entry.intent is None or attended.denial is not None:
+            return
+        call = Call(intent=entry.intent, client_made=entry.client_made, clock=context.clock)
+        doubt = OutcomeUnknown("in doubt", key=key, receipts=entry.receipts)
+        try:
+            await settle_doubt(context, call, attended.entry, doubt)
+            self._resolved += 1
+        except AlreadyCreated:
+            self._resolved += 1
+        except Refuted:
+            self._refuted += 1
+        except OutcomeUnknown:
+            await context.write(key, Attend(lease=0.0), certain=Outcome.UNKNOWN)
+        self._count(call)
+
+    async def _pay(self, key: str, debts: tuple[Owed, ...]) -> None:
+        attend = Attend(lease=self._context.lease)
+        if debts and (await self._context.write(key, attend, certain=Outcome.NOT_SENT)).denial is None:
+            await self._undo(debts)
+
+    async def _undo(self, debts: tuple[Owed, ...]) -> None:
+        """Undo what is owed, intent by intent."""
+        by_intent: dict[str, list[Owed]] = {}
+        for debt in debts:
+            by_intent.setdefault(debt.intent.id, []).append(debt)
+        for owed in by_intent.values():
+            call = Call(intent=owed[0].intent, client_made=False, clock=self._context.clock)
+            await undo(self._context, call, owed)
+            self._count(call)
+
+    def _count(self, call: Call) -> None:
+        self._released += call.undone
+        self._still_owed += call.owed

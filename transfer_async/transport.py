@@ -1,0 +1,275 @@
+"""One exchange over aiohttp, and the evidence of how far it got.
+
+What a failed POST proves is never in the exception's type: the same ``TimeoutError`` stands for a
+name that did not resolve and for an order that was processed. What proves it is whether the body
+was handed over to the connection:
+
+========================  ===================  ==================================================
+body handed over          response             what is certain
+========================  ===================  ==================================================
+no                        any                  never sent; a response here answers somebody else
+yes                       none                 nothing: it may have been processed
+yes                       a response object    what its status says, even if its body is cut
+========================  ===================  ==================================================
+
+A pooled connection may already hold bytes that answer nobody's question. So just before the first
+byte it is looked at, and if it is closing or readable, nothing is written and another is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import attrs
+from attrs import field, frozen
+from multidict import CIMultiDict
+from yarl import URL
+
+from transfer_async import addresses
+from transfer_async.clock import Duration, seconds
+from transfer_async.guards import AnsweredEarly, BodyTooLarge, GuardedBody, OnceGuard
+
+POOL_KEEPALIVE = 4.0
+"""Seconds a connection may idle: clearly below the 5 s after which common servers close theirs."""
+
+_STALE_IN_A_ROW = 16  # connections that fail the look, before the exchange counts as failed
+
+
+def _positive(_: Any, attribute: attrs.Attribute[float], value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{attribute.name}: must be more than 0 seconds, and finite")
+
+
+def _limit(default: float) -> Any:
+    return field(default=default, converter=seconds, validator=_positive)
+
+
+@frozen(kw_only=True)
+class Timeouts:
+    """How long each part of a call may take, in seconds or as ``timedelta``.
+
+    Args:
+        connect: from asking the pool to a usable connection: pool, name, TCP and TLS.
+        sock_connect: TCP and TLS alone.
+        sock_read: between two pieces of an answer, once the request is written.
+        total: one whole exchange; a broken answer may hang until then.
+        hook: one hook's ``before`` or ``undo``, and one call of ``resolve`` or of the token callable.
+    """
+
+    connect: float = _limit(5.0)
+    sock_connect: float = _limit(5.0)
+    sock_read: float = _limit(20.0)
+    total: float = _limit(25.0)
+    hook: float = _limit(120.0)
+
+    def for_exchange(self, left: Duration) -> aiohttp.ClientTimeout:
+        """aiohttp's form of these, cut to the seconds that are ``left``, never rounded up."""
+        total = min(self.total, max(seconds(left), 0.001))
+        return aiohttp.ClientTimeout(
+            total=total,
+            connect=min(self.connect, total),
+            sock_connect=min(self.sock_connect, total),
+            sock_read=min(self.sock_read, total),
+            ceil_threshold=float("inf"),
+        )
+
+
+@frozen(kw_only=True)
+class Evidence:
+    """How far one exchange got.
+
+    Args:
+        sent: whether the body was handed over to the connection; without a body, the request.
+        status: the status, from a response object only; never from an exception.
+        headers: the response's headers; case-insensitive.
+        body: what was read of the response's body, cut at the limit.
+        intact: whether the whole body was read, as far as HTTP can tell.
+        error: what went wrong beneath, if anything did.
+    """
+
+    sent: bool
+    status: int | None = None
+    headers: Mapping[str, str] = field(factory=dict, repr=False)
+    body: bytes = field(default=b"", repr=False)
+    intact: bool = False
+    error: BaseException | None = None
+
+    @property
+    def request_id(self) -> str | None:
+        """The service's ``X-Request-Id``, if it is fit to be shown in a log."""
+        told = self.headers.get("X-Request-Id", "")
+        return told if 0 < len(told) <= 100 and told.isascii() and told.isprintable() else None
+
+
+class Transport:
+    """The sessions of one client, and one exchange at a time over them.
+
+    Orders have a pool of their own: aiohttp hands out the connection that has idled longest, and
+    other traffic would keep the oldest alive.
+
+    Args:
+        base_url: normalised.
+        session: a session that somebody else owns; used as it is, never closed.
+        ssl: a TLS context, or None for the default one.
+        proxy: a proxy's address, or None.
+        timeouts: see `Timeouts`.
+        max_response_bytes: how much of a response's body, decompressed, is read at most.
+        max_connections: how many connections each of the two pools may hold at once.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        session: aiohttp.ClientSession | None,
+        ssl: tls.SSLContext | None,
+        proxy: str | None,
+        timeouts: Timeouts,
+        max_response_bytes: int,
+        max_connections: int,
+    ) -> None:
+        self._base_url = base_url
+        self._create_order = URL(base_url + addresses.CREATE_ORDER, encoded=True)
+        self._orders = self._others = session
+        self._borrowed = session is not None
+        self._timeouts = timeouts
+        self._full_timeout = timeouts.for_exchange(timeouts.total)
+        self._max_response_bytes = max_response_bytes
+        self._max_connections = max_connections
+        self._options: dict[str, Any] = {
+            "allow_redirects": False,
+            "raise_for_status": False,
+            "ssl": True if ssl is None else ssl,
+            "proxy": proxy,
+        }
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are sessions that must be closed."""
+        return self._orders is not None and not self._borrowed
+
+    def open(self) -> None:
+        """Make the sessions; needs a running loop."""
+        if self._orders is None:
+            self._orders, self._others = self._session(), self._session()
+
+    def _session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=POOL_KEEPALIVE),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    async def close(self) -> None:
+        """Close the sessions, unless they were borrowed."""
+        if not self._borrowed:
+            orders, others, self._orders, self._others = self._orders, self._others, None, None
+            for session in (orders, others):
+                if session is not None:
+                    await session.close()
+
+    async def post_order(self, body: GuardedBody, *, headers: CIMultiDict[str], left: float) -> Evidence:
+        """Send one create-order request (specification 4.1), once.
+
+        Args:
+            body: guards itself; its ``handed_over`` stays true to the wire also if this is cancelled.
+            headers: with the authorization.
+            left: seconds until the deadline.
+
+        Returns:
+            The evidence, also when this is cancelled: then what it had come to.
+        """
+        self.open()
+        assert self._orders is not None  # noqa: S101 - open() has made it
+        timeout = self._full_timeout if left >= self._timeouts.total else self._timeouts.for_exchange(left)
+        request: dict[str, Any] = {
+            "data": body,
+            "headers": headers,
+            "timeout": timeout,
+            "middlewares": (),
+            **self._options,
+        }
+        evidence = Evidence(sent=False)
+        try:
+            for _ in range(_STALE_IN_A_ROW):
+                body.stale = False
+                try:
+                    response = await self._orders.request("POST", self._create_order, **request)
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - its type proves nothing
+                    evidence = Evidence(sent=body.handed_over, error=error)
+                else:
+                    return await self._read_order(response, body)
+                if not body.stale:
+                    break
+            return evidence
+        finally:
+            body.spent = True  # whatever aiohttp still has of it, it goes nowhere
+
+    async def _read_order(self, response: aiohttp.ClientResponse, body: GuardedBody) -> Evidence:
+        if not body.handed_over and body.adopted:
+            body.spent = True
+            response.close()
+            return Evidence(sent=False, error=AnsweredEarly())
+        content, error = await self._read(response)
+        return _evidence(response, content, error)
+
+    async def send(
+        self, method: str, path: str, *, content: bytes | None, headers: CIMultiDict[str], left: float
+    ) -> Evidence:
+        """Send any other request, once; ``path`` is appended to the base address as it is."""
+        self.open()
+        assert self._others is not None  # noqa: S101 - open() has made it
+        url = URL(self._base_url + path, encoded=True)
+        request: dict[str, Any] = {
+            "data": content,
+            "headers": headers,
+            "timeout": self._timeouts.for_exchange(left),
+        }
+        evidence = Evidence(sent=False)
+        for _ in range(_STALE_IN_A_ROW):
+            guard = OnceGuard()
+            try:
+                response = await self._others.request(
+                    method, url, middlewares=(guard,), **request, **self._options
+                )
+            except Exception as error:  # noqa: BLE001 - the type proves nothing, the guard's word does
+                evidence = Evidence(sent=guard.sent, error=error)
+            else:
+                content, trouble = await self._read(response)
+                if isinstance(trouble, asyncio.CancelledError):
+                    raise trouble
+                return _evidence(response, content, trouble)
+            if not guard.stale:
+                break
+        return evidence
+
+    async def _read(self, response: aiohttp.ClientResponse) -> tuple[bytes, BaseException | None]:
+        """The body, within bounds, and what cut it: how far it got never changes what the status says."""
+        chunks: list[bytes] = []
+        room = self._max_response_bytes
+        try:
+            async for chunk in response.content.iter_any():
+                chunks.append(chunk[:room])
+                room -= len(chunk)
+                if room < 0:
+                    response.close()
+                    return b"".join(chunks), BodyTooLarge()
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a cut answer is an answer
+            response.close()
+            return b"".join(chunks), error
+        response.release()
+        return b"".join(chunks), None
+
+
+def _evidence(response: aiohttp.ClientResponse, content: bytes, error: BaseException | None) -> Evidence:
+    return Evidence(
+        sent=True,
+        status=response.status,
+        headers=response.headers,
+        body=content,
+        intact=error is None,
+        error=error,
+    )

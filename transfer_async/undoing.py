@@ -1,0 +1,76 @@
+"""Taking back what the hooks did, once it is certain that no order exists: recorded first, then done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from transfer_async.calls import Call
+from transfer_async.context import Context, log
+from transfer_async.errors import JournalFailed, Outcome
+from transfer_async.events import HookUndone, UndoOwed
+from transfer_async.journal.states import Entry, Owed, Paid, owed
+from transfer_async.preflight import PlainHook, PreflightHook, is_hold
+
+
+def what_is_owed(context: Context, call: Call) -> tuple[Owed, ...]:
+    """The undos of every hook of ``call`` that ran, last first."""
+    # A worker that is gone may have entered any hook, and left no word of it.
+    taken_over = call.epoch > 1
+    names = [
+        hook.name
+        for hook in reversed(context.hooks)
+        if _has_undo(hook)
+        and not (is_hold(hook) and call.intent.held is not None)
+        and (taken_over or hook.name in call.entered or hook.name in call.receipts)
+    ]
+    return tuple(Owed(intent=call.intent, hook=name, receipt=call.receipts.get(name)) for name in names)
+
+
+def owed_by(context: Context, entry: Entry) -> tuple[Owed, ...]:
+    """The undos of every hook that may have run for the intent of ``entry``, last first."""
+    known = [
+        hook.name
+        for hook in reversed(context.hooks)
+        if _has_undo(hook) and not (is_hold(hook) and entry.held is not None)
+    ]
+    # A receipt of a hook that this client lacks is owed all the same: another client may pay it.
+    others = [name for name in entry.receipts if name not in context.hook_names]
+    return owed(entry, (*known, *others), lease_until=0.0)
+
+
+async def undo(context: Context, call: Call, debts: Sequence[Owed]) -> None:
+    """Undo ``debts``, all of one intent and recorded as owed, and record what is done.
+
+    Never raises: what fails stays owed, and does not hide why it became due.
+    """
+    if not debts:
+        return
+    done = [one.hook for one in debts if await _undo_one(context, call, one)]
+    try:
+        paid = Paid(intent_id=debts[0].intent.id, hooks=tuple(done))
+        await context.write(call.intent.key, paid, certain=Outcome.NOT_SENT)
+    except JournalFailed:
+        log.exception("could not record what was undone: it will be undone again")
+    call.undone += len(done)
+    call.owed += len(debts) - len(done)
+
+
+async def _undo_one(context: Context, call: Call, debt: Owed) -> bool:
+    hook = next((hook for hook in context.hooks if hook.name == debt.hook), None)
+    if hook is None:
+        context.tell(UndoOwed, call, hook=debt.hook, error="this client has no such hook")
+        return False
+    try:
+        async with asyncio.timeout(context.timeouts.hook):
+            await hook.undo(debt.intent, debt.receipt)
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, it is owed
+        call.swallow_cancellation()
+        context.tell(UndoOwed, call, hook=debt.hook, error=type(error).__name__)
+        return False
+    context.tell(HookUndone, call, hook=debt.hook)
+    return True
+
+
+def _has_undo(hook: PreflightHook) -> bool:
+    return not isinstance(hook, PlainHook)
