@@ -14,7 +14,7 @@ from transfer_async.clock import Clock
 from transfer_async.errors import JournalFailed, Outcome, OutcomeUnknown, TransferError
 from transfer_async.events import Event, Observers
 from transfer_async.journal.base import Journal
-from transfer_async.journal.states import Move, Verdict
+from transfer_async.journal.moves import Move, Verdict
 from transfer_async.models import Order, OrderIntent
 from transfer_async.preflight import PreflightHook
 from transfer_async.retry import RetryPolicy, TokenBucket

@@ -53,7 +53,7 @@ from transfer_async.events import (
 )
 from transfer_async.guards import GuardedBody
 from transfer_async.journal.fingerprint import fingerprint
-from transfer_async.journal.states import (
+from transfer_async.journal.moves import (
     Claim,
     Create,
     Denial,

@@ -14,8 +14,8 @@ from transfer_async.errors import (
     Refuted,
 )
 from transfer_async.events import Resolved
-from transfer_async.journal.states import Entry, KeyState, Refute, Verdict
-from transfer_async.journal.states import Resolve as ResolveMove
+from transfer_async.journal.moves import Entry, KeyState, Refute, Verdict
+from transfer_async.journal.moves import Resolve as ResolveMove
 from transfer_async.models import Order
 from transfer_async.undoing import owed_by, undo
 

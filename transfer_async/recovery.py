@@ -12,16 +12,7 @@ from transfer_async.calls import Call
 from transfer_async.context import Context
 from transfer_async.doubt import settle_doubt
 from transfer_async.errors import AlreadyCreated, Outcome, OutcomeUnknown, Refuted
-from transfer_async.journal.states import (
-    Attend,
-    Ending,
-    Entry,
-    Expire,
-    Free,
-    KeyState,
-    Owed,
-    TakeOver,
-)
+from transfer_async.journal.moves import Attend, Ending, Entry, Expire, Free, KeyState, Owed, TakeOver
 from transfer_async.undoing import owed_by, undo
 
 BATCH = 100  # keys asked for at once

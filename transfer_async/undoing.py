@@ -9,7 +9,8 @@ from transfer_async.calls import Call
 from transfer_async.context import Context, log
 from transfer_async.errors import JournalFailed, Outcome
 from transfer_async.events import HookUndone, UndoOwed
-from transfer_async.journal.states import Entry, Owed, Paid, owed
+from transfer_async.journal.moves import Entry, Owed, Paid
+from transfer_async.journal.states import owed
 from transfer_async.preflight import PlainHook, PreflightHook, is_hold
 
 

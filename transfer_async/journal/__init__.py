@@ -2,6 +2,6 @@
 
 from transfer_async.journal.base import Journal, KeyRecord
 from transfer_async.journal.memory import MemoryJournal
-from transfer_async.journal.states import KeyState
+from transfer_async.journal.moves import KeyState
 
 __all__ = ["Journal", "KeyRecord", "KeyState", "MemoryJournal"]

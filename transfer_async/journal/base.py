@@ -7,7 +7,7 @@ from typing import Protocol, Self
 
 from attrs import field, frozen
 
-from transfer_async.journal.states import Entry, KeyState, Move, Step, Verdict
+from transfer_async.journal.moves import Entry, KeyState, Move, Step, Verdict
 from transfer_async.models import Order
 
 

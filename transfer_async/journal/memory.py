@@ -9,8 +9,8 @@ from typing import Self
 
 from transfer_async.clock import Clock, Duration, seconds
 from transfer_async.errors import JournalFailed
-from transfer_async.journal import states
-from transfer_async.journal.states import Entry, KeyState, Move, Step, Verdict
+from transfer_async.journal import moves, states
+from transfer_async.journal.moves import Entry, KeyState, Move, Step, Verdict
 
 _Place = tuple[str, str]  # scope and key
 
@@ -57,15 +57,15 @@ class MemoryJournal:
         place = (scope, key)
         now = self._clock.now()
         before = self._entries.get(place)
-        if before is None and isinstance(move, states.Claim):
+        if before is None and isinstance(move, moves.Claim):
             self._make_room(now)
         verdict = states.decide(before, move, now=now, id_taken=self._is_taken(scope, key, move))
-        if verdict is not None and (verdict.entry is not before or isinstance(move, states.Suspect)):
+        if verdict is not None and (verdict.entry is not before or isinstance(move, moves.Suspect)):
             self._store(place, verdict.entry, move, now)
         return verdict
 
     def _is_taken(self, scope: str, key: str, move: Move) -> bool:
-        return isinstance(move, (states.Create, states.Resolve)) and (
+        return isinstance(move, (moves.Create, moves.Resolve)) and (
             self._ids.get((scope, move.order_id), key) != key
         )
 
@@ -75,7 +75,7 @@ class MemoryJournal:
             if len(self._ids) > self._max_keys:
                 self._ids.popitem(last=False)
         ended = entry.state in (KeyState.FREE, KeyState.CREATED) and not entry.owed
-        if ended and entry.client_made and not isinstance(move, states.Suspect):
+        if ended and entry.client_made and not isinstance(move, moves.Suspect):
             self._forget(place)
             return
         self._entries[place] = entry
@@ -129,8 +129,8 @@ class MemoryJournal:
     async def history(self, scope: str, key: str) -> tuple[Step, ...]:
         """See `Journal.history`."""
         since_1970 = self._clock.utc().timestamp() - self._clock.now()
-        moves = self._moves.get((scope, key), ())
-        return tuple(states.step(entry, move, now=since_1970 + at) for at, entry, move in moves)
+        made = self._moves.get((scope, key), ())
+        return tuple(states.step(entry, move, now=since_1970 + at) for at, entry, move in made)
 
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""

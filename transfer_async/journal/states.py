@@ -22,273 +22,36 @@ that it finds. Keep in step with this page: `TABLE`, and the contract suite of t
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from typing import Any
 
 import attrs
-from attrs import field, frozen
+from attrs import frozen
 
 from transfer_async.errors import Outcome
-from transfer_async.models import OrderIntent
-
-
-class KeyState(enum.Enum):
-    """Where a key stands."""
-
-    FREE = "free"
-    CLAIMED = "claimed"
-    SENDING = "sending"
-    IN_DOUBT = "in_doubt"
-    CREATED = "created"
-
-
-class Denial(enum.Enum):
-    """Why a move was not made."""
-
-    CONFLICT = "the key is bound to a different order"
-    CREATED = "the key's order exists"
-    BUSY = "a live lease is on the key"
-    IN_DOUBT = "the key's order may exist"
-    LOST = "the claim or the attempt is no longer the one this was asked about"
-    TOO_EARLY = "a request may still take effect"
-    FOREIGN = "the order's id is bound to another key"
-
-
-@frozen(kw_only=True)
-class Ending:
-    """How an intent ended in a certain no: the no stays on record."""
-
-    outcome: Outcome
-    error: str
-    status: int | None = None
-
-
-@frozen(kw_only=True)
-class Owed:
-    """An undo that must still be done; ``lease_until`` while somebody is at it."""
-
-    intent: OrderIntent
-    hook: str
-    receipt: str | None
-    lease_until: float = 0.0
-
-
-@frozen(kw_only=True)
-class Step:
-    """One line of a key's history."""
-
-    at: float
-    move: str
-    state: KeyState
-    intent_id: str
-    epoch: int
-    attempt: str | None = None
-    order_id: str | None = None
-    ending: Ending | None = None
-    by: str | None = None
-    reason: str | None = None
-
-
-@frozen(kw_only=True)
-class Entry:
-    """All that the journal holds of one key; times in seconds on the journal's clock.
-
-    Args:
-        state: see `KeyState`.
-        fingerprint: of the order that the key is, or was last, bound to.
-        intent_id: the current intent's.
-        intent: kept until nothing is owed or in doubt.
-        client_made: the client made the key itself.
-        epoch: counts the claims of this intent; a claim that was taken over has the older one.
-        claimed_at: when this intent was first claimed.
-        lease_until: until when the worker at work is trusted to live.
-        receipts: what the hooks handed back.
-        attempt: the token of the call that was marked as sending.
-        sent_until: no request of that call can have been sent after it.
-        order_id: of the order, once it exists.
-        reply: the order as the service sent it, if it did.
-        ending: the certain no that the last intent ended in.
-        owed: undos that must still be done, also of earlier intents.
-    """
-
-    state: KeyState
-    fingerprint: str
-    intent_id: str
-    intent: OrderIntent | None
-    client_made: bool = False
-    epoch: int = 1
-    claimed_at: float
-    lease_until: float = 0.0
-    receipts: dict[str, str | None] = field(factory=dict)
-    held: str | None = None
-    attempt: str | None = None
-    sent_until: float = 0.0
-    order_id: str | None = None
-    reply: bytes | None = None
-    ending: Ending | None = None
-    owed: tuple[Owed, ...] = ()
-
-
-# --- moves --------------------------------------------------------------------------------------
-
-
-@frozen(kw_only=True)
-class Claim:
-    """Take the key for a new intent, or go on with one whose worker is gone.
-
-    Args:
-        intent: the wish, with a new id that is used only if the key is free.
-        hooks: the names of the client's hooks, to undo those of a claim that is too old to go on with.
-    """
-
-    intent: OrderIntent
-    fingerprint: str
-    client_made: bool
-    lease: float
-    max_claim_age: float
-    hooks: tuple[str, ...]
-
-
-@frozen(kw_only=True)
-class Keep:
-    """Renew the lease of a claim, and keep the receipts so far."""
-
-    epoch: int
-    lease: float
-    receipts: dict[str, str | None]
-
-
-@frozen(kw_only=True)
-class TakeOver:
-    """Take an abandoned claim in order to undo it."""
-
-    epoch: int
-    lease: float
-
-
-@frozen(kw_only=True)
-class Mark:
-    """Mark as sending: durable before the first byte.
-
-    Args:
-        attempt: a token for all HTTP attempts of this call.
-        window: seconds in which its requests may be sent.
-    """
-
-    epoch: int
-    attempt: str
-    receipts: dict[str, str | None]
-    lease: float
-    window: float
-
-
-@frozen(kw_only=True)
-class Create:
-    """The service answered with our order."""
-
-    attempt: str
-    order_id: str
-    reply: bytes
-
-
-@frozen(kw_only=True)
-class Free:
-    """A certain no: by the epoch before the mark, by the attempt from it on; ``owed`` is to be undone."""
-
-    epoch: int
-    attempt: str | None
-    ending: Ending
-    owed: tuple[Owed, ...]
-    lease: float
-
-
-@frozen(kw_only=True)
-class Doubt:
-    """The outcome is unknown; no request of this attempt follows."""
-
-    attempt: str
-
-
-@frozen(kw_only=True)
-class Expire:
-    """The worker that was sending is gone: in doubt, and nothing else."""
-
-    attempt: str
-
-
-@frozen(kw_only=True)
-class Resolve:
-    """The order of a doubt exists."""
-
-    attempt: str
-    order_id: str
-    reply: bytes | None
-    by: str
-    reason: str
-
-
-@frozen(kw_only=True)
-class Refute:
-    """The order of a doubt does not exist, and can no longer appear."""
-
-    attempt: str
-    settle_after: float
-    by: str
-    reason: str
-    owed: tuple[Owed, ...]
-    lease: float
-
-
-@frozen(kw_only=True)
-class Paid:
-    """Of what is owed for an intent, ``hooks`` is done; the rest is left to others."""
-
-    intent_id: str
-    hooks: tuple[str, ...]
-
-
-@frozen(kw_only=True)
-class Attend:
-    """Take what is owed, or in doubt, so that no other worker does the same at once; 0 lets it go."""
-
-    lease: float
-
-
-@frozen(kw_only=True)
-class Suspect:
-    """An order was answered for an attempt that had been refuted: for the history alone."""
-
-    order_id: str
-    reply: bytes
-    by: str = "sender"
-    reason: str = "an order was answered after its doubt had been refuted"
-
-
-Move = (
-    Claim
-    | Keep
-    | TakeOver
-    | Mark
-    | Create
-    | Free
-    | Doubt
-    | Expire
-    | Resolve
-    | Refute
-    | Paid
-    | Attend
-    | Suspect
+from transfer_async.journal.moves import (
+    Attend,
+    Claim,
+    Create,
+    Denial,
+    Doubt,
+    Ending,
+    Entry,
+    Expire,
+    Free,
+    Keep,
+    KeyState,
+    Mark,
+    Move,
+    Owed,
+    Paid,
+    Refute,
+    Resolve,
+    Step,
+    Suspect,
+    TakeOver,
+    Verdict,
 )
-
-
-@frozen(kw_only=True)
-class Verdict:
-    """What became of a move: the entry as it is now, and why not, if it was denied."""
-
-    entry: Entry
-    denial: Denial | None = None
-
 
 # --- the table ----------------------------------------------------------------------------------
 
