@@ -31,6 +31,7 @@ class Call:
         clock: the client's.
         epoch: of the claim.
         receipts: what hooks handed back, in this call and before a take-over.
+        inherited: the hooks that a worker that is gone may have entered for this intent.
         entered: the hooks whose ``before`` was entered, and that did not vouch to have done nothing.
         attempt_token: of the mark; all HTTP attempts of the call are one attempt to the journal.
         deadline: on the client's clock; from just before the mark.
@@ -50,6 +51,7 @@ class Call:
     began: float = field(init=False)
     epoch: int = 0
     receipts: dict[str, str | None] = field(factory=dict, repr=False)
+    inherited: tuple[str, ...] = ()
     entered: list[str] = field(factory=list)
     attempt_token: str | None = None
     attempts: list[Attempt] = field(factory=list)
@@ -104,9 +106,16 @@ class Call:
             self.task.cancel()
 
     def swallow_cancellation(self) -> None:
-        """The cancellation that came has been understood; what remains to be done is done undisturbed."""
-        if self.task is not None and self.task.cancelling():
-            self.task.uncancel()
+        """The cancellation that came has been understood; what remains to be done is done undisturbed.
+
+        Raises:
+            asyncio.CancelledError: the call has no task of its own (`recover`), and it was the caller's.
+        """
+        if self.task is not None:
+            if self.task.cancelling():
+                self.task.uncancel()
+        elif (task := asyncio.current_task()) is not None and task.cancelling():
+            raise asyncio.CancelledError
 
 
 class InFlight:
@@ -159,6 +168,6 @@ def stamped(error: TransferError, call: Call, *, order_may_exist: bool) -> Trans
     error.attempts = tuple(call.attempts)
     error.receipts = dict(call.receipts)
     if call.intent.held is not None:
-        error.receipts["held"] = call.intent.held
+        error.receipts.setdefault("held", call.intent.held)  # the one on record comes first
     error.order_may_exist = order_may_exist
     return error

@@ -73,6 +73,8 @@ class TransferClient:
         ValueError: names the argument and the rule.
     """
 
+    _closed = True  # until the constructor has come to its end
+
     def __init__(
         self,
         base_url: str,
@@ -101,7 +103,6 @@ class TransferClient:
         _check_limits(max_response_bytes=max_response_bytes, max_connections=max_connections)
         self._owns_journal = journal is None
         self._calls = InFlight()
-        self._closed = False
         self._context = Context(
             scope=base_url if scope is None else scope,
             journal=MemoryJournal(clock=clock) if journal is None else journal,
@@ -115,7 +116,7 @@ class TransferClient:
                 max_response_bytes=max_response_bytes,
                 max_connections=max_connections,
             ),
-            tokens=TokenSource(token, timeout=timeouts.hook, user_agent=_user_agent()),
+            tokens=TokenSource(token, timeout=timeouts.hook, user_agent=_USER_AGENT),
             policy=policy,
             bucket=TokenBucket(policy.budget),
             timeouts=timeouts,
@@ -130,6 +131,7 @@ class TransferClient:
             bind = getattr(hook, "bind", None)
             if callable(bind):
                 bind(self)
+        self._closed = False
 
     @classmethod
     def from_env(cls, **settings: Any) -> Self:
@@ -308,7 +310,7 @@ class TransferClient:
                 await self._context.journal.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and self._context.transport.is_open:
+        if not self._closed and self._context.transport.is_open:
             warnings.warn(
                 "a TransferClient was never closed: use 'async with TransferClient(...)', "
                 "or 'await client.close()'",
@@ -323,6 +325,9 @@ def _user_agent() -> str:
         return f"transfer_async/{version('transfer_async')}"
     except PackageNotFoundError:  # run from a source tree that was never installed
         return "transfer_async"
+
+
+_USER_AGENT = _user_agent()  # read once, on import: it reads a file, and a client is made within a loop
 
 
 def _check_settings(

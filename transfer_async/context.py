@@ -11,12 +11,12 @@ from attrs import field, frozen
 from transfer_async.auth import TokenSource
 from transfer_async.calls import Call
 from transfer_async.clock import Clock
-from transfer_async.errors import JournalFailed, Outcome, OutcomeUnknown, TransferError
+from transfer_async.errors import JournalFailed, Outcome, OutcomeUnknown
 from transfer_async.events import Event, Observers
 from transfer_async.journal.base import Journal
 from transfer_async.journal.moves import Move, Verdict
 from transfer_async.models import Order, OrderIntent
-from transfer_async.preflight import PreflightHook
+from transfer_async.preflight import PlainHook, PreflightHook, is_hold
 from transfer_async.retry import RetryPolicy, TokenBucket
 from transfer_async.transport import Timeouts, Transport
 
@@ -58,11 +58,19 @@ class Context:
     settle_after: float
     lease: float
     max_claim_age: float
-    hook_names: tuple[str, ...] = field(init=False)
+    undoable: tuple[str, ...] = field(init=False)
+    """The hooks that have something to undo, last first."""
+    undoable_but_hold: tuple[str, ...] = field(init=False)
+    """The same, where the bank has placed the hold itself."""
 
-    @hook_names.default
-    def _names(self) -> tuple[str, ...]:
-        return tuple(hook.name for hook in self.hooks)
+    @undoable.default
+    def _undoable(self) -> tuple[str, ...]:
+        return tuple(hook.name for hook in reversed(self.hooks) if not isinstance(hook, PlainHook))
+
+    @undoable_but_hold.default
+    def _undoable_but_hold(self) -> tuple[str, ...]:
+        holds = {hook.name for hook in self.hooks if is_hold(hook)}
+        return tuple(name for name in self.undoable if name not in holds)
 
     async def write(self, key: str, move: Move, *, certain: Outcome, order: Order | None = None) -> Verdict:
         """Make a move in the journal.
@@ -78,7 +86,8 @@ class Context:
         """
         try:
             verdict = await self.journal.move(self.scope, key, move)
-        except TransferError:
+        except JournalFailed as error:  # a back end's own, which cannot know what is certain
+            error.outcome, error.order = certain, order
             raise
         except Exception as error:
             raise JournalFailed(

@@ -8,6 +8,7 @@ on, `loose` all the rest.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -136,9 +137,13 @@ def read_into(into: type[Any] | None, raw: bytes) -> Any:
         return _converter().structure(raw, into)
     try:
         return _converter().structure(decode(raw), into)
-    except (cattrs.BaseValidationError, TypeError, ValueError, KeyError) as error:
+    except (cattrs.BaseValidationError, TypeError, ValueError, KeyError, AttributeError) as error:
         problems = cattrs.transform_error(error) if isinstance(error, cattrs.BaseValidationError) else []
-        raise Unreadable("$", "; ".join(problems) or f"is not a {into!r}") from None
+        told = (_KEYS.sub("[...]", problem) for problem in problems)
+        raise Unreadable("$", "; ".join(told) or f"is not a {into!r}") from None
+
+
+_KEYS = re.compile(r"\[(?!\d+\]).*\]")  # the keys of an object are the service's, and may be anybody's name
 
 
 _MODELS = (

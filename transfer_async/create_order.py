@@ -65,6 +65,7 @@ from transfer_async.journal.moves import (
     KeyState,
     Mark,
     Suspect,
+    Verdict,
 )
 from transfer_async.leases import LeaseKeeper
 from transfer_async.models import Order
@@ -88,7 +89,7 @@ async def create_order(context: Context, call: Call) -> Order:
         await _preflight(context, call)
         await _mark_sending(context, call)
         order, reply = await _send(context, call)
-    except (JournalFailed, KeyBusy) as lost:
+    except JournalFailed as lost:
         stamped(lost, call, order_may_exist=True)
         raise
     except OutcomeUnknown as doubt:
@@ -110,14 +111,14 @@ async def _claim(context: Context, call: Call) -> Order | None:
         client_made=call.client_made,
         lease=context.lease,
         max_claim_age=context.max_claim_age,
-        hooks=context.hook_names,
+        hooks=context.undoable if call.intent.held is None else context.undoable_but_hold,
     )
     try:
         verdict = await context.write(call.intent.key, move, certain=Outcome.NOT_SENT)
     except JournalFailed as error:
         raise stamped(error, call, order_may_exist=not call.client_made) from error.__cause__
     if verdict.denial is not None:
-        return await _already(context, call, verdict.entry, verdict.denial)
+        return await _already(context, call, verdict)
     await _take(context, call, verdict.entry)
     return None
 
@@ -125,6 +126,8 @@ async def _claim(context: Context, call: Call) -> Order | None:
 async def _take(context: Context, call: Call, entry: Entry) -> None:
     assert entry.intent is not None  # noqa: S101 - a claim has its intent
     call.intent, call.epoch, call.receipts = entry.intent, entry.epoch, dict(entry.receipts)
+    if entry.epoch > 1:  # a worker that is gone may have entered any hook, and left no word of it
+        call.inherited = entry.hooks
     context.tell(Claimed, call, taken_over=entry.epoch > 1)
     stale = [one for one in entry.owed if one.lease_until <= 0.0 and one.intent.id != call.intent.id]
     for intent_id in dict.fromkeys(one.intent.id for one in stale):
@@ -132,7 +135,8 @@ async def _take(context: Context, call: Call, entry: Entry) -> None:
         await undo(context, call, [one for one in stale if one.intent.id == intent_id])
 
 
-async def _already(context: Context, call: Call, entry: Entry, denial: Denial) -> Order:
+async def _already(context: Context, call: Call, verdict: Verdict) -> Order:
+    entry, denial = verdict.entry, verdict.denial
     if denial is Denial.CREATED:
         return given_back(entry, call)
     if denial is Denial.IN_DOUBT:
@@ -140,8 +144,7 @@ async def _already(context: Context, call: Call, entry: Entry, denial: Denial) -
         return await settle_doubt(context, call, entry, doubt)
     if denial is Denial.CONFLICT:
         raise stamped(KeyConflict("this key is bound to a different order"), call, order_may_exist=True)
-    left = max(0.0, entry.lease_until - context.clock.now())
-    raise stamped(KeyBusy(retry_after=left), call, order_may_exist=True)
+    raise stamped(KeyBusy(retry_after=verdict.lease_left), call, order_may_exist=True)
 
 
 # --- hooks --------------------------------------------------------------------------------------
@@ -157,6 +160,9 @@ async def _preflight(context: Context, call: Call) -> None:
         )
     if _is_expired(context, call):
         raise Expired("send_before has passed")
+    with call.stoppable():  # before the hooks: no funds are held for a client that cannot send
+        call.headers = await context.tokens.headers()
+    call.body = call.intent.order.to_json()
     with LeaseKeeper(partial(_keep, context, call), every=context.lease / 3):
         written = len(call.receipts)
         for hook in context.hooks:
@@ -172,15 +178,15 @@ async def _keep(context: Context, call: Call) -> None:
     keep = Keep(epoch=call.epoch, lease=context.lease, receipts=dict(call.receipts))
     verdict = await context.write(call.intent.key, keep, certain=Outcome.NOT_SENT)
     if verdict.denial is not None:
-        raise KeyBusy("the claim's lease ran out, and another worker took the key over")
+        raise KeyBusy("the claim's lease ran out before the order was sent", retry_after=verdict.lease_left)
 
 
 async def _run_hook(context: Context, call: Call, hook: PreflightHook) -> None:
     began = context.clock.now()
-    call.entered.append(hook.name)
     broke = HoldFailed if is_hold(hook) else PreflightFailed
     try:
         with call.stoppable():
+            call.entered.append(hook.name)
             async with asyncio.timeout(context.timeouts.hook):
                 receipt = await hook.before(call.intent)
     except PreflightFailed as error:
@@ -203,10 +209,7 @@ async def _run_hook(context: Context, call: Call, hook: PreflightHook) -> None:
 
 
 async def _mark_sending(context: Context, call: Call) -> None:
-    """Write down that a request may be sent from now on. Nothing that may fail is left for later."""
-    call.body = call.intent.order.to_json()
-    with call.stoppable():
-        call.headers = await context.tokens.headers()
+    """Write down that a request may be sent from now on."""
     call.attempt_token = uuid.uuid4().hex
     call.deadline = context.clock.now() + context.policy.deadline
     mark = Mark(
@@ -218,7 +221,7 @@ async def _mark_sending(context: Context, call: Call) -> None:
     )
     verdict = await context.write(call.intent.key, mark, certain=Outcome.NOT_SENT)
     if verdict.denial is not None:
-        raise KeyBusy("the claim's lease ran out, and another worker took the key over")
+        raise KeyBusy("the claim's lease ran out before the order was sent", retry_after=verdict.lease_left)
 
 
 # --- send ---------------------------------------------------------------------------------------
@@ -305,7 +308,7 @@ def _note(
     context: Context, call: Call, evidence: Evidence, error: TransferError | None, seconds: float
 ) -> None:
     """Remember the attempt, and tell of it."""
-    outcome = Outcome.CREATED if error is None else error.outcome
+    outcome = Outcome.CREATED if error is None else error.outcome if evidence.sent else Outcome.NOT_SENT
     beneath = type(evidence.error).__name__ if evidence.error is not None else None
     call.attempts.append(
         Attempt(
@@ -396,7 +399,10 @@ async def _settle(context: Context, call: Call, order: Order, reply: bytes) -> O
     suspect = Suspect(order_id=order.id, reply=reply)
     log.error("order %s was answered for a key whose doubt had been refuted", order.id)
     context.tell(DuplicateSuspected, call, order_id=order.id)
-    await context.write(call.intent.key, suspect, certain=Outcome.CREATED, order=order)
+    try:
+        await context.write(call.intent.key, suspect, certain=Outcome.CREATED, order=order)
+    except JournalFailed as error:
+        raise stamped(error, call, order_may_exist=True) from error.__cause__
     why = "the order was created after its doubt had been refuted: a duplicate is suspected"
     raise stamped(JournalFailed(why, outcome=Outcome.CREATED, order=order), call, order_may_exist=True)
 
@@ -408,7 +414,8 @@ async def _went_in_doubt(context: Context, call: Call, doubt: OutcomeUnknown) ->
         verdict = await context.write(call.intent.key, move, certain=Outcome.UNKNOWN)
     except JournalFailed as error:
         raise stamped(error, call, order_may_exist=True) from doubt
-    if verdict.entry.state is KeyState.CREATED:  # an operator was faster
+    if verdict.entry.state is KeyState.CREATED and verdict.entry.attempt == move.attempt:
+        # An operator was faster.
         return given_back(verdict.entry, call)
     context.tell(WentInDoubt, call, error=type(doubt).__name__, status=doubt.status)
     if verdict.denial is not None:
@@ -434,6 +441,7 @@ async def _certain_no(context: Context, call: Call, no: TransferError | asyncio.
         raise
     if verdict.denial is None:
         _tell_no(context, call, ending)
+    if verdict.denial is None or _is_over(call, verdict.entry):
         await undo(context, call, debts)
     may_exist = verdict.denial is not None
     if isinstance(no, TransferError):
@@ -441,6 +449,14 @@ async def _certain_no(context: Context, call: Call, no: TransferError | asyncio.
     elif call.cut:
         closed = ClientClosed("the client was closed before the order was sent")
         raise stamped(closed, call, order_may_exist=may_exist) from None
+
+
+def _is_over(call: Call, entry: Entry) -> bool:
+    """Whether others ended the intent of ``call`` while its worker slept: it is nobody's to go on with.
+
+    They have undone its hooks. But a hook may have acted since.
+    """
+    return entry.intent_id != call.intent.id or entry.state is KeyState.FREE
 
 
 def _ending(no: TransferError | asyncio.CancelledError) -> Ending:

@@ -14,10 +14,12 @@ from transfer_async.errors import (
     Refuted,
 )
 from transfer_async.events import Resolved
+from transfer_async.journal.base import receipts_of
 from transfer_async.journal.moves import Entry, KeyState, Refute, Verdict
 from transfer_async.journal.moves import Resolve as ResolveMove
+from transfer_async.journal.states import owed_by
 from transfer_async.models import Order
-from transfer_async.undoing import owed_by, undo
+from transfer_async.undoing import undo
 
 
 def given_back(entry: Entry, call: Call) -> Order:
@@ -26,7 +28,7 @@ def given_back(entry: Entry, call: Call) -> Order:
     Raises:
         AlreadyCreated: only its id is on record.
     """
-    call.receipts = dict(entry.receipts)
+    call.receipts = receipts_of(entry.receipts, entry.held)
     if entry.reply is not None:
         return Order.from_json(entry.reply)
     raise stamped(AlreadyCreated(order_id=entry.order_id or ""), call, order_may_exist=True)
@@ -43,7 +45,9 @@ async def settle_doubt(context: Context, call: Call, entry: Entry, doubt: Outcom
         Refuted: there is none, and none can appear; the hooks are undone.
         OutcomeUnknown: nobody knows yet.
     """
-    call.receipts = dict(entry.receipts)
+    call.intent = entry.intent or call.intent  # the doubt's own, whoever asks
+    call.receipts = receipts_of(entry.receipts, entry.held)
+    stamped(doubt, call, order_may_exist=True)
     answer = await _ask(context, call, entry, doubt)
     if isinstance(answer, Order):
         return await _resolved(context, call, entry, doubt, order_id=answer.id, order=answer)
@@ -51,7 +55,7 @@ async def settle_doubt(context: Context, call: Call, entry: Entry, doubt: Outcom
         return await _resolved(context, call, entry, doubt, order_id=answer, order=None)
     if answer is NO_ORDER:
         await _refuted(context, call, entry, doubt)
-    raise stamped(doubt, call, order_may_exist=True)
+    raise doubt
 
 
 async def _ask(context: Context, call: Call, entry: Entry, doubt: OutcomeUnknown) -> object:
@@ -80,14 +84,14 @@ async def _resolved(
     )
     verdict = await _write(context, call, move, Outcome.CREATED, order)
     if verdict.denial is not None and verdict.entry.state is not KeyState.CREATED:
-        raise stamped(doubt, call, order_may_exist=True)  # another's order, or another's doubt by now
+        raise doubt  # another's order, or another's doubt by now
     context.tell(Resolved, call, outcome=Outcome.CREATED, order_id=verdict.entry.order_id)
     return given_back(verdict.entry, call)
 
 
 async def _refuted(context: Context, call: Call, entry: Entry, doubt: OutcomeUnknown) -> None:
     """Free the key, if no request can take effect any more, and undo the hooks."""
-    owed = owed_by(context, entry)
+    owed = owed_by(entry)
     move = Refute(
         attempt=entry.attempt or "",
         settle_after=context.settle_after,

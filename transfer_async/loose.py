@@ -17,6 +17,7 @@ from transfer_async.wire import (
     FLAGS,
     LEAVES,
     WIRE_NAMES,
+    Reader,
     Unreadable,
     decode,
     fields_of,
@@ -107,7 +108,7 @@ def _read_part(cls: Any, tree: Any, path: str, unread: list[str]) -> Any:
     try:
         return msgspec.convert(tree, cls)
     except msgspec.ValidationError:
-        return _read_loosely(cls, tree, path, unread)
+        return _read_model(cls, tree, path, unread)
 
 
 def tidy(cls: type, tree: Any) -> None:
@@ -118,6 +119,14 @@ def tidy(cls: type, tree: Any) -> None:
     tree.pop("unread", None)  # ours, never the service's
     for wire, ours in how.renames:
         tree[ours] = tree.pop(wire, None)
+    _tidy_leaves(how, tree)
+    for name, part in how.parts:
+        inner = tree.get(name)
+        for one in inner if type(inner) is list else (inner,):
+            tidy(part, one)
+
+
+def _tidy_leaves(how: Plan, tree: dict[str, Any]) -> None:
     for name in how.flags:
         if type(value := tree.get(name)) is int and value in (0, 1):
             tree[name] = bool(value)
@@ -127,10 +136,6 @@ def tidy(cls: type, tree: Any) -> None:
     for name in how.times:
         if type(value := tree.get(name)) is str and not value.endswith("Z"):  # msgspec would keep the offset
             tree[name] = _in_utc(value)
-    for name, part in how.parts:
-        inner = tree.get(name)
-        for one in inner if type(inner) is list else (inner,):
-            tidy(part, one)
 
 
 def _in_utc(value: str) -> Any:
@@ -148,8 +153,9 @@ def _read_loosely(kind: Any, value: Any, path: str, unread: list[str]) -> Any:
         return _read_list(typing.get_args(kind)[0], value, path, unread)
     if attrs.has(kind):
         return _read_model(kind, value, path, unread)
+    read: Reader = LEAVES.get(kind, read_object)
     try:
-        return LEAVES.get(kind, read_object)(value)
+        return read(value)
     except ValueError:
         unread.append(path)
         return None

@@ -63,7 +63,8 @@ class ReadLate:
     __slots__ = ("_late",)
     _late: Callable[[Any], None]
 
-    if not TYPE_CHECKING:  # or every misspelt field would pass the type checkers
+    # Not for type checkers, or every misspelt field would pass them.
+    if not TYPE_CHECKING:  # pragma: no branch - it runs
 
         def __getattr__(self, name: str) -> Any:
             if name == "_late" or name not in _field_names(type(self)):

@@ -131,5 +131,5 @@ def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:
     if receipt is not None and not isinstance(receipt, str):
         raise TypeError(f"a hook's receipt is a string or None, not a {type(receipt).__name__}")
     if is_hold(hook) and not (receipt or "").strip():
-        raise HoldFailed("the hold came back without a reference", refused=False)
+        raise HoldFailed("the hold came back without a reference", refused=False, hook=hook.name)
     return receipt

@@ -6,14 +6,20 @@ compare-and-set. No journal write is pending while the bank's own code runs.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from typing import TypeVar
+
 from attrs import frozen
 
 from transfer_async.calls import Call
 from transfer_async.context import Context
 from transfer_async.doubt import settle_doubt
-from transfer_async.errors import AlreadyCreated, Outcome, OutcomeUnknown, Refuted
+from transfer_async.errors import AlreadyCreated, JournalFailed, Outcome, OutcomeUnknown, Refuted
 from transfer_async.journal.moves import Attend, Ending, Entry, Expire, Free, KeyState, Owed, TakeOver
-from transfer_async.undoing import owed_by, undo
+from transfer_async.journal.states import owed_by
+from transfer_async.undoing import undo
+
+T = TypeVar("T")
 
 BATCH = 100  # keys asked for at once
 
@@ -55,7 +61,7 @@ class Recovery:
                 await self._work_off(key, entry)
         return RecoveryReport(
             taken_over=self._taken_over,
-            in_doubt=len(await context.journal.in_doubt(context.scope)),
+            in_doubt=len(await _read(context.journal.in_doubt(context.scope))),
             resolved=self._resolved,
             refuted=self._refuted,
             released=self._released,
@@ -64,7 +70,7 @@ class Recovery:
 
     async def _waiting(self) -> list[tuple[str, Entry]]:
         limit = BATCH + len(self._seen)
-        found = await self._context.journal.work(self._context.scope, limit=limit)
+        found = await _read(self._context.journal.work(self._context.scope, limit=limit))
         new = [(key, entry) for key, entry in found if key not in self._seen]
         self._seen.update(key for key, _ in new)
         return new
@@ -92,7 +98,7 @@ class Recovery:
             epoch=taken.entry.epoch,
             attempt=None,
             ending=Ending(outcome=Outcome.NOT_SENT, error="Abandoned"),
-            owed=owed_by(context, taken.entry),
+            owed=owed_by(taken.entry),
             lease=context.lease,
         )
         freed = await context.write(key, move, certain=Outcome.NOT_SENT)
@@ -120,9 +126,16 @@ class Recovery:
         self._count(call)
 
     async def _pay(self, key: str, debts: tuple[Owed, ...]) -> None:
-        attend = Attend(lease=self._context.lease)
-        if debts and (await self._context.write(key, attend, certain=Outcome.NOT_SENT)).denial is None:
-            await self._undo(debts)
+        if not debts:
+            return
+        context = self._context
+        attended = await context.write(key, Attend(lease=context.lease), certain=Outcome.NOT_SENT)
+        if attended.denial is not None:
+            return
+        due = {(debt.intent.id, debt.hook) for debt in debts}
+        await self._undo(tuple(one for one in attended.entry.owed if (one.intent.id, one.hook) in due))
+        if attended.entry.state is KeyState.IN_DOUBT:  # it was taken along, and waits for others
+            await context.write(key, Attend(lease=0.0), certain=Outcome.UNKNOWN)
 
     async def _undo(self, debts: tuple[Owed, ...]) -> None:
         """Undo what is owed, intent by intent."""
@@ -137,3 +150,10 @@ class Recovery:
     def _count(self, call: Call) -> None:
         self._released += call.undone
         self._still_owed += call.owed
+
+
+async def _read(reading: Awaitable[T]) -> T:
+    try:
+        return await reading
+    except Exception as error:
+        raise JournalFailed(f"the journal could not be read ({type(error).__name__})") from error

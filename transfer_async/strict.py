@@ -116,6 +116,9 @@ _cut_head = msgspec.json.Decoder(
 _cut_id = msgspec.json.Decoder(_cutter(models.Order, ("id",)))
 _cut_external_order = msgspec.json.Decoder(_RawExternalOrder)
 _cut_person = msgspec.json.Decoder(_cutter(models.User, ("username",)))
+_HALVES = re.compile(  # what is whole comes first: an escaped backslash, then both halves of a character
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
 _WHERE = re.compile(r"`(\$[^`]*)`$")
 
 
@@ -125,6 +128,14 @@ def _cut(cutter: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw) -> Any:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         where = _WHERE.search(str(error))
         raise Unreadable(where[1] if where else "$", "is not a JSON object that can be read") from None
+
+
+def _without_half_characters(raw: bytes) -> bytes:
+    """JSON may name half a character (a text cut amid an emoji), and msgspec then takes none of it.
+
+    In place of each half stands a byte that is no UTF-8: it spoils only the part that it is in.
+    """
+    return _HALVES.sub(lambda found: b"\xff" if found[1] else found[0], raw)
 
 
 def _read_strictly(cls: type, cut: Any, path: str) -> list[tuple[str, Any]]:
@@ -155,7 +166,11 @@ def read_answer(raw: bytes) -> Answer:
     Raises:
         Unreadable: names the JSON path.
     """
-    head = _cut(_cut_head, raw)
+    try:
+        head = _cut(_cut_head, raw)
+    except Unreadable:
+        raw = _without_half_characters(raw)
+        head = _cut(_cut_head, raw)
     order = object.__new__(models.Order)
     for name, value in _read_strictly(models.Order, head, "$"):
         _put(order, name, value)

@@ -143,6 +143,7 @@ class Transport:
         self._options: dict[str, Any] = {
             "allow_redirects": False,
             "raise_for_status": False,
+            "auto_decompress": True,
             "ssl": True if ssl is None else ssl,
             "proxy": proxy,
         }
@@ -188,33 +189,34 @@ class Transport:
         request: dict[str, Any] = {
             "data": body,
             "headers": headers,
-            "timeout": timeout,
             "middlewares": (),
             **self._options,
         }
+        until = asyncio.get_running_loop().time() + left
         evidence = Evidence(sent=False)
         try:
             for _ in range(_STALE_IN_A_ROW):
                 body.stale = False
                 try:
-                    response = await self._orders.request("POST", self._create_order, **request)
+                    response = await self._orders.request(
+                        "POST", self._create_order, timeout=timeout, **request
+                    )
                 except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - its type proves nothing
                     evidence = Evidence(sent=body.handed_over, error=error)
                 else:
-                    return await self._read_order(response, body)
-                if not body.stale:
+                    if body.handed_over or not body.adopted:
+                        content, trouble = await self._read(response)
+                        return _evidence(response, content, trouble)
+                    # What answered before it was asked is a connection gone bad, like any other.
+                    response.close()
+                    body.stale = True
+                    evidence = Evidence(sent=False, error=AnsweredEarly())
+                if body.handed_over or not body.stale or isinstance(evidence.error, asyncio.CancelledError):
                     break
+                timeout = self._timeouts.for_exchange(until - asyncio.get_running_loop().time())
             return evidence
         finally:
             body.spent = True  # whatever aiohttp still has of it, it goes nowhere
-
-    async def _read_order(self, response: aiohttp.ClientResponse, body: GuardedBody) -> Evidence:
-        if not body.handed_over and body.adopted:
-            body.spent = True
-            response.close()
-            return Evidence(sent=False, error=AnsweredEarly())
-        content, error = await self._read(response)
-        return _evidence(response, content, error)
 
     async def send(
         self, method: str, path: str, *, content: bytes | None, headers: CIMultiDict[str], left: float
@@ -226,14 +228,16 @@ class Transport:
         request: dict[str, Any] = {
             "data": content,
             "headers": headers,
-            "timeout": self._timeouts.for_exchange(left),
+            **self._options,
         }
+        until = asyncio.get_running_loop().time() + left
         evidence = Evidence(sent=False)
         for _ in range(_STALE_IN_A_ROW):
             guard = OnceGuard()
+            timeout = self._timeouts.for_exchange(until - asyncio.get_running_loop().time())
             try:
                 response = await self._others.request(
-                    method, url, middlewares=(guard,), **request, **self._options
+                    method, url, middlewares=(guard,), timeout=timeout, **request
                 )
             except Exception as error:  # noqa: BLE001 - the type proves nothing, the guard's word does
                 evidence = Evidence(sent=guard.sent, error=error)

@@ -9,41 +9,24 @@ from transfer_async.calls import Call
 from transfer_async.context import Context, log
 from transfer_async.errors import JournalFailed, Outcome
 from transfer_async.events import HookUndone, UndoOwed
-from transfer_async.journal.moves import Entry, Owed, Paid
-from transfer_async.journal.states import owed
-from transfer_async.preflight import PlainHook, PreflightHook, is_hold
+from transfer_async.journal.moves import Owed, Paid
 
 
 def what_is_owed(context: Context, call: Call) -> tuple[Owed, ...]:
     """The undos of every hook of ``call`` that ran, last first."""
-    # A worker that is gone may have entered any hook, and left no word of it.
-    taken_over = call.epoch > 1
-    names = [
-        hook.name
-        for hook in reversed(context.hooks)
-        if _has_undo(hook)
-        and not (is_hold(hook) and call.intent.held is not None)
-        and (taken_over or hook.name in call.entered or hook.name in call.receipts)
-    ]
+    own = (name for name in context.undoable if name in call.entered or name in call.receipts)
+    # What is inherited is owed even if this client lacks the hook: another one may pay it.
+    names = call.inherited or own
     return tuple(Owed(intent=call.intent, hook=name, receipt=call.receipts.get(name)) for name in names)
-
-
-def owed_by(context: Context, entry: Entry) -> tuple[Owed, ...]:
-    """The undos of every hook that may have run for the intent of ``entry``, last first."""
-    known = [
-        hook.name
-        for hook in reversed(context.hooks)
-        if _has_undo(hook) and not (is_hold(hook) and entry.held is not None)
-    ]
-    # A receipt of a hook that this client lacks is owed all the same: another client may pay it.
-    others = [name for name in entry.receipts if name not in context.hook_names]
-    return owed(entry, (*known, *others), lease_until=0.0)
 
 
 async def undo(context: Context, call: Call, debts: Sequence[Owed]) -> None:
     """Undo ``debts``, all of one intent and recorded as owed, and record what is done.
 
-    Never raises: what fails stays owed, and does not hide why it became due.
+    What fails stays owed, and does not hide why it became due.
+
+    Raises:
+        asyncio.CancelledError: `recover` was cancelled; what was undone may be undone once more.
     """
     if not debts:
         return
@@ -66,12 +49,9 @@ async def _undo_one(context: Context, call: Call, debt: Owed) -> bool:
         async with asyncio.timeout(context.timeouts.hook):
             await hook.undo(debt.intent, debt.receipt)
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, it is owed
-        call.swallow_cancellation()
+        if isinstance(error, asyncio.CancelledError):
+            call.swallow_cancellation()
         context.tell(UndoOwed, call, hook=debt.hook, error=type(error).__name__)
         return False
     context.tell(HookUndone, call, hook=debt.hook)
     return True
-
-
-def _has_undo(hook: PreflightHook) -> bool:
-    return not isinstance(hook, PlainHook)

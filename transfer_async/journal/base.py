@@ -94,4 +94,4 @@ def record_of(entry: Entry) -> KeyRecord:
 
 def receipts_of(receipts: dict[str, str | None], held: str | None) -> dict[str, str | None]:
     """The receipts as callers see them, with the bank's own hold among them."""
-    return receipts if held is None else {**receipts, "held": held}
+    return dict(receipts) if held is None else {**receipts, "held": held}

@@ -75,7 +75,7 @@ class MemoryJournal:
             if len(self._ids) > self._max_keys:
                 self._ids.popitem(last=False)
         ended = entry.state in (KeyState.FREE, KeyState.CREATED) and not entry.owed
-        if ended and entry.client_made and not isinstance(move, moves.Suspect):
+        if ended and entry.client_made and not _was_refuted(entry):
             self._forget(place)
             return
         self._entries[place] = entry
@@ -141,3 +141,8 @@ class MemoryJournal:
         for place in old:
             self._forget(place)
         return len(old)
+
+
+def _was_refuted(entry: Entry) -> bool:
+    """Whether an order may still be answered for a key that nobody but its sender knows."""
+    return entry.state is KeyState.FREE and entry.ending is not None and entry.ending.error == states.REFUTED

@@ -81,6 +81,7 @@ class Entry:
         intent: kept until nothing is owed or in doubt.
         client_made: the client made the key itself.
         epoch: counts the claims of this intent; a claim that was taken over has the older one.
+        hooks: what must be undone should this intent end in a certain no, in that order.
         claimed_at: when this intent was first claimed.
         lease_until: until when the worker at work is trusted to live.
         receipts: what the hooks handed back.
@@ -98,6 +99,7 @@ class Entry:
     intent: OrderIntent | None
     client_made: bool = False
     epoch: int = 1
+    hooks: tuple[str, ...] = ()
     claimed_at: float
     lease_until: float = 0.0
     receipts: dict[str, str | None] = field(factory=dict)
@@ -119,7 +121,7 @@ class Claim:
 
     Args:
         intent: the wish, with a new id that is used only if the key is free.
-        hooks: the names of the client's hooks, to undo those of a claim that is too old to go on with.
+        hooks: the names of the hooks that may now run and have something to undo, last first.
     """
 
     intent: OrderIntent
@@ -264,7 +266,13 @@ Move = (
 
 @frozen(kw_only=True)
 class Verdict:
-    """What became of a move: the entry as it is now, and why not, if it was denied."""
+    """What became of a move: the entry as it is now, why not if denied, and the time it was judged at."""
 
     entry: Entry
     denial: Denial | None = None
+    now: float
+
+    @property
+    def lease_left(self) -> float:
+        """Seconds until the entry's lease ends, on the journal's own clock."""
+        return max(0.0, self.entry.lease_until - self.now)

@@ -67,6 +67,9 @@ class Row:
 
 
 S = KeyState
+REFUTED = "Refuted"
+"""The error of an ending that came after a doubt."""
+
 TABLE: tuple[Row, ...] = (
     Row(Claim, S.FREE, S.CLAIMED, "nothing exists under the key, and the last no is on record"),
     Row(Claim, S.CLAIMED, S.CLAIMED, "the worker's lease ran out before it sent anything"),
@@ -109,29 +112,37 @@ def decide(entry: Entry | None, move: Move, *, now: float, id_taken: bool = Fals
     to = _TO.get((type(move), entry.state))
     why_not = Denial.LOST if to is None else _denial(entry, move, now, id_taken)
     if to is None or why_not is not None:
-        return Verdict(entry=entry, denial=why_not)
-    return Verdict(entry=_MADE[type(move)](attrs.evolve(entry, state=to), move, now))
+        return Verdict(now=now, entry=entry, denial=why_not)
+    return Verdict(now=now, entry=_MADE[type(move)](attrs.evolve(entry, state=to), move, now))
 
 
 def _claim(entry: Entry | None, move: Claim, now: float) -> Verdict:
     if entry is None or entry.state is S.FREE:
-        return Verdict(entry=_new_intent(move, now, owed=entry.owed if entry else ()))
+        return Verdict(now=now, entry=_new_intent(move, now, owed=entry.owed if entry else ()))
     if entry.fingerprint != move.fingerprint:
-        return Verdict(entry=entry, denial=Denial.CONFLICT)
+        return Verdict(now=now, entry=entry, denial=Denial.CONFLICT)
     if entry.state is S.CREATED:
-        return Verdict(entry=entry, denial=Denial.CREATED)
+        return Verdict(now=now, entry=entry, denial=Denial.CREATED)
     if entry.state is S.IN_DOUBT:
-        return Verdict(entry=entry, denial=Denial.IN_DOUBT)
+        return Verdict(now=now, entry=entry, denial=Denial.IN_DOUBT)
     if now < entry.lease_until:
-        return Verdict(entry=entry, denial=Denial.BUSY)
+        return Verdict(now=now, entry=entry, denial=Denial.BUSY)
     if entry.state is S.SENDING:
-        return Verdict(entry=attrs.evolve(entry, state=S.IN_DOUBT), denial=Denial.IN_DOUBT)
+        return Verdict(now=now, entry=attrs.evolve(entry, state=S.IN_DOUBT), denial=Denial.IN_DOUBT)
     if now - entry.claimed_at > move.max_claim_age:
-        stale = owed(entry, move.hooks, lease_until=0.0)
-        return Verdict(entry=_new_intent(move, now, owed=entry.owed + stale))
-    intent = attrs.evolve(move.intent, id=entry.intent_id)
-    return Verdict(
-        entry=attrs.evolve(entry, intent=intent, epoch=entry.epoch + 1, lease_until=now + move.lease)
+        return Verdict(now=now, entry=_new_intent(move, now, owed=entry.owed + owed_by(entry)))
+    return Verdict(now=now, entry=_gone_on_with(entry, move, now))
+
+
+def _gone_on_with(entry: Entry, move: Claim, now: float) -> Entry:
+    others = tuple(name for name in entry.hooks if name not in move.hooks)
+    return attrs.evolve(
+        entry,
+        intent=attrs.evolve(move.intent, id=entry.intent_id),
+        held=move.intent.held,
+        hooks=others + move.hooks,
+        epoch=entry.epoch + 1,
+        lease_until=now + move.lease,
     )
 
 
@@ -142,6 +153,7 @@ def _new_intent(move: Claim, now: float, *, owed: tuple[Owed, ...]) -> Entry:
         intent_id=move.intent.id,
         intent=move.intent,
         client_made=move.client_made,
+        hooks=move.hooks,
         claimed_at=now,
         lease_until=now + move.lease,
         held=move.intent.held,
@@ -149,13 +161,12 @@ def _new_intent(move: Claim, now: float, *, owed: tuple[Owed, ...]) -> Entry:
     )
 
 
-def owed(entry: Entry, hooks: tuple[str, ...], *, lease_until: float) -> tuple[Owed, ...]:
-    """The undos of ``hooks``, with the receipts that are known: for an intent that ends in a certain no."""
+def owed_by(entry: Entry) -> tuple[Owed, ...]:
+    """What is owed if the intent of ``entry``, whose worker is gone or in doubt, ends in a certain no."""
     if entry.intent is None:
         return ()
     return tuple(
-        Owed(intent=entry.intent, hook=hook, receipt=entry.receipts.get(hook), lease_until=lease_until)
-        for hook in hooks
+        Owed(intent=entry.intent, hook=hook, receipt=entry.receipts.get(hook)) for hook in entry.hooks
     )
 
 
@@ -167,8 +178,8 @@ def _denial(entry: Entry, move: Move, now: float, id_taken: bool) -> Denial | No
     return None if speaks_against is None else speaks_against(entry, move, now, id_taken)
 
 
-def _unless_epoch(entry: Entry, move: Keep | Mark, _now: float, _id_taken: bool) -> Denial | None:
-    return None if entry.epoch == move.epoch else Denial.LOST
+def _unless_slept(entry: Entry, move: Keep | Mark, now: float, _id_taken: bool) -> Denial | None:
+    return None if entry.epoch == move.epoch and now < entry.lease_until else Denial.LOST
 
 
 def _unless_abandoned(entry: Entry, move: TakeOver, now: float, _id_taken: bool) -> Denial | None:
@@ -209,9 +220,9 @@ def _unless_attended(entry: Entry, move: Attend, now: float, _id_taken: bool) ->
 
 
 _DENIALS: dict[type, Callable[[Any, Any, float, bool], Denial | None]] = {
-    Keep: _unless_epoch,
+    Keep: _unless_slept,
     TakeOver: _unless_abandoned,
-    Mark: _unless_epoch,
+    Mark: _unless_slept,
     Create: _unless_attempt,
     Free: _unless_own,
     Doubt: _unless_attempt,
@@ -226,7 +237,8 @@ _DENIALS: dict[type, Callable[[Any, Any, float, bool], Denial | None]] = {
 
 
 def _kept(entry: Entry, move: Keep, now: float) -> Entry:
-    return attrs.evolve(entry, lease_until=now + move.lease, receipts=move.receipts)
+    # Two of one worker's may be written in either order; a receipt once written is never lost.
+    return attrs.evolve(entry, lease_until=now + move.lease, receipts=entry.receipts | move.receipts)
 
 
 def _taken_over(entry: Entry, move: TakeOver, now: float) -> Entry:
@@ -252,7 +264,7 @@ def _freed(entry: Entry, move: Free, now: float) -> Entry:
 
 
 def _refuted(entry: Entry, move: Refute, now: float) -> Entry:
-    return _ended(entry, Ending(outcome=Outcome.REFUSED, error="Refuted"), move, now)
+    return _ended(entry, Ending(outcome=Outcome.REFUSED, error=REFUTED), move, now)
 
 
 def _ended(entry: Entry, ending: Ending, move: Free | Refute, now: float) -> Entry:

@@ -1,0 +1,296 @@
+"""Sample JSON as the service writes it (specification, section 2), and requests: made-up people only."""
+
+import copy
+import json
+import random
+from decimal import Decimal
+from typing import Any
+
+from transfer_async.models import NewExternalOrder, NewOrder
+
+FIRST = ("Ada", "Ben", "Chidi", "Dara", "Efua", "Femi")
+LAST = ("Okafor", "Okri", "Mensah", "Bello", "Quist", "Adeyemi")
+MADE = "2024-05-01T10:20:30.123Z"
+ORDER_TIMES = ("posted_at", "updated_at", "expires_at")
+ORDER_LATER = (
+    "parent_id",
+    "match_id",
+    "notified_is_about_to_expire_at",
+    "published_at",
+    "confirmed_at",
+    "matched_at",
+    "completed_at",
+    "cancelled_at",
+    "matcher_payment_completed_at",
+    "probably_paid",
+    "poster_payment_purpose",
+    "matcher_payment_purpose",
+)
+FLAGS = ("is_matched", "is_confirmed", "is_completed", "is_accepted", "is_cancelled", "is_processing")
+
+
+def encode(tree: Any) -> bytes:
+    """JSON of a tree, with each `Decimal` as a number, digit for digit."""
+    return _text(tree).encode()
+
+
+def _text(tree: Any) -> str:
+    if isinstance(tree, Decimal):
+        return str(tree)
+    if isinstance(tree, dict):
+        return "{" + ",".join(f"{json.dumps(key)}:{_text(value)}" for key, value in tree.items()) + "}"
+    if isinstance(tree, list):
+        return "[" + ",".join(map(_text, tree)) + "]"
+    return json.dumps(tree)
+
+
+def steps_of(path: str) -> list[str | int]:
+    """The steps of a JSON path such as ``$.user.currencies[0].symbol``; none of ``$`` itself."""
+    words = path.removeprefix("$").removeprefix(".").replace("[", ".").replace("]", "").split(".")
+    return [int(word) if word.isdigit() else word for word in words if word]
+
+
+def inside(tree: Any, path: str) -> Any:
+    """What is at the JSON path."""
+    for step in steps_of(path):
+        tree = tree[step]
+    return tree
+
+
+def changed(tree: Any, path: str, value: Any) -> Any:
+    """A copy of ``tree`` with ``value`` at the JSON path."""
+    tree = copy.deepcopy(tree)
+    holder, last = _holder(tree, path)
+    holder[last] = value
+    return tree
+
+
+def without(tree: Any, path: str) -> Any:
+    """A copy of ``tree`` without what is at the JSON path."""
+    tree = copy.deepcopy(tree)
+    holder, last = _holder(tree, path)
+    del holder[last]
+    return tree
+
+
+def _holder(tree: Any, path: str) -> tuple[Any, str | int]:
+    *way, last = steps_of(path)
+    for step in way:
+        tree = tree[step]
+    return tree, last
+
+
+def at(model: Any, attributes: str) -> Any:
+    """What is at ``user.currencies.0.symbol`` of a model."""
+    for step in attributes.split("."):
+        model = model[int(step)] if step.isdigit() else getattr(model, step)
+    return model
+
+
+def _id(draw: random.Random) -> str:
+    return "".join(draw.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=20))
+
+
+def currency_json() -> dict[str, Any]:
+    """A currency object (2.5)."""
+    return {
+        "currency_code": "NGN",
+        "currency_name": "naira",
+        "symbol": "₦",
+        "flag": "ngn.png",
+        "max_amount": 1000000,
+        "min_amount": Decimal("0.50"),
+        "steps": 10,
+        "payment_types": {
+            "nigerian_bank_payment": {
+                "account_name": "Account name",
+                "account_number": "Account number",
+                "bank_code": "Bank code",
+            }
+        },
+        "can_trade_with": ["usd", "gbp"],
+    }
+
+
+def option_json() -> dict[str, Any]:
+    """An option object (2.2, ``userOptions``)."""
+    return {
+        "id": 7,
+        "user_id": "usr-option",
+        "name": "notify",
+        "description": "Tell by e-mail",
+        "value": {"enabled": 1, "limit": Decimal("0.1")},
+        "created_at": MADE,
+        "updated_at": None,
+    }
+
+
+def user_json(seed: int = 1, **changes: Any) -> dict[str, Any]:
+    """A user object (2.2), every field but ``externalUser``."""
+    draw = random.Random(seed)
+    first, last = draw.choice(FIRST), draw.choice(LAST)
+    email = f"{first}.{last}{seed}@example.org".lower()
+    return {
+        "id": _id(draw),
+        "email": email,
+        "username": email,
+        "firstname": first,
+        "middlename": None,
+        "lastname": last,
+        "phone": "+234800000000",
+        "tfa_required_for_login": 0,
+        "two_factor_verified": 1,
+        "avatar": "avatar.png",
+        "building_number": "12",
+        "street_number": "3",
+        "address": "12 Made-up Street",
+        "address2": None,
+        "role": "customer",
+        "country": "Nigeria",
+        "country_abbreviation": "NG",
+        "timezone": "Africa/Lagos",
+        "joined_at": MADE,
+        "updated_at": MADE,
+        "verified_at": MADE,
+        "verification_started_at": None,
+        "email_verified_at": MADE,
+        "name_verified_at": None,
+        "dob_verified_at": None,
+        "identity_verified_at": MADE,
+        "is_active": 1,
+        "dob": "1990-02-03T00:00:00.000Z",
+        "gender": "female",
+        "city": "Lagos",
+        "state": "Lagos",
+        "zipcode": "100001",
+        "mxuid": "@made-up:example.org",
+        "can_post_offers": 1,
+        "can_accept_offers": 0,
+        "hear_from": "a friend",
+        "userOptions": [option_json()],
+        "has_valid_address": True,
+        "currencies": [currency_json()],
+        "bank_options": {"logo": "bank.png"},
+        **changes,
+    }
+
+
+def external_user_json(seed: int = 1) -> dict[str, Any]:
+    """An external user object (2.4)."""
+    return {
+        "id": 31,
+        "created_by": "bank-account",
+        "user_id": "usr-poster",
+        "username": f"poster{seed}@example.org",
+        "bvn": "22200000001",
+        "created_at": MADE,
+        "updated_at": MADE,
+        "createdBy": user_json(seed + 100, role="bank"),
+    }
+
+
+def external_order_json(seed: int = 1, **changes: Any) -> dict[str, Any]:
+    """An external order object (2.3)."""
+    return {
+        "id": 41,
+        "created_by": "bank-account",
+        "order_id": "tx-9fk2m1c0d4",
+        "current_account_balance": Decimal("50000.00"),
+        "transaction_fee": Decimal("1.50"),
+        "transaction_fee_currency": "USD",
+        "created_at": MADE,
+        "updated_at": MADE,
+        "createdBy": user_json(seed + 200, role="bank"),
+        "bank_logo": "bank.png",
+        **changes,
+    }
+
+
+def order_json(seed: int = 1, **changes: Any) -> dict[str, Any]:
+    """A freshly created order (2.1), every field of it and of what is in it."""
+    return {
+        "id": "tx-9fk2m1c0d4",
+        "user_id": "usr-poster",
+        "poster_fee": Decimal("1.50"),
+        "poster_amount": Decimal("1250.00"),
+        "poster_currency": "USD",
+        "poster_country": "US",
+        "poster_payment_method_type": "paypal_payment",
+        "posters_beneficiary_user_id": "usr-beneficiary",
+        "matcher_amount": 1000000,
+        "matcher_currency": "NGN",
+        "matcher_country": "NG",
+        "matcher_payment_method_type": "nigerian_bank_payment",
+        "exchange_rate": Decimal("0.00125"),
+        **dict.fromkeys(FLAGS, 0),
+        "is_processing": 1,
+        "can_cancel_order": True,
+        **dict.fromkeys(ORDER_TIMES, MADE),
+        **dict.fromkeys(ORDER_LATER),
+        "user": user_json(seed, externalUser=external_user_json(seed)),
+        "postersBeneficiary": user_json(seed + 1),
+        "confirmedMatches": [],
+        "extraOrderDetails": [],
+        "external_order": external_order_json(seed),
+        **changes,
+    }
+
+
+def external_order_fields(**changes: Any) -> dict[str, Any]:
+    """What a `NewExternalOrder` is made from."""
+    return {
+        "current_account_balance": Decimal("50000.00"),
+        "transaction_fee": Decimal("1.50"),
+        "transaction_fee_currency": "USD",
+        **changes,
+    }
+
+
+def new_external_order(**changes: Any) -> NewExternalOrder:
+    """The bank's own data with a new order."""
+    return NewExternalOrder(**external_order_fields(**changes))
+
+
+def order_fields(**changes: Any) -> dict[str, Any]:
+    """What a `NewOrder` is made from."""
+    return {
+        "poster_username": "ada.okafor@example.org",
+        "poster_recipient_username": "ben.okri@example.org",
+        "poster_currency": "USD",
+        "poster_country": "US",
+        "poster_amount": Decimal("1250.00"),
+        "poster_payment_method_type": "paypal_payment",
+        "matcher_currency": "NGN",
+        "matcher_country": "NG",
+        "matcher_amount": Decimal(1000000),
+        "exchange_rate": Decimal("0.00125"),
+        "external_order": new_external_order(),
+        **changes,
+    }
+
+
+def new_order(**changes: Any) -> NewOrder:
+    """An order to be created."""
+    return NewOrder(**order_fields(**changes))
+
+
+def new_order_json(**changes: Any) -> dict[str, Any]:
+    """The same as the service takes it (specification 4.1)."""
+    return {
+        "poster_username": "ada.okafor@example.org",
+        "poster_recipient_username": "ben.okri@example.org",
+        "poster_currency": "USD",
+        "poster_country": "US",
+        "poster_amount": "1250.00",
+        "poster_payment_method_type": "paypal_payment",
+        "matcher_currency": "NGN",
+        "matcher_country": "NG",
+        "matcher_amount": "1000000",
+        "exchange_rate": "0.00125",
+        "external_order": {
+            "current_account_balance": "50000.00",
+            "transaction_fee": Decimal("1.50"),
+            "transaction_fee_currency": "USD",
+        },
+        **changes,
+    }

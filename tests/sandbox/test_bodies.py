@@ -1,0 +1,26 @@
+import zlib
+
+from transfer_async.sandbox.bodies import compressed, padded, whole_answer
+from transfer_async.sandbox.service import Reply
+from transfer_async.sandbox.wire import read
+
+
+def test_a_whole_answer_is_head_and_body():
+    raw = whole_answer(Reply(status=200, body=b"{}"))
+
+    assert raw.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert raw.endswith(b"Content-Length: 2\r\nConnection: close\r\n\r\n{}")
+
+
+def test_padding_keeps_the_document_and_makes_one_block_at_a_time():
+    parts = list(padded(b'{"id":"a"}', 200_000))
+
+    assert read(b"".join(parts))["id"] == "a"
+    assert sum(map(len, parts)) > 196_000
+    assert max(map(len, parts)) == 1 << 16
+
+
+def test_compressed_parts_are_one_gzip_stream():
+    parts = [b"a" * 1000, b"b" * 1000]
+
+    assert zlib.decompress(b"".join(compressed(parts)), 31) == b"".join(parts)

@@ -1,0 +1,397 @@
+"""Each fault: what arrives on the wire, and whether the order exists."""
+
+import asyncio
+import json
+import zlib
+
+import pytest
+
+from transfer_async.sandbox import (
+    FAULTS,
+    AnotherOrder,
+    BrokenChunk,
+    CloseAfterProcessing,
+    CloseBeforeReading,
+    CompressedHugeBody,
+    GarbageBody,
+    HugeBody,
+    Redirect,
+    ResetAfterProcessing,
+    Sandbox,
+    SlowBytes,
+    StallAfterProcessing,
+    StallBeforeProcessing,
+    Status,
+    StatusAfterProcessing,
+    TruncatedBody,
+    TruncatedHead,
+    UnsolicitedReply,
+    WrongTypes,
+)
+
+from .wire_client import WireClient, connected, order_body
+
+MEGABYTE = 1 << 20
+
+
+async def test_close_before_reading_answers_nothing_and_makes_no_order(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(CloseBeforeReading())
+    client.send(order_body())
+
+    assert await client.rest() == b""
+    assert not sandbox.orders
+    assert sandbox.requests[-1].fault == CloseBeforeReading()
+    assert not sandbox.requests[-1].processed
+
+
+async def test_close_before_reading_does_not_wait_for_the_body(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(CloseBeforeReading())
+    client.send(headers={"Content-Length": "100"})
+
+    assert await client.rest() == b""
+
+
+async def test_close_after_processing_answers_nothing_yet_the_order_exists(
+    sandbox: Sandbox, client: WireClient
+):
+    sandbox.faults.add(CloseAfterProcessing())
+    client.send(order_body())
+
+    assert await client.rest() == b""
+    assert list(sandbox.orders) == [sandbox.requests[-1].order_id]
+    assert sandbox.requests[-1].processed
+    assert sandbox.requests[-1].status is None
+
+
+async def test_reset_after_processing_breaks_the_connection_yet_the_order_exists(
+    sandbox: Sandbox, client: WireClient
+):
+    sandbox.faults.add(ResetAfterProcessing())
+    client.send(order_body())
+
+    with pytest.raises(ConnectionResetError):
+        await client.rest()
+    assert len(sandbox.orders) == 1
+
+
+async def test_stall_before_processing_makes_the_order_once_released(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(StallBeforeProcessing())
+    client.send(order_body())
+    await sandbox.stalled()
+    before = len(sandbox.orders)
+    released = sandbox.faults.release()
+
+    assert (before, released) == (0, 1)
+    assert (await client.answer()).status == 200
+    assert len(sandbox.orders) == 1
+
+
+async def test_stall_before_processing_makes_the_order_even_when_the_client_has_left(sandbox: Sandbox):
+    sandbox.faults.add(StallBeforeProcessing())
+    async with connected(sandbox) as client:
+        client.send(order_body())
+        await sandbox.stalled()
+    sandbox.faults.release()
+    await sandbox.finished()
+
+    assert len(sandbox.orders) == 1
+    assert sandbox.requests[-1].processed
+
+
+async def test_stall_after_processing_answers_only_when_released(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(StallAfterProcessing())
+    client.send(order_body())
+    await sandbox.stalled()
+
+    assert len(sandbox.orders) == 1
+    assert [record.order_id for record in sandbox.faults.stalled] == list(sandbox.orders)
+    assert sandbox.faults.release() == 1
+    assert (await client.answer()).json["id"] in sandbox.orders
+
+
+@pytest.mark.parametrize("stall", [StallBeforeProcessing, StallAfterProcessing])
+async def test_a_stall_of_seconds_ends_by_itself(stall):
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if seconds != 4.5:  # the matcher bot's own
+            await asyncio.Event().wait()
+
+    async with Sandbox(sleep=sleep) as sandbox, connected(sandbox) as client:
+        sandbox.faults.add(stall(4.5))
+        answer = await client.ask(order_body())
+
+    assert answer.status == 200
+    assert waits == [300.0, 4.5]
+
+
+async def test_status_is_answered_with_its_headers_and_makes_no_order(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(Status(429, headers={"Retry-After": "1"}, body='{"message": "Slow down"}'))
+    answer = await client.ask(order_body())
+
+    assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
+    assert answer.json == {"message": "Slow down"}
+    assert not sandbox.orders
+
+
+async def test_status_after_processing_says_failed_yet_the_order_exists(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(StatusAfterProcessing(503, headers={"Retry-After": "2"}))
+    answer = await client.ask(order_body())
+
+    assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
+    assert len(sandbox.orders) == 1
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_a_status_that_has_no_body_is_answered_without_one(
+    sandbox: Sandbox, client: WireClient, status: int
+):
+    sandbox.faults.add(Status(status))
+
+    assert (await client.ask(order_body())).body == b""
+    assert (await client.ask(order_body())).status == 200
+
+
+async def test_an_empty_body_can_be_scripted(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(StatusAfterProcessing(200, body=""))
+
+    assert (await client.ask(order_body()))[::2] == (200, b"")
+    assert len(sandbox.orders) == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_points_elsewhere_and_makes_no_order(
+    sandbox: Sandbox, client: WireClient, status: int
+):
+    sandbox.faults.add(Redirect("https://elsewhere.example.com/", status=status))
+    answer = await client.ask(order_body())
+
+    assert (answer.status, answer.headers["Location"]) == (status, "https://elsewhere.example.com/")
+    assert not sandbox.orders
+
+
+async def test_a_truncated_head_ends_in_the_middle_yet_the_order_exists(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(TruncatedHead())
+    client.send(order_body())
+
+    assert await client.rest() == b"HTTP/1.1 200 OK\r\nContent-Ty"
+    assert len(sandbox.orders) == 1
+
+
+@pytest.mark.parametrize("keep", [1, 100, 1_000_000])
+async def test_a_truncated_body_is_shorter_than_its_length_says(
+    sandbox: Sandbox, client: WireClient, keep: int
+):
+    sandbox.faults.add(TruncatedBody(keep))
+    client.send(order_body())
+    status, headers = await client.head()
+    body = await client.rest()
+
+    assert status == 200
+    assert body.startswith(b"{")
+    assert len(body) <= keep
+    assert len(body) < int(headers["Content-Length"])
+    assert len(sandbox.orders) == 1
+
+
+async def test_a_truncated_chunked_body_never_gets_its_last_chunk(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(TruncatedBody(20, chunked=True))
+    client.send(order_body())
+    _, headers = await client.head()
+    body = await client.rest()
+
+    assert headers["Transfer-Encoding"] == "chunked"
+    assert body.startswith(b"14\r\n{")
+    assert not body.endswith(b"0\r\n\r\n")
+    assert len(sandbox.orders) == 1
+
+
+async def test_a_broken_chunk_leaves_the_connection_open_until_released(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(BrokenChunk())
+    client.send(order_body())
+    await sandbox.stalled()
+    sandbox.faults.release()
+    raw = await client.rest()
+
+    assert raw.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert raw.endswith(b"\r\n\r\nzz\r\n{}\r\n")
+    assert len(sandbox.orders) == 1
+
+
+async def test_a_garbage_body_is_not_json_yet_the_order_exists(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(GarbageBody())
+    answer = await client.ask(order_body())
+
+    assert answer.status == 200
+    assert answer.body.endswith(b"</html>\xff")
+    assert len(sandbox.orders) == 1
+
+
+async def test_wrong_types_stand_in_the_place_of_the_orders_fields(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(WrongTypes())
+    answer = (await client.ask(order_body())).json
+
+    assert (answer["id"], answer["poster_amount"], answer["user"]) == (12345, "a lot", "somebody")
+    assert answer["matcher_currency"] == "USD"
+    assert len(sandbox.orders) == 1
+
+
+async def test_wrong_types_can_be_chosen(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(WrongTypes({"exchange_rate": None}))
+    answer = (await client.ask(order_body())).json
+
+    assert answer["exchange_rate"] is None
+    assert answer["id"] in sandbox.orders
+
+
+async def test_another_order_is_answered_whose_id_poster_and_amount_are_not_ours(
+    sandbox: Sandbox, client: WireClient
+):
+    sandbox.faults.add(AnotherOrder())
+    answer = (await client.ask(order_body())).json
+
+    assert len(sandbox.orders) == 1
+    assert answer["id"] not in sandbox.orders
+    assert answer["user"]["username"] == "a.stranger@example.com"
+    assert answer["user_id"] == answer["user"]["id"]
+    assert answer["poster_amount"] == 156025
+    assert answer["matcher_amount"] == 101
+
+
+@pytest.mark.parametrize("fault", [WrongTypes(), AnotherOrder()])
+async def test_a_refused_order_is_refused_as_ever(sandbox: Sandbox, client: WireClient, fault):
+    sandbox.faults.add(fault)
+
+    assert (await client.ask({})).status == 422
+    assert not sandbox.orders
+
+
+async def test_slow_bytes_dribble_the_whole_answer():
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        await (asyncio.sleep(0) if seconds == 0.25 else asyncio.Event().wait())
+
+    async with Sandbox(sleep=sleep) as sandbox, connected(sandbox) as client:
+        sandbox.faults.add(SlowBytes(0.25, size=1000))
+        answer = await client.ask(order_body())
+        rest = await client.rest()
+
+    assert answer.json["id"] in sandbox.orders
+    assert rest == b""
+    assert waits.count(0.25) == -(-len(answer.body) // 1000)
+
+
+async def test_a_huge_body_is_the_order_and_as_much_padding_as_asked(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(HugeBody(3 * MEGABYTE))
+    client.send(order_body())
+    _, headers = await client.head()
+    body = await _chunks(client)
+
+    assert headers["Transfer-Encoding"] == "chunked"
+    assert len(body) > 3 * MEGABYTE
+    assert json.loads(body)["id"] in sandbox.orders
+
+
+async def test_a_compressed_huge_body_is_small_on_the_wire(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(CompressedHugeBody(10 * MEGABYTE))
+    client.send(order_body())
+    _, headers = await client.head()
+    body = await _chunks(client)
+
+    assert headers["Content-Encoding"] == "gzip"
+    assert len(body) < MEGABYTE // 10
+    assert json.loads(zlib.decompress(body, 31))["id"] in sandbox.orders
+
+
+@pytest.mark.parametrize("fault", [HugeBody(), CompressedHugeBody(1 << 40)])
+async def test_a_client_that_has_had_enough_of_a_huge_body_may_leave(sandbox: Sandbox, fault):
+    sandbox.faults.add(fault)
+    async with connected(sandbox) as client:
+        client.send(order_body())
+        await client.reader.readexactly(1000)
+    await sandbox.finished()
+
+    assert len(sandbox.orders) == 1
+
+
+async def test_an_unsolicited_reply_follows_the_answer_on_the_same_connection(
+    sandbox: Sandbox, client: WireClient
+):
+    sandbox.faults.add(UnsolicitedReply(delay=None))
+    first = await client.ask(order_body())
+    await sandbox.stalled()
+    sandbox.faults.release()
+    second = await client.answer()
+    third = await client.ask(order_body())
+
+    assert first.json["id"] in sandbox.orders
+    assert (second.status, second.json) == (200, {"id": "FOREIGN"})
+    assert third.json["id"] in sandbox.orders
+    assert len(sandbox.orders) == 2
+
+
+async def test_an_unsolicited_reply_comes_after_its_delay():
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        await (asyncio.sleep(0) if seconds == 0.01 else asyncio.Event().wait())
+
+    async with Sandbox(sleep=sleep) as sandbox, connected(sandbox) as client:
+        sandbox.faults.add(UnsolicitedReply())
+        await client.ask(order_body())
+        second = await client.answer()
+
+    assert second.json == {"id": "FOREIGN"}
+    assert waits == [300.0, 0.01]
+
+
+async def test_an_unsolicited_reply_is_dropped_when_the_client_has_left(sandbox: Sandbox):
+    sandbox.faults.add(UnsolicitedReply(delay=None))
+    async with connected(sandbox) as client:
+        await client.ask(order_body())
+        await sandbox.stalled()
+    await _turns()
+    sandbox.faults.release()
+    await sandbox.finished()
+
+    assert len(sandbox.orders) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: Status(100), "status"),
+        (lambda: Status(600), "status"),
+        (lambda: Status(200, headers={"a b": "c"}), "header"),
+        (lambda: Status(200, headers={"a": "b\r\nc: d"}), "header"),
+        (lambda: Redirect("/", status=200), "status"),
+        (lambda: Redirect("/\n"), "header"),
+        (lambda: TruncatedBody(0), "keep"),
+        (lambda: SlowBytes(size=0), "size"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make, rule):
+    with pytest.raises(ValueError, match=rule):
+        make()
+
+
+@pytest.mark.parametrize("fault", FAULTS.values())
+def test_every_fault_says_first_whether_the_order_exists(fault):
+    assert fault.__doc__.startswith(("The order exists", "No order exists"))
+
+
+async def _chunks(client: WireClient) -> bytes:
+    body = bytearray()
+    while size := int(await client.reader.readuntil(b"\r\n"), 16):
+        body += await client.reader.readexactly(size)
+        await client.reader.readexactly(2)
+    return bytes(body)
+
+
+async def _turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)

@@ -1,0 +1,193 @@
+"""No request, however odd, gets a 5xx or no answer."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transfer_async.sandbox import Sandbox, wire
+from transfer_async.sandbox.service import Call
+
+from .wire_client import CREATE, WHO_AM_I, WireClient, connected, order_body
+
+ODD_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.decimals(allow_nan=False, allow_infinity=False)
+    | st.text()
+    | st.sampled_from(
+        [
+            Decimal("1e999999999"),
+            Decimal("-1e-999999999"),
+            "1e999999999",
+            "sNaN",
+            "\x00",
+            "9" * 5000,
+            "-0",
+            "",
+        ]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+FIELDS = [*order_body(), "poster", "external_order.transaction_fee", "external_order.current_account_balance"]
+
+
+def with_changes(changes: dict[str, Any]) -> bytes:
+    body = order_body()
+    body["external_order"] = dict(body["external_order"])
+    for path in sorted(changes, key="external_order".__eq__):  # last: nothing more fits inside it then
+        parent, _, name = path.rpartition(".")
+        (body["external_order"] if parent else body)[name] = changes[path]
+    return wire.write(body)
+
+
+ODD_BODIES = (
+    st.binary(max_size=300)
+    | st.dictionaries(st.sampled_from(FIELDS[::-1]), ODD_VALUES, min_size=1, max_size=3).map(with_changes)
+    | ODD_VALUES.map(wire.write)
+    | st.integers(0, 400).map(lambda cut: json.dumps(order_body()).encode()[:cut])
+)
+
+
+@given(ODD_BODIES)
+@settings(max_examples=300, deadline=None)
+def test_an_odd_body_is_created_or_refused_and_nothing_else(body: bytes):
+    sandbox = Sandbox()
+    headers = {"Authorization": f"Bearer {sandbox.token}", "Content-Type": "application/json"}
+    call = Call(method="POST", path=CREATE, headers=headers, body=body)
+    reply = sandbox._service.answer(call)
+
+    assert reply.status in (200, 400, 422)
+    assert (reply.status == 200) is (len(sandbox.orders) == 1)
+    assert reply.status == 200 or json.loads(reply.body)["message"]
+
+
+@given(ODD_BODIES)
+@settings(max_examples=50, deadline=None)
+async def test_an_odd_body_is_answered_on_the_wire_in_json(body: bytes):
+    async with Sandbox() as sandbox, connected(sandbox) as client:
+        answer = await client.ask(body)
+        still_there = await client.ask(order_body())
+
+    assert answer.status in (200, 400, 422)
+    assert isinstance(answer.json, dict)
+    assert still_there.status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"\x00", 400),
+        (b'"\xff\xfe"', 400),
+        (b'{"poster_username": "\\ud800"}', 400),
+        (b'{"poster_amount": NaN}', 400),
+        (b'{"poster_amount": ' + b"9" * 60_000 + b"}", 400),
+        (b'{"poster_amount": ' + b"9" * 1_000_000 + b"}", 413),
+        (b'{"poster_amount": 1e999999999}', 422),
+        (b'{"poster_amount": 1e99999999999999999999}', 400),
+        (b"[" * 60_000, 400),
+        (b"[" * 60_000 + b"]" * 1_000, 400),
+        (b'{"a":' * 12_000, 400),
+        (b"null", 422),
+        (b'"text"', 422),
+        (b"[]", 422),
+    ],
+)
+async def test_a_known_attack_is_refused(client: WireClient, body: bytes, status: int):
+    answer = await client.ask(body)
+
+    assert answer.status == status
+    assert answer.json["message"]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "QUERY"])
+async def test_a_wrong_method_is_answered_in_json(client: WireClient, method: str):
+    answer = await client.ask(method=method)
+
+    assert (answer.status, answer.json) == (405, {"message": "Method Not Allowed"})
+
+
+async def test_head_is_answered_without_a_body(client: WireClient):
+    client.send(method="HEAD", path=WHO_AM_I)
+    status, _ = await client.head()
+    after = await client.ask(order_body())
+
+    assert (status, after.status) == (405, 200)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/%00", "/%ff%fe", "/" + "a" * 4000, "//x//y", "/sandbox/users/%ed%a0%80", "/ü"]
+)
+async def test_an_odd_path_is_not_found(client: WireClient, path: str):
+    answer = await client.ask(path=path)
+
+    assert answer.status in (400, 404, 405)
+    assert answer.json["message"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "Bearer \x01"},
+        {"Authorization": "Bearer ü" * 100},
+        {"Content-Type": "ü/ß; ;;="},
+        {"Content-Type": None},
+        {"Accept": ";;;,"},
+        {"Content-Encoding": "gzip"},
+        {"Content-Encoding": "nonsense"},
+        {"Expect": "the unexpected"},
+        {"X-Long": "x" * 20_000},
+        {"Content-Length": "-1"},
+        {"Content-Length": "many"},
+        {"Content-Length": None, "Transfer-Encoding": "chunked"},
+        {"Host": None},
+    ],
+)
+async def test_odd_headers_are_answered_in_json(client: WireClient, headers: dict[str, str | None]):
+    answer = await client.ask(order_body(), headers=headers)
+
+    assert answer.status < 500
+    assert isinstance(answer.json, dict)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\r\n\r\n\r\n\x00\r\n\r\n", b"GET\r\n\r\n", b"hello there\r\n\r\n", b"\x16\x03\x01\x00\r\n\r\n"]
+)
+async def test_what_is_not_http_is_refused(client: WireClient, raw: bytes):
+    client.writer.write(raw)
+    answer = await client.answer()
+
+    assert (answer.status, answer.json) == (400, {"message": "This is not a request that HTTP allows."})
+    assert await client.rest() == b""
+
+
+@pytest.mark.parametrize("chunks", [b"zz\r\n", b"2\r\n{}zz", b"2\r\n{}\r\nzz\r\n"])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_broken_chunks_are_refused(sandbox: Sandbox, client: WireClient, chunks: bytes, at_once: bool):
+    expect = None if at_once else "100-continue"
+    client.send(headers={"Content-Length": None, "Transfer-Encoding": "chunked", "Expect": expect})
+    if not at_once:
+        await client.head()  # now the body is being waited for
+    client.writer.write(chunks)
+    answer = await client.answer()
+
+    assert answer.status == 400
+    assert answer.json["message"]
+    assert await client.rest() == b""
+    assert not sandbox.orders
+
+
+async def test_a_bug_of_the_sandboxs_own_is_not_hidden(
+    sandbox: Sandbox, client: WireClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(sandbox._service, "orders", None)
+    answer = await client.ask(order_body())
+
+    assert answer.status == 500
+    assert "Error handling request" in caplog.text

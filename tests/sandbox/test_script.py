@@ -1,0 +1,161 @@
+import asyncio
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from transfer_async.sandbox import EVERY_PATH, CloseBeforeReading, Faults, RequestRecord, Status, wire
+from transfer_async.sandbox.waiting import Waiting
+
+from .wire_client import CREATE, WHO_AM_I, order_body
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults(seed=0, waiting=Waiting())
+
+
+def record(path: str = CREATE, body: bytes | None = None) -> RequestRecord:
+    return RequestRecord(
+        method="POST",
+        path=path,
+        headers={},
+        received_at=datetime(2024, 5, 6, tzinfo=UTC),
+        body=wire.write(order_body()) if body is None else body,
+    )
+
+
+def take(faults: Faults, request: RequestRecord | None = None, *, before_body: bool = False) -> Any:
+    return faults.take(request or record(), before_body=before_body)
+
+
+def test_without_rules_nothing_goes_wrong(faults: Faults):
+    assert take(faults) is None
+
+
+def test_a_fault_is_played_once(faults: Faults):
+    faults.add(Status(500))
+
+    assert take(faults) == Status(500)
+    assert take(faults) is None
+
+
+def test_faults_are_played_in_order_and_as_often_as_asked(faults: Faults):
+    faults.add(Status(500), times=2)
+    faults.add(Status(503))
+
+    assert [take(faults) for _ in range(4)] == [Status(500), Status(500), Status(503), None]
+
+
+def test_a_fault_without_end_is_played_until_cleared(faults: Faults):
+    faults.add(Status(500), times=None)
+
+    assert [take(faults) for _ in range(5)] == [Status(500)] * 5
+    assert [rule.times for rule in faults.rules] == [None]
+    faults.clear()
+    assert take(faults) is None
+    assert faults.rules == ()
+
+
+def test_faults_are_for_order_creation_unless_another_path_is_given(faults: Faults):
+    faults.add(Status(500))
+    faults.add(Status(503), path=WHO_AM_I)
+    faults.add(Status(504), path=EVERY_PATH)
+
+    assert take(faults, record(WHO_AM_I)) == Status(503)
+    assert take(faults, record("/other")) == Status(504)
+    assert take(faults) == Status(500)
+
+
+def test_a_fault_may_be_for_one_poster(faults: Faults):
+    faults.add(Status(500), username="ada.eze@example.com")
+    other = record(body=wire.write(order_body(poster_username="tunde.bello@example.com")))
+
+    assert take(faults, other) is None
+    assert take(faults) == Status(500)
+
+
+@pytest.mark.parametrize("amount", ["155025", 155025, Decimal("155025.000")])
+@pytest.mark.parametrize("sent", ["155025.00", Decimal("155025")])
+def test_a_fault_may_be_for_one_amount_compared_as_a_number(faults: Faults, amount: Any, sent: Any):
+    faults.add(Status(500), amount=amount)
+    other = record(body=wire.write(order_body(poster_amount="155025.01")))
+
+    assert take(faults, other) is None
+    assert take(faults, record(body=wire.write(order_body(poster_amount=sent)))) == Status(500)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"{}", b'{"poster_amount": []}', b'{"poster_amount": "sNaN"}']
+)
+def test_a_body_without_the_field_is_for_nobody(faults: Faults, body: bytes):
+    faults.add(Status(500), amount=1)
+    faults.add(Status(500), username="ada.eze@example.com")
+
+    assert take(faults, record(body=body)) is None
+
+
+def test_an_amount_that_is_no_number_is_not_the_amount(faults: Faults):
+    faults.add(Status(500), amount=1)
+
+    assert take(faults, record(body=b'{"poster_amount": "one"}')) is None
+
+
+def test_before_the_body_only_faults_that_do_not_need_it_are_taken(faults: Faults):
+    faults.add(Status(500), username="ada.eze@example.com")
+    faults.add(CloseBeforeReading())
+    faults.add(Status(503))
+
+    assert take(faults, before_body=True) == CloseBeforeReading()
+    assert take(faults, before_body=True) is None
+    assert [take(faults), take(faults)] == [Status(500), Status(503)]
+
+
+def test_chance_is_drawn_from_the_seed():
+    def draw(seed: int) -> list[bool]:
+        faults = Faults(seed=seed, waiting=Waiting())
+        faults.add(Status(500), times=None, probability=0.3)
+        return [take(faults) is not None for _ in range(1000)]
+
+    assert draw(1) == draw(1) != draw(2)
+    assert 250 < sum(draw(1)) < 350
+
+
+def test_chance_leaves_the_rest_to_the_next_rule(faults: Faults):
+    faults.add(Status(500), times=None, probability=0)
+    faults.add(Status(503), probability=1)
+
+    assert take(faults) == Status(503)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        ({"times": 0}, "times must be 1 or more"),
+        ({"probability": 1.5}, "probability must be from 0 to 1"),
+        ({"probability": float("nan")}, "probability must be from 0 to 1"),
+        ({"amount": "NaN"}, "amount must be finite"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused(faults: Faults, settings: dict[str, Any], rule: str):
+    with pytest.raises(ValueError, match=rule):
+        faults.add(Status(500), **settings)
+
+
+@pytest.mark.parametrize("settings", [{"username": "a@example.com"}, {"amount": 1}])
+def test_what_plays_before_the_body_cannot_look_at_it(faults: Faults, settings: dict[str, Any]):
+    with pytest.raises(ValueError, match="before the body is read"):
+        faults.add(CloseBeforeReading(), **settings)
+
+
+async def test_release_lets_everyone_go_on(faults: Faults):
+    held = [record(), record()]
+    tasks = [asyncio.create_task(faults.hold(request)) for request in held]
+    await asyncio.sleep(0)
+
+    assert list(faults.stalled) == held
+    assert faults.release() == 2
+    assert faults.stalled == ()
+    assert faults.release() == 0
+    await asyncio.gather(*tasks)

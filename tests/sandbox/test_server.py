@@ -1,0 +1,317 @@
+import asyncio
+import json
+import logging
+import ssl
+import time
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+
+import aiohttp
+import pytest
+import trustme
+
+from transfer_async.sandbox import (
+    Account,
+    CloseAfterProcessing,
+    HugeBody,
+    Sandbox,
+    SlowBytes,
+    StallAfterProcessing,
+    StallBeforeProcessing,
+)
+from transfer_async.sandbox.service import MAX_BODY_BYTES
+
+from .wire_client import CREATE, WHO_AM_I, WireClient, connected, order_body
+
+
+async def test_it_listens_on_loopback_and_says_where(sandbox: Sandbox):
+    assert sandbox.base_url.startswith("http://127.0.0.1:")
+    assert not sandbox.base_url.endswith("/")
+
+
+async def test_an_ordinary_client_creates_an_order(sandbox: Sandbox):
+    headers = {"Authorization": f"Bearer {sandbox.token}", "Accept": "application/json"}
+    async with aiohttp.ClientSession(sandbox.base_url, headers=headers) as session:
+        answer = await session.post(CREATE, json=order_body())
+        order = await answer.json()
+
+    assert answer.status == 200
+    assert list(sandbox.orders) == [order["id"]]
+
+
+async def test_who_am_i_answers_over_the_same_connection(sandbox: Sandbox, client: WireClient):
+    await client.ask(order_body())
+    answer = await client.ask(method="GET", path=WHO_AM_I)
+
+    assert answer.json["id"] == sandbox.accounts.bank.id
+
+
+async def test_tokens_are_new_each_time_unless_given():
+    assert Sandbox().token != Sandbox().token
+    assert Sandbox(token="known").token == "known"
+
+
+async def test_accounts_may_be_given():
+    bank = Account(username="my-bank", firstname="My", lastname="Bank", is_bank=True)
+    async with Sandbox(accounts=[bank]) as sandbox, connected(sandbox) as client:
+        answer = await client.ask(method="GET", path=WHO_AM_I)
+
+    assert answer.json["username"] == "my-bank"
+
+
+async def test_one_sandbox_does_not_see_what_the_other_registers():
+    async with Sandbox() as one, Sandbox() as other, connected(one) as client:
+        await client.ask(order_body(poster_username="new@example.com"))
+
+        assert "new@example.com" in one.accounts
+        assert "new@example.com" not in other.accounts
+
+
+async def test_the_clock_may_be_given():
+    noon = datetime(2024, 5, 6, 12, tzinfo=UTC)
+    async with Sandbox(now=lambda: noon) as sandbox, connected(sandbox) as client:
+        answer = await client.ask(order_body())
+
+    assert answer.json["posted_at"] == "2024-05-06T12:00:00.000Z"
+    assert sandbox.requests[-1].received_at == noon
+
+
+async def test_requests_are_remembered(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(CloseAfterProcessing())
+    client.send(order_body())
+    await client.rest()
+    async with connected(sandbox) as second:
+        await second.ask(method="GET", path=WHO_AM_I + "?a=b", headers={"X-Request-Id": "7"})
+    first, last = sandbox.requests
+
+    assert (first.method, first.path, first.status) == ("POST", CREATE, None)
+    assert json.loads(first.body) == order_body()
+    assert (first.fault, first.processed, first.finished) == (CloseAfterProcessing(), True, True)
+    assert first.order_id in sandbox.orders
+    assert (last.path, last.status, last.fault, last.order_id) == (WHO_AM_I, 200, None, None)
+    assert last.headers["x-request-id"] == "7"
+    assert sandbox.token not in repr(last)
+
+
+async def test_only_so_many_requests_are_remembered():
+    async with Sandbox(keep_requests=2) as sandbox, connected(sandbox) as client:
+        for number in range(3):
+            await client.ask(path=f"/{number}")
+
+    assert [record.path for record in sandbox.requests] == ["/1", "/2"]
+
+
+async def test_one_may_wait_for_requests_and_orders(sandbox: Sandbox, client: WireClient):
+    waits = asyncio.gather(sandbox.received(2), sandbox.created(1), sandbox.finished(2))
+    await client.ask(order_body())
+    early = waits.done()
+    await client.ask({})
+    await waits
+
+    assert not early
+    assert len(sandbox.orders) == 1
+
+
+async def test_an_order_can_be_waited_for_before_its_answer_has_been_sent():
+    async def sleep(seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    async with Sandbox(sleep=sleep) as sandbox, connected(sandbox) as client:
+        sandbox.faults.add(SlowBytes())
+        client.send(order_body())
+        await sandbox.created()
+
+        assert not sandbox.requests[-1].finished
+
+
+async def test_other_paths_are_no_order_requests(sandbox: Sandbox, client: WireClient):
+    waiter = asyncio.create_task(sandbox.received())
+    await client.ask(method="GET", path=WHO_AM_I)
+    early = waiter.done()
+    await client.ask(order_body())
+    await waiter
+
+    assert not early
+
+
+async def test_one_log_line_a_request_without_token_or_body(
+    sandbox: Sandbox, client: WireClient, caplog: pytest.LogCaptureFixture
+):
+    with caplog.at_level(logging.DEBUG):
+        sandbox.faults.add(CloseAfterProcessing())
+        await client.ask(path="/a%0Ab")
+        client.send(order_body())
+        await client.rest()
+    lines = [record.getMessage() for record in caplog.records if record.name == "transfer_async.sandbox"]
+
+    assert lines == [
+        r"POST '/a\nb' -> 404, fault -",
+        "POST '/api/api/v1/order/create' -> no answer, fault close-after-processing",
+    ]
+    assert sandbox.token not in caplog.text
+    assert "ada.eze" not in caplog.text
+
+
+async def test_a_client_may_ask_whether_to_go_on(client: WireClient):
+    raw = json.dumps(order_body()).encode()
+    client.send(headers={"Expect": "100-continue", "Content-Length": str(len(raw))})
+    interim = await client.head()
+    client.writer.write(raw)
+
+    assert interim == (100, {})
+    assert (await client.answer()).status == 200
+
+
+async def test_a_body_up_to_the_limit_is_read_and_one_above_it_refused(client: WireClient):
+    body = json.dumps(order_body()).encode()
+    largest = body + b" " * (MAX_BODY_BYTES - len(body))
+
+    assert (await client.ask(largest)).status == 200
+    assert (await client.ask(largest + b" ")).status == 413
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_makes_no_order(sandbox: Sandbox):
+    async with connected(sandbox) as client:
+        client.send(headers={"Content-Length": "100"})
+        client.writer.write(b"{")
+        await client.writer.drain()
+        await asyncio.sleep(0)
+    await sandbox.finished()
+
+    assert not sandbox.orders
+    assert not sandbox.requests[-1].processed
+
+
+async def test_the_connection_is_closed_when_it_has_been_idle():
+    async with Sandbox(keep_alive=0.001) as sandbox, connected(sandbox) as client:
+        await client.ask(method="GET", path=WHO_AM_I)
+
+        assert await client.rest() == b""
+
+
+async def test_it_speaks_tls():
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    async with (
+        Sandbox(ssl=context) as sandbox,
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {sandbox.token}"}) as session,
+    ):
+        answer = await session.post(sandbox.base_url + CREATE, json=order_body(), ssl=trusting)
+        order = await answer.json()
+
+        assert sandbox.base_url.startswith("https://127.0.0.1:")
+        assert order["id"] in sandbox.orders
+
+
+async def test_a_tls_handshake_that_hangs_does_not_outlive_it():
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    async with AsyncExitStack() as stack:
+        async with Sandbox(ssl=context) as sandbox:
+            client = await stack.enter_async_context(connected(sandbox))
+            client.writer.write(b"\x16\x03\x01")
+            await client.writer.drain()
+            await _turns()
+
+        assert await client.rest() == b""
+        assert _others() == set()
+
+
+async def test_an_ipv6_address_is_put_in_brackets():
+    try:
+        async with Sandbox(host="::1") as sandbox, connected(_Unbracketed(sandbox)) as client:
+            client.sandbox = sandbox
+
+            assert sandbox.base_url.startswith("http://[::1]:")
+            assert (await client.ask(order_body())).status == 200
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+
+
+async def test_it_has_no_address_before_and_after(sandbox: Sandbox):
+    other = Sandbox()
+    with pytest.raises(RuntimeError, match="not listening"):
+        other.base_url  # noqa: B018 - reading it is the test
+    async with other:
+        pass
+    with pytest.raises(RuntimeError, match="not listening"):
+        other.base_url  # noqa: B018 - reading it is the test
+
+
+async def test_it_is_entered_once(sandbox: Sandbox):
+    with pytest.raises(RuntimeError, match="entered once"):
+        await sandbox.__aenter__()
+
+    assert sandbox.base_url
+
+
+async def test_leaving_what_was_never_entered_is_harmless():
+    await Sandbox().__aexit__(None, None, None)
+
+
+async def test_a_port_that_is_taken_is_an_error(sandbox: Sandbox):
+    port = int(sandbox.base_url.rpartition(":")[2])
+    with pytest.raises(OSError, match="in use"):
+        async with Sandbox(port=port):
+            pass
+
+
+async def test_starting_and_stopping_take_no_time():
+    began = time.perf_counter()
+    for _ in range(20):
+        async with Sandbox():
+            pass
+
+    assert time.perf_counter() - began < 1
+
+
+@pytest.mark.parametrize("fault", [None, StallBeforeProcessing(), StallAfterProcessing(), HugeBody(1 << 40)])
+async def test_whatever_is_in_progress_ends_with_it(fault):
+    async with AsyncExitStack() as stack:
+        async with Sandbox() as sandbox:
+            busy, idle, silent, half, gone = [
+                await stack.enter_async_context(connected(sandbox)) for _ in range(5)
+            ]
+            await idle.ask(method="GET", path=WHO_AM_I)
+            half.send(headers={"Content-Length": "10"})
+            half.writer.write(b"half")
+            if fault:
+                sandbox.faults.add(fault, times=2)
+            for client in (busy, gone):
+                client.send(order_body())
+            await sandbox.received(2)
+            gone.writer.close()
+            await _turns()
+        for client in (busy, idle, silent, half):
+            await asyncio.gather(client.rest(), return_exceptions=True)
+
+        assert _others() == set()
+
+
+async def test_those_who_wait_hear_that_it_has_closed():
+    async with Sandbox() as sandbox:
+        waiter = asyncio.create_task(sandbox.received())
+        await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="closed"):
+        await waiter
+
+
+class _Unbracketed:
+    """asyncio wants an IPv6 address without the brackets that a URL needs."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.base_url = sandbox.base_url.replace("[", "").replace("]", "")
+
+
+def _others() -> set[asyncio.Task[object]]:
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+
+
+async def _turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)

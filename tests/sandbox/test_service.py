@@ -1,0 +1,351 @@
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal, localcontext
+from typing import Any
+
+import pytest
+
+from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CurrencyAccount, wire
+from transfer_async.sandbox.service import MAX_BODY_BYTES, Call, Reply, Service
+
+from .wire_client import CREATE, WHO_AM_I, order_body
+
+NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
+HEADERS = {"Authorization": "Bearer secret", "Accept": "application/json", "Content-Type": "application/json"}
+
+
+def make_service(*more: Account, seed: int = 0) -> Service:
+    return Service(accounts=Accounts([*DEFAULT_ACCOUNTS, *more]), token="secret", seed=seed, now=lambda: NOON)
+
+
+@pytest.fixture
+def service() -> Service:
+    return make_service()
+
+
+def create(service: Service, body: object, **headers: str) -> Reply:
+    raw = body if isinstance(body, bytes | None) else wire.write(body)
+    return service.answer(Call(method="POST", path=CREATE, headers=HEADERS | as_headers(headers), body=raw))
+
+
+def as_headers(names: Mapping[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in names.items()}
+
+
+def errors(reply: Reply) -> dict[str, list[str]]:
+    assert reply.status == 422
+    document = json.loads(reply.body)
+    assert document["message"] == "The order was refused."
+    return document["errors"]
+
+
+def test_a_good_order_is_created_and_answered(service: Service):
+    reply = create(service, order_body())
+    order = json.loads(reply.body)
+
+    assert reply.status == 200
+    assert reply.order is service.orders[order["id"]]
+    assert order["user"]["username"] == "ada.eze@example.com"
+    assert order["postersBeneficiary"]["username"] == "ben.okri@example.com"
+    assert order["matcher_payment_method_type"] == "zelle_payment"
+    assert order["posted_at"] == "2024-05-06T12:00:00.000Z"
+
+
+def test_ids_have_the_specifications_shape_and_come_from_the_seed():
+    one, again, other = make_service(seed=1), make_service(seed=1), make_service(seed=2)
+    ids = [one.new_id() for _ in range(100)]
+
+    assert all(re.fullmatch(r"tx-[a-z0-9]+", order_id) for order_id in ids)
+    assert len(set(ids)) == 100
+    assert again.new_id() == ids[0]
+    assert other.new_id() not in ids
+
+
+def test_the_same_order_sent_twice_is_two_orders(service: Service):
+    first, second = create(service, order_body()), create(service, order_body())
+
+    assert [order.number for order in service.orders.values()] == [1, 2]
+    assert first.order != second.order
+
+
+def test_matching_moves_an_order_on(service: Service):
+    order = create(service, order_body()).order
+    assert order is not None
+    service.match(order.id)
+    matched = service.orders[order.id]
+
+    assert matched.is_matched
+    assert matched.matched_at == NOON
+    assert re.fullmatch(r"tx-[a-z0-9]+", matched.match_id or "")
+
+
+def test_who_am_i_is_the_bank(service: Service):
+    reply = service.answer(Call(method="GET", path=WHO_AM_I, headers=HEADERS))
+
+    assert reply.status == 200
+    assert json.loads(reply.body)["username"] == "lagoon-bank"
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        "",
+        "secret",
+        "Bearer",
+        "Bearer wrong",
+        "bearer secret",
+        "Bearer secret ",
+        "Basic secret",
+        "Bearer s\udcff",
+    ],
+)
+@pytest.mark.parametrize(("method", "path"), [("POST", CREATE), ("GET", WHO_AM_I)])
+def test_a_wrong_token_is_unauthorized(service: Service, method: str, path: str, authorization: str):
+    headers = HEADERS | {"Authorization": authorization}
+    reply = service.answer(Call(method=method, path=path, headers=headers, body=wire.write(order_body())))
+
+    assert (reply.status, json.loads(reply.body)) == (401, {"message": "Unauthorized"})
+    assert not service.orders
+
+
+def test_no_token_at_all_is_unauthorized(service: Service):
+    assert service.answer(Call(method="GET", path=WHO_AM_I, headers={})).status == 401
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "", "*", "/api/api/v1/order/create/", "/api/v1/order/create", "/sandbox"]
+)
+def test_an_unknown_path_is_not_found(service: Service, path: str):
+    reply = service.answer(Call(method="POST", path=path, headers=HEADERS))
+
+    assert (reply.status, json.loads(reply.body)) == (404, {"message": "Not Found"})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("GET", CREATE, "POST"), ("HEAD", WHO_AM_I, "GET"), ("PUT", CREATE, "POST")],
+)
+def test_a_wrong_method_is_told_the_right_one(service: Service, method: str, path: str, allowed: str):
+    reply = service.answer(Call(method=method, path=path, headers=HEADERS))
+
+    assert (reply.status, reply.headers) == (405, {"Allow": allowed})
+
+
+@pytest.mark.parametrize(
+    ("accept", "status"),
+    [
+        ("application/json", 200),
+        ("text/html, application/json;q=0.9", 200),
+        ("application/*", 200),
+        ("*/*", 200),
+        ("", 200),
+        ("text/html", 406),
+    ],
+)
+def test_only_json_is_served(service: Service, accept: str, status: int):
+    assert create(service, order_body(), Accept=accept).status == status
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("application/json", 200),
+        ("Application/JSON; charset=utf-8", 200),
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("", 415),
+    ],
+)
+def test_only_json_is_read(service: Service, content_type: str, status: int):
+    assert create(service, order_body(), Content_Type=content_type).status == status
+
+
+def test_a_body_that_is_too_large_is_refused(service: Service):
+    reply = create(service, None)
+
+    assert (reply.status, json.loads(reply.body)["message"]) == (
+        413,
+        f"The body is larger than {MAX_BODY_BYTES} bytes.",
+    )
+
+
+def test_a_body_that_is_no_json_is_refused(service: Service):
+    reply = create(service, b"{")
+
+    assert (reply.status, json.loads(reply.body)) == (400, {"message": "The body is not valid JSON."})
+
+
+def test_bad_fields_are_named_with_their_reasons(service: Service):
+    assert errors(create(service, order_body(poster_currency="ngn"))) == {
+        "poster_currency": ["must be an upper-case currency code"]
+    }
+
+
+def test_amounts_that_disagree_are_refused(service: Service):
+    assert errors(create(service, order_body(poster_amount="155025.01"))) == {
+        "poster_amount": ["must equal matcher_amount multiplied by exchange_rate"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("username", "reason"),
+    [
+        ("nobody@example.com", "is not a registered account"),
+        ("noah.lind@example.com", "has no valid receiving bank account"),
+        ("lucie.moreau@example.com", "is not an active account"),
+        ("chidi.obi@example.com", "has no receiving account in this currency"),
+        ("ada.eze@example.com", "must not be the poster"),
+    ],
+)
+def test_a_beneficiary_who_cannot_be_paid_is_refused(service: Service, username: str, reason: str):
+    assert errors(create(service, order_body(poster_recipient_username=username))) == {
+        "poster_recipient_username": [reason]
+    }
+    assert not service.orders
+
+
+def test_a_beneficiary_without_payment_types_in_the_currency_is_refused():
+    held = (CurrencyAccount(code="USD"),)
+    service = make_service(Account(username="x@example.com", firstname="X", lastname="Y", currencies=held))
+
+    assert "poster_recipient_username" in errors(
+        create(service, order_body(poster_recipient_username="x@example.com"))
+    )
+
+
+def test_usernames_are_compared_whatever_their_case(service: Service):
+    reply = create(service, order_body(poster_recipient_username="Ben.Okri@Example.com"))
+
+    assert reply.status == 200
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "reason"),
+    [
+        ({"poster_username": "lucie.moreau@example.com"}, "poster_username", "must be an active customer"),
+        ({"poster_currency": "EUR"}, "poster_currency", "is not a currency of the poster"),
+        (
+            {"poster_payment_method_type": "zelle_payment"},
+            "poster_payment_method_type",
+            "is not a payment type of the poster in this currency",
+        ),
+    ],
+)
+def test_what_the_poster_cannot_do_is_refused(
+    service: Service, changes: dict[str, Any], field: str, reason: str
+):
+    assert errors(create(service, order_body(**changes))) == {field: [reason]}
+
+
+def test_currencies_that_do_not_trade_are_refused(service: Service):
+    body = order_body(
+        poster_recipient_username="chidi.obi@example.com",
+        matcher_currency="NGN",
+        matcher_amount="155025.00",
+        exchange_rate="1",
+    )
+
+    assert errors(create(service, body)) == {
+        "matcher_currency": ["cannot be traded with the poster's currency"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("poster", "matcher", "field", "reason"),
+    [
+        ("775.13", "0.50", "matcher_amount", "must be between 1 and 50000 USD"),
+        ("999.91", "0.645", "matcher_amount", "must be between 1 and 50000 USD"),
+        ("155025000.00", "100000", "matcher_amount", "must be between 1 and 50000 USD"),
+        ("775.125", "0.5", "poster_amount", "must be between 1000 and 50000000 NGN"),
+        ("155025000.00", "100000", "poster_amount", "must be between 1000 and 50000000 NGN"),
+        ("155026.55025", "100.001", "matcher_amount", "must be a multiple of 0.01 USD"),
+        ("155026.55025", "100.001", "poster_amount", "must be a multiple of 0.01 NGN"),
+    ],
+)
+def test_amounts_outside_the_limits_or_off_the_steps_are_refused(
+    service: Service, poster: str, matcher: str, field: str, reason: str
+):
+    reply = create(service, order_body(poster_amount=poster, matcher_amount=matcher))
+
+    assert errors(reply)[field] == [reason]
+
+
+def test_steps_may_be_coarse(service: Service):
+    body = order_body(
+        poster_recipient_username="wanjiru.kamau@example.com",
+        matcher_currency="KES",
+        exchange_rate="12.5",
+        poster_amount="1562.5",
+        matcher_amount="125",
+    )
+
+    assert errors(create(service, body)) == {"matcher_amount": ["must be a multiple of 50 KES"]}
+    assert create(service, body | {"matcher_amount": "150", "poster_amount": 1875}).status == 200
+
+
+def test_steps_of_zero_allow_any_amount_and_sizes_beyond_the_decimal_context_are_exact():
+    large = CurrencyAccount(
+        code="USD",
+        max_amount=Decimal("1e20"),
+        steps=Decimal("1e-18"),
+        payment_types={"zelle_payment": {}},
+        can_trade_with=("xyz",),
+    )
+    other = CurrencyAccount(
+        code="XYZ", max_amount=Decimal("1e20"), steps=Decimal(0), payment_types={"any_payment": {}}
+    )
+    service = make_service(
+        Account(username="p@example.com", firstname="P", lastname="Q", currencies=(large,)),
+        Account(username="b@example.com", firstname="B", lastname="C", currencies=(other,)),
+    )
+    amount = "12345678901234567890.123456789012345678"
+    body = order_body(
+        poster_username="p@example.com",
+        poster_currency="USD",
+        poster_payment_method_type="zelle_payment",
+        poster_recipient_username="b@example.com",
+        matcher_currency="XYZ",
+        poster_amount=amount,
+        matcher_amount=amount,
+        exchange_rate="1",
+    )
+    with localcontext(prec=3):
+        reply = create(service, body)
+
+    assert reply.status == 200
+    assert f'"poster_amount":{amount},'.encode() in reply.body
+
+
+def test_a_poster_who_is_not_registered_is_registered_by_the_first_order(service: Service):
+    body = order_body(poster_username="new.customer@example.com")
+    first, second = create(service, body), create(service, body)
+    poster = service.accounts["new.customer@example.com"]
+
+    assert (first.status, second.status) == (200, 200)
+    assert (poster.firstname, poster.lastname, poster.country_abbreviation) == ("New", "Customer", "NG")
+    assert json.loads(first.body)["user_id"] == json.loads(second.body)["user_id"] == poster.id
+
+
+def test_a_refused_order_registers_nobody(service: Service):
+    create(service, order_body(poster_username="new@example.com", matcher_amount="1"))
+
+    assert "new@example.com" not in service.accounts
+
+
+def test_a_new_poster_needs_a_currency_that_the_sandbox_knows(service: Service):
+    body = order_body(poster_username="new@example.com", poster_currency="XYZ")
+
+    assert errors(create(service, body)) == {"poster_currency": ["is not a currency of the poster"]}
+
+
+def test_a_bank_is_neither_poster_nor_beneficiary():
+    bank = Account(username="bank@example.com", firstname="A", lastname="Bank", is_bank=True)
+    people = [account for account in DEFAULT_ACCOUNTS if not account.is_bank]
+    service = Service(accounts=Accounts([bank, *people]), token="secret", seed=0, now=lambda: NOON)
+    as_poster = create(service, order_body(poster_username="bank@example.com"))
+    as_beneficiary = create(service, order_body(poster_recipient_username="bank@example.com"))
+
+    assert errors(as_poster) == {"poster_username": ["must be an active customer"]}
+    assert errors(as_beneficiary) == {"poster_recipient_username": ["is not a registered account"]}

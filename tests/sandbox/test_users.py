@@ -1,0 +1,102 @@
+import re
+
+import pytest
+
+from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CurrencyAccount, users, wire
+
+from .wire_client import names
+
+ACCOUNTS = Accounts(DEFAULT_ACCOUNTS)
+TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+# The specification's section 2.2, as a list.
+USER_FIELDS = names("""
+    id email username firstname middlename lastname phone tfa_required_for_login two_factor_verified avatar
+    building_number street_number address address2 role country country_abbreviation timezone joined_at
+    updated_at verified_at verification_started_at email_verified_at name_verified_at dob_verified_at
+    identity_verified_at is_active dob gender city state zipcode mxuid can_post_offers can_accept_offers
+    hear_from userOptions has_valid_address currencies bank_options
+""")
+WHO_AM_I_FIELDS = names("""
+    id email username firstname lastname phone two_factor_verified avatar address role country timezone
+    joined_at updated_at verified_at verification_started_at email_verified_at is_active dob gender city
+    state zipcode mxuid can_post_offers can_accept_offers has_valid_address currencies
+""")
+
+
+@pytest.mark.parametrize("account", DEFAULT_ACCOUNTS, ids=lambda account: account.username)
+def test_a_user_object_has_every_field_of_the_specification(account: Account):
+    assert set(users.user_object(account)) == USER_FIELDS
+
+
+def test_who_am_i_has_exactly_the_subset():
+    assert set(users.who_am_i_object(ACCOUNTS.bank)) == WHO_AM_I_FIELDS
+
+
+@pytest.mark.parametrize("account", DEFAULT_ACCOUNTS, ids=lambda account: account.username)
+def test_times_are_timestamps_or_null(account: Account):
+    user = users.user_object(account)
+    times = {name: value for name, value in user.items() if name == "dob" or name.endswith("_at")}
+
+    assert len(times) == 9
+    assert all(value is None or TIMESTAMP.fullmatch(value) for value in times.values())
+
+
+@pytest.mark.parametrize("account", DEFAULT_ACCOUNTS, ids=lambda account: account.username)
+def test_flags_are_integers_and_not_booleans(account: Account):
+    user = users.user_object(account)
+    flags = [user[name] for name in ("is_active", "can_post_offers", "can_accept_offers")]
+
+    assert all(type(flag) is int for flag in flags)
+    assert user["has_valid_address"] is True
+
+
+def test_an_inactive_account_shows_it():
+    user = users.user_object(ACCOUNTS["lucie.moreau@example.com"])
+
+    assert (user["is_active"], user["verified_at"]) == (0, None)
+
+
+def test_made_up_details_are_the_same_every_time_and_differ_between_people():
+    ada, ben = ACCOUNTS["ada.eze@example.com"], ACCOUNTS["ben.okri@example.com"]
+
+    assert users.user_object(ada) == users.user_object(ada)
+    assert users.user_object(ada)["dob"] != users.user_object(ben)["dob"]
+
+
+def test_a_bank_shows_its_logo_and_a_customer_none():
+    assert users.user_object(ACCOUNTS.bank)["bank_options"] == {"logo": "lagoon-bank.png"}
+    assert users.user_object(ACCOUNTS["ada.eze@example.com"])["bank_options"] is None
+
+
+def test_a_currency_object_shows_limits_and_payment_types():
+    currency = users.user_object(ACCOUNTS["ben.okri@example.com"])["currencies"][0]
+
+    assert set(currency) == {
+        *("currency_code", "currency_name", "symbol", "flag", "max_amount", "min_amount", "steps"),
+        *("payment_types", "can_trade_with"),
+    }
+    assert currency["currency_name"] == "us dollar"
+    assert set(currency["payment_types"]["zelle_payment"]) == {"email", "phone", "name"}
+
+
+def test_who_cannot_be_paid_shows_no_payment_types():
+    assert users.user_object(ACCOUNTS["noah.lind@example.com"])["currencies"][0]["payment_types"] == {}
+
+
+def test_a_currency_of_an_unknown_code_is_shown_by_its_code():
+    held = CurrencyAccount(code="XYZ")
+    account = Account(username="x@example.com", firstname="X", lastname="Y", currencies=(held,))
+    currency = users.user_object(account)["currencies"][0]
+
+    assert (currency["currency_name"], currency["symbol"], currency["flag"]) == ("xyz", "XYZ", "xyz.png")
+
+
+def test_the_written_user_is_the_user_object():
+    account = ACCOUNTS["maria.silva.santos@example.com"]
+
+    assert bytes(users.user_json(account)) == wire.write(users.user_object(account))
+
+
+def test_a_bank_verification_number_has_eleven_digits():
+    assert re.fullmatch(r"\d{11}", users.bank_verification_number(ACCOUNTS["ada.eze@example.com"]))

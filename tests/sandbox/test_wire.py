@@ -1,0 +1,82 @@
+import json
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transfer_async.sandbox import wire
+
+
+@pytest.mark.parametrize("digits", ["12345678901234567.89", "0.1", "155025.00", "7", "-0.50", "1e2"])
+def test_numbers_are_read_with_all_their_digits(digits: str):
+    assert str(wire.read(digits.encode())) == str(Decimal(digits))
+
+
+def test_numbers_are_written_with_all_their_digits():
+    assert wire.write({"a": Decimal("12345678901234567.890")}) == b'{"a":12345678901234567.890}'
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=6))
+def test_what_is_written_is_read_back_digit_for_digit(number: Decimal):
+    assert str(wire.read(wire.write(number))) == str(number)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "not valid JSON"),
+        (b'{"a":', "not valid JSON"),
+        (b"{'a': 1}", "not valid JSON"),
+        (b"[1,]", "not valid JSON"),
+        (b"{} {}", "not valid JSON"),
+        (b"\xef\xbb\xbf{}", "not valid JSON"),
+        ("{}".encode("utf-16"), "not UTF-8"),
+        (b'"\xff"', "not UTF-8"),
+        (b'"\xed\xa0\x80"', "not UTF-8"),
+        (b"NaN", "NaN and infinities"),
+        (b"[-Infinity]", "NaN and infinities"),
+        (b"1" * 1_000_000, "longer than 100"),
+        (b"0." + b"1" * 1_000_000, "longer than 100"),
+        (b"1e99999999999999999999999999", "not valid JSON"),
+        (b"[" * 60_000, "nested too deep"),
+        (b'{"a":' * 10_000, "nested too deep"),
+        (b'"\\ud800"', "surrogate"),
+        (b'{"\\udfff": 1}', "surrogate"),
+        (b'{"a": [1, {"b": "\\ud83d"}]}', "surrogate"),
+    ],
+)
+def test_what_is_not_json_is_refused_with_a_reason(body: bytes, reason: str):
+    with pytest.raises(wire.BadJson, match=reason):
+        wire.read(body)
+
+
+def test_whole_surrogate_pairs_are_text():
+    assert wire.read(b'{"a": ["\\ud83d\\ude00", null]}') == {"a": ["\N{GRINNING FACE}", None]}
+
+
+@given(st.binary())
+def test_reading_never_fails_in_another_way(body: bytes):
+    with suppress(wire.BadJson):
+        wire.read(body)
+
+
+def test_an_object_that_is_written_can_be_extended():
+    written = wire.extended(wire.raw({"a": 1}), "b", {"c": Decimal("0.10")})
+
+    assert wire.write([written]) == b'[{"a":1,"b":{"c":0.10}}]'
+    assert json.loads(bytes(written)) == {"a": 1, "b": {"c": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("moment", "text"),
+    [
+        (datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC), "2024-05-06T07:08:09.000Z"),
+        (datetime(2024, 5, 6, 7, 8, 9, 999_999, tzinfo=UTC), "2024-05-06T07:08:09.999Z"),
+        (datetime(2024, 5, 6, 1, tzinfo=timezone(timedelta(hours=2))), "2024-05-05T23:00:00.000Z"),
+    ],
+)
+def test_timestamps_are_utc_with_milliseconds(moment: datetime, text: str):
+    assert wire.timestamp(moment) == text

@@ -1,0 +1,100 @@
+"""A client that shows what arrives on the wire, byte for byte, and asks for nothing else."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from transfer_async.sandbox import Sandbox
+
+CREATE = "/api/api/v1/order/create"
+WHO_AM_I = "/api/api/v1/user/who-am-i"
+
+
+def order_body(**changes: Any) -> dict[str, Any]:
+    body = {
+        "poster_username": "ada.eze@example.com",
+        "poster_recipient_username": "ben.okri@example.com",
+        "poster_currency": "NGN",
+        "poster_country": "NG",
+        "poster_amount": "155025.00",
+        "poster_payment_method_type": "nigerian_bank_payment",
+        "matcher_currency": "USD",
+        "matcher_country": "US",
+        "matcher_amount": "100.00",
+        "exchange_rate": "1550.25",
+        "external_order": {
+            "current_account_balance": "900000.10",
+            "transaction_fee": 250,
+            "transaction_fee_currency": "NGN",
+        },
+    }
+    return body | changes
+
+
+def names(text: str) -> set[str]:
+    return set(text.split())
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class WireClient:
+    def __init__(self, sandbox: Sandbox, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.sandbox, self.reader, self.writer = sandbox, reader, writer
+
+    def send(
+        self,
+        body: object = None,
+        *,
+        method: str = "POST",
+        path: str = CREATE,
+        headers: Mapping[str, str | None] | None = None,
+    ) -> None:
+        raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        sent = {
+            "Host": "sandbox",
+            "Authorization": f"Bearer {self.sandbox.token}",
+            "Accept": "application/json",
+            "Content-Type": "application/json",
+            "Content-Length": str(len(raw)),
+            **(headers or {}),
+        }
+        lines = [f"{name}: {value}" for name, value in sent.items() if value is not None]
+        self.writer.write("\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode() + raw)
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        raw = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in raw[1:] if line)
+        return int(raw[0].split()[1]), headers
+
+    async def answer(self) -> Answer:
+        status, headers = await self.head()
+        body = await self.reader.readexactly(int(headers.get("Content-Length", "0")))
+        return Answer(status, headers, body)
+
+    async def ask(self, body: object = None, **options: Any) -> Answer:
+        self.send(body, **options)
+        return await self.answer()
+
+    async def rest(self) -> bytes:
+        return await self.reader.read()
+
+
+@asynccontextmanager
+async def connected(sandbox: Sandbox) -> AsyncIterator[WireClient]:
+    host, _, port = sandbox.base_url.partition("://")[2].rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield WireClient(sandbox, reader, writer)
+    finally:
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)

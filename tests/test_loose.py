@@ -1,0 +1,451 @@
+"""All that money does not hang on: read without ever raising; what cannot be read is None, and told."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from tests import samples
+from transfer_async.errors import ServiceFailed
+from transfer_async.models import Currency, ExternalUser, Order, User, UserOption
+from transfer_async.wire import WIRE_NAMES
+
+TEXT = "text"
+TIME = "time"
+FLAG = "flag"
+NUMBER = "number"
+WHOLE = "whole number"
+OBJECT = "object"
+LIST = "list"
+
+WRONG = {
+    TEXT: (5, True, Decimal("1.5"), [], {}),
+    TIME: (
+        5,
+        Decimal("1.5"),
+        True,
+        [],
+        {},
+        "",
+        "yesterday",
+        "2024-05-01",
+        "2024-05-01T10:20:30",
+        "0001-01-01T00:00:00+02:00",
+    ),
+    FLAG: (2, -1, Decimal("1.0"), "1", "true", "", [], {}),
+    NUMBER: ("5", "", True, [], {}),
+    WHOLE: ("5", True, Decimal("1.0"), [], {}),
+    OBJECT: (5, "x", True, [], [{}]),
+    LIST: (5, "x", True, {}),
+}
+
+# Every loose field of the specification's section 2, by the name the service gives it.
+KINDS = {
+    "order": {
+        TEXT: "user_id poster_country poster_payment_method_type posters_beneficiary_user_id matcher_country "
+        "matcher_payment_method_type parent_id match_id poster_payment_purpose matcher_payment_purpose",
+        FLAG: "can_cancel_order",
+        TIME: "posted_at updated_at expires_at notified_is_about_to_expire_at published_at confirmed_at "
+        "matched_at completed_at cancelled_at matcher_payment_completed_at",
+        OBJECT: "user postersBeneficiary",
+        LIST: "confirmedMatches extraOrderDetails",
+    },
+    "external order": {
+        WHOLE: "id",
+        TEXT: "created_by order_id bank_logo",
+        TIME: "created_at updated_at",
+        OBJECT: "createdBy",
+    },
+    "user": {
+        TEXT: "id email username firstname middlename lastname phone avatar building_number street_number "
+        "address address2 role country country_abbreviation timezone gender city state zipcode mxuid "
+        "hear_from",
+        FLAG: "tfa_required_for_login two_factor_verified is_active can_post_offers can_accept_offers "
+        "has_valid_address",
+        TIME: "joined_at updated_at verified_at verification_started_at email_verified_at name_verified_at "
+        "dob_verified_at identity_verified_at dob",
+        LIST: "userOptions currencies",
+        OBJECT: "bank_options externalUser",
+    },
+    "external user": {
+        WHOLE: "id",
+        TEXT: "created_by user_id username bvn",
+        TIME: "created_at updated_at",
+        OBJECT: "createdBy",
+    },
+    "currency": {
+        TEXT: "currency_code currency_name symbol flag",
+        NUMBER: "max_amount min_amount steps",
+        OBJECT: "payment_types",
+        LIST: "can_trade_with",
+    },
+    "option": {
+        WHOLE: "id",
+        TEXT: "user_id name description",
+        OBJECT: "value",
+        TIME: "created_at updated_at",
+    },
+}
+PLACES = {
+    "order": ("$",),
+    "external order": ("$.external_order",),
+    "user": ("$.user", "$.external_order.createdBy"),
+    "external user": ("$.user.externalUser",),
+    "currency": ("$.user.currencies[0]", "$.external_order.createdBy.currencies[0]"),
+    "option": ("$.user.userOptions[0]",),
+}
+FIELDS = [
+    (f"{place}.{name}", kind)
+    for model, kinds in KINDS.items()
+    for place in PLACES[model]
+    for kind, names in kinds.items()
+    for name in names.split()
+]
+OURS = {wire: name for name, wire in WIRE_NAMES.items()}
+
+
+def read(tree):
+    return Order.from_json(samples.encode(tree))
+
+
+def found(order, path):
+    return samples.at(order, ".".join(OURS.get(step, str(step)) for step in samples.steps_of(path)))
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"), [(path, wrong) for path, kind in FIELDS for wrong in WRONG[kind]], ids=str
+)
+def test_a_loose_field_of_another_type_is_none_and_its_path_is_told(path, wrong):
+    tree = samples.order_json()
+    order = read(samples.changed(tree, path, wrong))
+    empty = read(samples.changed(tree, path, None))
+
+    assert found(order, path) is None
+    assert order.unread == (path,)
+    assert order == empty
+    assert order.to_json() == empty.to_json()
+
+
+@pytest.mark.parametrize("path", [path for path, _ in FIELDS])
+def test_a_loose_field_that_is_absent_or_null_is_none_and_nothing_to_tell(path):
+    absent = read(samples.without(samples.changed(samples.order_json(), path, None), path))
+    null = read(samples.changed(samples.order_json(), path, None))
+
+    assert found(absent, path) is None
+    assert absent.unread == null.unread == ()
+    assert absent == null
+
+
+@pytest.mark.parametrize("anything", [None, 5, Decimal("0.1"), True, "x", [1, "a"], {"by": {"id": 1}}])
+def test_a_field_whose_type_is_not_shown_may_be_anything(anything):
+    order = read(samples.order_json(probably_paid=anything))
+
+    assert order.probably_paid == anything
+    assert order.unread == ()
+
+
+@pytest.mark.parametrize("name", ["confirmedMatches", "extraOrderDetails"])
+def test_elements_whose_shape_is_not_shown_may_be_anything(name):
+    order = read(samples.order_json(**{name: [1, None, "x", {"id": Decimal("0.10")}]}))
+
+    assert found(order, f"$.{name}") == (1, None, "x", {"id": Decimal("0.10")})
+    assert order.unread == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "kept", "told"),
+    [
+        ("$.user.currencies", [5, samples.currency_json()], 1, ("$.user.currencies[0]",)),
+        (
+            "$.user.currencies",
+            [samples.currency_json(), "x", []],
+            1,
+            ("$.user.currencies[1]", "$.user.currencies[2]"),
+        ),
+        ("$.user.currencies", [None], 0, ()),
+        ("$.user.userOptions", [samples.option_json(), True], 1, ("$.user.userOptions[1]",)),
+        (
+            "$.user.currencies[0].can_trade_with",
+            ["usd", 5, "gbp"],
+            2,
+            ("$.user.currencies[0].can_trade_with[1]",),
+        ),
+    ],
+)
+def test_an_element_of_another_type_is_left_out_and_its_path_is_told(path, value, kept, told):
+    order = read(samples.changed(samples.order_json(), path, value))
+
+    assert len(found(order, path)) == kept
+    assert order.unread == told
+
+
+def test_one_wrong_value_takes_no_other_along():
+    wrong = samples.order_json(user_id=5, posted_at="yesterday")
+    for path in ("$.user.phone", "$.user.externalUser.createdBy.is_active", "$.user.currencies[0].steps"):
+        wrong = samples.changed(wrong, path, ["wrong"])
+    order = read(wrong)
+
+    assert order.updated_at == datetime(2024, 5, 1, 10, 20, 30, 123000, UTC)
+    assert order.user.external_user.bvn == "22200000001"
+    assert order.user.currencies[0].max_amount == 1000000
+    assert sorted(order.unread) == [
+        "$.posted_at",
+        "$.user.currencies[0].steps",
+        "$.user.externalUser.createdBy.is_active",
+        "$.user.phone",
+        "$.user_id",
+    ]
+
+
+ANYWHERE = (
+    "$",
+    "$.external_order",
+    "$.user",
+    "$.user.externalUser",
+    "$.user.currencies[0]",
+    "$.user.userOptions[0]",
+)
+
+
+@pytest.mark.parametrize("place", ANYWHERE)
+@pytest.mark.parametrize("value", [5, None, "x", {"deep": [1]}, [{}]])
+def test_an_unknown_field_is_ignored_wherever_it_is(place, value):
+    order = read(samples.changed(samples.order_json(), f"{place}.brand_new", value))
+
+    assert order == read(samples.order_json())
+    assert order.unread == ()
+
+
+@pytest.mark.parametrize("place", ANYWHERE)
+@pytest.mark.parametrize("name", ["unread", "_late", "__class__", *WIRE_NAMES])
+@pytest.mark.parametrize("value", [["$.forged"], 5, {"username": "forged@example.org"}])
+def test_a_field_of_the_services_that_is_called_as_ours_is_not_taken_for_it(place, name, value):
+    order = read(samples.changed(samples.order_json(), f"{place}.{name}", value))
+
+    assert order == read(samples.order_json())
+    assert order.unread == order.user.unread == order.external_order.creator.unread == ()
+
+
+@pytest.mark.parametrize("name", sorted(WIRE_NAMES))
+def test_our_name_alone_does_not_stand_for_the_services(name):
+    tree = samples.order_json()
+    for place in ("$", "$.user", "$.user.externalUser", "$.external_order"):
+        inner = samples.inside(tree, place)
+        if WIRE_NAMES[name] in inner:
+            inner[name] = inner.pop(WIRE_NAMES[name])
+            break
+    path = f"{place}.{WIRE_NAMES[name]}"
+
+    assert found(read(tree), path) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("$.user.role", "matcher_of_the_future"),
+        ("$.poster_payment_method_type", "carrier_pigeon"),
+        ("$.matcher_payment_method_type", "Ω pay"),
+        ("$.matcher_country", "Atlantis"),
+    ],
+)
+def test_a_word_never_seen_is_just_a_string(path, value):
+    order = read(samples.changed(samples.order_json(), path, value))
+
+    assert found(order, path) == value
+    assert order.unread == ()
+
+
+FLAG_PATHS = [path for path, kind in FIELDS if kind == FLAG]
+
+
+@pytest.mark.parametrize("path", FLAG_PATHS)
+@pytest.mark.parametrize(("sent", "flag"), [(0, False), (1, True), (False, False), (True, True)])
+def test_a_loose_flag_is_0_or_1_or_true_or_false(path, sent, flag):
+    order = read(samples.changed(samples.order_json(), path, sent))
+
+    assert found(order, path) is flag
+    assert order.unread == ()
+
+
+CAREFULLY = pytest.mark.parametrize("spoil", [{}, {"match_id": 5}], ids=["at once", "piece by piece"])
+SOME_TIMES = (
+    "$.posted_at",
+    "$.user.joined_at",
+    "$.external_order.created_at",
+    "$.user.userOptions[0].created_at",
+)
+
+
+@CAREFULLY
+@pytest.mark.parametrize("path", SOME_TIMES)
+@pytest.mark.parametrize(
+    ("sent", "hour"),
+    [
+        ("2024-05-01T10:00:00.000Z", 10),
+        ("2024-05-01T10:00:00Z", 10),
+        ("2024-05-01T10:00:00z", 10),
+        ("2024-05-01T12:00:00+02:00", 10),
+        ("2024-05-01T00:00:00.000-10:00", 10),
+        ("2024-05-01T10:00:00-00:00", 10),
+    ],
+)
+def test_a_time_is_aware_and_in_utc(spoil, path, sent, hour):
+    time_read = found(read(samples.changed(samples.order_json(**spoil), path, sent)), path)
+
+    assert time_read == datetime(2024, 5, 1, hour, tzinfo=UTC)
+    assert time_read.utcoffset() == timedelta(0)
+    assert time_read.tzinfo is UTC
+
+
+@CAREFULLY
+@pytest.mark.parametrize(
+    "text",
+    ["12345678901234567.89", "0.1", "1E+400", "123456789012345678901234567890", "0.000", "-7", "1E-400"],
+)
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("$.probably_paid", "$.user.currencies[0].max_amount", "$.user.bank_options.limit"),
+        *("$.user.currencies[0].payment_types.zelle_payment", "$.user.userOptions[0].value.limit"),
+    ],
+)
+def test_a_number_is_exact_wherever_it_is(spoil, path, text):
+    raw = samples.encode(samples.changed(samples.order_json(**spoil), path, "HERE")).replace(
+        b'"HERE"', text.encode()
+    )
+    *way, last = samples.steps_of(path)
+    holder = found(Order.from_json(raw), "$." + ".".join(map(str, way))) if way else Order.from_json(raw)
+    number = holder[last] if isinstance(holder, dict) else getattr(holder, last)
+
+    assert str(number) == text
+    assert isinstance(number, Decimal | int)
+
+
+@CAREFULLY
+def test_a_whole_number_in_an_object_of_unknown_shape_stays_one(spoil):
+    order = read(samples.order_json(probably_paid={"times": 3}, **spoil))
+
+    assert type(order.probably_paid["times"]) is int
+
+
+@pytest.mark.parametrize(
+    "text", [b'"\\ud800"', b'"\xff"', b"1e99999999999999999999", b"1" * 5000, b"[" * 500 + b"]" * 500]
+)
+@pytest.mark.parametrize(
+    "path", ["$.user.phone", "$.probably_paid", "$.user_id", "$.external_order.createdBy.email"]
+)
+def test_what_no_json_reader_takes_spoils_only_the_part_it_is_in(path, text):
+    order = Order.from_json(
+        samples.encode(samples.changed(samples.order_json(), path, "HERE")).replace(b'"HERE"', text)
+    )
+    part = ".".join(path.split(".")[: 3 if "external_order" in path else 2])
+
+    assert found(order, part) is None
+    assert order.unread == (part,)
+    assert order.posters_beneficiary == read(samples.order_json()).posters_beneficiary
+    assert str(order.external_order.transaction_fee) == "1.50"
+
+
+def users_within_users(levels, innermost):
+    return b'{"externalUser":{"createdBy":' * levels + innermost + b"}}" * levels
+
+
+@pytest.mark.parametrize("levels", [1, 10, 25, 100, 450])
+def test_users_within_users_are_read_in_bounded_time_however_wrong_the_innermost(levels):
+    currency = b'{"currency_code":"USD","max_amount":"10","can_trade_with":["a",5]}'
+    innermost = b'{"currencies":[' + b",".join([currency] * 8000) + b'],"is_active":7}'
+    raw = samples.encode(samples.order_json(user="HERE")).replace(
+        b'"HERE"', users_within_users(levels, innermost)
+    )
+    began = time.process_time()
+    order = Order.from_json(raw)
+    unread = order.unread
+
+    assert unread == ("$.user",) if levels > 30 else len(unread) == 16_001
+    assert time.process_time() - began < 3
+
+
+# --- parts by themselves --------------------------------------------------------------------------
+
+PARTS = [
+    (User, samples.user_json(externalUser=samples.external_user_json())),
+    (ExternalUser, samples.external_user_json()),
+    (Currency, samples.currency_json()),
+    (UserOption, samples.option_json()),
+]
+
+
+@pytest.mark.parametrize(("part", "tree"), PARTS)
+def test_a_part_is_read_by_itself_and_written_again(part, tree):
+    model = part.from_json(samples.encode(tree))
+
+    assert part.from_json(model.to_json()) == model
+    assert model != part()
+
+
+@pytest.mark.parametrize("part", [part for part, _ in PARTS])
+def test_a_part_of_nothing_is_all_none(part):
+    assert part.from_json(b"{}") == part()
+
+
+@pytest.mark.parametrize("part", [part for part, _ in PARTS])
+@pytest.mark.parametrize(
+    "raw", [b"", b"null", b"[]", b"5", b'"x"', b"{", b"\xff", b"[" * 100_000, b'{"id":"\\ud800"}']
+)
+def test_what_is_no_object_is_no_answer_to_a_read(part, raw):
+    with pytest.raises(ServiceFailed) as caught:
+        part.from_json(raw)
+
+    assert caught.value.body == raw
+    assert part.__name__ in str(caught.value)
+
+
+WHO_AM_I = """
+    id email username firstname lastname phone two_factor_verified avatar address role country timezone
+    joined_at updated_at verified_at verification_started_at email_verified_at is_active dob gender city
+    state zipcode mxuid can_post_offers can_accept_offers has_valid_address currencies
+"""
+
+
+def test_the_who_am_i_subset_is_read_and_the_rest_is_none():
+    full = samples.user_json()
+    user = User.from_json(samples.encode({name: full[name] for name in WHO_AM_I.split()}))
+
+    assert user.id == full["id"]
+    assert user.currencies[0].can_trade_with == ("usd", "gbp")
+    assert (user.hear_from, user.user_options, user.bank_options, user.external_user) == (
+        None,
+        None,
+        None,
+        None,
+    )
+    assert user.unread == ()
+
+
+def test_a_user_by_itself_tells_what_could_not_be_read():
+    user = User.from_json(
+        samples.encode(samples.user_json(phone=5, currencies=[{"steps": "1"}], unread=["forged"]))
+    )
+
+    assert user.phone is None
+    assert user.unread == ("$.phone", "$.currencies[0].steps")
+
+
+def test_a_user_with_hardly_any_stack_left_is_no_answer_rather_than_a_crash():
+    raw = users_within_users(30, b'{"is_active":7}')
+    outcomes = set()
+
+    def descend():
+        try:
+            User.from_json(raw)
+            outcomes.add("read")
+            descend()
+        except ServiceFailed:
+            outcomes.add("no answer")
+        except RecursionError:
+            outcomes.add("nothing left at all")
+
+    descend()
+
+    assert outcomes >= {"read", "no answer"}

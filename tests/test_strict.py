@@ -1,0 +1,292 @@
+"""What money hangs on: read exactly and at once, or not at all."""
+
+import time
+from decimal import Decimal
+
+import pytest
+
+from tests import samples
+from transfer_async import strict
+from transfer_async.errors import Outcome, ServiceFailed, UnreadableOrder
+from transfer_async.models import ExternalOrder, Order
+from transfer_async.wire import Unreadable
+
+ID = "tx-9fk2m1c0d4"
+GONE = object()
+
+TEXTS = ("$.id", "$.poster_currency", "$.matcher_currency", "$.external_order.transaction_fee_currency")
+NUMBERS = (
+    "$.poster_fee",
+    "$.poster_amount",
+    "$.matcher_amount",
+    "$.exchange_rate",
+    "$.external_order.current_account_balance",
+    "$.external_order.transaction_fee",
+)
+FLAGS = tuple(f"$.{flag}" for flag in samples.FLAGS)
+WRONG = [
+    *((path, wrong) for path in TEXTS for wrong in (GONE, None, 5, True, False, {}, [], Decimal("1.5"))),
+    *((path, wrong) for path in NUMBERS for wrong in (GONE, None, "1250.00", True, False, {}, [], "", [1])),
+    *(
+        (path, wrong)
+        for path in FLAGS
+        for wrong in (GONE, None, 2, -1, 10, "1", "true", {}, [], Decimal("1.0"))
+    ),
+    *(("$.external_order", wrong) for wrong in (GONE, None, 5, "x", True, [], [{}])),
+]
+
+
+def put(path, value):
+    tree = samples.order_json()
+    return samples.without(tree, path) if value is GONE else samples.changed(tree, path, value)
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"), WRONG, ids=lambda value: "missing" if value is GONE else str(value)
+)
+def test_a_strict_field_that_is_missing_or_wrong_makes_the_order_unreadable_and_is_named(path, wrong):
+    raw = samples.encode(put(path, wrong))
+    with pytest.raises(UnreadableOrder) as caught:
+        Order.from_json(raw)
+
+    assert f"{path}:" in str(caught.value)
+    assert caught.value.raw == raw
+    assert caught.value.order_id == (None if path == "$.id" else ID)
+    assert caught.value.outcome is Outcome.UNKNOWN
+    assert caught.value.order_may_exist
+
+
+@pytest.mark.parametrize("path", NUMBERS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "12345678901234567.89",
+            "0.1",
+            "1E+400",
+            "123456789012345678901234567890",
+            "0",
+            "-5.50",
+            "0.000",
+            "1E-30",
+        ),
+        "7" * 5000,
+    ],
+    ids=lambda text: text[:24],
+)
+def test_a_strict_number_keeps_every_digit(path, text):
+    order = Order.from_json(samples.encode(put(path, Decimal(text))))
+
+    assert str(samples.at(order, path.removeprefix("$."))) == text
+
+
+@pytest.mark.parametrize("path", NUMBERS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1e99999999999999999999",
+        "-1e99999999999999999999",
+        "1e-99999999999999999999",
+        "0e99999999999999999999",
+    ],
+)
+def test_a_strict_number_beyond_all_measure_is_unreadable_and_never_an_infinity_or_a_zero(path, text):
+    raw = samples.encode(put(path, "HERE")).replace(b'"HERE"', text.encode())
+    with pytest.raises(UnreadableOrder) as caught:
+        Order.from_json(raw)
+
+    assert f"{path}:" in str(caught.value)
+    assert caught.value.order_id == ID
+
+
+def test_a_number_of_a_million_digits_is_read_and_is_no_bomb():
+    raw = samples.encode(put("$.poster_amount", "HERE")).replace(b'"HERE"', b"7" * 1_000_000)
+    began = time.process_time()
+    order = Order.from_json(raw)
+
+    assert order.poster_amount.adjusted() == 999_999
+    assert order.user is not None
+    assert Order.from_json(order.to_json()) == order
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("flag", samples.FLAGS)
+@pytest.mark.parametrize(("sent", "read"), [(0, False), (1, True), (False, False), (True, True)])
+def test_a_state_flag_is_0_or_1_or_true_or_false(flag, sent, read):
+    order = Order.from_json(samples.encode(put(f"$.{flag}", sent)))
+
+    assert getattr(order, flag) is read
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["", "tx-", "9fk2m1c0d4", "tx-9FK2", "tx-9fk2 ", "tx-9fk2\n", "TX-9fk2", "tx-٣", "tx-" + "a" * 101],
+)
+def test_an_id_of_another_shape_is_no_orders_id(wrong):
+    with pytest.raises(UnreadableOrder, match=r"\$\.id: ") as caught:
+        Order.from_json(samples.encode(put("$.id", wrong)))
+
+    assert caught.value.order_id is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *(
+            b"",
+            b"null",
+            b"[]",
+            b"5",
+            b'"tx-abc"',
+            b"{}",
+            b"{",
+            b"\xff",
+            b"<html>",
+            b"\xef\xbb\xbf{}",
+            b"[" * 100_000,
+        ),
+        *(b'{"a":' * 100_000, '{"id":"tx-abc"}'.encode("utf-16"), b'{"id": "\\ud800"}'),
+    ],
+    ids=lambda raw: repr(raw[:20]),
+)
+def test_what_is_no_order_at_all_is_unreadable_with_its_bytes(raw):
+    with pytest.raises(UnreadableOrder) as caught:
+        Order.from_json(raw)
+
+    assert caught.value.raw == raw
+    assert caught.value.order_id is None
+
+
+@pytest.mark.parametrize("text", ["\ud800", '{"id": "\udfff"}'])
+def test_a_text_that_utf_8_cannot_hold_is_unreadable(text):
+    with pytest.raises(UnreadableOrder):
+        Order.from_json(text)
+
+
+def test_an_order_is_read_from_text_as_from_bytes():
+    raw = samples.encode(samples.order_json())
+
+    assert Order.from_json(raw.decode()) == Order.from_json(raw)
+
+
+@pytest.mark.parametrize("path", ["$.poster_currency", "$.matcher_currency"])
+@pytest.mark.parametrize("text", [b'"\\ud800"', b'"\xff"', b'"\\x"'])
+def test_a_strict_text_that_is_no_unicode_is_unreadable(path, text):
+    raw = samples.encode(put(path, "HERE")).replace(b'"HERE"', text)
+
+    with pytest.raises(UnreadableOrder, match=r"\$"):
+        Order.from_json(raw)
+
+
+def test_a_strict_text_may_be_escaped():
+    raw = samples.encode(put("$.poster_currency", "HERE")).replace(b'"HERE"', b'"\\u0055SD"')
+
+    assert Order.from_json(raw).poster_currency == "USD"
+
+
+def test_of_a_field_said_twice_the_last_counts_in_every_part_of_the_order():
+    raw = (
+        samples.encode(samples.order_json())[:-1]
+        + b',"poster_amount":7.5,"user_id":"other","external_order":{'
+    )
+    raw += b'"current_account_balance":1,"transaction_fee":2,"transaction_fee_currency":"GBP"}}'
+    order = Order.from_json(raw)
+
+    assert (order.poster_amount, order.user_id) == (Decimal("7.5"), "other")
+    assert (order.external_order.transaction_fee, order.external_order.created_by) == (2, None)
+
+
+# --- an order's id in what is not readably an order -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        (b'{"id":"tx-abc1"}', "tx-abc1"),
+        (b'{ "id" : "tx-abc1" , "poster', "tx-abc1"),
+        (b'{"order":{"id":"tx-abc1","poster_fee":1}}', "tx-abc1"),
+        (b'[{"id":"tx-abc1"}]', "tx-abc1"),
+        (b'<pre>{"id":"tx-abc1"}</pre>', "tx-abc1"),
+        (b'{"i\\u0064":"tx-abc1"}', "tx-abc1"),
+        (b'{"confirmedMatches":[{"id":"tx-other"}],"id":"tx-abc1"}', "tx-abc1"),
+        (b'{"data":{"id":"tx-abc1"},"again":{"id":"tx-abc1"}}', "tx-abc1"),
+        (b'[{"id":"tx-abc1"},{"id":"tx-abc2"}]', None),
+        (b'{"confirmedMatches":[{"id":"tx-other"}],"match":{"id":"tx-abc1"}}', None),
+        (b'{"id":"tx-ab', None),
+        (b'{"id":"TX-ABC"}', None),
+        (b'{"id":7}', None),
+        (b'{"text":"{\\"id\\":\\"tx-abc1\\"}"}', None),
+        (b'{"order_id":"tx-abc1"}', None),
+        (b"", None),
+        (b"\xff\xfe", None),
+    ],
+)
+def test_an_orders_id_is_found_where_there_is_just_one_to_find(raw, found):
+    assert strict.find_order_id(raw) == found
+
+
+# --- whose order it is ----------------------------------------------------------------------------
+
+
+def answer(**changes):
+    return strict.read_answer(samples.encode(samples.order_json(**changes)))
+
+
+def test_an_answer_says_whose_order_it_is():
+    one = answer(user={"username": "Ada@example.org"}, postersBeneficiary={"username": "ben@example.org"})
+
+    assert one.poster_username == "Ada@example.org"
+    assert one.beneficiary_username == "ben@example.org"
+    assert one.order.id == ID
+
+
+@pytest.mark.parametrize(
+    "person", [None, {}, {"username": None}, {"username": 5}, "ada", [], {"user_name": "ada"}, 5]
+)
+def test_an_answer_that_shows_no_username_says_none(person):
+    one = answer(user=person, postersBeneficiary=person)
+
+    assert (one.poster_username, one.beneficiary_username) == (None, None)
+
+
+def test_an_answer_without_people_says_none():
+    tree = samples.order_json()
+    del tree["user"], tree["postersBeneficiary"]
+    one = strict.read_answer(samples.encode(tree))
+
+    assert (one.poster_username, one.beneficiary_username) == (None, None)
+
+
+def test_an_answer_that_is_no_order_is_unreadable_at_its_path():
+    with pytest.raises(Unreadable) as caught:
+        answer(matcher_amount="5")
+
+    assert caught.value.path == "$.matcher_amount"
+
+
+# --- the bank's part by itself --------------------------------------------------------------------
+
+
+def test_an_external_order_is_read_by_itself():
+    bank = ExternalOrder.from_json(samples.encode(samples.external_order_json()))
+
+    assert bank == Order.from_json(samples.encode(samples.order_json())).external_order
+
+
+@pytest.mark.parametrize("name", ["current_account_balance", "transaction_fee", "transaction_fee_currency"])
+@pytest.mark.parametrize("wrong", [None, True, [], {}])
+def test_an_external_order_by_itself_is_as_strict(name, wrong):
+    with pytest.raises(ServiceFailed, match=rf"\$\.{name}: ") as caught:
+        ExternalOrder.from_json(samples.encode(samples.external_order_json(**{name: wrong})))
+
+    assert caught.value.body
+    assert not caught.value.order_may_exist
+
+
+def test_the_loose_part_of_an_external_order_by_itself_is_as_loose():
+    bank = ExternalOrder.from_json(
+        samples.encode(samples.external_order_json(id="x", bank_logo=5, createdBy=[]))
+    )
+
+    assert (bank.id, bank.bank_logo, bank.creator) == (None, None, None)
+    assert str(bank.transaction_fee) == "1.50"

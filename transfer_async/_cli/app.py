@@ -1,0 +1,161 @@
+"""The commands: their options, their words and their exit codes. What they do is imported when they run."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from transfer_async.cli import USAGE
+
+if TYPE_CHECKING:
+    from transfer_async.sandbox import Sandbox
+
+FAILED = 1
+
+app = typer.Typer(
+    help="The async client for cross-border transfer orders: see it work, and develop against a sandbox.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # plain text, the same everywhere
+    pretty_exceptions_enable=False,  # they would show local variables, and the token among them
+)
+_complain = partial(typer.echo, err=True)
+
+
+def _tell(line: str) -> None:
+    """Write a line; once nobody reads any more, nothing: the exit code still tells how it ends."""
+    try:
+        typer.echo(line)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _show_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        typer.echo(f"transfer-async {version('transfer_async')}")
+    except PackageNotFoundError:
+        typer.echo("transfer-async, run from a source tree that was never installed")
+    raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Take the options that come before a command; its help is the app's own."""
+
+
+@app.command()
+def demo() -> None:
+    """Watch the client at work, against a sandbox.
+
+    An order is created, one is lost and found again, one is refused, and the matcher bot comes by; all in
+    this process, in about a second. The demo checks what it tells: its last line begins with "demo ok"
+    and the exit code is 0; after any surprise it is 1.
+    """
+    from transfer_async import demo as story  # heavy: the sandbox and the client
+    from transfer_async._cli.running import run
+
+    try:
+        run(story.run(_tell))
+    except story.Surprise as surprise:
+        _fail(f"demo failed: {surprise}", FAILED)
+
+
+@app.command()
+def sandbox(
+    *,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
+    match_every: Annotated[float, typer.Option(help="Seconds between two runs of the matcher bot.")] = 300.0,
+    seed: Annotated[int, typer.Option(help="Order ids and the chances of faults are drawn from it.")] = 0,
+    token: Annotated[str | None, typer.Option(help="The API token; a new random one by default.")] = None,
+    accounts: Annotated[
+        Path | None, typer.Option(help="A JSON file of accounts, in place of the made-up people.")
+    ] = None,
+    beyond_loopback: Annotated[
+        bool, typer.Option("--beyond-loopback", help="Allow a host that other machines can reach.")
+    ] = False,
+) -> None:
+    """Serve the sandbox until Ctrl-C.
+
+    The sandbox is a small, faithful copy of the transfer order service, for development. Prints its address, its token and the two variables to export; then one line a request, on stderr.
+    Stopped by SIGINT (Ctrl-C) or SIGTERM it closes cleanly, with exit code 0: to be stopped is its end.
+    """
+    from transfer_async._cli.running import run
+    from transfer_async._cli.serving import is_loopback, serve  # heavy: the sandbox
+
+    if not (beyond_loopback or is_loopback(host)):
+        _fail(
+            f"--host: {host} is not this machine's loopback. The sandbox has no TLS, and the client would "
+            "refuse it; --beyond-loopback says that you want it all the same",
+            USAGE,
+        )
+    made = _make_sandbox(
+        host=host, port=port, match_every=match_every, seed=seed, token=token, accounts=accounts
+    )
+    try:
+        run(serve(made, say=_tell, log=_complain))
+    except OSError as error:
+        _fail(f"sandbox: cannot listen on {host}, port {port}: {error.strerror or error}", FAILED)
+
+
+def _make_sandbox(
+    *, host: str, port: int, match_every: float, seed: int, token: str | None, accounts: Path | None
+) -> Sandbox:
+    from transfer_async import auth  # heavy, as all of the package is
+    from transfer_async.sandbox import Sandbox, load_accounts
+
+    if not 0 < match_every < math.inf:
+        _fail("--match-every: must be a finite number of seconds, more than 0", USAGE)
+    try:
+        return Sandbox(
+            host=host,
+            port=port,
+            match_every=match_every,
+            seed=seed,
+            token=None if token is None else auth.checked(token),
+            accounts=None if accounts is None else load_accounts(accounts),
+        )
+    except (ValueError, OSError) as error:
+        _fail(f"sandbox: {error}", USAGE)
+
+
+@app.command()
+def whoami(
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON.")] = False,
+) -> None:
+    """Ask the service who the caller is.
+
+    Prints id, username, role, and whether the account is active; never the token. The service is the one that TRANSFER_BASE_URL and TRANSFER_API_TOKEN name.
+    Exit codes: 0 answered; 1 refused or out of reach; 2 the environment is not set, or wrong.
+    """
+    from transfer_async._cli import whoami as asking  # heavy: the client
+    from transfer_async._cli.running import run
+    from transfer_async.errors import TransferError
+
+    try:
+        client = asking.client_from_env()
+    except ValueError as error:
+        _fail(f"whoami: {error}", USAGE)
+    try:
+        user = run(asking.ask(client))
+    except TransferError as error:
+        _fail(f"whoami: {asking.explained(error)}", FAILED)
+    typer.echo(asking.as_json(user) if as_json else "\n".join(asking.as_lines(user)))
+
+
+def _fail(why: str, code: int) -> NoReturn:
+    _complain(why)
+    raise typer.Exit(code)

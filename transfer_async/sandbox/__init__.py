@@ -1,0 +1,75 @@
+"""The transfer order service, small and faithful, for development and tests.
+
+It is written from the specification alone and shares nothing with the client, so that a wrong reading on
+either side shows.
+
+    async with Sandbox() as sandbox:
+        sandbox.faults.add(CloseAfterProcessing())
+        ...  # a client at sandbox.base_url with sandbox.token
+        await sandbox.match_now()
+"""
+
+from transfer_async.sandbox.accounts import Account, Accounts, CurrencyAccount, load_accounts
+from transfer_async.sandbox.checks import CreateOrder
+from transfer_async.sandbox.faults import (
+    FAULTS,
+    AnotherOrder,
+    BrokenChunk,
+    CloseAfterProcessing,
+    CloseBeforeReading,
+    CompressedHugeBody,
+    Fault,
+    GarbageBody,
+    HugeBody,
+    Redirect,
+    ResetAfterProcessing,
+    SlowBytes,
+    StallAfterProcessing,
+    StallBeforeProcessing,
+    Status,
+    StatusAfterProcessing,
+    TruncatedBody,
+    TruncatedHead,
+    UnsolicitedReply,
+    WrongTypes,
+)
+from transfer_async.sandbox.orders import Order
+from transfer_async.sandbox.people import DEFAULT_ACCOUNTS
+from transfer_async.sandbox.records import RequestRecord
+from transfer_async.sandbox.script import EVERY_PATH, Faults, Rule
+from transfer_async.sandbox.server import Sandbox
+
+__all__ = [
+    "DEFAULT_ACCOUNTS",
+    "EVERY_PATH",
+    "FAULTS",
+    "Account",
+    "Accounts",
+    "AnotherOrder",
+    "BrokenChunk",
+    "CloseAfterProcessing",
+    "CloseBeforeReading",
+    "CompressedHugeBody",
+    "CreateOrder",
+    "CurrencyAccount",
+    "Fault",
+    "Faults",
+    "GarbageBody",
+    "HugeBody",
+    "Order",
+    "Redirect",
+    "RequestRecord",
+    "ResetAfterProcessing",
+    "Rule",
+    "Sandbox",
+    "SlowBytes",
+    "StallAfterProcessing",
+    "StallBeforeProcessing",
+    "Status",
+    "StatusAfterProcessing",
+    "TruncatedBody",
+    "TruncatedHead",
+    "UnsolicitedReply",
+    "WrongTypes",
+    "load_accounts",
+]

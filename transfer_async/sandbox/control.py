@@ -1,0 +1,188 @@
+"""The paths under `/sandbox/`: what a person or a test asks of the sandbox itself, not of the service.
+
+They are no part of the specification. All need the token: it is at hand wherever the sandbox is, and
+people's data stay behind it.
+
+| method and path | answer |
+| --- | --- |
+| `GET /sandbox/users/{username}` | the user object (specification, section 2.2), or 404 |
+| `GET /sandbox/orders` | `{"orders": [...]}`, a few fields of each, in the order of creation |
+| `GET /sandbox/orders/{id}` | the order object as it is now, or 404 |
+| `POST /sandbox/match` | `{"matched": [ids]}`: the matcher bot has run |
+| `GET /sandbox/faults` | `{"faults": [...]}`: what is still to be played, settings as Python writes them |
+| `POST /sandbox/faults` | a fault is added: `FaultRequest` says how; 422 if it is none |
+| `DELETE /sandbox/faults` | all are forgotten |
+| `POST /sandbox/release` | `{"released": n}`: requests that stalled go on |
+"""
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import attrs
+import msgspec
+
+from transfer_async.sandbox import users, wire
+from transfer_async.sandbox.faults import FAULTS, Fault
+from transfer_async.sandbox.orders import Order
+from transfer_async.sandbox.script import Faults, Rule
+from transfer_async.sandbox.service import (
+    CREATE_ORDER_PATH,
+    Call,
+    Reply,
+    Service,
+    message,
+    read_json,
+    refuse_head,
+)
+
+PREFIX = "/sandbox/"
+USERS = "/sandbox/users/"
+ORDERS = "/sandbox/orders/"
+USER_PATH = USERS + "{username}"
+
+
+class FaultRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A fault to add: its name in `FAULTS`, its own settings as `options`, and the rest as `Faults.add`."""
+
+    fault: str
+    options: dict[str, Any] = {}
+    times: int | None = 1
+    probability: float = 1.0
+    path: str = CREATE_ORDER_PATH
+    username: str | None = None
+    amount: Decimal | None = None
+
+
+class Control:
+    """The service, with the sandbox's own paths beside it."""
+
+    def __init__(
+        self, service: Service, faults: Faults, *, token: str, match: Callable[[], list[str]]
+    ) -> None:
+        self._service = service
+        self._faults = faults
+        self._token = token
+        self._match = match
+        self._routes: dict[str, dict[str, Callable[[Call], Reply]]] = {
+            "/sandbox/orders": {"GET": self._orders},
+            "/sandbox/match": {"POST": self._match_now},
+            "/sandbox/release": {"POST": self._release},
+            "/sandbox/faults": {
+                "GET": self._list_faults,
+                "POST": self._add_fault,
+                "DELETE": self._clear_faults,
+            },
+        }
+
+    def steers(self, path: str) -> bool:
+        """Tell whether a path is for steering the sandbox: no fault ever reaches it."""
+        return path.startswith(PREFIX) and not path.startswith(USERS)
+
+    def answer(self, call: Call) -> Reply:
+        """Answer one call, to the service or to the sandbox; never raises."""
+        if not call.path.startswith(PREFIX):
+            return self._service.answer(call)
+        handlers = self._find(call.path)
+        if not handlers:
+            return message(404, "Not Found")
+        refusal = refuse_head(call, methods=handlers, token=self._token)
+        return refusal or handlers[call.method](call)
+
+    def _find(self, path: str) -> Mapping[str, Callable[[Call], Reply]]:
+        if path.startswith(USERS):
+            return {"GET": self._user}
+        if path.startswith(ORDERS):
+            return {"GET": self._order}
+        return self._routes.get(path, {})
+
+    def _user(self, call: Call) -> Reply:
+        account = self._service.accounts.get(call.path.removeprefix(USERS))
+        if account is None:
+            return message(404, "There is no such user.")
+        return _ok(users.user_object(account))
+
+    def _order(self, call: Call) -> Reply:
+        order = self._service.orders.get(call.path.removeprefix(ORDERS))
+        if order is None:
+            return message(404, "There is no such order.")
+        return Reply(status=200, body=order.to_json())
+
+    def _orders(self, _: Call) -> Reply:
+        return _ok({"orders": [_summary(order) for order in self._service.orders.values()]})
+
+    def _match_now(self, _: Call) -> Reply:
+        return _ok({"matched": self._match()})
+
+    def _release(self, _: Call) -> Reply:
+        return _ok({"released": self._faults.release()})
+
+    def _list_faults(self, _: Call) -> Reply:
+        return _ok({"faults": [_show(rule) for rule in self._faults.rules]})
+
+    def _clear_faults(self, _: Call) -> Reply:
+        self._faults.clear()
+        return _ok({"faults": []})
+
+    def _add_fault(self, call: Call) -> Reply:
+        document = read_json(call)
+        if isinstance(document, Reply):
+            return document
+        try:
+            self._add(msgspec.json.decode(call.body or b"", type=FaultRequest))
+        except (msgspec.MsgspecError, ValueError) as error:
+            return message(422, f"The fault was refused: {error}")
+        return self._list_faults(call)
+
+    def _add(self, request: FaultRequest) -> None:
+        self._faults.add(
+            make_fault(request.fault, request.options),
+            times=request.times,
+            probability=request.probability,
+            path=request.path,
+            username=request.username,
+            amount=request.amount,
+        )
+
+
+def make_fault(name: str, options: Mapping[str, Any]) -> Fault:
+    """Make a fault from its name in `FAULTS` and its settings.
+
+    Raises:
+        ValueError: there is none of that name, or not with these settings.
+        msgspec.MsgspecError: a setting is of the wrong type.
+    """
+    kind = FAULTS.get(name)
+    if kind is None:
+        raise ValueError(f"fault must be one of {', '.join(FAULTS)}")
+    known = set(attrs.fields_dict(kind))
+    if not known.issuperset(options):
+        raise ValueError(f"options of {name} are {', '.join(sorted(known)) or 'none'}")
+    return msgspec.convert(options, kind)
+
+
+def _ok(value: object) -> Reply:
+    return Reply(status=200, body=wire.write(value))
+
+
+def _summary(order: Order) -> wire.JsonObject:
+    return {
+        "id": order.id,
+        "poster_username": order.poster_username,
+        "poster_amount": order.poster_amount,
+        "poster_currency": order.request.poster_currency,
+        "is_matched": int(order.is_matched),
+        "posted_at": wire.timestamp(order.posted_at),
+    }
+
+
+def _show(rule: Rule) -> wire.JsonObject:
+    return {
+        "fault": rule.fault.name,
+        "options": {name: repr(getattr(rule.fault, name)) for name in attrs.fields_dict(type(rule.fault))},
+        "times": rule.times,
+        "probability": rule.probability,
+        "path": rule.path,
+        "username": rule.username,
+        "amount": rule.amount,
+    }

@@ -1,0 +1,147 @@
+"""Which request gets which fault: rules in a queue, scripted or drawn from a seed."""
+
+import asyncio
+from decimal import Decimal
+
+from attrs import define
+
+from transfer_async.sandbox.chance import Chance
+from transfer_async.sandbox.faults import Fault
+from transfer_async.sandbox.records import RequestRecord
+from transfer_async.sandbox.service import CREATE_ORDER_PATH
+from transfer_async.sandbox.waiting import Waiting
+
+EVERY_PATH = "*"
+
+
+@define(kw_only=True, eq=False)
+class Rule:
+    """One entry of the queue; `times` counts down, `None` never ends."""
+
+    fault: Fault
+    times: int | None = 1
+    probability: float = 1.0
+    path: str = CREATE_ORDER_PATH
+    username: str | None = None
+    amount: Decimal | None = None
+
+    @property
+    def needs_body(self) -> bool:
+        """Whether the rule looks at the poster or the amount."""
+        return self.username is not None or self.amount is not None
+
+    def fits(self, record: RequestRecord) -> bool:
+        """Tell whether a request is one that the rule speaks of."""
+        if self.path not in (EVERY_PATH, record.path):
+            return False
+        return record.is_for(username=self.username, amount=self.amount)
+
+
+class Faults:
+    """The queue of faults, and the requests that a stall holds.
+
+    A request gets the first rule that fits it, and that its probability, where one is given, allows.
+    """
+
+    def __init__(self, *, seed: int, waiting: Waiting) -> None:
+        self._random = Chance(f"faults:{seed}")
+        self._waiting = waiting
+        self._rules: list[Rule] = []
+        self._held: dict[asyncio.Future[None], RequestRecord] = {}
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """What is still to be played, in order."""
+        return tuple(self._rules)
+
+    def add(
+        self,
+        fault: Fault,
+        *,
+        times: int | None = 1,
+        probability: float = 1.0,
+        path: str = CREATE_ORDER_PATH,
+        username: str | None = None,
+        amount: Decimal | int | str | None = None,
+    ) -> None:
+        """Put a fault at the end of the queue.
+
+        Args:
+            fault: what goes wrong.
+            times: for how many requests; `None` for every one until cleared.
+            probability: how likely it is for each request, 0 to 1, drawn from the sandbox's seed.
+            path: the path it is meant for, order creation by default; `"*"` for every path that is not
+                for steering the sandbox.
+            username: only for this poster.
+            amount: only for this `poster_amount`, compared as a number.
+
+        Raises:
+            ValueError: an argument is out of range, or a fault that is played before the body is read
+                is restricted by what the body says.
+        """
+        wanted = None if amount is None else Decimal(amount)
+        rule = Rule(
+            fault=fault, times=times, probability=probability, path=path, username=username, amount=wanted
+        )
+        _check(rule)
+        self._rules.append(rule)
+
+    def clear(self) -> None:
+        """Forget every rule; requests that stall go on stalling."""
+        self._rules.clear()
+
+    def release(self) -> int:
+        """Let every request that stalls go on; return how many there were."""
+        held = [future for future in self._held if not future.done()]
+        for future in held:
+            future.set_result(None)
+        return len(held)
+
+    @property
+    def stalled(self) -> tuple[RequestRecord, ...]:
+        """The requests that stall now."""
+        return tuple(record for future, record in self._held.items() if not future.done())
+
+    async def hold(self, record: RequestRecord) -> None:
+        """Stall until released."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._held[future] = record
+        self._waiting.changed()
+        try:
+            await future
+        finally:
+            del self._held[future]
+
+    def take(self, record: RequestRecord, *, before_body: bool) -> Fault | None:
+        """Take the fault for a request, if there is one.
+
+        Asked twice: before the body is read, for faults that do not need it, and after.
+        """
+        for rule in self._rules:
+            if (rule.needs_body and before_body) or not rule.fits(record):
+                continue
+            if before_body and not rule.fault.before_body:
+                return None
+            if rule.probability < 1 and self._random.random() >= rule.probability:
+                continue
+            self._use(rule)
+            return rule.fault
+        return None
+
+    def _use(self, rule: Rule) -> None:
+        if rule.times is None:
+            return
+        rule.times -= 1
+        if rule.times == 0:
+            self._rules.remove(rule)
+
+
+def _check(rule: Rule) -> None:
+    if rule.times is not None and rule.times < 1:
+        raise ValueError(f"times must be 1 or more, or None, not {rule.times}")
+    if not 0 <= rule.probability <= 1:
+        raise ValueError(f"probability must be from 0 to 1, not {rule.probability}")
+    if rule.fault.before_body and rule.needs_body:
+        raise ValueError(f"{rule.fault.name} plays before the body is read: give no username and no amount")
+    if rule.amount is not None and not rule.amount.is_finite():
+        raise ValueError(f"amount must be finite, not {rule.amount}")

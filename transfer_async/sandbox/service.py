@@ -1,0 +1,235 @@
+"""The service itself: a request in, a reply out; no socket, no clock and no randomness of its own.
+
+Order of checks: path (404), method (405), token (401), `Accept` (406), then, for order creation, the
+body's size (413), `Content-Type` (415), its JSON (400) and its meaning (422). The specification gives no
+status but the body of a wrong token's answer; all statuses here, and the bodies
+`{"message": ..., "errors": {field: [reason]}}` of the 422, are the sandbox's own choice.
+"""
+
+import hmac
+import string
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from decimal import Context, Decimal
+
+from attrs import evolve, field, frozen
+
+from transfer_async.sandbox import people, users, wire
+from transfer_async.sandbox.accounts import Account, Accounts, CurrencyAccount
+from transfer_async.sandbox.chance import Chance
+from transfer_async.sandbox.checks import CreateOrder, Problems, parse
+from transfer_async.sandbox.orders import Order
+
+CREATE_ORDER_PATH = "/api/api/v1/order/create"
+WHO_AM_I_PATH = "/api/api/v1/user/who-am-i"
+
+MAX_BODY_BYTES = 64 * 1024
+
+# Wide enough for any amount on any step, whatever the caller's own decimal context is.
+_EXACT = Context(prec=200)
+_ID_ALPHABET = string.ascii_lowercase + string.digits
+
+
+@frozen(kw_only=True)
+class Call:
+    """A request as the service sees it; `body` is `None` when it was larger than `MAX_BODY_BYTES`."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes | None = field(default=b"", repr=False)
+
+
+@frozen(kw_only=True)
+class Reply:
+    """An answer: a status, a JSON body, and the order that the call created, if it did."""
+
+    status: int
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(factory=dict)
+    order: Order | None = None
+
+
+def message(status: int, text: str, **more: object) -> Reply:
+    """Answer with `{"message": text}`, the shape of the specification's section 7."""
+    return Reply(status=status, body=wire.write({"message": text, **more}))
+
+
+class Service:
+    """What the service remembers, and its answers.
+
+    Args:
+        accounts: who is registered. A poster who is not yet is registered by the first order: the
+            specification asks for a registered account of the beneficiary alone.
+        token: the bank account's API token.
+        seed: order ids are drawn from it.
+        now: the time, aware.
+    """
+
+    def __init__(self, *, accounts: Accounts, token: str, seed: int, now: Callable[[], datetime]) -> None:
+        self.accounts = accounts
+        self.orders: dict[str, Order] = {}
+        self._token = token
+        self._random = Chance(seed)
+        self._now = now
+        self._routes: dict[str, dict[str, Callable[[Call], Reply]]] = {
+            CREATE_ORDER_PATH: {"POST": self._create_order},
+            WHO_AM_I_PATH: {"GET": self._who_am_i},
+        }
+
+    def answer(self, call: Call) -> Reply:
+        """Answer one call; never raises, whatever was sent."""
+        handlers = self._routes.get(call.path)
+        if handlers is None:
+            return message(404, "Not Found")
+        return refuse_head(call, methods=handlers, token=self._token) or handlers[call.method](call)
+
+    def match(self, order_id: str) -> None:
+        """Move one order on to matched."""
+        order = self.orders[order_id]
+        self.orders[order_id] = order.matched(match_id=self.new_id(), at=self._now())
+
+    def new_id(self) -> str:
+        """Draw an order id: `tx-` and twenty lower-case letters and digits."""
+        return "tx-" + "".join(self._random.choices(_ID_ALPHABET, k=20))
+
+    def _who_am_i(self, _: Call) -> Reply:
+        return Reply(status=200, body=wire.write(users.who_am_i_object(self.accounts.bank)))
+
+    def _create_order(self, call: Call) -> Reply:
+        document = read_json(call)
+        if isinstance(document, Reply):
+            return document
+        request, problems = parse(document)
+        if request is None or problems:
+            return _unprocessable(problems)
+        placed = self._place(request)
+        return placed if isinstance(placed, Reply) else self._record(placed)
+
+    def _record(self, order: Order) -> Reply:
+        self.orders[order.id] = order
+        if order.poster.username not in self.accounts:
+            self.accounts.add(order.poster)
+        return Reply(status=200, body=order.to_json(), order=order)
+
+    def _place(self, request: CreateOrder) -> Order | Reply:
+        poster = self.accounts.get(request.poster_username) or _new_poster(request)
+        beneficiary = self.accounts.get(request.poster_recipient_username)
+        problems = _check_poster(request, poster) | _check_beneficiary(request, beneficiary, poster)
+        if problems or beneficiary is None:
+            return _unprocessable(problems)
+        now = self._now()
+        return Order(
+            id=self.new_id(),
+            number=len(self.orders) + 1,
+            request=request,
+            bank=self.accounts.bank,
+            poster=poster,
+            beneficiary=beneficiary,
+            matcher_payment_method_type=_receiving_method(beneficiary, request.matcher_currency),
+            posted_at=now,
+            updated_at=now,
+        )
+
+
+def refuse_head(call: Call, *, methods: Collection[str], token: str) -> Reply | None:
+    """Refuse a call for its method, token or `Accept`; `None` when there is nothing against it."""
+    if call.method not in methods:
+        return evolve(message(405, "Method Not Allowed"), headers={"Allow": ", ".join(methods)})
+    if not _same_token(call.headers.get("Authorization", ""), token):
+        return message(401, "Unauthorized")
+    if not _accepts_json(call.headers.get("Accept", "*/*")):
+        return message(406, "Only application/json is served.")
+    return None
+
+
+def read_json(call: Call) -> object:
+    """Read a call's JSON body; a `Reply` (413, 415 or 400) when it cannot be."""
+    if call.body is None:
+        return message(413, f"The body is larger than {MAX_BODY_BYTES} bytes.")
+    if _media_type(call.headers.get("Content-Type", "")) != "application/json":
+        return message(415, "The Content-Type must be application/json.")
+    try:
+        return wire.read(call.body)
+    except wire.BadJson as error:
+        return message(400, str(error))
+
+
+def _same_token(authorization: str, token: str) -> bool:
+    sent = authorization.encode("utf-8", "surrogateescape")
+    return hmac.compare_digest(sent, f"Bearer {token}".encode("utf-8", "surrogateescape"))
+
+
+def _media_type(value: str) -> str:
+    return value.partition(";")[0].strip().lower()
+
+
+def _accepts_json(value: str) -> bool:
+    return not {_media_type(part) for part in value.split(",")}.isdisjoint(
+        {"application/json", "application/*", "*/*", ""}
+    )
+
+
+def _unprocessable(problems: Problems) -> Reply:
+    return message(422, "The order was refused.", errors=problems)
+
+
+def _new_poster(request: CreateOrder) -> Account:
+    name = request.poster_username.partition("@")[0]
+    first, _, last = name.replace("_", ".").partition(".")
+    held = people.currency_for(request.poster_currency, name=name, email=request.poster_username)
+    return Account(
+        username=request.poster_username,
+        firstname=first.capitalize(),
+        lastname=last.capitalize() or "Customer",
+        country=request.poster_country,
+        country_abbreviation=request.poster_country,
+        currencies=(held,) if held else (),
+    )
+
+
+def _check_poster(request: CreateOrder, poster: Account) -> Problems:
+    held = poster.holding(request.poster_currency)
+    if not poster.active or poster.is_bank:
+        return {"poster_username": ["must be an active customer"]}
+    if held is None:
+        return {"poster_currency": ["is not a currency of the poster"]}
+    problems = _check_amount("poster_amount", request.poster_amount, held)
+    if request.poster_payment_method_type not in held.payment_types:
+        problems["poster_payment_method_type"] = ["is not a payment type of the poster in this currency"]
+    if request.matcher_currency.lower() not in held.can_trade_with:
+        problems["matcher_currency"] = ["cannot be traded with the poster's currency"]
+    return problems
+
+
+def _check_beneficiary(request: CreateOrder, beneficiary: Account | None, poster: Account) -> Problems:
+    reason = _unpayable(beneficiary, poster)
+    if beneficiary is None or reason:
+        return {"poster_recipient_username": [reason]}
+    held = beneficiary.holding(request.matcher_currency)
+    if held is None or not held.payment_types:
+        return {"poster_recipient_username": ["has no receiving account in this currency"]}
+    return _check_amount("matcher_amount", request.matcher_amount, held)
+
+
+def _unpayable(beneficiary: Account | None, poster: Account) -> str:
+    if beneficiary is None or beneficiary.is_bank:
+        return "is not a registered account"
+    if not beneficiary.active:
+        return "is not an active account"
+    if not beneficiary.payable:
+        return "has no valid receiving bank account"
+    return "must not be the poster" if beneficiary is poster else ""
+
+
+def _check_amount(name: str, amount: Decimal, held: CurrencyAccount) -> Problems:
+    if not held.min_amount <= amount <= held.max_amount:
+        return {name: [f"must be between {held.min_amount} and {held.max_amount} {held.code}"]}
+    if held.steps and _EXACT.remainder(amount, held.steps):
+        return {name: [f"must be a multiple of {held.steps} {held.code}"]}
+    return {}
+
+
+def _receiving_method(beneficiary: Account, code: str) -> str:
+    held = beneficiary.holding(code)
+    return next(iter(held.payment_types)) if held else ""
