@@ -3,6 +3,7 @@
 Every call ends in something true: created, refused, never sent, or unknown.
 """
 
+from transfer_async.batch import OrderResult
 from transfer_async.client import TransferClient
 from transfer_async.clock import Clock
 from transfer_async.context import NO_ORDER
@@ -108,6 +109,7 @@ __all__ = [
     "OrderIntent",
     "OrderRefused",
     "OrderRequest",
+    "OrderResult",
     "OrderState",
     "Outcome",
     "OutcomeUnknown",

@@ -6,7 +6,7 @@ import os
 import ssl as tls
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +16,7 @@ import aiohttp
 
 from transfer_async import addresses, checks, preflight, reading
 from transfer_async.auth import Token, TokenSource
+from transfer_async.batch import Batch, OrderResult, Requests
 from transfer_async.calls import Call, InFlight
 from transfer_async.clock import Clock, Duration, seconds
 from transfer_async.context import Context, Resolve
@@ -24,7 +25,7 @@ from transfer_async.errors import ClientClosed, JournalFailed, ServiceFailed
 from transfer_async.events import Observer, Observers
 from transfer_async.journal.base import Journal, KeyRecord, record_of
 from transfer_async.journal.memory import MemoryJournal
-from transfer_async.models import NewOrder, Order, OrderIntent, PersonName, User
+from transfer_async.models import NewOrder, Order, OrderIntent, OrderRequest, PersonName, User
 from transfer_async.preflight import Hook
 from transfer_async.recovery import Recovery, RecoveryReport
 from transfer_async.retry import RetryPolicy, TokenBucket
@@ -202,6 +203,38 @@ class TransferClient:
         )
         call = Call(intent=intent, client_made=key is None, clock=self._context.clock)
         return await self._calls.carry(call, partial(create_order, self._context))
+
+    def create_orders(
+        self, requests: Requests, *, concurrency: int = 16
+    ) -> AsyncGenerator[OrderResult, None]:
+        """Create many orders, some at a time, from an input that may be endless.
+
+        Args:
+            requests: an iterable or async iterable of `OrderRequest`; the next is taken only when
+                there is room for it.
+            concurrency: how many orders are in flight at most.
+
+        Returns:
+            An async iterator of one `OrderResult` each, in order of completion; a failure never
+            stops the others. Leaving the loop early lets what is in flight come to its end: close
+            the iterator (``contextlib.aclosing``) to wait for that.
+
+        Raises:
+            ValueError: ``concurrency`` is not a whole number, 1 or more.
+            TypeError: ``requests`` cannot be iterated.
+        """
+        _check_limits(concurrency=concurrency)
+
+        async def create(request: OrderRequest) -> Order:
+            return await self.create_order(
+                request.order,
+                key=request.key,
+                beneficiary=request.beneficiary,
+                held=request.held,
+                send_before=request.send_before,
+            )
+
+        return Batch(create, requests, concurrency=concurrency).results()
 
     async def known(self, key: str) -> KeyRecord | None:
         """What is on record of ``key``: ask before you place a hold of your own for it.

@@ -90,7 +90,8 @@ def sandbox(
 ) -> None:
     """Serve the sandbox until Ctrl-C.
 
-    The sandbox is a small, faithful copy of the transfer order service, for development. Prints its address, its token and the two variables to export; then one line a request, on stderr.
+    The sandbox is a small, faithful copy of the transfer order service, for development.
+    Prints its address, its token and the two variables to export; then one line a request, on stderr.
     Stopped by SIGINT (Ctrl-C) or SIGTERM it closes cleanly, with exit code 0: to be stopped is its end.
     """
     from transfer_async._cli.running import run
@@ -138,7 +139,8 @@ def whoami(
 ) -> None:
     """Ask the service who the caller is.
 
-    Prints id, username, role, and whether the account is active; never the token. The service is the one that TRANSFER_BASE_URL and TRANSFER_API_TOKEN name.
+    Prints id, username, role, and whether the account is active; never the token.
+    The service is the one that TRANSFER_BASE_URL and TRANSFER_API_TOKEN name.
     Exit codes: 0 answered; 1 refused or out of reach; 2 the environment is not set, or wrong.
     """
     from transfer_async._cli import whoami as asking  # heavy: the client

@@ -1,0 +1,195 @@
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from transfer_async import demo
+from transfer_async._cli.bank import Ledger, money
+from transfer_async._cli.telling import SENTENCES, Lines
+from transfer_async.errors import Outcome
+from transfer_async.events import Event, HookPassed, Resolved
+from transfer_async.sandbox import CloseBeforeReading, Sandbox, SlowBytes
+from transfer_async.sandbox.service import CREATE_ORDER_PATH
+
+TX = r"tx-[a-z0-9]{20}"
+STORY = (
+    r"client +who am I: lagoon-bank",
+    r"bank +payment-1 +hold-1 placed",
+    rf"client +payment-1 +created: {TX}",
+    r"bank +payment-2 +hold-2 placed",
+    r"client +payment-2 +attempt 1 ended: unknown",
+    r"client +payment-2 +in doubt",
+    r"bank +payment-2 +the back office .* not known",
+    r"client +payment-2 +the call ends: unknown",
+    r"checked +payment-2 +its hold is kept: hold-2",
+    rf"bank +payment-2 +the back office .* found it: {TX}",
+    rf"client +payment-2 +resolved: created, {TX}",
+    rf"client +payment-2 +create_order again, same key: gives back {TX}",
+    r"checked +payment-2 +no second request was sent",
+    r"bank +payment-3 +hold-3 placed",
+    r"client +payment-3 +refused",
+    r"bank +payment-3 +hold-3 released",
+    r"checked +payment-3 +its key is free again",
+    rf"sandbox +payment-1 +matched: {TX}",
+    rf"order +payment-1 +{TX}  matched .* hold-1 kept",
+    rf"order +payment-2 +{TX}  matched .* hold-2 kept",
+    r"checked +the ledger keeps 2 holds",
+)
+
+
+async def played(say: Callable[[str], object] = lambda _: None, **options: Any) -> list[str]:
+    lines: list[str] = []
+
+    def both(line: str) -> None:
+        lines.append(line)
+        say(line)
+
+    await demo.run(both, match_every=0.05, **options)
+    return lines
+
+
+def found_in(lines: list[str], pattern: str) -> int:
+    return next(at for at, line in enumerate(lines) if re.search(pattern, line))
+
+
+@pytest.fixture
+def sandboxes(monkeypatch) -> list[Sandbox]:
+    """The sandboxes that the demo opens."""
+    made: list[Sandbox] = []
+
+    class Remembered(Sandbox):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            made.append(self)
+
+    monkeypatch.setattr(demo, "Sandbox", Remembered)
+    return made
+
+
+async def test_the_story_is_told_in_its_order():
+    lines = await played()
+
+    at = [found_in(lines, pattern) for pattern in STORY]
+    assert at == sorted(at)
+
+
+async def test_the_last_line_names_the_orders_that_the_sandbox_has(sandboxes):
+    lines = await played()
+
+    assert re.fullmatch(rf"demo ok: {TX} matched, {TX} matched, 1 refused, 0 in doubt", lines[-1])
+    assert set(re.findall(TX, lines[-1])) == set(sandboxes[0].orders)
+
+
+async def test_a_line_is_told_when_its_thing_happens(sandboxes):
+    seen: dict[str, tuple[int, int]] = {}
+
+    def look(line: str) -> None:
+        requests = (
+            [one for one in sandboxes[0].requests if one.path == CREATE_ORDER_PATH] if sandboxes else []
+        )
+        seen[line[13:]] = (len(requests), len(sandboxes[0].orders) if sandboxes else 0)
+
+    await played(look)
+
+    placed = next(state for line, state in seen.items() if "hold-1 placed" in line)
+    created = next(state for line, state in seen.items() if "created: tx-" in line)
+    assert placed == (0, 0)
+    assert created == (1, 1)
+
+
+async def test_seconds_never_go_back():
+    lines = await played()
+
+    told = [float(found.group(1)) for line in lines if (found := re.match(r" +([0-9.]+) s  ", line))]
+    assert len(told) > 30
+    assert told == sorted(told)
+
+
+async def test_no_line_shows_the_token(sandboxes):
+    lines = await played()
+
+    assert not any(sandboxes[0].token in line for line in lines)
+
+
+# --- it does not claim what is not so -------------------------------------------------------------
+
+
+async def test_an_order_that_never_was_is_not_claimed_to_be_found(monkeypatch):
+    monkeypatch.setattr(demo, "CloseAfterProcessing", CloseBeforeReading)
+
+    with pytest.raises(demo.Surprise, match=r"payment-2: it is not so that recover\(\) resolved it"):
+        await played()
+
+
+async def test_an_answer_that_came_is_not_claimed_to_be_lost(monkeypatch):
+    monkeypatch.setattr(demo, "CloseAfterProcessing", lambda: SlowBytes(0.0, size=10_000))
+
+    with pytest.raises(demo.Surprise, match="was reported as created"):
+        await played()
+
+
+async def test_a_hold_that_stands_is_not_claimed_to_be_released(monkeypatch):
+    async def forget(*_: object) -> None: ...
+
+    monkeypatch.setattr(Ledger, "release", forget)
+
+    with pytest.raises(demo.Surprise, match="payment-3: it is not so that its hold is released"):
+        await played()
+
+
+async def test_a_beneficiary_who_is_paid_is_not_claimed_to_be_refused(monkeypatch):
+    order_of = demo._usd_order
+    monkeypatch.setattr(demo, "_usd_order", lambda poster, _, amount: order_of(poster, "ben.okri", amount))
+
+    with pytest.raises(demo.Surprise, match="who cannot be paid was created"):
+        await played()
+
+
+async def test_two_orders_that_fit_are_not_told_apart_by_a_guess(monkeypatch):
+    order_of = demo._usd_order
+    monkeypatch.setattr(demo, "_usd_order", lambda *_: order_of("ada.eze", "ben.okri", "100.00"))
+    lines: list[str] = []
+
+    with pytest.raises(demo.Surprise, match="recover"):
+        await demo.run(lines.append)
+
+    assert "the back office sees 2 orders that fit: not known" in lines[-1]
+
+
+async def test_an_error_nobody_thought_of_is_a_surprise(monkeypatch):
+    def broken(*_: object) -> None:
+        raise LookupError("what\nis this")
+
+    monkeypatch.setattr(demo, "_reason", broken)
+
+    with pytest.raises(demo.Surprise) as caught:
+        await played()
+
+    assert str(caught.value) == "LookupError: what?is this"
+
+
+async def test_a_demo_that_takes_too_long_is_a_surprise():
+    with pytest.raises(demo.Surprise, match="not done after 0 s"):
+        await played(patience=0)
+
+
+# --- its words ------------------------------------------------------------------------------------
+
+
+def test_every_event_has_words_but_the_one_the_bank_tells_of():
+    assert set(Event.__subclasses__()) - set(SENTENCES) == {HookPassed}
+
+
+def test_a_refuted_doubt_has_words():
+    lines: list[str] = []
+    refuted = Resolved(key="payment-9", intent_id="i", attempt=1, seconds=0.0, outcome=Outcome.REFUSED)
+    Lines(lines.append, now=lambda: 0.0).observe(refuted)
+
+    assert lines == ["  0.000 s  client   payment-9  refuted: there is no order, and none to come"]
+
+
+def test_money_is_shown_in_full():
+    assert money(Decimal("1E+6"), "NGN") == "1,000,000 NGN"
+    assert money(Decimal("1234567.80"), "NGN") == "1,234,567.80 NGN"

@@ -1,0 +1,91 @@
+"""The README's examples run as they stand, and its tables say what the code says."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import transfer_async
+from transfer_async.retry import REFUSED
+from transfer_async.sandbox import Sandbox
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def sandbox_elsewhere() -> Iterator[Sandbox]:
+    """A sandbox in a thread of its own, for examples that bring their own event loop."""
+    up = threading.Event()
+    found: list[Sandbox] = []
+    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def serve() -> None:
+        async with Sandbox() as sandbox:
+            down = asyncio.Event()
+            found.append(sandbox)
+            loops.append((asyncio.get_running_loop(), down))
+            up.set()
+            await down.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert up.wait(10)
+    yield found[0]
+    loop, down = loops[0]
+    loop.call_soon_threadsafe(down.set)
+    thread.join(10)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(1, len(EXAMPLES) + 1))
+def test_every_example_runs(
+    example: str,
+    sandbox_elsewhere: Sandbox,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TRANSFER_BASE_URL", sandbox_elsewhere.base_url)
+    monkeypatch.setenv("TRANSFER_API_TOKEN", sandbox_elsewhere.token)
+
+    exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
+
+
+def test_the_first_example_creates_an_order(
+    sandbox_elsewhere: Sandbox, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRANSFER_BASE_URL", sandbox_elsewhere.base_url)
+    monkeypatch.setenv("TRANSFER_API_TOKEN", sandbox_elsewhere.token)
+
+    exec(compile(EXAMPLES[0], "README.md", "exec"), {"__name__": "readme"})
+
+    order_id = capsys.readouterr().out.split()[0]
+    assert order_id in sandbox_elsewhere.orders
+
+
+def test_every_error_that_the_readme_names_is_there() -> None:
+    table = README.partition("## What each outcome means")[2].partition("### If the network dies")[0]
+    named = {name for name in re.findall(r"`([A-Z]\w+)`", table) if name != "Order"}
+
+    assert len(named) > 10
+    assert all(issubclass(getattr(transfer_async, name), transfer_async.TransferError) for name in named)
+
+
+def test_the_refused_statuses_of_the_readme_are_the_defaults() -> None:
+    listed = re.search(r"`UnreadableOrder`; ([\d–, ]+) → `Refused`", README)
+    assert listed
+    statuses = set()
+    for part in listed[1].split(","):
+        first, _, last = part.strip().partition("–")
+        statuses |= set(range(int(first), int(last or first) + 1))
+
+    assert statuses == REFUSED
+
+
+def test_the_readme_has_two_commands_of_one_line_each() -> None:
+    blocks = re.findall(r"^```console\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+    assert [block.count("\n") for block in blocks] == [1, 1]
