@@ -93,7 +93,7 @@ class Batch:
 
     def _take_next(self) -> None:
         try:
-            request = next(self._sync, _END)
+            request: Any = next(self._sync, _END)
         except Exception as trouble:  # noqa: BLE001 - raised again when all before it is done
             self._exhausted, self._trouble = True, trouble
             return
