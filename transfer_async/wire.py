@@ -147,6 +147,8 @@ def read_time(value: Any) -> datetime:
     """An aware time, in UTC."""
     try:
         return msgspec.convert(value, models.Timestamp).astimezone(UTC)
+    except msgspec.ValidationError:  # no ValueError in older versions
+        raise ValueError("is not an ISO 8601 time with an offset") from None
     except OverflowError:
         raise ValueError("is a time beyond the calendar in UTC") from None
 

@@ -189,14 +189,21 @@ async def test_the_connection_is_closed_when_it_has_been_idle():
         assert await client.rest() == b""
 
 
-async def test_it_speaks_tls():
+@pytest.fixture(scope="module")
+def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A server's context, and a client's that trusts it; made outside of any loop, since it reads files."""
     authority = trustme.CA()
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(serving)
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
+    return serving, trusting
+
+
+async def test_it_speaks_tls(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
+    serving, trusting = tls
     async with (
-        Sandbox(ssl=context) as sandbox,
+        Sandbox(ssl=serving) as sandbox,
         aiohttp.ClientSession(headers={"Authorization": f"Bearer {sandbox.token}"}) as session,
     ):
         answer = await session.post(sandbox.base_url + CREATE, json=order_body(), ssl=trusting)
@@ -206,12 +213,10 @@ async def test_it_speaks_tls():
         assert order["id"] in sandbox.orders
 
 
-async def test_a_tls_handshake_that_hangs_does_not_outlive_it():
-    authority = trustme.CA()
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
+async def test_a_tls_handshake_that_hangs_does_not_outlive_it(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
+    serving, _ = tls
     async with AsyncExitStack() as stack:
-        async with Sandbox(ssl=context) as sandbox:
+        async with Sandbox(ssl=serving) as sandbox:
             client = await stack.enter_async_context(connected(sandbox))
             client.writer.write(b"\x16\x03\x01")
             await client.writer.drain()
