@@ -6,7 +6,7 @@ Every call ends in something true: created, refused, never sent, or unknown.
 from transfer_async.batch import OrderResult
 from transfer_async.client import TransferClient
 from transfer_async.clock import Clock
-from transfer_async.context import NO_ORDER
+from transfer_async.context import NO_ORDER, Resolution
 from transfer_async.errors import (
     AlreadyCreated,
     Attempt,
@@ -120,6 +120,7 @@ __all__ = [
     "RecoveryReport",
     "Refused",
     "Refuted",
+    "Resolution",
     "Resolved",
     "RetryBudget",
     "RetryPolicy",

@@ -139,16 +139,17 @@ def judge(evidence: Evidence, policy: RetryPolicy, table: tuple[Row, ...]) -> Ve
 def error_of(verdict: Verdict, evidence: Evidence, *, now: datetime, reading: bool) -> TransferError:
     """The error that says what ``verdict`` says; ``reading`` where no order is at stake."""
     common: dict[str, Any] = {"status": evidence.status, "request_id": evidence.request_id}
+    wait = retry_after(evidence.headers.get("Retry-After"), now=now)
     if verdict is Verdict.NOT_SENT:
         error: TransferError = ConnectionFailed(_why(evidence, "no byte of the request left"))
     elif verdict is Verdict.WRONG_TOKEN:
         error = Unauthorized(message=_message(evidence), body=evidence.body, **common)
     elif verdict in (Verdict.NOT_PROCESSED, Verdict.REFUSED):
         kind = RateLimited if evidence.status == 429 else Refused
-        wait = retry_after(evidence.headers.get("Retry-After"), now=now)
         error = kind(message=_message(evidence), body=evidence.body, retry_after=wait, **common)
     elif reading:
-        error = ServiceFailed(_why(evidence, "no usable answer"), body=evidence.body, **common)
+        why = _why(evidence, "no usable answer")
+        error = ServiceFailed(why, body=evidence.body, retry_after=wait, **common)
     else:
         raw = evidence.body if evidence.status is not None else None
         error = OutcomeUnknown(_why(evidence, "the request may have been processed"), raw=raw, **common)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable
 
 from multidict import CIMultiDict
@@ -36,8 +37,8 @@ class TokenSource:
 
     def __init__(self, token: Token, *, timeout: float, user_agent: str) -> None:
         self._ask = None if isinstance(token, str) else token
-        if self._ask is not None and not callable(self._ask):
-            raise ValueError("token: is neither a string nor an async callable")
+        if not isinstance(token, str) and not callable(token):
+            raise ValueError("token: is neither a string nor an async callable")  # noqa: TRY004 - a wrong setting
         self._timeout = timeout
         self._user_agent = user_agent
         self._asking: asyncio.Task[CIMultiDict[str]] | None = None
@@ -62,7 +63,23 @@ class TokenSource:
             return self._headers
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._renew())
-        return await asyncio.shield(self._asking)  # one caller's cancellation is not the others'
+            self._asking.add_done_callback(_heard)
+        asking = self._asking
+        try:
+            return await asyncio.shield(asking)  # one caller's cancellation is not the others'
+        except TokenUnavailable as error:
+            # Each call writes its own key on its own error.
+            raise copy.copy(error) from error.__cause__
+        except asyncio.CancelledError as error:
+            caller = asyncio.current_task()
+            if not asking.cancelled() or (caller is not None and caller.cancelling()):
+                raise
+            raise TokenUnavailable("the token callable was cancelled") from error
+
+    def close(self) -> None:
+        """Ask no longer: whoever still waits for a token gets none."""
+        if self._asking is not None:
+            self._asking.cancel()
 
     async def _renew(self) -> CIMultiDict[str]:
         try:
@@ -84,3 +101,9 @@ class TokenSource:
                 "User-Agent": self._user_agent,
             }
         )
+
+
+def _heard(asking: asyncio.Task[CIMultiDict[str]]) -> None:
+    """All who asked may have been cancelled: then nobody is left to hear of a failure."""
+    if not asking.cancelled():
+        asking.exception()

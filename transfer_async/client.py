@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import ssl as tls
 import uuid
@@ -18,7 +20,7 @@ from transfer_async import addresses, checks, preflight, reading
 from transfer_async.auth import Token, TokenSource
 from transfer_async.batch import Batch, OrderResult, Requests
 from transfer_async.calls import Call, InFlight
-from transfer_async.clock import Clock, Duration, seconds
+from transfer_async.clock import Clock, Duration, duration
 from transfer_async.context import Context, Resolve
 from transfer_async.create_order import create_order
 from transfer_async.errors import ClientClosed, JournalFailed, ServiceFailed
@@ -98,12 +100,15 @@ class TransferClient:
         clock: Clock | None = None,
     ) -> None:
         base_url = addresses.normalised(base_url)
-        policy, timeouts, clock = retry or RetryPolicy(), timeouts or Timeouts(), clock or Clock()
-        lease_seconds, settle_seconds = seconds(lease), seconds(settle_after)
+        policy = _setting("retry", retry, RetryPolicy)
+        timeouts = _setting("timeouts", timeouts, Timeouts)
+        clock = _setting("clock", clock, Clock)
+        lease_seconds, settle_seconds = duration("lease", lease), duration("settle_after", settle_after)
         _check_settings(policy, lease=lease_seconds, settle_after=settle_seconds, ssl=ssl, scope=scope)
         _check_limits(max_response_bytes=max_response_bytes, max_connections=max_connections)
         self._owns_journal = journal is None
         self._calls = InFlight()
+        self._reads = reading.UnderWay()
         self._context = Context(
             scope=base_url if scope is None else scope,
             journal=MemoryJournal(clock=clock) if journal is None else journal,
@@ -122,8 +127,8 @@ class TransferClient:
             bucket=TokenBucket(policy.budget),
             timeouts=timeouts,
             clock=clock,
-            observers=Observers(observers),
-            resolve=resolve,
+            observers=Observers(_checked_observers(observers)),
+            resolve=_checked_resolve(resolve),
             settle_after=settle_seconds,
             lease=lease_seconds,
             max_claim_age=MAX_CLAIM_AGE,
@@ -310,7 +315,8 @@ class TransferClient:
             safe=safe,
         )
         self._refuse_if_closed()
-        return await reading.fetch(self._context, wanted)
+        with self._reads:
+            return await reading.fetch(self._context, wanted, cut=lambda: self._reads.cut)
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -336,8 +342,14 @@ class TransferClient:
         """
         self._closed = True
         try:
-            await self._calls.finish(patience=seconds(timeout), grace=CLOSING_GRACE)
+            patience = duration("timeout", timeout)
+            await asyncio.gather(
+                self._calls.finish(patience=patience, grace=CLOSING_GRACE),
+                self._reads.finish(patience=patience),
+            )
         finally:
+            self._reads.cut = True
+            self._context.tokens.close()
             await self._context.transport.close()
             if self._owns_journal:
                 await self._context.journal.close()
@@ -366,9 +378,9 @@ _USER_AGENT = _user_agent()  # read once, on import: it reads a file, and a clie
 def _check_settings(
     policy: RetryPolicy, *, lease: float, settle_after: float, ssl: object, scope: object
 ) -> None:
-    if not lease >= 1.5 * policy.deadline:
+    if not 1.5 * policy.deadline <= lease < float("inf"):
         raise ValueError(
-            f"lease: must be at least 1.5 times the retry deadline, {1.5 * policy.deadline:g} s, "
+            f"lease: must be finite and at least 1.5 times the retry deadline, {1.5 * policy.deadline:g} s, "
             "or a claim may run out while its request is on the way"
         )
     if not settle_after >= 0:
@@ -379,6 +391,28 @@ def _check_settings(
         raise ValueError("scope: must be a string with something in it")
 
 
+def _setting(name: str, given: T | None, kind: type[T]) -> T:
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        raise ValueError(f"{name}: must be a {kind.__name__}")  # noqa: TRY004 - as every wrong setting
+    return given
+
+
+def _checked_observers(observers: Sequence[Observer]) -> Sequence[Observer]:
+    if not isinstance(observers, Sequence) or not all(map(callable, observers)):
+        raise ValueError("observers: must be a sequence of callables")
+    if any(map(inspect.iscoroutinefunction, observers)):
+        raise ValueError("observers: must be plain functions: nobody would wait for an async one")
+    return observers
+
+
+def _checked_resolve(resolve: Resolve | None) -> Resolve | None:
+    if resolve is not None and not callable(resolve):
+        raise ValueError("resolve: must be an async callable")
+    return resolve
+
+
 def _check_limits(**limits: object) -> None:
     for name, limit in limits.items():
         if type(limit) is not int or limit < 1:
@@ -386,6 +420,8 @@ def _check_limits(**limits: object) -> None:
 
 
 def _checked_session(session: aiohttp.ClientSession | None) -> aiohttp.ClientSession | None:
+    if session is not None and not isinstance(session, aiohttp.ClientSession):
+        raise ValueError("session: must be an aiohttp.ClientSession")
     if session is not None and session.auth is not None:
         raise ValueError("session: has an auth of its own, which would stand in the way of the bearer token")
     return session

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 from attrs import frozen
 
@@ -14,7 +16,7 @@ Duration = float | timedelta
 """Seconds, or a ``timedelta``."""
 
 
-def seconds(value: object) -> float:
+def seconds(value: Duration) -> float:
     """``value`` in seconds.
 
     Raises:
@@ -23,8 +25,29 @@ def seconds(value: object) -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:  # noqa: PLR0124 - NaN
-        return float(value)
+        with contextlib.suppress(OverflowError):
+            return float(value)
     raise ValueError("is not a number of seconds or a timedelta")
+
+
+def duration(name: str, value: Duration) -> float:
+    """``value`` in seconds, as the argument ``name``.
+
+    Raises:
+        ValueError: it is no duration; names the argument.
+    """
+    try:
+        return seconds(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def in_seconds(value: Duration) -> float:
+    """``value`` in seconds; what is no duration is left as it is, for a setting's validator to name."""
+    try:
+        return seconds(value)
+    except ValueError:
+        return cast("float", value)
 
 
 def _now() -> float:

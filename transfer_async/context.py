@@ -20,7 +20,7 @@ from transfer_async.preflight import PlainHook, PreflightHook, is_hold
 from transfer_async.retry import RetryPolicy, TokenBucket
 from transfer_async.transport import Timeouts, Transport
 
-log = logging.getLogger("transfer_async")
+log: logging.Logger = logging.getLogger("transfer_async")
 
 
 class _NoOrder:
@@ -36,7 +36,10 @@ class _NoOrder:
 NO_ORDER: Final = _NoOrder()
 """What ``resolve`` returns when it is certain that no order exists *and none can appear any more*."""
 
-Resolve = Callable[[OrderIntent, OutcomeUnknown], Awaitable[Order | str | _NoOrder | None]]
+Resolution = Order | str | _NoOrder | None
+"""What ``resolve`` may return: the order, its id, `NO_ORDER`, or None where it does not know."""
+
+Resolve = Callable[[OrderIntent, OutcomeUnknown], Awaitable[Resolution]]
 """The bank's own means to learn what became of an intent in doubt."""
 
 

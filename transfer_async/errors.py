@@ -115,8 +115,8 @@ class TransferError(Exception):
         receipts: Mapping[str, str | None] | None = None,
     ) -> None:
         super().__init__(message)
-        self.outcome = self.default_outcome if outcome is None else outcome
-        self.order_may_exist = self.default_order_may_exist if order_may_exist is None else order_may_exist
+        self.outcome: Outcome = self.default_outcome if outcome is None else outcome
+        self.order_may_exist: bool = self.default_order_may_exist if order_may_exist is None else order_may_exist
         self.key = key
         self.attempts: tuple[Attempt, ...] = tuple(attempts)
         self.receipts: dict[str, str | None] = dict(receipts or {})
@@ -329,6 +329,7 @@ class ServiceFailed(TransferError):
         status: the HTTP status, where a response came.
         body: the body as received, cut at the client's limit; never in ``str``.
         request_id: the service's ``X-Request-Id``, where it sent one.
+        retry_after: seconds the service asked to wait, where it did.
     """
 
     default_order_may_exist = False
@@ -340,12 +341,14 @@ class ServiceFailed(TransferError):
         status: int | None = None,
         body: bytes = b"",
         request_id: str | None = None,
+        retry_after: float | None = None,
         **common: Any,
     ) -> None:
         super().__init__(text or _answered("no usable answer", status, request_id), **common)
         self.status = status
         self.body = body
         self.request_id = request_id
+        self.retry_after = retry_after
 
 
 def _answered(what: str, status: int | None, request_id: str | None) -> str:

@@ -7,6 +7,7 @@ No event carries the order, a body or anything about a person.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -150,7 +151,7 @@ class Observers:
         for observer in self._observers:
             try:
                 observer(event)
-            except Exception:  # noqa: BLE001 - an observer never hurts the call
+            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - an observer never hurts the call
                 _log.exception("an observer failed on %s", type(event).__name__)
 
 

@@ -49,11 +49,11 @@ class GuardedBody(aiohttp.BytesPayload):
     def __init__(self, content: bytes, *, in_time: Callable[[], bool]) -> None:
         super().__init__(content, content_type="application/json")
         self._in_time = in_time
-        self.handed_over = False
-        self.adopted = False
-        self.spent = False
-        self.stale = False
-        self.late = False
+        self.handed_over: bool = False
+        self.adopted: bool = False
+        self.spent: bool = False
+        self.stale: bool = False
+        self.late: bool = False
 
     @property
     def size(self) -> int:
@@ -62,6 +62,10 @@ class GuardedBody(aiohttp.BytesPayload):
         # is then the only evidence there is. A real response always comes after this.
         self.adopted = True
         return len(self._value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GuardedBody:
+        """Itself: what may be handed over once exists once, also for a stand-in that keeps copies."""
+        return self
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
         """Hand the body over, if nothing speaks against it; see the class."""
@@ -83,8 +87,8 @@ class OnceGuard:
     """A client middleware that gives every other request the same look and the same promise: never twice."""
 
     def __init__(self) -> None:
-        self.sent = False
-        self.stale = False
+        self.sent: bool = False
+        self.stale: bool = False
 
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType

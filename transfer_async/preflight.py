@@ -70,7 +70,7 @@ class PlainHook:
     """An ``async def f(intent)`` as a hook that has nothing to undo."""
 
     def __init__(self, function: Callable[[OrderIntent], Awaitable[Any]]) -> None:
-        self.name = getattr(function, "__name__", type(function).__name__)
+        self.name: str = getattr(function, "__name__", type(function).__name__)
         self._function = function
 
     async def before(self, intent: OrderIntent) -> str | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from attrs import define, frozen
@@ -14,6 +17,7 @@ from transfer_async.answers import Verdict
 from transfer_async.context import Context
 from transfer_async.errors import (
     Attempt,
+    ClientClosed,
     Outcome,
     OutcomeUnknown,
     ServiceFailed,
@@ -21,7 +25,7 @@ from transfer_async.errors import (
     TransferError,
 )
 from transfer_async.transport import Evidence
-from transfer_async.wire import Unreadable
+from transfer_async.wire import Unreadable, decode
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -48,6 +52,7 @@ class _Reading:
 
     deadline: float
     headers: CIMultiDict[str]
+    cut: Callable[[], bool]
     attempts: list[Attempt]
     verdict: Verdict | None = None
     renew_token: bool = False
@@ -77,19 +82,55 @@ def encoded(json: Any) -> bytes | None:
     if json is None:
         return None
     try:
-        return converters.encode(json)
+        content = converters.encode(json)
+        decode(content)  # a Decimal may be NaN, which is no JSON
+        return content
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise ValueError(f"json: cannot be written as JSON ({type(error).__name__})") from None
 
 
-async def fetch(context: Context, wanted: Wanted) -> Any:
-    """Send ``wanted``, again after what may be sent again, and read the answer."""
+class UnderWay:
+    """The requests that a client has under way: how many, and when the last has ended."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none = asyncio.Event()
+        self.cut: bool = False
+
+    def __enter__(self) -> Self:
+        self._count += 1
+        self._none.clear()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._none.set()
+
+    async def finish(self, *, patience: float) -> None:
+        """Wait for all; those that last longer send nothing more."""
+        if self._count:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._none.wait()
+        self.cut = True
+
+
+async def fetch(context: Context, wanted: Wanted, *, cut: Callable[[], bool] = lambda: False) -> Any:
+    """Send ``wanted``, again after what may be sent again, and read the answer.
+
+    Args:
+        context: the client's parts.
+        wanted: the request.
+        cut: whether the client is closed, so that nothing may be sent any more.
+    """
     try:
         headers = await context.tokens.headers()
     except TokenUnavailable as error:
         error.order_may_exist = False
         raise
-    reading = _Reading(deadline=context.clock.now() + context.policy.deadline, headers=headers, attempts=[])
+    deadline = context.clock.now() + context.policy.deadline
+    reading = _Reading(deadline=deadline, headers=headers, attempts=[], cut=cut)
     attempt = partial(_attempt, context, wanted, reading)
     try:
         try:
@@ -109,6 +150,7 @@ async def fetch(context: Context, wanted: Wanted) -> Any:
             )
     except TransferError as error:
         error.attempts = tuple(reading.attempts)
+        error.order_may_exist = False
         raise
     context.bucket.refund()
     return answer
@@ -118,12 +160,14 @@ async def _attempt(context: Context, wanted: Wanted, reading: _Reading) -> Any:
     if reading.renew_token:
         reading.renew_token, reading.token_renewed = False, True
         reading.headers = await context.tokens.headers(instead_of=reading.headers)
+    if reading.cut():
+        raise ClientClosed("the client was closed before the request was sent")
     began = context.clock.now()
     evidence = await context.transport.send(
         wanted.method,
         wanted.path,
         content=wanted.content,
-        headers=reading.headers,
+        headers=reading.headers if wanted.content is not None else _of_no_body(reading.headers),
         left=reading.deadline - began,
     )
     error: TransferError | None = None
@@ -148,26 +192,32 @@ async def _attempt(context: Context, wanted: Wanted, reading: _Reading) -> Any:
 def _answer(context: Context, wanted: Wanted, reading: _Reading, evidence: Evidence) -> Any:
     reading.verdict = answers.judge(evidence, context.policy, wanted.table)
     if reading.verdict is not Verdict.ANSWERED:
-        error = answers.error_of(reading.verdict, evidence, now=context.clock.utc(), reading=wanted.safe)
-        error.order_may_exist = False
-        raise error
+        raise answers.error_of(reading.verdict, evidence, now=context.clock.utc(), reading=wanted.safe)
     common: dict[str, Any] = {"status": evidence.status, "request_id": evidence.request_id}
     try:
         if evidence.error is not None:
             reading.verdict = Verdict.FAILED if wanted.safe else Verdict.UNKNOWN
             raise Unreadable("$", f"the body was cut ({type(evidence.error).__name__})")  # noqa: TRY301
         return converters.read_into(wanted.into, evidence.body)
-    except Unreadable as error:
-        why = f"the answer cannot be read: {error}"
+    except Exception as error:  # noqa: BLE001 - the caller's own model may raise anything, and the request is out
+        told = error if isinstance(error, Unreadable) else type(error).__name__
+        why = f"the answer cannot be read: {told}"
         if wanted.safe:
             raise ServiceFailed(why, body=evidence.body, **common) from evidence.error
-        raise OutcomeUnknown(why, raw=evidence.body, order_may_exist=False, **common) from evidence.error
+        raise OutcomeUnknown(why, raw=evidence.body, **common) from evidence.error
 
 
 def _may_go_again(context: Context, reading: _Reading, error: TransferError) -> bool:
-    if isinstance(error, TokenUnavailable):
+    if isinstance(error, (TokenUnavailable, ClientClosed)):
         return False
     if reading.verdict is Verdict.WRONG_TOKEN and context.tokens.renewable and not reading.token_renewed:
         reading.renew_token = True
         return True
     return reading.verdict in answers.MAY_GO_AGAIN or reading.verdict is Verdict.FAILED
+
+
+def _of_no_body(headers: CIMultiDict[str]) -> CIMultiDict[str]:
+    """``headers`` without what speaks of a body (specification 4.2 shows none)."""
+    without = headers.copy()
+    del without["Content-Type"]
+    return without

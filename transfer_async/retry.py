@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import attrs
 import tenacity
 from attrs import field, frozen
 
-from transfer_async.clock import Clock, seconds
+from transfer_async.clock import Clock, in_seconds
 from transfer_async.errors import RateLimited, TransferError
 
 T = TypeVar("T")
@@ -28,8 +28,8 @@ _SECONDS = re.compile(r"[0-9]{1,9}")
 
 def _at_least(low: float) -> Any:
     def check(_: Any, attribute: attrs.Attribute[float], value: float) -> None:
-        if not low <= value < float("inf"):
-            raise ValueError(f"{attribute.name}: must be a finite number, {low:g} or more")
+        if not (isinstance(value, float) and low <= value < float("inf")):
+            raise ValueError(f"{attribute.name}: must be a finite number of seconds, {low:g} or more")
 
     return check
 
@@ -43,10 +43,22 @@ def _whole(low: int) -> Any:
 
 
 def _statuses(_: Any, attribute: attrs.Attribute[frozenset[int]], value: frozenset[int]) -> None:
-    if not all(type(status) is int and 100 <= status <= 599 for status in value):
+    if not isinstance(value, frozenset) or not all(type(one) is int and 100 <= one <= 599 for one in value):
         raise ValueError(f"{attribute.name}: must hold HTTP statuses, 100 to 599")
     if any(200 <= status <= 299 for status in value):
         raise ValueError(f"{attribute.name}: must not hold a 2xx, which is an answer to be read")
+
+
+def _as_a_set(value: Iterable[int]) -> frozenset[int]:
+    try:
+        return frozenset(value)
+    except TypeError:  # the validator will name it
+        return cast("frozenset[int]", value)
+
+
+def _a_budget(_: Any, attribute: attrs.Attribute[RetryBudget], value: RetryBudget) -> None:
+    if not isinstance(value, RetryBudget):
+        raise ValueError(f"{attribute.name}: must be a RetryBudget")  # noqa: TRY004 - as every wrong setting
 
 
 @frozen(kw_only=True)
@@ -82,14 +94,16 @@ class RetryPolicy:
     """
 
     attempts: int = field(default=4, validator=_whole(1))
-    first_delay: float = field(default=0.05, converter=seconds, validator=_at_least(0))
-    max_delay: float = field(default=5.0, converter=seconds, validator=_at_least(0))
-    deadline: float = field(default=30.0, converter=seconds, validator=_at_least(0.001))
+    first_delay: float = field(default=0.05, converter=in_seconds, validator=_at_least(0))
+    max_delay: float = field(default=5.0, converter=in_seconds, validator=_at_least(0))
+    deadline: float = field(default=30.0, converter=in_seconds, validator=_at_least(0.001))
     not_processed: frozenset[int] = field(
-        default=frozenset({425, 429}), converter=frozenset, validator=_statuses
+        default=frozenset({425, 429}),
+        converter=_as_a_set,
+        validator=_statuses,
     )
-    refused: frozenset[int] = field(default=REFUSED, converter=frozenset, validator=_statuses)
-    budget: RetryBudget = field(factory=RetryBudget, validator=attrs.validators.instance_of(RetryBudget))
+    refused: frozenset[int] = field(default=REFUSED, converter=_as_a_set, validator=_statuses)
+    budget: RetryBudget = field(factory=RetryBudget, validator=_a_budget)
 
     def __attrs_post_init__(self) -> None:
         if self.max_delay < self.first_delay:
@@ -106,7 +120,7 @@ class TokenBucket:
 
     def __init__(self, settings: RetryBudget) -> None:
         self._settings = settings
-        self.left = settings.capacity
+        self.left: int = settings.capacity
 
     def take(self, error: BaseException) -> bool:
         """Pay for going again after ``error``; false, and nothing paid, if too little is left."""
@@ -169,7 +183,11 @@ async def go_again(
         return policy.delay(state.attempt_number, chance=clock.chance(), retry_after=asked)
 
     def stop(state: tenacity.RetryCallState) -> bool:
-        return not until(state.upcoming_sleep) or not bucket.take(_error(state))
+        return (
+            state.attempt_number >= policy.attempts
+            or not until(state.upcoming_sleep)
+            or not bucket.take(_error(state))
+        )
 
     async def sleep(state: tenacity.RetryCallState) -> None:
         await pause(Pause(error=_error(state), seconds=state.upcoming_sleep))
@@ -178,12 +196,8 @@ async def go_again(
         """The pause is made by ``sleep`` above, which knows the error."""
 
     retrying = tenacity.AsyncRetrying(
-        stop=lambda state: state.attempt_number >= policy.attempts or stop(state),
-        wait=lambda state: policy.delay(
-            state.attempt_number,
-            chance=clock.chance(),
-            retry_after=getattr(_error(state), "retry_after", None),
-        ),
+        stop=stop,
+        wait=wait,
         retry=tenacity.retry_if_exception(lambda error: isinstance(error, TransferError) and may(error)),
         before_sleep=sleep,
         sleep=slept,

@@ -30,7 +30,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from transfer_async import addresses
-from transfer_async.clock import Duration, seconds
+from transfer_async.clock import in_seconds
 from transfer_async.guards import AnsweredEarly, BodyTooLarge, GuardedBody, OnceGuard
 
 POOL_KEEPALIVE = 4.0
@@ -40,12 +40,8 @@ _STALE_IN_A_ROW = 16  # connections that fail the look, before the exchange coun
 
 
 def _positive(_: Any, attribute: attrs.Attribute[float], value: float) -> None:
-    if not 0 < value < float("inf"):
+    if not (isinstance(value, float) and 0 < value < float("inf")):
         raise ValueError(f"{attribute.name}: must be more than 0 seconds, and finite")
-
-
-def _limit(default: float) -> Any:
-    return field(default=default, converter=seconds, validator=_positive)
 
 
 @frozen(kw_only=True)
@@ -60,22 +56,23 @@ class Timeouts:
         hook: one hook's ``before`` or ``undo``, and one call of ``resolve`` or of the token callable.
     """
 
-    connect: float = _limit(5.0)
-    sock_connect: float = _limit(5.0)
-    sock_read: float = _limit(20.0)
-    total: float = _limit(25.0)
-    hook: float = _limit(120.0)
+    connect: float = field(default=5.0, converter=in_seconds, validator=_positive)
+    sock_connect: float = field(default=5.0, converter=in_seconds, validator=_positive)
+    sock_read: float = field(default=20.0, converter=in_seconds, validator=_positive)
+    total: float = field(default=25.0, converter=in_seconds, validator=_positive)
+    hook: float = field(default=120.0, converter=in_seconds, validator=_positive)
 
-    def for_exchange(self, left: Duration) -> aiohttp.ClientTimeout:
-        """aiohttp's form of these, cut to the seconds that are ``left``, never rounded up."""
-        total = min(self.total, max(seconds(left), 0.001))
-        return aiohttp.ClientTimeout(
-            total=total,
-            connect=min(self.connect, total),
-            sock_connect=min(self.sock_connect, total),
-            sock_read=min(self.sock_read, total),
-            ceil_threshold=float("inf"),
-        )
+
+def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
+    """aiohttp's form of ``timeouts``, cut to the seconds that are ``left``, never rounded up."""
+    total = min(timeouts.total, max(left, 0.001))
+    return aiohttp.ClientTimeout(
+        total=total,
+        connect=min(timeouts.connect, total),
+        sock_connect=min(timeouts.sock_connect, total),
+        sock_read=min(timeouts.sock_read, total),
+        ceil_threshold=float("inf"),
+    )
 
 
 @frozen(kw_only=True)
@@ -137,7 +134,7 @@ class Transport:
         self._orders = self._others = session
         self._borrowed = session is not None
         self._timeouts = timeouts
-        self._full_timeout = timeouts.for_exchange(timeouts.total)
+        self._full_timeout = _for_exchange(timeouts, left=timeouts.total)
         self._max_response_bytes = max_response_bytes
         self._max_connections = max_connections
         self._options: dict[str, Any] = {
@@ -185,7 +182,8 @@ class Transport:
         """
         self.open()
         assert self._orders is not None  # noqa: S101 - open() has made it
-        timeout = self._full_timeout if left >= self._timeouts.total else self._timeouts.for_exchange(left)
+        full = left >= self._timeouts.total
+        timeout = self._full_timeout if full else _for_exchange(self._timeouts, left=left)
         request: dict[str, Any] = {
             "data": body,
             "headers": headers,
@@ -213,7 +211,7 @@ class Transport:
                     evidence = Evidence(sent=False, error=AnsweredEarly())
                 if body.handed_over or not body.stale or isinstance(evidence.error, asyncio.CancelledError):
                     break
-                timeout = self._timeouts.for_exchange(until - asyncio.get_running_loop().time())
+                timeout = _for_exchange(self._timeouts, left=until - asyncio.get_running_loop().time())
             return evidence
         finally:
             body.spent = True  # whatever aiohttp still has of it, it goes nowhere
@@ -234,7 +232,7 @@ class Transport:
         evidence = Evidence(sent=False)
         for _ in range(_STALE_IN_A_ROW):
             guard = OnceGuard()
-            timeout = self._timeouts.for_exchange(until - asyncio.get_running_loop().time())
+            timeout = _for_exchange(self._timeouts, left=until - asyncio.get_running_loop().time())
             try:
                 response = await self._others.request(
                     method, url, middlewares=(guard,), timeout=timeout, **request

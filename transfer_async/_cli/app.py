@@ -8,7 +8,7 @@ import sys
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -80,9 +80,21 @@ def sandbox(
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
     match_every: Annotated[float, typer.Option(help="Seconds between two runs of the matcher bot.")] = 300.0,
     seed: Annotated[int, typer.Option(help="Order ids and the chances of faults are drawn from it.")] = 0,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SHARE[:SETTINGS]", help="A fault, and its share of all orders; may be repeated."
+        ),
+    ] = None,
     token: Annotated[str | None, typer.Option(help="The API token; a new random one by default.")] = None,
     accounts: Annotated[
         Path | None, typer.Option(help="A JSON file of accounts, in place of the made-up people.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="A PEM file with the certificate to serve https with.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="A PEM file with its key, if that is in a file of its own.")
     ] = None,
     beyond_loopback: Annotated[
         bool, typer.Option("--beyond-loopback", help="Allow a host that other machines can reach.")
@@ -93,18 +105,48 @@ def sandbox(
     The sandbox is a small, faithful copy of the transfer order service, for development.
     Prints its address, its token and the two variables to export; then one line a request, on stderr.
     Stopped by SIGINT (Ctrl-C) or SIGTERM it closes cleanly, with exit code 0: to be stopped is its end.
+
+    --fault spoils a share of all orders, 0 to 1, drawn from --seed: the same orders, sent one after the
+    other, meet the same faults. SETTINGS are the fault's own, as setting=value,... or a JSON object:
+
+    \b
+      --fault close-after-processing=0.05
+      --fault status=0.1:status=429
+      --fault 'status=0.02:{"status": 503, "headers": {"Retry-After": "1"}}'
+
+    After these the order exists, and the answer is lost or spoiled:
+
+    \b
+      close-after-processing    reset-after-processing    stall-after-processing
+      status-after-processing   truncated-head            truncated-body
+      broken-chunk              garbage-body              wrong-types
+      another-order             slow-bytes                huge-body
+      compressed-huge-body      unsolicited-reply
+
+    After these it does not, or not yet:
+
+    \b
+      close-before-reading      stall-before-processing   status
+      redirect
     """
     from transfer_async._cli.running import run
     from transfer_async._cli.serving import is_loopback, serve  # heavy: the sandbox
 
     if not (beyond_loopback or is_loopback(host)):
         _fail(
-            f"--host: {host} is not this machine's loopback. The sandbox has no TLS, and the client would "
-            "refuse it; --beyond-loopback says that you want it all the same",
+            f"--host: {host} is not this machine's loopback. The sandbox is for development, and without "
+            "--tls-cert the client would refuse it; --beyond-loopback says that you want it all the same",
             USAGE,
         )
     made = _make_sandbox(
-        host=host, port=port, match_every=match_every, seed=seed, token=token, accounts=accounts
+        token=token,
+        accounts=accounts,
+        faults=fault or [],
+        tls=(tls_cert, tls_key),
+        host=host,
+        port=port,
+        match_every=match_every,
+        seed=seed,
     )
     try:
         run(serve(made, say=_tell, log=_complain))
@@ -113,21 +155,28 @@ def sandbox(
 
 
 def _make_sandbox(
-    *, host: str, port: int, match_every: float, seed: int, token: str | None, accounts: Path | None
+    *,
+    token: str | None,
+    accounts: Path | None,
+    faults: list[str],
+    tls: tuple[Path | None, Path | None],
+    match_every: float,
+    **settings: Any,
 ) -> Sandbox:
     from transfer_async import auth  # heavy, as all of the package is
+    from transfer_async._cli.serving import fault_shares, tls_context
     from transfer_async.sandbox import Sandbox, load_accounts
 
     if not 0 < match_every < math.inf:
         _fail("--match-every: must be a finite number of seconds, more than 0", USAGE)
     try:
         return Sandbox(
-            host=host,
-            port=port,
-            match_every=match_every,
-            seed=seed,
             token=None if token is None else auth.checked(token),
             accounts=None if accounts is None else load_accounts(accounts),
+            faults=fault_shares(faults),
+            ssl=tls_context(*tls),
+            match_every=match_every,
+            **settings,
         )
     except (ValueError, OSError) as error:
         _fail(f"sandbox: {error}", USAGE)

@@ -7,6 +7,10 @@ either side shows.
         sandbox.faults.add(CloseAfterProcessing())
         ...  # a client at sandbox.base_url with sandbox.token
         await sandbox.match_now()
+
+Or with a share of all orders for each fault, the same ones for the same seed:
+
+    Sandbox(faults={CloseAfterProcessing(): 0.05, Status(429): 0.1}, seed=7)
 """
 
 from transfer_async.sandbox.accounts import Account, Accounts, CurrencyAccount, load_accounts

@@ -1,15 +1,16 @@
 """The paths under `/sandbox/`: what a person or a test asks of the sandbox itself, not of the service.
 
-They are no part of the specification. All need the token: it is at hand wherever the sandbox is, and
-people's data stay behind it.
+They are no part of the specification. All but the first need the token: it is at hand wherever the
+sandbox is, and people's data stay behind it.
 
 | method and path | answer |
 | --- | --- |
+| `GET /sandbox/openapi.json` | the two specified operations as an OpenAPI 3.1 document |
 | `GET /sandbox/users/{username}` | the user object (specification, section 2.2), or 404 |
 | `GET /sandbox/orders` | `{"orders": [...]}`, a few fields of each, in the order of creation |
 | `GET /sandbox/orders/{id}` | the order object as it is now, or 404 |
 | `POST /sandbox/match` | `{"matched": [ids]}`: the matcher bot has run |
-| `GET /sandbox/faults` | `{"faults": [...]}`: what is still to be played, settings as Python writes them |
+| `GET /sandbox/faults` | `{"faults": [...], "mix": [...]}`: what is still to be played, and shares |
 | `POST /sandbox/faults` | a fault is added: `FaultRequest` says how; 422 if it is none |
 | `DELETE /sandbox/faults` | all are forgotten |
 | `POST /sandbox/release` | `{"released": n}`: requests that stalled go on |
@@ -17,6 +18,7 @@ people's data stay behind it.
 
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -40,6 +42,10 @@ PREFIX = "/sandbox/"
 USERS = "/sandbox/users/"
 ORDERS = "/sandbox/orders/"
 USER_PATH = USERS + "{username}"
+OPENAPI = "/sandbox/openapi.json"
+
+# Read once, on import: it is a file, and requests are answered within a loop.
+DOCUMENT: bytes = Path(__file__).with_name("openapi.json").read_bytes()
 
 
 class FaultRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -65,6 +71,7 @@ class Control:
         self._token = token
         self._match = match
         self._routes: dict[str, dict[str, Callable[[Call], Reply]]] = {
+            OPENAPI: {"GET": lambda _: Reply(status=200, body=DOCUMENT)},
             "/sandbox/orders": {"GET": self._orders},
             "/sandbox/match": {"POST": self._match_now},
             "/sandbox/release": {"POST": self._release},
@@ -86,7 +93,8 @@ class Control:
         handlers = self._find(call.path)
         if not handlers:
             return message(404, "Not Found")
-        refusal = refuse_head(call, methods=handlers, token=self._token)
+        token = None if call.path == OPENAPI else self._token
+        refusal = refuse_head(call, methods=handlers, token=token)
         return refusal or handlers[call.method](call)
 
     def _find(self, path: str) -> Mapping[str, Callable[[Call], Reply]]:
@@ -118,11 +126,12 @@ class Control:
         return _ok({"released": self._faults.release()})
 
     def _list_faults(self, _: Call) -> Reply:
-        return _ok({"faults": [_show(rule) for rule in self._faults.rules]})
+        mix = [{**_show_fault(fault), "share": share} for fault, share in self._faults.shares.items()]
+        return _ok({"faults": [_show(rule) for rule in self._faults.rules], "mix": mix})
 
-    def _clear_faults(self, _: Call) -> Reply:
+    def _clear_faults(self, call: Call) -> Reply:
         self._faults.clear()
-        return _ok({"faults": []})
+        return self._list_faults(call)
 
     def _add_fault(self, call: Call) -> Reply:
         document = read_json(call)
@@ -176,10 +185,14 @@ def _summary(order: Order) -> wire.JsonObject:
     }
 
 
+def _show_fault(fault: Fault) -> wire.JsonObject:
+    options = {name: repr(getattr(fault, name)) for name in attrs.fields_dict(type(fault))}
+    return {"fault": fault.name, "options": options}
+
+
 def _show(rule: Rule) -> wire.JsonObject:
     return {
-        "fault": rule.fault.name,
-        "options": {name: repr(getattr(rule.fault, name)) for name in attrs.fields_dict(type(rule.fault))},
+        **_show_fault(rule.fault),
         "times": rule.times,
         "probability": rule.probability,
         "path": rule.path,

@@ -111,7 +111,7 @@ class Status(Fault):
 
     name: ClassVar[str] = "status"
     status: int = field()
-    headers: Mapping[str, str] = field(factory=dict, kw_only=True)
+    headers: Mapping[str, str] = field(factory=dict, kw_only=True, hash=False)
     body: str = field(default='{"message": "A scripted fault."}', kw_only=True)
 
     def __attrs_post_init__(self) -> None:
@@ -239,7 +239,7 @@ class WrongTypes(Fault):
     """The order exists: in the answer, `changes` stand in the place of its fields."""
 
     name: ClassVar[str] = "wrong-types"
-    changes: Mapping[str, Any] = field(factory=lambda: dict(_WRONG))
+    changes: Mapping[str, Any] = field(factory=lambda: dict(_WRONG), hash=False)
 
     async def __call__(self, exchange: "Exchange") -> None:
         reply = exchange.process()

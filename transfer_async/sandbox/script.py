@@ -1,7 +1,11 @@
-"""Which request gets which fault: rules in a queue, scripted or drawn from a seed."""
+"""Which request gets which fault: rules in a queue, and a mix that is drawn from a seed."""
 
 import asyncio
+import math
+from collections.abc import Mapping
 from decimal import Decimal
+from types import MappingProxyType
+from weakref import WeakKeyDictionary
 
 from attrs import define
 
@@ -37,13 +41,46 @@ class Rule:
         return record.is_for(username=self.username, amount=self.amount)
 
 
-class Faults:
-    """The queue of faults, and the requests that a stall holds.
+class Mix:
+    """Faults that each have a share of the requests to a path; one draw for each request, on arrival.
 
-    A request gets the first rule that fits it, and that its probability, where one is given, allows.
+    So the nth request gets the same fault for the same seed, whatever else is scripted.
+    """
+
+    def __init__(self, shares: Mapping[Fault, float], *, path: str, seed: int) -> None:
+        _check_shares(shares)
+        self.shares: Mapping[Fault, float] = MappingProxyType(dict(shares))
+        self._path = path
+        self._random = Chance(f"mix:{seed}")
+        self._drawn: WeakKeyDictionary[RequestRecord, Fault | None] = WeakKeyDictionary()
+
+    def fault_for(self, record: RequestRecord) -> Fault | None:
+        """Tell which fault a request has drawn, if any; the same one, however often it is asked."""
+        if not self.shares or self._path not in (EVERY_PATH, record.path):
+            return None
+        if record not in self._drawn:
+            self._drawn[record] = self._draw()
+        return self._drawn[record]
+
+    def _draw(self) -> Fault | None:
+        left = self._random.random()
+        for fault, share in self.shares.items():
+            left -= share
+            if left < 0:
+                return fault
+        return None
+
+
+class Faults:
+    """The queue of faults, the mix of faults behind it, and the requests that a stall holds.
+
+    A request gets the first rule that fits it, and that its probability, where one is given, allows;
+    where there is none, it gets what it has drawn from the mix.
     """
 
     def __init__(self, *, seed: int, waiting: Waiting) -> None:
+        self._seed = seed
+        self._mix = Mix({}, path=CREATE_ORDER_PATH, seed=seed)
         self._random = Chance(f"faults:{seed}")
         self._waiting = waiting
         self._rules: list[Rule] = []
@@ -86,9 +123,31 @@ class Faults:
         _check(rule)
         self._rules.append(rule)
 
+    @property
+    def shares(self) -> Mapping[Fault, float]:
+        """The mix: each fault's share of the requests."""
+        return self._mix.shares
+
+    def mix(self, shares: Mapping[Fault, float], *, path: str = CREATE_ORDER_PATH) -> None:
+        """Give each fault its share of all requests, from now on, in the place of the mix before.
+
+        `{CloseAfterProcessing(): 0.05, Status(429): 0.1}` spoils 15 of 100 requests, each in one way.
+        The nth request from now on draws the same for the same seed; requests that come one after the
+        other are so reproducible, and of those that come at once the order of arrival decides.
+
+        Args:
+            shares: how likely each fault is, 0 to 1, and no more than 1 together.
+            path: the path it is meant for, as in `add`.
+
+        Raises:
+            ValueError: a share is out of range, or their sum is.
+        """
+        self._mix = Mix(shares, path=path, seed=self._seed)
+
     def clear(self) -> None:
-        """Forget every rule; requests that stall go on stalling."""
+        """Forget every rule, and the mix; requests that stall go on stalling."""
         self._rules.clear()
+        self.mix({})
 
     def release(self) -> int:
         """Let every request that stalls go on; return how many there were."""
@@ -117,6 +176,7 @@ class Faults:
 
         Asked twice: before the body is read, for faults that do not need it, and after.
         """
+        drawn = self._mix.fault_for(record)
         for rule in self._rules:
             if (rule.needs_body and before_body) or not rule.fits(record):
                 continue
@@ -126,7 +186,7 @@ class Faults:
                 continue
             self._use(rule)
             return rule.fault
-        return None
+        return None if drawn is not None and before_body and not drawn.before_body else drawn
 
     def _use(self, rule: Rule) -> None:
         if rule.times is None:
@@ -134,6 +194,16 @@ class Faults:
         rule.times -= 1
         if rule.times == 0:
             self._rules.remove(rule)
+
+
+def _check_shares(shares: Mapping[Fault, float]) -> None:
+    for fault, share in shares.items():
+        if not isinstance(fault, Fault):
+            raise ValueError(f"{fault!r} is no fault: make one, as in CloseAfterProcessing()")  # noqa: TRY004
+        if not 0 <= share <= 1:
+            raise ValueError(f"the share of {fault.name} must be from 0 to 1, not {share}")
+    if (together := math.fsum(shares.values())) > 1 + 1e-9:  # 0.1 is not a tenth to the last bit
+        raise ValueError(f"the shares of all faults must be 1 at most together, not {together:g}")
 
 
 def _check(rule: Rule) -> None:

@@ -40,6 +40,8 @@ class Sandbox:
     Args:
         match_every: seconds between two runs of the matcher bot.
         seed: order ids and chances of faults are drawn from it.
+        faults: how likely each fault is for an order, `{CloseAfterProcessing(): 0.05, Status(429): 0.1}`;
+            the same orders get the same faults for the same seed. See `Faults.mix`.
         accounts: who is registered; by default `DEFAULT_ACCOUNTS`.
         token: the API token; by default a new random one.
         host: the address to listen on; anything but a loopback address is for those who know why.
@@ -65,6 +67,7 @@ class Sandbox:
         *,
         match_every: float = 300.0,
         seed: int = 0,
+        faults: Mapping[Fault, float] | None = None,
         accounts: Iterable[Account] | None = None,
         token: str | None = None,
         host: str = "127.0.0.1",
@@ -82,6 +85,7 @@ class Sandbox:
         self.requests: deque[RequestRecord] = deque(maxlen=keep_requests)
         self._waiting = Waiting()
         self.faults: Faults = Faults(seed=seed, waiting=self._waiting)
+        self.faults.mix(faults or {})
         self._service = Service(accounts=self.accounts, token=self.token, seed=seed, now=now)
         self._control = Control(self._service, self.faults, token=self.token, match=self._match)
         self._match_every, self._sleep, self._now = match_every, sleep, now

@@ -132,11 +132,14 @@ class Service:
         )
 
 
-def refuse_head(call: Call, *, methods: Collection[str], token: str) -> Reply | None:
-    """Refuse a call for its method, token or `Accept`; `None` when there is nothing against it."""
+def refuse_head(call: Call, *, methods: Collection[str], token: str | None) -> Reply | None:
+    """Refuse a call for its method, token or `Accept`; `None` when there is nothing against it.
+
+    With `token=None` nobody needs one.
+    """
     if call.method not in methods:
         return evolve(message(405, "Method Not Allowed"), headers={"Allow": ", ".join(methods)})
-    if not _same_token(call.headers.get("Authorization", ""), token):
+    if token is not None and not _same_token(call.headers.get("Authorization", ""), token):
         return message(401, "Unauthorized")
     if not _accepts_json(call.headers.get("Accept", "*/*")):
         return message(406, "Only application/json is served.")

@@ -1,0 +1,352 @@
+"""A bank that remembers all that is asked of it, and time and a journal that a test holds in its hands."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Self
+
+from transfer_async import FundsHold, MemoryJournal, NewExternalOrder, NewOrder, TransferClient
+from transfer_async.clock import Clock
+from transfer_async.events import Event
+from transfer_async.journal.base import Journal
+from transfer_async.journal.moves import Entry, Expire, KeyState, Move, Refute, Resolve, Step, Verdict
+from transfer_async.models import OrderIntent
+from transfer_async.sandbox import Sandbox, Status
+
+NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
+
+
+def new_order(**changes: Any) -> NewOrder:
+    """An order that the sandbox takes."""
+    fields: dict[str, Any] = {
+        "poster_username": "ada.eze@example.com",
+        "poster_recipient_username": "ben.okri@example.com",
+        "poster_currency": "NGN",
+        "poster_country": "NG",
+        "poster_amount": "155025.00",
+        "poster_payment_method_type": "nigerian_bank_payment",
+        "matcher_currency": "USD",
+        "matcher_country": "US",
+        "matcher_amount": "100.00",
+        "exchange_rate": "1550.25",
+        "external_order": external_order(),
+    }
+    return NewOrder(**fields | changes)
+
+
+def external_order(**changes: Any) -> NewExternalOrder:
+    """The bank's own data."""
+    fields: dict[str, Any] = {
+        "current_account_balance": "900000.10",
+        "transaction_fee": 250,
+        "transaction_fee_currency": "NGN",
+    }
+    return NewExternalOrder(**fields | changes)
+
+
+def other_order() -> NewOrder:
+    """An order for twice as much."""
+    return new_order(poster_amount="310050.00", matcher_amount=Decimal(200))
+
+
+def refused_order() -> NewOrder:
+    """An order that the sandbox refuses: nobody of that name is registered."""
+    return new_order(poster_recipient_username="nobody@example.com")
+
+
+class Time:
+    """A clock that stands still until a test moves it, or somebody waits."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+        self.chances: list[float] = []
+        self.slept: list[float] = []
+        self.on_sleep: Callable[[], Awaitable[None]] | None = None
+        self.clock = Clock(now=self.now, utc=self.utc, sleep=self.sleep, chance=self._chance)
+
+    def now(self) -> float:
+        return self.seconds
+
+    def utc(self) -> datetime:
+        return NOON + timedelta(seconds=self.seconds - 1000.0)
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        if self.on_sleep is not None:
+            await self.on_sleep()
+        self.seconds += seconds
+        await asyncio.sleep(0)
+
+    def pass_(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    def _chance(self) -> float:
+        return self.chances.pop(0) if self.chances else 0.5
+
+
+class Bank:
+    """Holds by intent, placed once and released once, however often it is asked; and the order of it all."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, str] = {}
+        self.log: list[str] = []
+        self.placed: list[str] = []
+        self.released: list[tuple[str, str | None]] = []
+        self.intents: list[OrderIntent] = []
+        self.place_error: BaseException | None = None
+        self.release_error: BaseException | None = None
+        self.on_place: Callable[[OrderIntent], Awaitable[Any]] | None = None
+        self.on_placed: Callable[[OrderIntent], Awaitable[Any]] | None = None
+        self.on_release: Callable[[OrderIntent], Awaitable[Any]] | None = None
+        self.reference: Any = None
+
+    async def place(self, intent: OrderIntent) -> str:
+        self.log.append("place")
+        self.placed.append(intent.id)
+        self.intents.append(intent)
+        if self.on_place is not None:
+            await self.on_place(intent)
+        if self.place_error is not None:
+            raise self.place_error
+        self.open.setdefault(intent.id, f"hold-{intent.id}")
+        if self.on_placed is not None:
+            await self.on_placed(intent)
+        return self.open[intent.id] if self.reference is None else self.reference
+
+    async def release(self, intent: OrderIntent, receipt: str | None) -> None:
+        self.log.append("release")
+        if self.on_release is not None:
+            await self.on_release(intent)
+        if self.release_error is not None:
+            raise self.release_error
+        self.released.append((intent.id, receipt))
+        self.open.pop(intent.id, None)
+
+    @property
+    def hold(self) -> FundsHold:
+        return FundsHold(self.place, self.release)
+
+    def step(self, name: str, *, error: BaseException | None = None) -> "StepHook":
+        """A hook that does nothing but say so in the bank's log."""
+        return StepHook(self, name, error)
+
+
+class StepHook:
+    def __init__(self, bank: Bank, name: str, error: BaseException | None) -> None:
+        self.bank, self.name, self.error = bank, name, error
+        self.undo_error: BaseException | None = None
+        self.undone: list[tuple[str, str | None]] = []
+        self.act: Callable[[OrderIntent], Awaitable[Any]] | None = None
+
+    async def before(self, intent: OrderIntent) -> str | None:
+        self.bank.log.append(self.name)
+        if self.act is not None:
+            await self.act(intent)
+        if self.error is not None:
+            raise self.error
+        return f"{self.name}-{intent.id}"
+
+    async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
+        self.bank.log.append(f"undo {self.name}")
+        self.undone.append((intent.id, receipt))
+        if self.undo_error is not None:
+            raise self.undo_error
+
+
+class Gate:
+    """Holds whoever comes until it is opened; a test waits for them to come."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self._open = asyncio.Event()
+        self.passed = False
+
+    async def __call__(self, *_: Any) -> None:
+        self.reached.set()
+        await self._open.wait()
+        self.passed = True
+
+    def open(self) -> None:
+        self._open.set()
+
+
+class SpiedJournal:
+    """A journal in front of another: it remembers the moves, and fails or waits where a test says so."""
+
+    durable = False
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.moves: list[Move] = []
+        self.fail_on: type | None = None
+        self.fail_after: type | None = None
+        self.fail_at: int | None = None
+        self.error: BaseException = OSError("disk full")
+        self.before: dict[type, Callable[[Move], Awaitable[Any]]] = {}
+        self.after: dict[type, Callable[[Move], Awaitable[Any]]] = {}
+        self.closed = 0
+
+    @property
+    def kinds(self) -> list[str]:
+        return [type(move).__name__ for move in self.moves]
+
+    async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+        self.moves.append(move)
+        if self.fail_at == len(self.moves) or (self.fail_on and isinstance(move, self.fail_on)):
+            raise self.error
+        if (wait := self.before.get(type(move))) is not None:
+            await wait(move)
+        verdict = await self.journal.move(scope, key, move)
+        if (wait := self.after.get(type(move))) is not None:
+            await wait(move)
+        if self.fail_after and isinstance(move, self.fail_after):
+            raise self.error
+        return verdict
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    async def read(self, scope: str, key: str) -> Entry | None:
+        return await self.journal.read(scope, key)
+
+    async def work(self, scope: str, *, limit: int) -> list[tuple[str, Entry]]:
+        return await self.journal.work(scope, limit=limit)
+
+    async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
+        return await self.journal.in_doubt(scope)
+
+    async def history(self, scope: str, key: str) -> tuple[Step, ...]:
+        return await self.journal.history(scope, key)
+
+    async def prune(self, scope: str, *, before: datetime) -> int:
+        return await self.journal.prune(scope, before=before)
+
+
+class Gone(BaseException):
+    """Ends a worker as a crash would: no code of ours catches it."""
+
+
+class World:
+    """A sandbox, a bank, a time and a journal; and clients between them."""
+
+    def __init__(self, sandbox: Sandbox, journal: Journal | None = None) -> None:
+        self.sandbox = sandbox
+        self.scope = sandbox.base_url
+        self.bank = Bank()
+        self.time = Time()
+        self.journal = SpiedJournal(journal or MemoryJournal(clock=self.time.clock))
+        self.events: list[Event] = []
+
+    @asynccontextmanager
+    async def client(self, **settings: Any) -> AsyncIterator[TransferClient]:
+        async with self.made(**settings) as client:
+            yield client
+
+    def made(self, **settings: Any) -> TransferClient:
+        """A client that the test closes itself."""
+        options: dict[str, Any] = {
+            "token": self.sandbox.token,
+            "hooks": [self.bank.hold],
+            "journal": self.journal,
+            "clock": self.time.clock,
+            "observers": [self.events.append],
+            **settings,
+        }
+        return TransferClient(self.sandbox.base_url, options.pop("token"), **options)
+
+    async def entry(self, key: str = "k") -> Entry:
+        entry = await self.journal.read(self.scope, key)
+        assert entry is not None
+        return entry
+
+    async def known(self, key: str = "k") -> Entry | None:
+        return await self.journal.read(self.scope, key)
+
+    async def move(self, move: Move, key: str = "k") -> Verdict | None:
+        """A move made by somebody else."""
+        return await self.journal.journal.move(self.scope, key, move)
+
+    async def ended(self, key: str = "k") -> None:
+        """Return once a call with a key that was at work has ended."""
+        while (await self.entry(key)).state in (KeyState.CLAIMED, KeyState.SENDING):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    async def told(self, key: str = "k") -> list[str]:
+        """The key's history, in short."""
+        steps = await self.journal.history(self.scope, key)
+        return [f"{step.move}: {step.state.value}" for step in steps]
+
+    async def crash(self, at: type, *, key: str = "k", **settings: Any) -> str:
+        """A worker that dies just before a move; the id of its intent."""
+
+        async def die(_: object) -> None:
+            raise Gone
+
+        call = {name: settings.pop(name) for name in ("held", "send_before") if name in settings}
+        self.journal.before[at] = die
+        async with self.client(**settings) as client:
+            try:
+                await client.create_order(new_order(), key=key, **call)
+            except Gone:
+                del self.journal.before[at]
+        return (await self.entry(key)).intent_id
+
+    async def refusing(self, client: TransferClient) -> None:
+        """A call that the service refuses."""
+        self.sandbox.faults.add(Status(422))
+        await client.create_order(new_order(), key="k")
+
+    async def resolve(self, order_id: str, key: str = "k") -> None:
+        """An operator has seen the order."""
+        attempt = await self._doubted(key)
+        await self._made(
+            Resolve(attempt=attempt, order_id=order_id, reply=None, by="operator", reason="seen"), key
+        )
+
+    async def refute(self, key: str = "k") -> None:
+        """An operator was certain that the order will never be."""
+        attempt = await self._doubted(key)
+        settings: dict[str, Any] = {"settle_after": -60.0, "owed": (), "lease": 0.0}
+        await self._made(Refute(attempt=attempt, by="operator", reason="sure", **settings), key)
+
+    async def _doubted(self, key: str) -> str:
+        entry = await self.entry(key)
+        attempt = entry.attempt or ""
+        if entry.state is KeyState.SENDING:
+            self.time.pass_(60.0)
+            await self._made(Expire(attempt=attempt), key)
+            self.time.pass_(-60.0)
+        return attempt
+
+    async def _made(self, move: Move, key: str) -> None:
+        verdict = await self.move(move, key)
+        assert verdict is not None
+        assert verdict.denial is None
+
+    def events_of(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    async with Sandbox() as sandbox:
+        yield World(sandbox)
+
+
+async def turns(count: int) -> None:
+    """Let the loop turn so often."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def owed_hooks(entry: Entry) -> list[str]:
+    """The names of the hooks whose undo is owed, in order."""
+    return [one.hook for one in entry.owed]

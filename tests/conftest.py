@@ -1,0 +1,39 @@
+"""What all tests share: nothing may block the loop, and a mocked service for those who need no sockets."""
+
+import inspect
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+from aioresponses import aioresponses
+from aioresponses import core as aioresponses_core
+from blockbuster import BlockBuster, blockbuster_ctx
+
+
+@pytest.fixture(autouse=True)
+def blockbuster() -> Iterator[BlockBuster]:
+    """A blocking call within async code fails its test."""
+    with blockbuster_ctx() as blockbuster:
+        # A log line with a traceback reads the source that it shows.
+        blockbuster.functions["io.BufferedReader.read"].can_block_in("linecache.py", {"updatecache"})
+        blockbuster.functions["io.TextIOWrapper.read"].can_block_in("linecache.py", {"updatecache"})
+        yield blockbuster
+
+
+class _Answer(aiohttp.ClientResponse):
+    """What aioresponses makes its answers of: it does not know of the writer that aiohttp now asks for."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if "stream_writer" in inspect.signature(aiohttp.ClientResponse).parameters:
+            kwargs.setdefault("stream_writer", SimpleNamespace(output_size=0))
+        super().__init__(*args, **kwargs)
+
+
+@pytest.fixture
+def mocked_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[aioresponses]:
+    """Answers in aiohttp's place: good for headers, paths and small bodies, never for a failure."""
+    monkeypatch.setattr(aioresponses_core, "ClientResponse", _Answer)
+    with aioresponses() as mocked:
+        yield mocked

@@ -1,0 +1,143 @@
+"""The parties of every failure: a bank that remembers, its customer's funds, certificates."""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import trustme
+from attrs import define, field
+
+from tests import samples
+from transfer_async import Clock, FundsHold, MemoryJournal, TransferClient
+from transfer_async.errors import TransferError
+from transfer_async.events import Event
+from transfer_async.models import NewOrder, Order
+
+KEY = "payment-8731"
+
+
+@define(kw_only=True)
+class Certificates:
+    """TLS settings that fit each other, and some that do not.
+
+    Attributes:
+        client: trusts the authority.
+        known_client: does too, and has a certificate of its own.
+        server: has a good certificate.
+        other_server: has one for another host.
+        old_server: has one that has expired.
+        strict_server: asks for the client's certificate.
+    """
+
+    client: ssl.SSLContext
+    known_client: ssl.SSLContext
+    server: ssl.SSLContext
+    other_server: ssl.SSLContext
+    old_server: ssl.SSLContext
+    strict_server: ssl.SSLContext
+
+
+def make_certificates() -> Certificates:
+    """All of them; reads and writes files, so never within a loop."""
+    authority = trustme.CA()
+
+    def client() -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        return context
+
+    def server(name: str = "localhost", **terms: Any) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        authority.issue_cert(name, **terms).configure_cert(context)
+        return context
+
+    made = Certificates(
+        client=client(),
+        known_client=client(),
+        server=server(),
+        other_server=server("other.example"),
+        old_server=server(not_after=datetime(2001, 1, 1, tzinfo=UTC)),
+        strict_server=server(),
+    )
+    authority.issue_cert("bank@example.org").configure_cert(made.known_client)
+    authority.configure_trust(made.strict_server)
+    made.strict_server.verify_mode = ssl.CERT_REQUIRED
+    return made
+
+
+@define
+class Funds:
+    """The bank's holds: what was placed, what was released, and how often."""
+
+    placed: list[str] = field(factory=list)
+    released: list[tuple[str, str | None]] = field(factory=list)
+
+    async def place(self, intent: Any) -> str:
+        """Hold what the intent needs."""
+        self.placed.append(intent.id)
+        return f"hold-{len(self.placed)}"
+
+    async def release(self, intent: Any, receipt: str | None) -> None:
+        """Let it go."""
+        self.released.append((intent.id, receipt))
+
+    @property
+    def state(self) -> str:
+        """``kept``, ``released`` (once, with its receipt), or whatever is wrong with it."""
+        if len(self.placed) != 1:
+            return f"placed {len(self.placed)} times"
+        if not self.released:
+            return "kept"
+        if self.released == [(self.placed[0], "hold-1")]:
+            return "released"
+        return f"released wrongly: {self.released}"
+
+
+@define
+class Bank:
+    """One bank with one client: what it sent, what it heard, and what became of its customer's funds."""
+
+    funds: Funds = field(factory=Funds)
+    pauses: list[float] = field(factory=list)
+    events: list[Event] = field(factory=list)
+    journal: MemoryJournal = field(factory=MemoryJournal)
+
+    async def sleep(self, seconds: float) -> None:
+        """A pause between attempts takes no time, and is remembered."""
+        self.pauses.append(seconds)
+
+    def client(self, url: str, **settings: Any) -> TransferClient:
+        """A client with a hold hook."""
+        settings.setdefault("token", "secret-token")
+        settings.setdefault("clock", Clock(sleep=self.sleep, chance=lambda: 0.0))
+        return TransferClient(
+            url,
+            hooks=[self.funds_hold()],
+            journal=self.journal,
+            observers=[self.events.append],
+            **settings,
+        )
+
+    def funds_hold(self) -> Any:
+        """The hook."""
+        return FundsHold(self.funds.place, self.funds.release)
+
+    async def try_order(self, url: str, *, order: NewOrder | None = None, **settings: Any) -> TransferError:
+        """Send one order with a client of its own; the error it ends in."""
+        async with self.client(url, **settings) as client:
+            with pytest.raises(TransferError) as caught:
+                await client.create_order(order or samples.new_order(), key=KEY)
+        return caught.value
+
+    async def send_order(self, url: str, *, order: NewOrder | None = None, **settings: Any) -> Order:
+        """Send one order with a client of its own; the order it ends in."""
+        async with self.client(url, **settings) as client:
+            return await client.create_order(order or samples.new_order(), key=KEY)
+
+    async def state(self, url: str) -> str:
+        """Where the key stands in the journal."""
+        entry = await self.journal.read(url, KEY)
+        return "unheard of" if entry is None else entry.state.value

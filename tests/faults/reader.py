@@ -1,0 +1,53 @@
+"""A client in a process of its own, to see how much memory an answer costs it; run by `test_bounded_reading`.
+
+Takes the service's address, ``order`` or ``read``, and the limit in bytes; prints JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests import samples
+from transfer_async import RetryPolicy, TransferClient
+from transfer_async.errors import TransferError
+
+STATUS = Path("/proc/self/status")
+
+
+def kilobytes(name: str) -> int:
+    """A figure of this process's memory."""
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1])
+
+
+async def main(url: str, what: str, limit: int) -> dict[str, Any]:
+    """One call, and what it cost at its peak."""
+    async with TransferClient(
+        url, "token", max_response_bytes=limit, retry=RetryPolicy(attempts=1)
+    ) as client:
+        before = kilobytes("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # noqa: ASYNC240 - forgets the peak so far
+        try:
+            if what == "order":
+                await client.create_order(samples.new_order(), held="hold-1")
+            else:
+                await client.who_am_i()
+        except TransferError as error:
+            raw = getattr(error, "raw", None)
+            read = raw if raw is not None else getattr(error, "body", b"")
+            return {
+                "error": type(error).__name__,
+                "outcome": error.outcome.value,
+                "order_id": getattr(error, "order_id", None),
+                "read": len(read),
+                "grown": kilobytes("VmHWM") - before,
+            }
+    return {"error": None}
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))))  # noqa: T201 - its result

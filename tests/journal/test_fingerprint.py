@@ -1,0 +1,72 @@
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.bank import external_order, new_order
+from transfer_async.journal.fingerprint import fingerprint
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"poster_username": "ADA.EZE@EXAMPLE.COM"},
+        {"poster_recipient_username": "Ben.Okri@example.com"},
+        {"poster_amount": Decimal("155025.000")},
+        {"poster_amount": 155025},
+        {"matcher_amount": Decimal("1E+2")},
+        {"exchange_rate": "1550.2500"},
+        {"external_order": external_order(transaction_fee="250.00")},
+        {"external_order": external_order(current_account_balance="-3")},
+    ],
+)
+def test_the_same_wish_has_the_same_fingerprint_however_it_is_written(changes: dict[str, Any]):
+    assert fingerprint(new_order(**changes)) == fingerprint(new_order())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"poster_username": "tunde.bello@example.com"},
+        {"poster_recipient_username": "maria.silva.santos@example.com"},
+        {"poster_currency": "GHS"},
+        {"poster_country": "GH"},
+        {"poster_payment_method_type": "paypal_payment"},
+        {"matcher_currency": "GBP"},
+        {"matcher_country": "GB"},
+        {"matcher_amount": "200", "exchange_rate": "775.125"},
+        {"external_order": external_order(transaction_fee=251)},
+        {"external_order": external_order(transaction_fee_currency="USD")},
+    ],
+)
+def test_every_field_of_the_request_but_the_balance_tells_wishes_apart(changes: dict[str, Any]):
+    assert fingerprint(new_order(**changes)) != fingerprint(new_order())
+
+
+def test_amounts_alone_tell_wishes_apart():
+    rounded = new_order(exchange_rate="1550.254", poster_amount="155025")
+    exact = new_order(exchange_rate="1550.254", poster_amount="155025.4")
+
+    assert fingerprint(rounded) != fingerprint(exact)
+
+
+def test_fields_do_not_run_into_each_other():
+    one = new_order(poster_country="NG", poster_payment_method_type="1x")
+    other = new_order(poster_country="NG", poster_payment_method_type="x")
+
+    assert fingerprint(one) != fingerprint(other)
+
+
+@given(st.integers(0, 30))
+def test_zeros_at_the_end_of_an_amount_change_nothing(zeros: int):
+    amount = Decimal("155025." + "0" * zeros)
+
+    assert fingerprint(new_order(poster_amount=amount)) == fingerprint(new_order())
+
+
+def test_a_long_amount_is_not_rounded():
+    rates = ["1550.25" + "0" * 40 + digit for digit in "12"]
+
+    assert len({fingerprint(new_order(exchange_rate=rate)) for rate in rates}) == 2

@@ -1,0 +1,200 @@
+"""The bounds of the journal in memory; what it shares with every journal is in the contract suite."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests import bank as banks
+from tests import journalling as j
+from tests.bank import Time, World, new_order
+from tests.journalling import judged, made
+from transfer_async import JournalFailed, MemoryJournal, OutcomeUnknown
+from transfer_async.errors import Outcome
+from transfer_async.journal.moves import Denial
+from transfer_async.sandbox import CloseAfterProcessing
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with banks.world() as world:
+        yield world
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+def journal_of(time: Time, **bounds: Any) -> MemoryJournal:
+    return MemoryJournal(clock=time.clock, **bounds)
+
+
+async def created(journal: MemoryJournal, key: str, **changes: Any) -> None:
+    await made(journal, j.claim(**changes), j.mark(), j.create(order_id=f"tx-{key}"), key=key)
+
+
+async def has(journal: MemoryJournal, key: str) -> bool:
+    return await journal.read(j.SCOPE, key) is not None
+
+
+def test_it_is_not_durable():
+    assert not MemoryJournal().durable
+
+
+@pytest.mark.parametrize("max_keys", [0, -1, 1.5, True, "7"])
+def test_its_bound_is_a_whole_number(max_keys: Any):
+    with pytest.raises(ValueError, match="max_keys: must be a whole number, 1 or more"):
+        MemoryJournal(max_keys=max_keys)
+
+
+async def test_a_key_that_the_client_made_is_forgotten_once_created(time: Time):
+    journal = journal_of(time)
+    await created(journal, "k", client_made=True)
+
+    assert not await has(journal, "k")
+    assert await journal.history(j.SCOPE, "k") == ()
+
+
+async def test_a_key_that_the_client_made_is_forgotten_after_a_certain_no(time: Time):
+    journal = journal_of(time)
+    await made(journal, j.claim(client_made=True), j.free(None))
+
+    assert not await has(journal, "k")
+
+
+async def test_a_key_that_the_client_made_is_not_forgotten_while_anything_is_owed_or_in_doubt(time: Time):
+    journal = journal_of(time)
+    await made(journal, j.claim(client_made=True), j.free(None, owed=j.owing("hold")), key="owed")
+    await made(journal, j.claim(client_made=True), j.mark(), j.doubt(), key="doubt")
+    before = await has(journal, "owed"), await has(journal, "doubt")
+    await made(journal, j.paid("hold"), key="owed")
+
+    assert before == (True, True)
+    assert not await has(journal, "owed")
+
+
+async def test_the_order_of_a_forgotten_key_is_bound_to_it_still(time: Time):
+    journal = journal_of(time)
+    await created(journal, "made", client_made=True)
+    await made(journal, j.claim(), j.mark())
+    verdict = await judged(journal, j.create(order_id="tx-made"))
+
+    assert verdict.denial is Denial.FOREIGN
+
+
+async def test_a_callers_key_is_kept_as_long_as_it_was_asked_for(time: Time):
+    journal = journal_of(time, keep=timedelta(days=1))
+    await created(journal, "k")
+    time.pass_(DAY - 1)
+    await made(journal, j.claim(), key="later")
+    before = await has(journal, "k")
+    time.pass_(1)
+    await made(journal, j.claim(), key="last")
+
+    assert before
+    assert not await has(journal, "k")
+
+
+async def test_the_callers_key_that_ended_first_makes_room_for_a_new_one(time: Time):
+    journal = journal_of(time, max_keys=3)
+    for key in "abc":
+        await created(journal, key)
+        time.pass_(1.0)
+    await created(journal, "d")
+
+    assert [await has(journal, key) for key in "abcd"] == [False, True, True, True]
+
+
+async def test_a_key_that_is_at_work_again_is_not_what_ended_first(time: Time):
+    journal = journal_of(time, max_keys=2)
+    await made(journal, j.claim(), j.free(None), key="a")
+    await created(journal, "b")
+    await made(journal, j.claim(2), key="a")
+    await created(journal, "c")
+
+    assert [await has(journal, key) for key in "abc"] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        (j.claim(),),
+        (j.claim(), j.mark()),
+        (j.claim(), j.mark(), j.doubt()),
+        (j.claim(), j.free(None, owed=j.owing("hold"))),
+    ],
+    ids=["claimed", "sending", "in doubt", "owed"],
+)
+async def test_what_is_at_work_in_doubt_or_owed_is_never_forgotten(time: Time, way: tuple[Any, ...]):
+    journal = journal_of(time, max_keys=1, keep=0.0)
+    await made(journal, *way)
+    time.pass_(10 * DAY)
+    with pytest.raises(JournalFailed, match="holds 1 keys, and none of them may be forgotten") as failed:
+        await judged(journal, j.claim(), key="another")
+    pruned = await journal.prune(j.SCOPE, before=time.utc())
+
+    assert failed.value.outcome is Outcome.NOT_SENT
+    assert pruned == 0
+    assert await has(journal, "k")
+
+
+async def test_a_key_that_is_known_needs_no_room(time: Time):
+    journal = journal_of(time, max_keys=1)
+    await made(journal, j.claim())
+
+    assert (await judged(journal, j.claim(2))).denial is Denial.BUSY
+
+
+async def test_a_full_journal_lets_nothing_be_held_or_sent(world: World):
+    world.journal = banks.SpiedJournal(MemoryJournal(max_keys=1, clock=world.time.clock))
+    world.sandbox.faults.add(CloseAfterProcessing())
+    async with world.client() as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key="k")
+        with pytest.raises(JournalFailed) as failed:
+            await client.create_order(new_order(), key="another")
+
+    assert (failed.value.outcome, failed.value.order_may_exist) == (Outcome.NOT_SENT, True)
+    assert failed.value.key == "another"
+    assert len(world.bank.placed) == len(world.sandbox.requests) == 1
+
+
+async def test_suspicion_of_a_key_that_the_client_made_is_kept(time: Time):
+    journal = journal_of(time)
+    await made(journal, j.claim(client_made=True), j.mark(), j.doubt())
+    time.pass_(j.SETTLE_AFTER + j.WINDOW)
+    await made(journal, j.refute(), j.suspect())
+
+    assert [step.move for step in await journal.history(j.SCOPE, "k")][-2:] == ["refute", "suspect"]
+
+
+async def test_memory_does_not_grow_with_ten_thousand_orders_of_keys_that_the_client_made(time: Time):
+    journal = journal_of(time, max_keys=100)
+    for number in range(10_000):
+        await created(journal, f"{number}", client_made=True)
+
+    assert (len(journal._entries), len(journal._moves), len(journal._ended)) == (0, 0, 0)
+    assert len(journal._ids) == 100
+
+
+async def test_memory_is_bounded_for_callers_keys(time: Time):
+    journal = journal_of(time, max_keys=100)
+    for number in range(1_000):
+        await created(journal, f"{number}")
+
+    assert {len(held) for held in (journal._entries, journal._moves, journal._ended, journal._ids)} == {100}
+
+
+async def test_work_may_be_listed_while_keys_come_and_go(time: Time):
+    journal = journal_of(time)
+    await made(journal, j.claim(), j.mark(), j.doubt())
+    found, *_ = await asyncio.gather(
+        journal.work(j.SCOPE, limit=5), *(made(journal, j.claim(), key=f"k{n}") for n in range(50))
+    )
+
+    assert [key for key, _ in found] == ["k"]

@@ -1,0 +1,336 @@
+"""The state machine itself: every row, every other pair, and no way out of doubt but by an answer."""
+
+from typing import Any, get_args
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import journalling as j
+from tests.bank import new_order, other_order
+from transfer_async.journal import moves, states
+from transfer_async.journal.fingerprint import fingerprint
+from transfer_async.journal.moves import Denial, Entry, KeyState, Move, Verdict
+
+NOW = 1000.0
+MOVES: dict[type, Move] = {
+    type(move): move
+    for move in (
+        j.claim(2),
+        j.keep(),
+        j.take_over(),
+        j.mark("a"),
+        j.create(),
+        j.free(),
+        j.doubt(),
+        j.expire(),
+        j.resolve(),
+        j.refute(),
+        j.paid(),
+        j.attend(),
+        j.suspect(),
+    )
+}
+ROWS = {(row.move, row.source): row.to for row in states.TABLE}
+PAIRS = [(kind, state) for kind in MOVES for state in KeyState]
+
+
+def entry_in(state: KeyState, *, now: float = NOW) -> Entry:
+    entry: Entry | None = None
+    for move in j.WAYS[state]:
+        verdict = states.decide(entry, move, now=now)
+        assert verdict is not None
+        assert verdict.denial is None
+        entry = verdict.entry
+    assert entry is not None
+    return entry
+
+
+def judged(entry: Entry, move: Move, *, now: float = NOW, id_taken: bool = False) -> Verdict:
+    verdict = states.decide(entry, move, now=now, id_taken=id_taken)
+    assert verdict is not None
+    return verdict
+
+
+def named(value: object) -> str:
+    return value.__name__ if isinstance(value, type) else getattr(value, "value", str(value))
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+
+def test_the_table_speaks_of_every_move_and_of_no_pair_twice():
+    assert {row.move for row in states.TABLE} == set(MOVES) == set(get_args(Move))
+    assert len(ROWS) == len(states.TABLE)
+
+
+def test_every_row_has_its_reason():
+    assert all(len(row.reason) > 10 for row in states.TABLE)
+
+
+def when_allowed(kind: type, state: KeyState) -> float:
+    """A time at which nothing but the table speaks against a move."""
+    live = (kind in (moves.Keep, moves.Mark), state is KeyState.FREE)
+    return NOW if any(live) else NOW + j.LEASE + j.WINDOW + j.SETTLE_AFTER
+
+
+@pytest.mark.parametrize(("kind", "state"), [*ROWS], ids=named)
+def test_every_row_of_the_table_can_be_gone(kind: type, state: KeyState):
+    verdict = judged(entry_in(state), MOVES[kind], now=when_allowed(kind, state))
+
+    assert verdict.denial is None
+    assert verdict.entry.state is ROWS[kind, state]
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"), [pair for pair in PAIRS if pair not in ROWS and pair[0] is not moves.Claim], ids=named
+)
+@pytest.mark.parametrize("later", [0.0, 10_000.0])
+def test_every_other_pair_is_denied_as_lost_and_changes_nothing(kind: type, state: KeyState, later: float):
+    entry = entry_in(state)
+    verdict = judged(entry, MOVES[kind], now=NOW + later)
+
+    assert verdict.denial is Denial.LOST
+    assert verdict.entry is entry
+
+
+@pytest.mark.parametrize(
+    ("state", "later", "denial"),
+    [
+        (KeyState.CLAIMED, 0.0, Denial.BUSY),
+        (KeyState.SENDING, 0.0, Denial.BUSY),
+        (KeyState.SENDING, 10_000.0, Denial.IN_DOUBT),
+        (KeyState.IN_DOUBT, 0.0, Denial.IN_DOUBT),
+        (KeyState.IN_DOUBT, 10_000.0, Denial.IN_DOUBT),
+        (KeyState.CREATED, 0.0, Denial.CREATED),
+        (KeyState.CREATED, 10_000.0, Denial.CREATED),
+    ],
+    ids=named,
+)
+def test_a_claim_that_is_denied_says_why(state: KeyState, later: float, denial: Denial):
+    assert judged(entry_in(state), j.claim(2), now=NOW + later).denial is denial
+
+
+@pytest.mark.parametrize("state", [state for state in KeyState if state is not KeyState.FREE], ids=named)
+@pytest.mark.parametrize("later", [0.0, 10_000.0])
+def test_a_claim_for_a_different_order_is_a_conflict_before_anything_else(state: KeyState, later: float):
+    entry = entry_in(state)
+    verdict = judged(entry, j.claim(2, fingerprint="other"), now=NOW + later)
+
+    assert verdict.denial is Denial.CONFLICT
+    assert verdict.entry is entry
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind is not moves.Claim], ids=named)
+def test_there_is_nothing_that_a_move_but_a_claim_could_say_of_an_unknown_key(kind: type):
+    assert states.decide(None, MOVES[kind], now=NOW) is None
+
+
+@pytest.mark.parametrize("kind", [moves.Create, moves.Resolve], ids=named)
+def test_an_id_of_another_key_is_foreign(kind: type):
+    verdict = judged(entry_in(KeyState.IN_DOUBT), MOVES[kind], id_taken=True)
+
+    assert verdict.denial is Denial.FOREIGN
+
+
+def test_a_free_claim_is_a_matter_of_its_epoch_and_a_sent_one_of_its_attempt():
+    claimed, sending = entry_in(KeyState.CLAIMED), entry_in(KeyState.SENDING)
+
+    assert judged(claimed, j.free("whatever", epoch=1)).denial is None
+    assert judged(claimed, j.free("whatever", epoch=2)).denial is Denial.LOST
+    assert judged(sending, j.free("a", epoch=7)).denial is None
+    assert judged(sending, j.free(None, epoch=1)).denial is Denial.LOST
+
+
+def test_the_banks_own_hold_of_the_latest_claim_is_the_one_on_record():
+    first = judged(entry_in(KeyState.FREE), j.claim(intent=j.intent(1, held="H1"))).entry
+    again = j.claim(2, intent=j.intent(2), hooks=("hold", "new"))
+    taken_over = judged(first, again, now=NOW + j.LEASE).entry
+
+    assert (first.held, taken_over.held) == ("H1", None)
+    assert taken_over.hooks == ("check", "hold", "new")  # of both workers
+
+
+def test_what_an_entry_without_an_intent_owes_is_nothing():
+    assert states.owed_by(entry_in(KeyState.CREATED)) == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "now_waiting", "later_waiting"),
+    [
+        (KeyState.FREE, False, False),
+        (KeyState.CLAIMED, False, True),
+        (KeyState.SENDING, False, True),
+        (KeyState.IN_DOUBT, True, True),
+        (KeyState.CREATED, False, False),
+    ],
+    ids=named,
+)
+def test_a_key_waits_for_somebody_once_nobody_is_at_it(
+    state: KeyState, now_waiting: bool, later_waiting: bool
+):
+    entry = entry_in(state)
+
+    assert states.is_waiting(entry, NOW) is now_waiting
+    assert states.is_waiting(entry, NOW + j.LEASE) is later_waiting
+
+
+@pytest.mark.parametrize("state", KeyState, ids=named)
+def test_attending_keeps_only_a_doubt_and_what_is_owed_from_others(state: KeyState):
+    entry = attrs.evolve(entry_in(state), owed=j.owing("hold"))
+    attended = judged(entry, j.attend(), now=NOW + 1.0).entry
+
+    assert attended.owed[0].lease_until == NOW + 1.0 + j.LEASE
+    assert (attended.lease_until != entry.lease_until) is (state is KeyState.IN_DOUBT)
+
+
+# --- walks --------------------------------------------------------------------------------------
+
+
+def _claims() -> st.SearchStrategy[Move]:
+    orders = st.sampled_from([new_order(), new_order(), other_order()])
+    return st.builds(
+        lambda number, order, held: j.claim(
+            intent=j.intent(number, order=order, held=held), fingerprint=fingerprint(order)
+        ),
+        st.integers(1, 9),
+        orders,
+        st.sampled_from([None, "H1"]),
+    )
+
+
+ATTEMPTS = st.sampled_from("abc")
+EPOCHS = st.integers(1, 3)
+ORDER_IDS = st.sampled_from(["tx-1", "tx-2"])
+SOME_OWED = st.sampled_from([(), j.owing("hold"), j.owing("hold", "check")])
+WALKED: st.SearchStrategy[Move] = st.one_of(
+    _claims(),
+    st.builds(j.keep, EPOCHS),
+    st.builds(j.take_over, EPOCHS),
+    st.builds(lambda attempt, epoch: j.mark(attempt, epoch=epoch), ATTEMPTS, EPOCHS),
+    st.builds(lambda attempt, epoch: j.mark(attempt, epoch=epoch), ATTEMPTS, EPOCHS),
+    st.builds(j.create, ATTEMPTS, ORDER_IDS),
+    st.builds(
+        lambda attempt, epoch, owed: j.free(attempt, epoch=epoch, owed=owed),
+        st.none() | ATTEMPTS,
+        EPOCHS,
+        SOME_OWED,
+    ),
+    st.builds(j.doubt, ATTEMPTS),
+    st.builds(j.expire, ATTEMPTS),
+    st.builds(j.resolve, ATTEMPTS, ORDER_IDS),
+    st.builds(lambda attempt, owed: j.refute(attempt, owed=owed), ATTEMPTS, SOME_OWED),
+    st.builds(lambda hooks: j.paid(*hooks), st.sampled_from([(), ("hold",), ("hold", "check")])),
+    st.builds(j.attend, st.sampled_from([0.0, j.LEASE])),
+    st.builds(j.suspect),
+)
+PAUSES = st.sampled_from([0.0, 0.0, 0.0, 1.0, j.LEASE, j.SETTLE_AFTER, j.MAX_AGE + 1])
+STEPS = st.lists(st.tuples(PAUSES, WALKED), max_size=25)
+BOUND = (KeyState.SENDING, KeyState.IN_DOUBT, KeyState.CREATED)
+
+
+def walk(steps: list[tuple[float, Move]]) -> list[tuple[Entry | None, Move, float, Verdict]]:
+    now, entry, walked = NOW, None, []
+    for pause, move in steps:
+        now += pause
+        verdict = states.decide(entry, move, now=now)
+        if verdict is not None:
+            walked.append((entry, move, now, verdict))
+            entry = verdict.entry
+    return walked
+
+
+@settings(max_examples=400, deadline=None)
+@given(STEPS)
+def test_no_way_leads_out_of_sending_or_doubt_but_an_answer_to_that_very_attempt(
+    steps: list[tuple[float, Move]],
+):
+    for before, move, now, verdict in walk(steps):
+        after = verdict.entry
+        if before is None or before.state not in BOUND or after.state in BOUND:
+            continue
+        right = getattr(move, "attempt", None) == before.attempt
+        late = isinstance(move, moves.Refute) and now >= before.sent_until + move.settle_after
+
+        assert after.state is KeyState.FREE
+        assert right
+        assert before.state is not KeyState.CREATED
+        assert isinstance(move, moves.Free) or (late and before.state is KeyState.IN_DOUBT)
+
+
+@settings(max_examples=400, deadline=None)
+@given(STEPS)
+def test_nothing_is_marked_but_a_live_claim_by_its_own_epoch_and_no_attempt_is_marked_over(
+    steps: list[tuple[float, Move]],
+):
+    for before, move, now, verdict in walk(steps):
+        if before is not None and verdict.entry.attempt != before.attempt and verdict.entry.attempt:
+            assert isinstance(move, moves.Mark)
+            assert before.state is KeyState.CLAIMED
+            assert (before.epoch, now < before.lease_until) == (move.epoch, True)
+
+
+@settings(max_examples=400, deadline=None)
+@given(STEPS)
+def test_a_created_key_keeps_its_order_for_ever(steps: list[tuple[float, Move]]):
+    created: list[Entry] = []
+    for _, _, _, verdict in walk(steps):
+        if verdict.entry.state is KeyState.CREATED:
+            created.append(verdict.entry)
+        elif created:
+            pytest.fail("a created key became something else")
+
+    assert len({(entry.order_id, entry.reply) for entry in created}) <= 1
+
+
+@settings(max_examples=400, deadline=None)
+@given(STEPS)
+def test_a_debt_goes_only_when_it_is_paid(steps: list[tuple[float, Move]]):
+    for before, move, _, verdict in walk(steps):
+        due = [(one.intent.id, one.hook) for one in before.owed] if before else []
+        left = [(one.intent.id, one.hook) for one in verdict.entry.owed]
+        gone = [debt for debt in due if debt not in left]
+
+        assert not gone or (isinstance(move, moves.Paid) and all(debt[0] == move.intent_id for debt in gone))
+
+
+@settings(max_examples=400, deadline=None)
+@given(STEPS)
+def test_an_intent_changes_only_with_a_claim_of_a_free_or_a_stale_key_whose_hooks_are_then_owed(
+    steps: list[tuple[float, Move]],
+):
+    for before, move, now, verdict in walk(steps):
+        after = verdict.entry
+        if before is None or after.intent_id == before.intent_id or verdict.denial is not None:
+            continue
+        assert isinstance(move, moves.Claim)
+        stale = before.state is KeyState.CLAIMED and now - before.claimed_at > j.MAX_AGE
+        assert before.state is KeyState.FREE or stale
+        due = {(one.intent.id, one.hook) for one in after.owed}
+        assert not stale or {(before.intent_id, hook) for hook in before.hooks} <= due
+
+
+@settings(max_examples=400, deadline=None)
+@given(STEPS)
+def test_a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds(steps: list[tuple[float, Move]]):
+    for before, move, _, verdict in walk(steps):
+        if verdict.denial is None or verdict.entry == before:
+            continue
+        assert isinstance(move, moves.Claim)
+        assert before is not None
+        assert before.state is KeyState.SENDING
+        assert verdict.entry == attrs.evolve(before, state=KeyState.IN_DOUBT)
+
+
+@settings(max_examples=400, deadline=None)
+@given(STEPS)
+def test_what_is_in_doubt_keeps_all_that_undoing_and_resolving_need(steps: list[tuple[float, Move]]):
+    for _, _, _, verdict in walk(steps):
+        entry: Any = verdict.entry
+        if entry.state in (KeyState.CLAIMED, KeyState.SENDING, KeyState.IN_DOUBT):
+            assert entry.intent is not None
+            assert entry.intent.id == entry.intent_id
+        if entry.state in (KeyState.SENDING, KeyState.IN_DOUBT):
+            assert entry.attempt
+            assert entry.sent_until > 0

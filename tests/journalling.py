@@ -1,0 +1,120 @@
+"""Moves and entries for tests of the journal, and short ways to make them."""
+
+from typing import Any
+
+from tests.bank import new_order
+from transfer_async.errors import Outcome
+from transfer_async.journal import moves
+from transfer_async.journal.base import Journal
+from transfer_async.journal.fingerprint import fingerprint
+from transfer_async.journal.moves import Entry, KeyState, Verdict
+from transfer_async.models import OrderIntent
+
+SCOPE = "https://service.example"
+LEASE = 60.0
+WINDOW = 30.0
+SETTLE_AFTER = 300.0
+MAX_AGE = 900.0
+REPLY = b'{"id": "tx-1"}'
+
+
+def intent(number: int = 1, **changes: Any) -> OrderIntent:
+    fields: dict[str, Any] = {"id": f"intent-{number}", "key": "k", "order": new_order()}
+    return OrderIntent(**{"beneficiary": None, "held": None, "send_before": None, **fields, **changes})
+
+
+def claim(number: int = 1, **changes: Any) -> moves.Claim:
+    wish = changes.pop("intent", None) or intent(number)
+    fields: dict[str, Any] = {
+        "intent": wish,
+        "fingerprint": fingerprint(wish.order),
+        "client_made": False,
+        "lease": LEASE,
+        "max_claim_age": MAX_AGE,
+        "hooks": ("hold", "check"),
+    }
+    return moves.Claim(**fields | changes)
+
+
+def keep(epoch: int = 1, **receipts: str) -> moves.Keep:
+    return moves.Keep(epoch=epoch, lease=LEASE, receipts=dict(receipts))
+
+
+def mark(attempt: str = "a", *, epoch: int = 1, **receipts: str) -> moves.Mark:
+    return moves.Mark(epoch=epoch, attempt=attempt, receipts=dict(receipts), lease=LEASE, window=WINDOW)
+
+
+def create(attempt: str = "a", order_id: str = "tx-1", reply: bytes = REPLY) -> moves.Create:
+    return moves.Create(attempt=attempt, order_id=order_id, reply=reply)
+
+
+def free(
+    attempt: str | None = "a", *, epoch: int = 1, owed: tuple[moves.Owed, ...] = (), lease: float = LEASE
+) -> moves.Free:
+    ending = moves.Ending(outcome=Outcome.REFUSED, error="Refused", status=422)
+    return moves.Free(epoch=epoch, attempt=attempt, ending=ending, owed=owed, lease=lease)
+
+
+def doubt(attempt: str = "a") -> moves.Doubt:
+    return moves.Doubt(attempt=attempt)
+
+
+def expire(attempt: str = "a") -> moves.Expire:
+    return moves.Expire(attempt=attempt)
+
+
+def resolve(attempt: str = "a", order_id: str = "tx-1") -> moves.Resolve:
+    return moves.Resolve(attempt=attempt, order_id=order_id, reply=None, by="operator", reason="seen")
+
+
+def refute(attempt: str = "a", *, owed: tuple[moves.Owed, ...] = ()) -> moves.Refute:
+    return moves.Refute(
+        attempt=attempt, settle_after=SETTLE_AFTER, by="operator", reason="sure", owed=owed, lease=LEASE
+    )
+
+
+def take_over(epoch: int = 1) -> moves.TakeOver:
+    return moves.TakeOver(epoch=epoch, lease=LEASE)
+
+
+def attend(lease: float = LEASE) -> moves.Attend:
+    return moves.Attend(lease=lease)
+
+
+def paid(*hooks: str, number: int = 1) -> moves.Paid:
+    return moves.Paid(intent_id=f"intent-{number}", hooks=hooks)
+
+
+def suspect(order_id: str = "tx-2") -> moves.Suspect:
+    return moves.Suspect(order_id=order_id, reply=REPLY)
+
+
+def owing(*hooks: str, number: int = 1) -> tuple[moves.Owed, ...]:
+    return tuple(moves.Owed(intent=intent(number), hook=hook, receipt=f"r-{hook}") for hook in hooks)
+
+
+WAYS: dict[KeyState, tuple[moves.Move, ...]] = {
+    KeyState.FREE: (claim(), free(None)),
+    KeyState.CLAIMED: (claim(),),
+    KeyState.SENDING: (claim(), mark()),
+    KeyState.IN_DOUBT: (claim(), mark(), doubt()),
+    KeyState.CREATED: (claim(), mark(), create()),
+}
+"""The shortest way to each state."""
+
+
+async def made(journal: Journal, *wanted: moves.Move, key: str = "k") -> Entry:
+    """Make moves that are all allowed; the entry after them."""
+    entry = None
+    for move in wanted:
+        verdict = await judged(journal, move, key=key)
+        assert verdict.denial is None, move
+        entry = verdict.entry
+    assert entry is not None
+    return entry
+
+
+async def judged(journal: Journal, move: moves.Move, *, key: str = "k") -> Verdict:
+    verdict = await journal.move(SCOPE, key, move)
+    assert verdict is not None
+    return verdict

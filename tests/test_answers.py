@@ -1,0 +1,380 @@
+"""What the evidence of an exchange means: both tables, each status, and the errors that say so."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from multidict import CIMultiDict
+
+from transfer_async import (
+    ConnectionFailed,
+    Outcome,
+    OutcomeUnknown,
+    RateLimited,
+    Refused,
+    RetryPolicy,
+    ServiceFailed,
+    Unauthorized,
+)
+from transfer_async.answers import (
+    MAY_GO_AGAIN,
+    ORDER_ANSWERS,
+    READ_ANSWERS,
+    Verdict,
+    error_of,
+    judge,
+)
+from transfer_async.transport import Evidence
+
+EVERY_STATUS = range(100, 600)
+DEFAULT = RetryPolicy()
+NOW = datetime(2024, 5, 6, 12, tzinfo=UTC)
+
+JSON = b'{"message": "A service\'s own words."}'
+HTML = b"<html><body>Blocked by the firewall</body></html>"
+UNAUTHORIZED = b'{"message": "Unauthorized"}'
+
+
+def answered(status, body=JSON, *, intact=True, headers=(), error=None):
+    return Evidence(
+        sent=True, status=status, body=body, intact=intact, headers=CIMultiDict(headers), error=error
+    )
+
+
+def table_of(rows, body, policy=DEFAULT, *, intact=True):
+    """Every status and its verdict."""
+    return {status: judge(answered(status, body, intact=intact), policy, rows) for status in EVERY_STATUS}
+
+
+def expected(*sets, otherwise):
+    """Every status and the verdict of the first set that holds it."""
+    return {
+        status: next((verdict for statuses, verdict in sets if status in statuses), otherwise)
+        for status in EVERY_STATUS
+    }
+
+
+# The tables once more, written from the contract alone.
+WRONG_TOKEN = ({401}, Verdict.WRONG_TOKEN)
+ANSWERED = (range(200, 300), Verdict.ANSWERED)
+NOT_PROCESSED = ({425, 429}, Verdict.NOT_PROCESSED)
+REFUSES = {*range(400, 408), *range(410, 418), 421, 422, 426, 428, 431, 451}
+REFUSED = (REFUSES, Verdict.REFUSED)
+PASSING = ({408, 500, 502, 503, 504}, Verdict.FAILED)
+
+# --- orders -------------------------------------------------------------------------------------
+
+
+def test_orders_with_a_json_body():
+    told = table_of(ORDER_ANSWERS, JSON)
+
+    assert told == expected(WRONG_TOKEN, ANSWERED, NOT_PROCESSED, REFUSED, otherwise=Verdict.UNKNOWN)
+
+
+@pytest.mark.parametrize(("body", "intact"), [(HTML, True), (b"", True), (JSON[:9], False), (JSON, False)])
+def test_orders_with_a_foreign_or_cut_body_where_403_is_no_answer(body, intact):
+    told = table_of(ORDER_ANSWERS, body, intact=intact)
+
+    assert told == expected(
+        WRONG_TOKEN,
+        ANSWERED,
+        NOT_PROCESSED,
+        (REFUSES - {403}, Verdict.REFUSED),
+        otherwise=Verdict.UNKNOWN,
+    )
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b'"no"', b" 1 ", JSON], ids=bytes.decode)
+def test_a_403_with_any_json_refuses(body):
+    assert judge(answered(403, body), DEFAULT, ORDER_ANSWERS) is Verdict.REFUSED
+
+
+@pytest.mark.parametrize(
+    "status",
+    [100, 102, 199, 300, 301, 302, 304, 307, 308, 399, 408, 409, 418, 423, 499, 500, 502, 503, 504, 599],
+)
+def test_what_proxies_say_of_an_order_is_a_doubt(status):
+    assert judge(answered(status), DEFAULT, ORDER_ANSWERS) is Verdict.UNKNOWN
+
+
+def test_a_bank_may_widen_what_was_not_processed():
+    policy = RetryPolicy(not_processed={425, 429, 408, 503})
+
+    assert table_of(ORDER_ANSWERS, JSON, policy) == expected(
+        WRONG_TOKEN,
+        ANSWERED,
+        ({425, 429, 408, 503}, Verdict.NOT_PROCESSED),
+        REFUSED,
+        otherwise=Verdict.UNKNOWN,
+    )
+
+
+def test_a_bank_may_narrow_what_refuses():
+    policy = RetryPolicy(refused={400, 422}, not_processed=())
+
+    assert table_of(ORDER_ANSWERS, JSON, policy) == expected(
+        WRONG_TOKEN, ANSWERED, ({400, 422}, Verdict.REFUSED), otherwise=Verdict.UNKNOWN
+    )
+
+
+def test_a_status_in_both_sets_was_not_processed():
+    policy = RetryPolicy(not_processed={422}, refused={422})
+
+    assert judge(answered(422), policy, ORDER_ANSWERS) is Verdict.NOT_PROCESSED
+
+
+# --- reads --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("body", "intact"), [(JSON, True), (HTML, True), (b"", True), (JSON, False)])
+def test_reads(body, intact):
+    told = table_of(READ_ANSWERS, body, intact=intact)
+
+    assert told == expected(WRONG_TOKEN, ANSWERED, NOT_PROCESSED, REFUSED, PASSING, otherwise=Verdict.UNKNOWN)
+
+
+def test_reads_with_a_widened_policy():
+    policy = RetryPolicy(not_processed={425, 429, 503})
+
+    assert judge(answered(503), policy, READ_ANSWERS) is Verdict.NOT_PROCESSED
+
+
+# --- the wrong token ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [ORDER_ANSWERS, READ_ANSWERS], ids=["orders", "reads"])
+def test_the_specifications_body_is_a_wrong_token_with_any_2xx_or_4xx(rows):
+    told = table_of(rows, UNAUTHORIZED)
+
+    assert {status for status, verdict in told.items() if verdict is Verdict.WRONG_TOKEN} == {
+        *range(200, 300),
+        *range(400, 500),
+    }
+
+
+@pytest.mark.parametrize("body", [b'{ "message" :\n"Unauthorized" }\n', b'{"message":"Unauthorized"}'])
+def test_its_spaces_do_not_matter(body):
+    assert judge(answered(200, body), DEFAULT, ORDER_ANSWERS) is Verdict.WRONG_TOKEN
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"message": "unauthorized"}',
+        b'{"message": "Unauthorized."}',
+        b'{"message": ["Unauthorized"]}',
+        b'{"message": "Unauthorized", "id": "tx-1"}',
+        b'{"Message": "Unauthorized"}',
+        b'["Unauthorized"]',
+        b'"Unauthorized"',
+        b"Unauthorized",
+        b'{"message": "Unauthorized"}}',
+        b"",
+    ],
+)
+def test_no_other_body_is_a_wrong_token(body):
+    assert judge(answered(200, body), DEFAULT, ORDER_ANSWERS) is Verdict.ANSWERED
+
+
+def test_a_cut_body_is_not_exactly_that_one():
+    assert judge(answered(200, UNAUTHORIZED, intact=False), DEFAULT, ORDER_ANSWERS) is Verdict.ANSWERED
+
+
+def test_a_401_needs_no_body():
+    assert judge(answered(401, b"", intact=False), DEFAULT, ORDER_ANSWERS) is Verdict.WRONG_TOKEN
+
+
+def test_a_401_is_a_wrong_token_whatever_the_policy_says():
+    policy = RetryPolicy(refused=(), not_processed={401})
+
+    assert judge(answered(401), policy, ORDER_ANSWERS) is Verdict.WRONG_TOKEN
+
+
+# --- the evidence comes first -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [ORDER_ANSWERS, READ_ANSWERS], ids=["orders", "reads"])
+@given(
+    st.sampled_from([None, *EVERY_STATUS]), st.sampled_from([JSON, HTML, UNAUTHORIZED, b""]), st.booleans()
+)
+def test_what_was_never_sent_was_not_sent_whatever_answer_came(rows, status, body, intact):
+    evidence = Evidence(sent=False, status=status, body=body, intact=intact)
+
+    assert judge(evidence, DEFAULT, rows) is Verdict.NOT_SENT
+
+
+def test_an_order_without_an_answer_is_a_doubt():
+    assert judge(Evidence(sent=True), DEFAULT, ORDER_ANSWERS) is Verdict.UNKNOWN
+
+
+def test_a_read_without_an_answer_failed():
+    assert judge(Evidence(sent=True), DEFAULT, READ_ANSWERS) is Verdict.FAILED
+
+
+def test_only_what_certainly_did_nothing_may_go_again():
+    assert {Verdict.NOT_SENT, Verdict.NOT_PROCESSED} == MAY_GO_AGAIN
+
+
+@pytest.mark.parametrize("row", [*ORDER_ANSWERS, *READ_ANSWERS])
+def test_each_row_has_its_reason(row):
+    assert len(row.reason.split()) >= 5
+
+
+@pytest.mark.parametrize("rows", [ORDER_ANSWERS, READ_ANSWERS], ids=["orders", "reads"])
+@given(
+    st.builds(
+        Evidence,
+        sent=st.booleans(),
+        status=st.none() | st.sampled_from(EVERY_STATUS),
+        body=st.binary(max_size=40) | st.sampled_from([JSON, HTML, UNAUTHORIZED]),
+        intact=st.booleans(),
+    )
+)
+def test_there_is_a_verdict_for_whatever_came(rows, evidence):
+    assert judge(evidence, DEFAULT, rows) in Verdict
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+ERRORS = [verdict for verdict in Verdict if verdict is not Verdict.ANSWERED]
+
+
+def error(verdict, evidence, *, reading=False):
+    return error_of(verdict, evidence, now=NOW, reading=reading)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status", "reading", "kind", "outcome"),
+    [
+        (Verdict.NOT_SENT, None, False, ConnectionFailed, Outcome.NOT_SENT),
+        (Verdict.NOT_SENT, None, True, ConnectionFailed, Outcome.NOT_SENT),
+        (Verdict.WRONG_TOKEN, 401, False, Unauthorized, Outcome.REFUSED),
+        (Verdict.WRONG_TOKEN, 200, True, Unauthorized, Outcome.REFUSED),
+        (Verdict.NOT_PROCESSED, 429, False, RateLimited, Outcome.REFUSED),
+        (Verdict.NOT_PROCESSED, 425, False, Refused, Outcome.REFUSED),
+        (Verdict.NOT_PROCESSED, 503, False, Refused, Outcome.REFUSED),
+        (Verdict.NOT_PROCESSED, 429, True, RateLimited, Outcome.REFUSED),
+        (Verdict.REFUSED, 422, False, Refused, Outcome.REFUSED),
+        (Verdict.REFUSED, 404, True, Refused, Outcome.REFUSED),
+        (Verdict.UNKNOWN, 503, False, OutcomeUnknown, Outcome.UNKNOWN),
+        (Verdict.UNKNOWN, None, False, OutcomeUnknown, Outcome.UNKNOWN),
+        (Verdict.FAILED, 503, True, ServiceFailed, Outcome.NOT_SENT),
+        (Verdict.FAILED, None, True, ServiceFailed, Outcome.NOT_SENT),
+        (Verdict.UNKNOWN, 302, True, ServiceFailed, Outcome.NOT_SENT),
+    ],
+)
+def test_each_verdict_has_its_error(verdict, status, reading, kind, outcome):
+    told = error(verdict, Evidence(sent=True, status=status), reading=reading)
+
+    assert type(told) is kind
+    assert told.outcome is outcome
+
+
+@pytest.mark.parametrize("verdict", ERRORS, ids=lambda verdict: verdict.name)
+def test_no_order_is_at_stake_in_a_read(verdict):
+    assert error(verdict, answered(400), reading=True).order_may_exist is False
+
+
+def test_a_doubt_says_that_an_order_may_exist():
+    assert error(Verdict.UNKNOWN, answered(503)).order_may_exist is True
+
+
+def test_a_refusal_carries_what_the_service_said():
+    told = error(Verdict.REFUSED, answered(422, headers={"X-Request-Id": "req-7"}))
+
+    assert told.status == 422
+    assert told.message == "A service's own words."
+    assert told.body == JSON
+    assert told.request_id == "req-7"
+
+
+@pytest.mark.parametrize("body", [b"", b"<p>", b"[]", b"{}", b'{"message": 5}', b'{"message": null}', b'{"m'])
+def test_a_refusal_without_readable_words_has_none(body):
+    told = error(Verdict.REFUSED, answered(422, body))
+
+    assert told.message is None
+    assert told.body == body
+
+
+def test_a_wrong_token_carries_what_the_service_said():
+    told = error(Verdict.WRONG_TOKEN, answered(200, UNAUTHORIZED))
+
+    assert (told.status, told.message, told.body) == (200, "Unauthorized", UNAUTHORIZED)
+
+
+def test_a_doubt_carries_the_bytes():
+    told = error(Verdict.UNKNOWN, answered(502, HTML, headers={"X-Request-Id": "req-7"}))
+
+    assert (told.status, told.raw, told.request_id) == (502, HTML, "req-7")
+
+
+def test_a_doubt_without_an_answer_has_no_bytes():
+    told = error(Verdict.UNKNOWN, Evidence(sent=True))
+
+    assert (told.status, told.raw, told.request_id) == (None, None, None)
+
+
+def test_a_failed_read_carries_the_bytes():
+    told = error(Verdict.FAILED, answered(502, HTML, headers={"X-Request-Id": "req-7"}), reading=True)
+
+    assert (told.status, told.body, told.request_id) == (502, HTML, "req-7")
+
+
+LATER = (NOW + timedelta(seconds=90)).strftime("%a, %d %b %Y %H:%M:%S GMT")
+
+
+@pytest.mark.parametrize(("header", "asked"), [("7", 7.0), (LATER, 90.0), ("soon", None)])
+@pytest.mark.parametrize(
+    ("verdict", "status", "reading"),
+    [
+        (Verdict.NOT_PROCESSED, 429, False),
+        (Verdict.NOT_PROCESSED, 425, False),
+        (Verdict.NOT_PROCESSED, 429, True),
+        (Verdict.FAILED, 503, True),
+    ],
+)
+def test_retry_after_is_on_what_may_be_asked_again(verdict, status, reading, header, asked):
+    told = error(verdict, answered(status, headers={"retry-after": header}), reading=reading)
+
+    assert told.retry_after == asked
+
+
+def test_the_cause_is_chained():
+    cause = ConnectionResetError("by peer")
+
+    assert error(Verdict.UNKNOWN, Evidence(sent=True, error=cause)).__cause__ is cause
+
+
+SECRETS = json.dumps({"message": "s3cr3t-words", "name": "s3cr3t-name"}).encode()
+
+
+@pytest.mark.parametrize("reading", [False, True])
+@pytest.mark.parametrize("verdict", ERRORS, ids=lambda verdict: verdict.name)
+def test_no_message_shows_a_body(verdict, reading):
+    told = error(verdict, answered(422, SECRETS, error=ValueError("s3cr3t-cause")), reading=reading)
+
+    assert "s3cr3t" not in f"{told} {told!r}"
+
+
+@pytest.mark.parametrize("reading", [False, True])
+@pytest.mark.parametrize("verdict", ERRORS, ids=lambda verdict: verdict.name)
+def test_a_message_shows_status_and_request_id(verdict, reading):
+    told = error(verdict, answered(422, headers={"X-Request-Id": "req-7"}), reading=reading)
+
+    assert "422" in str(told)
+    assert "req-7" in str(told)
+
+
+@pytest.mark.parametrize("request_id", ["", "a" * 101, "line\u2028break", "ümlaut", "tab\there"])
+def test_a_request_id_that_is_not_fit_for_a_log_is_dropped(request_id):
+    told = error(Verdict.REFUSED, answered(422, headers={"X-Request-Id": request_id}))
+
+    assert told.request_id is None
+
+
+def test_a_lost_answer_says_what_kind_of_trouble_it_was():
+    told = error(Verdict.UNKNOWN, Evidence(sent=True, error=ConnectionResetError("s3cr3t")))
+
+    assert "ConnectionResetError" in str(told)

@@ -1,0 +1,703 @@
+"""The session manager that callers hold: what it takes, what it says on the wire, and how it closes."""
+
+import asyncio
+import gc
+import ssl
+import warnings
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import aiohttp
+import pytest
+
+from tests import samples
+from tests.answering import answering
+from tests.bank import NOON, Time, World, new_order, world
+from transfer_async import (
+    ClientClosed,
+    ConnectionFailed,
+    FundsHold,
+    InvalidOrder,
+    MemoryJournal,
+    OrderRequest,
+    Outcome,
+    PersonName,
+    Refused,
+    RetryBudget,
+    RetryPolicy,
+    ServiceFailed,
+    Timeouts,
+    TransferClient,
+    TransferError,
+    Unauthorized,
+    User,
+)
+from transfer_async.addresses import CREATE_ORDER, WHO_AM_I
+from transfer_async.errors import JournalFailed
+from transfer_async.sandbox import (
+    CloseAfterProcessing,
+    CloseBeforeReading,
+    ResetAfterProcessing,
+    Sandbox,
+    Status,
+)
+
+BASE = "https://bank.example"
+
+
+@pytest.fixture
+async def at_work():
+    async with world() as made:
+        yield made
+
+
+@pytest.fixture
+async def service():
+    async with answering() as made:
+        yield made
+
+
+async def failure(call) -> TransferError:
+    with pytest.raises(TransferError) as caught:
+        await call
+    return caught.value
+
+
+# --- what it is made from -----------------------------------------------------------------------
+
+
+async def place(_):
+    return "ref"
+
+
+async def release(_, __):
+    return None
+
+
+def hold(name="hold"):
+    return FundsHold(place, release, name=name)
+
+
+async def sanctions(_):
+    """A hook."""
+
+
+async def observe_async(_):
+    """Not an observer."""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"lease": 45},
+        {"lease": timedelta(minutes=2)},
+        {"lease": 3.0, "retry": RetryPolicy(deadline=2)},
+        {"settle_after": 0},
+        {"settle_after": timedelta(hours=1)},
+        {"hooks": [sanctions, hold()]},
+        {"hooks": (hold(),)},
+        {"observers": [print]},
+        {"scope": "live"},
+        {"ssl": ssl.create_default_context()},
+        {"proxy": "http://localhost:3128"},
+        {"max_response_bytes": 1, "max_connections": 1},
+        {"timeouts": Timeouts(total=1), "retry": RetryPolicy()},
+        {"journal": MemoryJournal()},
+    ],
+    ids=str,
+)
+async def test_good_settings_are_taken(settings):
+    assert isinstance(TransferClient(BASE, "abc", **settings), TransferClient)
+
+
+LEASE = r"must be finite and at least 1\.5 times the retry deadline, 45 s"
+NO_DURATION = "is not a number of seconds or a timedelta"
+COUNT = "must be a whole number, 1 or more"
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        ({"lease": 44.9}, LEASE),
+        ({"lease": timedelta(seconds=44)}, LEASE),
+        ({"lease": 0}, LEASE),
+        ({"lease": float("inf")}, LEASE),
+        ({"lease": "60"}, NO_DURATION),
+        ({"lease": None}, NO_DURATION),
+        (
+            {"lease": 60, "retry": RetryPolicy(deadline=41)},
+            r"must be finite and at least 1\.5 times .* 61\.5 s",
+        ),
+        ({"settle_after": -1}, "must be 0 seconds or more"),
+        ({"settle_after": "300"}, NO_DURATION),
+        ({"settle_after": float("nan")}, NO_DURATION),
+        ({"ssl": False}, r"must be an ssl\.SSLContext"),
+        ({"ssl": True}, r"must be an ssl\.SSLContext"),
+        ({"scope": ""}, "must be a string with something in it"),
+        ({"scope": 5}, "must be a string with something in it"),
+        ({"max_response_bytes": 0}, COUNT),
+        ({"max_response_bytes": 1e6}, COUNT),
+        ({"max_response_bytes": True}, COUNT),
+        ({"max_connections": 0}, COUNT),
+        ({"max_connections": None}, COUNT),
+        ({"retry": RetryBudget()}, "must be a RetryPolicy"),
+        ({"retry": 4}, "must be a RetryPolicy"),
+        ({"timeouts": 25}, "must be a Timeouts"),
+        ({"timeouts": RetryPolicy()}, "must be a Timeouts"),
+        ({"clock": datetime.now}, "must be a Clock"),
+        ({"session": "session"}, r"must be an aiohttp\.ClientSession"),
+        ({"resolve": "resolve"}, "must be an async callable"),
+        ({"observers": print}, "must be a sequence of callables"),
+        ({"observers": [None]}, "must be a sequence of callables"),
+        ({"observers": 5}, "must be a sequence of callables"),
+        ({"observers": [observe_async]}, "must be plain functions"),
+        ({"hooks": [hold(), sanctions]}, "the hold comes last, and once"),
+        ({"hooks": [hold("a"), hold("b")]}, "the hold comes last, and once"),
+        ({"hooks": [sanctions, sanctions]}, "each needs a name of its own"),
+        ({"hooks": [hold("held")]}, "the name 'held' is kept"),
+        ({"hooks": ["sanctions"]}, "a str is neither a hook nor an async function"),
+    ],
+    ids=str,
+)
+async def test_a_wrong_setting_is_refused_by_name_and_rule(settings, rule):
+    with pytest.raises(ValueError, match=rf"^{next(iter(settings))}: {rule}"):
+        TransferClient(BASE, "abc", **settings)
+
+
+@pytest.mark.parametrize("address", ["http://bank.example", "bank.example", "", None])
+async def test_a_wrong_address_is_refused_by_name(address):
+    with pytest.raises(ValueError, match=r"^base_url: "):
+        TransferClient(address, "abc")
+
+
+@pytest.mark.parametrize("token", ["", "a b", "s3cr3t\n", None, 5])
+async def test_a_wrong_token_is_refused_by_name_and_not_shown(token):
+    with pytest.raises(ValueError, match=r"^token: ") as caught:
+        TransferClient(BASE, token)
+
+    assert "s3cr3t" not in str(caught.value)
+
+
+async def test_a_session_with_an_auth_of_its_own_is_refused():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        session = aiohttp.ClientSession(auth=aiohttp.BasicAuth("me", "s3cr3t"))
+    async with session:
+        with pytest.raises(ValueError, match=r"^session: has an auth of its own") as caught:
+            TransferClient(BASE, "abc", session=session)
+
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_all_but_address_and_token_is_keyword_only():
+    with pytest.raises(TypeError):
+        TransferClient(BASE, "abc", [])
+
+
+async def test_a_client_may_be_made_outside_a_loop():
+    client = await asyncio.to_thread(TransferClient, BASE, "abc")
+
+    assert isinstance(client, TransferClient)
+
+
+async def test_the_token_is_not_in_its_repr():
+    assert "s3cr3t" not in repr(TransferClient(BASE, "s3cr3t"))
+
+
+# --- from the environment -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for name in ("TRANSFER_BASE_URL", "TRANSFER_API_TOKEN", "TRANSFER_JOURNAL"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+async def test_the_environment_says_where_and_who(environment, service):
+    environment.setenv("TRANSFER_BASE_URL", service.base_url)
+    environment.setenv("TRANSFER_API_TOKEN", "from-env")
+    async with TransferClient.from_env() as client:
+        await client.request("GET", "/a")
+
+    assert service.came[0].headers["Authorization"] == "Bearer from-env"
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"),
+    [
+        ({}, "TRANSFER_BASE_URL and TRANSFER_API_TOKEN"),
+        ({"TRANSFER_BASE_URL": BASE}, "TRANSFER_API_TOKEN"),
+        ({"TRANSFER_API_TOKEN": "s3cr3t"}, "TRANSFER_BASE_URL"),
+        ({"TRANSFER_BASE_URL": BASE, "TRANSFER_API_TOKEN": ""}, "TRANSFER_API_TOKEN"),
+    ],
+)
+async def test_each_missing_variable_is_named(environment, there, missing):
+    for name, value in there.items():
+        environment.setenv(name, value)
+
+    with pytest.raises(ValueError, match=rf"^{missing}: must be set in the environment$"):
+        TransferClient.from_env()
+
+
+@pytest.mark.parametrize("journal", ["postgresql://db/journal"])
+async def test_a_journal_that_cannot_be_had_is_not_silently_ignored(environment, journal):
+    environment.setenv("TRANSFER_BASE_URL", BASE)
+    environment.setenv("TRANSFER_API_TOKEN", "abc")
+    environment.setenv("TRANSFER_JOURNAL", journal)
+
+    with pytest.raises(ValueError, match=r"^TRANSFER_JOURNAL: "):
+        TransferClient.from_env()
+
+
+async def test_a_journal_that_is_given_goes_before_the_environments(environment):
+    environment.setenv("TRANSFER_BASE_URL", BASE)
+    environment.setenv("TRANSFER_API_TOKEN", "abc")
+    environment.setenv("TRANSFER_JOURNAL", "postgresql://db/journal")
+
+    assert isinstance(TransferClient.from_env(journal=MemoryJournal()), TransferClient)
+
+
+async def test_everything_else_is_as_the_constructor_takes_it(environment):
+    environment.setenv("TRANSFER_BASE_URL", BASE)
+    environment.setenv("TRANSFER_API_TOKEN", "abc")
+
+    with pytest.raises(ValueError, match=r"^lease: "):
+        TransferClient.from_env(lease=1)
+
+
+async def test_a_subclass_makes_one_of_its_own(environment):
+    class Mine(TransferClient):
+        pass
+
+    environment.setenv("TRANSFER_BASE_URL", BASE)
+    environment.setenv("TRANSFER_API_TOKEN", "abc")
+
+    assert type(Mine.from_env()) is Mine
+
+
+# --- who am I -----------------------------------------------------------------------------------
+
+
+async def test_it_says_who_the_caller_is(at_work: World):
+    async with at_work.client() as client:
+        me = await client.who_am_i()
+
+    bank = at_work.sandbox.accounts.bank
+    assert isinstance(me, User)
+    assert (me.id, me.username) == (bank.id, bank.username)
+
+
+@pytest.mark.parametrize("status", [200, 201, 400, 401, 403, 404, 422, 429])
+async def test_the_specifications_unauthorized_is_unauthorized_with_any_status(at_work: World, status):
+    at_work.sandbox.faults.add(Status(status, body='{"message": "Unauthorized"}'), path=WHO_AM_I)
+    async with at_work.client() as client:
+        error = await failure(client.who_am_i())
+
+    assert type(error) is Unauthorized
+    assert (error.status, error.message, error.outcome) == (status, "Unauthorized", Outcome.REFUSED)
+    assert error.order_may_exist is False
+    assert len(at_work.sandbox.requests) == 1
+
+
+async def test_a_wrong_token_is_unauthorized(at_work: World):
+    async with at_work.client(token="wrong") as client:
+        error = await failure(client.who_am_i())
+
+    assert type(error) is Unauthorized
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[]",
+        "null",
+        "5",
+        '"me"',
+        "",
+        "<html>",
+        '{"id": "usr-1"',
+        "{}",
+        '{"id": null}',
+        '{"id": 5}',
+        '{"message": "no"}',
+    ],
+)
+async def test_an_answer_that_does_not_say_who_failed(at_work: World, body):
+    at_work.sandbox.faults.add(Status(200, body=body), path=WHO_AM_I)
+    async with at_work.client() as client:
+        error = await failure(client.who_am_i())
+
+    assert type(error) is ServiceFailed
+    assert error.order_may_exist is False
+
+
+async def test_what_else_is_wrong_in_it_is_not_read(at_work: World):
+    at_work.sandbox.faults.add(Status(200, body='{"id": "usr-1", "is_active": "yes"}'), path=WHO_AM_I)
+    async with at_work.client() as client:
+        me = await client.who_am_i()
+
+    assert (me.id, me.is_active, me.unread) == ("usr-1", None, ("$.is_active",))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *[Status(status) for status in (408, 425, 429, 500, 502, 503, 504)],
+        CloseBeforeReading(),
+        CloseAfterProcessing(),
+        ResetAfterProcessing(),
+    ],
+    ids=str,
+)
+async def test_it_is_asked_again_after_passing_trouble(at_work: World, fault):
+    at_work.sandbox.faults.add(fault, times=3, path=WHO_AM_I)
+    async with at_work.client() as client:
+        me = await client.who_am_i()
+
+    assert me.id == at_work.sandbox.accounts.bank.id
+    assert len(at_work.sandbox.requests) == 4
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(404, Refused), (403, Refused), (405, Refused), (301, ServiceFailed)]
+)
+async def test_it_is_not_asked_again_after_an_answer_that_stands(at_work: World, status, kind):
+    at_work.sandbox.faults.add(Status(status, headers={"Location": "/elsewhere"}), path=WHO_AM_I)
+    async with at_work.client() as client:
+        error = await failure(client.who_am_i())
+
+    assert type(error) is kind
+    assert error.status == status
+    assert error.order_may_exist is False
+    assert len(at_work.sandbox.requests) == 1
+
+
+async def test_when_nobody_listens_nothing_was_sent(unused_tcp_port):
+    async with TransferClient(f"http://127.0.0.1:{unused_tcp_port}", "abc", clock=Time().clock) as client:
+        error = await failure(client.who_am_i())
+
+    assert type(error) is ConnectionFailed
+    assert error.order_may_exist is False
+
+
+# --- on the wire --------------------------------------------------------------------------------
+
+
+async def test_who_am_i_on_the_wire_is_the_specifications(service):
+    service.answer(body=b'{"id": "usr-1"}')
+    async with TransferClient(service.base_url, "abc") as client:
+        await client.who_am_i()
+
+    (came,) = service.came
+    agent = came.headers["User-Agent"]
+    assert (came.method, came.target, came.body) == ("GET", "/api/api/v1/user/who-am-i", b"")
+    assert agent.startswith("transfer_async")
+    assert dict(came.headers) == {
+        "Host": service.base_url.removeprefix("http://"),
+        "Authorization": "Bearer abc",
+        "Accept": "application/json",
+        "Accept-Encoding": "gzip, deflate",
+        "User-Agent": agent,
+    }
+
+
+async def test_create_order_on_the_wire_is_the_specifications(service):
+    async with TransferClient(service.base_url, "abc", hooks=[hold()]) as client:
+        await failure(client.create_order(samples.new_order()))
+
+    (came,) = service.came
+    assert (came.method, came.target) == ("POST", "/api/api/v1/order/create")
+    assert came.body == samples.new_order().to_json()
+    assert dict(came.headers) == {
+        "Host": service.base_url.removeprefix("http://"),
+        "Authorization": "Bearer abc",
+        "Accept": "application/json",
+        "Accept-Encoding": "gzip, deflate",
+        "Content-Type": "application/json",
+        "Content-Length": str(len(came.body)),
+        "User-Agent": came.headers["User-Agent"],
+    }
+
+
+async def test_a_path_prefix_is_kept(service):
+    service.answer(body=b'{"id": "usr-1"}')
+    async with TransferClient(f"{service.base_url}/gate/way/", "abc", hooks=[hold()]) as client:
+        await client.who_am_i()
+        await failure(client.create_order(samples.new_order()))
+
+    assert [came.target for came in service.came] == [f"/gate/way{WHO_AM_I}", f"/gate/way{CREATE_ORDER}"]
+
+
+# --- creating an order: what is checked before anything happens ---------------------------------
+
+
+async def test_an_order_is_created(at_work: World):
+    async with at_work.client() as client:
+        order = await client.create_order(new_order(), key="payment-1")
+
+    assert list(at_work.sandbox.orders) == [order.id]
+    assert order.poster_amount == Decimal("155025.00")
+
+
+async def test_every_fault_of_the_arguments_is_told_at_once_and_nothing_happens(at_work: World):
+    async with at_work.client() as client:
+        error = await failure(
+            client.create_order(
+                {"poster_amount": 1},
+                key="",
+                beneficiary="Ben Okri",
+                held=" ",
+                send_before=datetime(2024, 5, 6),  # noqa: DTZ001 - a naive one is the fault
+            )
+        )
+
+    assert type(error) is InvalidOrder
+    assert [field for field, _ in error.problems] == ["order", "key", "beneficiary", "held", "send_before"]
+    assert error.order_may_exist is False
+    assert (at_work.bank.log, at_work.journal.moves, list(at_work.sandbox.requests)) == ([], [], [])
+
+
+@pytest.mark.parametrize("key", ["", "a" * 201, "line\nbreak", "nul\x00", "\u2028", 5, b"key"], ids=repr)
+async def test_a_key_is_1_to_200_printable_characters(at_work: World, key):
+    async with at_work.client() as client:
+        error = await failure(client.create_order(new_order(), key=key))
+
+    assert [field for field, _ in error.problems] == ["key"]
+
+
+@pytest.mark.parametrize("key", ["1", "a" * 200, "payment 8731/ü✓"])
+async def test_any_other_key_is_good(at_work: World, key):
+    async with at_work.client() as client:
+        await client.create_order(new_order(), key=key)
+
+        assert (await client.known(key)).state.value == "created"
+
+
+async def test_without_a_key_one_is_made_and_is_on_the_error(at_work: World):
+    at_work.sandbox.faults.add(Status(422), times=2)
+    async with at_work.client() as client:
+        errors = [await failure(client.create_order(new_order())) for _ in range(2)]
+
+    assert len({error.key for error in errors}) == 2
+    assert all(error.key for error in errors)
+
+
+async def test_a_name_a_hold_and_a_limit_of_time_are_taken(at_work: World):
+    async with at_work.client() as client:
+        order = await client.create_order(
+            new_order(),
+            key="k",
+            beneficiary=PersonName("Ben", "Okri"),
+            held="ref-1",
+            send_before=NOON + timedelta(hours=1),
+        )
+        known = await client.known("k")
+
+    assert known.order == order
+    assert (known.held, known.receipts) == ("ref-1", {"held": "ref-1"})
+    assert at_work.bank.placed == []
+
+
+# --- known --------------------------------------------------------------------------------------
+
+
+async def test_a_key_never_heard_of_is_none(at_work: World):
+    async with at_work.client() as client:
+        assert await client.known("never") is None
+
+
+async def test_a_journal_that_cannot_be_read_says_so(at_work: World, monkeypatch):
+    async def fail(*_):
+        raise OSError("disk")
+
+    monkeypatch.setattr(at_work.journal, "read", fail)
+    async with at_work.client() as client:
+        error = await failure(client.known("k"))
+
+    assert type(error) is JournalFailed
+    assert error.key == "k"
+    assert isinstance(error.__cause__, OSError)
+
+
+# --- life cycle ---------------------------------------------------------------------------------
+
+
+async def test_it_works_without_async_with(service):
+    client = TransferClient(service.base_url, "abc")
+    answer = await client.request("GET", "/a")
+    await client.close()
+
+    assert answer == {}
+
+
+async def test_it_may_be_closed_twice(service):
+    client = TransferClient(service.base_url, "abc")
+    await client.request("GET", "/a")
+    await client.close()
+    await client.close()
+
+    with pytest.raises(ClientClosed):
+        await client.who_am_i()
+
+
+async def test_it_may_be_closed_before_it_was_used():
+    client = TransferClient(BASE, "abc")
+    await client.close()
+
+    with pytest.raises(ClientClosed):
+        await client.who_am_i()
+
+
+CALLS = {
+    "who_am_i": lambda client: client.who_am_i(),
+    "request": lambda client: client.request("GET", "/a"),
+    "create_order": lambda client: client.create_order(new_order()),
+    "known": lambda client: client.known("k"),
+    "recover": lambda client: client.recover(),
+    "async with": lambda client: client.__aenter__(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+async def test_after_closing_every_call_is_refused(service, call):
+    async with TransferClient(service.base_url, "abc") as client:
+        pass
+    error = await failure(call(client))
+
+    assert type(error) is ClientClosed
+    assert error.outcome is Outcome.NOT_SENT
+    assert error.order_may_exist is False
+    assert service.came == []
+
+
+async def test_after_closing_many_orders_are_refused(service):
+    async with TransferClient(service.base_url, "abc") as client:
+        pass
+
+    with pytest.raises(ClientClosed):
+        async for result in client.create_orders([OrderRequest(new_order())]):
+            raise result.error
+
+
+async def test_an_order_for_a_callers_key_may_exist_although_the_client_is_closed(service):
+    async with TransferClient(service.base_url, "abc") as client:
+        pass
+    error = await failure(client.create_order(new_order(), key="k"))
+
+    assert type(error) is ClientClosed
+    assert (error.key, error.order_may_exist) == ("k", True)
+
+
+async def test_a_wrong_patience_closes_all_the_same(service):
+    client = TransferClient(service.base_url, "abc")
+    await client.request("GET", "/a")
+
+    with pytest.raises(ValueError, match=r"^timeout: is not a number of seconds"):
+        await client.close(timeout="soon")
+    with pytest.raises(ClientClosed):
+        await client.who_am_i()
+
+
+async def collected(live):
+    """The warnings of whatever ``live`` leaves behind."""
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    gc.collect()
+    told = []
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        await live()
+        gc.collect()
+        while heard:  # each holds what it warns of, and that may hold more
+            told += [str(one.message) for one in heard if issubclass(one.category, ResourceWarning)]
+            heard.clear()
+            gc.collect()
+    return told
+
+
+async def test_a_client_left_open_warns_and_says_what_to_do():
+    async def leave_open():
+        await TransferClient(BASE, "abc").__aenter__()
+
+    heard = await collected(leave_open)
+
+    assert (
+        "a TransferClient was never closed: use 'async with TransferClient(...)', or 'await client.close()'"
+    ) in heard
+
+
+async def test_a_client_that_was_closed_warns_of_nothing(service):
+    async def close():
+        async with TransferClient(service.base_url, "abc") as client:
+            await client.request("GET", "/a")
+
+    assert await collected(close) == []
+
+
+async def test_a_client_that_was_never_used_warns_of_nothing():
+    async def make():
+        TransferClient(BASE, "abc")
+
+    assert await collected(make) == []
+
+
+async def test_a_client_that_could_not_be_made_warns_of_nothing():
+    async def fail():
+        with pytest.raises(ValueError, match=r"^lease: "):
+            TransferClient(BASE, "abc", lease=1)
+
+    assert await collected(fail) == []
+
+
+# --- a borrowed session -------------------------------------------------------------------------
+
+
+async def test_a_borrowed_session_is_used_and_not_closed(service):
+    async with aiohttp.ClientSession() as session:
+        async with TransferClient(service.base_url, "abc", session=session) as client:
+            await client.request("GET", "/a")
+
+        assert not session.closed
+        assert (await session.get(service.base_url)).status == 200
+    assert [came.headers.get("Authorization") for came in service.came] == ["Bearer abc", None]
+
+
+async def test_a_borrowed_sessions_ways_are_overridden(service):
+    async def meddle(request, handler):
+        raise AssertionError("a middleware was called")
+
+    service.answer(307, headers={"Location": "/elsewhere"})
+    service.answer(307, headers={"Location": "/elsewhere"})
+    async with (
+        aiohttp.ClientSession(
+            headers={"Authorization": "Bearer mine"}, raise_for_status=True, middlewares=[meddle]
+        ) as session,
+        TransferClient(service.base_url, "abc", session=session, hooks=[hold()]) as client,
+    ):
+        read = await failure(client.request("GET", "/a", safe=True))
+        sent = await failure(client.create_order(samples.new_order()))
+
+    assert (read.status, sent.status) == (307, 307)
+    assert [came.target for came in service.came] == ["/a", CREATE_ORDER]
+    assert {came.headers["Authorization"] for came in service.came} == {"Bearer abc"}
+
+
+# --- one account, many tasks --------------------------------------------------------------------
+
+
+async def test_a_client_may_be_shared_by_many_tasks():
+    async with Sandbox() as sandbox:
+        async with World(sandbox).client() as client:
+            orders = await asyncio.gather(*(client.create_order(new_order()) for _ in range(20)))
+
+        assert {order.id for order in orders} == set(sandbox.orders)
+        assert len(sandbox.orders) == 20
+
+
+async def test_the_same_key_gives_the_same_order_back(at_work: World):
+    async with at_work.client() as client:
+        first = await client.create_order(new_order(), key="k")
+        again = await client.create_order(new_order(), key="k")
+
+    assert again == first
+    assert len(at_work.sandbox.requests) == 1

@@ -1,0 +1,343 @@
+import asyncio
+import copy
+import pickle
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests import bank as banks
+from tests.bank import Gate, World, new_order
+from transfer_async import (
+    NO_ORDER,
+    AlreadyCreated,
+    JournalFailed,
+    KeyState,
+    Order,
+    Outcome,
+    OutcomeUnknown,
+    Refuted,
+    Resolved,
+    Timeouts,
+    WentInDoubt,
+)
+from transfer_async.journal import moves
+from transfer_async.sandbox import CloseAfterProcessing, Status
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with banks.world() as world:
+        world.sandbox.faults.add(CloseAfterProcessing())
+        yield world
+
+
+class BackOffice:
+    """A ``resolve`` that remembers what it was asked."""
+
+    def __init__(self, answer: Any = None) -> None:
+        self.answer = answer
+        self.asked: list[tuple[Any, OutcomeUnknown]] = []
+
+    async def __call__(self, intent: Any, error: OutcomeUnknown) -> Any:
+        self.asked.append((intent, error))
+        answer = self.answer
+        if callable(answer):
+            answer = await answer()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+async def doubted(world: World, **settings: Any) -> OutcomeUnknown:
+    """A key in doubt, of a client that has nobody to ask."""
+    async with world.client(**settings) as client:
+        with pytest.raises(OutcomeUnknown) as doubt:
+            await client.create_order(new_order(), key="k")
+    return doubt.value
+
+
+def the_order(world: World) -> Order:
+    (order,) = world.sandbox.orders.values()
+    return Order.from_json(order.to_json())
+
+
+async def test_without_anybody_to_ask_a_doubt_stays_and_everything_is_kept(world: World):
+    doubt = await doubted(world)
+
+    assert (doubt.outcome, doubt.order_may_exist, doubt.key) == (Outcome.UNKNOWN, True, "k")
+    assert doubt.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert [(event.error, event.status) for event in world.events_of(WentInDoubt)] == [
+        ("OutcomeUnknown", None)
+    ]
+    assert world.bank.open
+
+
+async def test_resolve_is_asked_with_the_intent_and_an_error_that_has_all_the_call_knows(world: World):
+    office = BackOffice()
+    async with world.client(resolve=office) as client:
+        with pytest.raises(OutcomeUnknown) as doubt:
+            await client.create_order(new_order(), key="k")
+
+    ((intent, error),) = office.asked
+    assert intent == world.bank.intents[0]
+    assert error is doubt.value
+    assert (error.key, len(error.attempts)) == ("k", 1)
+    assert error.receipts == {"funds_hold": f"hold-{intent.id}"}
+
+
+async def test_an_order_that_resolve_has_is_the_calls_order(world: World):
+    async def find() -> Order:
+        return the_order(world)
+
+    async with world.client(resolve=BackOffice(find)) as client:
+        order = await client.create_order(new_order(), key="k")
+        again = await client.create_order(new_order(), key="k")
+
+    assert order == again == the_order(world)
+    assert (await world.entry()).state is KeyState.CREATED
+    assert [(event.outcome, event.order_id) for event in world.events_of(Resolved)] == [
+        (Outcome.CREATED, order.id)
+    ]
+    assert len(world.bank.open) == 1
+
+
+async def test_an_id_that_resolve_has_makes_the_key_created(world: World):
+    async with world.client(resolve=BackOffice("tx-seen")) as client:
+        with pytest.raises(AlreadyCreated) as created:
+            await client.create_order(new_order(), key="k")
+
+    assert (created.value.order_id, created.value.outcome) == ("tx-seen", Outcome.CREATED)
+    assert (await world.entry()).order_id == "tx-seen"
+    assert world.bank.open
+
+
+async def test_a_later_call_with_the_key_asks_resolve_instead_of_sending(world: World):
+    await doubted(world)
+    office = BackOffice("tx-seen")
+    async with world.client(resolve=office) as client:
+        with pytest.raises(AlreadyCreated):
+            await client.create_order(new_order(), key="k")
+
+    assert len(world.sandbox.requests) == len(world.bank.placed) == 1
+    assert office.asked[0][0] == world.bank.intents[0]
+    assert world.events_of(Resolved)[0].intent_id == world.bank.placed[0]
+
+
+async def test_a_doubt_of_an_order_with_the_banks_own_hold_names_it_to_every_caller(world: World):
+    async with world.client() as client:
+        with pytest.raises(OutcomeUnknown) as first:
+            await client.create_order(new_order(), key="k", held="H1")
+        with pytest.raises(OutcomeUnknown) as again:
+            await client.create_order(new_order(), key="k")
+
+    assert first.value.receipts == again.value.receipts == {"held": "H1"}
+
+
+async def test_the_error_of_a_created_key_names_the_hold_on_record_not_the_callers(world: World):
+    async with world.client(resolve=BackOffice("tx-seen")) as client:
+        with pytest.raises(AlreadyCreated):
+            await client.create_order(new_order(), key="k", held="H1")
+        with pytest.raises(AlreadyCreated) as again:
+            await client.create_order(new_order(), key="k", held="H2")
+
+    assert again.value.receipts == {"held": "H1"}
+
+
+async def test_no_order_is_not_believed_before_settle_after(world: World):
+    office = BackOffice(NO_ORDER)
+    async with world.client(resolve=office, settle_after=300.0) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key="k")
+        world.time.pass_(299.9)
+        with pytest.raises(OutcomeUnknown) as doubt:
+            await client.create_order(new_order(), key="k")
+
+    assert type(doubt.value) is OutcomeUnknown
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert world.bank.open
+
+
+async def test_after_settle_after_no_order_frees_the_key_undoes_the_hooks_and_chains_the_doubt(world: World):
+    hooks = [world.bank.step("check"), world.bank.hold]
+    async with world.client(hooks=hooks, resolve=BackOffice(NO_ORDER), settle_after=300.0) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key="k")
+        world.time.pass_(300.0)
+        with pytest.raises(Refuted) as refuted:
+            await client.create_order(new_order(), key="k")
+
+    assert (refuted.value.outcome, refuted.value.order_may_exist) == (Outcome.REFUSED, False)
+    assert isinstance(refuted.value.__cause__, OutcomeUnknown)
+    assert world.bank.log == ["check", "place", "release", "undo check"]
+    assert (await world.entry()).state is KeyState.FREE
+    assert world.events_of(Resolved)[0].outcome is Outcome.REFUSED
+    assert len(world.sandbox.requests) == 1  # the SDK never sends again by itself after a doubt
+
+
+async def test_settle_after_counts_from_the_last_possible_send(world: World):
+    await world.crash(moves.Doubt)  # the mark's whole window counts, for nobody knows when it was sent
+    world.time.pass_(329.9)
+    async with world.client(resolve=BackOffice(NO_ORDER), settle_after=300.0) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key="k")
+        world.time.pass_(0.1)
+        with pytest.raises(Refuted):
+            await client.create_order(new_order(), key="k")
+
+
+async def test_with_settle_after_of_nothing_the_first_call_is_refuted_at_once(world: World):
+    async with world.client(resolve=BackOffice(NO_ORDER), settle_after=0) as client:
+        with pytest.raises(Refuted) as refuted:
+            await client.create_order(new_order(), key="k")
+
+    assert len(refuted.value.attempts) == 1
+    assert refuted.value.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
+    assert not world.bank.open
+
+
+async def test_a_refuted_key_may_be_used_again_with_a_new_intent(world: World):
+    async with world.client(resolve=BackOffice(NO_ORDER), settle_after=0) as client:
+        with pytest.raises(Refuted):
+            await client.create_order(new_order(), key="k")
+        await client.create_order(new_order(), key="k")
+
+    first, second = world.bank.placed
+    assert first != second
+
+
+async def test_a_refuted_hold_of_the_banks_own_is_the_banks_to_release(world: World):
+    async with world.client(resolve=BackOffice(NO_ORDER), settle_after=0) as client:
+        with pytest.raises(Refuted) as refuted:
+            await client.create_order(new_order(), key="k", held="H1")
+
+    assert refuted.value.receipts == {"held": "H1"}
+    assert not refuted.value.order_may_exist
+    assert world.bank.log == []
+
+
+@pytest.mark.parametrize("answer", [None, "", "  ", 7, True, False, [], RuntimeError("down"), TimeoutError()])
+async def test_whatever_else_resolve_does_it_knows_nothing(
+    world: World, answer: object, caplog: pytest.LogCaptureFixture
+):
+    async with world.client(resolve=BackOffice(answer), settle_after=0) as client:
+        with pytest.raises(OutcomeUnknown) as doubt:
+            await client.create_order(new_order(), key="k")
+
+    assert type(doubt.value) is OutcomeUnknown
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert ("resolve failed" in caplog.text) is isinstance(answer, Exception)
+
+
+async def test_a_resolve_that_is_cancelled_from_within_knows_nothing(world: World):
+    async with world.client(resolve=BackOffice(asyncio.CancelledError())) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key="k")
+
+
+async def test_a_resolve_that_hangs_knows_nothing(world: World):
+    async with world.client(resolve=BackOffice(Gate()), timeouts=Timeouts(hook=0.01)) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key="k")
+
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_an_id_that_is_bound_to_another_key_does_not_resolve_the_doubt(world: World):
+    world.sandbox.faults.clear()
+    async with world.client() as client:
+        other = await client.create_order(new_order(), key="other")
+    world.sandbox.faults.add(CloseAfterProcessing())
+    async with world.client(resolve=BackOffice(other.id)) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key="k")
+
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_a_doubt_that_an_operator_resolved_meanwhile_gives_what_is_on_record(world: World):
+    async def operator(_: object) -> None:
+        await world.resolve("tx-seen")
+
+    world.journal.before[moves.Doubt] = operator
+    async with world.client() as client:
+        with pytest.raises(AlreadyCreated) as created:
+            await client.create_order(new_order(), key="k")
+
+    assert created.value.order_id == "tx-seen"
+
+
+async def test_a_doubt_that_an_operator_resolved_while_resolve_was_asked_gives_what_is_on_record(
+    world: World,
+):
+    async def ask() -> str:
+        await world.resolve("tx-by-operator")
+        return "tx-by-bank"
+
+    async with world.client(resolve=BackOffice(ask)) as client:
+        with pytest.raises(AlreadyCreated) as created:
+            await client.create_order(new_order(), key="k")
+
+    assert created.value.order_id == "tx-by-operator"
+
+
+async def test_a_doubt_that_was_refuted_while_resolve_was_asked_stays_a_doubt_for_its_caller(world: World):
+    async def ask() -> str:
+        await world.refute()
+        return "tx-by-bank"
+
+    async with world.client(resolve=BackOffice(ask)) as client:
+        with pytest.raises(OutcomeUnknown) as doubt:
+            await client.create_order(new_order(), key="k")
+
+    assert doubt.value.order_may_exist
+
+
+async def test_a_doubt_of_an_attempt_that_was_refuted_is_not_hidden_by_the_order_of_a_later_call(
+    world: World,
+):
+    async def later(_: object) -> None:
+        world.journal.before.clear()
+        await world.refute()
+        async with world.client() as other:
+            await other.create_order(new_order(), key="k")
+
+    world.journal.before[moves.Doubt] = later
+    async with world.client() as client:
+        with pytest.raises(OutcomeUnknown) as doubt:
+            await client.create_order(new_order(), key="k")
+
+    assert doubt.value.order_may_exist
+    assert (await world.entry()).state is KeyState.CREATED
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"), [("tx-seen", Outcome.CREATED), (NO_ORDER, Outcome.REFUSED)], ids=["id", "no"]
+)
+async def test_a_journal_that_fails_at_the_end_of_a_doubt_leaves_the_key_bound(
+    world: World, answer: object, outcome: Outcome
+):
+    world.journal.fail_on = moves.Resolve if answer == "tx-seen" else moves.Refute
+    async with world.client(resolve=BackOffice(answer), settle_after=0) as client:
+        with pytest.raises(JournalFailed) as failed:
+            await client.create_order(new_order(), key="k")
+
+    assert (failed.value.outcome, failed.value.order_may_exist, failed.value.key) == (outcome, True, "k")
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert world.bank.open
+
+
+async def test_a_5xx_is_a_doubt_whose_status_is_told(world: World):
+    world.sandbox.faults.clear()
+    world.sandbox.faults.add(Status(503, headers={"X-Request-Id": "r-9"}))
+    doubt = await doubted(world)
+
+    assert (doubt.status, doubt.request_id) == (503, "r-9")
+    assert world.events_of(WentInDoubt)[0].status == 503
+
+
+def test_there_is_one_no_order_and_it_says_so():
+    assert repr(NO_ORDER) == "NO_ORDER"
+    assert copy.copy(NO_ORDER) is copy.deepcopy(NO_ORDER) is NO_ORDER
+    assert pickle.loads(pickle.dumps(NO_ORDER)) is NO_ORDER

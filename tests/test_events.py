@@ -1,0 +1,438 @@
+"""What happened, as events: what each says, in which order they come, and that none does any harm."""
+
+import asyncio
+import logging
+from decimal import Decimal
+
+import attrs
+import pytest
+
+from tests.bank import World, new_order, world
+from transfer_async import (
+    NO_ORDER,
+    AttemptFailed,
+    AttemptStarted,
+    Claimed,
+    DuplicateSuspected,
+    Event,
+    HookPassed,
+    HookUndone,
+    KeyState,
+    NotSent,
+    OrderCreated,
+    OrderRefused,
+    Outcome,
+    OutcomeUnknown,
+    PersonName,
+    Refused,
+    Resolved,
+    RetryScheduled,
+    TransferError,
+    UndoOwed,
+    WentInDoubt,
+    events,
+    log_events,
+)
+from transfer_async.addresses import WHO_AM_I
+from transfer_async.events import Observers
+from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
+
+EVENTS = [
+    Claimed,
+    HookPassed,
+    HookUndone,
+    UndoOwed,
+    AttemptStarted,
+    AttemptFailed,
+    RetryScheduled,
+    OrderCreated,
+    OrderRefused,
+    NotSent,
+    WentInDoubt,
+    Resolved,
+    DuplicateSuspected,
+]
+COMMON = {"key": "payment-1", "intent_id": "intent-1", "attempt": 2, "seconds": 1.5}
+OWN = {
+    Claimed: {"taken_over": True},
+    HookPassed: {"hook": "funds_hold", "took": 0.25},
+    HookUndone: {"hook": "funds_hold"},
+    UndoOwed: {"hook": "funds_hold", "error": "OSError"},
+    AttemptStarted: {},
+    AttemptFailed: {"outcome": Outcome.UNKNOWN, "error": "OutcomeUnknown", "status": 503, "request_id": "r"},
+    RetryScheduled: {"pause": 0.5},
+    OrderCreated: {"order_id": "tx-1"},
+    OrderRefused: {"error": "Refused", "status": 422},
+    NotSent: {"error": "HoldFailed"},
+    WentInDoubt: {"error": "OutcomeUnknown", "status": None},
+    Resolved: {"outcome": Outcome.CREATED, "order_id": "tx-1"},
+    DuplicateSuspected: {"order_id": "tx-1"},
+}
+EACH = pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
+
+
+@pytest.fixture
+async def at_work():
+    async with world() as made:
+        yield made
+
+
+async def failed(call) -> TransferError:
+    with pytest.raises(TransferError) as caught:
+        await call
+    return caught.value
+
+
+def names(seen):
+    return [type(event).__name__ for event in seen]
+
+
+# --- what each says -----------------------------------------------------------------------------
+
+
+def test_these_are_all_the_events_there_are():
+    kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)}
+
+    assert kinds == {Event, *EVENTS}
+
+
+@EACH
+def test_each_carries_the_common_fields_and_its_own(kind):
+    event = kind(**COMMON, **OWN[kind])
+
+    assert attrs.asdict(event, recurse=False) == COMMON | OWN[kind]
+    assert [attribute.name for attribute in attrs.fields(kind)] == [*COMMON, *OWN[kind]]
+
+
+@EACH
+def test_each_is_frozen(kind):
+    event = kind(**COMMON, **OWN[kind])
+
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        event.key = "other"
+
+
+@EACH
+def test_each_is_keyword_only(kind):
+    with pytest.raises(TypeError):
+        kind(*COMMON.values(), *OWN[kind].values())
+
+
+# --- in which order -----------------------------------------------------------------------------
+
+
+async def test_an_order_that_is_created(at_work: World):
+    async with at_work.client() as client:
+        order = await client.create_order(new_order(), key="k")
+
+    assert names(at_work.events) == ["Claimed", "HookPassed", "AttemptStarted", "OrderCreated"]
+    assert at_work.events[-1].order_id == order.id
+
+
+async def test_an_order_that_is_created_at_the_second_attempt(at_work: World):
+    at_work.time.chances = [0.5]
+    at_work.sandbox.faults.add(Status(429, headers={"X-Request-Id": "req-7"}))
+    async with at_work.client() as client:
+        await client.create_order(new_order(), key="k")
+
+    assert names(at_work.events) == [
+        "Claimed",
+        "HookPassed",
+        "AttemptStarted",
+        "AttemptFailed",
+        "RetryScheduled",
+        "AttemptStarted",
+        "OrderCreated",
+    ]
+    (failed,) = at_work.events_of(AttemptFailed)
+    assert (failed.outcome, failed.error, failed.status, failed.request_id) == (
+        Outcome.REFUSED,
+        "RateLimited",
+        429,
+        "req-7",
+    )
+    assert at_work.events_of(RetryScheduled)[0].pause == pytest.approx(0.025)
+
+
+async def test_an_order_that_is_refused(at_work: World):
+    at_work.sandbox.faults.add(Status(422))
+    async with at_work.client() as client:
+        await failed(client.create_order(new_order(), key="k"))
+
+    assert names(at_work.events) == [
+        "Claimed",
+        "HookPassed",
+        "AttemptStarted",
+        "AttemptFailed",
+        "OrderRefused",
+        "HookUndone",
+    ]
+    (refused,) = at_work.events_of(OrderRefused)
+    assert (refused.error, refused.status) == ("Refused", 422)
+
+
+async def test_an_order_that_a_hook_stops(at_work: World):
+    at_work.bank.place_error = OSError()
+    async with at_work.client() as client:
+        await failed(client.create_order(new_order(), key="k"))
+
+    assert names(at_work.events) == ["Claimed", "NotSent", "HookUndone"]
+    assert at_work.events_of(NotSent)[0].error == "HoldFailed"
+
+
+async def test_an_undo_that_fails(at_work: World):
+    at_work.bank.release_error = OSError("s3cr3t")
+    at_work.sandbox.faults.add(Status(422))
+    async with at_work.client() as client:
+        await failed(client.create_order(new_order(), key="k"))
+
+    assert names(at_work.events)[-2:] == ["OrderRefused", "UndoOwed"]
+    (owed,) = at_work.events_of(UndoOwed)
+    assert (owed.hook, owed.error) == ("funds_hold", "OSError")
+
+
+async def test_an_order_that_goes_in_doubt(at_work: World):
+    at_work.sandbox.faults.add(CloseAfterProcessing())
+    async with at_work.client() as client:
+        await failed(client.create_order(new_order(), key="k"))
+
+    assert names(at_work.events) == [
+        "Claimed",
+        "HookPassed",
+        "AttemptStarted",
+        "AttemptFailed",
+        "WentInDoubt",
+    ]
+    (doubt,) = at_work.events_of(WentInDoubt)
+    assert (doubt.error, doubt.status) == ("OutcomeUnknown", None)
+
+
+async def test_a_doubt_that_is_resolved(at_work: World):
+    async def resolve(intent, error):
+        return next(iter(at_work.sandbox.orders))
+
+    at_work.sandbox.faults.add(CloseAfterProcessing())
+    async with at_work.client(resolve=resolve) as client:
+        await failed(client.create_order(new_order(), key="k"))
+
+    assert names(at_work.events)[-2:] == ["WentInDoubt", "Resolved"]
+    (resolved,) = at_work.events_of(Resolved)
+    assert (resolved.outcome, resolved.order_id) == (Outcome.CREATED, next(iter(at_work.sandbox.orders)))
+
+
+async def test_a_doubt_that_is_refuted(at_work: World):
+    async def resolve(intent, error):
+        at_work.time.pass_(1000)
+        return NO_ORDER
+
+    at_work.sandbox.faults.add(Status(503))
+    async with at_work.client(resolve=resolve) as client:
+        await failed(client.create_order(new_order(), key="k"))
+
+    assert names(at_work.events)[-3:] == ["WentInDoubt", "Resolved", "HookUndone"]
+    (resolved,) = at_work.events_of(Resolved)
+    assert (resolved.outcome, resolved.order_id) == (Outcome.REFUSED, None)
+
+
+async def test_all_events_of_a_call_share_key_and_intent_and_count_attempts_and_seconds(at_work: World):
+    async def take_long(_):
+        at_work.time.pass_(2.0)
+
+    at_work.bank.on_place = take_long
+    at_work.sandbox.faults.add(Status(429, headers={"Retry-After": "3"}))
+    async with at_work.client() as client:
+        await client.create_order(new_order(), key="k")
+
+    assert {event.key for event in at_work.events} == {"k"}
+    assert {event.intent_id for event in at_work.events} == set(at_work.bank.placed)
+    assert [event.attempt for event in at_work.events] == [0, 0, 1, 1, 1, 2, 2]
+    assert [event.seconds for event in at_work.events] == [0.0, 2.0, 2.0, 2.0, 2.0, 5.0, 5.0]
+    assert at_work.events_of(HookPassed)[0].took == 2.0
+
+
+async def test_an_order_given_back_is_no_event(at_work: World):
+    async with at_work.client() as client:
+        await client.create_order(new_order(), key="k")
+        at_work.events.clear()
+        await client.create_order(new_order(), key="k")
+
+    assert at_work.events == []
+
+
+# --- observers ----------------------------------------------------------------------------------
+
+
+def event():
+    return Claimed(**COMMON)
+
+
+def test_every_observer_is_told_in_turn():
+    seen = []
+    Observers([lambda one: seen.append(("first", one)), lambda one: seen.append(("second", one))]).tell(
+        event()
+    )
+
+    assert seen == [("first", event()), ("second", event())]
+
+
+@pytest.mark.parametrize("error", [ValueError("oops"), asyncio.CancelledError(), RecursionError()], ids=repr)
+def test_an_observer_that_raises_is_logged_and_does_not_keep_it_from_the_others(caplog, error):
+    def fail(_):
+        raise error
+
+    seen = []
+    Observers([fail, seen.append]).tell(event())
+
+    assert seen == [event()]
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("ERROR", "an observer failed on Claimed")
+    ]
+    assert caplog.records[0].exc_info[1] is error
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "state", "undone"),
+    [
+        (None, None, KeyState.CREATED, 0),
+        (Status(422), Outcome.REFUSED, KeyState.FREE, 1),
+        (CloseAfterProcessing(), Outcome.UNKNOWN, KeyState.IN_DOUBT, 0),
+    ],
+    ids=["created", "refused", "in doubt"],
+)
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
+async def test_an_observer_that_raises_at_every_event_never_touches_the_call(
+    at_work: World, fault, outcome, state, undone, error
+):
+    def fail(_):
+        raise error
+
+    if fault is not None:
+        at_work.sandbox.faults.add(fault)
+    async with at_work.client(observers=[fail]) as client:
+        try:
+            await client.create_order(new_order(), key="k")
+            ended = None
+        except TransferError as raised:
+            ended = raised.outcome
+
+    assert ended is outcome
+    assert (await at_work.entry()).state is state
+    assert len(at_work.bank.released) == undone
+
+
+async def test_without_observers_no_event_is_made(at_work: World, monkeypatch):
+    def explode(*_, **__):
+        raise AssertionError("an event was made")
+
+    for kind in EVENTS:
+        monkeypatch.setattr(kind, "__init__", explode)
+    at_work.sandbox.faults.add(Status(429))
+    at_work.sandbox.faults.add(Status(422))
+    async with at_work.client(observers=()) as client:
+        error = await failed(client.create_order(new_order(), key="k"))
+
+    assert type(error) is Refused
+
+
+# --- the log ------------------------------------------------------------------------------------
+
+
+@EACH
+def test_an_event_is_one_line_of_the_log(caplog, kind):
+    caplog.set_level(logging.DEBUG, "transfer_async")
+    log_events(kind(**COMMON, **OWN[kind]))
+
+    (record,) = caplog.records
+    line = record.getMessage()
+    assert record.name == "transfer_async"
+    assert line.startswith(f"{kind.__name__} key=payment-1 ")
+    assert "\n" not in line
+
+
+@EACH
+def test_key_intent_and_attempt_are_in_the_records_extra(caplog, kind):
+    caplog.set_level(logging.DEBUG, "transfer_async")
+    log_events(kind(**COMMON, **OWN[kind]))
+
+    (record,) = caplog.records
+    assert (record.key, record.intent_id, record.attempt) == ("payment-1", "intent-1", 2)
+    assert {name: getattr(record, f"transfer_{name}") for name in OWN[kind]} == OWN[kind]
+    assert record.transfer_seconds == 1.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "level"),
+    [
+        (AttemptStarted, "DEBUG"),
+        (OrderCreated, "INFO"),
+        (OrderRefused, "INFO"),
+        (AttemptFailed, "WARNING"),
+        (UndoOwed, "WARNING"),
+        (WentInDoubt, "WARNING"),
+        (DuplicateSuspected, "ERROR"),
+    ],
+)
+def test_what_somebody_must_see_to_is_louder(caplog, kind, level):
+    caplog.set_level(logging.DEBUG, "transfer_async")
+    log_events(kind(**COMMON, **OWN[kind]))
+
+    assert [record.levelname for record in caplog.records] == [level]
+
+
+def test_a_line_reads_well(caplog):
+    caplog.set_level(logging.DEBUG, "transfer_async")
+    log_events(AttemptFailed(**COMMON, outcome=Outcome.UNKNOWN, error="OutcomeUnknown", status=503))
+
+    assert caplog.messages == [
+        "AttemptFailed key=payment-1 seconds=1.500 outcome=unknown error=OutcomeUnknown status=503"
+    ]
+
+
+def test_a_level_that_is_off_costs_nothing(caplog, monkeypatch):
+    monkeypatch.setattr(events, "_plain", lambda _: pytest.fail("a line was made"))
+    caplog.set_level(logging.ERROR, "transfer_async")
+    log_events(event())
+
+    assert caplog.records == []
+
+
+MARK = "s3cr3t"
+
+
+async def test_the_log_of_a_whole_call_with_faults_holds_nothing_private(at_work: World, caplog):
+    caplog.set_level(logging.DEBUG)
+    body = f'{{"message": "{MARK}-message", "id": "{MARK}-id"}}'
+    order = new_order(
+        poster_username=f"{MARK}-poster@example.com",
+        poster_amount=Decimal("77700.77"),
+        matcher_amount=Decimal("77700.77"),
+        exchange_rate=1,
+    )
+    at_work.bank.reference = f"{MARK}-hold"
+    at_work.bank.release_error = OSError(f"{MARK}-release")
+
+    async def ask():
+        return f"{MARK}-token"
+
+    async def resolve(intent, error):
+        raise OSError("the back office is closed")
+
+    for fault in (Status(429, body=body), Status(425, body=body), Status(422, body=body), GarbageBody(body)):
+        at_work.sandbox.faults.add(fault)
+    at_work.sandbox.faults.add(Status(401, body=body), path=WHO_AM_I, times=None)
+    settings = {"token": ask, "observers": [log_events], "resolve": resolve}
+    async with at_work.client(**settings) as client:
+        beneficiary = PersonName(f"{MARK}-first", f"{MARK}-last")
+        refused = await failed(client.create_order(order, key="k", beneficiary=beneficiary))
+        doubtful = await failed(client.create_order(order, key="l", beneficiary=beneficiary))
+        await failed(client.who_am_i())
+        await client.recover()
+
+    formatter = logging.Formatter()
+    lines = "\n".join(f"{formatter.format(record)} {vars(record)}" for record in caplog.records)
+    assert (type(refused), refused.message) == (Refused, f"{MARK}-message")
+    assert isinstance(doubtful, OutcomeUnknown)
+    assert "AttemptFailed key=k" in lines
+    assert "WentInDoubt key=l" in lines
+    assert MARK not in lines
+    assert "77700" not in lines

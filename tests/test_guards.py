@@ -1,0 +1,382 @@
+"""The last look before the first byte, on sockets that stand ready, closed or with bytes in them."""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import resource
+import select
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+from attrs import define, field
+
+from transfer_async import guards
+from transfer_async.guards import ConnectionStale, GuardedBody, NeverTwice, OnceGuard, TooLate
+
+BODY = b'{"poster_amount": "1250.00"}'
+
+
+@define
+class Protocol:
+    """As much of aiohttp's as is asked for."""
+
+    should_close: bool = False
+
+
+@define
+class Connection:
+    """A connection, from where the guards see it: a transport, a protocol, and a writer that remembers."""
+
+    socket: Any
+    far: Any
+    tls: bool = False
+    closing: bool = False
+    protocol: Protocol = field(factory=Protocol)
+    written: list[bytes] = field(factory=list)
+    at_write: Callable[[], None] = lambda: None
+    lost: bool = False
+
+    @property
+    def transport(self) -> Any:
+        return None if self.lost else self
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def get_extra_info(self, name: str) -> Any:
+        return {"socket": self.socket, "sslcontext": object() if self.tls else None}[name]
+
+    async def write(self, data: bytes) -> None:
+        self.at_write()
+        self.written.append(data)
+
+
+@pytest.fixture
+def connection() -> Iterator[Connection]:
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        far.setblocking(False)
+        yield Connection(near, far)
+
+
+def in_time() -> bool:
+    return True
+
+
+def body(when: Callable[[], bool] = in_time) -> GuardedBody:
+    return GuardedBody(BODY, in_time=when)
+
+
+async def hand_over(guarded: GuardedBody, connection: Connection) -> None:
+    await guarded.write_with_length(connection, len(BODY))
+
+
+# --- a body -------------------------------------------------------------------------------------
+
+
+async def test_a_body_is_written_on_a_clean_connection(connection: Connection):
+    guarded = body()
+    await hand_over(guarded, connection)
+
+    assert connection.written == [BODY]
+    assert guarded.handed_over
+
+
+async def test_a_body_tells_before_its_first_byte_that_it_was_handed_over(connection: Connection):
+    guarded = body()
+    told: list[bool] = []
+    connection.at_write = lambda: told.append(guarded.handed_over)
+    await hand_over(guarded, connection)
+
+    assert told == [True]
+
+
+async def test_a_body_whose_writing_fails_was_handed_over(connection: Connection):
+    guarded = body()
+
+    def break_off() -> None:
+        raise ConnectionResetError
+
+    connection.at_write = break_off
+    with pytest.raises(ConnectionResetError):
+        await hand_over(guarded, connection)
+
+    assert guarded.handed_over
+
+
+async def test_a_body_is_handed_over_once(connection: Connection):
+    guarded = body()
+    await hand_over(guarded, connection)
+    with pytest.raises(NeverTwice):
+        await hand_over(guarded, connection)
+
+    assert connection.written == [BODY]
+
+
+async def test_a_body_that_was_given_up_is_never_written(connection: Connection):
+    guarded = body()
+    guarded.spent = True
+    with pytest.raises(NeverTwice):
+        await hand_over(guarded, connection)
+
+    assert connection.written == []
+    assert not guarded.handed_over
+
+
+async def test_a_body_that_is_given_up_during_the_look_is_never_written(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+):
+    guarded = body()
+
+    async def given_up_meanwhile(*_: object) -> bool:
+        guarded.spent = True
+        return False
+
+    monkeypatch.setattr(guards, "_is_stale", given_up_meanwhile)
+    with pytest.raises(NeverTwice):
+        await hand_over(guarded, connection)
+
+    assert connection.written == []
+    assert not guarded.handed_over
+
+
+async def test_a_body_that_is_too_late_is_not_written(connection: Connection):
+    guarded = body(lambda: False)
+    with pytest.raises(TooLate):
+        await hand_over(guarded, connection)
+
+    assert guarded.late
+    assert not guarded.handed_over
+    assert connection.written == []
+
+
+async def test_the_time_is_asked_for_after_the_look(connection: Connection, monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+
+    async def look(*_: object) -> bool:
+        asked.append("look")
+        return False
+
+    def ask() -> bool:
+        asked.append("time")
+        return True
+
+    monkeypatch.setattr(guards, "_is_stale", look)
+    await hand_over(body(ask), connection)
+
+    assert asked == ["look", "time"]
+
+
+async def test_a_body_on_a_stale_connection_may_go_on_another(connection: Connection):
+    guarded = body()
+    connection.far.send(b"HTTP/1.1 200 OK\r\n")
+    with pytest.raises(ConnectionStale):
+        await hand_over(guarded, connection)
+    was_stale = guarded.stale
+    connection.socket.recv(100)
+    await hand_over(guarded, connection)
+
+    assert was_stale
+    assert guarded.handed_over
+    assert connection.written == [BODY]
+
+
+def test_a_body_knows_its_size_and_that_it_was_asked():
+    guarded = body()
+    before = guarded.adopted
+
+    assert guarded.size == len(BODY)
+    assert (before, guarded.adopted) == (False, True)
+
+
+def test_a_body_is_its_own_copy_so_that_there_is_never_a_second():
+    guarded = body()
+
+    assert copy.deepcopy({"data": guarded})["data"] is guarded
+
+
+def test_a_body_is_json():
+    assert body().content_type == "application/json"
+
+
+# --- the look -----------------------------------------------------------------------------------
+
+
+def lose(connection: Connection) -> None:
+    connection.lost = True
+
+
+def close_ours(connection: Connection) -> None:
+    connection.closing = True
+
+
+def mark(connection: Connection) -> None:
+    connection.protocol.should_close = True
+
+
+def close_theirs(connection: Connection) -> None:
+    connection.far.close()
+
+
+def half_close_theirs(connection: Connection) -> None:
+    connection.far.shutdown(socket.SHUT_WR)
+
+
+def say_something(connection: Connection) -> None:
+    connection.far.send(b"H")
+
+
+@pytest.mark.parametrize("spoil", [lose, close_ours, mark, close_theirs, half_close_theirs, say_something])
+async def test_a_connection_gone_bad_is_not_written_to(
+    connection: Connection, spoil: Callable[[Connection], None]
+):
+    guarded = body()
+    spoil(connection)
+    with pytest.raises(ConnectionStale):
+        await hand_over(guarded, connection)
+
+    assert guarded.stale
+    assert not guarded.handed_over
+    assert connection.written == []
+
+
+async def test_a_transport_without_a_socket_is_trusted(connection: Connection):
+    connection.socket = None
+    await hand_over(body(), connection)
+
+    assert connection.written == [BODY]
+
+
+async def test_what_is_readable_over_tls_is_digested_first(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+):
+    connection.tls = True
+    looks: list[bool] = []
+
+    def readable_once(_: object) -> bool:
+        looks.append(not looks)
+        return looks[-1]
+
+    monkeypatch.setattr(guards, "_is_readable", readable_once)
+    await hand_over(body(), connection)
+
+    assert looks == [True, False]
+    assert connection.written == [BODY]
+
+
+async def test_what_stays_readable_over_tls_is_not_trusted(connection: Connection):
+    connection.tls = True
+    say_something(connection)
+    with pytest.raises(ConnectionStale):
+        await hand_over(body(), connection)
+
+    assert connection.written == []
+
+
+@pytest.mark.parametrize("found", [mark, close_ours])
+async def test_an_answer_or_an_end_that_shows_when_digested_is_not_trusted(
+    connection: Connection, found: Callable[[Connection], None], monkeypatch: pytest.MonkeyPatch
+):
+    connection.tls = True
+
+    def readable(_: object) -> bool:
+        found(connection)
+        return True
+
+    monkeypatch.setattr(guards, "_is_readable", readable)
+    with pytest.raises(ConnectionStale):
+        await hand_over(body(), connection)
+
+    assert connection.written == []
+
+
+@pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000, reason="so many files may not be open here"
+)
+async def test_a_descriptor_past_1023_is_looked_at_like_any_other(connection: Connection):
+    with socket.socket(fileno=fcntl.fcntl(connection.socket.fileno(), fcntl.F_DUPFD, 2000)) as high:
+        connection.socket = high
+        before = guards._is_readable(high)
+        say_something(connection)
+        after = guards._is_readable(high)
+
+    assert (before, after) == (False, True)
+
+
+async def test_where_there_is_no_poll_the_look_is_the_same(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delattr(select, "poll")
+    before = guards._is_readable(connection.socket)
+    say_something(connection)
+
+    assert not before
+    assert guards._is_readable(connection.socket)
+
+
+# --- every other request ------------------------------------------------------------------------
+
+
+class Request:
+    """As much of aiohttp's request as the guard wraps."""
+
+    def __init__(self) -> None:
+        self.sent_on: list[Connection] = []
+
+    async def send(self, connection: Connection) -> str:
+        self.sent_on.append(connection)
+        return "response"
+
+
+async def go(guard: OnceGuard, request: Any, *connections: Connection) -> Any:
+    """What aiohttp does: the middleware, then a ``send`` for each connection that it tries."""
+
+    async def handler(wrapped: Any) -> Any:
+        answer = None
+        for connection in connections:
+            answer = await wrapped.send(connection)
+        return answer
+
+    return await guard(request, handler)
+
+
+async def test_a_request_is_sent_on_a_clean_connection(connection: Connection):
+    guard, request = OnceGuard(), Request()
+
+    assert await go(guard, request, connection) == "response"
+    assert request.sent_on == [connection]
+    assert guard.sent
+
+
+async def test_a_request_is_sent_once(connection: Connection):
+    guard, request = OnceGuard(), Request()
+    with pytest.raises(NeverTwice):
+        await go(guard, request, connection, connection)
+
+    assert request.sent_on == [connection]
+
+
+@pytest.mark.parametrize("spoil", [lose, close_ours, mark, close_theirs, half_close_theirs, say_something])
+async def test_a_request_is_not_sent_on_a_connection_gone_bad(
+    connection: Connection, spoil: Callable[[Connection], None]
+):
+    guard, request = OnceGuard(), Request()
+    spoil(connection)
+    with pytest.raises(ConnectionStale):
+        await go(guard, request, connection)
+
+    assert request.sent_on == []
+    assert guard.stale
+    assert not guard.sent
+
+
+@pytest.mark.parametrize("kind", [ConnectionStale, NeverTwice, TooLate, guards.AnsweredEarly])
+def test_what_the_guards_raise_is_nothing_that_aiohttp_would_send_again_after(
+    kind: type[aiohttp.ClientConnectionError],
+):
+    assert not issubclass(kind, (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError))

@@ -1,0 +1,110 @@
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests import bank as banks
+from tests.bank import Gate, World, new_order, turns
+from transfer_async import JournalFailed, KeyBusy, KeyState, RetryPolicy
+from transfer_async.journal import moves
+from transfer_async.leases import LeaseKeeper
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with banks.world() as world:
+        yield world
+
+
+class Renewals:
+    """A ``renew`` that counts, and may be waited for."""
+
+    def __init__(self, *, enough: int = 3, error: Exception | None = None) -> None:
+        self.made = 0
+        self._enough, self._error = enough, error
+        self.done = asyncio.Event()
+
+    async def __call__(self) -> None:
+        self.made += 1
+        if self.made >= self._enough:
+            self.done.set()
+            if self._error is not None:
+                raise self._error
+        await asyncio.sleep(0)
+
+
+async def test_a_quick_block_is_never_renewed():
+    renewals = Renewals()
+    with LeaseKeeper(renewals, every=60.0):
+        pass
+    await turns(5)
+
+    assert renewals.made == 0
+
+
+async def test_a_long_block_is_renewed_again_and_again_until_it_ends():
+    renewals = Renewals()
+    with LeaseKeeper(renewals, every=0.0):
+        await renewals.done.wait()
+    made = renewals.made
+    await turns(5)
+
+    assert renewals.made == made >= 3
+
+
+@pytest.mark.parametrize("error", [KeyBusy(), JournalFailed()])
+async def test_a_renewal_that_fails_ends_the_renewing_and_not_the_block(
+    error: Exception, caplog: pytest.LogCaptureFixture
+):
+    renewals = Renewals(error=error)
+    with caplog.at_level(logging.WARNING, "transfer_async"), LeaseKeeper(renewals, every=0.0):
+        await renewals.done.wait()
+        await turns(5)
+
+    assert renewals.made == 3
+    assert f"({type(error).__name__})" in caplog.text
+
+
+async def test_the_block_that_fails_is_no_longer_renewed():
+    renewals = Renewals()
+    with pytest.raises(LookupError), LeaseKeeper(renewals, every=0.0):
+        await renewals.done.wait()
+        raise LookupError
+    made = renewals.made
+    await turns(5)
+
+    assert renewals.made == made
+
+
+async def test_a_claims_lease_is_renewed_while_a_hook_runs_so_that_nobody_takes_it_over(world: World):
+    renewed, gate = asyncio.Event(), Gate()
+
+    async def note(_: object) -> None:
+        renewed.set()
+
+    world.bank.on_placed = gate
+    world.journal.after[moves.Keep] = note
+    short = RetryPolicy(deadline=0.01)
+    async with world.client(lease=0.015, retry=short) as client:
+        call = asyncio.create_task(client.create_order(new_order(), key="k"))
+        await gate.reached.wait()
+        world.time.pass_(0.01)
+        await renewed.wait()
+        world.time.pass_(0.01)  # longer than a lease since the claim, not since the renewal
+        with pytest.raises(KeyBusy):
+            await client.create_order(new_order(), key="k")
+        gate.open()
+        await call
+
+    assert (await world.entry()).state is KeyState.CREATED
+    assert (await world.entry()).epoch == 1
+
+
+async def test_a_renewal_in_flight_does_not_lose_a_receipt_that_came_after_it(world: World):
+    await world.crash(moves.Mark)
+    entry = await world.entry()
+    for receipts in ({"a": "1", "b": "2"}, {"a": "1"}):  # the older one is written last
+        await world.move(moves.Keep(epoch=entry.epoch, lease=60.0, receipts=receipts))
+
+    assert (await world.entry()).receipts == {"a": "1", "b": "2"}

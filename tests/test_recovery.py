@@ -1,0 +1,465 @@
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests import bank as banks
+from tests.bank import Gate, World, new_order, owed_hooks, refused_order
+from transfer_async import NO_ORDER, JournalFailed, KeyState, Order, OutcomeUnknown, RecoveryReport, Refused
+from transfer_async.journal import moves
+from transfer_async.sandbox import CloseAfterProcessing
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with banks.world() as world:
+        yield world
+
+
+async def in_doubt(world: World, key: str = "k", **settings: Any) -> None:
+    world.sandbox.faults.add(CloseAfterProcessing())
+    async with world.client(**settings) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key=key)
+
+
+async def owing(world: World, key: str = "k") -> None:
+    world.bank.release_error = RuntimeError()
+    async with world.client() as client:
+        with pytest.raises(Refused):
+            await client.create_order(refused_order(), key=key)
+    world.bank.release_error = None
+
+
+async def recovered(world: World, **settings: Any) -> RecoveryReport:
+    async with world.client(**settings) as client:
+        return await client.recover()
+
+
+async def test_there_is_nothing_to_recover_in_an_empty_journal(world: World):
+    assert await recovered(world) == RecoveryReport()
+
+
+async def test_what_ended_well_is_left_alone(world: World):
+    async with world.client() as client:
+        await client.create_order(new_order(), key="k")
+        report = await client.recover()
+
+    assert report == RecoveryReport()
+
+
+# --- abandoned claims ---------------------------------------------------------------------------
+
+
+async def test_an_abandoned_claim_is_undone_and_its_key_free(world: World):
+    hooks = [world.bank.step("check"), world.bank.hold]
+    intent_id = await world.crash(moves.Mark, hooks=hooks)
+    world.time.pass_(60.0)
+    report = await recovered(world, hooks=hooks)
+
+    entry = await world.entry()
+    assert report == RecoveryReport(taken_over=1, released=2)
+    assert (entry.state, entry.owed) == (KeyState.FREE, ())
+    assert entry.ending is not None
+    assert entry.ending.error == "Abandoned"
+    assert world.bank.log == ["check", "place", "release", "undo check"]
+    assert world.bank.released[0][0] == intent_id
+
+
+async def test_a_live_claim_is_left_alone(world: World):
+    await world.crash(moves.Mark)
+    world.time.pass_(59.9)
+
+    assert await recovered(world) == RecoveryReport()
+    assert (await world.entry()).state is KeyState.CLAIMED
+
+
+async def test_an_abandoned_claim_with_the_banks_own_hold_leaves_the_hold_hook_alone(world: World):
+    await world.crash(moves.Mark, held="H1")
+    world.time.pass_(60.0)
+    report = await recovered(world)
+
+    assert report == RecoveryReport(taken_over=1)
+    assert world.bank.log == []
+
+
+async def test_what_an_abandoned_claim_owes_to_hooks_that_this_client_lacks_stays_owed(world: World):
+    await world.crash(moves.Mark)
+    world.time.pass_(60.0)
+    without = await recovered(world, hooks=())
+    owed = owed_hooks(await world.entry())
+    with_it = await recovered(world)
+
+    assert without == RecoveryReport(taken_over=1, still_owed=1)
+    assert owed == ["funds_hold"]
+    assert with_it == RecoveryReport(released=1)
+    assert not world.bank.open
+
+
+async def test_a_claim_that_was_taken_up_again_meanwhile_is_not_undone(world: World):
+    await world.crash(moves.Mark)
+    world.time.pass_(60.0)
+
+    async def redelivery(_: object) -> None:
+        world.journal.before.clear()
+        async with world.client() as other:
+            await other.create_order(new_order(), key="k")
+
+    world.journal.before[moves.TakeOver] = redelivery
+    report = await recovered(world)
+
+    assert report == RecoveryReport()
+    assert (await world.entry()).state is KeyState.CREATED
+    assert world.bank.released == []
+
+
+async def test_a_claim_that_was_taken_up_after_it_was_taken_over_is_not_undone(world: World):
+    await world.crash(moves.Mark)
+    world.time.pass_(60.0)
+
+    async def redelivery(_: object) -> None:
+        world.journal.before.clear()
+        world.time.pass_(60.0)
+        async with world.client() as other:
+            await other.create_order(new_order(), key="k")
+
+    world.journal.before[moves.Free] = redelivery
+    report = await recovered(world)
+
+    assert report == RecoveryReport()
+    assert world.bank.released == []
+
+
+# --- requests on the way, and doubts ------------------------------------------------------------
+
+
+async def test_an_abandoned_request_becomes_a_doubt_and_nothing_else(world: World):
+    await world.crash(moves.Create)
+    world.time.pass_(60.0)
+    report = await recovered(world)
+
+    assert report == RecoveryReport(in_doubt=1)
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert world.bank.open
+
+
+async def test_an_abandoned_request_is_resolved_at_once_if_somebody_knows(world: World):
+    await world.crash(moves.Create)
+    world.time.pass_(60.0)
+
+    async def find(*_: object) -> Order:
+        (order,) = world.sandbox.orders.values()
+        return Order.from_json(order.to_json())
+
+    report = await recovered(world, resolve=find)
+
+    assert report == RecoveryReport(resolved=1)
+    assert (await world.entry()).order_id in world.sandbox.orders
+
+
+async def test_a_request_that_was_answered_meanwhile_is_left_alone(world: World):
+    await world.crash(moves.Create)
+    world.time.pass_(60.0)
+    attempt = (await world.entry()).attempt or ""
+
+    async def answer(_: object) -> None:
+        await world.move(moves.Create(attempt=attempt, order_id="tx-1", reply=b""))
+
+    world.journal.before[moves.Expire] = answer
+    report = await recovered(world)
+
+    assert report == RecoveryReport()
+    assert (await world.entry()).order_id == "tx-1"
+
+
+async def test_a_doubt_that_another_worker_attends_to_first_is_left_to_it(world: World):
+    await in_doubt(world)
+    asked: list[object] = []
+
+    async def attend(_: object) -> None:
+        world.journal.before.clear()
+        await world.move(moves.Attend(lease=60.0))
+
+    async def resolve(*about: object) -> None:
+        asked.append(about)
+
+    world.journal.before[moves.Attend] = attend
+    report = await recovered(world, resolve=resolve)
+
+    assert report == RecoveryReport(in_doubt=1)
+    assert asked == []
+
+
+async def test_a_doubt_that_only_an_id_is_known_of_is_resolved(world: World):
+    await in_doubt(world)
+
+    async def find(*_: object) -> str:
+        return "tx-seen"
+
+    assert await recovered(world, resolve=find) == RecoveryReport(resolved=1)
+    assert (await world.entry()).order_id == "tx-seen"
+
+
+async def test_a_doubt_is_refuted_after_settle_after_and_its_hooks_are_undone(world: World):
+    await in_doubt(world)
+    world.time.pass_(300.0)
+    report = await recovered(world, resolve=sure)
+
+    assert report == RecoveryReport(refuted=1, released=1)
+    assert (await world.entry()).state is KeyState.FREE
+    assert not world.bank.open
+
+
+async def sure(*_: object) -> Any:
+    return NO_ORDER
+
+
+async def test_a_doubt_that_is_too_young_to_refute_stays_and_can_be_asked_about_again_at_once(world: World):
+    await in_doubt(world)
+    first = await recovered(world, resolve=sure)
+    world.time.pass_(300.0)
+    second = await recovered(world, resolve=sure)
+
+    assert first == RecoveryReport(in_doubt=1)
+    assert second == RecoveryReport(refuted=1, released=1)
+
+
+async def test_an_undo_that_fails_after_a_refutation_is_reported_as_owed(world: World):
+    await in_doubt(world)
+    world.time.pass_(300.0)
+    world.bank.release_error = RuntimeError()
+    report = await recovered(world, resolve=sure)
+
+    assert report == RecoveryReport(refuted=1, still_owed=1)
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
+
+
+async def test_nobody_asks_twice_about_a_doubt_at_once(world: World):
+    await in_doubt(world)
+    gate, asked = Gate(), []
+
+    async def slowly(*_: object) -> None:
+        asked.append(1)
+        await gate()
+
+    async with world.client(resolve=slowly) as client:
+        first = asyncio.create_task(client.recover())
+        await gate.reached.wait()
+        second = await client.recover()
+        gate.open()
+        await first
+
+    assert asked == [1]
+    assert second == RecoveryReport(in_doubt=1)
+
+
+# --- what is owed -------------------------------------------------------------------------------
+
+
+async def test_what_is_owed_is_paid(world: World):
+    await owing(world)
+    report = await recovered(world)
+
+    assert report == RecoveryReport(released=1)
+    assert (await world.entry()).owed == ()
+    assert not world.bank.open
+
+
+async def test_what_fails_again_stays_owed_and_is_tried_once_a_run(world: World):
+    await owing(world)
+    world.bank.release_error = RuntimeError()
+    report = await recovered(world)
+
+    assert report == RecoveryReport(still_owed=1)
+    assert world.bank.log == ["place", "release", "release"]
+
+
+async def test_what_is_owed_to_a_hook_that_this_client_lacks_stays_owed(world: World):
+    await owing(world)
+    report = await recovered(world, hooks=[])
+
+    assert report == RecoveryReport(still_owed=1)
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
+
+
+async def test_what_another_worker_is_paying_is_left_to_it(world: World):
+    await owing(world)
+    gate = Gate()
+    world.bank.on_release = gate
+    async with world.client() as client:
+        first = asyncio.create_task(client.recover())
+        await gate.reached.wait()
+        second = await client.recover()
+        gate.open()
+        report = await first
+
+    assert (second, report) == (RecoveryReport(), RecoveryReport(released=1))
+
+
+async def test_what_was_paid_meanwhile_is_not_undone_again(world: World):
+    await owing(world)
+
+    async def pay(_: object) -> None:
+        world.journal.before.clear()
+        await recovered(world)
+
+    world.journal.before[moves.Attend] = pay
+    report = await recovered(world)
+
+    assert report == RecoveryReport()
+    assert len(world.bank.released) == 1
+
+
+async def test_what_is_owed_to_another_worker_that_came_first_is_left_to_it(world: World):
+    await owing(world)
+
+    async def attend(_: object) -> None:
+        world.journal.before.clear()
+        await world.move(moves.Attend(lease=60.0))
+
+    world.journal.before[moves.Attend] = attend
+    report = await recovered(world)
+
+    assert report == RecoveryReport()
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
+
+
+async def test_a_doubt_whose_earlier_intent_is_owed_still_is_paid_and_asked_about(world: World):
+    await owing(world)
+    world.bank.release_error = RuntimeError()
+    await in_doubt(world)
+    world.bank.release_error = None
+    paid = await recovered(world)
+    world.time.pass_(300.0)
+    refuted = await recovered(world, resolve=sure)
+
+    assert paid == RecoveryReport(in_doubt=1, released=1)
+    assert refuted == RecoveryReport(refuted=1, released=1)
+    assert not world.bank.open
+
+
+async def test_debts_of_several_intents_of_one_key_are_paid_one_intent_at_a_time(world: World):
+    await owing(world)
+    await owing(world)
+    report = await recovered(world)
+
+    assert report == RecoveryReport(released=2)
+    assert {intent_id for intent_id, _ in world.bank.released} == set(world.bank.placed)
+
+
+# --- all of it ----------------------------------------------------------------------------------
+
+
+async def test_the_report_adds_up_over_many_keys(world: World):
+    await world.crash(moves.Mark, key="claimed")
+    await world.crash(moves.Create, key="sending")
+    world.time.pass_(60.0)
+    await in_doubt(world, "doubt")
+    await owing(world, "owing")
+    async with world.client() as client:
+        await client.create_order(new_order(), key="created")
+
+    assert await recovered(world) == RecoveryReport(taken_over=1, in_doubt=2, released=2)
+
+
+async def test_more_keys_than_a_batch_are_all_worked_off(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("transfer_async.recovery.BATCH", 3)
+    for number in range(8):
+        await in_doubt(world, f"doubt-{number}")
+    for number in range(8):
+        await owing(world, f"owing-{number}")
+
+    assert await recovered(world) == RecoveryReport(in_doubt=8, released=8)
+
+
+async def test_a_key_in_another_scope_is_none_of_its_business(world: World):
+    await in_doubt(world)
+
+    assert await recovered(world, scope="elsewhere") == RecoveryReport()
+
+
+@pytest.mark.parametrize("method", ["work", "in_doubt"])
+async def test_a_journal_that_cannot_be_read_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch, method: str
+):
+    async def broken(*_: object, **__: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(world.journal, method, broken)
+    with pytest.raises(JournalFailed) as failed:
+        await recovered(world)
+
+    assert isinstance(failed.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize("move", [moves.TakeOver, moves.Free])
+async def test_a_journal_that_cannot_be_written_is_told_and_nothing_is_undone(world: World, move: type):
+    await world.crash(moves.Mark)
+    world.time.pass_(60.0)
+    world.journal.fail_on = move
+    with pytest.raises(JournalFailed):
+        await recovered(world)
+
+    assert world.bank.open
+
+
+# --- cancelling it ------------------------------------------------------------------------------
+
+
+async def test_a_recovery_that_is_cancelled_in_an_undo_ends_and_the_undo_stays_owed(world: World):
+    await owing(world)
+    gate = Gate()
+    world.bank.on_release = gate
+    async with world.client() as client:
+        recovery = asyncio.create_task(client.recover())
+        await gate.reached.wait()
+        recovery.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await recovery
+        gate.open()
+        world.time.pass_(60.0)
+        report = await client.recover()
+
+    assert report == RecoveryReport(released=1)
+
+
+async def test_a_recovery_that_is_cancelled_while_it_asks_ends_and_the_doubt_stays(world: World):
+    await in_doubt(world)
+    async with world.client(resolve=Gate()) as client:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await client.recover()
+
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_an_undo_that_was_cancelled_from_within_does_not_end_the_recovery(world: World):
+    await owing(world)
+    world.bank.release_error = asyncio.CancelledError()
+
+    assert await recovered(world) == RecoveryReport(still_owed=1)
+
+
+@pytest.mark.parametrize(
+    "at", [moves.TakeOver, moves.Free, moves.Paid, moves.Expire, moves.Attend, moves.Refute]
+)
+async def test_wherever_a_recovery_dies_the_next_one_finishes_what_it_left(world: World, at: type):
+    await world.crash(moves.Mark, key="claimed")
+    await world.crash(moves.Create, key="sending")
+    world.time.pass_(400.0)
+
+    async def die(_: object) -> None:
+        raise banks.Gone
+
+    world.journal.after[at] = die
+    with pytest.raises(banks.Gone):
+        await recovered(world, resolve=sure)
+    world.journal.after.clear()
+    world.time.pass_(400.0)
+    await recovered(world, resolve=sure)
+
+    assert not world.bank.open
+    for key in ("claimed", "sending"):
+        entry = await world.entry(key)
+        assert (entry.state, entry.owed) == (KeyState.FREE, ())

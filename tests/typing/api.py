@@ -1,0 +1,266 @@
+"""The public names as a bank would use them: never run, only checked by `mypy --strict`."""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, assert_type
+
+import aiohttp
+import attrs
+
+from transfer_async import (
+    NO_ORDER,
+    AlreadyCreated,
+    Attempt,
+    AttemptFailed,
+    BeneficiaryNotVerified,
+    Clock,
+    Currency,
+    Event,
+    FundsHold,
+    HoldFailed,
+    InvalidOrder,
+    JournalFailed,
+    KeyBusy,
+    KeyRecord,
+    KeyState,
+    MatchResult,
+    MemoryJournal,
+    NewExternalOrder,
+    NewOrder,
+    Order,
+    OrderCreated,
+    OrderIntent,
+    OrderRequest,
+    OrderResult,
+    OrderState,
+    Outcome,
+    OutcomeUnknown,
+    PersonName,
+    PreflightFailed,
+    RateLimited,
+    RecoveryReport,
+    Refused,
+    Resolution,
+    RetryBudget,
+    RetryPolicy,
+    ServiceFailed,
+    Timeouts,
+    TransferClient,
+    TransferError,
+    Unauthorized,
+    UnreadableOrder,
+    User,
+    log_events,
+)
+
+
+async def token() -> str:
+    return "a token"
+
+
+async def place(intent: OrderIntent) -> str:
+    assert_type(intent.order.poster_amount, Decimal)
+    if intent.order.poster_amount > 1000:
+        raise HoldFailed("too much")
+    return f"hold-{intent.id}"
+
+
+async def release(intent: OrderIntent, receipt: str | None) -> None:
+    assert_type(intent.key, str)
+
+
+async def sanctions(intent: OrderIntent) -> None:
+    if intent.beneficiary is None:
+        raise PreflightFailed("nobody to look up", refused=True)
+
+
+class Screening:
+    """A hook of the bank's own: nothing to derive from."""
+
+    name = "screening"
+
+    async def before(self, intent: OrderIntent) -> str | None:
+        return None
+
+    async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
+        return None
+
+
+async def resolve(intent: OrderIntent, error: OutcomeUnknown) -> Resolution:
+    if isinstance(error, UnreadableOrder):
+        return error.order_id
+    return NO_ORDER if intent.held else None
+
+
+def observe(event: Event) -> None:
+    match event:
+        case OrderCreated():
+            assert_type(event.order_id, str)
+        case AttemptFailed(status=503):
+            assert_type(event.outcome, Outcome)
+        case _:
+            assert_type(event.seconds, float)
+
+
+POLICY = RetryPolicy(
+    attempts=3,
+    first_delay=0.1,
+    max_delay=timedelta(seconds=2),
+    deadline=timedelta(seconds=20),
+    not_processed={425, 429, 503},
+    refused=frozenset({400, 422}),
+    budget=RetryBudget(capacity=100, cost=10, throttle_cost=5, refund=1),
+)
+TIMEOUTS = Timeouts(connect=1, sock_connect=1.5, sock_read=timedelta(seconds=5), total=10, hook=60)
+
+RetryPolicy(deadline="30")  # type: ignore[arg-type]
+RetryPolicy(4)  # type: ignore[call-arg]
+Timeouts(total="25")  # type: ignore[arg-type]
+
+ORDER = NewOrder.quote(
+    poster_username="ada.eze@example.com",
+    poster_recipient_username="ben.okri@example.com",
+    poster_currency="NGN",
+    poster_country="NG",
+    poster_payment_method_type="nigerian_bank_payment",
+    matcher_currency="USD",
+    matcher_country="US",
+    matcher_amount="100.00",
+    exchange_rate=Decimal("1550.25"),
+    external_order=NewExternalOrder(
+        current_account_balance="900000.10", transaction_fee=250, transaction_fee_currency="NGN"
+    ),
+)
+
+
+@attrs.frozen
+class Account:
+    iban: str
+    balance: Decimal
+
+
+async def pay() -> Order:
+    async with TransferClient(
+        "https://bank.example",
+        token,
+        hooks=[sanctions, Screening(), FundsHold(place, release)],
+        journal=MemoryJournal(),
+        scope="live",
+        retry=POLICY,
+        timeouts=TIMEOUTS,
+        resolve=resolve,
+        settle_after=timedelta(minutes=5),
+        lease=60,
+        observers=[observe, log_events],
+        ssl=None,
+        proxy=None,
+        max_response_bytes=1 << 20,
+        clock=Clock(),
+    ) as client:
+        assert_type(client, TransferClient)
+        assert_type(await client.who_am_i(), User)
+        order = await client.create_order(
+            ORDER,
+            key="payment-8731",
+            beneficiary=PersonName("Ben", "Okri"),
+            held="ref",
+            send_before=datetime.now(UTC) + timedelta(minutes=5),
+        )
+        assert_type(order, Order)
+        assert_type(order.poster_amount, Decimal)
+        assert_type(order.is_matched, bool)
+        assert_type(order.state, OrderState)
+        assert_type(order.posted_at, datetime | None)
+        assert_type(order.unread, tuple[str, ...])
+        return order
+
+
+async def pay_many(client: TransferClient) -> None:
+    def wishes() -> Iterator[OrderRequest]:
+        yield OrderRequest(ORDER, key="payment-1")
+
+    async def more_wishes() -> AsyncIterator[OrderRequest]:
+        yield OrderRequest(ORDER, "payment-2", held="ref")
+
+    async for result in client.create_orders(wishes(), concurrency=4):
+        assert_type(result, OrderResult)
+        assert_type(result.order, Order | None)
+    async for result in client.create_orders(more_wishes()):
+        assert_type(result.request, OrderRequest)
+
+
+async def ask(client: TransferClient) -> None:
+    assert_type(await client.request("GET", "/a", into=User, safe=True), User)
+    assert_type(await client.request("GET", "/a", into=list[User]), list[User])
+    assert_type(await client.request("POST", "/a", json={"amount": Decimal("0.1")}, into=Account), Account)
+    assert_type(await client.request("DELETE", "/a"), Any)
+
+
+async def look_after(client: TransferClient) -> None:
+    known = await client.known("payment-8731")
+    assert_type(known, KeyRecord | None)
+    if known is not None:
+        assert_type(known.state, KeyState)
+        assert_type(known.receipts, dict[str, str | None])
+    assert_type(await client.recover(), RecoveryReport)
+    await client.close(timeout=timedelta(seconds=10))
+
+
+async def handle_a_failed_read(client: TransferClient) -> None:
+    try:
+        await client.who_am_i()
+    except ServiceFailed as error:
+        assert_type(error.retry_after, float | None)
+    except JournalFailed as error:
+        assert_type(error.order, Order | None)
+
+
+async def handle(client: TransferClient) -> None:
+    try:
+        await client.create_order(ORDER)
+    except InvalidOrder as error:
+        assert_type(error.problems, tuple[tuple[str, str], ...])
+    except BeneficiaryNotVerified as error:
+        assert_type(error.result, MatchResult)
+    except (RateLimited, KeyBusy) as error:
+        assert_type(error.retry_after, float | None)
+    except Unauthorized:
+        raise
+    except Refused as error:
+        assert_type(error.status, int | None)
+        assert_type(error.message, str | None)
+        assert_type(error.body, bytes)
+    except OutcomeUnknown as error:
+        assert_type(error.raw, bytes | None)
+    except AlreadyCreated as error:
+        assert_type(error.order_id, str)
+    except TransferError as error:
+        assert_type(error.outcome, Outcome)
+        assert_type(error.order_may_exist, bool)
+        assert_type(error.key, str | None)
+        assert_type(error.attempts, tuple[Attempt, ...])
+        assert_type(error.receipts, dict[str, str | None])
+
+
+def read(raw: bytes) -> Mapping[str, object] | None:
+    user = User.from_json(raw)
+    assert_type(user, User)
+    assert_type(user.currencies, tuple[Currency, ...] | None)
+    assert_type(user.to_json(), bytes)
+    return user.bank_options
+
+
+async def borrow() -> None:
+    async with aiohttp.ClientSession() as session:
+        client = TransferClient.from_env(session=session)
+        assert_type(client, TransferClient)
+
+
+class OurClient(TransferClient):
+    pass
+
+
+assert_type(OurClient.from_env(), OurClient)
+TransferClient("https://bank.example")  # type: ignore[call-arg]
+TransferClient("https://bank.example", "token", [])  # type: ignore[call-arg]
