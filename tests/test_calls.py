@@ -10,7 +10,6 @@ from tests import bank as banks
 from tests.bank import Gate, World, new_order, refused_order, turns
 from transfer_async import (
     ClientClosed,
-    ConnectionFailed,
     KeyState,
     MemoryJournal,
     Order,
@@ -161,7 +160,7 @@ async def test_what_waits_for_a_connection_at_the_end_was_not_sent(world: World)
     await client.close(timeout=0)
     errors = await asyncio.gather(first, second, return_exceptions=True)
 
-    assert [type(error) for error in errors] == [OutcomeUnknown, ConnectionFailed]
+    assert [type(error) for error in errors] == [OutcomeUnknown, ClientClosed]
     assert (await world.entry("second")).state is KeyState.FREE
     assert len(world.bank.open) == 1
 

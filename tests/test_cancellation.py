@@ -405,6 +405,27 @@ async def test_a_caller_cancelled_in_flight_hears_of_it_at_once_and_the_exchange
     assert world.bank.open
 
 
+async def test_a_call_cancelled_while_it_waits_for_a_connection_is_never_sent(world: World):
+    gate = Gate()
+    async with world.client() as client:
+        post_order = client._context.transport.post_order
+
+        async def slowly(*args: Any, **options: Any) -> Any:
+            await gate()
+            return await post_order(*args, **options)
+
+        client._context.transport.post_order = slowly  # type: ignore[method-assign]
+        caller = asyncio.create_task(client.create_order(new_order(), key="k"))
+        await gate.reached.wait()
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+
+        assert (await world.entry()).state is KeyState.FREE
+        assert not world.bank.open
+    assert not world.sandbox.requests
+
+
 async def test_after_a_cancellation_in_flight_no_further_attempt_starts(world: World):
     gate = Gate()
     world.sandbox.faults.add(Status(429), times=None)
@@ -412,8 +433,9 @@ async def test_after_a_cancellation_in_flight_no_further_attempt_starts(world: W
         post_order = client._context.transport.post_order
 
         async def slowly(*args: Any, **options: Any) -> Any:
+            evidence = await post_order(*args, **options)
             await gate()
-            return await post_order(*args, **options)
+            return evidence
 
         client._context.transport.post_order = slowly  # type: ignore[method-assign]
         caller = asyncio.create_task(client.create_order(new_order(), key="k"))

@@ -1,7 +1,9 @@
 """The session manager that callers hold: what it takes, what it says on the wire, and how it closes."""
 
 import asyncio
+import copy
 import gc
+import pickle
 import ssl
 import warnings
 from datetime import datetime, timedelta
@@ -14,6 +16,7 @@ from tests import samples
 from tests.answering import answering
 from tests.bank import NOON, Time, World, new_order, world
 from transfer_async import (
+    NO_ORDER,
     ClientClosed,
     ConnectionFailed,
     FundsHold,
@@ -198,6 +201,31 @@ async def test_a_client_may_be_made_outside_a_loop():
     client = await asyncio.to_thread(TransferClient, BASE, "abc")
 
     assert isinstance(client, TransferClient)
+
+
+async def test_a_hook_that_wants_to_be_bound_is_given_the_client():
+    class Lookup:
+        name = "lookup"
+
+        def bind(self, client):
+            self.client = client
+
+        async def before(self, intent):
+            """Look somebody up."""
+
+        async def undo(self, intent, receipt):
+            """Nothing to undo."""
+
+    lookup = Lookup()
+    client = TransferClient(BASE, "abc", hooks=[lookup])
+
+    assert lookup.client is client
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_there_is_but_one_no_order(again):
+    assert again(NO_ORDER) is NO_ORDER
+    assert repr(NO_ORDER) == "NO_ORDER"
 
 
 async def test_the_token_is_not_in_its_repr():

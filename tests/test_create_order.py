@@ -755,6 +755,17 @@ async def test_an_empty_retry_budget_ends_the_retries(world: World):
     assert len(limited.value.attempts) == 3
 
 
+async def test_an_order_that_is_created_pays_back_into_the_retry_budget(world: World):
+    world.sandbox.faults.add(BUSY)
+    policy = RetryPolicy(budget=RetryBudget(capacity=5, throttle_cost=5, refund=5))
+    async with world.client(retry=policy) as client:
+        await client.create_order(new_order(), key="a")
+        world.sandbox.faults.add(BUSY)
+        await client.create_order(new_order(), key="b")
+
+    assert len(world.sandbox.orders) == 2
+
+
 # --- the token ----------------------------------------------------------------------------------
 
 

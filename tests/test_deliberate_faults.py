@@ -12,7 +12,7 @@ import pytest
 
 from tests import bank as banks
 from tests.bank import World, new_order, refused_order
-from transfer_async import KeyState, answers, create_order
+from transfer_async import KeyState, answers, create_order, sending
 from transfer_async.errors import OutcomeUnknown
 from transfer_async.journal import moves, states
 from transfer_async.sandbox import CloseAfterProcessing, StatusAfterProcessing, WrongTypes
@@ -141,7 +141,7 @@ def release_before_settle(patch: pytest.MonkeyPatch) -> None:
 
 
 def mark_after_send(patch: pytest.MonkeyPatch) -> None:
-    mark, send = create_order._mark_sending, create_order._send
+    mark, send = create_order._mark_sending, create_order.send
 
     async def send_first(context: Any, call: Any) -> Any:
         answer = await send(context, call)
@@ -152,7 +152,7 @@ def mark_after_send(patch: pytest.MonkeyPatch) -> None:
         call.deadline = context.clock.now() + 30.0
 
     patch.setattr(create_order, "_mark_sending", not_yet)
-    patch.setattr(create_order, "_send", send_first)
+    patch.setattr(create_order, "send", send_first)
 
 
 def retry_after_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def retry_after_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     def may(context: Any, call: Any, error: Any) -> bool:
         return call.judgement in again
 
-    patch.setattr(create_order, "_may_go_again", may)
+    patch.setattr(sending, "_may_go_again", may)
 
 
 def claim_without_looking(patch: pytest.MonkeyPatch) -> None:

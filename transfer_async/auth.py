@@ -63,7 +63,6 @@ class TokenSource:
             return self._headers
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._renew())
-            self._asking.add_done_callback(_heard)
         asking = self._asking
         try:
             return await asyncio.shield(asking)  # one caller's cancellation is not the others'
@@ -101,9 +100,3 @@ class TokenSource:
                 "User-Agent": self._user_agent,
             }
         )
-
-
-def _heard(asking: asyncio.Task[CIMultiDict[str]]) -> None:
-    """All who asked may have been cancelled: then nobody is left to hear of a failure."""
-    if not asking.cancelled():
-        asking.exception()

@@ -18,6 +18,7 @@ from multidict import CIMultiDict
 from transfer_async.answers import Verdict
 from transfer_async.clock import Clock
 from transfer_async.errors import Attempt, TransferError
+from transfer_async.guards import GuardedBody
 from transfer_async.models import Order, OrderIntent
 
 
@@ -39,8 +40,8 @@ class Call:
         judgement: what was certain of the last exchange.
         undone: how many hooks were undone.
         owed: how many undos failed, and are owed.
-        sent: a request was begun; from then on the caller does not wait when it is cancelled.
-        on_the_way: an exchange is under way right now.
+        sent: an exchange that handed its body over has ended.
+        on_the_way: the body of the exchange that is under way right now.
         abandoned: nobody waits any more, or the client closes.
         cut: the client closes and will wait no longer.
     """
@@ -66,7 +67,7 @@ class Call:
     undone: int = 0
     owed: int = 0
     sent: bool = False
-    on_the_way: bool = False
+    on_the_way: GuardedBody | None = field(default=None, repr=False)
     abandoned: bool = False
     cut: bool = False
     task: asyncio.Task[Order] | None = field(default=None, repr=False)
@@ -90,19 +91,27 @@ class Call:
         finally:
             self._stoppable = False
 
+    @property
+    def may_have_been_sent(self) -> bool:
+        """Whether any body was handed over; until then a caller that is cancelled waits for the undoing."""
+        return self.sent or (self.on_the_way is not None and self.on_the_way.handed_over)
+
     def abandon(self) -> None:
         """Nobody waits any more: begin nothing new, and stop where nothing is lost by it."""
         self.abandoned = True
-        if self._stoppable and self.task is not None:
+        waiting = self.on_the_way is not None and not self.on_the_way.handed_over
+        if self.on_the_way is not None and waiting:
+            self.on_the_way.spent = True  # for a connection: it will not be sent on the one it gets
+        if self.task is not None and (self._stoppable or waiting):
             self._stoppable = False
             self.task.cancel()
 
     def cut_off(self) -> None:
         """The client closes: even a request on the way is given up, and goes into doubt."""
         self.cut = True
-        stoppable = self._stoppable
+        handed_over = self.on_the_way is not None and self.on_the_way.handed_over
         self.abandon()
-        if not stoppable and self.on_the_way and self.task is not None:
+        if handed_over and self.task is not None:
             self.task.cancel()
 
     def swallow_cancellation(self) -> None:
@@ -142,7 +151,7 @@ class InFlight:
         except asyncio.CancelledError:
             if not task.done():
                 call.abandon()
-                if not call.sent:
+                if not call.may_have_been_sent:
                     await asyncio.wait([task])
             raise
 

@@ -15,17 +15,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 from functools import partial
-from typing import Any
 
-from transfer_async import answers, checks, retry, strict
-from transfer_async.answers import Verdict as Judgement
 from transfer_async.calls import Call, stamped
 from transfer_async.context import Context, log
 from transfer_async.doubt import given_back, settle_doubt
 from transfer_async.errors import (
-    Attempt,
     ClientClosed,
-    ConnectionFailed,
     Expired,
     HoldFailed,
     HoldRequired,
@@ -35,23 +30,18 @@ from transfer_async.errors import (
     Outcome,
     OutcomeUnknown,
     PreflightFailed,
-    TokenUnavailable,
     TransferError,
     UnreadableOrder,
 )
 from transfer_async.events import (
-    AttemptFailed,
-    AttemptStarted,
     Claimed,
     DuplicateSuspected,
     HookPassed,
     NotSent,
     OrderCreated,
     OrderRefused,
-    RetryScheduled,
     WentInDoubt,
 )
-from transfer_async.guards import GuardedBody
 from transfer_async.journal.fingerprint import fingerprint
 from transfer_async.journal.moves import (
     Claim,
@@ -70,9 +60,8 @@ from transfer_async.journal.moves import (
 from transfer_async.leases import LeaseKeeper
 from transfer_async.models import Order
 from transfer_async.preflight import PreflightHook, checked_receipt, is_hold
-from transfer_async.transport import Evidence
+from transfer_async.sending import is_expired, send
 from transfer_async.undoing import undo, what_is_owed
-from transfer_async.wire import Unreadable
 
 
 async def create_order(context: Context, call: Call) -> Order:
@@ -88,7 +77,7 @@ async def create_order(context: Context, call: Call) -> Order:
     try:
         await _preflight(context, call)
         await _mark_sending(context, call)
-        order, reply = await _send(context, call)
+        order, reply = await send(context, call)
     except JournalFailed as lost:
         stamped(lost, call, order_may_exist=True)
         raise
@@ -158,7 +147,7 @@ async def _preflight(context: Context, call: Call) -> None:
             "the customer's funds must be held before an order is sent: give the client a hold hook "
             "(hooks=[..., FundsHold(place, release)]), or the call the reference of your own hold (held=...)"
         )
-    if _is_expired(context, call):
+    if is_expired(context, call):
         raise Expired("send_before has passed")
     with call.stoppable():  # before the hooks: no funds are held for a client that cannot send
         call.headers = await context.tokens.headers()
@@ -222,162 +211,6 @@ async def _mark_sending(context: Context, call: Call) -> None:
     verdict = await context.write(call.intent.key, mark, certain=Outcome.NOT_SENT)
     if verdict.denial is not None:
         raise KeyBusy("the claim's lease ran out before the order was sent", retry_after=verdict.lease_left)
-
-
-# --- send ---------------------------------------------------------------------------------------
-
-
-async def _send(context: Context, call: Call) -> tuple[Order, bytes]:
-    """Send the order, again only after what certainly was not processed."""
-    if call.abandoned:
-        raise asyncio.CancelledError
-    try:
-        answer = await _attempt(context, call)
-    except TransferError as error:
-        if not _may_go_again(context, call, error):
-            raise
-        answer = await retry.go_again(
-            partial(_attempt, context, call),
-            error,
-            policy=context.policy,
-            bucket=context.bucket,
-            clock=context.clock,
-            until=partial(_is_time, context, call),
-            may=partial(_may_go_again, context, call),
-            pause=partial(_pause, context, call),
-        )
-    context.bucket.refund()
-    return answer
-
-
-async def _attempt(context: Context, call: Call) -> tuple[Order, bytes]:
-    """One HTTP attempt, and what is certain after it."""
-    if call.renew_token:
-        await _renew_token(context, call)
-    if not _is_time(context, call):
-        raise _too_late(context, call)
-    began = context.clock.now()
-    call.attempts_begun += 1
-    context.tell(AttemptStarted, call)
-    body = GuardedBody(call.body, in_time=partial(_is_time, context, call))
-    evidence = await _exchange(context, call, body)
-    try:
-        order = _answer(context, call, body, evidence)
-    except TransferError as error:
-        _note(context, call, evidence, error, context.clock.now() - began)
-        raise
-    _note(context, call, evidence, None, context.clock.now() - began)
-    return order, evidence.body
-
-
-async def _exchange(context: Context, call: Call, body: GuardedBody) -> Evidence:
-    assert call.headers is not None  # noqa: S101 - fetched before the mark
-    call.judgement = None
-    call.sent = call.on_the_way = True
-    try:
-        left = call.deadline - context.clock.now()
-        return await context.transport.post_order(body, headers=call.headers, left=left)
-    finally:
-        call.on_the_way = False
-        call.swallow_cancellation()
-
-
-def _answer(context: Context, call: Call, body: GuardedBody, evidence: Evidence) -> Order:
-    if body.late:
-        raise _too_late(context, call)
-    call.judgement = answers.judge(evidence, context.policy, answers.ORDER_ANSWERS)
-    if call.judgement is not Judgement.ANSWERED:
-        raise answers.error_of(call.judgement, evidence, now=context.clock.utc(), reading=False)
-    common: dict[str, Any] = {
-        "status": evidence.status,
-        "raw": evidence.body,
-        "request_id": evidence.request_id,
-    }
-    try:
-        answer = strict.read_answer(evidence.body)
-    except Unreadable as error:
-        found = strict.find_order_id(evidence.body)
-        why = f"the answer is not readably an order: {error}"
-        raise UnreadableOrder(why, order_id=found, **common) from evidence.error
-    if other := checks.other_order(call.intent.order, answer):
-        raise UnreadableOrder(f"the answer is to another order: {other} differs", **common)
-    return answer.order
-
-
-def _note(
-    context: Context, call: Call, evidence: Evidence, error: TransferError | None, seconds: float
-) -> None:
-    """Remember the attempt, and tell of it."""
-    outcome = Outcome.CREATED if error is None else error.outcome if evidence.sent else Outcome.NOT_SENT
-    beneath = type(evidence.error).__name__ if evidence.error is not None else None
-    call.attempts.append(
-        Attempt(
-            number=call.attempts_begun,
-            seconds=seconds,
-            outcome=outcome,
-            status=evidence.status,
-            error=beneath or (type(error).__name__ if error is not None else None),
-            request_id=evidence.request_id,
-        )
-    )
-    if error is None:
-        return
-    if outcome is not Outcome.UNKNOWN:
-        call.last_no = error
-    context.tell(
-        AttemptFailed,
-        call,
-        outcome=outcome,
-        error=type(error).__name__,
-        status=evidence.status,
-        request_id=evidence.request_id,
-    )
-
-
-def _may_go_again(context: Context, call: Call, error: TransferError) -> bool:
-    if call.abandoned or error is not call.last_no:
-        return False
-    if call.judgement is Judgement.WRONG_TOKEN and context.tokens.renewable and not call.token_renewed:
-        call.renew_token = True
-        return True
-    return call.judgement in answers.MAY_GO_AGAIN
-
-
-async def _renew_token(context: Context, call: Call) -> None:
-    call.renew_token, call.token_renewed = False, True
-    try:
-        with call.stoppable():
-            call.headers = await context.tokens.headers(instead_of=call.headers)
-    except (TokenUnavailable, asyncio.CancelledError) as error:
-        call.swallow_cancellation()
-        raise call.last_no or error from error  # the service's no is what is certain of the order
-
-
-async def _pause(context: Context, call: Call, pause: retry.Pause) -> None:
-    context.tell(RetryScheduled, call, pause=pause.seconds)
-    try:
-        with call.stoppable():
-            await context.clock.sleep(pause.seconds)
-    except asyncio.CancelledError:
-        call.swallow_cancellation()
-        raise pause.error from pause.error.__cause__
-
-
-def _is_time(context: Context, call: Call, ahead: float = 0.0) -> bool:
-    return context.clock.now() + ahead < call.deadline and not _is_expired(context, call, ahead)
-
-
-def _is_expired(context: Context, call: Call, ahead: float = 0.0) -> bool:
-    limit = call.intent.send_before
-    return limit is not None and (limit - context.clock.utc()).total_seconds() <= ahead
-
-
-def _too_late(context: Context, call: Call) -> TransferError:
-    if call.last_no is not None:
-        return call.last_no
-    if _is_expired(context, call):
-        return Expired("send_before passed before the order could be sent")
-    return ConnectionFailed("the deadline passed before a connection could be had")
 
 
 # --- settle -------------------------------------------------------------------------------------

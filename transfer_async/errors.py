@@ -116,7 +116,9 @@ class TransferError(Exception):
     ) -> None:
         super().__init__(message)
         self.outcome: Outcome = self.default_outcome if outcome is None else outcome
-        self.order_may_exist: bool = self.default_order_may_exist if order_may_exist is None else order_may_exist
+        self.order_may_exist: bool = (
+            self.default_order_may_exist if order_may_exist is None else order_may_exist
+        )
         self.key = key
         self.attempts: tuple[Attempt, ...] = tuple(attempts)
         self.receipts: dict[str, str | None] = dict(receipts or {})

@@ -225,6 +225,13 @@ async def test_a_claim_that_is_too_old_is_owed_in_order_and_a_new_intent_begins(
     ]
 
 
+async def test_a_claim_of_just_the_greatest_age_is_taken_over(journal: Journal, pass_time: LetPass):
+    await made(journal, claim())
+    pass_time(MAX_AGE)
+
+    assert (await judged(journal, claim(2))).entry.intent_id == "intent-1"
+
+
 async def test_a_claim_that_is_kept_alive_is_never_too_old(journal: Journal, pass_time: LetPass):
     await made(journal, claim())
     for _ in range(30):

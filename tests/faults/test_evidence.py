@@ -21,7 +21,7 @@ from attrs import define, evolve, frozen
 from multidict import CIMultiDict
 
 from tests import samples
-from transfer_async import Timeouts, create_order, guards
+from transfer_async import Timeouts, guards, sending
 from transfer_async.answers import MAY_GO_AGAIN, Verdict
 from transfer_async.errors import Outcome, OutcomeUnknown, Refused, UnreadableOrder
 from transfer_async.guards import GuardedBody
@@ -386,7 +386,7 @@ async def test_a_time_out_is_not_tried_again(bank: Bank):
 async def test_a_client_that_tries_again_after_a_time_out_would_be_caught(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(create_order, "_may_go_again", lambda *_: True)
+    monkeypatch.setattr(sending, "_may_go_again", lambda *_: True)
     server = await lost_answer(bank)
 
     assert len(server.requests) == 4

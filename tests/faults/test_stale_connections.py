@@ -15,8 +15,8 @@ import pytest
 from attrs import define, field
 
 from tests import samples
-from transfer_async import RetryPolicy, Timeouts, TransferClient
-from transfer_async.errors import Outcome, TransferError
+from transfer_async import RetryPolicy, Timeouts, TransferClient, guards
+from transfer_async.errors import ConnectionFailed, Outcome, TransferError
 from transfer_async.guards import GuardedBody
 
 from .parties import KEY, Bank, Certificates
@@ -513,3 +513,40 @@ async def test_a_borrowed_pool_that_forgets_its_idle_time_is_looked_at_all_the_s
 
     assert order.id != "tx-FOREIGN"
     assert len(server.requests) == 2
+
+
+# --- reads --------------------------------------------------------------------------------------
+
+
+async def test_a_read_leaves_a_bad_connection_on_a_busy_loop_too(bank: Bank, monkeypatch: pytest.MonkeyPatch):
+    async with serving(answers) as server, bank.client(server.url, retry=ONCE) as client:
+        await client.who_am_i()
+        look = guards._is_stale
+        junk = [http(200, b'{"id": "usr-FOREIGN"}')]
+
+        async def just_after_it_came(*connection: Any) -> bool:
+            if junk:
+                server.open[0].send(junk.pop())
+            return await look(*connection)
+
+        monkeypatch.setattr(guards, "_is_stale", just_after_it_came)
+        user = await client.who_am_i()
+
+    assert user.id != "usr-FOREIGN"
+    assert len(server.requests) == server.accepted == 2
+
+
+async def test_a_read_on_connections_that_are_all_bad_is_not_sent(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+):
+    async def bad(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(guards, "_is_stale", bad)
+    async with serving(answers) as server, bank.client(server.url, retry=ONCE) as client:
+        with pytest.raises(ConnectionFailed) as caught:
+            await client.who_am_i()
+        await until(lambda: server.accepted == 16)
+
+    assert caught.value.outcome is Outcome.NOT_SENT
+    assert server.heads == []

@@ -80,15 +80,17 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
     """Make what serves https; None without a certificate, whose file may hold the key as well.
 
     Raises:
-        ValueError: a key without a certificate.
-        OSError: a file cannot be read, or holds something else.
+        ValueError: a key without a certificate, or a file that cannot be read or holds something else.
     """
     if certificate is None:
         if key is not None:
             raise ValueError("--tls-key: needs --tls-cert as well")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key, password="")  # noqa: S106 - none: OpenSSL would ask the terminal
+    try:
+        context.load_cert_chain(certificate, key, password="")  # without one OpenSSL would ask the terminal
+    except OSError as error:
+        raise ValueError(f"--tls-cert, --tls-key: cannot be used ({error.strerror or error})") from None
     return context
 
 
