@@ -214,7 +214,7 @@ def test_the_demo_ends_well():
 
 
 def test_a_surprise_in_the_demo_is_told(monkeypatch):
-    async def surprise(_: object) -> None:
+    async def surprise(_: object, **_options: object) -> None:
         raise demo.Surprise("the sky is green")
 
     monkeypatch.setattr(demo, "run", surprise)

@@ -4,11 +4,15 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from transfer_async import demo
+from transfer_async._cli import rush
 from transfer_async._cli.bank import Ledger, money
+from transfer_async._cli.board import LiveBoard, PlainBoard, Row, live_or_plain
 from transfer_async._cli.telling import SENTENCES, Lines
-from transfer_async.errors import Outcome
+from transfer_async.batch import OrderResult
+from transfer_async.errors import Outcome, Refused
 from transfer_async.events import Event, HookPassed, Resolved
 from transfer_async.sandbox import CloseBeforeReading, Sandbox, SlowBytes
 from transfer_async.sandbox.service import CREATE_ORDER_PATH
@@ -193,3 +197,59 @@ def test_a_refuted_doubt_has_words():
 def test_money_is_shown_in_full():
     assert money(Decimal("1E+6"), "NGN") == "1,000,000 NGN"
     assert money(Decimal("1234567.80"), "NGN") == "1,234,567.80 NGN"
+
+
+async def test_a_close_match_is_put_to_the_customer_and_another_name_gets_no_hold():
+    lines = await played()
+
+    asked = found_in(lines, r"bank +payment-5 +a close match, put to the customer")
+    assert asked < found_in(lines, rf"client +payment-5 +created: {TX}")
+    assert found_in(lines, r"client +payment-6 +the call ends: never sent \(no match\)")
+    assert not any(re.search(r"bank +payment-6 .*placed", line) for line in lines)
+
+
+async def test_two_hundred_orders_end_as_the_table_says():
+    lines = await played()
+
+    table = {line.split("  ")[1]: [int(n) for n in re.findall(r"\d+", line)] for line in lines[-8:-3]}
+    created, refused, never_sent, unknown, everything = table.values()
+    assert list(table) == ["created", "refused", "never sent", "unknown", "all"]
+    assert everything[0] == 200
+    assert created[0] == created[1] == created[2]
+    assert refused[1:] == [0, 0, refused[0]]
+    assert never_sent[1:] == [0, 0, 0]
+    assert unknown[2:] == [unknown[0], 0]
+
+
+async def test_a_sandbox_that_has_another_order_is_a_disagreement(monkeypatch):
+    noted = rush.Rush._note
+
+    def confused(self: rush.Rush, result: OrderResult) -> None:
+        noted(self, evolve(result, order=None, error=Refused()) if result.order is not None else result)
+
+    monkeypatch.setattr(rush.Rush, "_note", confused)
+    with pytest.raises(demo.Surprise, match="refused or never sent is not there"):
+        await played()
+
+
+def test_a_live_board_shows_the_same_table():
+    board = pytest.importorskip("rich.live")
+    console = pytest.importorskip("rich.console").Console(width=100, record=True)
+    with board.Live(console=console) as view:
+        shown = LiveBoard(view)
+        shown.show(1, 2, {"created": 1})
+        shown.table([Row(outcome="created", orders=2, existing=2, kept=2, released=0)])
+
+    text = console.export_text()
+    assert "what became of them" in text
+    assert "created" in text
+
+
+def test_without_a_terminal_the_board_is_plain():
+    with live_or_plain(print, live=False) as board:
+        assert isinstance(board, PlainBoard)
+
+
+def test_on_a_terminal_the_board_is_live():
+    with live_or_plain(print, live=True) as board:
+        assert isinstance(board, LiveBoard)

@@ -4,6 +4,7 @@ Every call ends in something true: created, refused, never sent, or unknown.
 """
 
 from transfer_async.batch import OrderResult
+from transfer_async.beneficiary import BeneficiaryVerification, UserLookup
 from transfer_async.client import TransferClient
 from transfer_async.clock import Clock
 from transfer_async.context import NO_ORDER, Resolution
@@ -77,6 +78,7 @@ __all__ = [
     "AttemptFailed",
     "AttemptStarted",
     "BeneficiaryNotVerified",
+    "BeneficiaryVerification",
     "Claimed",
     "ClientClosed",
     "Clock",
@@ -134,6 +136,7 @@ __all__ = [
     "UndoOwed",
     "UnreadableOrder",
     "User",
+    "UserLookup",
     "UserOption",
     "WentInDoubt",
     "log_events",

@@ -16,7 +16,7 @@ from transfer_async.events import Event, Observers
 from transfer_async.journal.base import Journal
 from transfer_async.journal.moves import Move, Verdict
 from transfer_async.models import Order, OrderIntent
-from transfer_async.preflight import PlainHook, PreflightHook, is_hold
+from transfer_async.preflight import PreflightHook, is_hold
 from transfer_async.retry import RetryPolicy, TokenBucket
 from transfer_async.transport import Timeouts, Transport
 
@@ -68,7 +68,9 @@ class Context:
 
     @undoable.default
     def _undoable(self) -> tuple[str, ...]:
-        return tuple(hook.name for hook in reversed(self.hooks) if not isinstance(hook, PlainHook))
+        return tuple(
+            hook.name for hook in reversed(self.hooks) if not getattr(hook, "nothing_to_undo", False)
+        )
 
     @undoable_but_hold.default
     def _undoable_but_hold(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The demo: one small bank sends three orders to a sandbox of the service, in one process.
+"""The demo: one small bank sends orders to a sandbox of the service, in one process.
 
 Its lines come from the client's observer, from the hold hook, from ``resolve`` and from what the calls
 return, at the moment they happen. Nothing is claimed that has not been compared with what the sandbox
@@ -12,8 +12,11 @@ import json
 from decimal import Decimal
 
 from transfer_async._cli.bank import BackOffice, Ledger, money
+from transfer_async._cli.board import live_or_plain
 from transfer_async._cli.running import Say, shown
+from transfer_async._cli.rush import ORDERS, Disagreement, Rush
 from transfer_async._cli.telling import Lines
+from transfer_async._cli.verifying import Verifying
 from transfer_async.client import TransferClient
 from transfer_async.errors import Outcome, OutcomeUnknown, Refused
 from transfer_async.journal.moves import KeyState
@@ -32,11 +35,14 @@ class Surprise(Exception):
     """Something was not as the demo is about to claim."""
 
 
-async def run(say: Say, *, match_every: float = MATCH_EVERY, patience: float = PATIENCE) -> None:
+async def run(
+    say: Say, *, live: bool = False, match_every: float = MATCH_EVERY, patience: float = PATIENCE
+) -> None:
     """Play the demo.
 
     Args:
         say: takes one line.
+        live: show the many orders in a view that changes, where rich is installed.
         match_every: seconds between two runs of the matcher bot.
         patience: seconds after which the whole counts as failed.
 
@@ -44,21 +50,47 @@ async def run(say: Say, *, match_every: float = MATCH_EVERY, patience: float = P
         Surprise: says in one line what was not as it should be.
     """
     try:
-        async with asyncio.timeout(patience), Sandbox(match_every=match_every) as sandbox:
-            await _Story(sandbox, Lines(say), match_every).run()
+        lines = Lines(say)
+        async with asyncio.timeout(patience):
+            async with Sandbox(match_every=match_every) as sandbox:
+                end = await _Story(sandbox, lines, match_every).run()
+            lines.title("8. Is the beneficiary who the customer means?")
+            await Verifying(lines, _Checker(lines).check, _usd_order("ada.eze", "ben.okri", "80.00")).run()
+            lines.title(f"9. {ORDERS} orders at once, with faults mixed in")
+            with live_or_plain(say, live=live) as board:
+                await Rush(board).run()
+            _Checker(lines).check("", "all of this is what the sandbox and the ledger have", True)
+            lines.plain("")
+            lines.plain(end)
     except Surprise:
         raise
+    except Disagreement as error:
+        raise Surprise(str(error)) from error
     except TimeoutError as error:
         raise Surprise(f"it was not done after {patience:g} s") from error
     except Exception as error:
         raise Surprise(f"{type(error).__name__}: {shown(str(error))}") from error
 
 
+class _Checker:
+    """Claims nothing that is not so."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+
+    def check(self, key: str, claim: str, truth: bool) -> None:
+        """Tell ``claim``, if it is true."""
+        if not truth:
+            raise Surprise(f"{key or 'the demo'}: it is not so that {claim}")
+        self._lines.tell("checked", key, claim)
+
+
 class _Story:
-    """The parts of the demo, in their order."""
+    """The first parts of the demo, in their order."""
 
     def __init__(self, sandbox: Sandbox, lines: Lines, match_every: float) -> None:
         self._sandbox, self._lines, self._match_every = sandbox, lines, match_every
+        self._check = _Checker(lines).check
         self._ledger = Ledger(lines.tell)
         self._office = BackOffice(sandbox, lines.tell)
         self._client = TransferClient(
@@ -69,7 +101,8 @@ class _Story:
             observers=[lines.observe],
         )
 
-    async def run(self) -> None:
+    async def run(self) -> str:
+        """Tell it all; the last line is left to the caller."""
         self._lines.plain("A bank, the transfer_async client, and a sandbox of the service, in one process.")
         async with self._client:
             await self._who_am_i()
@@ -78,7 +111,7 @@ class _Story:
             lost = await self._the_doubt_ends()
             await self._a_refusal()
             await self._the_matcher_bot(answered, lost)
-            self._the_end(answered, lost)
+            return self._the_end(answered, lost)
 
     async def _who_am_i(self) -> None:
         self._lines.title("1. Who the caller is")
@@ -145,7 +178,7 @@ class _Story:
             now = self._office.order(order.id)
             self._check(key, "it is the same order, and its state is matched", _is_matched(now, order.id))
 
-    def _the_end(self, answered: Order, lost: Order) -> None:
+    def _the_end(self, answered: Order, lost: Order) -> str:
         self._lines.title("7. What there is in the end")
         both = {ANSWERED: answered, LOST: lost}
         holds = self._ledger.kept
@@ -159,8 +192,7 @@ class _Story:
         self._check("", "it received 3 requests for 3 keys", self._requests() == 3)
         ledger = set(holds) == set(both) and set(self._ledger.released) == {REFUSED}
         self._check("", "the ledger keeps 2 holds, theirs, and has released 1", ledger)
-        self._lines.plain("")
-        self._lines.plain(f"demo ok: {answered.id} matched, {lost.id} matched, 1 refused, 0 in doubt")
+        return f"demo ok: {answered.id} matched, {lost.id} matched, 1 refused, 0 in doubt"
 
     async def _create_lost(self) -> Order:
         order = _usd_order("tunde.bello", "ben.okri", "250.00")
@@ -174,11 +206,6 @@ class _Story:
         number = len(self._ledger.kept)
         last = list(self._sandbox.orders)[number - 1 :]
         self._check(key, f"the sandbox has it, as order {number} of {number}", last == [order_id])
-
-    def _check(self, key: str, claim: str, truth: bool) -> None:
-        if not truth:
-            raise Surprise(f"{key or 'the demo'}: it is not so that {claim}")
-        self._lines.tell("checked", key, claim)
 
 
 def _usd_order(poster: str, beneficiary: str, amount: str) -> NewOrder:

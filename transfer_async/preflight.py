@@ -69,6 +69,9 @@ class FundsHold:
 class PlainHook:
     """An ``async def f(intent)`` as a hook that has nothing to undo."""
 
+    nothing_to_undo = True
+    """Spares the journal an undo that would do nothing; a hook without it is always undone."""
+
     def __init__(self, function: Callable[[OrderIntent], Awaitable[Any]]) -> None:
         self.name: str = getattr(function, "__name__", type(function).__name__)
         self._function = function

@@ -1,0 +1,263 @@
+"""How the letters of a name are read: cleaned, their script found, and spelt in plain Latin.
+
+A word of a name is a row of units, and each unit may be spelt in several ways: ``ü`` as ``u`` or
+``ue``, ``щ`` as ``shch``, ``sch`` or ``sc``. Two words are the same if one can be spelt as the other,
+so that no scheme of transliteration need be chosen. Letters that no name is written with, and words
+that mix scripts, are not read at all: they are how look-alikes get in.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal
+
+from attrs import field, frozen
+
+LATIN, CYRILLIC, GREEK, HAN = "LATIN", "CYRILLIC", "GREEK", "HAN"
+
+ALPHABETS = frozenset((LATIN, CYRILLIC, GREEK))
+"""The scripts that can be spelt in one another, and in which a slip of one letter is told from a name."""
+
+Units = tuple[tuple[str, ...], ...]
+"""The ways to spell each unit of a word, the usual one first."""
+
+
+class UnreadableName(ValueError):
+    """A text that is not read as a name; the message says why, and shows nothing of it."""
+
+
+@frozen
+class Word:
+    """One word of a name.
+
+    Args:
+        native: in its own script: folded case, accents gone.
+        script: the script of all its letters.
+        units: how each of its units may be spelt in plain Latin.
+        marks: the accents of each Latin letter, to see whether two spellings contradict each other.
+    """
+
+    native: str = field(repr=False)
+    script: str
+    units: Units = field(repr=False)
+    marks: tuple[frozenset[str], ...] = field(default=(), repr=False)
+    plain: str = field(init=False, repr=False)
+    """The usual spelling in plain Latin; the native form where there is none."""
+
+    @plain.default
+    def _plain(self) -> str:
+        return "".join(ways[0] for ways in self.units)
+
+
+def _table(rows: str, *, form: Literal["NFC", "NFD"] = "NFC") -> dict[str, tuple[str, ...]]:
+    """``letter:way/way`` of each word of ``rows``; ``-`` is a way to leave the letter out."""
+    pairs = (row.split(":") for row in unicodedata.normalize(form, rows).split())
+    return {letter: tuple(ways.replace("-", "").split("/")) for letter, ways in pairs}
+
+
+def joined(words: Sequence[Word]) -> Word:
+    """``words`` of one script written as one; a word of no script if theirs are several."""
+    if len(words) == 1:
+        return words[0]
+    scripts = {word.script for word in words}
+    return Word(
+        native="".join(word.native for word in words),
+        script=scripts.pop() if len(scripts) == 1 else "",
+        units=tuple(ways for word in words for ways in word.units),
+        marks=tuple(marks for word in words for marks in word.marks),
+    )
+
+
+def is_spelling(units: Units, text: str) -> bool:
+    """Whether ``text`` is one of the spellings of ``units``; in time linear in their number."""
+    places = {0}
+    for ways in units:
+        places = {place + len(way) for place in places for way in ways if text.startswith(way, place)}
+        if not places:
+            return False
+    return len(text) in places
+
+
+# --- from text to words -------------------------------------------------------------------------
+
+_APOSTROPHES = dict.fromkeys(map(ord, "'’‘‛`´′ʹʼʻʽʾʿˈꞌ׳״"))
+# Handwriting and keyboards have these for one another: the Yoruba dot below and its line, cedilla and comma.
+_SAME_MARKS = {0x0329: 0x0323, 0x0331: 0x0323, 0x0326: 0x0327}
+
+
+def words_of(text: str) -> list[str]:
+    """The words of ``text`` as texts: folded, without apostrophes, marks of direction and the like.
+
+    Hyphens, full stops and all other punctuation part words; an apostrophe joins.
+    """
+    text = unicodedata.normalize("NFKC", text.translate(_APOSTROPHES))
+    text = unicodedata.normalize("NFKC", text.casefold()).translate(_APOSTROPHES)
+    return "".join(map(_kept, text)).split()
+
+
+def without_marks(text: str) -> str:
+    """``text`` without its accents; for words that are looked up, not compared."""
+    decomposed = unicodedata.normalize("NFD", text)
+    return "".join(letter for letter in decomposed if not unicodedata.combining(letter))
+
+
+def _kept(letter: str) -> str:
+    kind = unicodedata.category(letter)
+    if kind == "Cf" or letter == "\u034f" or "\ufe00" <= letter <= "\ufe0f":
+        return ""  # not seen: zero-width joiners, marks of direction, soft hyphens, variation selectors
+    return " " if kind[0] in "PZ" or kind == "Cc" else letter
+
+
+def read_word(text: str) -> Word:
+    """``text``, one word as `words_of` gives it, as a `Word`.
+
+    Raises:
+        UnreadableName: it mixes scripts, or holds what is no letter of a name.
+    """
+    scripts = {script for letter in text if (script := _script(letter))}
+    if len(scripts) != 1:
+        raise UnreadableName("mixes letters of several scripts" if scripts else "holds what is no letter")
+    script = scripts.pop()
+    if script == LATIN:
+        return _latin(text)
+    if script == CYRILLIC:
+        return _cyrillic(text)
+    if script == GREEK:
+        return _greek(text)
+    native = _without_points(text) if script in _POINTED else unicodedata.normalize("NFC", text)
+    if not native:
+        raise UnreadableName("holds what is no letter")
+    return Word(native=native, script=script, units=tuple((letter,) for letter in native))
+
+
+_HAN = {"CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "IDEOGRAPHIC", "BOPOMOFO"}
+
+
+@lru_cache(maxsize=4096)
+def _script(letter: str) -> str | None:
+    kind = unicodedata.category(letter)
+    if kind[0] == "M":
+        return None
+    if kind[0] != "L":
+        raise UnreadableName("holds what is no letter")
+    script = unicodedata.name(letter, "UNNAMED").partition(" ")[0]
+    return HAN if script in _HAN else script
+
+
+# --- Latin --------------------------------------------------------------------------------------
+
+_LATIN_LETTERS = _table(
+    """
+    æ:ae œ:oe ø:o/oe þ:th ð:d/dh đ:d/dj ł:l ı:i ħ:h ŧ:t ŋ:ng/n ɓ:b ɗ:d ƙ:k ƴ:y ɖ:d ƒ:f ɣ:g/gh ɛ:e ɔ:o
+    ʋ:v/w ɲ:ny/n ƭ:t ɠ:g ɨ:i ʉ:u ə:e/a ǝ:e/a ĸ:k/q
+    """
+)
+"""Letters that are no plain letter with an accent. What is not here, such as ``ɑ``, looks like one only."""
+
+_WITH_MARKS = _table(
+    """
+    ä:ae ö:oe ő:oe ü:ue/yu/v ű:ue å:aa ṣ:sh ş:sh š:sh č:ch ć:ch ž:zh ğ:gh
+    """,
+    form="NFD",
+)
+"""Spellings of accented letters beside the one without the accent: German, Scandinavian, Yoruba, pinyin."""
+
+
+def _latin(text: str) -> Word:
+    units: list[tuple[str, ...]] = []
+    marks: list[frozenset[str]] = []
+    for letter in unicodedata.normalize("NFD", text).translate(_SAME_MARKS):
+        if not unicodedata.combining(letter):
+            units.append(_LATIN_LETTERS.get(letter, (letter,)))
+            marks.append(frozenset())
+        elif units:
+            units[-1] += _WITH_MARKS.get(units[-1][0] + letter, ())
+            marks[-1] |= {letter}
+    word = Word(
+        native="".join(ways[0] for ways in units), script=LATIN, units=tuple(units), marks=tuple(marks)
+    )
+    if not word.plain.isascii() or not word.plain.isalpha():
+        raise UnreadableName("holds a letter that only looks like one of a name")
+    return word
+
+
+# --- Cyrillic and Greek -------------------------------------------------------------------------
+
+_CYRILLIC = _table(
+    """
+    а:a б:b в:v/w/f/ff г:g/h/gh/gu д:d е:e/ye/ie/je ё:e/yo/io/jo/o ж:zh/j/z/g/sch з:z/s и:i/y й:y/i/j
+    к:k/c л:l м:m н:n о:o п:p р:r с:s/ss т:t у:u/ou ф:f/ph х:kh/h/ch/x ц:ts/c/tz/z ч:ch/tch/tsch/c/cz
+    ш:sh/ch/sch/s/sz щ:shch/sch/chtch/schtsch/sc/sht/stsch ъ:-/a/u ы:y/i ь:- э:e ю:yu/iu/ju/u я:ya/ia/ja
+    ий:iy/y/i/ii/ij/yi/yy ый:yy/y/yi/iy/ij/i ия:iya/ia/iia/ija/ya кс:ks/x др:dr/der
+    і:i ї:i/yi/ji є:ye/ie/e/je ґ:g ў:u/w/v ій:iy/ii/i/y/ij ђ:dj/d ћ:c/ch џ:dz/dzh љ:lj/l њ:nj/n ј:j/y/i
+    ѓ:gj/g ќ:kj/k ѕ:dz ә:a/ae ө:o ұ:u ү:u қ:k/q ғ:g/gh ң:n/ng һ:h
+    """
+)
+
+_GREEK = _table(
+    """
+    α:a β:v/b γ:g/y/gh δ:d/dh ε:e ζ:z η:i/e/h θ:th ι:i κ:k/c λ:l μ:m ν:n ξ:x/ks ο:o π:p ρ:r/rh σ:s τ:t
+    υ:y/i/u φ:f/ph χ:ch/h/kh/x ψ:ps ω:o/w ου:ou/u αυ:av/af/au ευ:ev/ef/eu ει:ei/i αι:ai/e οι:oi/i
+    μπ:b/mp/mb ντ:nt/d/nd γκ:gk/g/ng γγ:ng/gg γχ:nch/gch/nh τζ:tz/dz/j
+    """
+)
+
+
+def _cyrillic(text: str) -> Word:
+    composed = unicodedata.normalize("NFC", text)
+    native = "".join(letter for letter in composed if not unicodedata.combining(letter))
+    return _romanised(native.replace("ё", "е"), native, CYRILLIC, _CYRILLIC)
+
+
+def _greek(text: str) -> Word:
+    native = without_marks(text)
+    return _romanised(native, native, GREEK, _GREEK)
+
+
+def _romanised(native: str, text: str, script: str, table: dict[str, tuple[str, ...]]) -> Word:
+    units: list[tuple[str, ...]] = []
+    place = 0
+    while place < len(text):
+        unit = text[place : place + 2]
+        if len(unit) < 2 or unit not in table:
+            unit = text[place]
+        if unit not in table:
+            raise UnreadableName("holds a letter that only looks like one of a name")
+        units.append(table[unit])
+        place += len(unit)
+    return Word(native=native, script=script, units=tuple(units))
+
+
+# --- Arabic and Hebrew --------------------------------------------------------------------------
+
+_POINTED = {"ARABIC", "HEBREW"}
+_ARABIC_FORMS = str.maketrans("أإآٱىیکةۀ", "ااااييكهه", "ـ")
+
+
+def _without_points(text: str) -> str:
+    composed = unicodedata.normalize("NFC", text).translate(_ARABIC_FORMS)
+    return "".join(letter for letter in composed if not unicodedata.combining(letter))
+
+
+# --- sound --------------------------------------------------------------------------------------
+
+_SOUNDS = (
+    *(("ph", "v"), ("f", "v"), ("ck", "k"), ("kh", "h"), ("th", "t"), ("dh", "d"), ("sh", "s"), ("gh", "g")),
+    *(("ou", "u"), ("oo", "u"), ("oe", "u"), ("ee", "i"), ("c", "k"), ("q", "k"), ("w", "v")),
+    *(("y", "i"), ("z", "s"), ("o", "u"), ("e", "i")),
+)
+
+
+def sound(plain: str) -> str:
+    """What is left of a plain Latin word when sounds that are spelt in several ways are spelt in one."""
+    for spelt, heard in _SOUNDS:
+        plain = plain.replace(spelt, heard)
+    return re.sub(r"(.)\1+", r"\1", plain)
+
+
+def consonants(sounds: str) -> str:
+    """The consonants of what `sound` gave."""
+    return re.sub("[aiu]", "", sounds)

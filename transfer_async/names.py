@@ -1,0 +1,315 @@
+"""Whether two names are one person's, as Verification of Payee asks: match, close match or no match.
+
+*Match* is said only of the same name: case, accents, punctuation, spacing, titles, middle names that
+only one side shows, first and last name swapped, and the usual spellings of a letter in another
+alphabet aside. What a typing slip, an initial, a missing second surname or a missing particle leaves
+in question is a *close match*, for the customer to decide. Words are scored by edit distance
+(rapidfuzz); the two halves of a name each get a score, and their mean decides.
+
+Pure: no I/O, no state. Nothing about a person is in a message or a ``repr``, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+from attrs import frozen
+from rapidfuzz.distance import OSA
+
+from transfer_async import letters
+from transfer_async.errors import MatchResult
+from transfer_async.letters import ALPHABETS, LATIN, UnreadableName, Word
+from transfer_async.models import PersonName
+from transfer_async.name_parts import ABBREVIATIONS, PARTICLES, NameParts, TooLong, Words, read_name
+
+CLOSE_SCORE = 0.85
+"""The mean score of both halves from which names are close: one doubt is let pass, two short ones are not."""
+
+SLIPS = ((12, 2), (4, 1))
+"""Edits forgiven in a word, by its length: 2 from 12 letters, 1 from 4; none in a shorter one.
+
+A slip leaves a word of 4 letters recognisable; Ada and Ade, Li and Lu, Obi and Oba are different names.
+Two edits in 11 letters make Chukwuebuka of Chukwuemeka. A swap of two neighbours is one edit.
+"""
+
+INITIAL = 0.8
+"""An initial or a short form: with the other half the same it is close, with a slip in it not."""
+
+SHORT_FORM = 4
+"""Letters that a short form has at least (Tunde, Emeka, Alex), at the beginning or end of the full name."""
+
+SOUND = 0.88
+"""Two ways to write one sound, as in Mohammed and Muhammad: close even if both halves do it."""
+
+SKELETON = (5, 3)
+"""Sounds, and consonants among them, of words which sound alike but for a vowel; fewer are in many names."""
+
+MISSING = 0.9
+"""What is left of a half's score where one side lacks a name that the other has, such as a second surname."""
+
+MINOR = 0.95
+"""The same for a particle missing, words in another order, accents that contradict each other.
+
+And what is left of the whole where both sides show middle names and they differ.
+"""
+
+RESPACED = 7
+"""Letters that a half has at least for a slip to be looked for across its words, written as one."""
+
+
+@frozen
+class NameMatch:
+    """What came of a comparison.
+
+    Args:
+        result: match, close match, no match or not possible.
+        score: from 0 to 1; 1 for a match, at least `CLOSE_SCORE` for a close match.
+        reason: why, in words that tell nothing of the names.
+    """
+
+    result: MatchResult
+    score: float
+    reason: str
+
+
+def match_names(given: PersonName, found: PersonName) -> NameMatch:
+    """Compare the name that a customer typed with the one that an account shows.
+
+    Any part may be empty. Which of the two names is which makes no difference to the result.
+
+    Returns:
+        ``NOT_POSSIBLE`` where one side has no name or only half of one, is too long, or is in a
+        script that cannot be compared with the other's; ``NO_MATCH`` where scripts are mixed.
+    """
+    try:
+        one, other = read_name(given), read_name(found)
+    except TooLong:
+        return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "a name is too long to be compared")
+    except UnreadableName as error:
+        return NameMatch(MatchResult.NO_MATCH, 0.0, f"a name {error}")
+    if not one.words or not other.words:
+        return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "there is no name to compare")
+    if not (_can_be_read_as(one, other) and _can_be_read_as(other, one)):
+        return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "the names are in scripts that cannot be compared")
+    return _judge(one, other)
+
+
+def _judge(one: NameParts, other: NameParts) -> NameMatch:
+    if one.rank and other.rank and one.rank != other.rank:
+        return NameMatch(MatchResult.NO_MATCH, 0.0, "the generations differ, as senior and junior do")
+    score = 1.0 if _is_same(one, other) else _best_score(one, other)
+    if score == 1.0:
+        return NameMatch(MatchResult.MATCH, score, "the names are the same")
+    if score >= CLOSE_SCORE:
+        return NameMatch(MatchResult.CLOSE_MATCH, score, "the names are close")
+    if one.is_single != other.is_single and _share_a_word(one, other):
+        return NameMatch(MatchResult.NOT_POSSIBLE, score, "one side has only half a name")
+    return NameMatch(MatchResult.NO_MATCH, score, "the names differ")
+
+
+def _can_be_read_as(one: NameParts, other: NameParts) -> bool:
+    return all(any(_meet(ours.script, theirs.script) for theirs in other.words) for ours in one.words)
+
+
+def _meet(a: str, b: str) -> bool:
+    """Whether words of two scripts can be compared: one script, or one of them spelt in Latin."""
+    return a == b or (LATIN in (a, b) and {a, b} <= ALPHABETS)
+
+
+# --- the same -----------------------------------------------------------------------------------
+
+
+def _same(a: Word, b: Word) -> bool:
+    if a.native == b.native and a.script == b.script:
+        return not _accents_contradict(a, b)
+    if LATIN not in (a.script, b.script) or not _meet(a.script, b.script):
+        return False
+    return (b.script == LATIN and letters.is_spelling(a.units, b.plain)) or (
+        a.script == LATIN and letters.is_spelling(b.units, a.plain)
+    )
+
+
+def _accents_contradict(a: Word, b: Word) -> bool:
+    """Whether both have accents, and different ones on one letter, as Thủy and Thúy have."""
+    return any(not (x <= y or y <= x) for x, y in zip(a.marks, b.marks, strict=False))
+
+
+def _aligned(ours: Words, theirs: Words) -> bool:
+    """Whether both say the same in one order, however the words are joined or parted."""
+    if len(ours) == len(theirs) == 1:
+        return _same(ours[0], theirs[0])
+
+    @functools.cache
+    def from_(i: int, j: int) -> bool:
+        if i == len(ours) or j == len(theirs):
+            return i == len(ours) and j == len(theirs)
+        return any(
+            _same(ours[i], letters.joined(theirs[j:end])) and from_(i + 1, end)
+            for end in range(j + 1, len(theirs) + 1)
+        ) or any(
+            _same(letters.joined(ours[i:end]), theirs[j]) and from_(end, j + 1)
+            for end in range(i + 2, len(ours) + 1)
+        )
+
+    return from_(0, 0)
+
+
+def _is_same(one: NameParts, other: NameParts) -> bool:
+    """Whether one, read as it is written, is the other in an order that some country writes names in."""
+    return (
+        any(_aligned(one.words, order) for order in other.orders())
+        or any(_aligned(other.words, order) for order in one.orders())
+        or any(_score(a.swapped(), b) == 1.0 for a, b in itertools.product(one.readings(), other.readings()))
+        or _is_doubled(one, other)
+        or _is_doubled(other, one)
+    )
+
+
+def _is_doubled(one: NameParts, other: NameParts) -> bool:
+    """Whether one is a single name that the other shows as first and as last name, as forms may demand."""
+    twice = other.first and other.last and not other.middle
+    return bool(one.is_single and twice) and all(
+        _aligned(one.words, half) for half in (other.first, other.last)
+    )
+
+
+def _share_a_word(one: NameParts, other: NameParts) -> bool:
+    return any(_likeness(a, b, surname=False) for a in one.words for b in other.words)
+
+
+# --- close --------------------------------------------------------------------------------------
+
+
+def _best_score(one: NameParts, other: NameParts) -> float:
+    """The score of the best reading; at most `MINOR` of it where first and last name are swapped as well."""
+    if one.is_single and other.is_single:
+        return _half(one.words, other.words, surname=True)
+    scores = (
+        max(_score(a, b), MINOR * _score(a.swapped(), b), MINOR * _score(a, b.swapped()))
+        for a, b in itertools.product(one.readings(), other.readings())
+    )
+    return max(scores, default=0.0)
+
+
+def _score(a: NameParts, b: NameParts) -> float:
+    """The mean of both halves; 0 where one of them differs."""
+    last = _half(a.last, b.last, surname=True)
+    first = _half(a.first, b.first, surname=False) if last else 0.0
+    if not first:
+        return 0.0
+    score = (first + last) / 2
+    return score if _middles_agree(a.middle, b.middle) else MINOR * score
+
+
+def _middles_agree(ours: Words, theirs: Words) -> bool:
+    """Whether the side with fewer middle names has only ones that the other has, or their initials."""
+    fewer, more = sorted((ours, theirs), key=len)
+    return _aligned(ours, theirs) or all(any(_same(a, b) or _is_initial(a, b) for b in more) for a in fewer)
+
+
+def _half(ours: Words, theirs: Words, *, surname: bool) -> float:
+    """How far two first names, or two last names, agree: 1 is the same, 0 different."""
+    if _aligned(ours, theirs):
+        return 1.0
+    score = _paired(ours, theirs, surname=surname)
+    if len(ours) > 1 or len(theirs) > 1:
+        score = max(score, _respaced(letters.joined(ours), letters.joined(theirs)))
+        if not surname and (_is_monogram(ours, theirs) or _is_monogram(theirs, ours)):
+            score = max(score, INITIAL)
+    return min(score, MINOR)
+
+
+def _respaced(a: Word, b: Word) -> float:
+    return _slip(a, b) if min(len(a.plain), len(b.plain)) >= RESPACED else 0.0
+
+
+def _paired(ours: Words, theirs: Words, *, surname: bool) -> float:
+    """The words paired, the likest first; then what is left over on one side lowers the score."""
+    likenesses = [
+        (_likeness(a, b, surname=surname), -i, -j) for i, a in enumerate(ours) for j, b in enumerate(theirs)
+    ]
+    left, right = dict(enumerate(ours)), dict(enumerate(theirs))
+    light = PARTICLES if surname and len(ours) > 1 < len(theirs) else ()
+    total = weight = 0.0
+    for likeness, i, j in sorted(likenesses, reverse=True):
+        if likeness and -i in left and -j in right:
+            word = left.pop(-i)
+            del right[-j]
+            size = 0 if word.plain in light else len(word.plain)
+            total, weight = total + likeness * size, weight + size
+    if not weight:
+        return 0.0
+    particles = [_are_particles(left, len(ours), surname), _are_particles(right, len(theirs), surname)]
+    return total / weight * _lacking(*particles)
+
+
+def _are_particles(left: dict[int, Word], count: int, surname: bool) -> list[bool]:
+    """Of each word left over, whether it is a particle: the last word of a surname is a name."""
+    return [surname and word.plain in PARTICLES and place < count - 1 for place, word in left.items()]
+
+
+def _lacking(ours: list[bool], theirs: list[bool]) -> float:
+    if not all(ours) and not all(theirs):
+        return 0.0  # each has a name that the other has not
+    names = not all(ours + theirs)
+    return (MISSING if names else 1.0) * (MINOR if any(ours + theirs) else 1.0)
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def _likeness(a: Word, b: Word, *, surname: bool) -> float:
+    if _same(a, b):
+        return 1.0
+    if not _meet(a.script, b.script) or a.script not in ALPHABETS:
+        return 0.0  # a sign of other scripts says more than a letter: one that differs is no slip
+    if a.script == b.script and a.native == b.native:
+        return MINOR  # but for accents
+    if not surname and (_is_initial(a, b) or _is_short(a, b) or _is_short(b, a)):
+        return INITIAL
+    return max(_slip(a, b), _sounds_like(a, b), _stands_for(a, b), _stands_for(b, a))
+
+
+def _is_initial(a: Word, b: Word) -> bool:
+    return (len(a.native) == 1) != (len(b.native) == 1) and a.plain[:1] == b.plain[:1] != ""
+
+
+def _is_monogram(ours: Words, theirs: Words) -> bool:
+    """JP, for Jean Pierre."""
+    return len(ours) == 1 and len(theirs) > 1 and ours[0].plain == "".join(word.plain[:1] for word in theirs)
+
+
+def _is_short(a: Word, b: Word) -> bool:
+    long = SHORT_FORM <= len(a.plain) < len(b.plain)
+    return long and (b.plain.startswith(a.plain) or b.plain.endswith(a.plain))
+
+
+def _slip(a: Word, b: Word) -> float:
+    x, y = (a.native, b.native) if a.script == b.script else (a.plain, b.plain)
+    if not {a.script, b.script} <= ALPHABETS:
+        return 0.0
+    edits = next((edits for least, edits in SLIPS if min(len(x), len(y)) >= least), 0)
+    if not edits or OSA.distance(x, y, score_cutoff=edits) > edits:
+        return 0.0
+    return OSA.normalized_similarity(x, y)
+
+
+def _sounds_like(a: Word, b: Word) -> float:
+    """Whether two romanisations are of one name, as Mohammed and Muhammad, Youssef and Yusuf are."""
+    if LATIN not in (a.script, b.script):
+        return 0.0
+    x, y = letters.sound(a.plain), letters.sound(b.plain)
+    if x == y:
+        return SOUND if len(x) >= SHORT_FORM else 0.0
+    skeleton = letters.consonants(x)
+    long = min(len(x), len(y)) >= SKELETON[0] and len(skeleton) >= SKELETON[1]
+    return SOUND if long and skeleton == letters.consonants(y) and OSA.distance(x, y) <= 1 else 0.0
+
+
+def _stands_for(short: Word, full: Word) -> float:
+    meant = ABBREVIATIONS.get(short.plain)
+    if meant is None:
+        return 0.0
+    word = letters.read_word(meant)
+    return INITIAL if _same(word, full) or _slip(word, full) or _sounds_like(word, full) else 0.0
