@@ -13,6 +13,7 @@ from transfer_async import (
     KeyState,
     MemoryJournal,
     Order,
+    OrderIntent,
     Outcome,
     OutcomeUnknown,
     RateLimited,
@@ -312,3 +313,23 @@ async def test_a_client_may_be_shared_by_many_tasks(world: World):
 
     assert len({order.id for order in orders}) == len(world.sandbox.orders) == 100
     assert len(world.bank.open) == 100
+
+
+async def test_a_hook_may_look_something_up_while_the_client_closes(world: World):
+    gate, client = Gate(), None
+
+    async def look_up(intent: OrderIntent) -> None:
+        await gate()
+        await client.request("GET", "/sandbox/orders", safe=True)
+
+    client = world.made(hooks=[look_up, world.bank.hold])
+    call = ordering(client)
+    await gate.reached.wait()
+    closing = asyncio.create_task(client.close())
+    await turns(5)
+    gate.open()
+    await closing
+
+    assert (await call).id in world.sandbox.orders
+    with pytest.raises(ClientClosed):
+        await client.request("GET", "/sandbox/orders", safe=True)

@@ -136,6 +136,10 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._calls)
 
+    def carries(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether ``task`` carries one of the calls."""
+        return task in self._calls
+
     async def carry(self, call: Call, run: Callable[[Call], Coroutine[Any, Any, Order]]) -> Order:
         """Run ``call`` in a task of its own, and wait for it.
 

@@ -39,10 +39,10 @@ _CURRENCY = re.compile(r"[A-Z0-9]{2,10}")
 _COUNTRY = re.compile(r"[A-Z]{2}")
 
 
-def refuse(problems: Sequence[Problem] | Iterator[Problem]) -> None:
+def refuse(problems: Sequence[Problem] | Iterator[Problem], *, key: object = None) -> None:
     """Raise `InvalidOrder` with all ``problems``, if there are any."""
     if found := tuple(problems):
-        raise InvalidOrder(found)
+        raise InvalidOrder(found, key=key if isinstance(key, str) else None)
 
 
 def to_decimal(value: object) -> Any:

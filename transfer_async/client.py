@@ -194,7 +194,8 @@ class TransferClient:
                 held=held,
                 send_before=send_before,
                 kinds=(NewOrder, PersonName),
-            )
+            ),
+            key=key,
         )
         if self._closed:
             raise ClientClosed("the client is closed", key=key, order_may_exist=key is not None)
@@ -314,7 +315,8 @@ class TransferClient:
             into=into,
             safe=safe,
         )
-        self._refuse_if_closed()
+        if not self._calls.carries(asyncio.current_task()):  # a hook may look something up to the end
+            self._refuse_if_closed()
         with self._reads:
             return await reading.fetch(self._context, wanted, cut=lambda: self._reads.cut)
 
@@ -342,11 +344,11 @@ class TransferClient:
         """
         self._closed = True
         try:
-            patience = duration("timeout", timeout)
-            await asyncio.gather(
-                self._calls.finish(patience=patience, grace=CLOSING_GRACE),
-                self._reads.finish(patience=patience),
-            )
+            loop = asyncio.get_running_loop()
+            end = loop.time() + duration("timeout", timeout)
+            await self._calls.finish(patience=end - loop.time(), grace=CLOSING_GRACE)
+            # Only now: a call's hook may still have had something to look up.
+            await self._reads.finish(patience=max(0.0, end - loop.time()))
         finally:
             self._reads.cut = True
             self._context.tokens.close()
