@@ -25,11 +25,11 @@ def _listed(text: str) -> frozenset[str]:
 
 
 TITLES = _listed(
-    "mr mrs ms miss mx dr prof professor sir dame rev reverend pastor hon honourable engr barr barrister "
-    "chief alhaji alhaja hajia haji hajiya otunba mallam malam senor senora herr frau fru mme mlle "
-    "monsieur madame dott dottssa ing dipl capt captain col colonel sgt lt shri smt sri"
+    "mr mrs ms miss mx dr prof professor sir rev reverend engr barr barrister capt sgt lt chief alhaji "
+    "alhaja hajia hajiya otunba mallam sr sra srta senor senora herr frau mme mlle monsieur madame dott "
+    "dottssa dipl shri smt"
 )
-"""Left out at the head of a name; words that are names as well (Prince, Sheikh, Don) are not among them."""
+"""Left out at the head of a name; what is a name as well (Prince, Sheikh, Hon, Sri) is not among them."""
 
 PARTICLES = _listed(
     "de del della di da do dos das du des la las los le van von der den ter ten te op het zu zur zum vom "
@@ -42,14 +42,13 @@ ABBREVIATIONS = {
     "mohd": "mohammed",
     "muhd": "muhammad",
     "ma": "maria",
-    "st": "saint",
     "wm": "william",
     "fco": "francisco",
     "jas": "james",
     "chas": "charles",
     "geo": "george",
 }
-"""What stands for a whole name without being its initial: close to it, as an initial is."""
+"""What stands for a whole first name without being its initial: close to it, as an initial is."""
 
 _RANKS = {
     **dict.fromkeys(("jr", "jnr", "junior"), "junior"),
@@ -61,7 +60,7 @@ _RANKS = {
 _HONOURS = _listed("phd esq")
 _PLACEHOLDERS = _listed("fnu lnu nmn")  # "first name unknown", as registers write it
 _LINKS = _listed("y e i")  # between two surnames: Ramón y Cajal
-_ONE_SPELLING = {"el": "al", "ul": "al", "ibn": "bin"}
+_ONE_SPELLING = {"el": "al", "ul": "al", "ibn": "bin", "saint": "st"}
 
 _SERVANT = re.compile(r"abd[aeu](?:l|([rsnzdt])(?=\1))(.{3,})")
 _SERVANT_OF = re.compile(r"abd(?:[aeu][lrsnzdt])?")

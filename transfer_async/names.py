@@ -205,7 +205,9 @@ def _score(a: NameParts, b: NameParts) -> float:
 def _middles_agree(ours: Words, theirs: Words) -> bool:
     """Whether the side with fewer middle names has only ones that the other has, or their initials."""
     fewer, more = sorted((ours, theirs), key=len)
-    return _aligned(ours, theirs) or all(any(_same(a, b) or _is_initial(a, b) for b in more) for a in fewer)
+    return _aligned(ours, theirs) or all(
+        any(_same(a, b) or _is_initial(a, b) or _is_initial(b, a) for b in more) for a in fewer
+    )
 
 
 def _half(ours: Words, theirs: Words, *, surname: bool) -> float:
@@ -266,13 +268,18 @@ def _likeness(a: Word, b: Word, *, surname: bool) -> float:
         return 0.0  # a sign of other scripts says more than a letter: one that differs is no slip
     if a.script == b.script and a.native == b.native:
         return MINOR  # but for accents
-    if not surname and (_is_initial(a, b) or _is_short(a, b) or _is_short(b, a)):
-        return INITIAL
-    return max(_slip(a, b), _sounds_like(a, b), _stands_for(a, b), _stands_for(b, a))
+    likeness = max(_slip(a, b), _sounds_like(a, b))
+    if not surname and any(
+        stands_for(*pair)
+        for stands_for in (_is_initial, _is_short, _abbreviates)
+        for pair in ((a, b), (b, a))
+    ):
+        return max(likeness, INITIAL)
+    return likeness
 
 
 def _is_initial(a: Word, b: Word) -> bool:
-    return (len(a.native) == 1) != (len(b.native) == 1) and a.plain[:1] == b.plain[:1] != ""
+    return len(a.native) == 1 < len(b.native) and a.plain[:1] == b.plain[:1] != ""
 
 
 def _is_monogram(ours: Words, theirs: Words) -> bool:
@@ -307,9 +314,9 @@ def _sounds_like(a: Word, b: Word) -> float:
     return SOUND if long and skeleton == letters.consonants(y) and OSA.distance(x, y) <= 1 else 0.0
 
 
-def _stands_for(short: Word, full: Word) -> float:
-    meant = ABBREVIATIONS.get(short.plain)
+def _abbreviates(a: Word, b: Word) -> bool:
+    meant = ABBREVIATIONS.get(a.plain)
     if meant is None:
-        return 0.0
-    word = letters.read_word(meant)
-    return INITIAL if _same(word, full) or _slip(word, full) or _sounds_like(word, full) else 0.0
+        return False
+    full = letters.read_word(meant)
+    return bool(_same(full, b) or _slip(full, b) or _sounds_like(full, b))
