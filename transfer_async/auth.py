@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from multidict import CIMultiDict
 
+from transfer_async import bounded
 from transfer_async.errors import TokenUnavailable
 
 Token = str | Callable[[], Awaitable[str]]
@@ -96,7 +97,7 @@ class TokenSource:
                 "Authorization": f"Bearer {token}",
                 "Accept": "application/json",
                 "Content-Type": "application/json",
-                "Accept-Encoding": "gzip, deflate",
+                "Accept-Encoding": bounded.ACCEPTED,
                 "User-Agent": self._user_agent,
             }
         )

@@ -35,10 +35,6 @@ class NeverTwice(aiohttp.ClientConnectionError):
     """A request was about to be sent a second time without being asked for."""
 
 
-class BodyTooLarge(aiohttp.ClientPayloadError):
-    """The response's body is larger than the client's limit; the rest was not read."""
-
-
 class GuardedBody(aiohttp.BytesPayload):
     """An order's body: handed over once, in time, on a clean connection, and it knows whether it was.
 

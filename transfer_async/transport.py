@@ -30,8 +30,9 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from transfer_async import addresses
+from transfer_async.bounded import BoundedBody
 from transfer_async.clock import in_seconds
-from transfer_async.guards import AnsweredEarly, BodyTooLarge, GuardedBody, OnceGuard
+from transfer_async.guards import AnsweredEarly, GuardedBody, OnceGuard
 
 POOL_KEEPALIVE = 4.0
 """Seconds a connection may idle: clearly below the 5 s after which common servers close theirs."""
@@ -140,7 +141,7 @@ class Transport:
         self._options: dict[str, Any] = {
             "allow_redirects": False,
             "raise_for_status": False,
-            "auto_decompress": True,
+            "auto_decompress": False,  # see `bounded`
             "ssl": True if ssl is None else ssl,
             "proxy": proxy,
         }
@@ -250,20 +251,16 @@ class Transport:
 
     async def _read(self, response: aiohttp.ClientResponse) -> tuple[bytes, BaseException | None]:
         """The body, within bounds, and what cut it: how far it got never changes what the status says."""
-        chunks: list[bytes] = []
-        room = self._max_response_bytes
+        body = BoundedBody(self._max_response_bytes, encoding=response.headers.get("Content-Encoding"))
         try:
             async for chunk in response.content.iter_any():
-                chunks.append(chunk[:room])
-                room -= len(chunk)
-                if room < 0:
-                    response.close()
-                    return b"".join(chunks), BodyTooLarge()
+                body.take(chunk)
+            body.end()
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a cut answer is an answer
             response.close()
-            return b"".join(chunks), error
+            return body.content, error
         response.release()
-        return b"".join(chunks), None
+        return body.content, None
 
 
 def _evidence(response: aiohttp.ClientResponse, content: bytes, error: BaseException | None) -> Evidence:

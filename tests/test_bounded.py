@@ -1,0 +1,95 @@
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transfer_async.bounded import BodyCut, BodyTooLarge, BoundedBody
+
+TEXT = b'{"id": "tx-1"}' * 50
+
+
+def raw_deflate(content: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(content) + packer.flush()
+
+
+PACKERS = {
+    "gzip": gzip.compress,
+    "x-gzip": gzip.compress,
+    "GZIP ": gzip.compress,
+    "deflate": zlib.compress,
+    "identity": bytes,
+    None: bytes,
+}
+
+
+@pytest.mark.parametrize("encoding", PACKERS)
+@given(cuts=st.lists(st.integers(0, 700), max_size=5))
+def test_a_body_is_the_same_however_it_comes_in(encoding: str | None, cuts: list[int]):
+    packed = PACKERS[encoding](TEXT)
+    body = BoundedBody(len(TEXT), encoding=encoding)
+    for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(packed)], strict=True):
+        if packed[start:end]:
+            body.take(packed[start:end])
+    body.end()
+
+    assert body.content == TEXT
+
+
+def test_deflate_without_its_header_is_taken_too():
+    body = BoundedBody(len(TEXT), encoding="deflate")
+    body.take(raw_deflate(TEXT))
+    body.end()
+
+    assert body.content == TEXT
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", None])
+def test_one_byte_over_the_limit_is_too_large_and_the_rest_is_kept(encoding: str | None):
+    body = BoundedBody(len(TEXT) - 1, encoding=encoding)
+    with pytest.raises(BodyTooLarge):
+        body.take(PACKERS[encoding](TEXT))
+
+    assert body.content == TEXT[:-1]
+
+
+def test_a_bomb_is_unpacked_no_further_than_the_limit():
+    bomb = gzip.compress(bytes(50_000_000))
+    body = BoundedBody(1000, encoding="gzip")
+    with pytest.raises(BodyTooLarge):
+        body.take(bomb)
+
+    assert body.content == bytes(1000)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_compressed_body_that_was_cut_is_not_complete(encoding: str):
+    body = BoundedBody(10_000, encoding=encoding)
+    body.take(PACKERS[encoding](TEXT)[:-9])
+
+    with pytest.raises(BodyCut):
+        body.end()
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "x" * 1000])
+def test_an_encoding_that_was_not_asked_for_is_not_read(encoding: str):
+    body = BoundedBody(10_000, encoding=encoding)
+
+    with pytest.raises(BodyCut, match="not asked for"):
+        body.take(b"anything")
+
+
+def test_what_is_not_gzip_is_not_read_as_gzip():
+    body = BoundedBody(10_000, encoding="gzip")
+
+    with pytest.raises(BodyCut):
+        body.take(b"{}" * 10)
+
+
+def test_a_body_of_nothing_is_complete():
+    body = BoundedBody(10, encoding="gzip")
+    body.end()
+
+    assert body.content == b""
