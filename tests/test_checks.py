@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import samples
-from transfer_async import checks
+from transfer_async import answers, checks
 from transfer_async.errors import InvalidOrder
 from transfer_async.models import NewOrder, Order, PersonName
 from transfer_async.strict import Answer
@@ -236,7 +236,7 @@ def answer(*, poster="ada.okafor@example.org", beneficiary="ben.okri@example.org
     ],
 )
 def test_an_answer_to_our_order_is_ours(changes):
-    assert checks.other_order(samples.new_order(), answer(**changes)) is None
+    assert answers.other_order(samples.new_order(), answer(**changes)) is None
 
 
 @pytest.mark.parametrize(
@@ -255,4 +255,4 @@ def test_an_answer_to_our_order_is_ours(changes):
     ],
 )
 def test_an_answer_to_another_order_is_told_by_the_field_that_shows_it(changes, what):
-    assert checks.other_order(samples.new_order(), answer(**changes)) == what
+    assert answers.other_order(samples.new_order(), answer(**changes)) == what

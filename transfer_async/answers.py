@@ -12,6 +12,7 @@ from typing import Any
 
 from attrs import frozen
 
+from transfer_async import checks
 from transfer_async.errors import (
     ConnectionFailed,
     OutcomeUnknown,
@@ -21,7 +22,9 @@ from transfer_async.errors import (
     TransferError,
     Unauthorized,
 )
+from transfer_async.models import NewOrder
 from transfer_async.retry import RetryPolicy, retry_after
+from transfer_async.strict import Answer
 from transfer_async.transport import Evidence
 from transfer_async.wire import Unreadable, decode
 
@@ -134,6 +137,28 @@ READ_ANSWERS: tuple[Row, ...] = (
 def judge(evidence: Evidence, policy: RetryPolicy, table: tuple[Row, ...]) -> Verdict:
     """The verdict of the first row of ``table`` that fits."""
     return next(row.verdict for row in table if row.fits(evidence, policy))
+
+
+def other_order(sent: NewOrder, answer: Answer) -> str | None:
+    """The first field that shows ``answer`` to be to another order than the one sent; None if none does."""
+    order = answer.order
+    for name in ("poster_currency", "matcher_currency"):
+        if getattr(order, name).casefold() != getattr(sent, name).casefold():
+            return name
+    for name in ("poster_amount", "matcher_amount"):
+        if checks.differ(
+            getattr(order, name), getattr(sent, name), by_more_than=checks.unit(getattr(sent, name))
+        ):
+            return name
+    if _is_other(answer.poster_username, sent.poster_username):
+        return "poster's username"
+    if _is_other(answer.beneficiary_username, sent.poster_recipient_username):
+        return "beneficiary's username"
+    return None
+
+
+def _is_other(shown: str | None, sent: str) -> bool:
+    return shown is not None and shown.casefold() != sent.casefold()
 
 
 def error_of(verdict: Verdict, evidence: Evidence, *, now: datetime, reading: bool) -> TransferError:

@@ -18,7 +18,6 @@ from transfer_async.errors import InvalidOrder
 
 if TYPE_CHECKING:
     from transfer_async.models import NewExternalOrder, NewOrder
-    from transfer_async.strict import Answer
 
 Problem = tuple[str, str]
 
@@ -131,26 +130,6 @@ def order_problems(new: NewOrder, *, external_order: type) -> Iterator[Problem]:
         )
     if not isinstance(new.external_order, external_order):
         yield "external_order", f"is not a {external_order.__name__}"
-
-
-def other_order(sent: NewOrder, answer: Answer) -> str | None:
-    """The first field that shows ``answer`` to be to another order than the one sent; None if none does."""
-    order = answer.order
-    for name in ("poster_currency", "matcher_currency"):
-        if getattr(order, name).casefold() != getattr(sent, name).casefold():
-            return name
-    for name in ("poster_amount", "matcher_amount"):
-        if differ(getattr(order, name), getattr(sent, name), by_more_than=unit(getattr(sent, name))):
-            return name
-    if _is_other(answer.poster_username, sent.poster_username):
-        return "poster's username"
-    if _is_other(answer.beneficiary_username, sent.poster_recipient_username):
-        return "beneficiary's username"
-    return None
-
-
-def _is_other(shown: str | None, sent: str) -> bool:
-    return shown is not None and shown.casefold() != sent.casefold()
 
 
 def call_problems(

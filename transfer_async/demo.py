@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from decimal import Decimal
 
-from transfer_async._cli.bank import BackOffice, Ledger, money
+from transfer_async._cli.bank import BackOffice, Ledger, money, usd_order
 from transfer_async._cli.board import live_or_plain
 from transfer_async._cli.running import Say, shown
 from transfer_async._cli.rush import ORDERS, Disagreement, Rush
@@ -20,7 +19,7 @@ from transfer_async._cli.verifying import Verifying
 from transfer_async.client import TransferClient
 from transfer_async.errors import Outcome, OutcomeUnknown, Refused
 from transfer_async.journal.moves import KeyState
-from transfer_async.models import NewExternalOrder, NewOrder, Order, OrderState
+from transfer_async.models import Order, OrderState
 from transfer_async.preflight import FundsHold
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 from transfer_async.sandbox.service import CREATE_ORDER_PATH
@@ -55,7 +54,7 @@ async def run(
             async with Sandbox(match_every=match_every) as sandbox:
                 end = await _Story(sandbox, lines, match_every).run()
             lines.title("8. Is the beneficiary who the customer means?")
-            await Verifying(lines, _Checker(lines).check, _usd_order("ada.eze", "ben.okri", "80.00")).run()
+            await Verifying(lines, _Checker(lines).check, usd_order("ada.eze", "ben.okri", "80.00")).run()
             lines.title(f"9. {ORDERS} orders at once, with faults mixed in")
             with live_or_plain(say, live=live) as board:
                 await Rush(board).run()
@@ -125,7 +124,7 @@ class _Story:
 
     async def _an_order(self) -> Order:
         self._lines.title("2. An order is created")
-        order = await self._client.create_order(_usd_order("ada.eze", "ben.okri", "100.00"), key=ANSWERED)
+        order = await self._client.create_order(usd_order("ada.eze", "ben.okri", "100.00"), key=ANSWERED)
         self._check_orders(ANSWERED, order.id)
         return order
 
@@ -158,7 +157,7 @@ class _Story:
     async def _a_refusal(self) -> None:
         self._lines.title("5. A refusal: the beneficiary cannot be paid")
         try:
-            order = _usd_order("tunde.bello", "noah.lind", "75.00")
+            order = usd_order("tunde.bello", "noah.lind", "75.00")
             await self._client.create_order(order, key=REFUSED)
         except Refused as no:
             self._lines.tell("client", REFUSED, f"the call ends: refused, status {no.status}: {_reason(no)}")
@@ -195,7 +194,7 @@ class _Story:
         return f"demo ok: {answered.id} matched, {lost.id} matched, 1 refused, 0 in doubt"
 
     async def _create_lost(self) -> Order:
-        order = _usd_order("tunde.bello", "ben.okri", "250.00")
+        order = usd_order("tunde.bello", "ben.okri", "250.00")
         return await self._client.create_order(order, key=LOST)
 
     def _requests(self) -> int:
@@ -206,26 +205,6 @@ class _Story:
         number = len(self._ledger.kept)
         last = list(self._sandbox.orders)[number - 1 :]
         self._check(key, f"the sandbox has it, as order {number} of {number}", last == [order_id])
-
-
-def _usd_order(poster: str, beneficiary: str, amount: str) -> NewOrder:
-    """An order of naira for dollars, between two of the sandbox's made-up people."""
-    return NewOrder.quote(
-        poster_username=f"{poster}@example.com",
-        poster_recipient_username=f"{beneficiary}@example.com",
-        poster_currency="NGN",
-        poster_country="NG",
-        poster_payment_method_type="nigerian_bank_payment",
-        matcher_currency="USD",
-        matcher_country="US",
-        matcher_amount=amount,
-        exchange_rate="1550.25",
-        external_order=NewExternalOrder(
-            current_account_balance=Decimal("2500000.00"),
-            transaction_fee=Decimal("150.00"),
-            transaction_fee_currency="NGN",
-        ),
-    )
 
 
 def _is_matched(order: Order, order_id: str) -> bool:

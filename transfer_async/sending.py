@@ -9,7 +9,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from transfer_async import answers, checks, retry, strict
+from transfer_async import answers, retry, strict
 from transfer_async.answers import Verdict as Judgement
 from transfer_async.calls import Call
 from transfer_async.context import Context
@@ -111,7 +111,7 @@ def _answer(context: Context, call: Call, body: GuardedBody, evidence: Evidence)
         found = strict.find_order_id(evidence.body)
         why = f"the answer is not readably an order: {error}"
         raise UnreadableOrder(why, order_id=found, **common) from evidence.error
-    if other := checks.other_order(call.intent.order, answer):
+    if other := answers.other_order(call.intent.order, answer):
         raise UnreadableOrder(f"the answer is to another order: {other} differs", **common)
     return answer.order
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from attrs import evolve, frozen
 
 from transfer_async.errors import OutcomeUnknown
-from transfer_async.models import NewOrder, Order, OrderIntent
+from transfer_async.models import NewExternalOrder, NewOrder, Order, OrderIntent
 from transfer_async.sandbox import Order as Recorded
 from transfer_async.sandbox import Sandbox
 
@@ -19,6 +19,26 @@ Tell = Callable[[str, str, str], None]
 def money(amount: Decimal, currency: str) -> str:
     """An amount for people to read."""
     return f"{amount:,f} {currency}"
+
+
+def usd_order(poster: str, beneficiary: str, amount: Decimal | str) -> NewOrder:
+    """An order of naira for dollars, between two of the sandbox's made-up people."""
+    return NewOrder.quote(
+        poster_username=f"{poster}@example.com",
+        poster_recipient_username=f"{beneficiary}@example.com",
+        poster_currency="NGN",
+        poster_country="NG",
+        poster_payment_method_type="nigerian_bank_payment",
+        matcher_currency="USD",
+        matcher_country="US",
+        matcher_amount=amount,
+        exchange_rate="1550.25",
+        external_order=NewExternalOrder(
+            current_account_balance=Decimal("90000000.00"),
+            transaction_fee=Decimal("150.00"),
+            transaction_fee_currency="NGN",
+        ),
+    )
 
 
 @frozen

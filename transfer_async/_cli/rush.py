@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 
-from transfer_async._cli.bank import BackOffice, Ledger
+from transfer_async._cli.bank import BackOffice, Ledger, usd_order
 from transfer_async._cli.board import Board, Row
 from transfer_async.batch import OrderResult
 from transfer_async.client import TransferClient
 from transfer_async.errors import Outcome, PreflightFailed, TransferError
-from transfer_async.models import NewExternalOrder, NewOrder, OrderIntent, OrderRequest
+from transfer_async.models import OrderIntent, OrderRequest
 from transfer_async.preflight import FundsHold
 from transfer_async.sandbox import (
     AnotherOrder,
@@ -138,26 +138,7 @@ def _requests() -> Iterator[OrderRequest]:
     for number in range(1, ORDERS + 1):
         unpayable = number % 20 == 0
         beneficiary = "noah.lind" if unpayable else "ben.okri"
-        yield OrderRequest(_order(beneficiary, Decimal(60) + number), key=f"rush-{number}")
-
-
-def _order(beneficiary: str, amount: Decimal) -> NewOrder:
-    return NewOrder.quote(
-        poster_username="tunde.bello@example.com",
-        poster_recipient_username=f"{beneficiary}@example.com",
-        poster_currency="NGN",
-        poster_country="NG",
-        poster_payment_method_type="nigerian_bank_payment",
-        matcher_currency="USD",
-        matcher_country="US",
-        matcher_amount=amount,
-        exchange_rate="1550.25",
-        external_order=NewExternalOrder(
-            current_account_balance=Decimal("90000000.00"),
-            transaction_fee=Decimal("150.00"),
-            transaction_fee_currency="NGN",
-        ),
-    )
+        yield OrderRequest(usd_order("tunde.bello", beneficiary, Decimal(60) + number), key=f"rush-{number}")
 
 
 def _outcome(result: OrderResult) -> Outcome:
