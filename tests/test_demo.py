@@ -144,16 +144,16 @@ async def test_a_hold_that_stands_is_not_claimed_to_be_released(monkeypatch):
 
 
 async def test_a_beneficiary_who_is_paid_is_not_claimed_to_be_refused(monkeypatch):
-    order_of = demo._usd_order
-    monkeypatch.setattr(demo, "_usd_order", lambda poster, _, amount: order_of(poster, "ben.okri", amount))
+    order_of = demo.usd_order
+    monkeypatch.setattr(demo, "usd_order", lambda poster, _, amount: order_of(poster, "ben.okri", amount))
 
     with pytest.raises(demo.Surprise, match="who cannot be paid was created"):
         await played()
 
 
 async def test_two_orders_that_fit_are_not_told_apart_by_a_guess(monkeypatch):
-    order_of = demo._usd_order
-    monkeypatch.setattr(demo, "_usd_order", lambda *_: order_of("ada.eze", "ben.okri", "100.00"))
+    order_of = demo.usd_order
+    monkeypatch.setattr(demo, "usd_order", lambda *_: order_of("ada.eze", "ben.okri", "100.00"))
     lines: list[str] = []
 
     with pytest.raises(demo.Surprise, match="recover"):

@@ -67,6 +67,7 @@ def test_a_strict_field_that_is_missing_or_wrong_makes_the_order_unreadable_and_
             "123456789012345678901234567890",
             "0",
             "-5.50",
+            "-0",
             "0.000",
             "1E-30",
         ),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 from attrs import frozen
 
-from transfer_async.errors import ClientClosed, InvalidOrder
+from transfer_async.errors import ClientClosed, InvalidOrder, OutcomeUnknown
 from transfer_async.models import Order, OrderRequest
 
 Create = Callable[[OrderRequest], Awaitable[Order]]
@@ -24,16 +25,15 @@ class OrderResult:
     error: Exception | None = None
 
 
-class _Pulled:
-    """Says that the next request has been pulled, or could not be."""
-
-
-_PULLED: Final = _Pulled()
+_INPUT_ENDED: Final = object()
 _END: Final = object()
 
 
 class Batch:
     """One run over ``requests``.
+
+    The input is read by one task from its beginning to its end, so that it may hold open what belongs
+    to a task: a timeout, a task group, a context variable.
 
     Args:
         create: creates one order.
@@ -43,100 +43,112 @@ class Batch:
 
     def __init__(self, create: Create, requests: Requests, *, concurrency: int) -> None:
         self._create = create
-        self._room = concurrency
-        self._room_taken = 0
-        self._running: set[asyncio.Task[None]] = set()
-        self._done: asyncio.Queue[OrderResult | _Pulled] = asyncio.Queue()
-        self._pulling: asyncio.Task[Any] | None = None
-        self._exhausted = False
-        self._trouble: Exception | None = None
-        self._async = requests.__aiter__() if isinstance(requests, AsyncIterable) else None
-        self._sync: Iterator[Any] = iter(()) if isinstance(requests, AsyncIterable) else iter(requests)
+        self._places = asyncio.Semaphore(concurrency)
+        self._taken = 0
+        self._running: set[asyncio.Task[Order]] = set()
+        self._done: asyncio.Queue[Any] = asyncio.Queue()
+        self._stopped = False
+        self._next = (
+            partial(_next_of_async, aiter(requests))
+            if isinstance(requests, AsyncIterable)
+            else partial(_next_of_sync, iter(requests))
+        )
 
     async def results(self) -> AsyncGenerator[OrderResult, None]:
         """Each result as its order is done. Whatever ends this, nothing is left half-done behind it.
 
-        Leaving the loop early lets what is in flight come to its end; cancellation undoes what has
-        not been sent yet, and leaves what is on the way to the client.
+        Leaving the loop early lets what is in flight come to its end; cancellation, then or before,
+        undoes what has not been sent yet, and leaves what is on the way to the client.
 
         Raises:
             Exception: whatever ``requests`` raised, once all results before it are handed out.
         """
+        feeder = asyncio.get_running_loop().create_task(self._feed())
+        feeder.add_done_callback(lambda _: self._done.put_nowait(_INPUT_ENDED))
         try:
-            self._fill()
-            while self._room_taken or self._pulling is not None:
+            while self._taken or not feeder.done():
                 done = await self._done.get()
-                if isinstance(done, _Pulled):
-                    self._take_pulled()
-                else:
-                    yield done
-                    self._room_taken -= 1
-                    self._stop_if_closed(done)
-                self._fill()
-            if self._trouble is not None:
-                raise self._trouble
+                if done is _INPUT_ENDED:
+                    continue
+                yield (result := _result(*done))
+                self._taken -= 1
+                self._places.release()
+                if isinstance(result.error, ClientClosed):
+                    # Or an endless input would be answered with endless refusals, or waited for in vain.
+                    self._stop(feeder)
+            if not (self._stopped and feeder.cancelled()):
+                feeder.result()  # raises what the input raised
         except asyncio.CancelledError:
-            for task in self._running:
-                task.cancel()
+            self._cancel_running()
             raise
         finally:
-            await self._wind_up()
+            self._stop(feeder)
+            await self._wind_up(feeder)
 
-    def _fill(self) -> None:
-        """Start as many requests as there is room for; of an async input, ask for the next one."""
-        while not self._exhausted and self._pulling is None and self._room_taken < self._room:
-            if self._async is not None:
-                self._pulling = asyncio.ensure_future(self._async.__anext__())
-                self._pulling.add_done_callback(lambda _: self._done.put_nowait(_PULLED))
-            else:
-                self._take_next()
-
-    def _take_next(self) -> None:
-        try:
-            request: Any = next(self._sync, _END)
-        except Exception as trouble:  # noqa: BLE001 - raised again when all before it is done
-            self._exhausted, self._trouble = True, trouble
-            return
-        if request is _END:
-            self._exhausted = True
-        else:
+    async def _feed(self) -> None:
+        """Start one request after the other, each as soon as there is a place for it."""
+        await self._places.acquire()
+        while (request := await self._next()) is not _END and not self._stopped:
             self._start(request)
+            await self._places.acquire()
 
-    def _take_pulled(self) -> None:
-        pulled, self._pulling = self._pulling, None
-        if pulled is None:
-            return
-        try:
-            self._start(pulled.result())
-        except StopAsyncIteration:
-            self._exhausted = True
-        except (Exception, asyncio.CancelledError) as trouble:  # noqa: BLE001 - as above
-            self._exhausted = True
-            self._trouble = trouble if isinstance(trouble, Exception) else None
+    def _stop(self, feeder: asyncio.Task[None]) -> None:
+        self._stopped = True
+        feeder.cancel()
 
-    def _start(self, request: OrderRequest) -> None:
-        self._room_taken += 1
+    def _start(self, request: Any) -> None:
+        self._taken += 1
         task = asyncio.get_running_loop().create_task(self._one(request))
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(partial(self._ended, request))
 
-    async def _one(self, request: OrderRequest) -> None:
+    async def _one(self, request: Any) -> Order:
+        if not isinstance(request, OrderRequest):
+            raise InvalidOrder([("request", "is not an OrderRequest")])
+        return await self._create(request)
+
+    def _ended(self, request: Any, task: asyncio.Task[Order]) -> None:
+        self._running.discard(task)
+        self._done.put_nowait((request, task))
+
+    def _cancel_running(self) -> None:
+        for task in self._running:
+            task.cancel()
+
+    async def _wind_up(self, feeder: asyncio.Task[None]) -> None:
         try:
-            if not isinstance(request, OrderRequest):
-                raise InvalidOrder([("request", "is not an OrderRequest")])  # noqa: TRY301 - told like any other
-            result = OrderResult(request=request, order=await self._create(request))
-        except Exception as error:  # noqa: BLE001 - one failure never stops the others
-            result = OrderResult(request=request, error=error)
-        self._done.put_nowait(result)
+            await _ended(feeder, *self._running)
+        except asyncio.CancelledError:
+            self._cancel_running()
+            await _ended(feeder, *self._running)
+            raise
 
-    def _stop_if_closed(self, result: OrderResult) -> None:
-        # Without this an endless input would be answered with endless refusals.
-        if isinstance(result.error, ClientClosed):
-            self._exhausted = True
 
-    async def _wind_up(self) -> None:
-        if self._pulling is not None:
-            self._pulling.cancel()
-            await asyncio.wait([self._pulling])
-        if self._running:
-            await asyncio.wait(self._running)
+async def _next_of_async(requests: Any) -> Any:
+    try:
+        return await anext(requests)
+    except StopAsyncIteration:
+        return _END
+
+
+async def _next_of_sync(requests: Any) -> Any:
+    return next(requests, _END)
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # nobody is left to hear of it
+
+
+def _result(request: Any, task: asyncio.Task[Order]) -> OrderResult:
+    if task.cancelled():  # by somebody who cancels every task there is
+        unknown = OutcomeUnknown("the call was cancelled from elsewhere", key=getattr(request, "key", None))
+        return OrderResult(request=request, error=unknown)
+    error = task.exception()
+    if error is None:
+        return OrderResult(request=request, order=task.result())
+    if isinstance(error, Exception):
+        return OrderResult(request=request, error=error)
+    raise error

@@ -203,15 +203,16 @@ def read_external_order(raw: bytes) -> models.ExternalOrder:
 def _read_rest(order: models.Order, *, raw: bytes, of_bank: dict[str, Any]) -> None:
     """Fill the loose slots: all at once by msgspec; piece by piece only where some type is another."""
     unread: list[str] = []
-    for name, value in (_rest_at_once(raw) or _rest_by_piece(raw, of_bank, unread)).items():
+    for name, value in (_rest_at_once(raw, of_bank) or _rest_by_piece(raw, of_bank, unread)).items():
         _put(order, name, value)
     _put(order, "unread", tuple(unread))
     _put(order, "_late", _nothing_left)
 
 
-def _rest_at_once(raw: bytes) -> dict[str, Any] | None:
+def _rest_at_once(raw: bytes, of_bank: dict[str, Any]) -> dict[str, Any] | None:
     try:
         tree = decode(raw)
+        tree["external_order"].update(of_bank)  # as it was read strictly: an int has no -0
         loose.tidy(models.Order, tree)
         read = msgspec.convert(tree, models.Order)
     except (Unreadable, msgspec.ValidationError, RecursionError):

@@ -68,7 +68,7 @@ async def test_faults_are_added_listed_and_forgotten(sandbox: Sandbox, client: W
     assert added.json == listed.json
     assert listed.json["faults"][0]["options"]["status"] == "503"
     assert listed.json["faults"][0]["times"] == 2
-    assert forgotten.json == {"faults": []}
+    assert forgotten.json == {"faults": [], "mix": []}
     assert sandbox.faults.rules == ()
 
 

@@ -61,8 +61,9 @@ def demo() -> None:
     """Watch the client at work, against a sandbox.
 
     An order is created, one is lost and found again, one is refused, the matcher bot comes by, names are
-    compared, and many orders are sent at once through faults; all in this process, in a few seconds. The demo checks what it tells: its last line begins with "demo ok"
-    and the exit code is 0; after any surprise it is 1.
+    compared, and many orders are sent at once through faults; all in this process, in a few seconds.
+    The demo checks what it tells: its last line begins with "demo ok" and the exit code is 0; after any
+    surprise it is 1.
     """
     from transfer_async import demo as story  # heavy: the sandbox and the client
     from transfer_async._cli.running import run

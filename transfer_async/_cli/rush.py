@@ -33,16 +33,16 @@ AT_ONCE = 32
 LIMIT = Decimal("399000.00")
 """The demo bank's limit for one order; a few of them are over it."""
 
-FAULTS: tuple[tuple[Fault, float], ...] = (
-    (CloseBeforeReading(), 0.03),
-    (CloseAfterProcessing(), 0.04),
-    (ResetAfterProcessing(), 0.03),
-    (Status(429, headers={"Retry-After": "0"}), 0.05),
-    (Status(503), 0.02),
-    (StatusAfterProcessing(500), 0.03),
-    (TruncatedBody(), 0.03),
-    (AnotherOrder(), 0.02),
-)
+FAULTS: dict[Fault, float] = {
+    CloseBeforeReading(): 0.03,
+    CloseAfterProcessing(): 0.04,
+    ResetAfterProcessing(): 0.03,
+    Status(429, headers={"Retry-After": "0"}): 0.05,
+    Status(503): 0.02,
+    StatusAfterProcessing(500): 0.03,
+    TruncatedBody(): 0.03,
+    AnotherOrder(): 0.02,
+}
 """What goes wrong, and how often; the sandbox draws from its seed."""
 
 NAMES = {
@@ -86,9 +86,7 @@ class Rush:
             Disagreement: says in one line what does not agree.
         """
         quiet = Ledger(lambda *_: None)
-        async with Sandbox(seed=self._seed) as sandbox:
-            for fault, share in FAULTS:
-                sandbox.faults.add(fault, times=None, probability=share)
+        async with Sandbox(seed=self._seed, faults=FAULTS) as sandbox:
             office = BackOffice(sandbox, lambda *_: None)
             hooks = (within_limit, FundsHold(quiet.place, quiet.release))
             async with TransferClient(

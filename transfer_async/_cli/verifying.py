@@ -1,4 +1,4 @@
-"""The demo's beneficiary check: one match, one close match put to the customer, one name that is another's."""
+"""The demo's beneficiary check: a match, a close match put to the customer, and a name that is another's."""
 
 from __future__ import annotations
 

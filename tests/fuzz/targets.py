@@ -1,0 +1,189 @@
+"""What is tried: each target takes bytes and raises `Finding`, or anything else, if a promise is broken.
+
+An input's first byte chooses the target, the rest is the reply that the target reads.
+"""
+
+import copy
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import attrs
+
+from transfer_async import answers, converters, models, strict
+from transfer_async.errors import ServiceFailed, TransferError, UnreadableOrder
+from transfer_async.retry import RetryPolicy
+from transfer_async.transport import Evidence
+from transfer_async.wire import Unreadable
+
+NOW = datetime(2024, 5, 6, 12, tzinfo=UTC)
+POLICY = RetryPolicy()
+SECONDS = 3.0  # of the processor, for one input of at most `LARGEST` bytes, instrumented and all
+LARGEST = 32 * 1024
+SECRET = "S3CRET-of-a-person"  # wherever it stands in a reply, no error shows it
+
+
+class Finding(AssertionError):
+    """A promise was broken."""
+
+
+@attrs.frozen
+class Amounts:
+    """A caller's own class, for `read_into`."""
+
+    poster_amount: Decimal
+    is_matched: bool
+    user: dict[str, Any] = attrs.field(factory=dict)
+    names: tuple[str, ...] = ()
+
+
+READ_INTO: tuple[Any, ...] = (
+    None,
+    *(models.Order, models.User, models.ExternalOrder, models.ExternalUser, models.Currency),
+    *(models.UserOption, Amounts, dict[str, Decimal], list[Amounts], int, str, Decimal, datetime),
+)
+
+
+def check(data: bytes) -> None:
+    """Try one input on the target that it chooses."""
+    if not data:
+        return
+    began = time.process_time()
+    TARGETS[data[0] % len(TARGETS)](data[1:])
+    spent = time.process_time() - began
+    if spent > SECONDS:
+        raise Finding(f"{len(data)} bytes took {spent:.1f} s")
+
+
+# --- the targets ----------------------------------------------------------------------------------
+
+
+def read_answer(raw: bytes) -> None:
+    """An answer is read, or `Unreadable` names the path."""
+    try:
+        answer = strict.read_answer(raw)
+    except Unreadable as error:
+        promise("S3CRET" not in str(error), "an error shows a value")
+        return
+    for name in (answer.poster_username, answer.beneficiary_username):
+        promise(name is None or type(name) is str, "a username is no text")
+
+
+def read_order(raw: bytes) -> None:
+    """An order can be looked at in every part, written, compared, copied and pickled; or is unreadable."""
+    try:
+        order = models.Order.from_json(raw)
+    except UnreadableOrder as error:
+        look_at_error(error)
+        return
+    look_at(order)
+    look_at(order.state)
+    again = models.Order.from_json(order.to_json())
+    promise(again == order, "an order is another once written and read")
+    promise(again.to_json() == order.to_json(), "an order is written otherwise the second time")
+    promise(pickle.loads(pickle.dumps(order)) == order, "an order is another once pickled")
+    promise(copy.deepcopy(order) == order, "an order is another once copied")
+    hash(order)
+
+
+def read_user(raw: bytes) -> None:
+    """A user can be looked at in every part, and written; or is no user."""
+    try:
+        user = models.User.from_json(raw)
+    except ServiceFailed as error:
+        look_at_error(error)
+        return
+    look_at(user)
+    promise(models.User.from_json(user.to_json()) == user, "a user is another once written and read")
+
+
+def read_into(raw: bytes) -> None:
+    """The first byte chooses what to read into: it is read, or `Unreadable`."""
+    if not raw:
+        return
+    into = READ_INTO[raw[0] % len(READ_INTO)]
+    try:
+        value = converters.read_into(into, raw[1:])
+    except Unreadable as error:
+        promise("S3CRET" not in str(error), "an error shows a value")
+        return
+    look_at(value)
+    converters.encode(value)
+
+
+def judge(raw: bytes) -> None:
+    """Whatever the evidence, there is a verdict, and an error of ours that can be told and pickled."""
+    evidence = read_evidence(raw)
+    for table in (answers.ORDER_ANSWERS, answers.READ_ANSWERS):
+        verdict = answers.judge(evidence, POLICY, table)
+        promise(isinstance(verdict, answers.Verdict), "no verdict")
+        for verdict in answers.Verdict:
+            for reading in (False, True):
+                error = answers.error_of(verdict, evidence, now=NOW, reading=reading)
+                look_at_error(error, shown=evidence.request_id or "")
+    look_at(evidence.request_id)
+
+
+TARGETS: tuple[Callable[[bytes], None], ...] = (read_answer, read_order, read_user, read_into, judge)
+
+
+# --- what they share ------------------------------------------------------------------------------
+
+_ERRORS = (None, ConnectionResetError("reset"), TimeoutError(), ValueError(SECRET))
+_HEADERS = ("Retry-After", "X-Request-Id", "Content-Type")
+
+
+def read_evidence(raw: bytes) -> Evidence:
+    """Evidence from bytes: flags, status, a header's length, the header, the body."""
+    head, rest = raw[:4].ljust(4, b"\0"), raw[4:]
+    flags, length = head[0], head[3]
+    header, body = rest[:length].decode("latin-1"), rest[length:]
+    return Evidence(
+        sent=bool(flags & 1),
+        status=int.from_bytes(head[1:3]) if flags & 2 else None,
+        headers={_HEADERS[(flags >> 5) % len(_HEADERS)]: header},
+        body=body,
+        intact=bool(flags & 4),
+        error=_ERRORS[(flags >> 3) & 3],
+    )
+
+
+def promise(kept: bool, otherwise: str) -> None:
+    """Raise a `Finding` unless the promise is kept."""
+    if not kept:
+        raise Finding(otherwise)
+
+
+def look_at_error(error: TransferError, *, shown: str = "") -> None:
+    """An error of ours, told and pickled, without a secret, but for what may be `shown`."""
+    promise(isinstance(error, TransferError), f"{type(error).__name__} is none of our errors")
+    for told in (str(error), repr(error)):
+        promise("S3CRET" not in told or "S3CRET" in shown, "an error shows a secret")
+    again = pickle.loads(pickle.dumps(error))
+    promise(type(again) is type(error) and str(again) == str(error), "an error is another once pickled")
+    promise(str(copy.copy(error)) == str(error), "an error is another once copied")
+
+
+def look_at(value: Any) -> None:
+    """Look at every attribute, key and element, deeply; times are aware and in UTC, numbers finite."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        repr(one)
+        if isinstance(one, Decimal):
+            promise(one.is_finite(), "a number is not finite")
+        elif isinstance(one, datetime):
+            promise(one.utcoffset() is not None, "a time is not aware")
+        waiting += _inside(one)
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if attrs.has(type(value)):
+        yield from (getattr(value, attribute.name) for attribute in attrs.fields(type(value)))
+    elif isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list | tuple):
+        yield from value

@@ -1,0 +1,68 @@
+"""A few seconds of hostile replies; `python -m tests.fuzz --seconds 600` runs for longer."""
+
+import importlib.util
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz import seeds, targets
+from tests.fuzz.mutation import mutate
+
+SECONDS = os.environ.get("TRANSFER_FUZZ_SECONDS", "8")
+ROOT = Path(__file__).parents[2]
+SEEDS = seeds.inputs()
+
+
+def test_every_seed_keeps_the_promises():
+    for data in SEEDS:
+        targets.check(data)
+
+
+def test_seeds_reach_what_they_are_meant_for():
+    readable = [body for body in seeds.replies() if body.startswith(b'{"id":"tx-')]
+
+    assert len(readable) >= 3
+    assert len({data[0] for data in SEEDS}) == len(targets.TARGETS)
+
+
+@given(st.sampled_from(SEEDS), st.lists(st.integers(0, 2**32), min_size=1, max_size=5))
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_reply_that_was_tampered_with_keeps_the_promises(data: bytes, changes: list[int]):
+    for seed in changes:
+        data = mutate(data, random.Random(seed), largest=targets.LARGEST)
+
+    targets.check(data)
+
+
+@given(st.integers(0, len(targets.TARGETS) - 1), st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_a_reply_of_any_bytes_keeps_the_promises(target: int, raw: bytes):
+    targets.check(bytes([target]) + raw)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed")
+def test_a_search_guided_by_coverage_finds_no_promise_broken(tmp_path):
+    command = [sys.executable, "-m", "tests.fuzz", "--seconds", SECONDS, "--found", str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+
+    assert ended.returncode == 0, ended.stdout
+    assert int(ended.stdout.split()[1]) > 100
+
+
+def test_a_broken_promise_is_kept_and_told(tmp_path, monkeypatch, capsys):
+    from tests.fuzz import __main__ as program
+
+    monkeypatch.setattr(targets, "SECONDS", -1.0)
+    monkeypatch.setattr(
+        sys, "argv", ["fuzz", "--by-chance", "--seconds", "5", "--found", str(tmp_path / "found")]
+    )
+
+    assert program.main() == 1
+    assert len(list((tmp_path / "found").iterdir())) == 1
+    assert "a promise was broken" in capsys.readouterr().out

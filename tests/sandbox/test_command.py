@@ -1,0 +1,172 @@
+"""The `transfer-async sandbox` command: its faults, its TLS and what it logs."""
+
+import asyncio
+import re
+import ssl
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+from typer.testing import CliRunner
+
+from transfer_async._cli import serving
+from transfer_async._cli.app import app
+from transfer_async.sandbox import (
+    FAULTS,
+    CloseAfterProcessing,
+    Sandbox,
+    SlowBytes,
+    Status,
+    TruncatedBody,
+    WrongTypes,
+)
+
+from .wire_client import CREATE, connected, order_body
+
+ROOT = Path(serving.__file__).parents[2]
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(app, ["sandbox", *arguments], prog_name="transfer-async")
+
+
+def test_every_fault_is_named_in_the_help_under_what_it_does_to_the_order():
+    exists, _, does_not = invoke("--help").output.partition("After these it does not")
+    exists = exists.partition("After these the order exists")[2]
+
+    for name, fault in FAULTS.items():
+        always = fault.__doc__.startswith("The order exists") and "only once" not in fault.__doc__
+        assert re.search(rf"\s{name}\s", exists if always else does_not), name
+
+
+@pytest.mark.parametrize(
+    ("text", "fault", "share"),
+    [
+        ("close-after-processing=0.05", CloseAfterProcessing(), 0.05),
+        ("status=0.1:status=429", Status(429), 0.1),
+        ('status=1:{"status": 503, "headers": {"a": "b"}}', Status(503, headers={"a": "b"}), 1.0),
+        ("truncated-body=0:keep=5,chunked=true", TruncatedBody(5, chunked=True), 0.0),
+        ("slow-bytes=1e-3:delay=0.5,", SlowBytes(0.5), 0.001),
+        ("status=0.1:status=429,body=busy: wait", Status(429, body="busy: wait"), 0.1),
+        ('wrong-types=0.1:{"changes": {"id": 5}}', WrongTypes({"id": 5}), 0.1),
+    ],
+)
+def test_a_fault_is_read_with_its_share_and_settings(text, fault, share):
+    assert serving.fault_shares([text]) == {fault: share}
+
+
+def test_several_faults_make_a_mix():
+    texts = ["close-after-processing=0.05", "status=0.1:status=429", "status=0.2:status=503"]
+
+    assert serving.fault_shares(texts) == {CloseAfterProcessing(): 0.05, Status(429): 0.1, Status(503): 0.2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (
+            ["--fault", "meteor=0.1"],
+            "sandbox: --fault meteor=0.1: fault must be one of close-before-reading, ",
+        ),
+        (["--fault", "redirect"], "the share of all orders is missing, as in redirect=0.05"),
+        (["--fault", "redirect=often"], "the share of all orders is missing"),
+        (["--fault", "redirect=2"], "the share of redirect must be from 0 to 1, not 2.0"),
+        (["--fault", "status=0.1"], "missing required field `status`"),
+        (["--fault", "status=0.1:status=99"], "status must be from 200 to 599, not 99"),
+        (["--fault", "status=0.1:state=429"], "options of status are body, headers, status"),
+        (["--fault", "status=0.1:{"], "--fault status=0.1:{: "),
+        (["--fault", "redirect=0.1", "--fault", "redirect=0.2"], "is given twice"),
+        (["--fault", "redirect=0.6", "--fault", "truncated-head=0.6"], "1 at most together, not 1.2"),
+        (["--tls-key", "key.pem"], "--tls-key: needs --tls-cert as well"),
+        (["--tls-cert", "/nowhere/cert.pem"], "--tls-cert, --tls-key: cannot be used (No such file"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(arguments, why):
+    result = invoke(*arguments)
+
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert why in result.stderr
+
+
+def test_a_key_that_needs_a_password_is_told_and_nobody_is_asked_for_it(tmp_path):
+    issued = trustme.CA().issue_cert("127.0.0.1")
+    encrypted = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"a password"),
+    )
+    both = tmp_path / "both.pem"
+    both.write_bytes(issued.cert_chain_pems[0].bytes() + encrypted)
+
+    assert "--tls-cert, --tls-key: cannot be used" in invoke("--tls-cert", str(both)).stderr
+
+
+async def test_the_mix_is_announced():
+    async with Sandbox(faults={CloseAfterProcessing(): 0.05, Status(429): 0.1}) as sandbox:
+        assert serving.announcement(sandbox)[4:] == [
+            "fault close-after-processing for 0.05 of all orders",
+            "fault status for 0.1 of all orders",
+        ]
+
+
+def test_the_key_may_be_in_the_certificates_own_file(tmp_path):
+    issued = trustme.CA().issue_cert("127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+
+    assert isinstance(serving.tls_context(tmp_path / "both.pem", None), ssl.SSLContext)
+    assert serving.tls_context(None, None) is None
+
+
+@pytest.fixture
+def certified(tmp_path) -> tuple[list[str], ssl.SSLContext]:
+    """Options that serve https, and a client's context that trusts it; made outside of any loop."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    return ["--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")], trusting
+
+
+async def test_a_served_mix_is_that_of_the_seed_over_tls_with_a_line_for_each_request(certified):
+    tls, trusting = certified
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", "transfer_async", "sandbox", "--seed", "7", "--token", "abc", *tls],
+        *["--fault", "status=0.3:status=429", "--fault", "status-after-processing=0.2:status=503"],
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(20):
+            address = (await process.stdout.readline()).decode().split()[3].rstrip(",")
+            served = await statuses(address, trusting)
+            process.terminate()
+            _, log = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+    assert address.startswith("https://127.0.0.1:")
+    assert served == await expected()
+    assert set(served) == {200, 429, 503}
+    assert [int(line.split()[4].rstrip(",")) for line in log.decode().splitlines()] == served
+
+
+async def statuses(address: str, trusting: ssl.SSLContext) -> list[int]:
+    headers = {"Authorization": "Bearer abc"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        answers = [await session.post(address + CREATE, json=order_body(), ssl=trusting) for _ in range(30)]
+        return [answer.status for answer in answers]
+
+
+async def expected() -> list[int]:
+    faults = serving.fault_shares(["status=0.3:status=429", "status-after-processing=0.2:status=503"])
+    async with Sandbox(seed=7, faults=faults) as sandbox, connected(sandbox) as client:
+        return [(await client.ask(order_body())).status for _ in range(30)]
