@@ -36,12 +36,19 @@ def claim(number: int = 1, **changes: Any) -> moves.Claim:
     return moves.Claim(**fields | changes)
 
 
-def keep(epoch: int = 1, **receipts: str) -> moves.Keep:
-    return moves.Keep(epoch=epoch, lease=LEASE, receipts=dict(receipts))
+def keep(epoch: int = 1, *, number: int = 1, **receipts: str) -> moves.Keep:
+    return moves.Keep(intent_id=f"intent-{number}", epoch=epoch, lease=LEASE, receipts=dict(receipts))
 
 
-def mark(attempt: str = "a", *, epoch: int = 1, **receipts: str) -> moves.Mark:
-    return moves.Mark(epoch=epoch, attempt=attempt, receipts=dict(receipts), lease=LEASE, window=WINDOW)
+def mark(attempt: str = "a", *, epoch: int = 1, number: int = 1, **receipts: str) -> moves.Mark:
+    return moves.Mark(
+        intent_id=f"intent-{number}",
+        epoch=epoch,
+        attempt=attempt,
+        receipts=dict(receipts),
+        lease=LEASE,
+        window=WINDOW,
+    )
 
 
 def create(attempt: str = "a", order_id: str = "tx-1", reply: bytes = REPLY) -> moves.Create:
@@ -49,10 +56,17 @@ def create(attempt: str = "a", order_id: str = "tx-1", reply: bytes = REPLY) -> 
 
 
 def free(
-    attempt: str | None = "a", *, epoch: int = 1, owed: tuple[moves.Owed, ...] = (), lease: float = LEASE
+    attempt: str | None = "a",
+    *,
+    epoch: int = 1,
+    number: int = 1,
+    owed: tuple[moves.Owed, ...] = (),
+    lease: float = LEASE,
 ) -> moves.Free:
     ending = moves.Ending(outcome=Outcome.REFUSED, error="Refused", status=422)
-    return moves.Free(epoch=epoch, attempt=attempt, ending=ending, owed=owed, lease=lease)
+    return moves.Free(
+        intent_id=f"intent-{number}", epoch=epoch, attempt=attempt, ending=ending, owed=owed, lease=lease
+    )
 
 
 def doubt(attempt: str = "a") -> moves.Doubt:
@@ -73,8 +87,8 @@ def refute(attempt: str = "a", *, owed: tuple[moves.Owed, ...] = ()) -> moves.Re
     )
 
 
-def take_over(epoch: int = 1) -> moves.TakeOver:
-    return moves.TakeOver(epoch=epoch, lease=LEASE)
+def take_over(epoch: int = 1, *, number: int = 1) -> moves.TakeOver:
+    return moves.TakeOver(intent_id=f"intent-{number}", epoch=epoch, lease=LEASE)
 
 
 def attend(lease: float = LEASE) -> moves.Attend:

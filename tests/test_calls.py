@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
+import attrs
 import pytest
 
 from tests import bank as banks
@@ -333,3 +334,21 @@ async def test_a_hook_may_look_something_up_while_the_client_closes(world: World
     assert (await call).id in world.sandbox.orders
     with pytest.raises(ClientClosed):
         await client.request("GET", "/sandbox/orders", safe=True)
+
+
+async def test_a_close_that_is_cancelled_leaves_nothing_that_could_still_send(world: World):
+    gate = Gate()
+    world.sandbox.faults.add(Status(429))
+    client = world.made(clock=attrs.evolve(world.time.clock, sleep=lambda _: gate()))
+    call = ordering(client)
+    await gate.reached.wait()
+    closing = asyncio.create_task(client.close())
+    await turns(3)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with pytest.raises(RateLimited):
+        await call
+
+    assert len(world.sandbox.requests) == 1
+    assert not client._context.transport.is_open

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests import bank as banks
+from tests import journalling
 from tests.bank import NOON, Gate, World, new_order, other_order, refused_order
 from transfer_async import (
     AlreadyCreated,
@@ -1081,8 +1082,11 @@ async def test_an_order_that_is_answered_after_its_refutation_is_told_as_a_suspe
     (order_id,) = world.sandbox.orders
     assert failed.value.order.id == order_id
     assert [event.order_id for event in world.events_of(DuplicateSuspected)] == [order_id]
-    assert (await world.told())[-1] == "suspect: free"
+    assert (await world.told())[-1] == "create: created"
     assert (await world.journal.history(world.scope, "k"))[-1].order_id == order_id
+    async with world.client() as again:
+        assert (await again.create_order(new_order(), key="k")).id == order_id
+    assert list(world.sandbox.orders) == [order_id]
 
 
 async def test_a_suspected_duplicate_of_a_key_that_the_client_made_is_kept_too(world: World):
@@ -1097,7 +1101,7 @@ async def test_a_suspected_duplicate_of_a_key_that_the_client_made_is_kept_too(w
             await call
 
     assert world.events_of(DuplicateSuspected)
-    assert (await world.told(key))[-1] == "suspect: free"
+    assert (await world.told(key))[-1] == "create: created"
 
 
 async def test_a_suspected_duplicate_that_cannot_be_written_down_is_told_with_its_order(world: World):
@@ -1107,6 +1111,7 @@ async def test_a_suspected_duplicate_that_cannot_be_written_down_is_told_with_it
         call = asyncio.create_task(client.create_order(new_order(), key="k"))
         await world.sandbox.stalled()
         await world.refute()
+        await world.move(journalling.claim(2))
         world.sandbox.faults.release()
         with pytest.raises(JournalFailed) as failed:
             await call

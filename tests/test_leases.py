@@ -1,12 +1,21 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
 from tests import bank as banks
 from tests.bank import Gate, World, new_order, turns
-from transfer_async import JournalFailed, KeyBusy, KeyState, RetryPolicy
+from transfer_async import (
+    Clock,
+    ConnectionFailed,
+    JournalFailed,
+    KeyBusy,
+    KeyState,
+    RetryPolicy,
+    TransferClient,
+)
 from transfer_async.journal import moves
 from transfer_async.leases import LeaseKeeper
 
@@ -105,6 +114,29 @@ async def test_a_renewal_in_flight_does_not_lose_a_receipt_that_came_after_it(wo
     await world.crash(moves.Mark)
     entry = await world.entry()
     for receipts in ({"a": "1", "b": "2"}, {"a": "1"}):  # the older one is written last
-        await world.move(moves.Keep(epoch=entry.epoch, lease=60.0, receipts=receipts))
+        await world.move(
+            moves.Keep(intent_id=entry.intent_id, epoch=entry.epoch, lease=60.0, receipts=receipts)
+        )
 
     assert (await world.entry()).receipts == {"a": "1", "b": "2"}
+
+
+async def test_a_claim_is_kept_alive_while_the_token_is_waited_for(world: World):
+    renewed = asyncio.Event()
+
+    async def kept(_: object) -> None:
+        renewed.set()
+
+    async def token() -> str:
+        await renewed.wait()
+        return world.sandbox.token
+
+    world.journal.after[moves.Keep] = kept
+    settings = {"retry": RetryPolicy(deadline=0.02), "lease": 0.03, "clock": Clock()}
+    async with TransferClient(
+        world.sandbox.base_url, token, hooks=[world.bank.hold], journal=world.journal, **settings
+    ) as client:
+        with suppress(ConnectionFailed):  # the deadline is as short as the lease
+            await client.create_order(new_order(), key="k")
+
+    assert renewed.is_set()

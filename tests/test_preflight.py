@@ -20,6 +20,7 @@ from transfer_async import (
     Timeouts,
     TransferClient,
 )
+from transfer_async.models import OrderIntent
 from transfer_async.preflight import PlainHook, checked, checked_receipt, is_hold
 
 
@@ -214,7 +215,7 @@ async def test_a_hook_that_raises_preflight_failed_vouches_and_is_not_undone(wor
         with pytest.raises(PreflightFailed) as failed:
             await client.create_order(new_order(), key="k")
 
-    assert failed.value is no
+    assert str(failed.value) == str(no)
     assert (failed.value.refused, failed.value.hook) == (True, "two")
     assert (failed.value.outcome, failed.value.order_may_exist) == (Outcome.NOT_SENT, False)
     assert world.bank.log == ["one", "two", "undo one"]
@@ -334,3 +335,17 @@ async def test_hooks_after_the_one_that_failed_do_not_run_and_are_not_undone(wor
             await client.create_order(new_order(), key="k")
 
     assert world.bank.log == ["one"]
+
+
+async def test_one_refusal_that_is_raised_for_many_calls_belongs_to_each_alone(world: World):
+    no = PreflightFailed("over the limit")
+
+    async def limit(intent: OrderIntent) -> None:
+        raise no
+
+    async with world.client(hooks=[limit, world.bank.hold]) as client:
+        calls = [client.create_order(new_order(), key=f"k{number}") for number in range(3)]
+        errors = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert [error.key for error in errors] == ["k0", "k1", "k2"]
+    assert no.key is None

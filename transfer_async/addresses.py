@@ -43,8 +43,8 @@ def normalised(base_url: str) -> str:
     return str(url).rstrip("/")
 
 
-def checked_path(path: str) -> str:
-    """``path`` as given, if it is safe to append to the base address.
+def checked_path(path: str, *, below: str = "") -> str:
+    """``path`` as given, if it is safe to append to the base address ``below`` which it lies.
 
     Raises:
         ValueError: it is not absolute below the base address, or is the create-order path in any disguise.
@@ -60,7 +60,8 @@ def checked_path(path: str) -> str:
     segments = [segment.partition(";")[0].strip() for segment in plain.split("/")]
     if "." in segments or ".." in segments:
         raise ValueError("path: must not hold dot segments")
-    if any(_bare(stage) == CREATE_ORDER for stage in stages):
+    prefix = URL(below).path if below else ""
+    if any(_bare(start + stage).endswith(CREATE_ORDER) for stage in stages for start in ("", prefix)):
         raise ValueError("path: orders are created by create_order alone, which keeps one key to one order")
     return path
 

@@ -73,32 +73,37 @@ def _says_wrong_token(evidence: Evidence) -> bool:
     return len(evidence.body) < 200 and evidence.intact and _json(evidence.body) == WRONG_TOKEN
 
 
+_NEVER_SENT = Row(
+    lambda e, _: not e.sent,
+    Verdict.NOT_SENT,
+    "no byte of the body left us: the service cannot have it",
+)
+_TOKEN_REFUSED = Row(
+    lambda e, _: _status(e) == 401 or (_status(e) // 100 in (2, 4) and _says_wrong_token(e)),
+    Verdict.WRONG_TOKEN,
+    "the caller was not known, so nothing was done in its name (specification, section 7)",
+)
+_SUCCESS = Row(
+    lambda e, _: 200 <= _status(e) <= 299,
+    Verdict.ANSWERED,
+    "an order, if it reads as ours; otherwise one may exist that we cannot read",
+)
+_PROMISED = Row(
+    lambda e, policy: _status(e) in policy.not_processed,
+    Verdict.NOT_PROCESSED,
+    "425 and 429 are given before the work begins; others by the bank's contract with the service",
+)
+
 ORDER_ANSWERS: tuple[Row, ...] = (
-    Row(
-        lambda e, _: not e.sent,
-        Verdict.NOT_SENT,
-        "no byte of the body left us: the service cannot have it",
-    ),
+    _NEVER_SENT,
     Row(
         lambda e, _: e.status is None,
         Verdict.UNKNOWN,
         "the body left and nothing came back: 96 % of such orders turned out to be processed",
     ),
-    Row(
-        lambda e, _: _status(e) == 401 or (_status(e) // 100 in (2, 4) and _says_wrong_token(e)),
-        Verdict.WRONG_TOKEN,
-        "the caller was not known, so nothing was done in its name (specification, section 7)",
-    ),
-    Row(
-        lambda e, _: 200 <= _status(e) <= 299,
-        Verdict.ANSWERED,
-        "an order, if it reads as ours; otherwise one may exist that we cannot read",
-    ),
-    Row(
-        lambda e, policy: _status(e) in policy.not_processed,
-        Verdict.NOT_PROCESSED,
-        "425 and 429 are given before the work begins; others by the bank's contract with the service",
-    ),
+    _TOKEN_REFUSED,
+    _SUCCESS,
+    _PROMISED,
     Row(
         lambda e, _: _status(e) == 403 and not (e.intact and _json(e.body) is not None),
         Verdict.UNKNOWN,
@@ -117,9 +122,11 @@ ORDER_ANSWERS: tuple[Row, ...] = (
 )
 
 READ_ANSWERS: tuple[Row, ...] = (
-    *ORDER_ANSWERS[:1],
+    _NEVER_SENT,
     Row(lambda e, _: e.status is None, Verdict.FAILED, "the answer was lost, and asking again does no harm"),
-    *ORDER_ANSWERS[2:5],
+    _TOKEN_REFUSED,
+    _SUCCESS,
+    _PROMISED,
     Row(
         lambda e, policy: _status(e) in policy.refused,
         Verdict.REFUSED,

@@ -137,8 +137,8 @@ class BeneficiaryVerification:
     def __init__(
         self,
         lookup: Lookup,
-        *,
         accept_close: AcceptClose | None = None,
+        *,
         timeout: Duration = 50.0,
         name: str = "beneficiary_verification",
     ) -> None:

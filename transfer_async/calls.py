@@ -19,6 +19,7 @@ from transfer_async.answers import Verdict
 from transfer_async.clock import Clock
 from transfer_async.errors import Attempt, TransferError
 from transfer_async.guards import GuardedBody
+from transfer_async.journal.moves import Owed
 from transfer_async.models import Order, OrderIntent
 
 
@@ -34,6 +35,7 @@ class Call:
         receipts: what hooks handed back, in this call and before a take-over.
         inherited: the hooks that a worker that is gone may have entered for this intent.
         entered: the hooks whose ``before`` was entered, and that did not vouch to have done nothing.
+        stale: undos that are owed for earlier intents of the key.
         attempt_token: of the mark; all HTTP attempts of the call are one attempt to the journal.
         deadline: on the client's clock; from just before the mark.
         last_no: the certain no that the last HTTP attempt ended in.
@@ -54,6 +56,7 @@ class Call:
     receipts: dict[str, str | None] = field(factory=dict, repr=False)
     inherited: tuple[str, ...] = ()
     entered: list[str] = field(factory=list)
+    stale: tuple[Owed, ...] = ()
     attempt_token: str | None = None
     attempts: list[Attempt] = field(factory=list)
     attempts_begun: int = 0
@@ -165,12 +168,16 @@ class InFlight:
         if not task.cancelled() and call.abandoned:
             task.exception()  # nobody is left to hear of it; the journal and the observers have
 
+    def cut_off(self) -> None:
+        """Wait for none of them any longer."""
+        for call in list(self._calls.values()):
+            call.cut_off()
+
     async def finish(self, *, patience: float, grace: float) -> None:
         """Wait for all calls; those that last longer are cut off, and get ``grace`` to write that down."""
         if self._calls:
             await asyncio.wait(self._calls, timeout=patience)
-        for call in list(self._calls.values()):
-            call.cut_off()
+        self.cut_off()
         if self._calls:
             await asyncio.wait(self._calls, timeout=grace)
 

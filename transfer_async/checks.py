@@ -38,10 +38,22 @@ _CURRENCY = re.compile(r"[A-Z0-9]{2,10}")
 _COUNTRY = re.compile(r"[A-Z]{2}")
 
 
-def refuse(problems: Sequence[Problem] | Iterator[Problem], *, key: object = None) -> None:
+def refuse(problems: Sequence[Problem] | Iterator[Problem]) -> None:
     """Raise `InvalidOrder` with all ``problems``, if there are any."""
     if found := tuple(problems):
-        raise InvalidOrder(found, key=key if isinstance(key, str) else None)
+        raise InvalidOrder(found)
+
+
+def refuse_call(problems: Iterator[Problem], *, key: object) -> None:
+    """Raise `InvalidOrder` with all ``problems`` of a call, if there are any.
+
+    An earlier call with the same key may have created an order, unless this one names no valid key
+    or no valid order.
+    """
+    if found := tuple(problems):
+        named = {name for name, _ in found}
+        may_exist = isinstance(key, str) and not named & {"key", "order"}
+        raise InvalidOrder(found, key=key if isinstance(key, str) else None, order_may_exist=may_exist)
 
 
 def to_decimal(value: object) -> Any:

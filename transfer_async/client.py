@@ -106,6 +106,7 @@ class TransferClient:
         lease_seconds, settle_seconds = duration("lease", lease), duration("settle_after", settle_after)
         _check_settings(policy, lease=lease_seconds, settle_after=settle_seconds, ssl=ssl, scope=scope)
         _check_limits(max_response_bytes=max_response_bytes, max_connections=max_connections)
+        self._base_url = base_url
         self._owns_journal = journal is None
         self._calls = InFlight()
         self._reads = reading.UnderWay()
@@ -186,7 +187,7 @@ class TransferClient:
             TransferError: see `transfer_async.errors`; ``outcome`` and ``order_may_exist`` say
                 what is certain.
         """
-        checks.refuse(
+        checks.refuse_call(
             checks.call_problems(
                 order=order,
                 key=key,
@@ -248,7 +249,7 @@ class TransferClient:
         Raises:
             JournalFailed: the journal could not be read.
         """
-        self._refuse_if_closed()
+        self._refuse_if_closed(key)
         try:
             entry = await self._context.journal.read(self._context.scope, key)
         except Exception as error:
@@ -310,7 +311,7 @@ class TransferClient:
         """
         wanted = reading.Wanted(
             method=reading.checked_method(method, safe=safe),
-            path=addresses.checked_path(path),
+            path=addresses.checked_path(path, below=self._base_url),
             content=reading.encoded(json),
             into=into,
             safe=safe,
@@ -320,9 +321,9 @@ class TransferClient:
         with self._reads:
             return await reading.fetch(self._context, wanted, cut=lambda: self._reads.cut)
 
-    def _refuse_if_closed(self) -> None:
+    def _refuse_if_closed(self, key: str | None = None) -> None:
         if self._closed:
-            raise ClientClosed("the client is closed", order_may_exist=False)
+            raise ClientClosed("the client is closed", key=key, order_may_exist=key is not None)
 
     # --- life cycle -----------------------------------------------------------------------------
 
@@ -337,19 +338,21 @@ class TransferClient:
     async def close(self, timeout: Duration = 35.0) -> None:  # noqa: ASYNC109 - the contract's own name
         """Close the client; may be called again.
 
-        New calls are refused; what is in flight is waited for, then cut off and recorded as in doubt.
+        New calls are refused; what is in flight is waited for, then cut off: what was sent is recorded
+        as in doubt, what was not is undone and ends as `ClientClosed`.
 
         Args:
             timeout: seconds to wait for calls in flight; longer than the retry deadline by default.
         """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + duration("timeout", timeout)
         self._closed = True
         try:
-            loop = asyncio.get_running_loop()
-            end = loop.time() + duration("timeout", timeout)
             await self._calls.finish(patience=end - loop.time(), grace=CLOSING_GRACE)
             # Only now: a call's hook may still have had something to look up.
             await self._reads.finish(patience=max(0.0, end - loop.time()))
         finally:
+            self._calls.cut_off()  # whoever cancels this does not wait, and nothing is sent behind its back
             self._reads.cut = True
             self._context.tokens.close()
             await self._context.transport.close()

@@ -13,6 +13,7 @@ undone and the key is bound), or the journal's own failure, after which only the
 from __future__ import annotations
 
 import asyncio
+import copy
 import uuid
 from functools import partial
 
@@ -108,20 +109,19 @@ async def _claim(context: Context, call: Call) -> Order | None:
         raise stamped(error, call, order_may_exist=not call.client_made) from error.__cause__
     if verdict.denial is not None:
         return await _already(context, call, verdict)
-    await _take(context, call, verdict.entry)
+    _take(context, call, verdict.entry)
     return None
 
 
-async def _take(context: Context, call: Call, entry: Entry) -> None:
+def _take(context: Context, call: Call, entry: Entry) -> None:
     assert entry.intent is not None  # noqa: S101 - a claim has its intent
     call.intent, call.epoch, call.receipts = entry.intent, entry.epoch, dict(entry.receipts)
     if entry.epoch > 1:  # a worker that is gone may have entered any hook, and left no word of it
         call.inherited = entry.hooks
+    call.stale = tuple(
+        one for one in entry.owed if one.lease_until <= 0.0 and one.intent.id != entry.intent_id
+    )
     context.tell(Claimed, call, taken_over=entry.epoch > 1)
-    stale = [one for one in entry.owed if one.lease_until <= 0.0 and one.intent.id != call.intent.id]
-    for intent_id in dict.fromkeys(one.intent.id for one in stale):
-        # An old claim's hold and checks are stale: they go before new ones are made.
-        await undo(context, call, [one for one in stale if one.intent.id == intent_id])
 
 
 async def _already(context: Context, call: Call, verdict: Verdict) -> Order:
@@ -149,10 +149,11 @@ async def _preflight(context: Context, call: Call) -> None:
         )
     if is_expired(context, call):
         raise Expired("send_before has passed")
-    with call.stoppable():  # before the hooks: no funds are held for a client that cannot send
-        call.headers = await context.tokens.headers()
     call.body = call.intent.order.to_json()
     with LeaseKeeper(partial(_keep, context, call), every=context.lease / 3):
+        await _undo_stale(context, call)
+        with call.stoppable():  # before the hooks: no funds are held for a client that cannot send
+            call.headers = await context.tokens.headers()
         written = len(call.receipts)
         for hook in context.hooks:
             if hook.name in call.receipts or (held and is_hold(hook)):
@@ -163,8 +164,14 @@ async def _preflight(context: Context, call: Call) -> None:
             await _run_hook(context, call, hook)
 
 
+async def _undo_stale(context: Context, call: Call) -> None:
+    """An old claim's hold and checks go before new ones are made."""
+    for intent_id in dict.fromkeys(one.intent.id for one in call.stale):
+        await undo(context, call, [one for one in call.stale if one.intent.id == intent_id])
+
+
 async def _keep(context: Context, call: Call) -> None:
-    keep = Keep(epoch=call.epoch, lease=context.lease, receipts=dict(call.receipts))
+    keep = Keep(intent_id=call.intent.id, epoch=call.epoch, lease=context.lease, receipts=dict(call.receipts))
     verdict = await context.write(call.intent.key, keep, certain=Outcome.NOT_SENT)
     if verdict.denial is not None:
         raise KeyBusy("the claim's lease ran out before the order was sent", retry_after=verdict.lease_left)
@@ -180,8 +187,9 @@ async def _run_hook(context: Context, call: Call, hook: PreflightHook) -> None:
                 receipt = await hook.before(call.intent)
     except PreflightFailed as error:
         call.entered.remove(hook.name)  # it vouches that it did nothing
-        error.hook = hook.name
-        raise
+        own = copy.copy(error)  # the bank may raise one and the same for many calls
+        own.hook = hook.name
+        raise own from error.__cause__
     except (Exception, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and call.abandoned:
             raise
@@ -202,6 +210,7 @@ async def _mark_sending(context: Context, call: Call) -> None:
     call.attempt_token = uuid.uuid4().hex
     call.deadline = context.clock.now() + context.policy.deadline
     mark = Mark(
+        intent_id=call.intent.id,
         epoch=call.epoch,
         attempt=call.attempt_token,
         receipts=dict(call.receipts),
@@ -226,18 +235,30 @@ async def _settle(context: Context, call: Call, order: Order, reply: bytes) -> O
     if verdict.denial is Denial.FOREIGN:
         doubt = UnreadableOrder("the answer is the order of another key", raw=reply)
         return await _went_in_doubt(context, call, doubt)
-    if verdict.entry.state is KeyState.CREATED and verdict.entry.order_id == order.id:
+    entry = verdict.entry
+    if entry.state is KeyState.CREATED and entry.order_id == order.id and entry.ending is None:
         context.tell(OrderCreated, call, order_id=order.id)
         return order
-    suspect = Suspect(order_id=order.id, reply=reply)
+    raise await _duplicate(context, call, order, reply, recorded=verdict.denial is None)
+
+
+async def _duplicate(
+    context: Context, call: Call, order: Order, reply: bytes, *, recorded: bool
+) -> TransferError:
+    """The error for an order whose doubt had been refuted, so that its hold is gone and its key was free.
+
+    The key is bound to it now, unless another intent has the key already: then only its history tells.
+    """
     log.error("order %s was answered for a key whose doubt had been refuted", order.id)
     context.tell(DuplicateSuspected, call, order_id=order.id)
-    try:
-        await context.write(call.intent.key, suspect, certain=Outcome.CREATED, order=order)
-    except JournalFailed as error:
-        raise stamped(error, call, order_may_exist=True) from error.__cause__
+    if not recorded:
+        suspect = Suspect(order_id=order.id, reply=reply)
+        try:
+            await context.write(call.intent.key, suspect, certain=Outcome.CREATED, order=order)
+        except JournalFailed as error:
+            return stamped(error, call, order_may_exist=True)
     why = "the order was created after its doubt had been refuted: a duplicate is suspected"
-    raise stamped(JournalFailed(why, outcome=Outcome.CREATED, order=order), call, order_may_exist=True)
+    return stamped(JournalFailed(why, outcome=Outcome.CREATED, order=order), call, order_may_exist=True)
 
 
 async def _went_in_doubt(context: Context, call: Call, doubt: OutcomeUnknown) -> Order:
@@ -266,7 +287,14 @@ async def _certain_no(context: Context, call: Call, no: TransferError | asyncio.
     call.swallow_cancellation()
     debts = what_is_owed(context, call)
     ending = _ending(no)
-    move = Free(epoch=call.epoch, attempt=call.attempt_token, ending=ending, owed=debts, lease=context.lease)
+    move = Free(
+        intent_id=call.intent.id,
+        epoch=call.epoch,
+        attempt=call.attempt_token,
+        ending=ending,
+        owed=debts,
+        lease=context.lease,
+    )
     try:
         verdict = await context.write(call.intent.key, move, certain=ending.outcome)
     except JournalFailed as error:

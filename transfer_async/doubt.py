@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
+from transfer_async import strict
+from transfer_async.answers import other_order
 from transfer_async.calls import Call, stamped
 from transfer_async.context import NO_ORDER, Context, log
 from transfer_async.errors import (
@@ -18,7 +21,7 @@ from transfer_async.journal.base import receipts_of
 from transfer_async.journal.moves import Entry, KeyState, Refute, Verdict
 from transfer_async.journal.moves import Resolve as ResolveMove
 from transfer_async.journal.states import owed_by
-from transfer_async.models import Order
+from transfer_async.models import Order, OrderIntent
 from transfer_async.undoing import undo
 
 
@@ -51,7 +54,7 @@ async def settle_doubt(context: Context, call: Call, entry: Entry, doubt: Outcom
     answer = await _ask(context, call, entry, doubt)
     if isinstance(answer, Order):
         return await _resolved(context, call, entry, doubt, order_id=answer.id, order=answer)
-    if isinstance(answer, str) and answer.strip():
+    if isinstance(answer, str):
         return await _resolved(context, call, entry, doubt, order_id=answer, order=None)
     if answer is NO_ORDER:
         await _refuted(context, call, entry, doubt)
@@ -64,12 +67,33 @@ async def _ask(context: Context, call: Call, entry: Entry, doubt: OutcomeUnknown
     try:
         with call.stoppable():
             async with asyncio.timeout(context.timeouts.hook):
-                return await context.resolve(entry.intent, doubt)
+                return _believable(entry.intent, await context.resolve(entry.intent, doubt))
     except asyncio.CancelledError:
         call.swallow_cancellation()
-    except Exception:  # noqa: BLE001 - a resolve that fails knows nothing
-        log.exception("resolve failed; the key stays in doubt")
+    except Exception as error:  # noqa: BLE001 - a resolve that fails knows nothing
+        log.warning("resolve gave no usable answer (%s); the key stays in doubt", type(error).__name__)
     return None
+
+
+_LIKE_AN_ID = re.compile(r"tx-[!-~]{1,100}")  # looser than the specification: a person may have typed it
+
+
+def _believable(intent: OrderIntent, answer: object) -> object:
+    """``answer``, if it can be one to the question.
+
+    Raises:
+        ValueError: it is an order that cannot be read again, or another one, or nothing like an id.
+    """
+    if isinstance(answer, Order):
+        read = strict.read_answer(answer.to_json())
+        if other := other_order(intent.order, read):
+            raise ValueError(f"another order: {other} differs")
+        return read.order
+    if isinstance(answer, str) and _LIKE_AN_ID.fullmatch(answer.strip()):
+        return answer.strip()
+    if answer is None or answer is NO_ORDER:
+        return answer
+    raise ValueError("neither an order, an id, NO_ORDER nor None")
 
 
 async def _resolved(

@@ -151,8 +151,9 @@ class Observers:
         for observer in self._observers:
             try:
                 observer(event)
-            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - an observer never hurts the call
-                _log.exception("an observer failed on %s", type(event).__name__)
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - it never hurts the call
+                # Without its text or a traceback: both are the observer's own, and may tell of people.
+                _log.warning("an observer failed on %s (%s)", type(event).__name__, type(error).__name__)
 
 
 _LEVELS: dict[type[Event], int] = {

@@ -194,7 +194,7 @@ class OrderRequest:
     send_before: datetime | None = None
 
 
-@frozen(kw_only=True)
+@frozen
 class OrderIntent:
     """One wish to create one order, as hooks see it.
 

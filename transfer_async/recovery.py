@@ -90,11 +90,14 @@ class Recovery:
     async def _undo_abandoned(self, key: str, entry: Entry) -> None:
         context = self._context
         taken = await context.write(
-            key, TakeOver(epoch=entry.epoch, lease=context.lease), certain=Outcome.NOT_SENT
+            key,
+            TakeOver(intent_id=entry.intent_id, epoch=entry.epoch, lease=context.lease),
+            certain=Outcome.NOT_SENT,
         )
         if taken.denial is not None:
             return
         move = Free(
+            intent_id=taken.entry.intent_id,
             epoch=taken.entry.epoch,
             attempt=None,
             ending=Ending(outcome=Outcome.NOT_SENT, error="Abandoned"),

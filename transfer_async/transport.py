@@ -103,6 +103,10 @@ class Evidence:
         return told if 0 < len(told) <= 100 and told.isascii() and told.isprintable() else None
 
 
+class TransportClosed(aiohttp.ClientConnectionError):
+    """The client was closed in the meantime; nothing was sent."""
+
+
 class Transport:
     """The sessions of one client, and one exchange at a time over them.
 
@@ -134,6 +138,7 @@ class Transport:
         self._create_order = URL(base_url + addresses.CREATE_ORDER, encoded=True)
         self._orders = self._others = session
         self._borrowed = session is not None
+        self._opened = self._closed = False
         self._timeouts = timeouts
         self._full_timeout = _for_exchange(timeouts, left=timeouts.total)
         self._max_response_bytes = max_response_bytes
@@ -148,13 +153,26 @@ class Transport:
 
     @property
     def is_open(self) -> bool:
-        """Whether there are sessions that must be closed."""
-        return self._orders is not None and not self._borrowed
+        """Whether it was opened, and not closed since."""
+        return self._opened and not self._closed
 
     def open(self) -> None:
-        """Make the sessions; needs a running loop."""
+        """Make the sessions; needs a running loop.
+
+        Raises:
+            TransportClosed: it was closed.
+        """
+        if self._closed:
+            raise TransportClosed
+        self._opened = True
         if self._orders is None:
             self._orders, self._others = self._session(), self._session()
+
+    def _pool(self, *, orders: bool) -> aiohttp.ClientSession:
+        self.open()
+        session = self._orders if orders else self._others
+        assert session is not None  # noqa: S101 - open() has made both
+        return session
 
     def _session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
@@ -163,7 +181,8 @@ class Transport:
         )
 
     async def close(self) -> None:
-        """Close the sessions, unless they were borrowed."""
+        """Close the sessions, unless they were borrowed; nothing is sent from now on."""
+        self._closed = True
         if not self._borrowed:
             orders, others, self._orders, self._others = self._orders, self._others, None, None
             for session in (orders, others):
@@ -181,8 +200,6 @@ class Transport:
         Returns:
             The evidence, also when this is cancelled: then what it had come to.
         """
-        self.open()
-        assert self._orders is not None  # noqa: S101 - open() has made it
         full = left >= self._timeouts.total
         timeout = self._full_timeout if full else _for_exchange(self._timeouts, left=left)
         request: dict[str, Any] = {
@@ -197,7 +214,7 @@ class Transport:
             for _ in range(_STALE_IN_A_ROW):
                 body.stale = False
                 try:
-                    response = await self._orders.request(
+                    response = await self._pool(orders=True).request(
                         "POST", self._create_order, timeout=timeout, **request
                     )
                 except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - its type proves nothing
@@ -221,8 +238,6 @@ class Transport:
         self, method: str, path: str, *, content: bytes | None, headers: CIMultiDict[str], left: float
     ) -> Evidence:
         """Send any other request, once; ``path`` is appended to the base address as it is."""
-        self.open()
-        assert self._others is not None  # noqa: S101 - open() has made it
         url = URL(self._base_url + path, encoded=True)
         request: dict[str, Any] = {
             "data": content,
@@ -235,7 +250,7 @@ class Transport:
             guard = OnceGuard()
             timeout = _for_exchange(self._timeouts, left=until - asyncio.get_running_loop().time())
             try:
-                response = await self._others.request(
+                response = await self._pool(orders=False).request(
                     method, url, middlewares=(guard,), timeout=timeout, **request
                 )
             except Exception as error:  # noqa: BLE001 - the type proves nothing, the guard's word does

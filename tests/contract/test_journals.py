@@ -91,7 +91,7 @@ async def test_everything_that_an_entry_holds_comes_back_as_it_was(journal: Jour
         mark(check="r-1", hold="r-ü"),
         free(owed=owing("hold", "check")),
         claim(2),
-        mark("b"),
+        mark("b", number=2),
         doubt("b"),
     )
     read = await journal.read(SCOPE, "k")
@@ -396,7 +396,7 @@ async def test_a_key_is_free_for_a_new_intent_after_a_certain_no(journal: Journa
 
 
 async def test_an_attempt_of_an_earlier_intent_settles_nothing(journal: Journal):
-    await made(journal, claim(), mark("a"), free("a"), claim(2), mark("b"))
+    await made(journal, claim(), mark("a"), free("a"), claim(2), mark("b", number=2))
 
     for move in (create("a"), free("a"), doubt("a"), resolve("a")):
         assert (await judged(journal, move)).denial is Denial.LOST
@@ -426,7 +426,7 @@ async def test_what_is_paid_is_owed_no_longer_and_the_rest_is_left_to_others_at_
 
 async def test_paying_for_one_intent_leaves_the_others(journal: Journal):
     await made(journal, claim(), free(None, owed=owing("hold")))
-    await made(journal, claim(2), free(None, owed=owing("hold", number=2)))
+    await made(journal, claim(2), free(None, number=2, owed=owing("hold", number=2)))
     entry = await made(journal, paid("hold", number=2))
 
     assert [one.intent.id for one in entry.owed] == ["intent-1"]
@@ -434,7 +434,7 @@ async def test_paying_for_one_intent_leaves_the_others(journal: Journal):
 
 async def test_what_is_owed_outlives_the_next_intents_of_the_key(journal: Journal):
     await made(journal, claim(), free(None, owed=owing("hold")))
-    entry = await made(journal, claim(2), mark(), create())
+    entry = await made(journal, claim(2), mark(number=2), create())
 
     assert [one.intent.id for one in entry.owed] == ["intent-1"]
 
@@ -495,7 +495,7 @@ async def test_every_move_is_a_line_of_the_history(journal: Journal, time: Time,
     pass_time(1.5)
     await made(journal, mark(), doubt())
     pass_time(SETTLE_AFTER + WINDOW)
-    await made(journal, refute(), claim(2), free(None), suspect("tx-late"))
+    await made(journal, refute(), claim(2), free(None, number=2), suspect("tx-late"))
     steps = await journal.history(SCOPE, "k")
 
     assert [(step.move, step.state.value) for step in steps] == [
@@ -571,3 +571,27 @@ async def test_a_journal_may_be_closed_twice(journal: Journal):
     await made(journal, claim(), mark(), create(reply=REPLY))
     await journal.close()
     await journal.close()
+
+
+async def test_a_sleeper_of_an_intent_that_is_over_has_no_claim_on_the_next_one(
+    journal: Journal, pass_time: LetPass
+):
+    await made(journal, claim())
+    pass_time(LEASE)
+    await made(journal, take_over(), free(None, epoch=2), claim(2))
+
+    for move in (keep(), mark(), free(None), take_over()):
+        assert (await judged(journal, move)).denial is Denial.LOST
+    assert (await judged(journal, mark(number=2))).denial is None
+
+
+async def test_an_answer_to_an_attempt_that_was_refuted_binds_the_key_again(
+    journal: Journal, pass_time: LetPass
+):
+    await made(journal, claim(), mark(), doubt())
+    pass_time(SETTLE_AFTER + WINDOW)
+    await made(journal, refute())
+    entry = await made(journal, create())
+
+    assert (entry.state, entry.order_id) == (KeyState.CREATED, "tx-1")
+    assert entry.ending is not None

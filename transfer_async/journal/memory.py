@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Self
@@ -11,6 +11,9 @@ from transfer_async.clock import Clock, Duration, seconds
 from transfer_async.errors import JournalFailed
 from transfer_async.journal import moves, states
 from transfer_async.journal.moves import Entry, KeyState, Move, Step, Verdict
+
+HISTORY = 100
+"""How many of a key's last moves are remembered."""
 
 _Place = tuple[str, str]  # scope and key
 
@@ -38,7 +41,7 @@ class MemoryJournal:
         self._keep = seconds(keep)
         self._clock = clock or Clock()
         self._entries: dict[_Place, Entry] = {}
-        self._moves: dict[_Place, list[tuple[float, Entry, Move]]] = {}
+        self._moves: dict[_Place, deque[tuple[float, Entry, Move]]] = {}
         self._ended: OrderedDict[_Place, float] = OrderedDict()  # what may be forgotten, oldest first
         self._ids: OrderedDict[_Place, str] = OrderedDict()  # scope and order id -> key
 
@@ -79,7 +82,7 @@ class MemoryJournal:
             self._forget(place)
             return
         self._entries[place] = entry
-        self._moves.setdefault(place, []).append((now, entry, move))
+        self._moves.setdefault(place, deque(maxlen=HISTORY)).append((now, entry, move))
         if ended:
             self._ended.setdefault(place, now)
         else:
@@ -145,4 +148,4 @@ class MemoryJournal:
 
 def _was_refuted(entry: Entry) -> bool:
     """Whether an order may still be answered for a key that nobody but its sender knows."""
-    return entry.state is KeyState.FREE and entry.ending is not None and entry.ending.error == states.REFUTED
+    return entry.ending is not None and entry.ending.error == states.REFUTED

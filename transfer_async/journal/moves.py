@@ -136,6 +136,7 @@ class Claim:
 class Keep:
     """Renew the lease of a claim, and keep the receipts so far."""
 
+    intent_id: str
     epoch: int
     lease: float
     receipts: dict[str, str | None]
@@ -145,6 +146,7 @@ class Keep:
 class TakeOver:
     """Take an abandoned claim in order to undo it."""
 
+    intent_id: str
     epoch: int
     lease: float
 
@@ -158,6 +160,7 @@ class Mark:
         window: seconds in which its requests may be sent.
     """
 
+    intent_id: str
     epoch: int
     attempt: str
     receipts: dict[str, str | None]
@@ -178,6 +181,7 @@ class Create:
 class Free:
     """A certain no: by the epoch before the mark, by the attempt from it on; ``owed`` is to be undone."""
 
+    intent_id: str
     epoch: int
     attempt: str | None
     ending: Ending

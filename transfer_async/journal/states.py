@@ -81,6 +81,7 @@ TABLE: tuple[Row, ...] = (
     Row(Free, S.IN_DOUBT, S.FREE, "the sender itself knows, and that beats the doubt of others"),
     Row(Create, S.SENDING, S.CREATED, "the service answered with our order"),
     Row(Create, S.IN_DOUBT, S.CREATED, "the sender itself knows, and that beats the doubt of others"),
+    Row(Create, S.FREE, S.CREATED, "the sender itself knows: whoever refuted that very attempt was wrong"),
     Row(Doubt, S.SENDING, S.IN_DOUBT, "the request may have been processed"),
     Row(Doubt, S.IN_DOUBT, S.IN_DOUBT, "the sender confirms the doubt, and that it sends no more"),
     Row(Expire, S.SENDING, S.IN_DOUBT, "the worker is gone, its request may not be"),
@@ -178,12 +179,17 @@ def _denial(entry: Entry, move: Move, now: float, id_taken: bool) -> Denial | No
     return None if speaks_against is None else speaks_against(entry, move, now, id_taken)
 
 
+def _is_same_claim(entry: Entry, move: Keep | Mark | TakeOver | Free) -> bool:
+    # The epoch alone would not do: it begins anew with each intent.
+    return (entry.intent_id, entry.epoch) == (move.intent_id, move.epoch)
+
+
 def _unless_slept(entry: Entry, move: Keep | Mark, now: float, _id_taken: bool) -> Denial | None:
-    return None if entry.epoch == move.epoch and now < entry.lease_until else Denial.LOST
+    return None if _is_same_claim(entry, move) and now < entry.lease_until else Denial.LOST
 
 
 def _unless_abandoned(entry: Entry, move: TakeOver, now: float, _id_taken: bool) -> Denial | None:
-    if entry.epoch != move.epoch:
+    if not _is_same_claim(entry, move):
         return Denial.LOST
     return None if entry.lease_until <= now else Denial.BUSY
 
@@ -196,7 +202,7 @@ def _unless_attempt(entry: Entry, move: Any, _now: float, id_taken: bool) -> Den
 
 def _unless_own(entry: Entry, move: Free, now: float, id_taken: bool) -> Denial | None:
     if entry.state is S.CLAIMED:
-        return None if entry.epoch == move.epoch else Denial.LOST
+        return None if _is_same_claim(entry, move) else Denial.LOST
     return _unless_attempt(entry, move, now, id_taken)
 
 
