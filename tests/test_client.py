@@ -731,9 +731,10 @@ async def test_the_same_key_gives_the_same_order_back(at_work: World):
     assert len(at_work.sandbox.requests) == 1
 
 
-@pytest.mark.parametrize(
-    "fields", [{"send_before": datetime(2026, 1, 1)}, {"held": ""}, {"beneficiary": "Ben"}]
-)  # noqa: DTZ001 - the fault
+NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - that is the fault
+
+
+@pytest.mark.parametrize("fields", [{"send_before": NAIVE}, {"held": ""}, {"beneficiary": "Ben"}])
 async def test_a_fault_beside_a_good_order_says_nothing_of_its_key(service, fields):
     async with TransferClient(service.base_url, "abc") as client:
         error = await failure(client.create_order(new_order(), key="k", **fields))
