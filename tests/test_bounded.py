@@ -93,3 +93,11 @@ def test_a_body_of_nothing_is_complete():
     body.end()
 
     assert body.content == b""
+
+
+def test_what_follows_a_compressed_body_is_not_dropped_in_silence():
+    body = BoundedBody(10_000, encoding="gzip")
+    body.take(gzip.compress(b"one") + gzip.compress(b"two"))
+
+    with pytest.raises(BodyCut):
+        body.end()

@@ -580,6 +580,7 @@ async def test_an_id_that_is_bound_to_another_key_is_a_doubt(world: World):
             await client.create_order(new_order(), key="k")
 
     assert json.loads(doubt.value.raw or b"")["id"] == first.id
+    assert doubt.value.attempts[-1].outcome is Outcome.UNKNOWN
     assert (await world.entry()).state is KeyState.IN_DOUBT
     assert (await world.entry("first")).order_id == first.id
     assert len(world.bank.open) == 2

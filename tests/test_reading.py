@@ -605,3 +605,9 @@ async def test_many_at_once_get_each_their_own_answer(client):
     answers = await asyncio.gather(*(client.request("POST", "/a", json=one) for one in asked))
 
     assert answers == asked
+
+
+@pytest.mark.parametrize("json", [float("nan"), {"a": [float("inf")]}, [{"b": (float("-inf"),)}]], ids=repr)
+def test_a_float_that_is_no_number_is_not_sent_as_null(json):
+    with pytest.raises(ValueError, match="json: cannot be written"):
+        encoded(json)

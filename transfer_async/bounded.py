@@ -62,9 +62,9 @@ class BoundedBody:
         """There is no more of it.
 
         Raises:
-            BodyCut: there should be.
+            BodyCut: there should be, or something follows what was packed.
         """
-        if self._unpack is not None and not self._unpack.eof:
+        if self._unpack is not None and (not self._unpack.eof or self._unpack.unused_data):
             raise BodyCut
 
     def _unpacked(self, chunk: bytes) -> bytes:

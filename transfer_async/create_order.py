@@ -17,6 +17,8 @@ import copy
 import uuid
 from functools import partial
 
+import attrs
+
 from transfer_async.calls import Call, stamped
 from transfer_async.context import Context, log
 from transfer_async.doubt import given_back, settle_doubt
@@ -233,6 +235,7 @@ async def _settle(context: Context, call: Call, order: Order, reply: bytes) -> O
     except JournalFailed as error:
         raise stamped(error, call, order_may_exist=True) from error.__cause__
     if verdict.denial is Denial.FOREIGN:
+        call.attempts[-1] = attrs.evolve(call.attempts[-1], outcome=Outcome.UNKNOWN)
         doubt = UnreadableOrder("the answer is the order of another key", raw=reply)
         return await _went_in_doubt(context, call, doubt)
     entry = verdict.entry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
@@ -82,6 +83,8 @@ def encoded(json: Any) -> bytes | None:
     if json is None:
         return None
     try:
+        if _holds_no_number(json):
+            raise ValueError("NaN and infinities are no JSON")  # noqa: TRY301 - told like any other
         content = converters.encode(json)
         decode(content)  # a Decimal may be NaN, which is no JSON
         return content
@@ -114,6 +117,14 @@ class UnderWay:
                 async with asyncio.timeout(patience):
                     await self._none.wait()
         self.cut = True
+
+
+def _holds_no_number(json: Any) -> bool:
+    """Whether there is a float in ``json`` that would silently become null."""
+    if isinstance(json, float):
+        return not math.isfinite(json)
+    inner = json.values() if isinstance(json, dict) else json if isinstance(json, (list, tuple)) else ()
+    return any(map(_holds_no_number, inner))
 
 
 async def fetch(context: Context, wanted: Wanted, *, cut: Callable[[], bool] = lambda: False) -> Any:
