@@ -201,7 +201,7 @@ async def test_a_look_up_that_hangs_is_not_possible() -> None:
 
 async def test_a_look_up_that_is_not_async_is_not_possible() -> None:
     with pytest.raises(BeneficiaryNotVerified) as caught:
-        await BeneficiaryVerification(lambda username: USER).before(intent())  # type: ignore[arg-type]
+        await BeneficiaryVerification(lambda username: USER).before(intent())
 
     assert caught.value.result is NOT_POSSIBLE
 

@@ -414,7 +414,7 @@ async def test_a_call_cancelled_while_it_waits_for_a_connection_is_never_sent(wo
             await gate()
             return await post_order(*args, **options)
 
-        client._context.transport.post_order = slowly  # type: ignore[method-assign]
+        client._context.transport.post_order = slowly
         caller = asyncio.create_task(client.create_order(new_order(), key="k"))
         await gate.reached.wait()
         caller.cancel()
@@ -437,7 +437,7 @@ async def test_after_a_cancellation_in_flight_no_further_attempt_starts(world: W
             await gate()
             return evidence
 
-        client._context.transport.post_order = slowly  # type: ignore[method-assign]
+        client._context.transport.post_order = slowly
         caller = asyncio.create_task(client.create_order(new_order(), key="k"))
         await gate.reached.wait()
         caller.cancel()

@@ -373,7 +373,7 @@ async def test_a_call_that_is_not_well_said_is_invalid_and_claims_nothing(
 async def test_all_that_is_wrong_with_a_call_is_told_together(world: World):
     async with world.client() as client:
         with pytest.raises(InvalidOrder) as invalid:
-            await client.create_order({}, key="", held="")  # type: ignore[arg-type]
+            await client.create_order({}, key="", held="")
 
     assert [name for name, _ in invalid.value.problems] == ["order", "key", "held"]
 
@@ -1262,7 +1262,7 @@ async def test_a_journal_that_fails_at_a_certain_no_has_nothing_undone(world: Wo
 
 async def test_a_journal_that_lost_the_key_has_failed(world: World):
     async def forget(_: object) -> None:
-        world.journal.journal._entries.clear()  # type: ignore[attr-defined]
+        world.journal.journal._entries.clear()
 
     world.journal.before[moves.Mark] = forget
     async with world.client() as client:

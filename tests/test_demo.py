@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from rich.console import Console
+from rich.live import Live
 
 from transfer_async import demo
 from transfer_async._cli import rush
@@ -233,9 +235,8 @@ async def test_a_sandbox_that_has_another_order_is_a_disagreement(monkeypatch):
 
 
 def test_a_live_board_shows_the_same_table():
-    board = pytest.importorskip("rich.live")
-    console = pytest.importorskip("rich.console").Console(width=100, record=True)
-    with board.Live(console=console) as view:
+    console = Console(width=100, record=True)
+    with Live(console=console) as view:
         shown = LiveBoard(view)
         shown.show(1, 2, {"created": 1})
         shown.table([Row(outcome="created", orders=2, existing=2, kept=2, released=0)])

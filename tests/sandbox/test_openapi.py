@@ -13,19 +13,19 @@ from collections.abc import Iterator
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
+import jsonschema_rs as jsonschema
 import pytest
+import requests
+import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from schemathesis.specs.openapi import checks as openapi
 
 from transfer_async.sandbox import DEFAULT_ACCOUNTS, Sandbox, wire
 from transfer_async.sandbox.control import DOCUMENT, OPENAPI
 from transfer_async.sandbox.people import CURRENCY_LIMITS, default_payment_types
 
 from .wire_client import CREATE, WHO_AM_I, WireClient, order_body
-
-schemathesis = pytest.importorskip("schemathesis")
-jsonschema, requests = pytest.importorskip("jsonschema_rs"), pytest.importorskip("requests")
-openapi = pytest.importorskip("schemathesis.specs.openapi.checks")
 
 EXAMPLES = int(os.environ.get("TRANSFER_FUZZ_EXAMPLES", "200"))
 PATIENCE = 10.0  # seconds for one answer: more is a hang

@@ -6,6 +6,7 @@ leaves first. `FAULTS`, at the end, is the table of them all.
 """
 
 # ruff: noqa: D102 - what calling a fault does is what its class says
+import abc
 import re
 from collections.abc import Mapping
 from decimal import Decimal
@@ -27,7 +28,7 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 
 @frozen
-class Fault:
+class Fault(abc.ABC):
     """A thing that goes wrong.
 
     `name` is its name under `/sandbox/faults`. A `before_body` fault plays before the body is read, so
@@ -37,8 +38,9 @@ class Fault:
     name: ClassVar[str]
     before_body: ClassVar[bool] = False
 
+    @abc.abstractmethod
     async def __call__(self, exchange: "Exchange") -> None:
-        raise NotImplementedError
+        """Play it on ``exchange``."""
 
 
 @frozen
