@@ -91,7 +91,9 @@ class LiveBoard:
         """Put the last table in the view's place."""
         from rich.table import Table  # with the extra, and only on a terminal
 
-        table = Table(*COLUMNS, title="what became of them", title_justify="left")
+        table = Table(title="what became of them", title_justify="left")
+        for at, name in enumerate(COLUMNS):
+            table.add_column(name, justify="right" if at else "left")
         for row in rows:
             table.add_row(*row.cells(), style="bold" if row is rows[-1] else None)
         self._live.update(table)
