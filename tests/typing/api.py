@@ -114,9 +114,9 @@ POLICY = RetryPolicy(
 )
 TIMEOUTS = Timeouts(connect=1, sock_connect=1.5, sock_read=timedelta(seconds=5), total=10, hook=60)
 
-RetryPolicy(deadline="30")  # type: ignore[arg-type]
-RetryPolicy(4)  # type: ignore[call-arg]
-Timeouts(total="25")  # type: ignore[arg-type]
+RetryPolicy(deadline="30")  # type: ignore[arg-type] # must be refused
+RetryPolicy(4)  # type: ignore[call-arg] # must be refused
+Timeouts(total="25")  # type: ignore[arg-type] # must be refused
 
 ORDER = NewOrder.quote(
     poster_username="ada.eze@example.com",
@@ -262,5 +262,5 @@ class OurClient(TransferClient):
 
 
 assert_type(OurClient.from_env(), OurClient)
-TransferClient("https://bank.example")  # type: ignore[call-arg]
-TransferClient("https://bank.example", "token", [])  # type: ignore[call-arg]
+TransferClient("https://bank.example")  # type: ignore[call-arg] # must be refused
+TransferClient("https://bank.example", "token", [])  # type: ignore[call-arg] # must be refused

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -48,12 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
     plugins = config.pluginmanager
     if plugins.hasplugin(_PLUGIN):
         return
-    fixtures = ModuleType(_PLUGIN)
+    fixtures: Any = ModuleType(_PLUGIN)  # a module that gets its one name here
     asyncio_plugin = sys.modules.get("pytest_asyncio.plugin")
     if asyncio_plugin is not None and plugins.is_registered(asyncio_plugin):
         import pytest_asyncio
 
-        fixtures.transfer_sandbox = pytest_asyncio.fixture(transfer_sandbox)  # type: ignore[attr-defined]
+        fixtures.transfer_sandbox = pytest_asyncio.fixture(transfer_sandbox)
     else:
-        fixtures.transfer_sandbox = pytest.fixture(name=_PLUGIN)(_no_sandbox)  # type: ignore[attr-defined]
+        fixtures.transfer_sandbox = pytest.fixture(name=_PLUGIN)(_no_sandbox)
     plugins.register(fixtures, _PLUGIN)
