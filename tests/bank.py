@@ -217,8 +217,8 @@ class SpiedJournal:
     async def read(self, scope: str, key: str) -> Entry | None:
         return await self.journal.read(scope, key)
 
-    async def work(self, scope: str, *, limit: int) -> list[tuple[str, Entry]]:
-        return await self.journal.work(scope, limit=limit)
+    async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        return await self.journal.work(scope, limit=limit, after=after)
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         return await self.journal.in_doubt(scope)

@@ -11,6 +11,11 @@ from aioresponses import aioresponses
 from aioresponses import core as aioresponses_core
 from blockbuster import BlockBuster, blockbuster_ctx
 
+from tests.postgres import PostgresServer, is_installed
+
+
+_ASYNCPG = {"_parse_connect_dsn_and_args", "_read_password_file", "_dot_postgresql_path"}
+
 
 @pytest.fixture(autouse=True)
 def blockbuster() -> Iterator[BlockBuster]:
@@ -19,7 +24,25 @@ def blockbuster() -> Iterator[BlockBuster]:
         # A log line with a traceback reads the source that it shows.
         blockbuster.functions["io.BufferedReader.read"].can_block_in("linecache.py", {"updatecache"})
         blockbuster.functions["io.TextIOWrapper.read"].can_block_in("linecache.py", {"updatecache"})
+        # asyncpg looks for a password file whenever it connects.
+        for call in ("os.stat", "os.path.abspath", "io.BufferedReader.read"):
+            blockbuster.functions[call].can_block_in("asyncpg/connect_utils.py", _ASYNCPG)
         yield blockbuster
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real PostgreSQL."""
+    if not is_installed():
+        pytest.skip("there is no PostgreSQL to be had for this platform")
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> str:
+    """The address of an empty database."""
+    return postgres.new_database()
 
 
 class _Answer(aiohttp.ClientResponse):

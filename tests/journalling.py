@@ -99,6 +99,10 @@ def paid(*hooks: str, number: int = 1) -> moves.Paid:
     return moves.Paid(intent_id=f"intent-{number}", hooks=hooks)
 
 
+def owe(*hooks: str, number: int = 1) -> moves.Owe:
+    return moves.Owe(owed=owing(*hooks, number=number), lease=LEASE)
+
+
 def suspect(order_id: str = "tx-2") -> moves.Suspect:
     return moves.Suspect(order_id=order_id, reply=REPLY)
 

@@ -57,6 +57,7 @@ from transfer_async.journal.moves import (
     Keep,
     KeyState,
     Mark,
+    Owe,
     Suspect,
     Verdict,
 )
@@ -300,12 +301,16 @@ async def _certain_no(context: Context, call: Call, no: TransferError | asyncio.
     )
     try:
         verdict = await context.write(call.intent.key, move, certain=ending.outcome)
+        over = verdict.denial is not None and _is_over(call, verdict.entry)
+        if over and debts:
+            owe = Owe(owed=debts, lease=context.lease)
+            await context.write(call.intent.key, owe, certain=ending.outcome)
     except JournalFailed as error:
         stamped(error, call, order_may_exist=True)
         raise
     if verdict.denial is None:
         _tell_no(context, call, ending)
-    if verdict.denial is None or _is_over(call, verdict.entry):
+    if verdict.denial is None or over:
         await undo(context, call, debts)
     may_exist = verdict.denial is not None
     if isinstance(no, TransferError):

@@ -5,11 +5,27 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.bank import Time
-from transfer_async import MemoryJournal
+from transfer_async import MemoryJournal, PostgresJournal, SQLiteJournal
 from transfer_async.journal.base import Journal
 
-BACK_ENDS: dict[str, Callable[[Time], Journal]] = {
-    "memory": lambda time: MemoryJournal(clock=time.clock),
+
+class TimedPostgresJournal(PostgresJournal):
+    """PostgreSQL, on the test's time."""
+
+    def __init__(self, dsn: str, time: Time) -> None:
+        super().__init__(dsn)
+        self._test_time = time
+
+    def _time(self, _database: float) -> float:
+        return self._test_time.utc().timestamp()
+
+
+BACK_ENDS: dict[str, Callable[[pytest.FixtureRequest, Time], Journal]] = {
+    "memory": lambda _request, time: MemoryJournal(clock=time.clock),
+    "sqlite": lambda request, time: SQLiteJournal(
+        request.getfixturevalue("tmp_path") / "journal.db", clock=time.clock
+    ),
+    "postgres": lambda request, time: TimedPostgresJournal(request.getfixturevalue("database"), time),
 }
 
 
@@ -18,9 +34,15 @@ def time() -> Time:
     return Time()
 
 
-@pytest.fixture(params=BACK_ENDS.values(), ids=BACK_ENDS)
-async def journal(request: pytest.FixtureRequest, time: Time) -> AsyncIterator[Journal]:
-    async with request.param(time) as journal:
+@pytest.fixture(params=BACK_ENDS)
+def closed_journal(request: pytest.FixtureRequest, time: Time) -> Journal:
+    """A journal that has not been opened."""
+    return BACK_ENDS[request.param](request, time)
+
+
+@pytest.fixture
+async def journal(closed_journal: Journal) -> AsyncIterator[Journal]:
+    async with closed_journal as journal:
         yield journal
 
 

@@ -27,6 +27,7 @@ from tests.journalling import (
     keep,
     made,
     mark,
+    owe,
     owing,
     paid,
     refute,
@@ -64,6 +65,7 @@ async def test_what_was_never_claimed_is_unknown(journal: Journal):
         resolve(),
         refute(),
         paid(),
+        owe(),
         attend(),
         suspect(),
     ],
@@ -170,7 +172,7 @@ async def test_a_claim_is_taken_over_after_its_lease_and_not_before(journal: Jou
     pass_time(0.001)
     after = await judged(journal, claim(2))
 
-    assert (before.denial, before.lease_left) == (Denial.BUSY, pytest.approx(0.001))
+    assert (before.denial, before.lease_left) == (Denial.BUSY, pytest.approx(0.001, abs=1e-6))
     assert after.denial is None
     assert (after.entry.intent_id, after.entry.epoch) == ("intent-1", 2)
     assert after.entry.intent == intent(1)
@@ -332,6 +334,15 @@ async def test_a_different_order_is_a_conflict_in_every_state_but_free(journal: 
 
     assert denials.pop(KeyState.FREE) is None
     assert set(denials.values()) == {Denial.CONFLICT}
+
+
+async def test_an_undo_that_became_due_late_is_owed_once_whatever_the_key_has_become(journal: Journal):
+    await made(journal, claim(), free(None, owed=owing("hold")), claim(2))
+    entry = await made(journal, owe("hold", "check"))
+
+    assert entry.intent_id == "intent-2"
+    assert sorted(one.hook for one in entry.owed) == ["check", "hold"]
+    assert await journal.read(SCOPE, "k") == entry
 
 
 async def test_an_order_id_is_bound_to_one_key_of_a_scope(journal: Journal):

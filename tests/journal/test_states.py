@@ -29,6 +29,7 @@ MOVES: dict[type, Move] = {
         j.refute(),
         j.paid(),
         j.attend(),
+        j.owe("hold"),
         j.suspect(),
     )
 }
@@ -226,6 +227,7 @@ WALKED: st.SearchStrategy[Move] = st.one_of(
     st.builds(lambda attempt, owed: j.refute(attempt, owed=owed), ATTEMPTS, SOME_OWED),
     st.builds(lambda hooks: j.paid(*hooks), st.sampled_from([(), ("hold",), ("hold", "check")])),
     st.builds(j.attend, st.sampled_from([0.0, j.LEASE])),
+    st.builds(lambda hooks: j.owe(*hooks), st.sampled_from([("hold",), ("hold", "check")])),
     st.builds(j.suspect),
 )
 PAUSES = st.sampled_from([0.0, 0.0, 0.0, 1.0, j.LEASE, j.SETTLE_AFTER, j.MAX_AGE + 1])

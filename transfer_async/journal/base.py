@@ -42,8 +42,14 @@ class Journal(Protocol):
         """The key's entry."""
         ...
 
-    async def work(self, scope: str, *, limit: int) -> list[tuple[str, Entry]]:
-        """Keys that wait for somebody: dead workers' claims and requests, doubts, and what is owed."""
+    async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        """Keys that wait for somebody: dead workers' claims and requests, doubts, and what is owed.
+
+        Args:
+            scope: of the keys.
+            limit: how many at most.
+            after: only keys beyond this one, in the journal's own order, which never changes.
+        """
         ...
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:

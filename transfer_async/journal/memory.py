@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -77,7 +78,7 @@ class MemoryJournal:
             self._ids[place[0], entry.order_id] = place[1]
             if len(self._ids) > self._max_keys:
                 self._ids.popitem(last=False)
-        ended = entry.state in (KeyState.FREE, KeyState.CREATED) and not entry.owed
+        ended = states.is_ended(entry)
         if ended and entry.client_made and not _was_refuted(entry):
             self._forget(place)
             return
@@ -118,11 +119,13 @@ class MemoryJournal:
     def _of(self, scope: str) -> Iterator[tuple[str, Entry]]:
         return ((key, entry) for (at, key), entry in list(self._entries.items()) if at == scope)
 
-    async def work(self, scope: str, *, limit: int) -> list[tuple[str, Entry]]:
+    async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""
         now = self._clock.now()
-        waiting = [(key, entry) for key, entry in self._of(scope) if states.is_waiting(entry, now)]
-        return waiting[:limit]
+        waiting = [
+            (key, entry) for key, entry in self._of(scope) if key > after and states.is_waiting(entry, now)
+        ]
+        return heapq.nsmallest(limit, waiting, key=lambda found: found[0])
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         """See `Journal.in_doubt`."""

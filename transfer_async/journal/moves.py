@@ -235,6 +235,14 @@ class Paid:
 
 
 @frozen(kw_only=True)
+class Owe:
+    """Undos that have become due late: their worker slept while others ended its intent."""
+
+    owed: tuple[Owed, ...]
+    lease: float
+
+
+@frozen(kw_only=True)
 class Attend:
     """Take what is owed, or in doubt, so that no other worker does the same at once; 0 lets it go."""
 
@@ -263,6 +271,7 @@ Move = (
     | Resolve
     | Refute
     | Paid
+    | Owe
     | Attend
     | Suspect
 )

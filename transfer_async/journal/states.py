@@ -43,6 +43,7 @@ from transfer_async.journal.moves import (
     KeyState,
     Mark,
     Move,
+    Owe,
     Owed,
     Paid,
     Refute,
@@ -88,6 +89,10 @@ TABLE: tuple[Row, ...] = (
     Row(Resolve, S.IN_DOUBT, S.CREATED, "somebody has seen the order"),
     Row(Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear any more"),
     *(Row(Paid, state, state, "an undo is done") for state in KeyState),
+    *(
+        Row(Owe, state, state, "whoever slept may have acted since, and undoes what others ended")
+        for state in KeyState
+    ),
     *(Row(Attend, state, state, "one worker at a time") for state in KeyState),
     *(Row(Suspect, state, state, "what was seen is kept, whatever the key has become") for state in KeyState),
 )
@@ -274,8 +279,12 @@ def _refuted(entry: Entry, move: Refute, now: float) -> Entry:
 
 
 def _ended(entry: Entry, ending: Ending, move: Free | Refute, now: float) -> Entry:
-    owed = tuple(attrs.evolve(one, lease_until=now + move.lease) for one in move.owed)
-    return attrs.evolve(entry, ending=ending, owed=entry.owed + owed, lease_until=0.0, intent=None)
+    owed = entry.owed + _leased(move.owed, now + move.lease)
+    return attrs.evolve(entry, ending=ending, owed=owed, lease_until=0.0, intent=None)
+
+
+def _leased(owed: tuple[Owed, ...], until: float) -> tuple[Owed, ...]:
+    return tuple(attrs.evolve(one, lease_until=until) for one in owed)
 
 
 def _doubted(entry: Entry, _move: Doubt, now: float) -> Entry:
@@ -296,12 +305,18 @@ def _paid(entry: Entry, move: Paid, _now: float) -> Entry:
     return attrs.evolve(entry, owed=tuple(left))
 
 
+def _owing(entry: Entry, move: Owe, now: float) -> Entry:
+    due = {(one.intent.id, one.hook) for one in move.owed}
+    others = tuple(one for one in entry.owed if (one.intent.id, one.hook) not in due)
+    return attrs.evolve(entry, owed=others + _leased(move.owed, now + move.lease))
+
+
 def _as_it_is(entry: Entry, _move: Suspect, _now: float) -> Entry:
     return entry
 
 
 def _attended(entry: Entry, move: Attend, now: float) -> Entry:
-    owed = tuple(attrs.evolve(one, lease_until=now + move.lease) for one in entry.owed)
+    owed = _leased(entry.owed, now + move.lease)
     lease = now + move.lease if entry.state is S.IN_DOUBT else entry.lease_until
     return attrs.evolve(entry, owed=owed, lease_until=lease)
 
@@ -317,6 +332,7 @@ _MADE: dict[type, Callable[[Entry, Any, float], Entry]] = {
     Resolve: _created,
     Refute: _refuted,
     Paid: _paid,
+    Owe: _owing,
     Attend: _attended,
     Suspect: _as_it_is,
 }
@@ -340,6 +356,18 @@ def step(entry: Entry, move: Move, *, now: float) -> Step:
 
 def is_waiting(entry: Entry, now: float) -> bool:
     """Whether an entry waits for somebody, and nobody is at it now."""
-    if any(one.lease_until <= now for one in entry.owed):
-        return True
-    return entry.state in (S.CLAIMED, S.SENDING, S.IN_DOUBT) and entry.lease_until <= now
+    due = due_at(entry)
+    return due is not None and due <= now
+
+
+def due_at(entry: Entry) -> float | None:
+    """When an entry begins to wait for somebody, if it ever does; leases that are over count as 0."""
+    times = [one.lease_until for one in entry.owed]
+    if entry.state in (S.CLAIMED, S.SENDING, S.IN_DOUBT):
+        times.append(entry.lease_until)
+    return min(times, default=None)
+
+
+def is_ended(entry: Entry) -> bool:
+    """Whether nothing is left to do for an entry, so that it may be forgotten."""
+    return entry.state in (S.FREE, S.CREATED) and not entry.owed

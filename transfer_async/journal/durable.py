@@ -1,0 +1,138 @@
+"""What the durable journals share: callers that come at once share a commit, and none is cut off.
+
+A back end stores; this decides who waits for what. While one commit is on its way to the disk, the
+moves that come meanwhile gather for the next: the more there is to do, the more each commit carries.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import itertools
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from typing import Self
+
+from transfer_async.errors import JournalFailed
+from transfer_async.journal.moves import Move, Verdict
+from transfer_async.journal.transaction import Recent, Transaction, Wanted
+
+SHARED = 256
+"""How many moves one commit carries at most."""
+
+
+class DurableJournal(abc.ABC):
+    """A journal that survives its process: the side that faces the callers.
+
+    Args:
+        at_once: how many commits may be on their way at once.
+    """
+
+    durable = True
+
+    def __init__(self, *, at_once: int = 1) -> None:
+        self._at_once = at_once
+        self._waiting: deque[Wanted] = deque()
+        self._runners: set[asyncio.Task[None]] = set()
+        self._recent = Recent()
+        self._prefix = uuid.uuid4().hex
+        self._numbers = itertools.count()
+        self._closed = False
+
+    # --- what a back end does -------------------------------------------------------------------
+
+    @abc.abstractmethod
+    async def _commit(self, wanted: Sequence[Wanted]) -> Transaction:
+        """Open if need be, load, decide, write; returns once it is durable."""
+
+    @abc.abstractmethod
+    async def _close(self) -> None:
+        """Let go of the store."""
+
+    @abc.abstractmethod
+    def _is_of_the_store(self, error: BaseException) -> bool:
+        """Whether ``error`` is the store's own, so that each of the moves would meet it."""
+
+    # --- what callers see -----------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Open the journal, so that what is wrong with it shows now."""
+        self._closed = False
+        await self._open()
+        return self
+
+    @abc.abstractmethod
+    async def _open(self) -> None:
+        """Open the store, unless it is open."""
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Close the journal."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish what has begun, then close the journal; what it holds stays."""
+        self._closed = True
+        while self._runners:
+            await asyncio.wait(self._runners)
+        await self._close()
+
+    async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+        """See `Journal.move`."""
+        self._refuse_if_closed()
+        loop = asyncio.get_running_loop()
+        token = f"{self._prefix}-{next(self._numbers):x}"
+        wanted = Wanted((scope, key), move, token, loop.create_future())
+        self._waiting.append(wanted)
+        if len(self._runners) < self._at_once:
+            self._start_runner()
+        return await wanted.verdict
+
+    def _start_runner(self) -> None:
+        runner = asyncio.get_running_loop().create_task(self._run())
+        self._runners.add(runner)
+        runner.add_done_callback(self._ended)
+
+    def _ended(self, runner: asyncio.Task[None]) -> None:
+        self._runners.discard(runner)
+        if self._waiting and not self._runners:  # it was cancelled before it had begun
+            self._start_runner()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise JournalFailed("the journal is closed")
+
+    async def _run(self) -> None:
+        """Commit whatever waits, until nothing does."""
+        runner = asyncio.current_task()
+        assert runner is not None  # noqa: S101 - it is this one
+        try:
+            while self._waiting:
+                count = min(len(self._waiting), SHARED)
+                await self._commit_all([self._waiting.popleft() for _ in range(count)])
+        finally:
+            self._runners.discard(runner)  # at once: a move that comes now starts another
+
+    async def _commit_all(self, wanted: list[Wanted]) -> None:
+        try:
+            transaction = await self._commit(wanted)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, each caller must hear of it
+            if len(wanted) > 1 and isinstance(error, Exception) and not self._is_of_the_store(error):
+                for one in wanted:  # something about one of them: the others shall not suffer
+                    await self._commit_all([one])
+                return
+            _fail(wanted, error)
+            return
+        transaction.remember()
+        for one, verdict in zip(wanted, transaction.verdicts, strict=True):
+            if not one.verdict.done():
+                one.verdict.set_result(verdict)
+
+
+def _fail(wanted: list[Wanted], error: BaseException) -> None:
+    why = str(error) if isinstance(error, JournalFailed) else f"the journal failed ({type(error).__name__})"
+    for one in wanted:
+        if not one.verdict.done():
+            own = JournalFailed(why)  # what is certain differs from call to call
+            own.__cause__ = error
+            one.verdict.set_exception(own)

@@ -1,0 +1,341 @@
+"""The journal in PostgreSQL: any number of machines.
+
+Everything is said within a transaction, and nothing is kept in a session: it works behind a proxy
+that pools transactions. Times are the database's own. What a commit wrote is on the disk, and on the
+synchronous standbys, when a move returns; a commit whose reply was lost is looked up afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, TypeVar
+
+from transfer_async.clock import Duration, duration
+from transfer_async.errors import JournalFailed
+from transfer_async.journal.durable import DurableJournal
+from transfer_async.journal.moves import Entry, Step
+from transfer_async.journal.postgres_sql import Statements
+from transfer_async.journal.rows import VERSION, Row, entry_of, step_of, step_values
+from transfer_async.journal.transaction import Transaction, Wanted
+
+T = TypeVar("T")
+
+CONNECTIONS = 4
+"""How many are open at most: two for commits on their way, two for whoever reads."""
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+
+class PostgresJournal(DurableJournal):
+    """Keys and their states in a PostgreSQL database, durable when a move returns.
+
+    Needs ``pip install 'transfer_async[postgres]'``.
+
+    Args:
+        dsn: ``postgresql://user:password@host:port/database``.
+        schema: where the tables are; made if they are not there and the user may.
+        timeout: how long a move waits for the database, lost connections included, in seconds or
+            as ``timedelta``.
+
+    Raises:
+        ValueError: names the argument and the rule.
+    """
+
+    def __init__(self, dsn: str, *, schema: str = "transfer_async", timeout: Duration = 10.0) -> None:
+        super().__init__(at_once=2)
+        if not dsn.startswith(("postgresql://", "postgres://")):
+            raise ValueError("dsn: must begin with postgresql://")
+        if not _NAME.fullmatch(schema):
+            raise ValueError("schema: must be a plain lower-case name")
+        self._dsn = dsn
+        self._timeout = duration("timeout", timeout)
+        self._sql = Statements(schema)
+        self._schema = schema
+        self._pool: Any = None
+        self._opening: asyncio.Lock | None = None
+
+    # --- opening --------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        async with asyncio.timeout(self._timeout):
+            await self._opened()
+
+    async def _opened(self) -> Any:
+        if self._pool is not None:
+            return self._pool
+        if self._opening is None:
+            self._opening = asyncio.Lock()
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await self._make_pool()
+        return self._pool
+
+    async def _make_pool(self) -> Any:
+        pool = await _asyncpg().create_pool(
+            self._dsn,
+            min_size=1,
+            max_size=CONNECTIONS,
+            statement_cache_size=0,  # a proxy may give the next statement to another server connection
+            reset=_nothing,  # there is no session state to be reset
+            timeout=self._timeout,
+            command_timeout=self._timeout,
+        )
+        try:
+            async with pool.acquire() as connection:
+                await self._check_server(connection)
+                await self._make_tables(connection)
+        except BaseException:
+            pool.terminate()
+            raise
+        return pool
+
+    async def _check_server(self, connection: Any) -> None:
+        fsync, standby = await connection.fetchrow(self._sql.server)
+        if fsync != "on":
+            raise JournalFailed("the database server runs with fsync=off: what it says it wrote may be lost")
+        if standby:
+            raise JournalFailed("the database server is a standby, and cannot be written to")
+
+    async def _make_tables(self, connection: Any) -> None:
+        if not await connection.fetchval(self._sql.is_there):
+            async with connection.transaction():
+                await connection.execute(self._sql.one_maker_at_a_time)
+                if not await connection.fetchval(self._sql.is_there):
+                    await connection.execute(self._sql.tables)
+        version = await connection.fetchval(self._sql.version)
+        if version != VERSION:
+            age = "a newer" if version is not None and version > VERSION else "an older"
+            raise JournalFailed(
+                f"the schema {self._schema} was made by {age} version of transfer_async "
+                f"(its format is {version}, this one reads {VERSION})"
+            )
+
+    async def _close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            await pool.close()
+        except BaseException:
+            pool.terminate()
+            raise
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def _is_of_the_store(self, error: BaseException) -> bool:
+        asyncpg = _asyncpg()
+        if isinstance(error, (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)):
+            return False
+        return isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, OSError))
+
+    async def _commit(self, wanted: Sequence[Wanted]) -> Transaction:
+        """See `DurableJournal`; tried again while the database cannot be reached, or says to."""
+        in_question = False
+        patience = _Patience(self._timeout)
+        async with asyncio.timeout_at(patience.end):
+            while True:
+                transaction = Transaction(wanted, self._recent, in_question=in_question)
+                try:
+                    await self._try(transaction)
+                except Exception as error:
+                    in_question = in_question or transaction.is_committing
+                    if not _may_go_again(error) or not patience.has_some_left:
+                        raise
+                else:
+                    return transaction
+                await patience.pause()
+
+    async def _try(self, transaction: Transaction) -> None:
+        async with self._transaction() as connection:
+            await self._load(connection, transaction)
+            now, bound = await connection.fetchrow(self._sql.look, *_columns(transaction.ids, 2))
+            for scope, order_id, key in zip(*[iter(bound)] * 3, strict=True):
+                transaction.bind(scope, order_id, key)
+            committed = await self._look_up(connection, transaction) if transaction.in_question else ()
+            transaction.decide(self._time(now), committed=committed)
+            if transaction.writes:
+                await self._store(connection, transaction)
+            transaction.is_committing = bool(transaction.writes)
+            await connection.execute("COMMIT")
+
+    async def _look_up(self, connection: Any, transaction: Transaction) -> list[str]:
+        """The tokens of the moves that an earlier try committed, its reply being lost."""
+        # What is found must be as durable as what is written: with a write, this commit waits for both.
+        await connection.execute(self._sql.touch)
+        scopes, keys = _columns(transaction.places, 2)
+        found = await connection.fetch(self._sql.committed, scopes, keys, transaction.tokens)
+        return [token for (token,) in found]
+
+    async def _load(self, connection: Any, transaction: Transaction) -> None:
+        places = transaction.places
+        scopes, keys = _columns(places, 2)
+        known = [transaction.known_token(place) for place in places]
+        stored = {
+            (scope, key): rest
+            for scope, key, *rest in await connection.fetch(self._sql.lock, scopes, keys, known)
+        }
+        for place in places:
+            if place not in stored:
+                transaction.load(place, None, None)
+                continue
+            is_known, *row = stored[place]
+            transaction.load(place, row[1], None if is_known else Row(*row))
+
+    async def _store(self, connection: Any, transaction: Transaction) -> None:
+        new = [write for write in transaction.writes if write.is_new]
+        changed = [write for write in transaction.writes if not write.is_new]
+        if new:
+            rows = [(*write.place, *_texts(write.row)) for write in new]
+            added = await connection.fetch(self._sql.add, *_columns(rows, 10))
+            if len(added) < len(new):
+                raise _Overtaken
+        if changed:
+            rows = [
+                (*write.place, *_texts(write.row), _text(write.intent_changed), _text(write.reply_changed))
+                for write in changed
+            ]
+            await connection.execute(self._sql.change, *_columns(rows, 12))
+        steps = [(*place, token, *map(_text, step_values(step))) for place, token, step in transaction.steps]
+        await connection.execute(self._sql.add_steps, *_columns(steps, 13))
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[Any]:
+        """A connection within a transaction; whoever leaves it early has written nothing."""
+        pool = await self._opened()
+        connection = await pool.acquire(timeout=self._timeout)
+        try:
+            await connection.execute(self._sql.begin)
+            yield connection
+        except (_Overtaken, _asyncpg().IntegrityConstraintViolationError):
+            raise  # the pool rolls back
+        except BaseException:
+            # It may be waiting for anything: the server gives up the transaction of a lost connection.
+            connection.terminate()
+            raise
+        finally:
+            await pool.release(connection)
+
+    def _time(self, database: float) -> float:
+        """The journal's time, given the database's; for tests."""
+        return database
+
+    # --- reading --------------------------------------------------------------------------------
+
+    async def _ask(self, question: Callable[[Any], Awaitable[T]]) -> T:
+        self._refuse_if_closed()
+        patience = _Patience(self._timeout)
+        async with asyncio.timeout_at(patience.end):
+            while True:
+                try:
+                    async with self._transaction() as connection:
+                        answer = await question(connection)
+                        await connection.execute("COMMIT")
+                        return answer
+                except Exception as error:
+                    if not _may_go_again(error) or not patience.has_some_left:
+                        raise
+                await patience.pause()
+
+    async def _entries(self, sql: str, *values: object) -> list[tuple[str, Entry]]:
+        found = await self._ask(lambda connection: connection.fetch(sql, *values))
+        return [(key, entry_of(Row(*row))) for key, *row in found]
+
+    async def read(self, scope: str, key: str) -> Entry | None:
+        """See `Journal.read`."""
+        found = await self._entries(self._sql.find, scope, key)
+        return found[0][1] if found else None
+
+    async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        """See `Journal.work`."""
+        now = self._time(await self._ask(lambda connection: connection.fetchval(self._sql.now)))
+        return await self._entries(self._sql.work, scope, after, now, limit)
+
+    async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
+        """See `Journal.in_doubt`."""
+        found = await self._entries(self._sql.in_doubt, scope)
+        return sorted(found, key=lambda doubt: doubt[1].sent_until)
+
+    async def history(self, scope: str, key: str) -> tuple[Step, ...]:
+        """See `Journal.history`."""
+        found = await self._ask(lambda connection: connection.fetch(self._sql.history, scope, key))
+        return tuple(step_of(tuple(row)) for row in found)
+
+    async def prune(self, scope: str, *, before: datetime) -> int:
+        """See `Journal.prune`."""
+        return int(
+            await self._ask(
+                lambda connection: connection.fetchval(self._sql.prune, scope, before.timestamp())
+            )
+        )
+
+
+class _Overtaken(Exception):
+    """A key came in between looking and writing: look again."""
+
+
+class _Patience:
+    """How long a move waits for a database that cannot be reached, and how often it looks."""
+
+    def __init__(self, seconds: float) -> None:
+        self.end = asyncio.get_running_loop().time() + seconds
+        self._pause = 0.02
+
+    @property
+    def has_some_left(self) -> bool:
+        return asyncio.get_running_loop().time() + self._pause < self.end
+
+    async def pause(self) -> None:
+        await asyncio.sleep(self._pause)
+        self._pause = min(0.5, self._pause * 2)
+
+
+def _may_go_again(error: Exception) -> bool:
+    """Whether the same may well succeed in a moment: the server is away, or two were in each other's way."""
+    asyncpg = _asyncpg()
+    return isinstance(
+        error,
+        (
+            _Overtaken,
+            OSError,  # TimeoutError among them
+            asyncpg.InterfaceError,
+            asyncpg.PostgresConnectionError,
+            asyncpg.OperatorInterventionError,
+            asyncpg.TransactionRollbackError,
+            asyncpg.UniqueViolationError,
+        ),
+    )
+
+
+def _columns(rows: Any, width: int) -> list[list[Any]]:
+    """``rows`` as columns, for ``unnest``."""
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
+
+
+def _text(value: Any) -> str | None:
+    """``value`` as text: arrays of it need no look at the server's types, which would be session state."""
+    if value is None or isinstance(value, str):
+        return value
+    return value.hex() if isinstance(value, bytes) else repr(value)
+
+
+def _texts(row: Row) -> list[str | None]:
+    values = (row.state, row.token, row.order_id, row.due_at, row.ended_at, row.body, row.intent, row.reply)
+    return [_text(value) for value in values]
+
+
+def _asyncpg() -> Any:
+    try:
+        import asyncpg
+    except ImportError as error:
+        raise JournalFailed(
+            "a PostgresJournal needs asyncpg: pip install 'transfer_async[postgres]'"
+        ) from error
+    return asyncpg
+
+
+async def _nothing(_connection: Any) -> None:
+    pass

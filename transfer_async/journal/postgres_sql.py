@@ -1,0 +1,124 @@
+"""The SQL of the journal in PostgreSQL. All parameters are text or arrays of text."""
+
+from __future__ import annotations
+
+from transfer_async.journal.rows import STEP_COLUMNS, VERSION
+
+_ROW = "k.state, k.token, k.order_id, k.due_at, k.ended_at, k.body::text, k.intent::text, k.reply"
+_STEP = ", ".join(STEP_COLUMNS)
+_STEP_TYPES = ("float8", "text", "text", "text", "bigint", "text", "text", "json", "text", "text")
+
+
+def _unnest(*names: str, first: int = 1) -> str:
+    arrays = ", ".join(f"${number}::text[]" for number in range(first, first + len(names)))
+    return f"unnest({arrays}) WITH ORDINALITY AS w({', '.join(names)}, n)"
+
+
+_STORED = ("scope", "key", "state", "token", "order_id", "due_at", "ended_at", "body", "intent", "reply")
+_VALUES = (
+    "w.state, w.token, w.order_id, w.due_at::float8, w.ended_at::float8, w.body::json, w.intent::json, "
+    "decode(w.reply, 'hex')"
+)
+
+
+class Statements:
+    """Every statement, for the tables in ``schema`` (a plain name: it stands in the text itself)."""
+
+    def __init__(self, schema: str) -> None:
+        keys, history, meta = f"{schema}.keys", f"{schema}.history", f"{schema}.meta"
+        self.server = "SELECT current_setting('fsync'), pg_is_in_recovery()"
+        self.is_there = f"SELECT to_regclass('{meta}') IS NOT NULL"
+        self.one_maker_at_a_time = f"SELECT pg_advisory_xact_lock(hashtext('{schema}'), {VERSION})"
+        self.tables = _TABLES.format(schema=schema, version=VERSION)
+        self.version = f"SELECT version FROM {meta}"
+        self.begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on"
+        self.now = "SELECT extract(epoch FROM clock_timestamp())::float8"
+        self.touch = f"UPDATE {meta} SET version = version"
+        # Whoever locks several keys does so in the order of `w.n`, which is the same for all.
+        self.lock = f"""
+            SELECT k.scope, k.key, k.token = w.known IS TRUE,
+                k.state, k.token, k.order_id, k.due_at, k.ended_at,
+                CASE WHEN k.token = w.known THEN NULL ELSE k.body::text END,
+                CASE WHEN k.token = w.known THEN NULL ELSE k.intent::text END,
+                CASE WHEN k.token = w.known THEN NULL ELSE k.reply END
+            FROM {_unnest("scope", "key", "known")}
+            JOIN {keys} k ON k.scope = w.scope AND k.key = w.key
+            ORDER BY w.n FOR UPDATE OF k"""
+        # After the locks are had: what others did until then is seen.
+        self.look = f"""
+            SELECT extract(epoch FROM clock_timestamp())::float8,
+                ARRAY(SELECT unnest(ARRAY[k.scope, k.order_id, k.key]) FROM {_unnest("scope", "order_id")}
+                      JOIN {keys} k ON k.scope = w.scope AND k.order_id = w.order_id)"""
+        self.committed = f"""
+            SELECT h.token FROM {_unnest("scope", "key")}
+            JOIN {keys} k ON k.scope = w.scope AND k.key = w.key JOIN {history} h ON h.key_id = k.id
+            WHERE h.token = ANY($3::text[])"""
+        self.add = f"""
+            INSERT INTO {keys} AS k ({", ".join(_STORED)})
+            SELECT w.scope, w.key, {_VALUES} FROM {_unnest(*_STORED)} ORDER BY w.n
+            ON CONFLICT (scope, key) DO NOTHING RETURNING k.id"""
+        self.change = f"""
+            UPDATE {keys} k SET (state, token, order_id, due_at, ended_at, body, intent, reply) = ROW (
+                w.state, w.token, w.order_id, w.due_at::float8, w.ended_at::float8, w.body::json,
+                CASE WHEN w.new_intent = 'True' THEN w.intent::json ELSE k.intent END,
+                CASE WHEN w.new_reply = 'True' THEN decode(w.reply, 'hex') ELSE k.reply END)
+            FROM {_unnest(*_STORED, "new_intent", "new_reply")}
+            WHERE k.scope = w.scope AND k.key = w.key"""
+        steps = ", ".join(f"w.{name}::{kind}" for name, kind in zip(STEP_COLUMNS, _STEP_TYPES, strict=True))
+        self.add_steps = f"""
+            INSERT INTO {history} (key_id, token, {_STEP})
+            SELECT k.id, w.token, {steps} FROM {_unnest("scope", "key", "token", *STEP_COLUMNS)}
+            JOIN {keys} k ON k.scope = w.scope AND k.key = w.key ORDER BY w.n"""
+        select = f"SELECT k.key, {_ROW} FROM {keys} k WHERE k.scope = $1"
+        self.find = f"{select} AND k.key = $2"
+        self.work = (
+            f"{select} AND k.key > $2 AND k.ended_at IS NULL AND k.due_at <= $3 ORDER BY k.key LIMIT $4"
+        )
+        self.in_doubt = f"{select} AND k.ended_at IS NULL AND k.state = 'in_doubt'"
+        self.history = (
+            f"SELECT {', '.join('h.' + name for name in STEP_COLUMNS)} FROM {history} h "
+            f"JOIN {keys} k ON k.id = h.key_id WHERE k.scope = $1 AND k.key = $2 ORDER BY h.id"
+        )
+        self.prune = f"""
+            WITH old AS (DELETE FROM {keys} WHERE scope = $1 AND ended_at < $2 RETURNING 1)
+            SELECT count(*) FROM old"""
+
+
+_TABLES = """
+CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE TABLE {schema}.meta (version integer NOT NULL);
+INSERT INTO {schema}.meta VALUES ({version});
+CREATE TABLE {schema}.keys (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    scope text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    state text NOT NULL,
+    token text NOT NULL,
+    order_id text COLLATE "C",
+    due_at float8,
+    ended_at float8,
+    body json NOT NULL,
+    intent json,
+    reply bytea STORAGE EXTERNAL,
+    UNIQUE (scope, key)
+) WITH (fillfactor = 70);
+CREATE UNIQUE INDEX order_ids ON {schema}.keys (scope, order_id) WHERE order_id IS NOT NULL;
+CREATE INDEX waiting ON {schema}.keys (scope, key) WHERE ended_at IS NULL;
+CREATE INDEX ended ON {schema}.keys (scope, ended_at) WHERE ended_at IS NOT NULL;
+CREATE TABLE {schema}.history (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    key_id bigint NOT NULL REFERENCES {schema}.keys ON DELETE CASCADE,
+    token text NOT NULL,
+    at float8 NOT NULL,
+    move text NOT NULL,
+    state text NOT NULL,
+    intent_id text NOT NULL,
+    epoch bigint NOT NULL,
+    attempt text,
+    order_id text,
+    ending json,
+    by_whom text,
+    reason text
+);
+CREATE INDEX steps ON {schema}.history (key_id);
+"""

@@ -1,0 +1,220 @@
+"""How a durable journal writes an entry down: a few columns to find it by, and the rest as JSON.
+
+The wish itself (`Row.intent`) and the service's reply are columns of their own, for they are large,
+seldom change, and hold what is personal. All times are seconds since 1970.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from attrs import frozen
+
+from transfer_async import converters
+from transfer_async.errors import JournalFailed, TransferError
+from transfer_async.journal import states
+from transfer_async.journal.moves import Ending, Entry, KeyState, Owed, Step
+from transfer_async.models import NewOrder, OrderIntent, PersonName
+
+VERSION = 1
+"""Of the tables and of what is in them; another one is not read."""
+
+
+@frozen
+class Row:
+    """An entry as it is stored.
+
+    Args:
+        state: see `KeyState`.
+        token: of the last move: no two writes have the same.
+        order_id: of the order, once it exists; unique within a scope.
+        due_at: when the entry begins to wait for somebody, if it does.
+        ended_at: since when nothing is left to do, if so.
+        body: all the rest, as JSON.
+        intent: the wish, as JSON, while it is needed.
+        reply: the order as the service sent it.
+    """
+
+    state: str
+    token: str
+    order_id: str | None
+    due_at: float | None
+    ended_at: float | None
+    body: str
+    intent: str | None
+    reply: bytes | None
+
+
+@frozen(kw_only=True)
+class _Intent:
+    id: str
+    key: str
+    order: msgspec.Raw
+    beneficiary: tuple[str, str, str | None] | None
+    held: str | None
+    send_before: datetime | None
+
+
+@frozen(kw_only=True)
+class _Owed:
+    intent: _Intent
+    hook: str
+    receipt: str | None
+    lease_until: float
+
+
+@frozen(kw_only=True)
+class _Body:
+    fingerprint: str
+    intent_id: str
+    client_made: bool
+    epoch: int
+    hooks: tuple[str, ...]
+    claimed_at: float
+    lease_until: float
+    receipts: dict[str, str | None]
+    held: str | None
+    attempt: str | None
+    sent_until: float
+    ending: Ending | None
+    owed: tuple[_Owed, ...]
+
+
+_encoder = msgspec.json.Encoder()
+_read_body = msgspec.json.Decoder(_Body).decode
+_read_intent = msgspec.json.Decoder(_Intent).decode
+_read_ending = msgspec.json.Decoder(Ending).decode
+
+
+def row_of(entry: Entry, *, token: str, now: float, with_intent: bool = True) -> Row:
+    """``entry`` as it is stored at ``now`` by the move with that token; the wish only if it is new."""
+    return Row(
+        state=entry.state.value,
+        token=token,
+        order_id=entry.order_id,
+        due_at=states.due_at(entry),
+        ended_at=now if states.is_ended(entry) else None,
+        body=_encode(_body(entry)),
+        intent=_encode(_intent(entry.intent)) if with_intent and entry.intent is not None else None,
+        reply=entry.reply,
+    )
+
+
+def entry_of(row: Row) -> Entry:
+    """The entry that ``row`` holds.
+
+    Raises:
+        JournalFailed: what is stored is not an entry.
+    """
+    try:
+        body = _read_body(row.body)
+        return Entry(
+            state=KeyState(row.state),
+            order_id=row.order_id,
+            intent=None if row.intent is None else _intent_of(_read_intent(row.intent)),
+            reply=row.reply,
+            owed=tuple(
+                Owed(
+                    intent=_intent_of(one.intent),
+                    hook=one.hook,
+                    receipt=one.receipt,
+                    lease_until=one.lease_until,
+                )
+                for one in body.owed
+            ),
+            **{name: getattr(body, name) for name in _SAME},
+        )
+    except (ValueError, TypeError, TransferError) as error:
+        why = f"the journal holds an entry that cannot be read ({type(error).__name__})"
+        raise JournalFailed(why) from error
+
+
+_SAME = tuple(name for name in _Body.__annotations__ if name != "owed")
+
+
+def _body(entry: Entry) -> _Body:
+    owed = tuple(
+        _Owed(
+            intent=_intent(one.intent), hook=one.hook, receipt=one.receipt, lease_until=float(one.lease_until)
+        )
+        for one in entry.owed
+    )
+    return _Body(owed=owed, **{name: getattr(entry, name) for name in _SAME})
+
+
+def _intent(intent: OrderIntent) -> _Intent:
+    name = intent.beneficiary
+    return _Intent(
+        id=intent.id,
+        key=intent.key,
+        order=msgspec.Raw(intent.order.to_json()),
+        beneficiary=None if name is None else (name.first, name.last, name.middle),
+        held=intent.held,
+        send_before=intent.send_before,
+    )
+
+
+def _intent_of(stored: _Intent) -> OrderIntent:
+    return OrderIntent(
+        id=stored.id,
+        key=stored.key,
+        order=converters.from_json(NewOrder, bytes(stored.order)),
+        beneficiary=None if stored.beneficiary is None else PersonName(*stored.beneficiary),
+        held=stored.held,
+        send_before=stored.send_before,
+    )
+
+
+def _encode(value: Any) -> str:
+    return _encoder.encode(value).decode()
+
+
+# --- history ------------------------------------------------------------------------------------
+
+STEP_COLUMNS = (
+    "at",
+    "move",
+    "state",
+    "intent_id",
+    "epoch",
+    "attempt",
+    "order_id",
+    "ending",
+    "by_whom",
+    "reason",
+)
+
+
+def step_values(step: Step) -> tuple[Any, ...]:
+    """The values of `STEP_COLUMNS`."""
+    return (
+        step.at,
+        step.move,
+        step.state.value,
+        step.intent_id,
+        step.epoch,
+        step.attempt,
+        step.order_id,
+        None if step.ending is None else _encode(step.ending),
+        step.by,
+        step.reason,
+    )
+
+
+def step_of(values: tuple[Any, ...]) -> Step:
+    """The step that `step_values` made."""
+    at, move, state, intent_id, epoch, attempt, order_id, ending, by, reason = values
+    return Step(
+        at=at,
+        move=move,
+        state=KeyState(state),
+        intent_id=intent_id,
+        epoch=epoch,
+        attempt=attempt,
+        order_id=order_id,
+        ending=None if ending is None else _read_ending(ending),
+        by=by,
+        reason=reason,
+    )

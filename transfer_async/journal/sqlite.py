@@ -1,0 +1,361 @@
+"""The journal in a file: one machine, any number of processes.
+
+A commit is on the disk when it returns (write-ahead log, ``synchronous=FULL``). One thread of the
+journal's own does all the work on the file, so that no caller's loop waits for the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from transfer_async.clock import Clock, Duration, duration
+from transfer_async.errors import JournalFailed
+from transfer_async.journal.durable import DurableJournal
+from transfer_async.journal.moves import Entry, Step
+from transfer_async.journal.rows import STEP_COLUMNS, VERSION, Row, entry_of, step_of, step_values
+from transfer_async.journal.transaction import Place, Transaction, Wanted, Write
+
+T = TypeVar("T")
+
+APPLICATION = 0x7472616A
+"""Marks the file as a journal of ours."""
+
+_SETTINGS = (
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=FULL",  # NORMAL may lose the last commits with the machine's power
+    "PRAGMA fullfsync=ON",  # where a plain sync does not reach the disk (macOS)
+    "PRAGMA secure_delete=FAST",  # what is forgotten is overwritten where that costs no more writing
+    "PRAGMA wal_autocheckpoint=8000",
+    "PRAGMA cache_size=-65536",
+)
+
+_TABLES = f"""
+CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE keys (
+    id INTEGER PRIMARY KEY,
+    scope INTEGER NOT NULL REFERENCES scopes (id),
+    key TEXT NOT NULL,
+    state TEXT NOT NULL,
+    token TEXT NOT NULL,
+    order_id TEXT,
+    due_at REAL,
+    ended_at REAL,
+    body TEXT NOT NULL,
+    intent TEXT,
+    UNIQUE (scope, key)
+);
+CREATE UNIQUE INDEX order_ids ON keys (scope, order_id) WHERE order_id IS NOT NULL;
+CREATE INDEX waiting ON keys (scope, key) WHERE ended_at IS NULL;
+CREATE INDEX ended ON keys (scope, ended_at) WHERE ended_at IS NOT NULL;
+CREATE TABLE replies (key_id INTEGER PRIMARY KEY REFERENCES keys (id), reply BLOB NOT NULL);
+CREATE TABLE history (
+    id INTEGER PRIMARY KEY,
+    key_id INTEGER NOT NULL REFERENCES keys (id),
+    at REAL NOT NULL,
+    move TEXT NOT NULL,
+    state TEXT NOT NULL,
+    intent_id TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    attempt TEXT,
+    order_id TEXT,
+    ending TEXT,
+    by_whom TEXT,
+    reason TEXT
+);
+CREATE INDEX steps ON history (key_id);
+PRAGMA application_id={APPLICATION};
+PRAGMA user_version={VERSION};
+"""
+
+_ROW = "k.state, k.token, k.order_id, k.due_at, k.ended_at, k.body, k.intent, r.reply"
+_KEYS = "keys k JOIN scopes s ON s.id = k.scope LEFT JOIN replies r ON r.key_id = k.id"
+_STEP = ", ".join(STEP_COLUMNS)
+_OF_STEP = ", ".join(f"h.{name}" for name in STEP_COLUMNS)
+
+
+class SQLiteJournal(DurableJournal):
+    """Keys and their states in a file, durable when a move returns.
+
+    Args:
+        path: of the file; made, for its owner's eyes only, if it is not there. On a local disk:
+            a file system over the network does not lock as SQLite needs it.
+        timeout: how long to wait for other processes that write, in seconds or as ``timedelta``.
+        clock: its ``utc`` is the journal's time, for it outlives the machine; for tests.
+
+    Raises:
+        ValueError: names the argument and the rule.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, timeout: Duration = 5.0, clock: Clock | None = None
+    ) -> None:
+        super().__init__()
+        if not os.fspath(path) or os.fspath(path) == ":memory:":
+            raise ValueError("path: must be the path of a file; MemoryJournal keeps nothing but memory")
+        self._path = Path(path)
+        self._timeout = duration("timeout", timeout)
+        self._clock = clock or Clock()
+        self._thread: ThreadPoolExecutor | None = None
+        self._file: _File | None = None
+
+    async def _open(self) -> None:
+        await self._in_thread(self._opened)
+
+    async def _close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        file, self._file = self._file, None
+        if file is not None:
+            await asyncio.wait([asyncio.get_running_loop().run_in_executor(thread, file.close)])
+        thread.shutdown(wait=False)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """``work`` in the journal's own thread; once begun it is finished, whoever is cancelled meanwhile."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="transfer_async-journal")
+        done = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        cancelled: asyncio.CancelledError | None = None
+        while not done.done():
+            try:
+                await asyncio.wait([done])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            done.exception()
+            raise cancelled
+        return done.result()
+
+    def _is_of_the_store(self, error: BaseException) -> bool:
+        return isinstance(error, (sqlite3.Error, OSError)) and not isinstance(error, sqlite3.IntegrityError)
+
+    async def _commit(self, wanted: Sequence[Wanted]) -> Transaction:
+        transaction = Transaction(wanted, self._recent)
+        await self._in_thread(lambda: self._with_file(lambda file: file.commit(transaction, self._now)))
+        return transaction
+
+    def _now(self) -> float:
+        return self._clock.utc().timestamp()
+
+    # --- in the thread --------------------------------------------------------------------------
+
+    def _opened(self) -> _File:
+        if self._file is None:
+            self._file = _File(self._path, timeout=self._timeout)
+        return self._file
+
+    def _with_file(self, work: Callable[[_File], T]) -> T:
+        try:
+            return work(self._opened())
+        except sqlite3.Error:
+            if self._file is not None:  # whatever state it is in: the next move opens it anew
+                self._file.close()
+                self._file = None
+            raise
+
+    async def _ask(self, work: Callable[[_File], T]) -> T:
+        self._refuse_if_closed()
+        return await self._in_thread(lambda: self._with_file(work))
+
+    # --- reading --------------------------------------------------------------------------------
+
+    async def read(self, scope: str, key: str) -> Entry | None:
+        """See `Journal.read`."""
+        found = await self._ask(lambda file: file.find("s.name = ? AND k.key = ?", scope, key))
+        return found[0][1] if found else None
+
+    async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        """See `Journal.work`."""
+        where = "s.name = ? AND k.key > ? AND k.ended_at IS NULL AND k.due_at <= ? ORDER BY k.key LIMIT ?"
+        return await self._ask(lambda file: file.find(where, scope, after, self._now(), limit))
+
+    async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
+        """See `Journal.in_doubt`."""
+        where = "s.name = ? AND k.ended_at IS NULL AND k.state = 'in_doubt'"
+        found = await self._ask(lambda file: file.find(where, scope))
+        return sorted(found, key=lambda doubt: doubt[1].sent_until)
+
+    async def history(self, scope: str, key: str) -> tuple[Step, ...]:
+        """See `Journal.history`."""
+        return await self._ask(lambda file: file.history(scope, key))
+
+    async def prune(self, scope: str, *, before: datetime) -> int:
+        """See `Journal.prune`."""
+        return await self._ask(lambda file: file.prune(scope, before.timestamp()))
+
+
+class _File:
+    """The open file; all of it within one thread."""
+
+    def __init__(self, path: Path, *, timeout: float) -> None:
+        _make(path)
+        self._db = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+        try:
+            for setting in _SETTINGS:
+                self._db.execute(setting)
+            self._check_version(path)
+        except BaseException:
+            self._db.close()
+            raise
+        self._scopes: dict[str, int] = {}
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _check_version(self, path: Path) -> None:
+        if self._value("SELECT count(*) FROM sqlite_master") == 0:
+            self._db.execute("BEGIN IMMEDIATE")  # of many processes, one makes the tables
+            try:
+                if self._value("SELECT count(*) FROM sqlite_master") == 0:
+                    for statement in filter(str.strip, _TABLES.split(";")):
+                        self._db.execute(statement)
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._db.rollback()
+                raise
+        if self._value("PRAGMA application_id") != APPLICATION:
+            raise JournalFailed(f"{path.name} is a database, but not a journal of transfer_async")
+        version = self._value("PRAGMA user_version")
+        if version != VERSION:
+            age = "a newer" if version > VERSION else "an older"
+            raise JournalFailed(
+                f"{path.name} was written by {age} version of transfer_async "
+                f"(its format is {version}, this one reads {VERSION})"
+            )
+
+    def _value(self, sql: str, *values: object) -> int:
+        found: int = self._db.execute(sql, values).fetchone()[0]
+        return found
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def commit(self, transaction: Transaction, now: Callable[[], float]) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            ids = {place: self._load(transaction, place) for place in transaction.places}
+            for scope, order_id in transaction.ids:
+                self._load_bound(transaction, scope, order_id)
+            transaction.decide(now())
+            for write in transaction.writes:
+                ids[write.place] = self._store(write, ids[write.place])
+            for place, _, step in transaction.steps:
+                self._db.execute(_ADD_STEP, (ids[place], *step_values(step)))
+            if transaction.writes:
+                self._db.execute("COMMIT")
+            else:
+                self._roll_back()
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        self._scopes.clear()  # one of them may have been made in this very transaction
+        if self._db.in_transaction:
+            self._db.rollback()
+
+    def _load(self, transaction: Transaction, place: Place) -> int | None:
+        scope, key = self._scope(place[0]), place[1]
+        found = self._db.execute(_FIND_TOKEN, (scope, key)).fetchone()
+        if found is None:
+            transaction.load(place, None, None)
+            return None
+        number, token = found
+        known = token == transaction.known_token(place)
+        row = None if known else Row(*self._db.execute(_FIND_ROW, (number,)).fetchone())
+        transaction.load(place, token, row)
+        return int(number)
+
+    def _load_bound(self, transaction: Transaction, scope: str, order_id: str) -> None:
+        bound = self._db.execute(_FIND_ORDER, (self._scope(scope), order_id)).fetchone()
+        if bound is not None:
+            transaction.bind(scope, order_id, bound[0])
+
+    def _scope(self, name: str) -> int:
+        number = self._scopes.get(name)
+        if number is None:
+            self._db.execute("INSERT OR IGNORE INTO scopes (name) VALUES (?)", (name,))
+            number = self._value("SELECT id FROM scopes WHERE name = ?", name)
+            self._scopes[name] = number
+        return number
+
+    def _store(self, write: Write, number: int | None) -> int:
+        row = write.row
+        values = (row.state, row.token, row.order_id, row.due_at, row.ended_at, row.body)
+        if number is None:
+            scope, key = self._scope(write.place[0]), write.place[1]
+            number = self._db.execute(_ADD, (scope, key, *values, row.intent)).lastrowid
+            assert number is not None  # noqa: S101 - it was inserted
+        elif write.intent_changed:
+            self._db.execute(_CHANGE_ALL, (*values, row.intent, number))
+        else:
+            self._db.execute(_CHANGE, (*values, number))
+        if write.reply_changed:
+            self._db.execute("DELETE FROM replies WHERE key_id = ?", (number,))
+            if row.reply is not None:
+                self._db.execute("INSERT INTO replies (key_id, reply) VALUES (?, ?)", (number, row.reply))
+        return number
+
+    def prune(self, scope: str, before: float) -> int:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            old = (self._scope(scope), before)
+            for table in ("history", "replies"):
+                self._db.execute(f"DELETE FROM {table} WHERE key_id IN (SELECT id {_OLD})", old)
+            count = self._db.execute(f"DELETE {_OLD}", old).rowcount
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+        return count
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def find(self, where: str, *values: object) -> list[tuple[str, Entry]]:
+        found = self._db.execute(f"SELECT k.key, {_ROW} FROM {_KEYS} WHERE {where}", values)
+        return [(key, entry_of(Row(*row))) for key, *row in found]
+
+    def history(self, scope: str, key: str) -> tuple[Step, ...]:
+        found = self._db.execute(
+            f"SELECT {_OF_STEP} FROM history h JOIN keys k ON k.id = h.key_id JOIN scopes s ON s.id = k.scope "
+            "WHERE s.name = ? AND k.key = ? ORDER BY h.id",
+            (scope, key),
+        )
+        return tuple(map(step_of, found))
+
+
+_OLD = "FROM keys WHERE scope = ? AND ended_at < ?"
+_FIND_TOKEN = "SELECT id, token FROM keys WHERE scope = ? AND key = ?"  # noqa: S105 - SQL
+_FIND_ROW = f"SELECT {_ROW} FROM keys k LEFT JOIN replies r ON r.key_id = k.id WHERE k.id = ?"
+_FIND_ORDER = "SELECT key FROM keys WHERE scope = ? AND order_id = ?"
+_ADD = (
+    "INSERT INTO keys (scope, key, state, token, order_id, due_at, ended_at, body, intent) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_CHANGE = (
+    "UPDATE keys SET state = ?, token = ?, order_id = ?, due_at = ?, ended_at = ?, body = ? WHERE id = ?"
+)
+_CHANGE_ALL = (
+    "UPDATE keys SET state = ?, token = ?, order_id = ?, due_at = ?, ended_at = ?, body = ?, intent = ? "
+    "WHERE id = ?"
+)
+_ADD_STEP = f"INSERT INTO history (key_id, {_STEP}) VALUES ({', '.join('?' * (1 + len(STEP_COLUMNS)))})"
+
+
+def _make(path: Path) -> None:
+    """Make the file, readable by its owner alone, and its name as durable as its content will be."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,212 @@
+"""What one commit of a durable journal decides: many moves, each as `states.decide` says, in one go.
+
+A back end loads what is stored, asks for the decision, and writes what came of it::
+
+    transaction.places ──load──> entries ──decide──> writes, steps ──> COMMIT ──> verdicts
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from attrs import define, field, frozen
+
+from transfer_async.journal import rows, states
+from transfer_async.journal.moves import (
+    Claim,
+    Create,
+    Denial,
+    Entry,
+    Mark,
+    Move,
+    Resolve,
+    Step,
+    TakeOver,
+    Verdict,
+)
+from transfer_async.journal.rows import Row
+
+Place = tuple[str, str]
+"""Scope and key."""
+
+_MUST_BE_LAST = (Claim, TakeOver, Mark)
+"""The moves that are worth nothing to their worker once another has been made after them."""
+
+
+@frozen(eq=False)
+class Wanted:
+    """A move that waits for its commit; its token is in the history if, and only if, it was committed."""
+
+    place: Place
+    move: Move
+    token: str
+    verdict: asyncio.Future[Verdict | None]
+
+
+@frozen
+class Write:
+    """An entry to be stored; what is large only if it is new."""
+
+    place: Place
+    is_new: bool
+    row: Row
+    intent_changed: bool
+    reply_changed: bool
+
+
+@define
+class _Held:
+    """What is known of a place within a transaction."""
+
+    token: str | None
+    entry: Entry | None
+    stored: Entry | None
+    changed_by: str | None = None
+
+
+class Recent:
+    """The entries that this process wrote last, each good only as long as its token is the stored one.
+
+    It spares reading back what the same worker wrote a moment ago.
+    """
+
+    def __init__(self, limit: int = 10_000) -> None:
+        self._limit = limit
+        self._entries: OrderedDict[Place, tuple[str, Entry]] = OrderedDict()
+
+    def get(self, place: Place) -> tuple[str, Entry] | None:
+        """The token and the entry, if it is known."""
+        return self._entries.get(place)
+
+    def keep(self, place: Place, token: str, entry: Entry) -> None:
+        """Remember what has been committed; what has ended is not asked for again soon."""
+        if states.is_ended(entry):
+            self._entries.pop(place, None)
+            return
+        self._entries[place] = (token, entry)
+        if len(self._entries) > self._limit:
+            self._entries.popitem(last=False)
+
+
+@define(eq=False)
+class Transaction:
+    """One commit.
+
+    Args:
+        wanted: the moves, in their order.
+        recent: what this process wrote last.
+        in_question: an earlier commit of these moves may have happened: look for their tokens first.
+        is_committing: the commit has been asked for: what is lost from here on may have been written.
+    """
+
+    wanted: Sequence[Wanted]
+    recent: Recent
+    in_question: bool = False
+    is_committing: bool = False
+    _known: dict[Place, tuple[str, Entry]] = field(init=False)
+    writes: list[Write] = field(factory=list)
+    steps: list[tuple[Place, str, Step]] = field(factory=list)
+    verdicts: list[Verdict | None] = field(factory=list)
+    _held: dict[Place, _Held] = field(factory=dict)
+    _ids: dict[tuple[str, str], str] = field(factory=dict)
+
+    @_known.default
+    def _find_known(self) -> dict[Place, tuple[str, Entry]]:
+        found = {one.place: self.recent.get(one.place) for one in self.wanted}
+        return {place: known for place, known in found.items() if known is not None}
+
+    @property
+    def tokens(self) -> list[str]:
+        """The tokens of all moves."""
+        return [one.token for one in self.wanted]
+
+    @property
+    def places(self) -> list[Place]:
+        """What must be loaded, in one order for all: whoever locks does so without a deadlock."""
+        return sorted({one.place for one in self.wanted})
+
+    @property
+    def ids(self) -> set[tuple[str, str]]:
+        """The order ids that moves want to bind, with their scopes."""
+        return {
+            (one.place[0], one.move.order_id)
+            for one in self.wanted
+            if isinstance(one.move, (Create, Resolve))
+        }
+
+    def known_token(self, place: Place) -> str | None:
+        """The token under which this process knows the place's entry: if it is stored, no row is needed."""
+        return self._known[place][0] if place in self._known else None
+
+    def load(self, place: Place, token: str | None, row: Row | None) -> None:
+        """What is stored: no token if nothing is; no row if the token is the known one."""
+        entry = None
+        if row is not None:
+            entry = rows.entry_of(row)
+        elif token is not None:
+            entry = self._known[place][1]
+        self._held[place] = _Held(token=token, entry=entry, stored=entry)
+
+    def bind(self, scope: str, order_id: str, key: str) -> None:
+        """An order id of `ids` is bound to ``key``."""
+        self._ids[scope, order_id] = key
+
+    def decide(self, now: float, *, committed: Iterable[str] = ()) -> None:
+        """Judge the moves one after the other; fills `verdicts`, `writes` and `steps`.
+
+        Args:
+            now: on the database's clock.
+            committed: the tokens of moves that an earlier try did commit.
+        """
+        already = set(committed)
+        for one in self.wanted:
+            held = self._held[one.place]
+            if one.token in already:
+                self.verdicts.append(_read_back(one, held, now))
+            else:
+                self.verdicts.append(self._decide_one(one, held, now))
+        for place, held in self._held.items():
+            if held.changed_by is not None and held.entry is not None:
+                self.writes.append(_write(place, held, now))
+
+    def _decide_one(self, one: Wanted, held: _Held, now: float) -> Verdict | None:
+        before, move = held.entry, one.move
+        scope, key = one.place
+        taken = isinstance(move, (Create, Resolve)) and self._ids.get((scope, move.order_id), key) != key
+        verdict = states.decide(before, move, now=now, id_taken=taken)
+        if verdict is None or verdict.entry is before:
+            return verdict
+        held.entry, held.changed_by = verdict.entry, one.token
+        if isinstance(move, (Create, Resolve)):
+            self._ids[scope, move.order_id] = key
+        self.steps.append((one.place, one.token, states.step(verdict.entry, move, now=now)))
+        return verdict
+
+    def remember(self) -> None:
+        """The commit is durable: what it wrote is what is stored."""
+        for place, held in self._held.items():
+            if held.entry is not None and (token := held.changed_by or held.token) is not None:
+                self.recent.keep(place, token, held.entry)
+
+
+def _read_back(one: Wanted, held: _Held, now: float) -> Verdict | None:
+    """A move whose commit was in question, and was made: believed by its own token alone."""
+    if held.entry is None:
+        return None
+    moved_on = held.token != one.token and isinstance(one.move, _MUST_BE_LAST)
+    return Verdict(entry=held.entry, denial=Denial.LOST if moved_on else None, now=now)
+
+
+def _write(place: Place, held: _Held, now: float) -> Write:
+    entry, stored, token = held.entry, held.stored, held.changed_by
+    assert entry is not None and token is not None  # noqa: S101, PT018 - only what was changed is written
+    intent_changed = stored is None or entry.intent is not stored.intent
+    return Write(
+        place=place,
+        is_new=stored is None,
+        row=rows.row_of(entry, token=token, now=now, with_intent=intent_changed),
+        intent_changed=intent_changed,
+        reply_changed=entry.reply is not (None if stored is None else stored.reply),
+    )
