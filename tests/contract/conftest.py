@@ -1,5 +1,6 @@
 """The back ends that keep the journal's contract: a further one is one more entry of `BACK_ENDS`."""
 
+import uuid
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -10,10 +11,10 @@ from transfer_async.journal.base import Journal
 
 
 class TimedPostgresJournal(PostgresJournal):
-    """PostgreSQL, on the test's time."""
+    """PostgreSQL, with a schema for each test, on the test's time."""
 
     def __init__(self, dsn: str, time: Time) -> None:
-        super().__init__(dsn)
+        super().__init__(dsn, schema=f"test_{uuid.uuid4().hex}")
         self._test_time = time
 
     def _time(self, _database: float) -> float:
@@ -25,7 +26,7 @@ BACK_ENDS: dict[str, Callable[[pytest.FixtureRequest, Time], Journal]] = {
     "sqlite": lambda request, time: SQLiteJournal(
         request.getfixturevalue("tmp_path") / "journal.db", clock=time.clock
     ),
-    "postgres": lambda request, time: TimedPostgresJournal(request.getfixturevalue("database"), time),
+    "postgres": lambda request, time: TimedPostgresJournal(request.getfixturevalue("postgres").dsn, time),
 }
 
 

@@ -12,6 +12,7 @@ import itertools
 import uuid
 from collections import deque
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Self
 
 from transfer_async.errors import JournalFailed
@@ -20,6 +21,9 @@ from transfer_async.journal.transaction import Recent, Transaction, Wanted
 
 SHARED = 256
 """How many moves one commit carries at most."""
+
+PRUNED = 1000
+"""How many keys are forgotten in one transaction: others need the journal meanwhile."""
 
 
 class DurableJournal(abc.ABC):
@@ -44,7 +48,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _commit(self, wanted: Sequence[Wanted]) -> Transaction:
-        """Open if need be, load, decide, write; returns once it is durable."""
+        """Load, decide, write; returns once it is durable. The store is open."""
 
     @abc.abstractmethod
     async def _close(self) -> None:
@@ -53,6 +57,10 @@ class DurableJournal(abc.ABC):
     @abc.abstractmethod
     def _is_of_the_store(self, error: BaseException) -> bool:
         """Whether ``error`` is the store's own, so that each of the moves would meet it."""
+
+    @abc.abstractmethod
+    async def _prune_some(self, scope: str, before: float) -> int:
+        """Forget up to `PRUNED` keys that ended before that time; how many it were."""
 
     # --- what callers see -----------------------------------------------------------------------
 
@@ -98,6 +106,14 @@ class DurableJournal(abc.ABC):
         if self._waiting and not self._runners:  # it was cancelled before it had begun
             self._start_runner()
 
+    async def prune(self, scope: str, *, before: datetime) -> int:
+        """See `Journal.prune`."""
+        self._refuse_if_closed()
+        count = 0
+        while some := await self._prune_some(scope, before.timestamp()):
+            count += some
+        return count
+
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise JournalFailed("the journal is closed")
@@ -114,6 +130,11 @@ class DurableJournal(abc.ABC):
             self._runners.discard(runner)  # at once: a move that comes now starts another
 
     async def _commit_all(self, wanted: list[Wanted]) -> None:
+        try:
+            await self._open()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, each caller must hear of it
+            _fail(wanted, error)
+            return
         try:
             transaction = await self._commit(wanted)
         except BaseException as error:  # noqa: BLE001 - whatever it is, each caller must hear of it

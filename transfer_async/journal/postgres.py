@@ -11,12 +11,11 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from typing import Any, TypeVar
 
 from transfer_async.clock import Duration, duration
 from transfer_async.errors import JournalFailed
-from transfer_async.journal.durable import DurableJournal
+from transfer_async.journal.durable import PRUNED, DurableJournal
 from transfer_async.journal.moves import Entry, Step
 from transfer_async.journal.postgres_sql import Statements
 from transfer_async.journal.rows import VERSION, Row, entry_of, step_of, step_values
@@ -53,7 +52,7 @@ class PostgresJournal(DurableJournal):
             raise ValueError("schema: must be a plain lower-case name")
         self._dsn = dsn
         self._timeout = duration("timeout", timeout)
-        self._sql = Statements(schema)
+        self._sql = Statements(schema, idle=self._timeout)
         self._schema = schema
         self._pool: Any = None
         self._opening: asyncio.Lock | None = None
@@ -61,8 +60,9 @@ class PostgresJournal(DurableJournal):
     # --- opening --------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        async with asyncio.timeout(self._timeout):
-            await self._opened()
+        if self._pool is None:
+            async with asyncio.timeout(self._timeout):
+                await self._opened()
 
     async def _opened(self) -> Any:
         if self._pool is not None:
@@ -264,13 +264,9 @@ class PostgresJournal(DurableJournal):
         found = await self._ask(lambda connection: connection.fetch(self._sql.history, scope, key))
         return tuple(step_of(tuple(row)) for row in found)
 
-    async def prune(self, scope: str, *, before: datetime) -> int:
-        """See `Journal.prune`."""
-        return int(
-            await self._ask(
-                lambda connection: connection.fetchval(self._sql.prune, scope, before.timestamp())
-            )
-        )
+    async def _prune_some(self, scope: str, before: float) -> int:
+        sql = self._sql.prune
+        return int(await self._ask(lambda connection: connection.fetchval(sql, scope, before, PRUNED)))
 
 
 class _Overtaken(Exception):

@@ -22,16 +22,25 @@ _VALUES = (
 
 
 class Statements:
-    """Every statement, for the tables in ``schema`` (a plain name: it stands in the text itself)."""
+    """Every statement, for the tables in ``schema`` (a plain name: it stands in the text itself).
 
-    def __init__(self, schema: str) -> None:
+    Args:
+        schema: a plain name.
+        idle: seconds that a transaction of ours may lie idle.
+    """
+
+    def __init__(self, schema: str, *, idle: float) -> None:
         keys, history, meta = f"{schema}.keys", f"{schema}.history", f"{schema}.meta"
         self.server = "SELECT current_setting('fsync'), pg_is_in_recovery()"
         self.is_there = f"SELECT to_regclass('{meta}') IS NOT NULL"
         self.one_maker_at_a_time = f"SELECT pg_advisory_xact_lock(hashtext('{schema}'), {VERSION})"
         self.tables = _TABLES.format(schema=schema, version=VERSION)
         self.version = f"SELECT version FROM {meta}"
-        self.begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on"
+        # Should the connection be lost and nobody notice, the locks are let go soon all the same.
+        self.begin = (
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on; "
+            f"SET LOCAL idle_in_transaction_session_timeout = {int(1000 * idle)}"
+        )
         self.now = "SELECT extract(epoch FROM clock_timestamp())::float8"
         self.touch = f"UPDATE {meta} SET version = version"
         # Whoever locks several keys does so in the order of `w.n`, which is the same for all.
@@ -80,7 +89,9 @@ class Statements:
             f"JOIN {keys} k ON k.id = h.key_id WHERE k.scope = $1 AND k.key = $2 ORDER BY h.id"
         )
         self.prune = f"""
-            WITH old AS (DELETE FROM {keys} WHERE scope = $1 AND ended_at < $2 RETURNING 1)
+            WITH old AS (DELETE FROM {keys} WHERE id IN (
+                SELECT id FROM {keys} WHERE scope = $1 AND ended_at < $2
+                ORDER BY ended_at LIMIT $3 FOR UPDATE SKIP LOCKED) RETURNING 1)
             SELECT count(*) FROM old"""
 
 

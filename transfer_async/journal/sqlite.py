@@ -11,13 +11,12 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
 from transfer_async.clock import Clock, Duration, duration
 from transfer_async.errors import JournalFailed
-from transfer_async.journal.durable import DurableJournal
+from transfer_async.journal.durable import PRUNED, DurableJournal
 from transfer_async.journal.moves import Entry, Step
 from transfer_async.journal.rows import STEP_COLUMNS, VERSION, Row, entry_of, step_of, step_values
 from transfer_async.journal.transaction import Place, Transaction, Wanted, Write
@@ -106,7 +105,8 @@ class SQLiteJournal(DurableJournal):
         self._file: _File | None = None
 
     async def _open(self) -> None:
-        await self._in_thread(self._opened)
+        if self._file is None:
+            await self._in_thread(self._opened)
 
     async def _close(self) -> None:
         thread, self._thread = self._thread, None
@@ -186,9 +186,8 @@ class SQLiteJournal(DurableJournal):
         """See `Journal.history`."""
         return await self._ask(lambda file: file.history(scope, key))
 
-    async def prune(self, scope: str, *, before: datetime) -> int:
-        """See `Journal.prune`."""
-        return await self._ask(lambda file: file.prune(scope, before.timestamp()))
+    async def _prune_some(self, scope: str, before: float) -> int:
+        return await self._ask(lambda file: file.prune(scope, before))
 
 
 class _File:
@@ -305,10 +304,10 @@ class _File:
     def prune(self, scope: str, before: float) -> int:
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            old = (self._scope(scope), before)
+            old = (self._scope(scope), before, PRUNED)
             for table in ("history", "replies"):
-                self._db.execute(f"DELETE FROM {table} WHERE key_id IN (SELECT id {_OLD})", old)
-            count = self._db.execute(f"DELETE {_OLD}", old).rowcount
+                self._db.execute(f"DELETE FROM {table} WHERE key_id IN ({_OLD})", old)
+            count = self._db.execute(f"DELETE FROM keys WHERE id IN ({_OLD})", old).rowcount
             self._db.execute("COMMIT")
         except BaseException:
             self._roll_back()
@@ -323,14 +322,14 @@ class _File:
 
     def history(self, scope: str, key: str) -> tuple[Step, ...]:
         found = self._db.execute(
-            f"SELECT {_OF_STEP} FROM history h JOIN keys k ON k.id = h.key_id JOIN scopes s ON s.id = k.scope "
-            "WHERE s.name = ? AND k.key = ? ORDER BY h.id",
+            f"SELECT {_OF_STEP} FROM history h JOIN keys k ON k.id = h.key_id "
+            "JOIN scopes s ON s.id = k.scope WHERE s.name = ? AND k.key = ? ORDER BY h.id",
             (scope, key),
         )
         return tuple(map(step_of, found))
 
 
-_OLD = "FROM keys WHERE scope = ? AND ended_at < ?"
+_OLD = "SELECT id FROM keys WHERE scope = ? AND ended_at < ? ORDER BY ended_at LIMIT ?"
 _FIND_TOKEN = "SELECT id, token FROM keys WHERE scope = ? AND key = ?"  # noqa: S105 - SQL
 _FIND_ROW = f"SELECT {_ROW} FROM keys k LEFT JOIN replies r ON r.key_id = k.id WHERE k.id = ?"
 _FIND_ORDER = "SELECT key FROM keys WHERE scope = ? AND order_id = ?"
