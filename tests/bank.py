@@ -214,6 +214,9 @@ class SpiedJournal:
     async def close(self) -> None:
         self.closed += 1
 
+    async def now(self) -> float:
+        return await self.journal.now()
+
     async def read(self, scope: str, key: str) -> Entry | None:
         return await self.journal.read(scope, key)
 

@@ -38,7 +38,7 @@ SETTINGS: Mapping[str, str] = {
     "max_connections": "100",
 }
 
-_WATCHDOG = 'read _; kill -QUIT "$1"; rm -rf "$2"'
+_WATCHDOG = 'read _; kill -QUIT "$1"; shift; rm -rf "$@"'
 _STARTUP = b"user\0postgres\0database\0postgres\0\0"
 _PROTOCOL = 3 << 16
 
@@ -93,7 +93,15 @@ class PostgresServer:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **_user()
             )
-        arguments = ["sh", "-c", _WATCHDOG, "watchdog", str(self._process.pid), str(self._directory)]
+        arguments = [
+            "sh",
+            "-c",
+            _WATCHDOG,
+            "watchdog",
+            str(self._process.pid),
+            str(self._directory),
+            *_shared,
+        ]
         self._watchdog = subprocess.Popen(
             arguments, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
@@ -181,6 +189,10 @@ def postgres_server(**settings: Any) -> Iterator[PostgresServer]:
 # --- once in a process --------------------------------------------------------------------------
 
 
+_shared: list[str] = []
+"""The directories that all servers of this process use."""
+
+
 @functools.cache
 def _installation() -> Path:
     """Where the programs are, within reach of whoever runs them."""
@@ -191,6 +203,7 @@ def _installation() -> Path:
     if os.getuid() or all(one.stat().st_mode & 0o001 for one in (package / "pginstall", *package.parents)):
         return package / "pginstall"
     copied = _directory("pg-programs-")
+    _shared.append(str(copied))
     for part in (package / "pginstall", package.with_name(f"{PACKAGE}.libs")):  # they find each other
         shutil.copytree(part, copied / part.relative_to(package.parent), symlinks=True)
     _run("chmod", "-R", "a+rX", str(copied))
@@ -200,7 +213,9 @@ def _installation() -> Path:
 @functools.cache
 def _template() -> Path:
     """A fresh cluster, to be copied: making one takes longer."""
-    data = _directory("pg-template-") / "data"
+    made = _directory("pg-template-")
+    _shared.append(str(made))
+    data = made / "data"
     initdb = [str(_installation() / "bin/initdb"), "-D", str(data), "-A", "trust", "-U", "postgres"]
     _run(*initdb, "--no-sync", "--encoding=UTF8", "--locale=C", **_user())
     return data

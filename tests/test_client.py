@@ -14,9 +14,10 @@ import pytest
 
 from tests import samples
 from tests.answering import answering
-from tests.bank import NOON, Time, World, new_order, world
+from tests.bank import NOON, SpiedJournal, Time, World, new_order, world
 from transfer_async import (
     NO_ORDER,
+    AlreadyCreated,
     ClientClosed,
     ConnectionFailed,
     FundsHold,
@@ -26,6 +27,7 @@ from transfer_async import (
     Outcome,
     PersonName,
     Refused,
+    Resolved,
     RetryBudget,
     RetryPolicy,
     ServiceFailed,
@@ -97,6 +99,9 @@ async def observe_async(_):
         {"lease": 3.0, "retry": RetryPolicy(deadline=2)},
         {"settle_after": 0},
         {"settle_after": timedelta(hours=1)},
+        {"recover_every": None},
+        {"recover_every": 0.1},
+        {"recover_every": timedelta(minutes=1)},
         {"hooks": [sanctions, hold()]},
         {"hooks": (hold(),)},
         {"observers": [print]},
@@ -134,6 +139,10 @@ COUNT = "must be a whole number, 1 or more"
         ({"settle_after": -1}, "must be 0 seconds or more"),
         ({"settle_after": "300"}, NO_DURATION),
         ({"settle_after": float("nan")}, NO_DURATION),
+        ({"recover_every": 0}, "must be finite and more than 0 seconds, or None"),
+        ({"recover_every": -1}, "must be finite and more than 0 seconds, or None"),
+        ({"recover_every": float("inf")}, "must be finite and more than 0 seconds, or None"),
+        ({"recover_every": "60"}, NO_DURATION),
         ({"ssl": False}, r"must be an ssl\.SSLContext"),
         ({"ssl": True}, r"must be an ssl\.SSLContext"),
         ({"scope": ""}, "must be a string with something in it"),
@@ -268,8 +277,32 @@ async def test_each_missing_variable_is_named(environment, there, missing):
         TransferClient.from_env()
 
 
-@pytest.mark.parametrize("journal", ["postgresql://db/journal"])
-async def test_a_journal_that_cannot_be_had_is_not_silently_ignored(environment, journal):
+async def test_the_environments_journal_is_the_clients_own(environment, tmp_path):
+    environment.setenv("TRANSFER_BASE_URL", BASE)
+    environment.setenv("TRANSFER_API_TOKEN", "abc")
+    environment.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
+    async with TransferClient.from_env() as client:
+        assert await client.known("k") is None
+    again = TransferClient.from_env()
+    await again.close()
+
+    assert await asyncio.to_thread((tmp_path / "journal.db").is_file)
+
+
+async def test_the_environments_journal_is_closed_with_the_client(environment):
+    journal = SpiedJournal(MemoryJournal())
+    environment.setattr("transfer_async.client.journal_at", lambda address: journal)
+    environment.setenv("TRANSFER_BASE_URL", BASE)
+    environment.setenv("TRANSFER_API_TOKEN", "abc")
+    environment.setenv("TRANSFER_JOURNAL", "postgresql://db/journal")
+    async with TransferClient.from_env():
+        pass
+
+    assert journal.closed == 1
+
+
+@pytest.mark.parametrize("journal", ["mysql://db/journal", " ", "redis://here"])
+async def test_an_address_of_no_journal_is_not_silently_ignored(environment, journal):
     environment.setenv("TRANSFER_BASE_URL", BASE)
     environment.setenv("TRANSFER_API_TOKEN", "abc")
     environment.setenv("TRANSFER_JOURNAL", journal)
@@ -548,6 +581,42 @@ async def test_a_journal_that_cannot_be_read_says_so(at_work: World, monkeypatch
     assert isinstance(error.__cause__, OSError)
 
 
+# --- operators ----------------------------------------------------------------------------------
+
+
+async def test_an_operator_may_end_a_doubt_through_the_client(at_work: World):
+    at_work.sandbox.faults.add(CloseAfterProcessing())
+    async with at_work.client() as client:
+        await failure(client.create_order(new_order(), key="k"))
+        (doubt,) = await client.in_doubt()
+        (order_id,) = at_work.sandbox.orders
+        record = await client.resolve(doubt.key, order_id=order_id, by="ada", reason="seen")
+        steps = await client.history("k")
+        again = await failure(client.create_order(new_order(), key="k"))
+        at_work.time.pass_(1.0)
+        forgotten = await client.prune(before=NOON + timedelta(seconds=0.5))
+
+    assert record.order_id == order_id
+    assert [step.by for step in steps] == [None, None, None, "ada"]
+    assert (type(again), again.order_id) == (AlreadyCreated, order_id)
+    assert [event.order_id for event in at_work.events_of(Resolved)] == [order_id]
+    assert forgotten == 1
+
+
+async def test_a_refutation_is_believed_after_the_clients_own_settle_after(at_work: World):
+    at_work.sandbox.faults.add(CloseAfterProcessing())
+    async with at_work.client(settle_after=10) as client:
+        await failure(client.create_order(new_order(), key="k"))
+        with pytest.raises(ValueError, match=r"ask again in 10 s$"):
+            await client.refute("k", by="ada", reason="sure")
+        at_work.time.pass_(10.0)
+        await client.refute("k", by="ada", reason="sure")
+        report = await client.recover()
+
+    assert report.released == 1
+    assert not at_work.bank.open
+
+
 # --- life cycle ---------------------------------------------------------------------------------
 
 
@@ -583,6 +652,11 @@ CALLS = {
     "create_order": lambda client: client.create_order(new_order()),
     "known": lambda client: client.known("k"),
     "recover": lambda client: client.recover(),
+    "in_doubt": lambda client: client.in_doubt(),
+    "resolve": lambda client: client.resolve("k", order_id="tx-1", by="ada", reason="seen"),
+    "refute": lambda client: client.refute("k", by="ada", reason="sure"),
+    "history": lambda client: client.history("k"),
+    "prune": lambda client: client.prune(before=NOON),
     "async with": lambda client: client.__aenter__(),
 }
 
@@ -652,6 +726,18 @@ async def test_a_client_left_open_warns_and_says_what_to_do():
     assert (
         "a TransferClient was never closed: use 'async with TransferClient(...)', or 'await client.close()'"
     ) in heard
+
+
+async def test_a_client_left_to_recover_by_itself_warns_too_and_stops():
+    client = TransferClient(BASE, "abc", recover_every=60)
+    await client.known("k")
+    background = client._recoveries._background
+    with pytest.warns(ResourceWarning, match="was never closed"):
+        client.__del__()
+    await asyncio.wait([background])
+    await client.close()
+
+    assert background.cancelled()
 
 
 async def test_a_client_that_was_closed_warns_of_nothing(service):

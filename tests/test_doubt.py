@@ -161,6 +161,21 @@ async def test_no_order_is_not_believed_before_settle_after(world: World):
     assert world.bank.open
 
 
+async def test_a_no_order_that_was_asked_for_too_early_is_not_believed_however_late_it_comes(world: World):
+    await doubted(world)
+
+    async def take_long() -> object:
+        world.time.pass_(10_000.0)
+        return NO_ORDER
+
+    async with world.client(resolve=BackOffice(take_long)) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key="k")
+
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert world.bank.open
+
+
 async def test_after_settle_after_no_order_frees_the_key_undoes_the_hooks_and_chains_the_doubt(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
     async with world.client(hooks=hooks, resolve=BackOffice(NO_ORDER), settle_after=300.0) as client:

@@ -63,7 +63,7 @@ CONTRACT = {
     *("Claimed", "HookPassed", "HookUndone", "UndoOwed", "AttemptStarted", "AttemptFailed", "RetryScheduled"),
     *("OrderCreated", "OrderRefused", "NotSent", "WentInDoubt", "Resolved", "DuplicateSuspected"),
     # the journal
-    "MemoryJournal",
+    *("MemoryJournal", "Operators", "Doubt", "Step"),
 }
 
 

@@ -6,7 +6,16 @@ import pytest
 
 from tests import bank as banks
 from tests.bank import Gate, World, new_order, owed_hooks, refused_order
-from transfer_async import NO_ORDER, JournalFailed, KeyState, Order, OutcomeUnknown, RecoveryReport, Refused
+from transfer_async import (
+    NO_ORDER,
+    JournalFailed,
+    KeyState,
+    Order,
+    OutcomeUnknown,
+    RecoveryReport,
+    Refused,
+    WentInDoubt,
+)
 from transfer_async.journal import moves
 from transfer_async.sandbox import CloseAfterProcessing
 
@@ -156,6 +165,28 @@ async def test_an_abandoned_request_is_resolved_at_once_if_somebody_knows(world:
 
     assert report == RecoveryReport(resolved=1)
     assert (await world.entry()).order_id in world.sandbox.orders
+
+
+async def test_the_observers_hear_of_a_doubt_that_is_found(world: World):
+    intent_id = await world.crash(moves.Create)
+    world.time.pass_(60.0)
+    world.events.clear()
+    await recovered(world)
+    await recovered(world)
+
+    (told,) = world.events
+    assert told == WentInDoubt(
+        key="k", intent_id=intent_id, attempt=0, seconds=0.0, error="Abandoned", status=None
+    )
+
+
+async def test_a_doubt_that_nobody_can_be_asked_about_is_left_as_it_is(world: World):
+    await in_doubt(world)
+    written = len(world.journal.moves)
+    report = await recovered(world)
+
+    assert report == RecoveryReport(in_doubt=1)
+    assert len(world.journal.moves) == written
 
 
 async def test_a_request_that_was_answered_meanwhile_is_left_alone(world: World):

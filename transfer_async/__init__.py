@@ -51,7 +51,8 @@ from transfer_async.events import (
     WentInDoubt,
     log_events,
 )
-from transfer_async.journal import Journal, KeyRecord, KeyState, MemoryJournal
+from transfer_async.journal import Journal, KeyRecord, KeyState, MemoryJournal, PostgresJournal, SQLiteJournal
+from transfer_async.journal.moves import Step
 from transfer_async.models import (
     Currency,
     ExternalOrder,
@@ -66,6 +67,7 @@ from transfer_async.models import (
     User,
     UserOption,
 )
+from transfer_async.operators import Doubt, Operators
 from transfer_async.preflight import FundsHold, PreflightHook
 from transfer_async.recovery import RecoveryReport
 from transfer_async.retry import RetryBudget, RetryPolicy
@@ -84,6 +86,7 @@ __all__ = [
     "Clock",
     "ConnectionFailed",
     "Currency",
+    "Doubt",
     "DuplicateSuspected",
     "Event",
     "Expired",
@@ -106,6 +109,7 @@ __all__ = [
     "NewExternalOrder",
     "NewOrder",
     "NotSent",
+    "Operators",
     "Order",
     "OrderCreated",
     "OrderIntent",
@@ -116,6 +120,7 @@ __all__ = [
     "Outcome",
     "OutcomeUnknown",
     "PersonName",
+    "PostgresJournal",
     "PreflightFailed",
     "PreflightHook",
     "RateLimited",
@@ -127,7 +132,9 @@ __all__ = [
     "RetryBudget",
     "RetryPolicy",
     "RetryScheduled",
+    "SQLiteJournal",
     "ServiceFailed",
+    "Step",
     "Timeouts",
     "TokenUnavailable",
     "TransferClient",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import ssl as tls
 import uuid
@@ -11,35 +10,35 @@ import warnings
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Self, TypeVar, overload
 
 import aiohttp
 
-from transfer_async import addresses, checks, preflight, reading
+from transfer_async import addresses, checks, preflight, reading, recording, settings
 from transfer_async.auth import Token, TokenSource
 from transfer_async.batch import Batch, OrderResult, Requests
 from transfer_async.calls import Call, InFlight
 from transfer_async.clock import Clock, Duration, duration
-from transfer_async.context import Context, Resolve
+from transfer_async.context import Resolve
 from transfer_async.create_order import create_order
-from transfer_async.errors import ClientClosed, JournalFailed, ServiceFailed
-from transfer_async.events import Observer, Observers
+from transfer_async.errors import ClientClosed, ServiceFailed
+from transfer_async.events import Observer
 from transfer_async.journal.base import Journal, KeyRecord, record_of
+from transfer_async.journal.choice import journal_at
 from transfer_async.journal.memory import MemoryJournal
+from transfer_async.journal.moves import Step
 from transfer_async.models import NewOrder, Order, OrderIntent, OrderRequest, PersonName, User
+from transfer_async.operators import Doubt, Operators
 from transfer_async.preflight import Hook
-from transfer_async.recovery import Recovery, RecoveryReport
-from transfer_async.retry import RetryPolicy, TokenBucket
-from transfer_async.transport import Timeouts, Transport
+from transfer_async.recoveries import Recoveries
+from transfer_async.recovery import RecoveryReport
+from transfer_async.retry import RetryPolicy
+from transfer_async.transport import Timeouts
 
 T = TypeVar("T")
 
-MAX_CLAIM_AGE = 900.0
-"""Seconds after which an abandoned claim's hold and checks are stale."""
-
 CLOSING_GRACE = 5.0
-"""Seconds that calls which were cut off by ``close`` get to write down their doubt."""
+"""Seconds that what was cut off by ``close`` gets to write down where it stands."""
 
 
 class TransferClient:
@@ -62,6 +61,8 @@ class TransferClient:
         settle_after: seconds after the last possible send before `NO_ORDER` is believed.
         lease: seconds that a worker's claim outlives its last sign of life; at least 1.5 times
             the retry deadline.
+        recover_every: seconds between two runs of `recover` that the client makes by itself, from its
+            first use on; the first comes after a random share of them. None: whoever holds it calls it.
         observers: called with every event; see `transfer_async.events`.
         session: an ``aiohttp.ClientSession`` to use instead of its own; never closed, and its
             redirects, ``raise_for_status`` and middlewares are overridden for each request.
@@ -91,6 +92,7 @@ class TransferClient:
         resolve: Resolve | None = None,
         settle_after: Duration = 300.0,
         lease: Duration = 60.0,
+        recover_every: Duration | None = None,
         observers: Sequence[Observer] = (),
         session: aiohttp.ClientSession | None = None,
         ssl: tls.SSLContext | None = None,
@@ -99,40 +101,39 @@ class TransferClient:
         max_connections: int = 512,
         clock: Clock | None = None,
     ) -> None:
-        base_url = addresses.normalised(base_url)
-        policy = _setting("retry", retry, RetryPolicy)
-        timeouts = _setting("timeouts", timeouts, Timeouts)
-        clock = _setting("clock", clock, Clock)
-        lease_seconds, settle_seconds = duration("lease", lease), duration("settle_after", settle_after)
-        _check_settings(policy, lease=lease_seconds, settle_after=settle_seconds, ssl=ssl, scope=scope)
-        _check_limits(max_response_bytes=max_response_bytes, max_connections=max_connections)
-        self._base_url = base_url
-        self._owns_journal = journal is None
-        self._calls = InFlight()
-        self._reads = reading.UnderWay()
-        self._context = Context(
-            scope=base_url if scope is None else scope,
+        base_url, clock = addresses.normalised(base_url), settings.clock(clock)
+        times = settings.times(
+            retry=retry,
+            timeouts=timeouts,
+            lease=lease,
+            settle_after=settle_after,
+            recover_every=recover_every,
+        )
+        limits = settings.Limits(max_response_bytes=max_response_bytes, max_connections=max_connections)
+        self._base_url, self._owns_journal = base_url, journal is None
+        self._context = settings.context(
+            times,
+            scope=settings.scope(scope, base_url=base_url),
             journal=MemoryJournal(clock=clock) if journal is None else journal,
             hooks=preflight.checked(hooks),
-            transport=Transport(
-                base_url,
-                session=_checked_session(session),
-                ssl=ssl,
-                proxy=proxy,
-                timeouts=timeouts,
-                max_response_bytes=max_response_bytes,
-                max_connections=max_connections,
-            ),
-            tokens=TokenSource(token, timeout=timeouts.hook, user_agent=_USER_AGENT),
-            policy=policy,
-            bucket=TokenBucket(policy.budget),
-            timeouts=timeouts,
+            transport=settings.transport(base_url, times, limits, session=session, ssl=ssl, proxy=proxy),
+            tokens=TokenSource(token, timeout=times.timeouts.hook, user_agent=settings.USER_AGENT),
+            observers=settings.observers(observers),
+            resolve=settings.resolve(resolve),
             clock=clock,
-            observers=Observers(_checked_observers(observers)),
-            resolve=_checked_resolve(resolve),
-            settle_after=settle_seconds,
-            lease=lease_seconds,
-            max_claim_age=MAX_CLAIM_AGE,
+        )
+        self._prepare(recover_every=times.recover_every)
+
+    def _prepare(self, *, recover_every: float | None) -> None:
+        self._calls = InFlight()
+        self._reads = reading.UnderWay()
+        self._recoveries = Recoveries(self._context, every=recover_every)
+        self._operators = Operators(
+            self._context.journal,
+            self._context.scope,
+            settle_after=self._context.settle_after,
+            observers=[self._context.observers.tell],
+            clock=self._context.clock,
         )
         for hook in self._context.hooks:
             bind = getattr(hook, "bind", None)
@@ -142,21 +143,26 @@ class TransferClient:
 
     @classmethod
     def from_env(cls, **settings: Any) -> Self:
-        """Make a client from ``TRANSFER_BASE_URL``, ``TRANSFER_API_TOKEN`` and ``TRANSFER_JOURNAL``.
+        """Make a client from ``TRANSFER_BASE_URL``, ``TRANSFER_API_TOKEN`` and, if set, ``TRANSFER_JOURNAL``.
+
+        The journal is a path, or a ``postgresql://`` address; it is the client's own, and closed with it.
 
         Args:
             settings: everything else, as the constructor takes it.
 
         Raises:
-            ValueError: a variable is missing, or names a journal that this version does not have.
+            ValueError: a variable is missing, or names no journal that could be used.
         """
         missing = [name for name in ("TRANSFER_BASE_URL", "TRANSFER_API_TOKEN") if not os.environ.get(name)]
         if missing:
             raise ValueError(f"{' and '.join(missing)}: must be set in the environment")
-        if os.environ.get("TRANSFER_JOURNAL") and "journal" not in settings:
-            # Going on without the journal that somebody counts on would be a silent lie.
-            raise ValueError("TRANSFER_JOURNAL: this version has no journal in a file or a database")
-        return cls(os.environ["TRANSFER_BASE_URL"], os.environ["TRANSFER_API_TOKEN"], **settings)
+        where, token = os.environ["TRANSFER_BASE_URL"], os.environ["TRANSFER_API_TOKEN"]
+        address = os.environ.get("TRANSFER_JOURNAL")
+        if not address or "journal" in settings:
+            return cls(where, token, **settings)
+        client = cls(where, token, journal=_journal_at(address), **settings)
+        client._owns_journal = True
+        return client
 
     # --- orders ---------------------------------------------------------------------------------
 
@@ -209,6 +215,7 @@ class TransferClient:
             send_before=send_before,
         )
         call = Call(intent=intent, client_made=key is None, clock=self._context.clock)
+        self._recoveries.begin()
         return await self._calls.carry(call, partial(create_order, self._context))
 
     def create_orders(
@@ -230,7 +237,7 @@ class TransferClient:
             ValueError: ``concurrency`` is not a whole number, 1 or more.
             TypeError: ``requests`` cannot be iterated.
         """
-        _check_limits(concurrency=concurrency)
+        settings.check_counts(concurrency=concurrency)
 
         async def create(request: OrderRequest) -> Order:
             return await self.create_order(
@@ -250,10 +257,8 @@ class TransferClient:
             JournalFailed: the journal could not be read.
         """
         self._refuse_if_closed(key)
-        try:
-            entry = await self._context.journal.read(self._context.scope, key)
-        except Exception as error:
-            raise JournalFailed(f"the journal could not be read ({type(error).__name__})", key=key) from error
+        self._recoveries.begin()
+        entry = await recording.read(self._context.journal.read(self._context.scope, key), key=key)
         return None if entry is None else record_of(entry)
 
     async def recover(self) -> RecoveryReport:
@@ -261,9 +266,38 @@ class TransferClient:
 
         Raises:
             JournalFailed: the journal could not be read or written.
+            ClientClosed: the client is closed, or was, and would not wait for the end.
         """
         self._refuse_if_closed()
-        return await Recovery(self._context).run()
+        self._recoveries.begin()
+        return await self._recoveries.run()
+
+    # --- operators ------------------------------------------------------------------------------
+
+    async def in_doubt(self) -> tuple[Doubt, ...]:
+        """Every key in doubt, oldest first; see `Operators.in_doubt`."""
+        self._refuse_if_closed()
+        return await self._operators.in_doubt()
+
+    async def resolve(self, key: str, *, order_id: str, by: str, reason: str) -> KeyRecord:
+        """Write down that the order of a doubt exists; see `Operators.resolve`."""
+        self._refuse_if_closed(key)
+        return await self._operators.resolve(key, order_id=order_id, by=by, reason=reason)
+
+    async def refute(self, key: str, *, by: str, reason: str) -> KeyRecord:
+        """Write down that the order of a doubt is not, and cannot be any more; see `Operators.refute`."""
+        self._refuse_if_closed(key)
+        return await self._operators.refute(key, by=by, reason=reason)
+
+    async def history(self, key: str) -> tuple[Step, ...]:
+        """Every move of the key that is remembered, oldest first; see `Operators.history`."""
+        self._refuse_if_closed(key)
+        return await self._operators.history(key)
+
+    async def prune(self, *, before: datetime) -> int:
+        """Forget keys that ended before then, and say how many; see `Operators.prune`."""
+        self._refuse_if_closed()
+        return await self._operators.prune(before=before)
 
     # --- everything else ------------------------------------------------------------------------
 
@@ -316,8 +350,10 @@ class TransferClient:
             into=into,
             safe=safe,
         )
-        if not self._calls.carries(asyncio.current_task()):  # a hook may look something up to the end
-            self._refuse_if_closed()
+        task = asyncio.current_task()
+        if not (self._calls.carries(task) or self._recoveries.carries(task)):
+            self._refuse_if_closed()  # a hook may look something up to the end
+            self._recoveries.begin()
         with self._reads:
             return await reading.fetch(self._context, wanted, cut=lambda: self._reads.cut)
 
@@ -330,6 +366,7 @@ class TransferClient:
     async def __aenter__(self) -> Self:
         self._refuse_if_closed()
         self._context.transport.open()
+        self._recoveries.begin()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -339,20 +376,26 @@ class TransferClient:
         """Close the client; may be called again.
 
         New calls are refused; what is in flight is waited for, then cut off: what was sent is recorded
-        as in doubt, what was not is undone and ends as `ClientClosed`.
+        as in doubt, what was not is undone and ends as `ClientClosed`. So are the runs of `recover`:
+        an undo that is cut off stays owed.
 
         Args:
-            timeout: seconds to wait for calls in flight; longer than the retry deadline by default.
+            timeout: seconds to wait for what is in flight; longer than the retry deadline by default.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + duration("timeout", timeout)
         self._closed = True
         try:
-            await self._calls.finish(patience=end - loop.time(), grace=CLOSING_GRACE)
+            patience = end - loop.time()
+            await asyncio.gather(
+                self._calls.finish(patience=patience, grace=CLOSING_GRACE),
+                self._recoveries.finish(patience=patience, grace=CLOSING_GRACE),
+            )
             # Only now: a call's hook may still have had something to look up.
             await self._reads.finish(patience=max(0.0, end - loop.time()))
         finally:
             self._calls.cut_off()  # whoever cancels this does not wait, and nothing is sent behind its back
+            self._recoveries.cut_off()
             self._reads.cut = True
             self._context.tokens.close()
             await self._context.transport.close()
@@ -360,7 +403,8 @@ class TransferClient:
                 await self._context.journal.close()
 
     def __del__(self) -> None:
-        if not self._closed and self._context.transport.is_open:
+        if not self._closed and (self._context.transport.is_open or self._recoveries.begun):
+            self._recoveries.abandon()
             warnings.warn(
                 "a TransferClient was never closed: use 'async with TransferClient(...)', "
                 "or 'await client.close()'",
@@ -370,63 +414,8 @@ class TransferClient:
             )
 
 
-def _user_agent() -> str:
+def _journal_at(address: str) -> Journal:
     try:
-        return f"transfer_async/{version('transfer_async')}"
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "transfer_async"
-
-
-_USER_AGENT = _user_agent()  # read once, on import: it reads a file, and a client is made within a loop
-
-
-def _check_settings(
-    policy: RetryPolicy, *, lease: float, settle_after: float, ssl: object, scope: object
-) -> None:
-    if not 1.5 * policy.deadline <= lease < float("inf"):
-        raise ValueError(
-            f"lease: must be finite and at least 1.5 times the retry deadline, {1.5 * policy.deadline:g} s, "
-            "or a claim may run out while its request is on the way"
-        )
-    if not settle_after >= 0:
-        raise ValueError("settle_after: must be 0 seconds or more")
-    if ssl is not None and not isinstance(ssl, tls.SSLContext):
-        raise ValueError("ssl: must be an ssl.SSLContext; certificates are always verified without one")
-    if scope is not None and not (isinstance(scope, str) and scope):
-        raise ValueError("scope: must be a string with something in it")
-
-
-def _setting(name: str, given: T | None, kind: type[T]) -> T:
-    if given is None:
-        return kind()
-    if not isinstance(given, kind):
-        raise ValueError(f"{name}: must be a {kind.__name__}")  # noqa: TRY004 - as every wrong setting
-    return given
-
-
-def _checked_observers(observers: Sequence[Observer]) -> Sequence[Observer]:
-    if not isinstance(observers, Sequence) or not all(map(callable, observers)):
-        raise ValueError("observers: must be a sequence of callables")
-    if any(map(inspect.iscoroutinefunction, observers)):
-        raise ValueError("observers: must be plain functions: nobody would wait for an async one")
-    return observers
-
-
-def _checked_resolve(resolve: Resolve | None) -> Resolve | None:
-    if resolve is not None and not callable(resolve):
-        raise ValueError("resolve: must be an async callable")
-    return resolve
-
-
-def _check_limits(**limits: object) -> None:
-    for name, limit in limits.items():
-        if type(limit) is not int or limit < 1:
-            raise ValueError(f"{name}: must be a whole number, 1 or more")
-
-
-def _checked_session(session: aiohttp.ClientSession | None) -> aiohttp.ClientSession | None:
-    if session is not None and not isinstance(session, aiohttp.ClientSession):
-        raise ValueError("session: must be an aiohttp.ClientSession")
-    if session is not None and session.auth is not None:
-        raise ValueError("session: has an auth of its own, which would stand in the way of the bearer token")
-    return session
+        return journal_at(address)
+    except ValueError as error:
+        raise ValueError(f"TRANSFER_JOURNAL: {error}") from None

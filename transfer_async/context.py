@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
+from transfer_async import recording
 from transfer_async.auth import TokenSource
 from transfer_async.calls import Call
 from transfer_async.clock import Clock
-from transfer_async.errors import JournalFailed, Outcome, OutcomeUnknown
+from transfer_async.errors import Outcome, OutcomeUnknown
 from transfer_async.events import Event, Observers
 from transfer_async.journal.base import Journal
 from transfer_async.journal.moves import Move, Verdict
@@ -78,31 +79,12 @@ class Context:
         return tuple(name for name in self.undoable if name not in holds)
 
     async def write(self, key: str, move: Move, *, certain: Outcome, order: Order | None = None) -> Verdict:
-        """Make a move in the journal.
-
-        Args:
-            key: the key.
-            move: the move.
-            certain: what is certain of the call, should the journal fail now.
-            order: the order that would then be known to nobody else.
+        """Make a move in the journal, as `recording.write` does.
 
         Raises:
             JournalFailed: the journal raised, or lost the key.
         """
-        try:
-            verdict = await self.journal.move(self.scope, key, move)
-        except JournalFailed as error:  # a back end's own, which cannot know what is certain
-            error.outcome, error.order = certain, order
-            raise
-        except Exception as error:
-            raise JournalFailed(
-                f"the journal failed on {type(move).__name__.lower()} ({type(error).__name__})",
-                outcome=certain,
-                order=order,
-            ) from error
-        if verdict is None:
-            raise JournalFailed("the journal has lost the key", outcome=certain, order=order)
-        return verdict
+        return await recording.write(self.journal, self.scope, key, move, certain=certain, order=order)
 
     def tell(self, kind: type[Event], call: Call, **fields: Any) -> None:
         """Tell the observers of something that happened to ``call``; free where there are none."""

@@ -133,7 +133,7 @@ async def _already(context: Context, call: Call, verdict: Verdict) -> Order:
         return given_back(entry, call)
     if denial is Denial.IN_DOUBT:
         doubt = OutcomeUnknown("an earlier call with this key is in doubt; nothing was sent now")
-        return await settle_doubt(context, call, entry, doubt)
+        return await settle_doubt(context, call, verdict, doubt)
     if denial is Denial.CONFLICT:
         raise stamped(KeyConflict("this key is bound to a different order"), call, order_may_exist=True)
     raise stamped(KeyBusy(retry_after=verdict.lease_left), call, order_may_exist=True)
@@ -278,7 +278,7 @@ async def _went_in_doubt(context: Context, call: Call, doubt: OutcomeUnknown) ->
     context.tell(WentInDoubt, call, error=type(doubt).__name__, status=doubt.status)
     if verdict.denial is not None:
         raise stamped(doubt, call, order_may_exist=True) from doubt.__cause__
-    return await settle_doubt(context, call, verdict.entry, doubt)
+    return await settle_doubt(context, call, verdict, doubt)
 
 
 async def _certain_no(context: Context, call: Call, no: TransferError | asyncio.CancelledError) -> None:

@@ -37,8 +37,8 @@ def given_back(entry: Entry, call: Call) -> Order:
     raise stamped(AlreadyCreated(order_id=entry.order_id or ""), call, order_may_exist=True)
 
 
-async def settle_doubt(context: Context, call: Call, entry: Entry, doubt: OutcomeUnknown) -> Order:
-    """Ask ``resolve`` about ``entry``, which is in doubt.
+async def settle_doubt(context: Context, call: Call, found: Verdict, doubt: OutcomeUnknown) -> Order:
+    """Ask ``resolve`` about an entry that was found in doubt just now.
 
     Returns:
         The order, if ``resolve`` has it.
@@ -48,6 +48,7 @@ async def settle_doubt(context: Context, call: Call, entry: Entry, doubt: Outcom
         Refuted: there is none, and none can appear; the hooks are undone.
         OutcomeUnknown: nobody knows yet.
     """
+    entry = found.entry
     call.intent = entry.intent or call.intent  # the doubt's own, whoever asks
     call.receipts = receipts_of(entry.receipts, entry.held)
     stamped(doubt, call, order_may_exist=True)
@@ -56,7 +57,8 @@ async def settle_doubt(context: Context, call: Call, entry: Entry, doubt: Outcom
         return await _resolved(context, call, entry, doubt, order_id=answer.id, order=answer)
     if isinstance(answer, str):
         return await _resolved(context, call, entry, doubt, order_id=answer, order=None)
-    if answer is NO_ORDER:
+    if answer is NO_ORDER and found.now >= entry.sent_until + context.settle_after:
+        # Whoever was asked earlier could not know, however late the answer comes.
         await _refuted(context, call, entry, doubt)
     raise doubt
 
@@ -78,6 +80,12 @@ async def _ask(context: Context, call: Call, entry: Entry, doubt: OutcomeUnknown
 _LIKE_AN_ID = re.compile(r"tx-[!-~]{1,100}")  # looser than the specification: a person may have typed it
 
 
+def order_id_of(text: object) -> str | None:
+    """``text``, trimmed, if it looks like the id of an order."""
+    given = text.strip() if isinstance(text, str) else ""
+    return given if _LIKE_AN_ID.fullmatch(given) else None
+
+
 def _believable(intent: OrderIntent, answer: object) -> object:
     """``answer``, if it can be one to the question.
 
@@ -89,8 +97,8 @@ def _believable(intent: OrderIntent, answer: object) -> object:
         if other := other_order(intent.order, read):
             raise ValueError(f"another order: {other} differs")
         return read.order
-    if isinstance(answer, str) and _LIKE_AN_ID.fullmatch(answer.strip()):
-        return answer.strip()
+    if (order_id := order_id_of(answer)) is not None:
+        return order_id
     if answer is None or answer is NO_ORDER:
         return answer
     raise ValueError("neither an order, an id, NO_ORDER nor None")

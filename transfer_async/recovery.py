@@ -6,22 +6,24 @@ compare-and-set. No journal write is pending while the bank's own code runs.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Callable
 
 from attrs import frozen
 
+from transfer_async import recording
 from transfer_async.calls import Call
 from transfer_async.context import Context
 from transfer_async.doubt import settle_doubt
-from transfer_async.errors import AlreadyCreated, JournalFailed, Outcome, OutcomeUnknown, Refuted
+from transfer_async.errors import AlreadyCreated, Outcome, OutcomeUnknown, Refuted
+from transfer_async.events import WentInDoubt
 from transfer_async.journal.moves import Attend, Ending, Entry, Expire, Free, KeyState, Owed, TakeOver
 from transfer_async.journal.states import owed_by
 from transfer_async.undoing import undo
 
-T = TypeVar("T")
-
 BATCH = 100  # keys asked for at once
+
+ABANDONED = "Abandoned"
+"""The error of what a worker that is gone left behind."""
 
 
 @frozen(kw_only=True)
@@ -46,22 +48,34 @@ class RecoveryReport:
 
 
 class Recovery:
-    """One run of ``recover``."""
+    """One run of ``recover``.
 
-    def __init__(self, context: Context) -> None:
+    Args:
+        context: the client's parts.
+        stop: asked before each key; once true, the rest is left to the next run.
+    """
+
+    def __init__(self, context: Context, *, stop: Callable[[], bool] = lambda: False) -> None:
         self._context = context
-        self._seen: set[str] = set()
+        self._stop = stop
+        self._last = ""
         self._taken_over = self._resolved = self._refuted = self._released = self._still_owed = 0
 
     async def run(self) -> RecoveryReport:
-        """Work off every key that waits, once."""
+        """Work off every key that waits, once.
+
+        Raises:
+            JournalFailed: the journal could not be read or written.
+        """
         context = self._context
         while keys := await self._waiting():
             for key, entry in keys:
+                if self._stop():
+                    break
                 await self._work_off(key, entry)
         return RecoveryReport(
             taken_over=self._taken_over,
-            in_doubt=len(await _read(context.journal.in_doubt(context.scope))),
+            in_doubt=len(await recording.read(context.journal.in_doubt(context.scope))),
             resolved=self._resolved,
             refuted=self._refuted,
             released=self._released,
@@ -69,11 +83,13 @@ class Recovery:
         )
 
     async def _waiting(self) -> list[tuple[str, Entry]]:
-        limit = BATCH + len(self._seen)
-        found = await _read(self._context.journal.work(self._context.scope, limit=limit))
-        new = [(key, entry) for key, entry in found if key not in self._seen]
-        self._seen.update(key for key, _ in new)
-        return new
+        if self._stop():
+            return []
+        journal = self._context.journal
+        found = await recording.read(journal.work(self._context.scope, limit=BATCH, after=self._last))
+        if found:
+            self._last = found[-1][0]
+        return found
 
     async def _work_off(self, key: str, entry: Entry) -> None:
         if entry.state is KeyState.CLAIMED:
@@ -82,6 +98,7 @@ class Recovery:
             expire = Expire(attempt=entry.attempt)
             expired = await self._context.write(key, expire, certain=Outcome.UNKNOWN)
             if expired.denial is None:
+                self._tell_of_doubt(expired.entry)
                 await self._ask(key, expired.entry)
         elif entry.state is KeyState.IN_DOUBT:
             await self._ask(key, entry)
@@ -100,7 +117,7 @@ class Recovery:
             intent_id=taken.entry.intent_id,
             epoch=taken.entry.epoch,
             attempt=None,
-            ending=Ending(outcome=Outcome.NOT_SENT, error="Abandoned"),
+            ending=Ending(outcome=Outcome.NOT_SENT, error=ABANDONED),
             owed=owed_by(taken.entry),
             lease=context.lease,
         )
@@ -109,8 +126,15 @@ class Recovery:
             self._taken_over += 1
             await self._undo(move.owed)
 
+    def _tell_of_doubt(self, entry: Entry) -> None:
+        if entry.intent is not None:
+            call = Call(intent=entry.intent, client_made=entry.client_made, clock=self._context.clock)
+            self._context.tell(WentInDoubt, call, error=ABANDONED)
+
     async def _ask(self, key: str, entry: Entry) -> None:
         context = self._context
+        if context.resolve is None:
+            return
         attend = Attend(lease=context.lease)
         attended = await context.write(key, attend, certain=Outcome.UNKNOWN)
         if entry.intent is None or attended.denial is not None:
@@ -118,7 +142,7 @@ class Recovery:
         call = Call(intent=entry.intent, client_made=entry.client_made, clock=context.clock)
         doubt = OutcomeUnknown("in doubt", key=key, receipts=entry.receipts)
         try:
-            await settle_doubt(context, call, attended.entry, doubt)
+            await settle_doubt(context, call, attended, doubt)
             self._resolved += 1
         except AlreadyCreated:
             self._resolved += 1
@@ -153,10 +177,3 @@ class Recovery:
     def _count(self, call: Call) -> None:
         self._released += call.undone
         self._still_owed += call.owed
-
-
-async def _read(reading: Awaitable[T]) -> T:
-    try:
-        return await reading
-    except Exception as error:
-        raise JournalFailed(f"the journal could not be read ({type(error).__name__})") from error

@@ -1,6 +1,7 @@
 """The command line as people run it: processes of their own, their lines, signals and exit codes."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 
 import transfer_async
+from tests.bank import new_order
+from transfer_async import AlreadyCreated, OutcomeUnknown, SQLiteJournal, TransferClient
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 
 ROOT = Path(transfer_async.__file__).parent.parent
 TX = r"tx-[a-z0-9]{20}"
@@ -113,3 +117,26 @@ async def test_a_missing_environment_is_a_wrong_use():
 
     assert (code, out) == (2, [])
     assert err == ["whoami: TRANSFER_BASE_URL and TRANSFER_API_TOKEN: must be set in the environment"]
+
+
+async def test_an_operator_ends_a_doubt_that_another_process_left(tmp_path: Path):
+    path = str(tmp_path / "journal.db")
+    async with Sandbox() as sandbox, SQLiteJournal(path) as journal:
+        sandbox.faults.add(CloseAfterProcessing())
+        async with TransferClient(sandbox.base_url, sandbox.token, journal=journal) as client:
+            with pytest.raises(OutcomeUnknown):
+                await client.create_order(new_order(), key="payment-1", held="hold-1")
+            (order_id,) = sandbox.orders
+            there = {"TRANSFER_JOURNAL": path, "TRANSFER_BASE_URL": sandbox.base_url}
+            _, listed, _ = await ran("journal", "list", "--json", **there)
+            early = await ran("journal", "refute", "payment-1", "--reason", "sure", "--yes", **there)
+            said = ["--order-id", order_id, "--by", "ada", "--reason", "seen"]
+            done = await ran("journal", "resolve", "payment-1", *said, **there)
+            with pytest.raises(AlreadyCreated) as given_back:
+                await client.create_order(new_order(), key="payment-1", held="hold-1")
+
+    assert [key["key"] for key in json.loads("\n".join(listed))["keys"]] == ["payment-1"]
+    assert (early[0], len(early[2])) == (1, 1)
+    assert "too early" in early[2][0]
+    assert done == (0, [f"payment-1: created; its order is {order_id}"], [])
+    assert given_back.value.order_id == order_id

@@ -189,6 +189,14 @@ def test_attending_keeps_only_a_doubt_and_what_is_owed_from_others(state: KeySta
     assert (attended.lease_until != entry.lease_until) is (state is KeyState.IN_DOUBT)
 
 
+def test_a_late_undo_without_a_receipt_does_not_hide_the_receipt_on_record():
+    entry = attrs.evolve(entry_in(KeyState.FREE), owed=j.owing("hold"))
+    nothing_known = tuple(attrs.evolve(one, receipt=None) for one in j.owing("hold", "check"))
+    owing = judged(entry, moves.Owe(owed=nothing_known, lease=j.LEASE)).entry
+
+    assert {one.hook: one.receipt for one in owing.owed} == {"hold": "r-hold", "check": None}
+
+
 # --- walks --------------------------------------------------------------------------------------
 
 

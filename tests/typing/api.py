@@ -16,6 +16,7 @@ from transfer_async import (
     BeneficiaryNotVerified,
     Clock,
     Currency,
+    Doubt,
     Event,
     FundsHold,
     HoldFailed,
@@ -28,6 +29,7 @@ from transfer_async import (
     MemoryJournal,
     NewExternalOrder,
     NewOrder,
+    Operators,
     Order,
     OrderCreated,
     OrderIntent,
@@ -45,6 +47,7 @@ from transfer_async import (
     RetryBudget,
     RetryPolicy,
     ServiceFailed,
+    Step,
     Timeouts,
     TransferClient,
     TransferError,
@@ -152,6 +155,7 @@ async def pay() -> Order:
         resolve=resolve,
         settle_after=timedelta(minutes=5),
         lease=60,
+        recover_every=timedelta(minutes=1),
         observers=[observe, log_events],
         ssl=None,
         proxy=None,
@@ -205,6 +209,20 @@ async def look_after(client: TransferClient) -> None:
         assert_type(known.receipts, dict[str, str | None])
     assert_type(await client.recover(), RecoveryReport)
     await client.close(timeout=timedelta(seconds=10))
+
+
+async def operate(client: TransferClient) -> None:
+    for doubt in await client.in_doubt():
+        assert_type(doubt, Doubt)
+        assert_type(doubt.sent_until, datetime)
+        assert_type(doubt.order, NewOrder | None)
+    assert_type(await client.resolve("payment-1", order_id="tx-1", by="ada", reason="seen"), KeyRecord)
+    assert_type(await client.refute("payment-1", by="ada", reason="sure"), KeyRecord)
+    assert_type(await client.history("payment-1"), tuple[Step, ...])
+    assert_type(await client.prune(before=datetime.now(UTC) - timedelta(days=90)), int)
+    desk = Operators(MemoryJournal(), "live", settle_after=timedelta(minutes=5), observers=[observe])
+    assert_type(await desk.in_doubt(), tuple[Doubt, ...])
+    await client.resolve("payment-1", order_id="tx-1", by="ada")  # type: ignore[call-arg] # must be refused
 
 
 async def handle_a_failed_read(client: TransferClient) -> None:

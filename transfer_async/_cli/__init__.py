@@ -1,1 +1,1 @@
-"""What the command line is made of; only `app` needs typer."""
+"""What the command line is made of; only `app`, `journal` and `lines` need typer."""

@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from transfer_async._cli import journal
+from transfer_async._cli.lines import FAILED, complain, fail, tell
 from transfer_async.cli import USAGE
 
 if TYPE_CHECKING:
     from transfer_async.sandbox import Sandbox
 
-FAILED = 1
-
 app = typer.Typer(
-    help="The async client for cross-border transfer orders: see it work, and develop against a sandbox.",
+    help="The async client for cross-border transfer orders: see it work, develop against a sandbox, "
+    "and look after a journal.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # plain text, the same everywhere
     pretty_exceptions_enable=False,  # they would show local variables, and the token among them
 )
-_complain = partial(typer.echo, err=True)
-
-
-def _tell(line: str) -> None:
-    """Write a line; once nobody reads any more, nothing: the exit code still tells how it ends."""
-    try:
-        typer.echo(line)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+app.add_typer(journal.app, name="journal")
 
 
 def _show_version(wanted: bool) -> None:
@@ -69,9 +60,9 @@ def demo() -> None:
     from transfer_async._cli.running import run
 
     try:
-        run(story.run(_tell, live=sys.stdout.isatty()))
+        run(story.run(tell, live=sys.stdout.isatty()))
     except story.Surprise as surprise:
-        _fail(f"demo failed: {surprise}", FAILED)
+        fail(f"demo failed: {surprise}", FAILED)
 
 
 @app.command()
@@ -134,7 +125,7 @@ def sandbox(
     from transfer_async._cli.serving import is_loopback, serve  # heavy: the sandbox
 
     if not (beyond_loopback or is_loopback(host)):
-        _fail(
+        fail(
             f"--host: {host} is not this machine's loopback. The sandbox is for development, and without "
             "--tls-cert the client would refuse it; --beyond-loopback says that you want it all the same",
             USAGE,
@@ -150,9 +141,9 @@ def sandbox(
         seed=seed,
     )
     try:
-        run(serve(made, say=_tell, log=_complain))
+        run(serve(made, say=tell, log=complain))
     except OSError as error:
-        _fail(f"sandbox: cannot listen on {host}, port {port}: {error.strerror or error}", FAILED)
+        fail(f"sandbox: cannot listen on {host}, port {port}: {error.strerror or error}", FAILED)
 
 
 def _make_sandbox(
@@ -169,7 +160,7 @@ def _make_sandbox(
     from transfer_async.sandbox import Sandbox, load_accounts
 
     if not 0 < match_every < math.inf:
-        _fail("--match-every: must be a finite number of seconds, more than 0", USAGE)
+        fail("--match-every: must be a finite number of seconds, more than 0", USAGE)
     try:
         return Sandbox(
             token=None if token is None else auth.checked(token),
@@ -180,7 +171,7 @@ def _make_sandbox(
             **settings,
         )
     except (ValueError, OSError) as error:
-        _fail(f"sandbox: {error}", USAGE)
+        fail(f"sandbox: {error}", USAGE)
 
 
 @app.command()
@@ -200,14 +191,9 @@ def whoami(
     try:
         client = asking.client_from_env()
     except ValueError as error:
-        _fail(f"whoami: {error}", USAGE)
+        fail(f"whoami: {error}", USAGE)
     try:
         user = run(asking.ask(client))
     except TransferError as error:
-        _fail(f"whoami: {asking.explained(error)}", FAILED)
+        fail(f"whoami: {asking.explained(error)}", FAILED)
     typer.echo(asking.as_json(user) if as_json else "\n".join(asking.as_lines(user)))
-
-
-def _fail(why: str, code: int) -> NoReturn:
-    _complain(why)
-    raise typer.Exit(code)

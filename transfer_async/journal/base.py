@@ -34,6 +34,10 @@ class Journal(Protocol):
         """Close the journal; what it holds stays."""
         ...
 
+    async def now(self) -> float:
+        """The time by which it judges leases, in seconds since whenever."""
+        ...
+
     async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
         """Make ``move``, as `states.decide` says; None if there is no entry it could be about."""
         ...

@@ -56,6 +56,10 @@ class MemoryJournal:
     async def close(self) -> None:
         """There is nothing to close: what it holds lives as long as the object."""
 
+    async def now(self) -> float:
+        """See `Journal.now`."""
+        return self._clock.now()
+
     async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
         """See `Journal.move`."""
         place = (scope, key)

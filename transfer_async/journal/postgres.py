@@ -244,6 +244,10 @@ class PostgresJournal(DurableJournal):
         found = await self._ask(lambda connection: connection.fetch(sql, *values))
         return [(key, entry_of(Row(*row))) for key, *row in found]
 
+    async def now(self) -> float:
+        """See `Journal.now`: the database's, in seconds since 1970."""
+        return self._time(await self._ask(lambda connection: connection.fetchval(self._sql.now)))
+
     async def read(self, scope: str, key: str) -> Entry | None:
         """See `Journal.read`."""
         found = await self._entries(self._sql.find, scope, key)
@@ -251,8 +255,7 @@ class PostgresJournal(DurableJournal):
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""
-        now = self._time(await self._ask(lambda connection: connection.fetchval(self._sql.now)))
-        return await self._entries(self._sql.work, scope, after, now, limit)
+        return await self._entries(self._sql.work, scope, after, await self.now(), limit)
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         """See `Journal.in_doubt`."""

@@ -166,6 +166,10 @@ class SQLiteJournal(DurableJournal):
 
     # --- reading --------------------------------------------------------------------------------
 
+    async def now(self) -> float:
+        """See `Journal.now`: seconds since 1970."""
+        return self._now()
+
     async def read(self, scope: str, key: str) -> Entry | None:
         """See `Journal.read`."""
         found = await self._ask(lambda file: file.find("s.name = ? AND k.key = ?", scope, key))

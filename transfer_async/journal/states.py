@@ -306,9 +306,13 @@ def _paid(entry: Entry, move: Paid, _now: float) -> Entry:
 
 
 def _owing(entry: Entry, move: Owe, now: float) -> Entry:
-    due = {(one.intent.id, one.hook) for one in move.owed}
-    others = tuple(one for one in entry.owed if (one.intent.id, one.hook) not in due)
-    return attrs.evolve(entry, owed=others + _leased(move.owed, now + move.lease))
+    known = {(one.intent.id, one.hook): one for one in entry.owed}
+    due = {(one.intent.id, one.hook): one for one in move.owed}
+    for which, one in known.items():
+        if which in due and one.receipt is not None:  # whoever slept may not have heard of it
+            due[which] = one
+    others = tuple(one for which, one in known.items() if which not in due)
+    return attrs.evolve(entry, owed=others + _leased(tuple(due.values()), now + move.lease))
 
 
 def _as_it_is(entry: Entry, _move: Suspect, _now: float) -> Entry:

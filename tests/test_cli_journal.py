@@ -1,0 +1,724 @@
+"""The journal's commands, against journals in files: what they show, what they change, and how they end."""
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.bank import NOON, World, new_order, refused_order
+from transfer_async import KeyState, MemoryJournal, OutcomeUnknown, Refused, SQLiteJournal
+from transfer_async._cli import desk, tables
+from transfer_async._cli.app import app
+from transfer_async._cli.hooks import factory_named, made_by
+from transfer_async.errors import JournalFailed
+from transfer_async.journal import moves
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox
+
+COMMANDS = ["list", "show", "resolve", "refute", "recover", "prune"]
+SAID = ["--by", "ada", "--reason", "seen on the statement"]
+PERSONAL = ("ada.eze", "ben.okri", "nobody@", "example.com")
+
+
+def invoke(*arguments: str, answers: str | None = None) -> Any:
+    return CliRunner().invoke(app, ["journal", *arguments], input=answers, prog_name="transfer-async")
+
+
+async def asked(*arguments: str, answers: str | None = None) -> Any:
+    """Run a command on a loop of its own."""
+    result = await asyncio.to_thread(invoke, *arguments, answers=answers)
+    assert not any(told in result.output for told in PERSONAL)
+    assert "Traceback" not in result.output
+    return result
+
+
+@pytest.fixture
+async def at_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[World]:
+    """A world with a journal in a file, in 2024, which the environment names."""
+    async with Sandbox(token="s3cr3t") as sandbox:
+        world = World(sandbox)
+        path = tmp_path / "journal.db"
+        world.journal.journal = SQLiteJournal(path, clock=world.time.clock)
+        monkeypatch.setenv("TRANSFER_BASE_URL", sandbox.base_url)
+        monkeypatch.setenv("TRANSFER_API_TOKEN", sandbox.token)
+        monkeypatch.setenv("TRANSFER_JOURNAL", str(path))
+        yield world
+        await world.journal.journal.close()
+
+
+@pytest.fixture
+def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody sits at the terminal."""
+    monkeypatch.setattr("transfer_async._cli.journal.somebody_is_there", lambda: True)
+
+
+async def in_doubt(world: World, key: str = "doubt", **call: Any) -> None:
+    world.sandbox.faults.add(CloseAfterProcessing())
+    async with world.client() as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key=key, **call)
+
+
+async def owing(world: World, key: str = "owing") -> None:
+    world.bank.release_error = RuntimeError()
+    async with world.client() as client:
+        with pytest.raises(Refused):
+            await client.create_order(refused_order(), key=key)
+    world.bank.release_error = None
+
+
+async def created(world: World, key: str = "created") -> str:
+    async with world.client() as client:
+        return (await client.create_order(new_order(), key=key)).id
+
+
+async def everything(world: World) -> None:
+    await created(world)
+    for make in (in_doubt, owing):
+        world.time.pass_(10.0)
+        await make(world)
+    for key, at in (("claimed", moves.Mark), ("sending", moves.Create)):
+        world.time.pass_(10.0)
+        await world.crash(at, key=key)
+
+
+# --- the whole ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str):
+    result = invoke(command, "--help")
+
+    assert result.exit_code == 0
+    assert f"Usage: transfer-async journal {command}" in result.output
+
+
+def test_the_journals_help_names_every_command():
+    result = invoke("--help")
+
+    assert all(command in result.output for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", "k"], ["prune", "--older-than", "1d", "--yes"]])
+def test_without_a_journal_named_it_is_a_wrong_use(command: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("TRANSFER_JOURNAL", raising=False)
+    result = invoke(*command, "--scope", "live")
+
+    assert result.exit_code == 2
+    assert "--journal" in result.stderr
+
+
+async def test_a_journal_that_is_not_there_is_not_made(tmp_path: Path):
+    result = await asked("list", "--journal", str(tmp_path / "typo.db"), "--scope", "live")
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("journal: --journal: there is no file ")
+    assert result.stderr.count("\n") == 1
+    assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
+
+
+def test_an_address_of_no_journal_is_told():
+    result = invoke("list", "--journal", "mysql://u:s3cr3t@db/x", "--scope", "live")
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("journal: --journal: ")
+    assert "s3cr3t" not in result.stderr
+
+
+async def test_a_file_that_is_no_journal_is_told_in_one_line(tmp_path: Path):
+    path = tmp_path / "other.db"
+    await asyncio.to_thread(path.write_bytes, b"not a database, and long enough to be read as one" * 50)
+    result = await asked("list", "--journal", str(path), "--scope", "live")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("journal: JournalFailed: ")
+    assert result.stderr.count("\n") == 1
+
+
+async def test_without_a_scope_or_an_address_it_is_a_wrong_use(
+    at_work: World, monkeypatch: pytest.MonkeyPatch
+):
+    await created(at_work)
+    monkeypatch.delenv("TRANSFER_BASE_URL")
+    result = await asked("list")
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("journal: --scope: name it, or ")
+
+
+async def test_an_address_that_is_none_is_told(at_work: World):
+    await created(at_work)
+    result = await asked("list", "--base-url", "http://bank.example")
+
+    assert (result.exit_code, result.stderr.partition(": must")[0]) == (2, "journal: base_url")
+
+
+# --- list -----------------------------------------------------------------------------------------
+
+
+async def test_nothing_waits_in_a_journal_where_all_went_well(at_work: World):
+    await created(at_work)
+    result = await asked("list")
+
+    assert result.exit_code == 0
+    assert result.stdout == "nothing waits: nothing in doubt, nothing owed, nothing left behind\n"
+
+
+async def test_what_waits_is_listed_oldest_first_and_summed_up(at_work: World):
+    await everything(at_work)
+    result = await asked("list")
+
+    *rows, total = result.stdout.splitlines()
+    cells = [re.split(r" {2,}", row) for row in rows]
+    assert result.exit_code == 0
+    assert cells[0] == ["key", "state", "age", "order", "order id", "owed"]
+    assert [cell[:2] for cell in cells[1:]] == [
+        ["doubt", "in doubt"],
+        ["owing", "free"],
+        ["claimed", "claimed"],
+        ["sending", "sending"],
+    ]
+    assert cells[1][3:] == ["155025.00 NGN (NG) for 100.00 USD (US)", "-", "-"]
+    assert cells[2][5] == "funds_hold"
+    assert re.fullmatch(r"\d+d \d+h", cells[1][2])
+    assert total == ("4 keys: 1 claimed, 1 free, 1 in doubt, 1 sending, 1 undo owed; in doubt: 155025.00 NGN")
+
+
+async def test_the_list_for_machines(at_work: World):
+    await everything(at_work)
+    told = json.loads((await asked("list", "--json")).stdout)
+
+    entry = await at_work.entry("doubt")
+    doubt, owing, *_ = told["keys"]
+    assert set(told) == {"scope", "keys", "totals"}
+    assert told["scope"] == at_work.scope
+    age = doubt.pop("age_seconds")
+    assert age == pytest.approx((datetime.now(UTC) - NOON).total_seconds() - 10, abs=60)
+    for name in ("began", "sent_until"):
+        assert abs(datetime.fromisoformat(doubt.pop(name)) - NOON - timedelta(seconds=10)).total_seconds() < 1
+    assert doubt == {
+        "key": "doubt",
+        "state": "in_doubt",
+        "intent_id": entry.intent_id,
+        "order_id": None,
+        "poster_amount": "155025.00",
+        "poster_currency": "NGN",
+        "matcher_amount": "100.00",
+        "matcher_currency": "USD",
+        "owed": [],
+        "ended_in": None,
+    }
+    assert (owing["owed"], owing["ended_in"]) == (["funds_hold"], "Refused")
+    assert told["totals"] == {
+        "keys": 4,
+        "states": {"in_doubt": 1, "free": 1, "claimed": 1, "sending": 1},
+        "undos_owed": 1,
+        "in_doubt": {"NGN": "155025.00"},
+    }
+
+
+async def test_an_empty_list_for_machines_is_a_document_too(at_work: World):
+    await created(at_work)
+    told = json.loads((await asked("list", "--json")).stdout)
+
+    assert (told["keys"], told["totals"]["keys"]) == ([], 0)
+
+
+async def test_more_keys_than_a_page_are_all_listed(at_work: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(desk, "PAGE", 2)
+    for number in range(5):
+        await at_work.crash(moves.Mark, key=f"claimed-{number}")
+    result = await asked("list")
+
+    assert result.stdout.splitlines()[-1] == "5 keys: 5 claimed"
+
+
+async def test_another_scope_is_another_list(at_work: World):
+    await everything(at_work)
+
+    assert "nothing waits" in (await asked("list", "--scope", "elsewhere")).stdout
+
+
+# --- show -----------------------------------------------------------------------------------------
+
+
+async def test_a_key_is_shown_with_its_history(at_work: World):
+    await in_doubt(at_work)
+    result = await asked("show", "doubt")
+
+    entry = await at_work.entry("doubt")
+    assert result.exit_code == 0
+    assert f"intent      {entry.intent_id}" in result.stdout
+    assert "state       in doubt" in result.stdout
+    assert "order       155025.00 NGN (NG) for 100.00 USD (US)" in result.stdout
+    assert f"receipts    funds_hold: hold-{entry.intent_id}" in result.stdout
+    assert [line.split()[1] for line in result.stdout.splitlines()[-3:]] == ["claim", "mark", "doubt"]
+
+
+async def test_a_key_that_has_its_order_is_shown_too(at_work: World):
+    order_id = await created(at_work)
+    result = await asked("show", "created")
+
+    assert f"order id    {order_id}" in result.stdout
+
+
+async def test_a_key_for_machines(at_work: World):
+    await in_doubt(at_work, held="H1")
+    await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID)
+    told = json.loads((await asked("show", "doubt", "--json")).stdout)
+
+    assert (told["state"], told["order_id"], told["receipts"]) == ("created", "tx-seen", {"held": "H1"})
+    assert [step["move"] for step in told["history"]] == ["claim", "mark", "doubt", "resolve"]
+    assert (told["history"][-1]["by"], told["history"][-1]["reason"]) == ("ada", "seen on the statement")
+    assert all(datetime.fromisoformat(step["at"]).tzinfo for step in told["history"])
+
+
+async def test_a_key_never_heard_of_is_a_no(at_work: World):
+    await created(at_work)
+    result = await asked("show", "never")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "journal: key: nothing is on record of it in this scope\n"
+
+
+# --- resolve --------------------------------------------------------------------------------------
+
+
+async def test_a_doubt_is_resolved(at_work: World):
+    await in_doubt(at_work)
+    result = await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID)
+
+    entry = await at_work.entry("doubt")
+    assert (result.exit_code, result.stdout) == (0, "doubt: created; its order is tx-seen\n")
+    assert (entry.state, entry.order_id) == (KeyState.CREATED, "tx-seen")
+
+
+async def test_a_resolution_for_machines(at_work: World):
+    await in_doubt(at_work)
+    told = json.loads((await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID, "--json")).stdout)
+
+    entry = await at_work.entry("doubt")
+    assert told == {
+        "key": "doubt",
+        "state": "created",
+        "intent_id": entry.intent_id,
+        "order_id": "tx-seen",
+    }
+
+
+async def test_the_login_name_says_so_unless_another_is_given(
+    at_work: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("getpass.getuser", lambda: "grace")
+    await in_doubt(at_work)
+    await asked("resolve", "doubt", "--order-id", "tx-seen", "--reason", "seen")
+    *_, last = await at_work.journal.history(at_work.scope, "doubt")
+
+    assert last.by == "grace"
+
+
+async def test_where_nobody_is_logged_in_somebody_must_be_named(
+    at_work: World, monkeypatch: pytest.MonkeyPatch
+):
+    def nobody() -> str:
+        raise OSError("no username set in the environment")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    await in_doubt(at_work)
+    result = await asked("resolve", "doubt", "--order-id", "tx-seen", "--reason", "seen")
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("journal: --by: ")
+
+
+@pytest.mark.usefixtures("somebody")
+async def test_a_reason_that_is_not_given_is_asked_for(at_work: World):
+    await in_doubt(at_work)
+    result = await asked("resolve", "doubt", "--order-id", "tx-seen", "--by", "ada", answers="a letter\n")
+    *_, last = await at_work.journal.history(at_work.scope, "doubt")
+
+    assert result.exit_code == 0
+    assert "How do you know" in result.stderr
+    assert last.reason == "a letter"
+
+
+async def test_where_nobody_can_be_asked_a_reason_must_be_given(at_work: World):
+    await in_doubt(at_work)
+    result = await asked("resolve", "doubt", "--order-id", "tx-seen", "--by", "ada")
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("journal: --reason: ")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (["--order-id", "order-1"], "--order-id: must look like 'tx-…'"),
+        (["--by", " "], "--by: must be a line of text"),
+        (["--reason", ""], "--reason: must be a line of text"),
+    ],
+)
+async def test_a_wrong_option_is_named(at_work: World, wrong: list[str], why: str):
+    await in_doubt(at_work)
+    result = await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID, *wrong)
+
+    assert result.exit_code == 2
+    assert why in result.stderr
+    assert (await at_work.entry("doubt")).state is KeyState.IN_DOUBT
+
+
+async def test_what_is_not_in_doubt_is_a_no(at_work: World):
+    order_id = await created(at_work)
+    result = await asked("resolve", "created", "--order-id", "tx-seen", *SAID)
+
+    assert result.exit_code == 1
+    assert result.stderr == f"journal: key: must be in doubt; it is created ({order_id})\n"
+
+
+# --- refute ---------------------------------------------------------------------------------------
+
+
+async def test_a_doubt_is_refuted(at_work: World):
+    await in_doubt(at_work)
+    result = await asked("refute", "doubt", *SAID, "--yes")
+
+    entry = await at_work.entry("doubt")
+    assert result.exit_code == 0
+    assert result.stdout == "doubt: free; the next recovery undoes what is owed\n"
+    assert (entry.state, [one.hook for one in entry.owed]) == (KeyState.FREE, ["funds_hold"])
+
+
+@pytest.mark.usefixtures("somebody")
+@pytest.mark.parametrize(
+    ("answer", "code", "state"),
+    [("y\n", 0, KeyState.FREE), ("n\n", 1, KeyState.IN_DOUBT), ("\n", 1, KeyState.IN_DOUBT)],
+)
+async def test_it_asks_before_it_frees_the_key(at_work: World, answer: str, code: int, state: KeyState):
+    await in_doubt(at_work)
+    result = await asked("refute", "doubt", *SAID, answers=answer)
+
+    assert result.exit_code == code
+    assert "doubt: this frees the key, and the hold will be released." in result.stderr
+    assert (await at_work.entry("doubt")).state is state
+
+
+async def test_where_nobody_can_be_asked_it_must_be_told_to_go_on(at_work: World):
+    await in_doubt(at_work)
+    result = await asked("refute", "doubt", *SAID)
+
+    assert result.exit_code == 2
+    assert result.stderr == "journal: --yes: must be given where nobody can be asked\n"
+    assert (await at_work.entry("doubt")).state is KeyState.IN_DOUBT
+
+
+async def test_what_comes_too_early_is_a_no_and_says_how_long_still(at_work: World):
+    await in_doubt(at_work)
+    settle_after = (datetime.now(UTC) - NOON).total_seconds() + 1e6
+    result = await asked("refute", "doubt", *SAID, "--yes", "--settle-after", str(settle_after))
+
+    assert result.exit_code == 1
+    assert re.search(r"too early, .* ask again in \d+ s\n$", result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("settle_after", "rule"),
+    [("-1", "must be 0 seconds or more"), ("nan", "is not a number of seconds or a timedelta")],
+)
+async def test_a_time_to_settle_that_is_none_is_a_wrong_use(at_work: World, settle_after: str, rule: str):
+    await in_doubt(at_work)
+    result = await asked("refute", "doubt", *SAID, "--yes", "--settle-after", settle_after)
+
+    assert result.exit_code == 2
+    assert result.stderr == f"journal: --settle-after: {rule}\n"
+
+
+# --- recover --------------------------------------------------------------------------------------
+
+BANK = """
+from transfer_async import FundsHold
+
+released = []
+
+async def place(intent):
+    return "hold"
+
+async def release(intent, receipt):
+    {release}
+
+def hooks():
+    return [FundsHold(place, release)]
+
+async def everything():
+    async def resolve(intent, doubt):
+        return "tx-found"
+    return {{"hooks": hooks(), "resolve": resolve}}
+
+def broken():
+    raise RuntimeError("no\\nconfiguration")
+
+def nothing():
+    return None
+
+def wrong():
+    return ["a string"]
+
+NAME = "hooks"
+"""
+
+
+@pytest.fixture
+def bank_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Writes a module of the bank's into the current directory."""
+
+    def write(release: str = "released.append(intent.id)") -> None:
+        (tmp_path / "our_bank.py").write_text(BANK.format(release=release))
+        (tmp_path / "broken_bank.py").write_text("import nowhere_to_be_found")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield write
+    sys.modules.pop("our_bank", None)
+
+
+async def test_what_is_left_over_is_worked_off_with_the_banks_hooks(at_work: World, bank_module: Any):
+    await asyncio.to_thread(bank_module)
+    await everything(at_work)
+    result = await asked("recover", "--hooks", "our_bank:hooks")
+
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "taken over       1",
+        "in doubt         2",
+        "resolved         0",
+        "refuted          0",
+        "released         2",
+        "still owed       0",
+    ]
+
+
+async def test_a_factory_may_be_async_and_bring_a_resolve(at_work: World, bank_module: Any):
+    await asyncio.to_thread(bank_module)
+    await in_doubt(at_work)
+    result = await asked("recover", "--hooks", "our_bank:everything", "--json")
+
+    assert json.loads(result.stdout) == {
+        "taken_over": 0,
+        "in_doubt": 0,
+        "resolved": 1,
+        "refuted": 0,
+        "released": 0,
+        "still_owed": 0,
+    }
+    assert (await at_work.entry("doubt")).order_id == "tx-found"
+
+
+async def test_a_recovery_that_leaves_an_undo_owed_has_a_code_of_its_own(at_work: World, bank_module: Any):
+    await asyncio.to_thread(bank_module, release="raise OSError")
+    await owing(at_work)
+    result = await asked("recover", "--hooks", "our_bank:hooks")
+
+    assert result.exit_code == 3
+    assert result.stdout.splitlines()[-1] == "still owed       1"
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("our_bank", "must be module:factory, as in our_bank.hooks:make"),
+        (":hooks", "must be module:factory"),
+        ("our_bank:", "must be module:factory"),
+        ("nowhere:hooks", "cannot import nowhere (ModuleNotFoundError: No module named 'nowhere')"),
+        ("broken_bank:hooks", "cannot import broken_bank (ModuleNotFoundError"),
+        ("our_bank:missing", "there is no function missing in our_bank"),
+        ("our_bank:NAME", "there is no function NAME in our_bank"),
+        ("our_bank:broken", "the factory failed (RuntimeError: no?configuration)"),
+        ("our_bank:nothing", "the factory must return a sequence of hooks"),
+        ("our_bank:wrong", "hooks: a str is neither a hook nor an async function"),
+    ],
+)
+async def test_hooks_that_cannot_be_had_are_told_in_one_line(
+    at_work: World, bank_module: Any, spec: str, why: str
+):
+    await asyncio.to_thread(bank_module)
+    await owing(at_work)
+    result = await asked("recover", "--hooks", spec)
+
+    assert result.exit_code == 2
+    assert why in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+async def test_an_object_with_hooks_will_do():
+    class Ours:
+        hooks = ()
+
+    def make() -> Ours:
+        return Ours()
+
+    side = await made_by(make)
+
+    assert (side.hooks, side.resolve) == ((), None)
+
+
+def test_a_module_is_found_once_in_the_current_directory(bank_module: Any):
+    bank_module()
+    factory_named("our_bank:hooks")
+    factory_named("our_bank:nothing")
+
+    assert sys.path.count(str(Path.cwd())) == 1
+
+
+async def test_without_a_token_it_is_a_wrong_use(at_work: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("TRANSFER_API_TOKEN")
+    result = await asked("recover", "--hooks", "our_bank:hooks")
+
+    assert result.exit_code == 2
+    assert "--token" in result.stderr
+
+
+async def test_the_token_is_not_told(at_work: World, bank_module: Any):
+    await asyncio.to_thread(bank_module)
+    await created(at_work)
+    result = await asked("recover", "--hooks", "our_bank:hooks", "--token", "very s3cr3t")
+
+    assert result.exit_code == 2
+    assert "token: " in result.stderr
+    assert "s3cr3t" not in result.stderr
+
+
+# --- prune ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", [["--before", "2024-06-01"], ["--older-than", "90d"]])
+async def test_what_ended_long_ago_is_forgotten(at_work: World, when: list[str]):
+    await everything(at_work)
+    result = await asked("prune", *when, "--yes")
+
+    assert (result.exit_code, result.stdout) == (0, "1 key forgotten\n")
+    assert [await at_work.known(key) is None for key in ("created", "doubt", "owing")] == [True, False, False]
+
+
+async def test_what_ended_later_is_kept(at_work: World):
+    await created(at_work)
+    result = await asked("prune", "--before", "2024-05-06T11:00:00+00:00", "--yes", "--json")
+
+    assert json.loads(result.stdout) == {"forgotten": 0}
+
+
+@pytest.mark.usefixtures("somebody")
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1)])
+async def test_it_asks_before_it_forgets(at_work: World, answer: str, code: int):
+    await created(at_work)
+    result = await asked("prune", "--before", "2024-06-01", answers=answer)
+
+    assert result.exit_code == code
+    assert "ended before 2024-06-01T00:00:00.000Z" in result.stderr
+    assert (await at_work.known("created") is None) is (code == 0)
+
+
+async def test_where_nobody_can_be_asked_nothing_is_forgotten(at_work: World):
+    await created(at_work)
+    result = await asked("prune", "--before", "2024-06-01")
+
+    assert result.exit_code == 2
+    assert await at_work.known("created") is not None
+
+
+@pytest.mark.parametrize(
+    ("when", "why"),
+    [
+        ([], "--before or --older-than: give one of them"),
+        (["--before", "2024-06-01", "--older-than", "90d"], "--before or --older-than: give one of them"),
+        (["--before", "yesterday"], "--before: must be a date or a time"),
+        (["--older-than", "90"], "--older-than: must be a number of"),
+        (["--older-than", "90y"], "--older-than: must be a number of"),
+        (["--older-than", "-1d"], "--older-than: must be a number of"),
+    ],
+)
+async def test_a_time_that_is_none_is_a_wrong_use(at_work: World, when: list[str], why: str):
+    await created(at_work)
+    result = await asked("prune", *when, "--yes")
+
+    assert result.exit_code == 2
+    assert f"journal: {why}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "older_than", "time"),
+    [
+        ("2024-05-06", None, datetime(2024, 5, 6, tzinfo=UTC)),
+        ("2024-05-06T12:00:00+02:00", None, datetime(2024, 5, 6, 10, tzinfo=UTC)),
+        (None, "30m", NOON - timedelta(minutes=30)),
+        (None, "2w", NOON - timedelta(weeks=2)),
+        (None, "12h", NOON - timedelta(hours=12)),
+    ],
+)
+def test_times_are_read(before: str | None, older_than: str | None, time: datetime):
+    assert desk.time_named(before, older_than, now=NOON) == time
+
+
+# --- how it is shown ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (-5, "0s"),
+        (0, "0s"),
+        (59.9, "59s"),
+        (60, "1m 0s"),
+        (3_700, "1h 1m"),
+        (86_400, "1d 0h"),
+        (1e8, "1157d 9h"),
+    ],
+)
+def test_ages_are_told_in_two_units(seconds: float, told: str):
+    assert tables.age_told(seconds) == told
+
+
+def test_on_a_terminal_it_is_a_table(capsys: pytest.CaptureFixture[str]):
+    tables.show(print, ("key", "state"), [("[red]k", "in doubt")], live=True)
+    told = capsys.readouterr().out
+
+    assert "[red]k" in told
+    assert any(line in told for line in "│┃|")
+
+
+def test_without_rich_there_are_plain_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    tables.show(print, ("key", "state"), [("k-1", "free")], live=True)
+
+    assert capsys.readouterr().out == "key  state\nk-1  free\n"
+
+
+def test_what_a_store_said_is_told_by_its_first_line():
+    error = JournalFailed("the journal could not be read")
+    error.__cause__ = OSError("disk full\nDETAIL: more")
+
+    assert desk.explained(error) == "JournalFailed: the journal could not be read: disk full"
+
+
+def test_a_failure_without_a_cause_is_told_alone():
+    assert desk.explained(JournalFailed("closed")) == "JournalFailed: closed"
+
+
+async def test_the_journal_is_closed_whatever_happens(at_work: World):
+    journal = at_work.journal
+    journal.journal = MemoryJournal()
+
+    with pytest.raises(RuntimeError):
+        async with desk.opened(journal, "live"):
+            raise RuntimeError
+    with pytest.raises(ValueError, match="the factory failed"):
+        await desk.recovered(journal, lambda: 1 / 0, base_url="https://bank.example", token="abc")
+
+    assert journal.closed == 2

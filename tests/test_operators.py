@@ -1,0 +1,459 @@
+"""What operators do with a journal: see doubts, end them, look back, forget; and what they may not."""
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import attrs
+import pytest
+
+from tests.bank import NOON, World, new_order, owed_hooks, refused_order, world
+from transfer_async import (
+    Clock,
+    Doubt,
+    KeyState,
+    MemoryJournal,
+    Operators,
+    Outcome,
+    OutcomeUnknown,
+    RecoveryReport,
+    Refused,
+    Resolved,
+    WentInDoubt,
+)
+from transfer_async.errors import JournalFailed
+from transfer_async.journal import moves
+from transfer_async.operators import summary_of
+from transfer_async.sandbox import CloseAfterProcessing
+
+SAID = {"by": "ada", "reason": "seen on the statement"}
+
+
+@pytest.fixture
+async def at_work():
+    async with world() as made:
+        yield made
+
+
+def operators(world: World, **settings: Any) -> Operators:
+    options: dict[str, Any] = {"clock": world.time.clock, "observers": [world.events.append], **settings}
+    return Operators(world.journal, options.pop("scope", world.scope), **options)
+
+
+async def in_doubt(world: World, key: str = "k", **call: Any) -> None:
+    world.sandbox.faults.add(CloseAfterProcessing())
+    async with world.client() as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key=key, **call)
+
+
+async def refusal(call: Any) -> str:
+    with pytest.raises(ValueError, match=": ") as caught:
+        await call
+    return str(caught.value)
+
+
+# --- what is in doubt ---------------------------------------------------------------------------
+
+
+async def test_nothing_is_in_doubt_in_an_empty_journal(at_work: World):
+    assert await operators(at_work).in_doubt() == ()
+    assert at_work.journal.moves == []
+
+
+async def test_a_doubt_says_what_is_needed_to_look_for_its_order(at_work: World):
+    await in_doubt(at_work)
+    at_work.time.pass_(500.0)
+    (doubt,) = await operators(at_work).in_doubt()
+
+    entry = await at_work.entry()
+    assert doubt == Doubt(
+        key="k",
+        intent_id=entry.intent_id,
+        summary="155025.00 NGN (NG) for 100.00 USD (US)",
+        claimed_at=NOON,
+        sent_until=NOON,
+        order=new_order(),
+        receipts={"funds_hold": f"hold-{entry.intent_id}"},
+        held=None,
+    )
+
+
+async def test_a_hold_of_the_banks_own_is_among_the_receipts(at_work: World):
+    await in_doubt(at_work, held="H1")
+    (doubt,) = await operators(at_work).in_doubt()
+
+    assert (doubt.held, doubt.receipts) == ("H1", {"held": "H1"})
+
+
+async def test_its_repr_tells_of_no_person(at_work: World):
+    await in_doubt(at_work, held="H1")
+    (doubt,) = await operators(at_work).in_doubt()
+
+    assert "155025.00 NGN" in repr(doubt)
+    assert not any(told in repr(doubt) for told in ("ada.eze", "ben.okri", "example.com", "H1"))
+
+
+async def test_the_oldest_doubt_comes_first(at_work: World):
+    for key in ("c", "a", "b"):
+        await in_doubt(at_work, key)
+        at_work.time.pass_(10.0)
+    doubts = await operators(at_work).in_doubt()
+
+    assert [doubt.key for doubt in doubts] == ["c", "a", "b"]
+    assert [doubt.sent_until - NOON for doubt in doubts] == [timedelta(seconds=n) for n in (0, 10, 20)]
+
+
+async def test_the_times_are_right_on_a_journal_with_a_clock_of_its_own(at_work: World):
+    at_work.journal.journal = MemoryJournal(clock=Clock(now=lambda: at_work.time.seconds + 5e8))
+    await in_doubt(at_work)
+    at_work.time.pass_(90.0)
+    (doubt,) = await operators(at_work).in_doubt()
+
+    assert doubt.claimed_at == NOON
+
+
+async def test_looking_changes_nothing(at_work: World):
+    await in_doubt(at_work)
+    before = await at_work.entry()
+    await operators(at_work).in_doubt()
+
+    assert await at_work.entry() == before
+
+
+async def test_another_scopes_doubts_are_not_shown(at_work: World):
+    await in_doubt(at_work)
+
+    assert await operators(at_work, scope="elsewhere").in_doubt() == ()
+
+
+def test_an_order_that_is_gone_has_a_summary_too():
+    assert summary_of(None) == "an order that is no longer on record"
+
+
+# --- resolve ------------------------------------------------------------------------------------
+
+
+async def test_a_resolved_key_has_its_order(at_work: World):
+    await in_doubt(at_work)
+    record = await operators(at_work).resolve("k", order_id=" tx-seen ", **SAID)
+
+    entry = await at_work.entry()
+    assert (record.state, record.order_id, record.order) == (KeyState.CREATED, "tx-seen", None)
+    assert (entry.state, entry.order_id, entry.owed) == (KeyState.CREATED, "tx-seen", ())
+    assert at_work.bank.open
+
+
+async def test_who_said_so_and_why_is_kept(at_work: World):
+    await in_doubt(at_work)
+    desk = operators(at_work)
+    await desk.resolve("k", order_id="tx-seen", by=" ada ", reason="seen")
+    *_, last = await desk.history("k")
+
+    assert (last.move, last.state) == ("resolve", KeyState.CREATED)
+    assert (last.by, last.reason, last.order_id) == ("ada", "seen", "tx-seen")
+
+
+async def test_the_observers_hear_of_it(at_work: World):
+    await in_doubt(at_work)
+    await operators(at_work).resolve("k", order_id="tx-seen", **SAID)
+    (told,) = at_work.events_of(Resolved)
+
+    entry = await at_work.entry()
+    assert (told.key, told.intent_id) == ("k", entry.intent_id)
+    assert (told.outcome, told.order_id) == (Outcome.CREATED, "tx-seen")
+
+
+async def test_a_dead_workers_request_is_made_a_doubt_first(at_work: World):
+    await at_work.crash(moves.Create)
+    at_work.time.pass_(60.0)
+    at_work.events.clear()
+    await operators(at_work).resolve("k", order_id="tx-seen", **SAID)
+
+    assert [type(event) for event in at_work.events] == [WentInDoubt, Resolved]
+    assert (await at_work.told())[-2:] == ["expire: in_doubt", "resolve: created"]
+
+
+async def test_a_live_workers_request_is_its_own(at_work: World):
+    await at_work.crash(moves.Create)
+    at_work.time.pass_(20.5)
+    why = await refusal(operators(at_work).resolve("k", order_id="tx-seen", **SAID))
+
+    assert why == "key: a worker is sending its order; ask again in 40 s"
+    assert (await at_work.entry()).state is KeyState.SENDING
+
+
+async def test_a_request_that_was_answered_meanwhile_has_its_order(at_work: World):
+    await at_work.crash(moves.Create)
+    at_work.time.pass_(60.0)
+    attempt = (await at_work.entry()).attempt or ""
+
+    async def answer(_: object) -> None:
+        await at_work.move(moves.Create(attempt=attempt, order_id="tx-1", reply=b""))
+
+    at_work.journal.before[moves.Expire] = answer
+    why = await refusal(operators(at_work).resolve("k", order_id="tx-seen", **SAID))
+
+    assert why == "key: must be in doubt; it is created (tx-1)"
+
+
+async def test_an_id_of_another_key_is_refused(at_work: World):
+    async with at_work.client() as client:
+        order = await client.create_order(new_order(), key="other")
+    await in_doubt(at_work)
+    why = await refusal(operators(at_work).resolve("k", order_id=order.id, **SAID))
+
+    assert why == "order_id: is the order of another key"
+    assert (await at_work.entry()).state is KeyState.IN_DOUBT
+
+
+@pytest.mark.parametrize("order_id", ["", "tx-", "order-1", "tx-a b", "tx-\n", None, 5, b"tx-1"])
+async def test_an_id_must_look_like_one(at_work: World, order_id: Any):
+    await in_doubt(at_work)
+    why = await refusal(operators(at_work).resolve("k", order_id=order_id, **SAID))
+
+    assert why == "order_id: must look like 'tx-…'"
+
+
+async def test_what_was_settled_meanwhile_stays_as_it_is(at_work: World):
+    await in_doubt(at_work)
+
+    async def settle(_: object) -> None:
+        at_work.journal.before.clear()
+        await at_work.resolve("tx-first")
+
+    at_work.journal.before[moves.Resolve] = settle
+    why = await refusal(operators(at_work).resolve("k", order_id="tx-second", **SAID))
+
+    assert why == "key: was changed by somebody else just now; it is created (tx-first)"
+    assert at_work.events_of(Resolved) == []
+
+
+# --- refute -------------------------------------------------------------------------------------
+
+
+async def test_a_refuted_key_is_free_and_its_hold_is_released_by_recover(at_work: World):
+    await in_doubt(at_work)
+    at_work.time.pass_(300.0)
+    record = await operators(at_work).refute("k", **SAID)
+    owed = owed_hooks(await at_work.entry())
+    async with at_work.client() as client:
+        report = await client.recover()
+
+    assert (record.state, owed) == (KeyState.FREE, ["funds_hold"])
+    assert report == RecoveryReport(released=1)
+    assert not at_work.bank.open
+
+
+async def test_a_refutation_is_told_and_kept(at_work: World):
+    await in_doubt(at_work)
+    at_work.time.pass_(300.0)
+    desk = operators(at_work)
+    await desk.refute("k", **SAID)
+
+    (told,) = at_work.events_of(Resolved)
+    last = (await desk.history("k"))[-1]
+    assert (told.outcome, told.order_id) == (Outcome.REFUSED, None)
+    assert (last.by, last.reason, last.move) == ("ada", "seen on the statement", "refute")
+    assert last.ending == moves.Ending(outcome=Outcome.REFUSED, error="Refuted")
+
+
+@pytest.mark.parametrize(("passed", "left"), [(0.0, 300), (0.5, 300), (299.5, 1)])
+async def test_a_refutation_that_comes_too_early_is_told_how_long_still(
+    at_work: World, passed: float, left: int
+):
+    await in_doubt(at_work)
+    at_work.time.pass_(passed)
+    why = await refusal(operators(at_work).refute("k", **SAID))
+
+    assert why == f"key: it is too early, a request may still take effect; ask again in {left} s"
+    assert (await at_work.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_a_dead_workers_request_settles_from_its_last_possible_send(at_work: World):
+    await at_work.crash(moves.Create)
+    at_work.time.pass_(60.0)
+    early = await refusal(operators(at_work).refute("k", **SAID))
+    at_work.time.pass_(270.0)
+    record = await operators(at_work).refute("k", **SAID)
+
+    assert early.endswith("ask again in 270 s")
+    assert record.state is KeyState.FREE
+
+
+async def test_what_is_never_believed_is_never_believed(at_work: World):
+    await in_doubt(at_work)
+    why = await refusal(operators(at_work, settle_after=float("inf")).refute("k", **SAID))
+
+    assert why.endswith("ask again in inf s")
+
+
+async def test_settle_after_may_be_a_timedelta(at_work: World):
+    await in_doubt(at_work)
+    at_work.time.pass_(60.0)
+
+    assert (await operators(at_work, settle_after=timedelta(minutes=1)).refute("k", **SAID)).state is (
+        KeyState.FREE
+    )
+
+
+async def test_another_doubt_of_the_same_key_is_not_refuted_in_its_place(at_work: World):
+    await in_doubt(at_work)
+    at_work.time.pass_(300.0)
+
+    async def go_on(_: object) -> None:
+        at_work.journal.before.clear()
+        await at_work.refute()
+        await in_doubt(at_work)
+
+    at_work.journal.before[moves.Refute] = go_on
+    why = await refusal(operators(at_work).refute("k", **SAID))
+
+    assert why == "key: was changed by somebody else just now; it is in doubt"
+    assert (await at_work.entry()).state is KeyState.IN_DOUBT
+
+
+# --- what both refuse ---------------------------------------------------------------------------
+
+
+def endings(desk: Operators, **said: Any) -> list[Any]:
+    """Both ways to end a doubt, not begun yet."""
+    return [desk.resolve("k", order_id="tx-1", **said), desk.refute("k", **said)]
+
+
+async def test_a_key_never_heard_of_is_refused(at_work: World):
+    for ending in endings(operators(at_work), **SAID):
+        assert await refusal(ending) == "key: nothing is on record of it in this scope"
+
+
+async def test_a_key_that_has_its_order_is_not_in_doubt(at_work: World):
+    async with at_work.client() as client:
+        order = await client.create_order(new_order(), key="k")
+
+    for ending in endings(operators(at_work), **SAID):
+        assert await refusal(ending) == f"key: must be in doubt; it is created ({order.id})"
+
+
+async def test_a_free_or_claimed_key_is_not_in_doubt(at_work: World):
+    async with at_work.client() as client:
+        with pytest.raises(Refused):
+            await client.create_order(refused_order(), key="k")
+    free = [await refusal(ending) for ending in endings(operators(at_work), **SAID)]
+    await at_work.crash(moves.Mark)
+    claimed = [await refusal(ending) for ending in endings(operators(at_work), **SAID)]
+
+    assert free == ["key: must be in doubt; it is free"] * 2
+    assert claimed == ["key: must be in doubt; it is claimed"] * 2
+
+
+@pytest.mark.parametrize("name", ["by", "reason"])
+@pytest.mark.parametrize("text", ["", "  ", "two\nlines", "nul\x00", None, 5])
+async def test_who_and_why_must_be_said(at_work: World, name: str, text: Any):
+    await in_doubt(at_work)
+    at_work.time.pass_(300.0)
+
+    for ending in endings(operators(at_work), **SAID | {name: text}):
+        why = await refusal(ending)
+        assert why == f"{name}: must be a line of text with something in it; it is kept in the history"
+    assert (await at_work.entry()).state is KeyState.IN_DOUBT
+
+
+# --- history and prune --------------------------------------------------------------------------
+
+
+async def test_a_key_has_its_history(at_work: World):
+    await in_doubt(at_work)
+    steps = await operators(at_work).history("k")
+
+    assert [step.move for step in steps] == ["claim", "mark", "doubt"]
+    assert [step.at for step in steps] == [NOON.timestamp()] * 3
+
+
+async def test_a_key_never_heard_of_has_none(at_work: World):
+    assert await operators(at_work).history("never") == ()
+
+
+async def test_what_ended_is_forgotten_and_what_waits_is_not(at_work: World):
+    async with at_work.client() as client:
+        await client.create_order(new_order(), key="created")
+        at_work.bank.release_error = RuntimeError()
+        with pytest.raises(Refused):
+            await client.create_order(refused_order(), key="owing")
+    await in_doubt(at_work, "doubt")
+    at_work.time.pass_(60.0)
+    forgotten = await operators(at_work).prune(before=NOON + timedelta(seconds=30))
+
+    assert forgotten == 1
+    assert [await at_work.known(key) is None for key in ("created", "owing", "doubt")] == [True, False, False]
+
+
+async def test_any_time_zone_will_do(at_work: World):
+    there = timezone(timedelta(hours=5))
+
+    assert await operators(at_work).prune(before=NOON.astimezone(there)) == 0
+
+
+@pytest.mark.parametrize("before", [datetime(2026, 1, 1), NOON.date(), "2026-01-01", None, 0])  # noqa: DTZ001
+async def test_a_time_must_be_aware(at_work: World, before: Any):
+    assert await refusal(operators(at_work).prune(before=before)) == "before: must be an aware datetime"
+
+
+# --- the journal's failures ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [
+        ("in_doubt", lambda desk: desk.in_doubt()),
+        ("read", lambda desk: desk.resolve("k", order_id="tx-1", **SAID)),
+        ("move", lambda desk: desk.resolve("k", order_id="tx-1", **SAID)),
+        ("move", lambda desk: desk.refute("k", **SAID)),
+        ("now", lambda desk: desk.in_doubt()),
+        ("history", lambda desk: desk.history("k")),
+        ("prune", lambda desk: desk.prune(before=datetime.now(UTC))),
+    ],
+)
+async def test_a_store_that_fails_is_a_journal_that_failed(
+    at_work: World, monkeypatch: pytest.MonkeyPatch, method: str, call: Any
+):
+    await in_doubt(at_work)
+
+    async def broken(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(at_work.journal, method, broken)
+    with pytest.raises(JournalFailed) as failed:
+        await call(operators(at_work))
+
+    assert isinstance(failed.value.__cause__, OSError)
+    assert "disk full" not in str(failed.value)
+
+
+async def test_a_journals_own_failure_is_handed_on(at_work: World, monkeypatch: pytest.MonkeyPatch):
+    own = JournalFailed("a newer version wrote this")
+
+    async def broken(*_: object) -> None:
+        raise own
+
+    monkeypatch.setattr(at_work.journal, "in_doubt", broken)
+    with pytest.raises(JournalFailed) as failed:
+        await operators(at_work).in_doubt()
+
+    assert failed.value is own
+
+
+# --- how it is made -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [({"scope": ""}, "scope"), ({"scope": None}, "scope"), ({"settle_after": -1}, "settle_after")],
+)
+def test_a_wrong_setting_is_named(settings: dict[str, Any], name: str):
+    scope = settings.pop("scope", "live")
+    with pytest.raises(ValueError, match=rf"^{name}: must be"):
+        Operators(MemoryJournal(), scope, **settings)
+
+
+def test_a_doubt_is_frozen():
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        Doubt(key="k", intent_id="i", summary="s", claimed_at=NOON, sent_until=NOON).key = "other"  # type: ignore[misc]

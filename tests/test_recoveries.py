@@ -1,0 +1,280 @@
+"""The runs of recover that a client has under way: the ones it makes by itself, and how all of them end."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.bank import Gate, World, new_order, owed_hooks, refused_order, turns, world
+from transfer_async import ClientClosed, RecoveryReport, Refused, TransferClient
+from transfer_async.errors import JournalFailed
+
+
+@pytest.fixture
+async def at_work() -> AsyncIterator[World]:
+    async with world() as made:
+        yield made
+
+
+async def owing(world: World, key: str = "k") -> None:
+    world.bank.release_error = RuntimeError()
+    async with world.client() as client:
+        with pytest.raises(Refused):
+            await client.create_order(refused_order(), key=key)
+    world.bank.release_error = None
+    world.bank.log.clear()
+
+
+class Pauses:
+    """Holds the client's own recovery between two runs until a test lets it go on."""
+
+    def __init__(self, world: World) -> None:
+        self._come: asyncio.Queue[Gate] = asyncio.Queue()
+        world.time.on_sleep = self._wait
+
+    async def _wait(self) -> None:
+        gate = Gate()
+        self._come.put_nowait(gate)
+        await gate()
+
+    async def next(self) -> Gate:
+        """The next pause, as soon as it has begun."""
+        async with asyncio.timeout(5):
+            return await self._come.get()
+
+
+# --- by itself ----------------------------------------------------------------------------------
+
+
+async def test_a_client_recovers_by_itself_every_so_often(at_work: World):
+    pauses = Pauses(at_work)
+    async with at_work.client(recover_every=60):
+        (await pauses.next()).open()
+        second = await pauses.next()
+        await owing(at_work)
+        second.open()
+        await pauses.next()
+
+    assert at_work.time.slept == [30.0, 60.0, 60.0]
+    assert at_work.bank.log == ["release"]
+    assert not at_work.bank.open
+
+
+async def test_the_first_run_comes_after_a_random_share_of_the_interval(at_work: World):
+    at_work.time.chances = [0.25]
+    pauses = Pauses(at_work)
+    async with at_work.client(recover_every=60):
+        await pauses.next()
+
+    assert at_work.time.slept == [15.0]
+
+
+async def test_without_an_interval_nothing_is_recovered_by_itself(at_work: World):
+    async with at_work.client() as client:
+        await client.create_order(new_order())
+        await turns(20)
+
+    assert at_work.time.slept == []
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda client: client.known("k"),
+        lambda client: client.create_order(new_order()),
+        lambda client: client.who_am_i(),
+        lambda client: client.recover(),
+    ],
+    ids=["known", "create_order", "who_am_i", "recover"],
+)
+async def test_without_async_with_it_begins_with_the_first_use(at_work: World, use: Any):
+    pauses = Pauses(at_work)
+    client = at_work.made(recover_every=60)
+    await turns(5)
+    before = list(at_work.time.slept)
+    await use(client)
+    await use(client)
+    await pauses.next()
+    await client.close()
+
+    assert before == []
+    assert at_work.time.slept == [30.0]
+
+
+async def test_a_failure_is_logged_by_its_class_alone_and_it_goes_on(
+    at_work: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async def broken(*_: object, **__: object) -> None:
+        raise OSError("/secret/path")
+
+    pauses = Pauses(at_work)
+    await owing(at_work)
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(at_work.journal, "work", broken)
+        async with at_work.client(recover_every=60):
+            (await pauses.next()).open()
+            second = await pauses.next()
+            patch.undo()
+            second.open()
+            await pauses.next()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "a recovery in the background failed (JournalFailed)"
+    ]
+    assert "secret" not in caplog.text
+    assert not at_work.bank.open
+
+
+# --- closing ------------------------------------------------------------------------------------
+
+
+async def test_closing_between_two_runs_waits_for_nothing(at_work: World):
+    pauses = Pauses(at_work)
+    async with at_work.client(recover_every=60) as client:
+        await pauses.next()
+    await turns(5)
+
+    assert at_work.time.slept == [30.0]
+    assert not client._recoveries.begun
+
+
+async def test_closing_waits_for_the_undo_in_progress_and_leaves_the_rest(at_work: World):
+    await owing(at_work, "a")
+    await owing(at_work, "b")
+    undo = at_work.bank.on_release = Gate()
+    pauses = Pauses(at_work)
+    client = at_work.made(recover_every=60)
+    await client.known("a")
+    (await pauses.next()).open()
+    await undo.reached.wait()
+    closing = asyncio.create_task(client.close())
+    await turns(10)
+    waited = not closing.done()
+    undo.open()
+    await closing
+
+    assert waited
+    assert owed_hooks(await at_work.entry("a")) == []
+    assert owed_hooks(await at_work.entry("b")) == ["funds_hold"]
+    assert at_work.bank.log == ["release"]
+
+
+async def test_an_undo_that_outlasts_the_patience_is_cut_and_stays_owed(at_work: World):
+    await owing(at_work)
+    undo = at_work.bank.on_release = Gate()
+    pauses = Pauses(at_work)
+    client = at_work.made(recover_every=60)
+    await client.known("k")
+    (await pauses.next()).open()
+    await undo.reached.wait()
+    await client.close(timeout=0.01)
+
+    assert not undo.passed
+    assert not client._recoveries.begun
+    assert owed_hooks(await at_work.entry()) == ["funds_hold"]
+
+
+async def test_closing_waits_for_a_recovery_that_was_asked_for_and_it_is_done_whole(at_work: World):
+    await owing(at_work, "a")
+    await owing(at_work, "b")
+    undo = at_work.bank.on_release = Gate()
+    client = at_work.made()
+    recovery = asyncio.create_task(client.recover())
+    await undo.reached.wait()
+    closing = asyncio.create_task(client.close())
+    await turns(10)
+    waited = not closing.done()
+    undo.open()
+    await closing
+
+    assert waited
+    assert await recovery == RecoveryReport(released=2)
+
+
+async def test_a_recovery_that_outlasts_the_patience_ends_as_closed(at_work: World):
+    await owing(at_work)
+    undo = at_work.bank.on_release = Gate()
+    client = at_work.made()
+    recovery = asyncio.create_task(client.recover())
+    await undo.reached.wait()
+    await client.close(timeout=0.01)
+    with pytest.raises(ClientClosed):
+        await recovery
+
+    assert owed_hooks(await at_work.entry()) == ["funds_hold"]
+
+
+async def test_a_close_that_is_cancelled_lets_nothing_go_on_behind_its_back(at_work: World):
+    await owing(at_work)
+    undo = at_work.bank.on_release = Gate()
+    client = at_work.made()
+    recovery = asyncio.create_task(client.recover())
+    await undo.reached.wait()
+    closing = asyncio.create_task(client.close())
+    await turns(5)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with pytest.raises(ClientClosed):
+        await recovery
+
+    assert not undo.passed
+
+
+async def test_an_undo_may_look_something_up_while_the_client_closes(at_work: World):
+    await owing(at_work)
+    clients: list[TransferClient] = []
+    looked_up: list[Any] = []
+    gate = Gate()
+
+    async def look_up(_: object) -> None:
+        await gate()
+        looked_up.append(await clients[0].who_am_i())
+
+    at_work.bank.on_release = look_up
+    clients.append(at_work.made())
+    recovery = asyncio.create_task(clients[0].recover())
+    await gate.reached.wait()
+    closing = asyncio.create_task(clients[0].close())
+    await turns(5)
+    gate.open()
+    await closing
+
+    assert len(looked_up) == 1
+    assert await recovery == RecoveryReport(released=1)
+
+
+async def test_whoever_asked_and_is_cancelled_hears_of_that_and_not_of_the_client(at_work: World):
+    await owing(at_work)
+    undo = at_work.bank.on_release = Gate()
+    async with at_work.client() as client:
+        recovery = asyncio.create_task(client.recover())
+        await undo.reached.wait()
+        recovery.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await recovery
+
+    assert not undo.passed
+
+
+async def test_what_fails_in_a_recovery_is_told_to_whoever_asked(
+    at_work: World, monkeypatch: pytest.MonkeyPatch
+):
+    async def broken(*_: object, **__: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(at_work.journal, "work", broken)
+    async with at_work.client() as client:
+        with pytest.raises(JournalFailed):
+            await client.recover()
+
+
+async def test_after_closing_nothing_begins(at_work: World):
+    client = at_work.made(recover_every=60)
+    await client.close()
+    client._recoveries.begin()
+    await turns(5)
+
+    assert at_work.time.slept == []

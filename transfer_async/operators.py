@@ -1,0 +1,301 @@
+"""What people do with a journal: see what is in doubt, end a doubt, look back, and forget.
+
+An operator has found out, by the bank's own means, what became of an order. Its word is a move like
+any other: a compare-and-set on the attempt that it was asked about, kept in the key's history with
+who said it and why. Nobody's word is believed too early: a request that stalled may still take effect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from attrs import field, frozen
+
+from transfer_async import recording
+from transfer_async.clock import Clock, Duration, duration
+from transfer_async.doubt import order_id_of
+from transfer_async.errors import Outcome
+from transfer_async.events import Event, Observer, Observers, Resolved, WentInDoubt
+from transfer_async.journal.base import Journal, KeyRecord, receipts_of, record_of
+from transfer_async.journal.moves import (
+    Denial,
+    Entry,
+    Expire,
+    KeyState,
+    Refute,
+    Resolve,
+    Step,
+    Verdict,
+)
+from transfer_async.journal.states import owed_by
+from transfer_async.models import NewOrder
+from transfer_async.recovery import ABANDONED
+
+
+@frozen(kw_only=True)
+class Doubt:
+    """A key in doubt, as an operator needs it to find out what became of its order.
+
+    Args:
+        key: the key.
+        intent_id: the intent's id, under which the bank's hooks know it.
+        summary: amounts, currencies and countries; nothing about a person.
+        claimed_at: when work on the intent began, in UTC.
+        sent_until: no request can have been sent after it, in UTC.
+        order: what was to be created; not in the ``repr``.
+        receipts: what the hooks handed back, by hook name; not in the ``repr``.
+        held: the reference of a hold that the bank placed itself; not in the ``repr``.
+    """
+
+    key: str
+    intent_id: str
+    summary: str
+    claimed_at: datetime
+    sent_until: datetime
+    order: NewOrder | None = field(default=None, repr=False)
+    receipts: dict[str, str | None] = field(factory=dict, repr=False)
+    held: str | None = field(default=None, repr=False)
+
+
+class Operators:
+    """The operators' side of a journal, for one scope of it.
+
+    Args:
+        journal: the journal; it is not closed.
+        scope: names the service in the journal: a client's ``scope``, or its normalised ``base_url``.
+        settle_after: seconds after the last possible send before a refutation is believed.
+        observers: called with `Resolved`, and with `WentInDoubt` for a dead worker's request.
+        clock: time; for tests.
+
+    Raises:
+        ValueError: names the argument and the rule.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        scope: str,
+        *,
+        settle_after: Duration = 300.0,
+        observers: Sequence[Observer] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        if not (isinstance(scope, str) and scope):
+            raise ValueError("scope: must be a string with something in it")
+        self._journal = journal
+        self._scope = scope
+        self._settle_after = checked_settle_after(settle_after)
+        self._observers = Observers(observers)
+        self._clock = clock or Clock()
+
+    async def in_doubt(self) -> tuple[Doubt, ...]:
+        """Every key in doubt, oldest first.
+
+        Raises:
+            JournalFailed: the journal could not be read.
+        """
+        found = await recording.read(self._journal.in_doubt(self._scope))
+        if not found:
+            return ()
+        utc = await self.times()
+        return tuple(_doubt(key, entry, utc) for key, entry in found)
+
+    async def resolve(self, key: str, *, order_id: str, by: str, reason: str) -> KeyRecord:
+        """Write down that the order of a doubt exists; from now on the key gives it back.
+
+        Args:
+            key: a key in doubt.
+            order_id: the order's id, ``tx-…``.
+            by: who says so.
+            reason: how they know; it is kept in the key's history.
+
+        Returns:
+            What is on record of the key now.
+
+        Raises:
+            ValueError: the key is not in doubt, the id is another key's, or an argument is no good.
+            JournalFailed: the journal could not be read or written.
+        """
+        order_id, by, reason = (
+            checked_order_id(order_id),
+            checked_text("by", by),
+            checked_text("reason", reason),
+        )
+        entry = await self._entry_in_doubt(key)
+        move = Resolve(attempt=entry.attempt or "", order_id=order_id, reply=None, by=by, reason=reason)
+        return await self._end(key, move, Outcome.CREATED, order_id=order_id)
+
+    async def refute(self, key: str, *, by: str, reason: str) -> KeyRecord:
+        """Write down that the order of a doubt does not exist, and that none can appear any more.
+
+        This frees the key, and the undos of its hooks become owed: `TransferClient.recover` pays them,
+        and so releases the hold. An order that appears all the same is a duplicate, or a loss.
+
+        Args:
+            key: a key in doubt, ``settle_after`` after the last possible send.
+            by: who says so.
+            reason: how they know; it is kept in the key's history.
+
+        Returns:
+            What is on record of the key now.
+
+        Raises:
+            ValueError: the key is not in doubt, it is too early, or an argument is no good.
+            JournalFailed: the journal could not be read or written.
+        """
+        by, reason = checked_text("by", by), checked_text("reason", reason)
+        entry = await self._entry_in_doubt(key)
+        move = Refute(
+            attempt=entry.attempt or "",
+            settle_after=self._settle_after,
+            by=by,
+            reason=reason,
+            owed=owed_by(entry),
+            lease=0.0,  # nobody is at it yet: the next `recover` is
+        )
+        return await self._end(key, move, Outcome.REFUSED)
+
+    async def history(self, key: str) -> tuple[Step, ...]:
+        """Every move of the key that is remembered, oldest first; empty for a key never heard of.
+
+        Raises:
+            JournalFailed: the journal could not be read.
+        """
+        return await recording.read(self._journal.history(self._scope, key), key=key)
+
+    async def prune(self, *, before: datetime) -> int:
+        """Forget keys that ended before then; never one in doubt, at work, or with anything owed.
+
+        A forgotten key is free: whoever uses it again creates another order.
+
+        Args:
+            before: an aware time.
+
+        Returns:
+            How many keys were forgotten.
+
+        Raises:
+            ValueError: ``before`` is not an aware time.
+            JournalFailed: the journal could not be written.
+        """
+        if not isinstance(before, datetime) or before.utcoffset() is None:
+            raise ValueError("before: must be an aware datetime")
+        return await recording.read(self._journal.prune(self._scope, before=before), doing="pruned")
+
+    async def times(self) -> Callable[[float], datetime]:
+        """What turns the journal's seconds into times in UTC.
+
+        Raises:
+            JournalFailed: the journal could not be read.
+        """
+        there, here = await recording.read(self._journal.now()), self._clock.utc()
+        return lambda seconds: here + timedelta(seconds=seconds - there)
+
+    async def _entry_in_doubt(self, key: str) -> Entry:
+        entry = await recording.read(self._journal.read(self._scope, key), key=key)
+        if entry is None:
+            raise ValueError("key: nothing is on record of it in this scope")
+        if entry.state is KeyState.SENDING and entry.attempt is not None:
+            verdict = await self._write(key, Expire(attempt=entry.attempt))
+            entry = verdict.entry
+            if verdict.denial is None:
+                self._tell(WentInDoubt, key, entry, error=ABANDONED)
+            elif verdict.denial is Denial.BUSY:
+                left = math.ceil(verdict.lease_left)
+                raise ValueError(f"key: a worker is sending its order; ask again in {left} s")
+        if entry.state is not KeyState.IN_DOUBT:
+            raise ValueError(f"key: must be in doubt; it is {_told(entry)}")
+        return entry
+
+    async def _end(self, key: str, move: Resolve | Refute, outcome: Outcome, **told: Any) -> KeyRecord:
+        verdict = await self._write(key, move)
+        if verdict.denial is not None:
+            raise ValueError(_why_not(verdict, move))
+        self._tell(Resolved, key, verdict.entry, outcome=outcome, **told)
+        return record_of(verdict.entry)
+
+    async def _write(self, key: str, move: Resolve | Refute | Expire) -> Verdict:
+        return await recording.write(self._journal, self._scope, key, move, certain=Outcome.UNKNOWN)
+
+    def _tell(self, kind: type[Event], key: str, entry: Entry, **fields: Any) -> None:
+        self._observers.tell(kind(key=key, intent_id=entry.intent_id, attempt=0, seconds=0.0, **fields))
+
+
+def summary_of(order: NewOrder | None) -> str:
+    """``order`` in a line that names nobody."""
+    if order is None:
+        return "an order that is no longer on record"
+    return (
+        f"{order.poster_amount:f} {order.poster_currency} ({order.poster_country})"
+        f" for {order.matcher_amount:f} {order.matcher_currency} ({order.matcher_country})"
+    )
+
+
+def _doubt(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Doubt:
+    order = None if entry.intent is None else entry.intent.order
+    return Doubt(
+        key=key,
+        intent_id=entry.intent_id,
+        summary=summary_of(order),
+        claimed_at=utc(entry.claimed_at),
+        sent_until=utc(entry.sent_until),
+        order=order,
+        receipts=receipts_of(entry.receipts, entry.held),
+        held=entry.held,
+    )
+
+
+# --- what is said back --------------------------------------------------------------------------
+
+
+def _told(entry: Entry) -> str:
+    state = entry.state.value.replace("_", " ")
+    return f"{state} ({entry.order_id})" if entry.order_id else state
+
+
+def _why_not(verdict: Verdict, move: Resolve | Refute) -> str:
+    if verdict.denial is Denial.TOO_EARLY and isinstance(move, Refute):
+        wait = verdict.entry.sent_until + move.settle_after - verdict.now
+        left = math.ceil(wait) if math.isfinite(wait) else wait
+        return f"key: it is too early, a request may still take effect; ask again in {left} s"
+    if verdict.denial is Denial.FOREIGN:
+        return "order_id: is the order of another key"
+    return f"key: was changed by somebody else just now; it is {_told(verdict.entry)}"
+
+
+def checked_settle_after(settle_after: Duration) -> float:
+    """``settle_after`` in seconds.
+
+    Raises:
+        ValueError: it is no duration, or less than 0.
+    """
+    seconds = duration("settle_after", settle_after)
+    if not seconds >= 0:
+        raise ValueError("settle_after: must be 0 seconds or more")
+    return seconds
+
+
+def checked_order_id(order_id: str) -> str:
+    """``order_id``, trimmed.
+
+    Raises:
+        ValueError: it does not look like an order's id.
+    """
+    checked = order_id_of(order_id)
+    if checked is None:
+        raise ValueError("order_id: must look like 'tx-…'")
+    return checked
+
+
+def checked_text(name: str, text: str) -> str:
+    """``text``, which goes into the history, trimmed.
+
+    Raises:
+        ValueError: there is nothing in it, or what would spoil a line.
+    """
+    if not (isinstance(text, str) and text.strip() and text.strip().isprintable()):
+        raise ValueError(f"{name}: must be a line of text with something in it; it is kept in the history")
+    return text.strip()

@@ -1,0 +1,65 @@
+"""The journal as the package uses it: whatever a store raises comes out as `JournalFailed`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from transfer_async.errors import JournalFailed, Outcome
+from transfer_async.journal.base import Journal
+from transfer_async.journal.moves import Move, Verdict
+from transfer_async.models import Order
+
+T = TypeVar("T")
+
+
+async def write(
+    journal: Journal, scope: str, key: str, move: Move, *, certain: Outcome, order: Order | None = None
+) -> Verdict:
+    """Make a move in the journal.
+
+    Args:
+        journal: the journal.
+        scope: the key's.
+        key: the key.
+        move: the move.
+        certain: what is certain of the call, should the journal fail now.
+        order: the order that would then be known to nobody else.
+
+    Raises:
+        JournalFailed: the journal raised, or lost the key.
+    """
+    try:
+        verdict = await journal.move(scope, key, move)
+    except JournalFailed as error:  # a back end's own, which cannot know what is certain
+        error.outcome, error.order, error.key = certain, order, key
+        raise
+    except Exception as error:
+        raise JournalFailed(
+            f"the journal failed on {type(move).__name__.lower()} ({type(error).__name__})",
+            outcome=certain,
+            order=order,
+            key=key,
+        ) from error
+    if verdict is None:
+        raise JournalFailed("the journal has lost the key", outcome=certain, order=order, key=key)
+    return verdict
+
+
+async def read(reading: Awaitable[T], *, key: str | None = None, doing: str = "read") -> T:
+    """What ``reading``, of a journal, gives.
+
+    Args:
+        reading: a journal's own method, called.
+        key: the key that it is about, if it is about one.
+        doing: the word for what could not be done.
+
+    Raises:
+        JournalFailed: the journal raised.
+    """
+    try:
+        return await reading
+    except JournalFailed:
+        raise
+    except Exception as error:
+        raise JournalFailed(f"the journal could not be {doing} ({type(error).__name__})", key=key) from error
