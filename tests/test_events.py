@@ -222,11 +222,10 @@ async def test_a_doubt_that_is_resolved(at_work: World):
 
 async def test_a_doubt_that_is_refuted(at_work: World):
     async def resolve(intent, error):
-        at_work.time.pass_(1000)
         return NO_ORDER
 
     at_work.sandbox.faults.add(Status(503))
-    async with at_work.client(resolve=resolve) as client:
+    async with at_work.client(resolve=resolve, settle_after=0.0) as client:
         await failed(client.create_order(new_order(), key="k"))
 
     assert names(at_work.events)[-3:] == ["WentInDoubt", "Resolved", "HookUndone"]
