@@ -95,8 +95,8 @@ def attend(lease: float = LEASE) -> moves.Attend:
     return moves.Attend(lease=lease)
 
 
-def paid(*hooks: str, number: int = 1) -> moves.Paid:
-    return moves.Paid(intent_id=f"intent-{number}", hooks=hooks)
+def paid(*hooks: str, number: int = 1, lease_until: float = 0.0) -> moves.Paid:
+    return moves.Paid(intent_id=f"intent-{number}", hooks=hooks, lease_until=lease_until)
 
 
 def owe(*hooks: str, number: int = 1) -> moves.Owe:

@@ -20,7 +20,7 @@ from transfer_async.guards import ConnectionStale, GuardedBody, NeverTwice, Once
 BODY = b'{"poster_amount": "1250.00"}'
 
 
-@define
+@define(eq=False)
 class Protocol:
     """As much of aiohttp's as is asked for."""
 

@@ -48,6 +48,10 @@ MAY_GO_AGAIN = frozenset({Verdict.NOT_SENT, Verdict.NOT_PROCESSED})
 """What certainly did nothing: an order may be sent again after these, and after nothing else."""
 
 
+SAID_NO = frozenset({Verdict.NOT_PROCESSED, Verdict.WRONG_TOKEN, Verdict.REFUSED})
+"""What a service says to a request that it will not carry out; the connection it says it on is good."""
+
+
 @frozen
 class Row:
     """One row of a table: does it fit, what is certain then, and why."""

@@ -43,6 +43,7 @@ class Call:
         undone: how many hooks were undone.
         owed: how many undos failed, and are owed.
         sent: an exchange that handed its body over has ended.
+        last_body: the body of the last exchange.
         on_the_way: the body of the exchange that is under way right now.
         abandoned: nobody waits any more, or the client closes.
         cut: the client closes and will wait no longer.
@@ -70,6 +71,7 @@ class Call:
     undone: int = 0
     owed: int = 0
     sent: bool = False
+    last_body: GuardedBody | None = field(default=None, repr=False)
     on_the_way: GuardedBody | None = field(default=None, repr=False)
     abandoned: bool = False
     cut: bool = False

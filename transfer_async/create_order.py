@@ -58,6 +58,7 @@ from transfer_async.journal.moves import (
     KeyState,
     Mark,
     Owe,
+    Owed,
     Suspect,
     Verdict,
 )
@@ -65,7 +66,7 @@ from transfer_async.leases import LeaseKeeper
 from transfer_async.models import Order
 from transfer_async.preflight import PreflightHook, checked_receipt, is_hold
 from transfer_async.sending import is_expired, send
-from transfer_async.undoing import undo, what_is_owed
+from transfer_async.undoing import recorded, undo, what_is_owed
 
 
 async def create_order(context: Context, call: Call) -> Order:
@@ -236,6 +237,8 @@ async def _settle(context: Context, call: Call, order: Order, reply: bytes) -> O
     except JournalFailed as error:
         raise stamped(error, call, order_may_exist=True) from error.__cause__
     if verdict.denial is Denial.FOREIGN:
+        if call.last_body is not None:
+            call.last_body.distrust()
         call.attempts[-1] = attrs.evolve(call.attempts[-1], outcome=Outcome.UNKNOWN)
         doubt = UnreadableOrder("the answer is the order of another key", raw=reply)
         return await _went_in_doubt(context, call, doubt)
@@ -301,23 +304,31 @@ async def _certain_no(context: Context, call: Call, no: TransferError | asyncio.
     )
     try:
         verdict = await context.write(call.intent.key, move, certain=ending.outcome)
-        over = verdict.denial is not None and _is_over(call, verdict.entry)
-        if over and debts:
-            owe = Owe(owed=debts, lease=context.lease)
-            await context.write(call.intent.key, owe, certain=ending.outcome)
     except JournalFailed as error:
         stamped(error, call, order_may_exist=True)
         raise
     if verdict.denial is None:
         _tell_no(context, call, ending)
-    if verdict.denial is None or over:
-        await undo(context, call, debts)
+        await undo(context, call, recorded(verdict.entry, debts))
+    elif debts and _is_over(call, verdict.entry):
+        await _undo_late(context, call, debts)
     may_exist = verdict.denial is not None
     if isinstance(no, TransferError):
         stamped(no, call, order_may_exist=may_exist)
     elif call.cut:
         closed = ClientClosed("the client was closed before the order was sent")
         raise stamped(closed, call, order_may_exist=may_exist) from None
+
+
+async def _undo_late(context: Context, call: Call, debts: tuple[Owed, ...]) -> None:
+    """Undo what a hook did after others had ended its intent; on record as owed first, if that can be."""
+    try:
+        owe = Owe(owed=debts, lease=context.lease)
+        verdict = await context.write(call.intent.key, owe, certain=Outcome.NOT_SENT)
+        debts = tuple(recorded(verdict.entry, debts))
+    except JournalFailed:
+        log.exception("an undo that came due late could not be recorded: it is tried once")
+    await undo(context, call, debts)
 
 
 def _is_over(call: Call, entry: Entry) -> bool:

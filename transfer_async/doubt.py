@@ -22,7 +22,7 @@ from transfer_async.journal.moves import Entry, KeyState, Refute, Verdict
 from transfer_async.journal.moves import Resolve as ResolveMove
 from transfer_async.journal.states import owed_by
 from transfer_async.models import Order, OrderIntent
-from transfer_async.undoing import undo
+from transfer_async.undoing import recorded, undo
 
 
 def given_back(entry: Entry, call: Call) -> Order:
@@ -136,7 +136,7 @@ async def _refuted(context: Context, call: Call, entry: Entry, doubt: OutcomeUnk
     if verdict.denial is not None:
         return
     context.tell(Resolved, call, outcome=Outcome.REFUSED)
-    await undo(context, call, owed)
+    await undo(context, call, recorded(verdict.entry, owed))
     raise stamped(Refuted(), call, order_may_exist=False) from doubt
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,7 @@ class GuardedBody(aiohttp.BytesPayload):
         self.spent: bool = False
         self.stale: bool = False
         self.late: bool = False
+        self._connection: Any = None
 
     @property
     def size(self) -> int:
@@ -67,7 +69,8 @@ class GuardedBody(aiohttp.BytesPayload):
         """Hand the body over, if nothing speaks against it; see the class."""
         if self.spent:
             raise NeverTwice
-        if await _is_stale(writer.transport, getattr(writer, "protocol", None)):
+        connection = getattr(writer, "protocol", None)
+        if connection in _UNJUDGED or await _is_stale(writer.transport, connection):
             self.stale = True
             raise ConnectionStale
         if self.spent:  # given up while the connection was looked at
@@ -76,7 +79,24 @@ class GuardedBody(aiohttp.BytesPayload):
             self.late = True
             raise TooLate
         self.spent = self.handed_over = True
+        self._connection = connection
+        self.distrust()
         await super().write_with_length(writer, content_length)
+
+    def trust(self) -> None:
+        """The answer that came was ours: the connection may carry another order."""
+        if self._connection is not None:
+            _UNJUDGED.discard(self._connection)
+
+    def distrust(self) -> None:
+        """The connection carries no further order, unless it is trusted again."""
+        # Had somebody else's reply come first, ours would be the answer to the next order on it.
+        if self._connection is not None:
+            _UNJUDGED.add(self._connection)
+
+
+_UNJUDGED: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The connections of which the last answer is still to come, or was not to our question."""
 
 
 class OnceGuard:

@@ -6,7 +6,7 @@ compare-and-set. No journal write is pending while the bank's own code runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from attrs import frozen
 
@@ -18,7 +18,7 @@ from transfer_async.errors import AlreadyCreated, Outcome, OutcomeUnknown, Refut
 from transfer_async.events import WentInDoubt
 from transfer_async.journal.moves import Attend, Ending, Entry, Expire, Free, KeyState, Owed, TakeOver
 from transfer_async.journal.states import owed_by
-from transfer_async.undoing import undo
+from transfer_async.undoing import recorded, undo
 
 BATCH = 100  # keys asked for at once
 
@@ -124,7 +124,7 @@ class Recovery:
         freed = await context.write(key, move, certain=Outcome.NOT_SENT)
         if freed.denial is None:
             self._taken_over += 1
-            await self._undo(move.owed)
+            await self._undo(recorded(freed.entry, move.owed))
 
     def _tell_of_doubt(self, entry: Entry) -> None:
         if entry.intent is not None:
@@ -164,7 +164,7 @@ class Recovery:
         if attended.entry.state is KeyState.IN_DOUBT:  # it was taken along, and waits for others
             await context.write(key, Attend(lease=0.0), certain=Outcome.UNKNOWN)
 
-    async def _undo(self, debts: tuple[Owed, ...]) -> None:
+    async def _undo(self, debts: Iterable[Owed]) -> None:
         """Undo what is owed, intent by intent."""
         by_intent: dict[str, list[Owed]] = {}
         for debt in debts:

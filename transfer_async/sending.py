@@ -83,7 +83,7 @@ async def _attempt(context: Context, call: Call) -> tuple[Order, bytes]:
 
 async def _exchange(context: Context, call: Call, body: GuardedBody) -> Evidence:
     assert call.headers is not None  # noqa: S101 - fetched before the mark
-    call.judgement, call.on_the_way = None, body
+    call.judgement, call.on_the_way, call.last_body = None, body, body
     try:
         left = call.deadline - context.clock.now()
         return await context.transport.post_order(body, headers=call.headers, left=left)
@@ -99,6 +99,8 @@ def _answer(context: Context, call: Call, body: GuardedBody, evidence: Evidence)
         raise _too_late(context, call)
     call.judgement = answers.judge(evidence, context.policy, answers.ORDER_ANSWERS)
     if call.judgement is not Judgement.ANSWERED:
+        if evidence.intact and call.judgement in answers.SAID_NO:
+            body.trust()
         raise answers.error_of(call.judgement, evidence, now=context.clock.utc(), reading=False)
     common: dict[str, Any] = {
         "status": evidence.status,
@@ -113,6 +115,7 @@ def _answer(context: Context, call: Call, body: GuardedBody, evidence: Evidence)
         raise UnreadableOrder(why, order_id=found, **common) from evidence.error
     if other := answers.other_order(call.intent.order, answer):
         raise UnreadableOrder(f"the answer is to another order: {other} differs", **common)
+    body.trust()
     return answer.order
 
 

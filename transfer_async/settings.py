@@ -68,7 +68,7 @@ def times(
         settle_after=checked_settle_after(settle_after),
         recover_every=None if recover_every is None else duration("recover_every", recover_every),
     )
-    least = 1.5 * made.policy.deadline
+    least = round(1.5 * made.policy.deadline, 9)  # 1.5 * 0.8 is a little over 1.2
     if not least <= made.lease < float("inf"):
         raise ValueError(
             f"lease: must be finite and at least 1.5 times the retry deadline, {least:g} s, "

@@ -9,7 +9,7 @@ from transfer_async.calls import Call
 from transfer_async.context import Context, log
 from transfer_async.errors import JournalFailed, Outcome
 from transfer_async.events import HookUndone, UndoOwed
-from transfer_async.journal.moves import Owed, Paid
+from transfer_async.journal.moves import Entry, Owed, Paid
 
 
 def what_is_owed(context: Context, call: Call) -> tuple[Owed, ...]:
@@ -20,8 +20,15 @@ def what_is_owed(context: Context, call: Call) -> tuple[Owed, ...]:
     return tuple(Owed(intent=call.intent, hook=name, receipt=call.receipts.get(name)) for name in names)
 
 
+def recorded(entry: Entry, debts: Sequence[Owed]) -> list[Owed]:
+    """``debts`` as they are on record in ``entry``, under the lease they got there."""
+    on_record = {(one.intent.id, one.hook): one for one in entry.owed}
+    found = (on_record.get((one.intent.id, one.hook)) for one in debts)
+    return [one for one in found if one is not None]
+
+
 async def undo(context: Context, call: Call, debts: Sequence[Owed]) -> None:
-    """Undo ``debts``, all of one intent and recorded as owed, and record what is done.
+    """Undo ``debts``, all of one intent and as they are on record, and record what is done.
 
     What fails stays owed, and does not hide why it became due.
 
@@ -32,7 +39,7 @@ async def undo(context: Context, call: Call, debts: Sequence[Owed]) -> None:
         return
     done = [one.hook for one in debts if await _undo_one(context, call, one)]
     try:
-        paid = Paid(intent_id=debts[0].intent.id, hooks=tuple(done))
+        paid = Paid(intent_id=debts[0].intent.id, hooks=tuple(done), lease_until=debts[0].lease_until)
         await context.write(call.intent.key, paid, certain=Outcome.NOT_SENT)
     except JournalFailed:
         log.exception("could not record what was undone: it will be undone again")

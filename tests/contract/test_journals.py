@@ -428,8 +428,8 @@ async def test_what_is_owed_is_recorded_with_the_no_under_a_lease(journal: Journ
 
 
 async def test_what_is_paid_is_owed_no_longer_and_the_rest_is_left_to_others_at_once(journal: Journal):
-    await made(journal, claim(), free(None, owed=owing("hold", "check")))
-    entry = await made(journal, paid("hold"))
+    freed = await made(journal, claim(), free(None, owed=owing("hold", "check")))
+    entry = await made(journal, paid("hold", lease_until=freed.owed[0].lease_until))
 
     assert [(one.hook, one.lease_until) for one in entry.owed] == [("check", 0.0)]
     assert [key for key, _ in await journal.work(SCOPE, limit=10)] == ["k"]
@@ -437,10 +437,20 @@ async def test_what_is_paid_is_owed_no_longer_and_the_rest_is_left_to_others_at_
 
 async def test_paying_for_one_intent_leaves_the_others(journal: Journal):
     await made(journal, claim(), free(None, owed=owing("hold")))
-    await made(journal, claim(2), free(None, number=2, owed=owing("hold", number=2)))
-    entry = await made(journal, paid("hold", number=2))
+    freed = await made(journal, claim(2), free(None, number=2, owed=owing("hold", number=2)))
+    entry = await made(journal, paid("hold", number=2, lease_until=freed.owed[1].lease_until))
 
     assert [one.intent.id for one in entry.owed] == ["intent-1"]
+
+
+async def test_paying_what_has_become_due_anew_meanwhile_pays_nothing(journal: Journal, pass_time: LetPass):
+    freed = await made(journal, claim(), free(None, owed=owing("hold")))
+    pass_time(1.0)
+    await made(journal, owe("hold"))
+    entry = await made(journal, paid("hold", lease_until=freed.owed[0].lease_until))
+
+    assert [one.hook for one in entry.owed] == ["hold"]
+    assert entry.owed[0].lease_until > freed.owed[0].lease_until
 
 
 async def test_what_is_owed_outlives_the_next_intents_of_the_key(journal: Journal):

@@ -131,6 +131,11 @@ def test_there_is_nothing_that_a_move_but_a_claim_could_say_of_an_unknown_key(ki
     assert states.decide(None, MOVES[kind], now=NOW) is None
 
 
+@pytest.mark.parametrize("state", [KeyState.FREE, KeyState.CREATED, KeyState.CLAIMED], ids=named)
+def test_an_answer_with_the_id_of_another_key_is_foreign_whatever_the_key_has_become(state: KeyState):
+    assert judged(entry_in(state), j.create(), id_taken=True).denial is Denial.FOREIGN
+
+
 @pytest.mark.parametrize("kind", [moves.Create, moves.Resolve], ids=named)
 def test_an_id_of_another_key_is_foreign(kind: type):
     verdict = judged(entry_in(KeyState.IN_DOUBT), MOVES[kind], id_taken=True)
@@ -233,7 +238,11 @@ WALKED: st.SearchStrategy[Move] = st.one_of(
     st.builds(j.expire, ATTEMPTS),
     st.builds(j.resolve, ATTEMPTS, ORDER_IDS),
     st.builds(lambda attempt, owed: j.refute(attempt, owed=owed), ATTEMPTS, SOME_OWED),
-    st.builds(lambda hooks: j.paid(*hooks), st.sampled_from([(), ("hold",), ("hold", "check")])),
+    st.builds(
+        lambda hooks, lease: j.paid(*hooks, lease_until=lease),
+        st.sampled_from([(), ("hold",), ("hold", "check")]),
+        st.sampled_from([0.0, NOW + j.LEASE]),
+    ),
     st.builds(j.attend, st.sampled_from([0.0, j.LEASE])),
     st.builds(lambda hooks: j.owe(*hooks), st.sampled_from([("hold",), ("hold", "check")])),
     st.builds(j.suspect),

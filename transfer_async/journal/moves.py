@@ -228,10 +228,15 @@ class Refute:
 
 @frozen(kw_only=True)
 class Paid:
-    """Of what is owed for an intent, ``hooks`` is done; the rest is left to others."""
+    """Of what is owed for an intent, ``hooks`` is done; the rest is left to others.
+
+    Args:
+        lease_until: of the debts that were undone: what has become due since is not among them.
+    """
 
     intent_id: str
     hooks: tuple[str, ...]
+    lease_until: float
 
 
 @frozen(kw_only=True)

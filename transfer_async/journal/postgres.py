@@ -102,10 +102,15 @@ class PostgresJournal(DurableJournal):
 
     async def _make_tables(self, connection: Any) -> None:
         if not await connection.fetchval(self._sql.is_there):
-            async with connection.transaction():
-                await connection.execute(self._sql.one_maker_at_a_time)
-                if not await connection.fetchval(self._sql.is_there):
+            await connection.execute(self._sql.begin)  # what others make is to be seen
+            await connection.execute(self._sql.one_maker_at_a_time)
+            if not await connection.fetchval(self._sql.is_there):
+                try:
                     await connection.execute(self._sql.tables)
+                except _asyncpg().InsufficientPrivilegeError as error:
+                    why = f"the schema {self._schema} is not there, and the user may not make it"
+                    raise JournalFailed(why) from error
+            await connection.execute("COMMIT")
         version = await connection.fetchval(self._sql.version)
         if version != VERSION:
             age = "a newer" if version is not None and version > VERSION else "an older"
@@ -120,6 +125,8 @@ class PostgresJournal(DurableJournal):
             return
         try:
             await pool.close()
+        except Exception:  # noqa: BLE001 - nothing is under way: a server that is gone loses nothing by it
+            pool.terminate()
         except BaseException:
             pool.terminate()
             raise
@@ -168,7 +175,10 @@ class PostgresJournal(DurableJournal):
         await connection.execute(self._sql.touch)
         scopes, keys = _columns(transaction.places, 2)
         found = await connection.fetch(self._sql.committed, scopes, keys, transaction.tokens)
-        return [token for (token,) in found]
+        committed = [token for (token,) in found]
+        if transaction.unseen.intersection(committed):
+            raise _Overtaken  # by the very commit in question: it arrived after the rows were looked for
+        return committed
 
     async def _load(self, connection: Any, transaction: Transaction) -> None:
         places = transaction.places
@@ -211,7 +221,8 @@ class PostgresJournal(DurableJournal):
             await connection.execute(self._sql.begin)
             yield connection
         except (_Overtaken, _asyncpg().IntegrityConstraintViolationError):
-            raise  # the pool rolls back
+            await _roll_back(connection)
+            raise
         except BaseException:
             # It may be waiting for anything: the server gives up the transaction of a lost connection.
             connection.terminate()
@@ -334,6 +345,14 @@ def _asyncpg() -> Any:
             "a PostgresJournal needs asyncpg: pip install 'transfer_async[postgres]'"
         ) from error
     return asyncpg
+
+
+async def _roll_back(connection: Any) -> None:
+    try:
+        await connection.execute("ROLLBACK")  # the pool would, too, but says that it is an error
+    except BaseException:
+        connection.terminate()
+        raise
 
 
 async def _nothing(_connection: Any) -> None:

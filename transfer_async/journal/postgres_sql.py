@@ -32,7 +32,11 @@ class Statements:
     def __init__(self, schema: str, *, idle: float) -> None:
         keys, history, meta = f"{schema}.keys", f"{schema}.history", f"{schema}.meta"
         self.server = "SELECT current_setting('fsync'), pg_is_in_recovery()"
-        self.is_there = f"SELECT to_regclass('{meta}') IS NOT NULL"
+        # Not by to_regclass: within a transaction it does not see what others made since it was last asked.
+        self.is_there = (
+            f"SELECT EXISTS (SELECT FROM pg_catalog.pg_tables "
+            f"WHERE schemaname = '{schema}' AND tablename = 'meta')"
+        )
         self.one_maker_at_a_time = f"SELECT pg_advisory_xact_lock(hashtext('{schema}'), {VERSION})"
         self.tables = _TABLES.format(schema=schema, version=VERSION)
         self.version = f"SELECT version FROM {meta}"

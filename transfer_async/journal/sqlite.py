@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,13 +28,15 @@ APPLICATION = 0x7472616A
 """Marks the file as a journal of ours."""
 
 _SETTINGS = (
-    "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",  # NORMAL may lose the last commits with the machine's power
     "PRAGMA fullfsync=ON",  # where a plain sync does not reach the disk (macOS)
     "PRAGMA secure_delete=FAST",  # what is forgotten is overwritten where that costs no more writing
     "PRAGMA wal_autocheckpoint=8000",
     "PRAGMA cache_size=-65536",
 )
+
+_PAUSE = 0.005
+"""Seconds between two looks whether others are done."""
 
 _TABLES = f"""
 CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -201,6 +204,8 @@ class _File:
         _make(path)
         self._db = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
         try:
+            self._refuse_others_file(path)
+            self._keep_a_log(timeout)
             for setting in _SETTINGS:
                 self._db.execute(setting)
             self._check_version(path)
@@ -211,6 +216,30 @@ class _File:
 
     def close(self) -> None:
         self._db.close()
+
+    def _refuse_others_file(self, path: Path) -> None:
+        """Before any setting changes it: another application's file stays as it is."""
+        try:
+            is_empty = self._value("SELECT count(*) FROM sqlite_master") == 0
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+                raise JournalFailed(f"{path.name} is not a journal: it is no database at all") from error
+            raise
+        if not is_empty and self._value("PRAGMA application_id") != APPLICATION:
+            raise JournalFailed(f"{path.name} is a database, but not a journal of transfer_async")
+
+    def _keep_a_log(self, timeout: float) -> None:
+        """Go over to a write-ahead log: of all there is, this alone does not wait for other processes."""
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode=WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                    raise
+            else:
+                return
+            time.sleep(_PAUSE)
 
     def _check_version(self, path: Path) -> None:
         if self._value("SELECT count(*) FROM sqlite_master") == 0:
@@ -223,8 +252,6 @@ class _File:
             except BaseException:
                 self._db.rollback()
                 raise
-        if self._value("PRAGMA application_id") != APPLICATION:
-            raise JournalFailed(f"{path.name} is a database, but not a journal of transfer_async")
         version = self._value("PRAGMA user_version")
         if version != VERSION:
             age = "a newer" if version > VERSION else "an older"

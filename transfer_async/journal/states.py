@@ -115,6 +115,8 @@ def decide(entry: Entry | None, move: Move, *, now: float, id_taken: bool = Fals
         return _claim(entry, move, now)
     if entry is None:
         return None
+    if id_taken and isinstance(move, Create):  # somebody else's order, whatever the key has become
+        return Verdict(now=now, entry=entry, denial=Denial.FOREIGN)
     to = _TO.get((type(move), entry.state))
     why_not = Denial.LOST if to is None else _denial(entry, move, now, id_taken)
     if to is None or why_not is not None:
@@ -298,7 +300,7 @@ def _expired(entry: Entry, _move: Expire, _now: float) -> Entry:
 def _paid(entry: Entry, move: Paid, _now: float) -> Entry:
     left = []
     for one in entry.owed:
-        if one.intent.id != move.intent_id:
+        if (one.intent.id, one.lease_until) != (move.intent_id, move.lease_until):
             left.append(one)
         elif one.hook not in move.hooks:
             left.append(attrs.evolve(one, lease_until=0.0))

@@ -136,6 +136,11 @@ class Transaction:
             if isinstance(one.move, (Create, Resolve))
         }
 
+    @property
+    def unseen(self) -> set[str]:
+        """The tokens of the moves for whose places nothing was found stored."""
+        return {one.token for one in self.wanted if self._held[one.place].entry is None}
+
     def known_token(self, place: Place) -> str | None:
         """The token under which this process knows the place's entry: if it is stored, no row is needed."""
         return self._known[place][0] if place in self._known else None
@@ -191,10 +196,9 @@ class Transaction:
                 self.recent.keep(place, token, held.entry)
 
 
-def _read_back(one: Wanted, held: _Held, now: float) -> Verdict | None:
+def _read_back(one: Wanted, held: _Held, now: float) -> Verdict:
     """A move whose commit was in question, and was made: believed by its own token alone."""
-    if held.entry is None:
-        return None
+    assert held.entry is not None  # noqa: S101 - its place has been seen, see `Transaction.unseen`
     moved_on = held.token != one.token and isinstance(one.move, _MUST_BE_LAST)
     return Verdict(entry=held.entry, denial=Denial.LOST if moved_on else None, now=now)
 

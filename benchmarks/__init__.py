@@ -1,0 +1,1 @@
+"""How fast the package is, and how it grows: programs, each run with ``python -m benchmarks.<name>``."""

@@ -1,0 +1,120 @@
+"""How to measure on a machine that is never quite still.
+
+Contenders take turns within each round, in another order each time, so that what slows the machine
+slows them all; what is compared is compared within a round; and medians are told, not means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import TypeVar
+
+from attrs import frozen
+
+T = TypeVar("T")
+
+
+@frozen
+class Sample:
+    """One measurement of something done many times.
+
+    Args:
+        count: how often it was done.
+        seconds: how long it all took.
+        cpu: the seconds of processor time that this process used, all its threads together.
+    """
+
+    count: int
+    seconds: float
+    cpu: float
+
+    @property
+    def rate(self) -> float:
+        """How often a second."""
+        return self.count / self.seconds
+
+    @property
+    def cost(self) -> float:
+        """Seconds each."""
+        return self.seconds / self.count
+
+    @property
+    def cpu_cost(self) -> float:
+        """Seconds of this process's processor time each."""
+        return self.cpu / self.count
+
+
+async def drive(
+    work: Callable[[int], Awaitable[object]], *, count: int, at_once: int, seconds: float = math.inf
+) -> Sample:
+    """Do ``work(0)``, ``work(1)``, ... with so many at once, until all are done or the time is up.
+
+    Args:
+        work: raises what must not go wrong: the first error ends it all.
+        count: how many at most; at least one each for those at once.
+        at_once: how many are under way at any time.
+        seconds: when to begin no more.
+    """
+    numbers = iter(range(count))
+    done = 0
+
+    async def worker(end: float) -> None:
+        nonlocal done
+        for number in numbers:
+            await work(number)
+            done += 1
+            if time.perf_counter() > end:
+                return
+
+    gc.collect()  # of whoever came before
+    began, cpu = time.perf_counter(), time.process_time()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(at_once):
+            group.create_task(worker(began + seconds))
+    return Sample(done, time.perf_counter() - began, time.process_time() - cpu)
+
+
+async def interleaved(
+    contenders: Mapping[str, Callable[[], Awaitable[T]]], *, rounds: int
+) -> dict[str, list[T]]:
+    """Let every contender have its turn, so many times; each begins a round as often as it can."""
+    names = list(contenders)
+    found: dict[str, list[T]] = {name: [] for name in names}
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            found[name].append(await contenders[name]())
+    return found
+
+
+def median_of(samples: Iterable[T], value: Callable[[T], float]) -> float:
+    """The median of something of the samples."""
+    return median(map(value, samples))
+
+
+def ratio(samples: Sequence[T], base: Sequence[T], value: Callable[[T], float]) -> float:
+    """The median, over the rounds, of what ``samples`` have for one that ``base`` has."""
+    return median(value(one) / value(other) for one, other in zip(samples, base, strict=True))
+
+
+def percentile(values: Iterable[float], percent: float) -> float:
+    """The smallest value that so many percent of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Lay out a table in Markdown, the first column to the left and all others to the right."""
+    lines = [[str(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    marks = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    laid = [
+        [cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(cells)]
+        for cells in (list(zip(line, widths, strict=True)) for line in (lines[0], marks, *lines[1:]))
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in laid)

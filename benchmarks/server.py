@@ -1,0 +1,171 @@
+"""The service in a process of its own, on loopback: the real sandbox, or a raw and faster stand-in.
+
+``raw`` is a bare asyncio protocol: it reads the whole request, and answers with a fresh unique order
+to its question; it checks and remembers nothing. ``sandbox`` is `transfer_async.sandbox.Sandbox`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, get_args
+
+import msgspec
+from attrs import frozen
+
+from benchmarks.data import Answers, who_am_i
+
+Kind = Literal["sandbox", "raw"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+CREATE_ORDER = b"POST /api/api/v1/order/create "
+WHO_AM_I = b"GET /api/api/v1/user/who-am-i "
+TOKEN = "benchmark-token"  # noqa: S105 - of a server on loopback that checks nothing
+
+_HEAD = b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+# --- for whoever measures -----------------------------------------------------------------------
+
+
+@frozen
+class Service:
+    """A running service.
+
+    Args:
+        kind: which it is.
+        base_url: where it listens.
+        token: what it takes.
+        pid: of its process.
+    """
+
+    kind: Kind
+    base_url: str
+    token: str
+    pid: int
+
+
+@contextmanager
+def service(kind: Kind = "sandbox", *, seed: int = 0, delay: float = 0.0) -> Iterator[Service]:
+    """Start the service, and stop it at the end; it also stops when this process does, however that ends.
+
+    Args:
+        kind: ``sandbox`` or ``raw``.
+        seed: of the order ids.
+        delay: seconds before an answer; ``raw`` only.
+
+    Raises:
+        RuntimeError: it did not start.
+    """
+    command = [sys.executable, "-m", "benchmarks.server", kind, f"--seed={seed}", f"--delay={delay}"]
+    with subprocess.Popen(  # noqa: S603 - it is this very file
+        command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - they are pipes
+        try:
+            line = process.stdout.readline()  # ends with the process at the latest
+            if not line:
+                raise RuntimeError(f"the {kind} service did not start")
+            yield Service(kind, **json.loads(line), pid=process.pid)
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+# --- within its own process ---------------------------------------------------------------------
+
+
+class Raw(asyncio.Protocol):
+    """One connection of the raw service."""
+
+    def __init__(self, answers: Answers, delay: float) -> None:
+        self._answers, self._delay = answers, delay
+        self._loop = asyncio.get_running_loop()
+        self._received = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a stream
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while (end := self._received.find(b"\r\n\r\n")) >= 0:
+            size = end + 4 + _content_length(self._received[:end])
+            if len(self._received) < size:
+                return
+            request, self._received = self._received[:size], self._received[size:]
+            reply = self._reply(request, request[end + 4 :])
+            if self._delay:
+                self._loop.call_later(self._delay, self._write, reply)
+            else:
+                self._write(reply)
+
+    def _reply(self, request: bytes, body: bytes) -> bytes:
+        status, reason = 200, b"OK"
+        if request.startswith(CREATE_ORDER):
+            answer = self._answers.answer(_read(body))
+        elif request.startswith(WHO_AM_I):
+            answer = who_am_i()
+        else:
+            status, reason, answer = 404, b"Not Found", b'{"message":"Not found"}'
+        return _HEAD % (status, reason, len(answer)) + answer
+
+    def _write(self, reply: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(reply)
+
+
+_read = msgspec.json.Decoder(float_hook=str).decode  # digits as they came
+
+
+def _content_length(head: bytes) -> int:
+    _, found, rest = head.lower().partition(b"\r\ncontent-length:")
+    return int(rest.partition(b"\r\n")[0]) if found else 0
+
+
+async def _serve(kind: Kind, seed: int, delay: float) -> None:
+    if kind == "sandbox":
+        from transfer_async.sandbox import Sandbox  # the raw service is to be small
+
+        async with Sandbox(seed=seed) as sandbox:
+            await _until_told(sandbox.base_url, sandbox.token)
+        return
+    answers = Answers(seed)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Raw(answers, delay), "127.0.0.1", 0, backlog=1024)
+    port = server.sockets[0].getsockname()[1]
+    await _until_told(f"http://127.0.0.1:{port}", TOKEN)
+    server.close()
+
+
+async def _until_told(base_url: str, token: str) -> None:
+    """Say where it listens, then wait until the standard input ends."""
+    print(json.dumps({"base_url": base_url, "token": token}), flush=True)
+    told = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(told), sys.stdin)
+    await told.read()
+
+
+def main() -> None:
+    """Run the service until the standard input ends."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--delay", type=float, default=0.0)
+    options = parser.parse_args()
+    asyncio.run(_serve(options.kind, options.seed, options.delay))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""A worker: the real client between a service, a journal and a bank, at some commands at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from tests.deaths import mutants
+from tests.deaths.books import Bank, Book, Check
+from tests.deaths.fate import Delivery, Fate, at_work
+from tests.deaths.processes import Channel
+from tests.deaths.trial import LEASE, POLICY, SCOPE, Point, Trial, order_of
+from tests.deaths.watched import MortalJournal, watch
+from transfer_async import FundsHold, TransferClient
+from transfer_async.errors import (
+    AlreadyCreated,
+    HoldFailed,
+    JournalFailed,
+    KeyBusy,
+    OutcomeUnknown,
+    RateLimited,
+    Refused,
+    TransferError,
+)
+from transfer_async.events import Claimed, Event
+from transfer_async.journal import journal_at
+
+RECOVER_EVERY = 0.5
+
+
+@frozen(kw_only=True)
+class Service:
+    """Where the service is."""
+
+    base_url: str
+    token: str
+
+
+def work(end: socket.socket, *, trial: Trial, service: Service, seed: int) -> None:
+    """Work until told to stop."""
+    asyncio.run(_Worker(Channel(end), trial, service, seed).run())
+
+
+class _Worker:
+    def __init__(self, channel: Channel, trial: Trial, service: Service, seed: int) -> None:
+        self._channel = channel
+        self._trial = trial
+        self._service = service
+        self._chance = random.Random(seed)
+        self._fate = Fate(channel)
+        self._told = Book(Path(trial.directory) / "told")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._at_recovery = Delivery(-1, "")
+
+    async def run(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._broke)
+        async with self._open() as client:
+            recovery = asyncio.create_task(self._recover_again_and_again(client))
+            while (message := await self._channel.next()) is not None and "stop" not in message:
+                self._begin(client, message)
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            recovery.cancel()
+            await asyncio.wait([recovery])
+
+    @contextlib.asynccontextmanager
+    async def _open(self) -> AsyncIterator[TransferClient]:
+        trial, directory = self._trial, Path(self._trial.directory)
+        bank = Bank(Book(directory / "bank"), self._fate, self._chance)
+        journal = journal_at(trial.journal)  # it opens when it is used: its database may be away now
+        client = TransferClient(
+            self._service.base_url,
+            self._service.token,
+            scope=SCOPE,
+            hooks=[Check(), FundsHold(bank.place, bank.release)],
+            journal=MortalJournal(mutants.spoil(journal, trial.mutant), self._fate, self._chance),
+            retry=POLICY,
+            lease=LEASE,
+            observers=[self._observe],
+        )
+        watch(client._context.transport, self._fate, Book(directory / "sent"))
+        async with client:
+            yield client
+        await journal.close()
+
+    def _observe(self, event: Event) -> None:
+        if isinstance(event, Claimed) and event.taken_over:
+            self._channel.tell(taken_over=event.key)
+
+    def _broke(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "exception" in context:
+            self._channel.tell(broken=f"{context['message']}: {context['exception']!r}")
+
+    def _begin(self, client: TransferClient, message: dict[str, Any]) -> None:
+        if "recovery" in message:
+            self._at_recovery.point, self._at_recovery.signal = Point.RECOVERING, message["recovery"]
+            return
+        point = message["point"]
+        delivery = Delivery(
+            message["delivery"], message["key"], point and Point(point), signal=message["signal"]
+        )
+        task = asyncio.create_task(self._handle(client, delivery))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _handle(self, client: TransferClient, delivery: Delivery) -> None:
+        at_work.set(delivery)
+        try:
+            try:
+                order = await client.create_order(order_of(delivery.key), key=delivery.key)
+                said = {"ended": "created", "order": order.id}
+            except TransferError as error:
+                said = self._said(delivery, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must be heard of
+            self._channel.tell(broken=f"{delivery.key}: {error!r}")
+            return
+        await self._fate.meet(Point.SETTLED)
+        delivery.point = None  # it is too late for any other fate
+        if "ended" in said:
+            self._told.write(delivery.key, said["ended"], said.get("order") or "-")
+        self._channel.tell(delivery=delivery.number, **said)
+
+    def _said(self, delivery: Delivery, error: TransferError) -> dict[str, Any]:
+        """What the broker and the customer are told: an end, or how soon to deliver again."""
+        if isinstance(error, AlreadyCreated):
+            return {"ended": "created", "order": error.order_id}
+        if isinstance(error, OutcomeUnknown):
+            mutants.after_a_doubt(self._trial, delivery.key, error)
+            return {"ended": "unknown"}
+        if isinstance(error, KeyBusy):
+            return {"again": error.retry_after or 0.01}
+        if isinstance(error, JournalFailed):
+            return {"again": 0.05, "journal_failed": True}
+        refused = isinstance(error, Refused) and not isinstance(error, RateLimited)
+        if refused or (isinstance(error, HoldFailed) and error.refused):
+            return {"ended": "unclear" if error.order_may_exist else "refused"}
+        return {"again": 0.02}
+
+    async def _recover_again_and_again(self, client: TransferClient) -> None:
+        at_work.set(self._at_recovery)
+        while not mutants.recovers_never(self._trial.mutant):
+            with contextlib.suppress(JournalFailed):
+                await client.recover()
+            await asyncio.sleep(self._chance.uniform(0.5, 1.5) * RECOVER_EVERY)

@@ -1,0 +1,82 @@
+"""A reply nobody asked for comes first, and from then on every answer on the connection is the one before's."""
+
+import asyncio
+
+import pytest
+
+from tests import samples
+from transfer_async import Refused, UnreadableOrder
+from transfer_async import guards as guards_module
+
+from .parties import Bank
+from .servers import Connection, answers, foreign_reply, http, order_body, serving
+
+
+def shifting(first: bytes, late: asyncio.Event) -> object:
+    """On its first connection, ``first`` comes in place of the answer, which is a refusal, and comes late."""
+
+    async def script(connection: Connection) -> None:
+        if connection.number > 1:
+            await answers(connection)
+            return
+        await connection.request()
+        connection.send(first)
+        waiting = asyncio.create_task(connection.request())
+        await asyncio.wait([waiting, asyncio.create_task(late.wait())], return_when="FIRST_COMPLETED")
+        connection.send(http(422, b'{"message": "nobody of that name"}'))
+        await waiting
+
+    return script
+
+
+@pytest.mark.parametrize("first", [foreign_reply(), http(200, b"{}")], ids=["another order", "nothing like one"])
+async def test_the_next_order_is_not_sent_where_the_last_answer_was_not_ours(bank: Bank, first: bytes):
+    late = asyncio.Event()
+    async with serving(shifting(first, late)) as server, bank.client(server.url) as client:
+        with pytest.raises(UnreadableOrder):
+            await client.create_order(samples.new_order(), key="k1")
+        order = await client.create_order(samples.new_order(), key="k2")
+        late.set()
+
+    assert order.id.startswith("tx-")
+    assert len({request.connection for request in server.requests}) == 2
+
+
+async def test_without_that_the_next_order_would_have_got_the_refusal_of_the_one_before(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(guards_module.GuardedBody, "distrust", lambda _self: None)
+    late = asyncio.Event()
+    async with serving(shifting(foreign_reply(), late)) as server, bank.client(server.url) as client:
+        with pytest.raises(UnreadableOrder):
+            await client.create_order(samples.new_order(), key="k1")
+        with pytest.raises(Refused):
+            await client.create_order(samples.new_order(), key="k2")
+
+
+async def test_an_order_with_another_keys_id_ends_the_trust_in_its_connection(bank: Bank):
+    async def script(connection: Connection) -> None:
+        while request := await connection.request():
+            connection.send(http(200, order_body(request, id="tx-same")))
+
+    async with serving(script) as server, bank.client(server.url) as client:
+        await client.create_order(samples.new_order(), key="k1")
+        with pytest.raises(UnreadableOrder):
+            await client.create_order(samples.new_order(), key="k2")
+        with pytest.raises(UnreadableOrder):
+            await client.create_order(samples.new_order(), key="k3")
+
+    assert [request.connection for request in server.requests] == [1, 1, 2]
+
+
+async def test_a_refusal_leaves_its_connection_in_use(bank: Bank):
+    async def script(connection: Connection) -> None:
+        while await connection.request():
+            connection.send(http(422, b"{}"))
+
+    async with serving(script) as server, bank.client(server.url) as client:
+        for key in ("k1", "k2"):
+            with pytest.raises(Refused):
+                await client.create_order(samples.new_order(), key=key)
+
+    assert {request.connection for request in server.requests} == {1}

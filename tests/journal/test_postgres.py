@@ -1,0 +1,210 @@
+"""The journal in PostgreSQL: what it asks of the server, and many of them at once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.journalling import SCOPE, claim, create, judged, made, mark
+from tests.postgres import PostgresServer, is_installed
+from transfer_async import JournalFailed, PostgresJournal
+from transfer_async.journal.moves import Denial
+from transfer_async.journal.transaction import Transaction, Wanted
+
+
+async def say(dsn: str, *statements: str) -> Any:
+    """Say it as the owner of the database; the last statement's value."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        for sql in statements[:-1]:
+            await connection.execute(sql)
+        return await connection.fetchval(statements[-1])
+    finally:
+        await connection.close()
+
+
+async def refusal(dsn: str) -> str:
+    """Why a claim failed."""
+    journal = PostgresJournal(dsn, timeout=5.0)
+    with pytest.raises(JournalFailed) as failed:
+        await judged(journal, claim())
+    await journal.close()
+    return str(failed.value)
+
+
+# --- the server ---------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not is_installed(), reason="there is no PostgreSQL")  # for this platform
+async def test_a_server_that_does_not_write_to_the_disk_is_refused():
+    server = await asyncio.to_thread(lambda: PostgresServer(extra={"fsync": "off"}).start())
+    try:
+        assert "fsync=off" in await refusal(server.dsn)
+    finally:
+        await asyncio.to_thread(server.close)
+
+
+class FromStandby(PostgresJournal):
+    """The server says that it is in recovery, as a standby does."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
+        self._sql.server = "SELECT current_setting('fsync'), true"
+
+
+async def test_a_server_that_says_it_is_a_standby_is_refused(database: str):
+    with pytest.raises(JournalFailed, match="standby"):
+        await judged(FromStandby(database), claim())
+
+
+@pytest.mark.parametrize(("version", "age"), [(0, "an older version"), (2, "a newer version")])
+async def test_tables_of_another_version_are_not_touched(database: str, version: int, age: str):
+    async with PostgresJournal(database):
+        pass
+    await say(database, f"UPDATE transfer_async.meta SET version = {version} RETURNING 1")
+
+    assert age in await refusal(database)
+    assert await say(database, "SELECT count(*) FROM transfer_async.keys") == 0
+
+
+# --- rights -------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def clerk(dsn: str) -> Any:
+    """The address for a user who may do nothing but what it is granted."""
+    name = "clerk_" + dsn.rpartition("/")[2]
+    database = dsn.rpartition("/")[2]
+    await say(
+        dsn, f"REVOKE CREATE ON DATABASE {database} FROM PUBLIC", f"CREATE ROLE {name} LOGIN", "SELECT 1"
+    )
+    yield name, dsn.replace("postgres@", f"{name}@")
+
+
+async def test_a_user_who_may_not_make_the_tables_is_told_so(database: str):
+    async with clerk(database) as (_, dsn):
+        assert "may not" in await refusal(dsn)
+
+
+async def test_a_user_who_may_only_read_and_write_works_with_tables_made_beforehand(database: str):
+    async with PostgresJournal(database):
+        pass
+    async with clerk(database) as (name, dsn):
+        await say(
+            database,
+            f"GRANT USAGE ON SCHEMA transfer_async TO {name}",
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA transfer_async TO {name}",
+            "SELECT 1",
+        )
+        async with PostgresJournal(dsn) as journal:
+            entry = await made(journal, claim(), mark(), create())
+            assert await journal.read(SCOPE, "k") == entry
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+class Curious(PostgresJournal):
+    """It asks, within its transactions, how they will be committed."""
+
+    found: str | None = None
+
+    async def _store(self, connection: Any, transaction: Transaction) -> None:
+        await super()._store(connection, transaction)
+        self.found = await connection.fetchval(
+            "SELECT concat_ws(' ', current_setting('synchronous_commit'), "
+            "current_setting('transaction_read_only'), current_setting('transaction_isolation'))"
+        )
+
+
+async def test_the_databases_own_settings_do_not_weaken_a_commit(database: str):
+    name = database.rpartition("/")[2]
+    await say(
+        database,
+        f"ALTER DATABASE {name} SET synchronous_commit = off",
+        f"ALTER DATABASE {name} SET default_transaction_read_only = off",
+        f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'",
+        "SELECT 1",
+    )
+    async with Curious(database) as journal:
+        await made(journal, claim())
+
+    assert await say(database, "SHOW synchronous_commit") == "off"
+    assert journal.found == "on off read committed"
+
+
+async def test_a_database_that_is_read_only_by_default_is_written_all_the_same(database: str):
+    async with PostgresJournal(database):
+        pass
+    name = database.rpartition("/")[2]
+    await say(database, f"ALTER DATABASE {name} SET default_transaction_read_only = on", "SELECT 1")
+    async with PostgresJournal(database) as journal:
+        assert (await judged(journal, claim())).denial is None
+
+
+# --- many at once -------------------------------------------------------------------------------
+
+
+async def test_of_many_that_come_first_at_once_one_makes_the_tables(
+    database: str, caplog: pytest.LogCaptureFixture
+):
+    journals = [PostgresJournal(database) for _ in range(8)]
+    verdicts = await asyncio.gather(
+        *(judged(journal, claim(), key=f"k-{number}") for number, journal in enumerate(journals))
+    )
+    await asyncio.gather(*(journal.close() for journal in journals))
+
+    assert [verdict.denial for verdict in verdicts] == [None] * 8
+    assert await say(database, "SELECT count(*) FROM transfer_async.meta") == 1
+    assert caplog.records == []
+
+
+async def test_many_journals_that_want_the_same_keys_get_each_once(
+    database: str, caplog: pytest.LogCaptureFixture
+):
+    journals = [PostgresJournal(database) for _ in range(8)]
+    keys = [f"k-{number}" for number in range(20)]
+    wanted = [
+        judged(journal, claim(number), key=key)
+        for number, journal in enumerate(journals)
+        for key in (keys if number % 2 else reversed(keys))
+    ]
+    verdicts = await asyncio.gather(*wanted)
+    await asyncio.gather(*(journal.close() for journal in journals))
+
+    assert Counter(verdict.denial for verdict in verdicts) == {None: 20, Denial.BUSY: 140}
+    assert await say(database, "SELECT count(DISTINCT key_id) FROM transfer_async.history") == 20
+    assert caplog.records == []
+
+
+async def test_an_order_that_is_answered_for_two_keys_at_once_is_bound_to_one(database: str):
+    async with PostgresJournal(database) as one, PostgresJournal(database) as other:
+        both = ((one, "k-1"), (other, "k-2"))
+        for journal, key in both:
+            await made(journal, claim(), mark(), key=key)
+        verdicts = await asyncio.gather(
+            *(judged(journal, create(order_id="tx-same"), key=key) for journal, key in both)
+        )
+
+    assert {verdict.denial for verdict in verdicts} == {None, Denial.FOREIGN}
+
+
+class Counting(PostgresJournal):
+    """It counts its transactions."""
+
+    count = 0
+
+    async def _commit(self, wanted: Sequence[Wanted]) -> Transaction:
+        self.count += 1
+        return await super()._commit(wanted)
+
+
+async def test_callers_that_come_at_once_share_commits(database: str):
+    async with Counting(database) as journal:
+        await asyncio.gather(*(judged(journal, claim(), key=f"k-{number}") for number in range(64)))
+
+    assert journal.count < 16

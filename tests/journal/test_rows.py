@@ -1,0 +1,223 @@
+"""What is written of an entry, and read again."""
+
+import asyncio
+from datetime import UTC
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.bank import new_order
+from tests.journalling import SCOPE, claim, create, doubt, intent, judged, made, mark
+from transfer_async import JournalFailed, MemoryJournal, Outcome, PersonName, PostgresJournal, SQLiteJournal
+from transfer_async.journal import rows
+from transfer_async.journal.base import Journal
+from transfer_async.journal.moves import Ending, Entry, KeyState, Owed, Step
+from transfer_async.models import OrderIntent
+
+TEXTS = st.text(max_size=12)  # without surrogates, but with every control character
+NAMES = st.text("abcdefgh-", min_size=1, max_size=8)
+TIMES = st.floats(0.0, 4e9)
+LETTERS = st.text("abcxyzéßñ", min_size=1, max_size=8)
+
+orders = st.integers(1, 10**25).map(
+    lambda units: new_order(matcher_amount=units, exchange_rate="1.5", poster_amount=Decimal(units) * 3 / 2)
+)
+people = st.builds(PersonName, LETTERS, LETTERS, st.none() | LETTERS)
+intents = st.builds(
+    OrderIntent,
+    id=NAMES,
+    key=NAMES,
+    order=orders,
+    beneficiary=st.none() | people,
+    held=st.none() | TEXTS,
+    send_before=st.none() | st.datetimes(timezones=st.just(UTC)),
+)
+endings = st.builds(
+    Ending, outcome=st.sampled_from(Outcome), error=NAMES, status=st.none() | st.integers(400, 599)
+)
+debts = st.builds(Owed, intent=intents, hook=NAMES, receipt=st.none() | TEXTS, lease_until=TIMES)
+entries = st.builds(
+    Entry,
+    state=st.sampled_from(KeyState),
+    fingerprint=NAMES,
+    intent_id=NAMES,
+    intent=st.none() | intents,
+    client_made=st.booleans(),
+    epoch=st.integers(1, 10**6),
+    hooks=st.lists(NAMES, max_size=3).map(tuple),
+    claimed_at=TIMES,
+    lease_until=TIMES,
+    receipts=st.dictionaries(NAMES, st.none() | TEXTS, max_size=3),
+    held=st.none() | TEXTS,
+    attempt=st.none() | NAMES,
+    sent_until=TIMES,
+    order_id=st.none() | NAMES,
+    reply=st.none() | st.binary(max_size=20),
+    ending=st.none() | endings,
+    owed=st.lists(debts, max_size=2).map(tuple),
+)
+steps = st.builds(
+    Step,
+    at=TIMES,
+    move=NAMES,
+    state=st.sampled_from(KeyState),
+    intent_id=NAMES,
+    epoch=st.integers(1, 10**6),
+    attempt=st.none() | NAMES,
+    order_id=st.none() | NAMES,
+    ending=st.none() | endings,
+    by=st.none() | TEXTS,
+    reason=st.none() | TEXTS,
+)
+
+few = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@few
+@given(entries)
+def test_every_entry_comes_back_as_it_was(entry: Entry):
+    assert rows.entry_of(rows.row_of(entry, token="t", now=0.0)) == entry
+
+
+@few
+@given(steps)
+def test_every_line_of_history_comes_back_as_it_was(step: Step):
+    assert rows.step_of(rows.step_values(step)) == step
+
+
+async def _through(path: Path, entry: Entry) -> Any:
+    """What a file gives back of an entry that was put into it."""
+    async with SQLiteJournal(path) as journal:
+        await made(journal, claim())
+        row = rows.row_of(entry, token="by hand", now=0.0)
+        values = (*attrs.astuple(row)[:6], row.intent)
+        sql = "UPDATE keys SET state=?, token=?, order_id=?, due_at=?, ended_at=?, body=?, intent=?"
+        await journal._ask(lambda file: file._db.execute(sql, values).rowcount)
+        return await journal.read(SCOPE, "k")
+
+
+@settings(few, max_examples=15)
+@given(entry=entries)
+def test_every_entry_comes_back_from_a_file_as_it_was(tmp_path_factory: pytest.TempPathFactory, entry: Entry):
+    path = tmp_path_factory.mktemp("rows") / "journal.db"
+
+    assert asyncio.run(_through(path, entry)) == attrs.evolve(entry, reply=None)
+
+
+# --- what cannot be read ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"body": "{"},
+        {"body": "{}"},
+        {"body": "[]"},
+        {"state": "lost"},
+        {"intent": "{}"},
+        {"intent": "null"},
+        {"body": None},
+    ],
+    ids=str,
+)
+def test_what_is_not_an_entry_is_said_to_be_none(changes: dict[str, Any]):
+    verdict_row = rows.row_of(_claimed(), token="t", now=0.0)
+    with pytest.raises(JournalFailed, match="cannot be read"):
+        rows.entry_of(attrs.evolve(verdict_row, **changes))
+
+
+def test_an_order_that_is_none_any_more_is_said_to_be_unreadable():
+    row = rows.row_of(_claimed(), token="t", now=0.0)
+    assert row.intent is not None
+    with pytest.raises(JournalFailed, match="cannot be read"):
+        rows.entry_of(attrs.evolve(row, intent=row.intent.replace('"NGN"', '"?"')))
+
+
+def _claimed() -> Entry:
+    return Entry(
+        state=KeyState.CLAIMED, fingerprint="f", intent_id="intent-1", intent=intent(), claimed_at=0.0
+    )
+
+
+# --- on every back end --------------------------------------------------------------------------
+
+MAKES: dict[str, Any] = {
+    "memory": lambda _: MemoryJournal(),
+    "sqlite": lambda request: SQLiteJournal(request.getfixturevalue("tmp_path") / "journal.db"),
+    "postgres": lambda request: PostgresJournal(request.getfixturevalue("database")),
+}
+DURABLE = [name for name in MAKES if name != "memory"]
+
+
+@pytest.fixture
+def journal(request: pytest.FixtureRequest) -> Journal:
+    return MAKES[request.param](request)
+
+
+ODD = "\x00\x01\x1f\x7f\x85\u2028\ufeff\U0001f4b6 ü ' \" \\ {} %s"
+
+
+@pytest.mark.parametrize("journal", MAKES, indirect=True)
+async def test_odd_characters_in_receipts_come_back_as_they_were(journal: Journal):
+    async with journal:
+        entry = await made(journal, claim(intent=intent(held=ODD)), mark(hold=ODD, check=ODD))
+        read = await journal.read(SCOPE, "k")
+
+    assert read == entry
+    assert (entry.held, entry.receipts) == (ODD, {"hold": ODD, "check": ODD})
+
+
+@pytest.mark.parametrize("journal", MAKES, indirect=True)
+async def test_great_amounts_come_back_to_the_last_digit(journal: Journal):
+    order = new_order(
+        matcher_amount="12345678901234567890123456789012345678.00",
+        exchange_rate="1",
+        poster_amount="12345678901234567890123456789012345678.00",
+    )
+    async with journal:
+        await made(journal, claim(intent=intent(order=order)), mark(), doubt())
+        read = await journal.read(SCOPE, "k")
+
+    assert read is not None
+    assert read.intent is not None
+    assert read.intent.order.to_json() == order.to_json()
+
+
+@pytest.mark.parametrize("journal", MAKES, indirect=True)
+async def test_any_bytes_of_a_reply_come_back_as_they_were(journal: Journal):
+    reply = bytes(range(256))
+    async with journal:
+        await made(journal, claim(), mark(), create(reply=reply))
+        read = await journal.read(SCOPE, "k")
+
+    assert read is not None
+    assert read.reply == reply
+
+
+@pytest.mark.parametrize("journal", DURABLE, indirect=True)
+async def test_what_cannot_be_encoded_fails_and_fails_alone(journal: Journal):
+    async with journal:
+        await asyncio.gather(*(made(journal, claim(), key=key) for key in ("good", "bad")))
+        good, bad = await asyncio.gather(
+            judged(journal, mark(hold="fine"), key="good"),
+            judged(journal, mark(hold="\ud800"), key="bad"),
+            return_exceptions=True,
+        )
+        entry = await journal.read(SCOPE, "bad")
+
+    assert (getattr(good, "denial", good), type(bad)) == (None, JournalFailed)
+    assert entry is not None
+    assert entry.state is KeyState.CLAIMED
+
+
+@pytest.mark.parametrize("journal", DURABLE, indirect=True)
+async def test_a_key_that_cannot_be_encoded_fails_clearly(journal: Journal):
+    async with journal:
+        with pytest.raises(JournalFailed, match="Error"):
+            await judged(journal, claim(), key="\ud800")
+        assert (await judged(journal, claim(), key="k")).denial is None

@@ -1,0 +1,262 @@
+"""The journal in a file."""
+
+import asyncio
+import multiprocessing
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.journal.sqlite_worker import claim_all
+from tests.journalling import SCOPE, claim, create, judged, keep, made, mark
+from transfer_async import JournalFailed, SQLiteJournal
+from transfer_async.journal.moves import Denial
+from transfer_async.journal.sqlite import APPLICATION, VERSION, _File
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+async def in_file(path: Path, *statements: str) -> None:
+    """Say it to the file, as somebody else."""
+
+    def say() -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            for sql in statements:
+                db.execute(sql)
+
+    await asyncio.to_thread(say)
+
+
+async def refusal(path: Path) -> str:
+    """Why a claim failed."""
+    journal = SQLiteJournal(path)
+    with pytest.raises(JournalFailed) as failed:
+        await judged(journal, claim())
+    await journal.close()
+    return str(failed.value)
+
+
+# --- the file -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path_", ["", ":memory:"])
+def test_a_journal_that_is_no_file_is_refused(path_: str):
+    with pytest.raises(ValueError, match="path"):
+        SQLiteJournal(path_)
+
+
+async def test_the_file_is_made_by_the_first_move(path: Path):
+    journal = SQLiteJournal(path)
+    before = await asyncio.to_thread(path.exists)
+    await judged(journal, claim())
+    await journal.close()
+
+    assert (before, await asyncio.to_thread(path.exists)) == (False, True)
+
+
+async def test_what_is_beside_the_file_is_for_its_owner_alone_too(path: Path):
+    async with SQLiteJournal(path) as journal:
+        await made(journal, claim())
+        found = await asyncio.to_thread(
+            lambda: {one.name: stat.S_IMODE(one.stat().st_mode) for one in path.parent.iterdir()}
+        )
+
+    assert found == {"journal.db": 0o600, "journal.db-wal": 0o600, "journal.db-shm": 0o600}
+
+
+async def test_the_file_is_for_its_owner_alone_from_the_first_moment(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    modes = []
+    connect = sqlite3.connect
+
+    def look(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        modes.append((stat.S_IMODE(path.stat().st_mode), path.stat().st_size))
+        return connect(*args, **kwargs)
+
+    monkeypatch.setattr(sqlite3, "connect", look)
+    async with SQLiteJournal(path):
+        pass
+
+    assert modes == [(0o600, 0)]
+
+
+async def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path):
+    text = b"No database, but a letter. " * 100
+    await asyncio.to_thread(path.write_bytes, text)
+
+    assert "no database" in await refusal(path)
+    assert await asyncio.to_thread(path.read_bytes) == text
+
+
+async def test_another_applications_database_is_refused_and_left_alone(path: Path):
+    await in_file(path, "CREATE TABLE keys (id)", "PRAGMA application_id=7")
+    before = await asyncio.to_thread(path.read_bytes)
+
+    assert "not a journal" in await refusal(path)
+    assert await asyncio.to_thread(path.read_bytes) == before
+
+
+@pytest.mark.parametrize(
+    ("version", "age"), [(VERSION - 1, "an older version"), (VERSION + 1, "a newer version")]
+)
+async def test_another_versions_journal_is_refused(path: Path, version: int, age: str):
+    async with SQLiteJournal(path):
+        pass
+    await in_file(path, f"PRAGMA user_version={version}")
+
+    assert age in await refusal(path)
+
+
+async def test_a_journal_is_marked_as_one(path: Path):
+    async with SQLiteJournal(path) as journal:
+        found = await journal._ask(lambda file: file._value("PRAGMA application_id"))
+
+    assert found == APPLICATION
+
+
+async def test_a_directory_that_is_not_there_is_said_to_be(tmp_path: Path):
+    assert "FileNotFoundError" in await refusal(tmp_path / "nowhere" / "journal.db")
+
+
+# --- opening and closing ------------------------------------------------------------------------
+
+
+async def test_what_a_closed_journal_holds_is_there_when_it_is_opened_again(path: Path):
+    journal = SQLiteJournal(path)
+    async with journal:
+        entry = await made(journal, claim(), mark())
+    async with journal:
+        assert await journal.read(SCOPE, "k") == entry
+
+
+async def test_a_closed_journal_says_so(path: Path):
+    journal = SQLiteJournal(path)
+    async with journal:
+        pass
+
+    with pytest.raises(JournalFailed, match="closed"):
+        await judged(journal, claim())
+
+
+async def test_moves_that_wait_when_it_is_closed_are_finished(path: Path):
+    journal = SQLiteJournal(path)
+    callers = [asyncio.create_task(judged(journal, claim(), key=f"k-{number}")) for number in range(300)]
+    await asyncio.sleep(0)
+    await journal.close()
+    verdicts = await asyncio.gather(*callers)
+
+    assert all(verdict.denial is None for verdict in verdicts)
+
+
+def test_a_loop_that_is_shut_down_in_the_middle_does_not_hang_and_what_had_begun_is_written(path: Path):
+    async def work() -> None:
+        journal = SQLiteJournal(path)
+        await judged(journal, claim(), key="first")
+        for number in range(50):
+            asyncio.get_running_loop().create_task(judged(journal, claim(), key=f"k-{number}"))
+        await asyncio.sleep(0)  # they have come, and the first of them is on its way
+        await asyncio.sleep(0)
+
+    asyncio.run(work())
+    with closing(sqlite3.connect(path)) as db:
+        (keys,) = db.execute("SELECT count(*) FROM keys").fetchone()
+        (steps,) = db.execute("SELECT count(DISTINCT key_id) FROM history").fetchone()
+
+    assert keys == steps == 51
+
+
+# --- shared commits -----------------------------------------------------------------------------
+
+
+async def commits(journal: SQLiteJournal, work: Callable[[], Any]) -> int:
+    """How many commits there are while that is done."""
+    said: list[str] = []
+    await journal._in_thread(lambda: journal._opened()._db.set_trace_callback(said.append))
+    await work()
+    return said.count("COMMIT")
+
+
+async def test_callers_that_come_at_once_share_commits(path: Path):
+    async with SQLiteJournal(path) as journal:
+        count = await commits(
+            journal,
+            lambda: asyncio.gather(*(judged(journal, claim(), key=f"k-{number}") for number in range(64))),
+        )
+
+    assert 1 <= count <= 3
+
+
+async def test_a_bad_entry_fails_its_own_key_and_no_other_of_the_commit(path: Path):
+    async with SQLiteJournal(path) as journal:
+        await asyncio.gather(*(made(journal, claim(), key=f"k-{number}") for number in range(5)))
+        await in_file(path, "UPDATE keys SET body = '{', token = 'by hand' WHERE key = 'k-2'")
+        found = await asyncio.gather(
+            *(judged(journal, mark(), key=f"k-{number}") for number in range(5)), return_exceptions=True
+        )
+
+    failed = [number for number, one in enumerate(found) if isinstance(one, JournalFailed)]
+    assert failed == [2]
+    assert all(one.denial is None for one in found if not isinstance(one, BaseException))
+
+
+# --- several of them on one file ----------------------------------------------------------------
+
+
+async def test_what_another_has_written_is_believed_rather_than_what_was_remembered(path: Path):
+    async with SQLiteJournal(path) as one, SQLiteJournal(path) as other:
+        await made(one, claim())
+        await made(other, keep(check="r-1"))
+        await made(one, keep(hold="r-2"))
+        entry = await made(other, mark(check="r-1", hold="r-2"))
+        late = await judged(one, keep())
+
+    assert (late.denial, late.entry) == (Denial.LOST, entry)
+    assert entry.receipts == {"check": "r-1", "hold": "r-2"}
+
+
+async def test_an_order_that_another_has_bound_is_foreign(path: Path):
+    async with SQLiteJournal(path) as one, SQLiteJournal(path) as other:
+        await made(one, claim(), mark(), create(), key="k-1")
+        await made(other, claim(), mark(), key="k-2")
+        verdict = await judged(other, create(), key="k-2")
+
+    assert verdict.denial is Denial.FOREIGN
+
+
+def test_many_processes_that_make_the_file_and_want_the_same_keys_get_each_once(path: Path):
+    spawn = multiprocessing.get_context("spawn")
+    keys = [f"k-{number}" for number in range(200)]
+    together, results = spawn.Barrier(4), spawn.Queue()
+    processes = [
+        spawn.Process(target=claim_all, args=(str(path), number, keys, together, results))
+        for number in range(4)
+    ]
+    for process in processes:
+        process.start()
+    granted = [results.get(timeout=50) for _ in processes]
+    for process in processes:
+        process.join()
+
+    assert not [one for one in granted if isinstance(one, str)]
+    assert sorted(key for one in granted for key in one) == sorted(keys)
+
+
+def test_many_that_open_a_new_file_at_once_wait_for_each_other(tmp_path: Path):
+    def opened(path: Path) -> None:
+        together.wait()
+        _File(path, timeout=30.0).close()
+
+    together = threading.Barrier(6)
+    with ThreadPoolExecutor(6) as threads:
+        for number in range(30):
+            list(threads.map(opened, [tmp_path / f"{number}.db"] * 6))

@@ -1,0 +1,199 @@
+"""What one commit decides."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.journalling import SCOPE, attend, claim, create, free, keep, mark, owing, paid, resolve
+from transfer_async.journal import moves, states
+from transfer_async.journal.moves import Denial, Entry, KeyState
+from transfer_async.journal.transaction import Recent, Transaction, Wanted
+
+
+class Makes:
+    """Transactions over what a test has stored."""
+
+    def __init__(self) -> None:
+        self.recent = Recent()
+        self.stored: dict[str, tuple[str, Entry]] = {}
+
+    def wanted(self, *wishes: tuple[str, moves.Move]) -> list[Wanted]:
+        loop = asyncio.get_running_loop()
+        return [
+            Wanted((SCOPE, key), move, f"t{n}", loop.create_future()) for n, (key, move) in enumerate(wishes)
+        ]
+
+    def store(self, key: str, token: str, *way: moves.Move) -> Entry:
+        entry: Any = None
+        for move in way:
+            verdict = states.decide(entry, move, now=0.0)
+            assert verdict is not None
+            entry = verdict.entry
+        self.stored[key] = (token, entry)
+        self.recent.keep((SCOPE, key), token, entry)
+        return entry
+
+    def transaction(self, *wishes: tuple[str, moves.Move], **settings: Any) -> Transaction:
+        made = Transaction(self.wanted(*wishes), self.recent, **settings)
+        for place in made.places:
+            token, _ = self.stored.get(place[1], (None, None))
+            made.load(place, token, None)
+        return made
+
+
+@pytest.fixture
+def makes() -> Makes:
+    return Makes()
+
+
+def denials(transaction: Transaction) -> list[Denial | None]:
+    return [None if one is None else one.denial for one in transaction.verdicts]
+
+
+async def test_of_two_claims_of_one_key_the_first_is_granted(makes: Makes):
+    transaction = makes.transaction(("k", claim(1)), ("k", claim(2)))
+    transaction.decide(0.0)
+
+    assert denials(transaction) == [None, Denial.BUSY]
+    assert [write.row.token for write in transaction.writes] == ["t0"]
+
+
+async def test_the_later_of_two_moves_on_one_key_sees_the_earlier_and_both_are_in_the_history(makes: Makes):
+    transaction = makes.transaction(("k", claim()), ("k", keep(check="r")), ("k", mark(check="r")))
+    transaction.decide(0.0)
+
+    assert denials(transaction) == [None, None, None]
+    assert [(token, step.move) for _, token, step in transaction.steps] == [
+        ("t0", "claim"),
+        ("t1", "keep"),
+        ("t2", "mark"),
+    ]
+    assert [(write.is_new, write.row.state, write.row.token) for write in transaction.writes] == [
+        (True, "sending", "t2")
+    ]
+
+
+async def test_a_denied_move_writes_nothing(makes: Makes):
+    makes.store("k", "old", claim(), mark())
+    transaction = makes.transaction(("k", create("another")))
+    transaction.decide(0.0)
+
+    assert denials(transaction) == [Denial.LOST]
+    assert (transaction.writes, transaction.steps) == ([], [])
+
+
+async def test_a_move_that_could_be_about_nothing_has_no_verdict(makes: Makes):
+    transaction = makes.transaction(("k", attend()))
+    transaction.decide(0.0)
+
+    assert transaction.verdicts == [None]
+
+
+@pytest.mark.parametrize("second", [create(), resolve()])
+async def test_an_id_that_is_bound_earlier_in_the_commit_is_foreign_later(makes: Makes, second: moves.Move):
+    makes.store("k-1", "a", claim(), mark())
+    doubted = (moves.Doubt(attempt="a"),) if isinstance(second, moves.Resolve) else ()
+    makes.store("k-2", "b", claim(), mark(), *doubted)
+    transaction = makes.transaction(("k-1", create()), ("k-2", second))
+    transaction.decide(0.0)
+
+    assert denials(transaction) == [None, Denial.FOREIGN]
+
+
+async def test_an_id_that_is_bound_to_another_key_is_foreign(makes: Makes):
+    makes.store("k", "a", claim(), mark())
+    transaction = makes.transaction(("k", create()))
+    transaction.bind(SCOPE, "tx-1", "another key")
+    transaction.decide(0.0)
+
+    assert denials(transaction) == [Denial.FOREIGN]
+
+
+async def test_places_are_in_one_order_whatever_comes_first(makes: Makes):
+    transaction = makes.transaction(*((key, claim()) for key in ("b", "a", "c", "a")))
+
+    assert transaction.places == [(SCOPE, "a"), (SCOPE, "b"), (SCOPE, "c")]
+
+
+# --- read back ----------------------------------------------------------------------------------
+
+
+async def test_a_move_whose_token_is_committed_is_believed_and_not_made_again(makes: Makes):
+    entry = makes.store("k", "t0", claim())
+    transaction = makes.transaction(("k", claim()), in_question=True)
+    transaction.decide(0.0, committed=["t0"])
+
+    assert [(one and (one.denial, one.entry)) for one in transaction.verdicts] == [(None, entry)]
+    assert (transaction.writes, transaction.steps) == ([], [])
+
+
+async def test_a_move_whose_token_is_not_committed_is_judged(makes: Makes):
+    makes.store("k", "somebody else's", claim(2))
+    transaction = makes.transaction(("k", claim()), in_question=True)
+    transaction.decide(0.0, committed=[])
+
+    assert denials(transaction) == [Denial.BUSY]
+
+
+@pytest.mark.parametrize("move", [claim(), mark()], ids=["claim", "mark"])
+async def test_a_claim_or_mark_that_was_committed_is_lost_once_others_moved_on(
+    makes: Makes, move: moves.Move
+):
+    makes.store("k", "somebody else's", claim(), mark(), moves.Doubt(attempt="a"))
+    transaction = makes.transaction(("k", move), in_question=True)
+    transaction.decide(0.0, committed=["t0"])
+
+    assert denials(transaction) == [Denial.LOST]
+
+
+@pytest.mark.parametrize("move", [create(), free(), paid("hold")], ids=["create", "free", "paid"])
+async def test_another_move_that_was_committed_is_believed_even_if_others_moved_on(
+    makes: Makes, move: moves.Move
+):
+    makes.store("k", "somebody else's", claim(), mark(), free(owed=owing("hold")))
+    transaction = makes.transaction(("k", move), in_question=True)
+    transaction.decide(0.0, committed=["t0"])
+
+    assert denials(transaction) == [None]
+
+
+async def test_moves_for_whose_places_nothing_was_found_are_unseen(makes: Makes):
+    makes.store("k-1", "a", claim())
+    transaction = makes.transaction(("k-1", mark()), ("k-2", claim()))
+
+    assert transaction.unseen == {"t1"}
+
+
+# --- what is remembered -------------------------------------------------------------------------
+
+
+async def test_what_was_committed_is_remembered_under_the_token_that_is_stored(makes: Makes):
+    transaction = makes.transaction(("k", claim()), ("k", keep(check="r")))
+    transaction.decide(0.0)
+    before = makes.recent.get((SCOPE, "k"))
+    transaction.remember()
+    known = makes.recent.get((SCOPE, "k"))
+
+    assert before is None
+    assert known is not None
+    assert (known[0], known[1].receipts) == ("t1", {"check": "r"})
+
+
+async def test_what_has_ended_is_forgotten(makes: Makes):
+    makes.store("k", "a", claim(), mark())
+    transaction = makes.transaction(("k", create()))
+    transaction.decide(0.0)
+    transaction.remember()
+
+    assert makes.recent.get((SCOPE, "k")) is None
+
+
+async def test_no_more_is_remembered_than_the_limit(makes: Makes):
+    entry = makes.store("k", "a", claim())
+    recent = Recent(limit=3)
+    for number in range(5):
+        recent.keep((SCOPE, f"k-{number}"), "t", entry)
+
+    assert [number for number in range(5) if recent.get((SCOPE, f"k-{number}"))] == [2, 3, 4]
+    assert entry.state is KeyState.CLAIMED

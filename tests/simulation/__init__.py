@@ -1,0 +1,1 @@
+"""The promise, simulated: the real pipeline and state machine; time, failures and all else from a seed."""

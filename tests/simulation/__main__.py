@@ -1,0 +1,67 @@
+"""``python -m tests.simulation``: a million stories, or one of them with all that happened in it."""
+
+# ruff: noqa: T201 - a program prints
+
+import argparse
+import time
+
+from tests.simulation import trials
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.story import Verdict
+
+SHOWN = 20  # broken seeds
+
+
+def main() -> int:
+    """Run what the command line asks for; 1 if anything is broken."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--seed", type=int, help="one seed, with its trace")
+    parser.add_argument("--mutant", choices=MUTANTS, help="with this fault put in: alone, or with --seed")
+    asked = parser.parse_args()
+    seeds = range(asked.first, asked.first + asked.seeds)
+    if asked.seed is not None:
+        return _one(trials.traced(asked.seed, asked.mutant))
+    return _many(seeds, asked.jobs) if asked.mutant is None else _mutant(asked.mutant, seeds)
+
+
+def _one(verdict: Verdict) -> int:
+    print("\n".join(verdict.trace))
+    return _verdict(verdict)
+
+
+def _verdict(verdict: Verdict) -> int:
+    for found in verdict.broken:
+        print(f"seed {verdict.seed}: {found}")
+    if not verdict.broken:
+        print(f"seed {verdict.seed}: every promise was kept")
+    return int(bool(verdict.broken))
+
+
+def _mutant(mutant: str, seeds: range) -> int:
+    verdict = trials.caught(mutant, seeds)
+    if verdict is None:
+        print(f"{mutant} is not caught")
+        return 0
+    print(f"{trials.replay(verdict)} --mutant {mutant}")
+    return _verdict(verdict)
+
+
+def _many(seeds: range, jobs: int) -> int:
+    began = time.monotonic()
+    tally = trials.Tally()
+    for tally in trials.trial(seeds, jobs=jobs):
+        print(f"\r{tally.seeds} seeds, {len(tally.broken)} broken", end="", flush=True)
+    took = time.monotonic() - began
+    print(f"\r{tally.seeds} seeds, {len(tally.broken)} broken, {took:.0f} s")
+    for what, count in sorted(tally.counts.items()):
+        print(f"{count:>10}  {what}")
+    for verdict in tally.broken[:SHOWN]:
+        print(f"{verdict.broken[0]}\n    {trials.replay(verdict)}")
+    return int(bool(tally.broken))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

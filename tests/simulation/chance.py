@@ -1,0 +1,90 @@
+"""What a seed decides: the setting of its story, and every turn that it takes."""
+
+import random
+from typing import Any, TypeVar
+
+from attrs import frozen
+
+T = TypeVar("T")
+
+GAPS = (0.0, 0.0, 0.02, 0.3, 3.0, 20.0, 65.0, 130.0, 400.0, 1000.0)
+"""Seconds between what callers do: at once, within a request, beyond a lease, a doubt, a claim's age."""
+
+
+class Chance(random.Random):
+    """One source of randomness for one story."""
+
+    def once_in(self, rate: float) -> bool:
+        return rate > 0.0 and self.random() < rate
+
+    def one_of(self, things: "tuple[T, ...] | list[T]") -> T:
+        return things[int(self.random() * len(things))]
+
+    def latency(self) -> float:
+        """Seconds: a millisecond to a third of a second, each order of magnitude as likely."""
+        return 0.001 * 10.0 ** (2.5 * self.random())
+
+
+class Weighted:
+    """A table to draw from, whose rows begin with their weight."""
+
+    def __init__(self, *rows: tuple[int, Any]) -> None:
+        self._drawn = [thing for weight, thing in rows for _ in range(weight)]
+
+    def draw(self, chance: Chance) -> Any:
+        return chance.one_of(self._drawn)
+
+
+@frozen(kw_only=True)
+class Setting:
+    """What stays the same throughout a story.
+
+    Args:
+        workers: how many.
+        keys: the keys that are delivered; None among them is a key that the client makes.
+        checks: whether there is a hook before the hold.
+        resolve: what ``resolve`` can do: "order", "id", "ignorant", or "none" where there is none.
+        stubborn: the hook whose undo always fails, if any.
+        token: whether the token is a callable.
+        journal: how often a write fails, and so on for each of the others.
+        slow: how often a write is slow.
+        crash: how often a process crashes.
+        freeze: how often it freezes.
+    """
+
+    workers: int
+    keys: tuple[str | None, ...]
+    checks: bool
+    resolve: str
+    stubborn: str | None
+    token: bool
+    journal: float
+    slow: float
+    hook: float
+    undo: float
+    service: float
+    ask: float
+    crash: float
+    freeze: float
+
+
+def setting(chance: Chance) -> Setting:
+    """Draw one: most stories have some kinds of trouble and not the others, so that each is seen clearly."""
+    rate = (0.0, 0.0, 0.05, 0.2, 0.4)
+    checks = chance.once_in(0.5)
+    return Setting(
+        workers=chance.one_of((1, 2, 2, 3, 4)),
+        keys=chance.one_of((("k",), ("k",), ("k", "l"), ("k", None))),
+        checks=checks,
+        resolve=chance.one_of(("order", "order", "id", "ignorant", "none")),
+        stubborn=chance.one_of(("hold", "check")) if chance.once_in(0.05) else None,
+        token=chance.once_in(0.1),
+        journal=chance.one_of(rate),
+        slow=chance.one_of((0.0, 0.0, 0.0, 0.1)),
+        hook=chance.one_of(rate),
+        undo=chance.one_of(rate),
+        service=chance.one_of((0.0, 0.3, 0.6, 0.9)),
+        ask=chance.one_of(rate),
+        crash=chance.one_of((0.0, 0.3, 0.6)),
+        freeze=chance.one_of((0.0, 0.3, 0.6)),
+    )

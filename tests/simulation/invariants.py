@@ -1,0 +1,247 @@
+"""What must be true, each in a function that says what is wrong, or None.
+
+Some are asked the moment something happens, the last of them when the story is over: all faults have
+stopped, who survived has finished, and a healthy worker has recovered what the others left.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from transfer_async.calls import Call
+from transfer_async.errors import JournalFailed, Outcome, TransferError
+from transfer_async.events import DuplicateSuspected
+from transfer_async.journal.moves import Entry, KeyState
+from transfer_async.models import OrderIntent
+
+if TYPE_CHECKING:
+    from tests.simulation.service import Made
+    from tests.simulation.witness import Record
+    from tests.simulation.world import World
+
+# --- when a request leaves ----------------------------------------------------------------------
+
+
+def nothing_is_sent_without_its_mark(world: "World", call: Call) -> str | None:
+    """At the first byte the key's record says that this very attempt may be sending."""
+    entry = world.database.entries.get(call.intent.key)
+    if entry is None or entry.attempt != call.attempt_token or entry.intent_id != call.intent.id:
+        return f"{call.intent.id} is sent, and the journal knows nothing of it"
+    return None
+
+
+def nothing_is_sent_too_late(world: "World", call: Call) -> str | None:
+    """The last look before the first byte is within the time that the record gives the attempt."""
+    entry = world.database.entries.get(call.intent.key)
+    if entry is not None and entry.attempt == call.attempt_token and world.loop.time() > entry.sent_until:
+        return f"{call.intent.id} is sent {world.loop.time() - entry.sent_until:g} s after sent_until"
+    return None
+
+
+def nothing_is_sent_without_a_hold(world: "World", call: Call) -> str | None:
+    """At the first byte the customer's funds are held."""
+    if call.intent.held is None and ("hold", call.intent.id) not in world.bank.open:
+        return f"{call.intent.id} is sent, and no funds are held for it"
+    return None
+
+
+# --- when an order comes to be ------------------------------------------------------------------
+
+
+def a_key_has_one_order(world: "World", made: "Made") -> str | None:
+    """No key ever has two orders at the service."""
+    ids = [order.id for order in world.service.orders if order.key == made.key]
+    return f"key {made.key} has {len(ids)} orders: {', '.join(ids)}" if len(ids) > 1 else None
+
+
+def no_order_comes_after_a_certain_no(world: "World", made: "Made") -> str | None:
+    """What is on record as a certain no stays one."""
+    if made.intent_id in world.witness.over:
+        return f"{made.id} comes to be after a certain no was recorded for {made.intent_id}"
+    return None
+
+
+# --- when a hook is asked, or undone ------------------------------------------------------------
+
+
+def no_receipt_is_asked_for_twice(hook: str, intent: OrderIntent, kept: set[str]) -> str | None:
+    """A hook whose receipt was on record when the key was claimed is not asked again."""
+    return f"{hook} is asked again for {intent.id}" if hook in kept else None
+
+
+def nothing_is_undone_before_the_no_is_on_record(
+    world: "World", hook: str, intent: OrderIntent
+) -> str | None:
+    """An undo begins only when the intent's certain no is on record."""
+    return None if intent.id in world.witness.over else f"{hook} of {intent.id} is undone too early"
+
+
+def what_is_owed_has_its_receipt(world: "World", entry: Entry) -> str | None:
+    """A receipt that was kept stays on record until the hook is undone with it."""
+    witness = world.witness
+    for one in entry.owed:
+        place = (one.intent.id, one.hook)
+        if one.receipt is None and place in witness.kept and place not in witness.undone:
+            return f"the receipt of {one.hook} of {one.intent.id} was kept, and is lost"
+    return None
+
+
+# --- when a caller is told ----------------------------------------------------------------------
+
+
+def what_is_told_is_an_outcome(world: "World", record: "Record") -> str | None:
+    """A call ends in an order or in one of our own errors."""
+    if record.order is None and not isinstance(record.error, TransferError):
+        return f"the caller of {record.key} is told {record.error!r}"
+    return None
+
+
+def an_order_given_back_exists_and_is_on_record(world: "World", record: "Record") -> str | None:
+    """An order that a caller is given exists, is the key's, and is durable before the caller has it."""
+    if record.order is None:
+        return None
+    entry = world.database.entries[record.key or ""]
+    made = next((one for one in world.service.orders if one.id == record.order.id), None)
+    if made is None or made.key != record.key:
+        return f"the caller of {record.key} is given {record.order.id}, which is not its own"
+    if entry.state is not KeyState.CREATED or entry.order_id != made.id:
+        return f"the caller of {record.key} is given {made.id}, which is not on record"
+    return None
+
+
+def a_certain_no_is_true(world: "World", record: "Record") -> str | None:
+    """Who hears that no order may exist hears the truth."""
+    error = record.error
+    if isinstance(error, TransferError) and not error.order_may_exist:
+        made = world.service.order_of(record.intent_id or "")
+        if made is not None:
+            return f"the caller of {record.key} is told {error!r}, but {made.id} exists"
+        if error.outcome not in (Outcome.NOT_SENT, Outcome.REFUSED):
+            return f"the caller of {record.key} is told {error.outcome} and that no order may exist"
+    return None
+
+
+def a_created_without_a_record_carries_its_order(world: "World", record: "Record") -> str | None:
+    """Whoever hears that the order was created, but not recorded, is given an order that exists.
+
+    That a twin's order is not its own, only the journal could have told.
+    """
+    error = record.error
+    if isinstance(error, JournalFailed) and error.outcome is Outcome.CREATED:
+        order_id = error.order.id if error.order is not None else None  # None: `resolve` knew the id alone
+        if not any(order_id in (None, one.id) for one in world.service.orders):
+            return f"the caller of {record.key} is told of an order {order_id} that does not exist"
+        if world.database.entries[record.key or ""].state is KeyState.FREE:
+            return f"{order_id} exists, and key {record.key} is free"
+    return None
+
+
+def an_unknown_leaves_the_key_bound(world: "World", record: "Record") -> str | None:
+    """While an outcome is unknown the key is bound, unless certain knowledge has come since."""
+    error = record.error
+    if isinstance(error, TransferError) and error.outcome is Outcome.UNKNOWN:
+        entry = world.database.entries[record.key or ""]
+        if entry.intent_id == record.intent_id and entry.state in (KeyState.FREE, KeyState.CLAIMED):
+            return (
+                None if record.intent_id in world.witness.over else f"key {record.key} is in doubt and free"
+            )
+        if not error.order_may_exist:
+            return f"the caller of {record.key} is told that an unknown order may not exist"
+    return None
+
+
+OF_WHAT_IS_TOLD: tuple[Callable[["World", "Record"], str | None], ...] = (
+    what_is_told_is_an_outcome,
+    an_order_given_back_exists_and_is_on_record,
+    a_certain_no_is_true,
+    a_created_without_a_record_carries_its_order,
+    an_unknown_leaves_the_key_bound,
+)
+
+
+def no_duplicate_is_suspected(event: DuplicateSuspected) -> str | None:
+    """Nobody vouches wrongly here, so no order may come after a refutation."""
+    return f"{event.order_id} is suspected to be a duplicate"
+
+
+# --- when the story is over ---------------------------------------------------------------------
+
+
+def no_order_is_lost(world: "World") -> Iterator[str]:
+    """Whoever was given an order still has it: the record says created, with that order."""
+    for record in world.witness.records:
+        if record.order is not None and (found := an_order_given_back_exists_and_is_on_record(world, record)):
+            yield f"in the end, {found}"
+
+
+def every_order_binds_its_key(world: "World") -> Iterator[str]:
+    """An order's key is created with it, or in doubt where nobody can say."""
+    for made in world.service.orders:
+        entry = world.database.entries[made.key]
+        created = entry.state is KeyState.CREATED and entry.order_id == made.id
+        if entry.intent_id != made.intent_id or not (created or entry.state is KeyState.IN_DOUBT):
+            yield f"{made.id} exists, and its key is {entry.state.value} for {entry.intent_id}"
+
+
+def every_certain_no_stayed_one(world: "World") -> Iterator[str]:
+    """Whoever heard a certain no heard the truth also of what was still on the way."""
+    for record in world.witness.records:
+        if found := a_certain_no_is_true(world, record):
+            yield f"in the end, {found}"
+
+
+def nothing_is_stuck(world: "World") -> Iterator[str]:
+    """No key is claimed or sending with nobody at work, or in doubt though somebody knows."""
+    for key, entry in world.database.entries.items():
+        if entry.state in (KeyState.CLAIMED, KeyState.SENDING):
+            yield f"key {key} is {entry.state.value} for ever"
+        if entry.state is KeyState.IN_DOUBT and world.setting.resolve in ("order", "id"):
+            yield f"key {key} is in doubt for ever"
+
+
+def what_is_owed_is_paid(world: "World") -> Iterator[str]:
+    """Every undo that is owed is done, unless the hook cannot."""
+    for key, entry in world.database.entries.items():
+        for owed in entry.owed:
+            if owed.hook != world.setting.stubborn:
+                yield f"{owed.hook} of {owed.intent.id} is owed for ever under key {key}"
+
+
+def _is_bound(entry: Entry) -> bool:
+    return entry.state in (KeyState.CREATED, KeyState.IN_DOUBT)
+
+
+def holds_are_kept_for_what_exists_or_may(world: "World") -> Iterator[str]:
+    """The funds of every order that exists or may exist are held."""
+    for entry in world.database.entries.values():
+        if _is_bound(entry) and entry.held is None and ("hold", entry.intent_id) not in world.bank.open:
+            yield f"{entry.intent_id} is {entry.state.value}, and its funds are not held"
+
+
+def nothing_else_is_held(world: "World") -> Iterator[str]:
+    """What hooks did for an intent that ended in a certain no is taken back, or on record as owed.
+
+    One thing nobody can take back: what a worker did who slept while others ended its intent, and who
+    then died, or lost the journal, before it could say so.
+    """
+    entries = world.database.entries.values()
+    bound = {entry.intent_id for entry in entries if _is_bound(entry)}
+    owed = {(one.hook, one.intent.id) for entry in entries for one in entry.owed}
+    for place in world.bank.open:
+        if place[1] in bound or place in owed:
+            continue
+        process, when = world.bank.late.get(place, (None, 0.0))
+        if process is not None and (process.dead or process.troubled_at >= when):
+            world.saw("nobody's")
+        else:
+            yield f"{place[0]} of {place[1]} is never undone"
+
+
+IN_THE_END: tuple[Callable[["World"], Iterator[str]], ...] = (
+    no_order_is_lost,
+    every_order_binds_its_key,
+    every_certain_no_stayed_one,
+    nothing_is_stuck,
+    what_is_owed_is_paid,
+    holds_are_kept_for_what_exists_or_may,
+    nothing_else_is_held,
+)

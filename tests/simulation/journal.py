@@ -1,0 +1,122 @@
+"""The database that all workers share, and each worker's way to it, on which writes are lost and delayed."""
+
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.chance import Weighted
+from tests.simulation.loop import OUTSIDE, PROCESS
+from transfer_async.journal import moves, states
+from transfer_async.journal.moves import Entry, KeyState, Move, Verdict
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+TROUBLE = Weighted((3, "lost"), (3, "unknown"), (2, "unknown, and later"))
+
+
+class DatabaseGone(Exception):
+    """The connection broke; whether the write was committed, only the database knows."""
+
+
+class Database:
+    """Entries by key; the real state machine decides."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.entries: dict[str, Entry] = {}
+        self.ids: dict[str, str] = {}
+
+    def commit(self, key: str, move: Move) -> Verdict | None:
+        before = self.entries.get(key)
+        taken = isinstance(move, (moves.Create, moves.Resolve)) and self.ids.get(move.order_id, key) != key
+        verdict = states.decide(before, move, now=self.world.loop.time(), id_taken=taken)
+        self.store(key, before, move, verdict)
+        return verdict
+
+    def store(self, key: str, before: Entry | None, move: Move, verdict: Verdict | None) -> None:
+        if verdict is None:
+            return
+        entry = verdict.entry
+        self.entries[key] = entry
+        if entry.state is KeyState.CREATED and entry.order_id is not None:
+            self.ids[entry.order_id] = key
+        self.world.witness.moved(key, before, move, verdict)
+
+
+class WorkerJournal:
+    """The journal as one worker has it."""
+
+    durable = True
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+
+    async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+        world = self.world
+        trouble = TROUBLE.draw(world.chance) if world.trouble("journal") else "none"
+        done = world.loop.create_future()
+        # The way there is the worker's own: its death loses the write, its caller's cancellation does not.
+        world.loop.call_later(self._latency(), self._arrive, key, move, trouble, done)
+        PROCESS.get().on_the_way_to(type(move).__name__)
+        try:
+            return await done
+        except DatabaseGone:
+            PROCESS.get().troubled_at = world.loop.time()
+            raise
+
+    def _arrive(self, key: str, move: Move, trouble: str, done: Any) -> None:
+        self.world.loop.call_soon(self._commit, key, move, trouble, done, context=OUTSIDE)
+
+    def _commit(self, key: str, move: Move, trouble: str, done: Any) -> None:
+        world = self.world
+        verdict: Verdict | DatabaseGone | None = None
+        if trouble != "none":
+            world.saw(f"commit {trouble}")
+            verdict = DatabaseGone()
+        if trouble == "unknown, and later":
+            # A connection that breaks on a commit leaves it to the database, which may itself be slow.
+            later = world.chance.random() * world.chance.one_of((0.1, 5.0, 100.0))
+            world.loop.call_later(later, world.database.commit, key, move, context=OUTSIDE)
+        elif trouble != "lost":
+            made = world.database.commit(key, move)
+            verdict = verdict or made
+        world.loop.call_later(self._latency(), _answer, done, verdict, context=OUTSIDE)
+
+    def _latency(self) -> float:
+        chance = self.world.chance
+        if not self.world.calm and chance.once_in(self.world.setting.slow):
+            self.world.saw("slow commit")
+            return 100.0 * chance.random()
+        return chance.latency()
+
+    async def read(self, scope: str, key: str) -> Entry | None:
+        await self._reading()
+        return self.world.database.entries.get(key)
+
+    async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        await self._reading()
+        now, entries = self.world.loop.time(), self.world.database.entries
+        found = [one for one in entries.items() if one[0] > after and states.is_waiting(one[1], now)]
+        return sorted(found, key=lambda one: one[0])[:limit]
+
+    async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
+        await self._reading()
+        entries = self.world.database.entries.items()
+        return [(key, entry) for key, entry in entries if entry.state is KeyState.IN_DOUBT]
+
+    async def now(self) -> float:
+        await self._reading()
+        return self.world.loop.time()
+
+    async def _reading(self) -> None:
+        await self.world.sleep(self._latency())
+        if self.world.trouble("journal"):
+            raise DatabaseGone
+
+
+def _answer(done: Any, verdict: Verdict | DatabaseGone | None) -> None:
+    if done.done():
+        return
+    if isinstance(verdict, DatabaseGone):
+        done.set_exception(verdict)
+    else:
+        done.set_result(verdict)

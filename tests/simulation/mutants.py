@@ -1,0 +1,277 @@
+"""What somebody might write instead: each must be caught, or the simulation sees nothing."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import attrs
+import pytest
+
+from tests.simulation import world
+from tests.simulation.journal import Database
+from transfer_async import answers, create_order, doubt, recovery, sending
+from transfer_async.errors import JournalFailed, Outcome
+from transfer_async.journal import moves, states
+from transfer_async.journal.moves import KeyState
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+
+# --- sending ------------------------------------------------------------------------------------
+
+
+def retry_after_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
+    """A time-out is taken for a failure."""
+    patch.setattr(answers, "MAY_GO_AGAIN", answers.MAY_GO_AGAIN | {answers.Verdict.UNKNOWN})
+    patch.setattr(sending, "_may_go_again", lambda _, call, __: call.judgement in answers.MAY_GO_AGAIN)
+
+
+def retry_after_503(patch: pytest.MonkeyPatch) -> None:
+    """A 503 is taken for a promise that nothing was done."""
+    may = sending._may_go_again
+
+    def may_go_again(context: Any, call: Any, error: Any) -> bool:
+        return getattr(error, "status", None) == 503 or may(context, call, error)
+
+    patch.setattr(sending, "_may_go_again", may_go_again)
+
+
+def lost_answer_is_a_no(patch: pytest.MonkeyPatch) -> None:
+    """An exchange without an answer ends as if nothing had been sent."""
+    judge = answers.judge
+
+    def judged(evidence: Any, policy: Any, table: Any) -> answers.Verdict:
+        verdict = judge(evidence, policy, table)
+        lost = verdict is answers.Verdict.UNKNOWN and evidence.status is None
+        return answers.Verdict.NOT_SENT if lost else verdict
+
+    patch.setattr(answers, "judge", judged)
+
+
+def mark_after_send(patch: pytest.MonkeyPatch) -> None:
+    """The mark is written when the answer is there."""
+    mark, send = create_order._mark_sending, create_order.send
+
+    async def send_first(context: Any, call: Any) -> Any:
+        answer = await send(context, call)
+        await mark(context, call)
+        return answer
+
+    async def not_yet(context: Any, call: Any) -> None:
+        call.deadline = context.clock.now() + context.policy.deadline
+
+    patch.setattr(create_order, "_mark_sending", not_yet)
+    patch.setattr(create_order, "send", send_first)
+
+
+def deadline_after_the_mark(patch: pytest.MonkeyPatch) -> None:
+    """The deadline begins when the mark is written, so a slow journal lets a request leave after it."""
+    mark = create_order._mark_sending
+
+    async def marked(context: Any, call: Any) -> None:
+        await mark(context, call)
+        call.deadline = context.clock.now() + context.policy.deadline
+
+    patch.setattr(create_order, "_mark_sending", marked)
+
+
+def foreign_order_accepted(patch: pytest.MonkeyPatch) -> None:
+    """Whatever order is answered is ours."""
+    patch.setattr(answers, "other_order", lambda *_: None)
+
+
+def id_of_another_key_accepted(patch: pytest.MonkeyPatch) -> None:
+    """An order's id is not looked up among the other keys."""
+    taken = states.decide
+
+    def decide(entry: Any, move: Any, *, now: float, id_taken: bool = False) -> Any:
+        return taken(entry, move, now=now)
+
+    patch.setattr(states, "decide", decide)
+
+
+# --- the journal --------------------------------------------------------------------------------
+
+
+def take_over_what_was_sending(patch: pytest.MonkeyPatch) -> None:
+    """A lease that ran out on `SENDING` lets another worker go on."""
+    claim = states._claim
+
+    def taken(entry: Any, move: Any, now: float) -> Any:
+        if entry is not None and entry.state is KeyState.SENDING and entry.lease_until <= now:
+            entry = attrs.evolve(entry, state=KeyState.CLAIMED)
+        return claim(entry, move, now)
+
+    patch.setattr(states, "_claim", taken)
+
+
+def free_what_was_sending(patch: pytest.MonkeyPatch) -> None:
+    """A lease that ran out on `SENDING` frees the key."""
+    patch.setitem(states._TO, (moves.Expire, KeyState.SENDING), KeyState.FREE)
+
+
+def no_compare_and_set(patch: pytest.MonkeyPatch) -> None:
+    """Neither epoch nor lease is looked at before the mark."""
+    patch.delitem(states._DENIALS, moves.Mark)
+    patch.delitem(states._DENIALS, moves.Keep)
+
+
+def any_attempt_will_do(patch: pytest.MonkeyPatch) -> None:
+    """A certain no is written whatever attempt or claim it was about."""
+    patch.delitem(states._DENIALS, moves.Free)
+    for state in KeyState:
+        patch.setitem(states._TO, (moves.Free, state), KeyState.FREE)
+
+
+def check_then_insert(patch: pytest.MonkeyPatch) -> None:
+    """A claim reads, and writes a moment later what it made of it."""
+    commit = Database.commit
+
+    def torn(self: Database, key: str, move: Any) -> Any:
+        if not isinstance(move, moves.Claim):
+            return commit(self, key, move)
+        before = self.entries.get(key)
+        verdict = states.decide(before, move, now=self.world.loop.time())
+        if verdict is not None and verdict.denial is None:
+            self.world.loop.call_later(0.02, self.store, key, before, move, verdict)
+        return verdict
+
+    patch.setattr(Database, "commit", torn)
+
+
+def receipts_not_kept(patch: pytest.MonkeyPatch) -> None:
+    """A claim that is kept does not keep its receipts."""
+    patch.setitem(
+        states._MADE,
+        moves.Keep,
+        lambda entry, move, now: attrs.evolve(entry, lease_until=now + move.lease),
+    )
+
+
+def refute_without_waiting(patch: pytest.MonkeyPatch) -> None:
+    """`NO_ORDER` is believed at once."""
+    patch.setattr(world, "BELIEVED_AFTER", 0.0)
+
+
+def doubt_forgets_the_mark(patch: pytest.MonkeyPatch) -> None:
+    """Whoever expires a request counts from the mark, not from the last time it may have left."""
+    marked = states._MADE[moves.Mark]
+    patch.setitem(
+        states._MADE,
+        moves.Mark,
+        lambda entry, move, now: attrs.evolve(marked(entry, move, now), sent_until=now),
+    )
+
+
+# --- what is told -------------------------------------------------------------------------------
+
+
+def told_before_it_is_settled(patch: pytest.MonkeyPatch) -> None:
+    """The caller has the order although it could not be recorded."""
+    settle = create_order._settle
+
+    async def settled(context: Any, call: Any, order: Any, reply: Any) -> Any:
+        try:
+            return await settle(context, call, order, reply)
+        except JournalFailed:
+            return order
+
+    patch.setattr(create_order, "_settle", settled)
+
+
+def unrecorded_doubt_is_a_no(patch: pytest.MonkeyPatch) -> None:
+    """A journal that fails on a doubt is said to have failed before anything was sent."""
+    went = create_order._went_in_doubt
+
+    async def went_in_doubt(context: Any, call: Any, unknown: Any) -> Any:
+        try:
+            return await went(context, call, unknown)
+        except JournalFailed as error:
+            error.outcome, error.order_may_exist = Outcome.NOT_SENT, False
+            raise
+
+    patch.setattr(create_order, "_went_in_doubt", went_in_doubt)
+
+
+# --- the hooks ----------------------------------------------------------------------------------
+
+
+def undone_on_unknown(patch: pytest.MonkeyPatch) -> None:
+    """A doubt is taken for a no."""
+    went = create_order._went_in_doubt
+
+    async def undoing(context: Any, call: Any, unknown: Any) -> Any:
+        await create_order.undo(context, call, create_order.what_is_owed(context, call))
+        return await went(context, call, unknown)
+
+    patch.setattr(create_order, "_went_in_doubt", undoing)
+
+
+def undone_before_the_no_is_recorded(patch: pytest.MonkeyPatch) -> None:
+    """The hold is released first, and the no written down after."""
+    certain_no = create_order._certain_no
+
+    async def hasty(context: Any, call: Any, no: Any) -> None:
+        await create_order.undo(context, call, create_order.what_is_owed(context, call))
+        await certain_no(context, call, no)
+
+    patch.setattr(create_order, "_certain_no", hasty)
+
+
+def inherited_hooks_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Who takes a claim over undoes only what it did itself."""
+    taken = create_order._take
+
+    def take(context: Any, call: Any, entry: Any) -> None:
+        taken(context, call, entry)
+        call.inherited = ()
+
+    patch.setattr(create_order, "_take", take)
+
+
+def late_acts_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Who slept while others ended its intent leaves what it did since."""
+    patch.setattr(create_order, "_is_over", lambda *_: False)
+
+
+def owed_undos_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """An undo that fails is recorded as done."""
+    for module in (create_order, doubt, recovery):
+        undo = module.undo
+
+        async def once(context: Any, call: Any, debts: Any, undo: Any = undo) -> None:
+            await undo(context, call, debts)
+            if debts:
+                paid = moves.Paid(intent_id=debts[0].intent.id, hooks=tuple(one.hook for one in debts))
+                with suppress(JournalFailed):
+                    await context.write(call.intent.key, paid, certain=Outcome.NOT_SENT)
+
+        patch.setattr(module, "undo", once)
+
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.__name__: mutant
+    for mutant in (
+        retry_after_a_lost_answer,
+        retry_after_503,
+        lost_answer_is_a_no,
+        mark_after_send,
+        deadline_after_the_mark,
+        foreign_order_accepted,
+        id_of_another_key_accepted,
+        take_over_what_was_sending,
+        free_what_was_sending,
+        no_compare_and_set,
+        any_attempt_will_do,
+        check_then_insert,
+        receipts_not_kept,
+        refute_without_waiting,
+        doubt_forgets_the_mark,
+        told_before_it_is_settled,
+        unrecorded_doubt_is_a_no,
+        undone_on_unknown,
+        undone_before_the_no_is_recorded,
+        inherited_hooks_forgotten,
+        late_acts_forgotten,
+        owed_undos_forgotten,
+    )
+}

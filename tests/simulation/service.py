@@ -1,0 +1,242 @@
+"""The service, and the way to it: answers of every kind, lost ones, and requests that take effect late."""
+
+import asyncio
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field, frozen
+
+from tests.bank import new_order
+from tests.simulation.chance import Weighted
+from tests.simulation.loop import OUTSIDE, this_call
+from transfer_async.calls import Call
+from transfer_async.guards import GuardedBody
+from transfer_async.models import NewOrder
+from transfer_async.transport import Evidence, TransportClosed
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+SETTLE_AFTER = 300.0
+WISH, OTHER_WISH = new_order(), new_order(poster_amount="310050.00", matcher_amount=Decimal(200))
+FLAGS = ("is_matched", "is_confirmed", "is_completed", "is_accepted", "is_cancelled", "is_processing")
+
+
+def _reply(wish: NewOrder) -> tuple[bytes, bytes]:
+    """The service's answer to a wish, before and after the order's id."""
+    fields: dict[str, Any] = {
+        "id": "HERE",
+        "poster_fee": 1,
+        **{name: str(getattr(wish, name)) for name in ("poster_currency", "matcher_currency")},
+        **{name: float(getattr(wish, name)) for name in ("poster_amount", "matcher_amount", "exchange_rate")},
+        **dict.fromkeys(FLAGS, 0),
+        "user": {"username": wish.poster_username},
+        "postersBeneficiary": {"username": wish.poster_recipient_username},
+        "external_order": {
+            "current_account_balance": 900000.1,
+            "transaction_fee": 250,
+            "transaction_fee_currency": "NGN",
+        },
+    }
+    head, tail = json.dumps(fields).encode().split(b"HERE")
+    return head, tail
+
+
+OURS, FOREIGN = _reply(WISH), _reply(OTHER_WISH)
+
+
+@frozen
+class Answer:
+    """One way to answer.
+
+    Args:
+        effect: when the order comes to be: "at once", "slowly", "too late" for anybody to wait, or never.
+        status: None if there is no answer.
+        body: "order", "another's", "twin's" (of another key with the same wish), "cut", or literal bytes.
+    """
+
+    effect: str
+    status: int | None
+    body: bytes | str = b"{}"
+
+
+GOOD = Answer("at once", 200, "order")
+ANSWERS = Weighted(
+    (3, Answer("slowly", 200, "order")),
+    (3, Answer("at once", None)),
+    (2, Answer("never", None)),
+    (4, Answer("too late", None)),
+    (2, Answer("too late", 504)),
+    (3, Answer("never", 422, b'{"message": "no"}')),
+    (3, Answer("never", 429)),
+    (3, Answer("at once", 503)),
+    (2, Answer("never", 503)),
+    (1, Answer("at once", 500)),
+    (1, Answer("at once", 408)),
+    (1, Answer("never", 401, b'{"message": "Unauthorized"}')),
+    (1, Answer("at once", 403, b"<html>")),
+    (1, Answer("at once", 200, b"<html>")),
+    (1, Answer("at once", 200, "cut")),
+    (1, Answer("never", 200, "another's")),
+    (1, Answer("at once", 200, "another's")),
+    (3, Answer("at once", 200, "twin's")),
+)
+CONNECTING = Weighted((3, "refused"), (1, "slow"), (1, "stale"))
+
+
+@frozen
+class Made:
+    """An order at the service."""
+
+    id: str
+    key: str
+    intent_id: str
+    reply: bytes
+
+
+@define(eq=False)
+class Request:
+    """A request whose first byte has left; ``latest`` is when it may still take effect."""
+
+    key: str
+    intent_id: str
+    latest: float
+    wish: NewOrder
+    reply: "asyncio.Future[Evidence]" = field(repr=False)
+
+
+class Service:
+    """Every request that reaches it is another order: it knows nothing of keys."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.orders: list[Made] = []
+        self.requests = 0
+
+    def order_of(self, intent_id: str) -> Made | None:
+        return next((order for order in self.orders if order.intent_id == intent_id), None)
+
+    def take(self, request: Request) -> None:
+        """A request has left a worker."""
+        world, chance = self.world, self.world.chance
+        self.requests += 1
+        answer = ANSWERS.draw(chance) if world.trouble("service") else GOOD
+        now = world.loop.time()
+        told = now + chance.latency()
+        world.note(f"a request of {request.intent_id} arrives: {answer}")
+        if answer.effect == "at once":
+            self._effect(request)
+        elif answer.effect == "slowly":
+            told = now + 24.0 * chance.random()
+            world.loop.call_at(min(told, request.latest), self._effect, request, context=OUTSIDE)
+        elif answer.effect == "too late":
+            when = now + (request.latest - now) * chance.random()
+            world.loop.call_at(when, self._effect, request, context=OUTSIDE)
+        if answer.status is not None or chance.once_in(0.5):  # else the worker waits until its time is over
+            world.loop.call_at(told, self._answer, request, answer, context=OUTSIDE)
+
+    def _effect(self, request: Request) -> None:
+        head, tail = OURS if request.wish == WISH else FOREIGN
+        order_id = f"tx-{len(self.orders) + 1}"
+        if request.reply.done():
+            self.world.saw("late effect")
+        self.world.note(f"{order_id} exists for {request.intent_id}")
+        made = Made(order_id, request.key, request.intent_id, head + order_id.encode() + tail)
+        self.orders.append(made)
+        self.world.witness.exists(made)
+
+    def _answer(self, request: Request, answer: Answer) -> None:
+        if request.reply.done():
+            return
+        if answer.status is None:
+            request.reply.set_exception(ConnectionResetError())
+            return
+        body = answer.body if isinstance(answer.body, bytes) else self._body(request, answer.body)
+        self.world.saw(f"status {answer.status}")
+        request.reply.set_result(Evidence(sent=True, status=answer.status, body=body, intact=True))
+
+    def _body(self, request: Request, what: str) -> bytes:
+        made = self.order_of(request.intent_id)
+        if what == "another's":
+            self.world.saw("foreign order")
+            head, tail = FOREIGN if request.wish == WISH else OURS
+            return head + b"tx-0" + tail
+        if what == "twin's":
+            # Nobody could tell an order of the same content that no key has yet.
+            ids = self.world.database.ids
+            bound = next((one for one in self.orders if ids.get(one.id, request.key) != request.key), None)
+            if bound is not None and request.wish == WISH:
+                self.world.saw("twin's order")
+                return bound.reply
+        reply = b"" if made is None else made.reply
+        return reply[: len(reply) // 2] if what == "cut" else reply
+
+
+class Wire:
+    """What aiohttp would write to."""
+
+    def __init__(self, world: "World", call: Call, *, stale: bool) -> None:
+        self.world, self.call, self.stale = world, call, stale
+        self.transport = self
+        self.reply = world.loop.create_future()
+
+    def is_closing(self) -> bool:
+        return self.stale
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    async def write(self, content: bytes) -> None:
+        """The last look is over; a process may still sleep between it and the first byte."""
+        world, intent = self.world, self.call.intent
+        world.witness.looked(self.call)
+        latest = world.loop.time() + SETTLE_AFTER - 1.0
+        await asyncio.sleep(0)
+        if world.loop.time() >= latest:
+            raise ConnectionResetError  # no connection outlives this
+        world.witness.sending(self.call)
+        request = Request(intent.key, intent.id, latest, intent.order, self.reply)
+        world.loop.call_soon(world.service.take, request, context=OUTSIDE)
+
+
+class SimulatedTransport:
+    """In the place of `transfer_async.transport.Transport`."""
+
+    is_open = False  # or a client that died with its process would warn
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self._closed = False
+        self._wires: list[Wire] = []
+
+    def open(self) -> None:
+        if self._closed:
+            raise TransportClosed
+
+    async def close(self) -> None:
+        self._closed = True
+        for wire in self._wires:
+            if not wire.reply.done():
+                wire.reply.set_exception(TransportClosed())
+
+    async def post_order(self, body: GuardedBody, *, headers: Any, left: float) -> Evidence:
+        try:
+            async with asyncio.timeout(min(25.0, max(left, 0.001))):
+                return await self._exchange(body)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - its type proves nothing
+            return Evidence(sent=body.handed_over, error=error)
+        finally:
+            body.spent = True
+
+    async def _exchange(self, body: GuardedBody) -> Evidence:
+        world = self.world
+        how = CONNECTING.draw(world.chance) if world.trouble("service", 0.3) else "fast"
+        await world.sleep(40.0 * world.chance.random() if how == "slow" else world.chance.latency())
+        if how == "refused":
+            raise ConnectionRefusedError
+        self.open()
+        wire = Wire(world, this_call(), stale=how == "stale")
+        self._wires.append(wire)
+        await body.write_with_length(wire, None)  # type: ignore[arg-type] - a stand-in
+        return await wire.reply

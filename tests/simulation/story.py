@@ -1,0 +1,140 @@
+"""A seed's story: deliveries, recoveries, closings and cancellations; then the reckoning."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from attrs import frozen
+
+from tests.simulation import invariants
+from tests.simulation.chance import GAPS
+from tests.simulation.loop import OUTSIDE
+from tests.simulation.service import OTHER_WISH, WISH
+from tests.simulation.witness import Record
+from tests.simulation.world import Worker, World
+from transfer_async import client, create_order
+
+LONG = 1500.0  # beyond every lease, claim and doubt
+
+
+@frozen
+class Verdict:
+    """What is wrong with a seed, if anything; what was seen in it; and its trace, if asked for."""
+
+    seed: int
+    broken: tuple[str, ...]
+    counts: Counter[str]
+    trace: tuple[str, ...]
+
+
+class _Ids:
+    """In the place of the module ``uuid``: ids that count, so that a trace is the same each time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def uuid4(self) -> Any:
+        self.count += 1
+        return self
+
+    @property
+    def hex(self) -> str:
+        return f"id-{self.count}"
+
+
+_ids = _Ids()
+
+
+@contextmanager
+def staged() -> Iterator[None]:
+    """Within it stories can be run: ids count, and nothing is logged."""
+    log = logging.getLogger("transfer_async")
+    was, disabled = client.uuid, log.disabled
+    client.uuid = create_order.uuid = _ids  # type: ignore[assignment]
+    log.disabled = True
+    try:
+        yield
+    finally:
+        client.uuid = create_order.uuid = was
+        log.disabled = disabled
+
+
+def tell(seed: int, *, trace: bool = False) -> Verdict:
+    """One story."""
+    _ids.count = 0
+    world = World(seed, trace=trace)
+    world.note(repr(world.setting))
+    _begin(world)
+    ends = world.loop.run()
+    world.calm = True
+    for _ in range(2):
+        ends = ends and _settle(world)
+    if not ends:
+        world.witness.check("the story has no end")
+    for invariant in invariants.IN_THE_END:
+        for found in invariant(world):
+            world.witness.check(found)
+    world.loop.bury()
+    return Verdict(seed, tuple(world.witness.broken), world.counts, tuple(world.trace or ()))
+
+
+def _begin(world: World) -> None:
+    """Lay out what callers and operators do, and when."""
+    chance, loop, when = world.chance, world.loop, world.loop.time()
+    for _ in range(2 + int(4 * chance.random())):
+        when += chance.one_of(GAPS) * (0.5 + chance.random())
+        loop.call_at(when, _deliver, world, context=OUTSIDE)
+        if chance.once_in(0.4):
+            after = when + chance.one_of(GAPS)
+            loop.call_at(after, _recover, world, context=OUTSIDE)
+        if chance.once_in(0.1):
+            loop.call_at(when + chance.one_of(GAPS), world.desk.look_into_doubts, context=OUTSIDE)
+        if chance.once_in(0.05):
+            loop.call_at(when + chance.latency(), _close, world, context=OUTSIDE)
+
+
+def _deliver(world: World) -> None:
+    chance = world.chance
+    record = Record(
+        key=chance.one_of(world.setting.keys),
+        wish=OTHER_WISH if chance.once_in(0.05) else WISH,
+        held=f"reference {len(world.witness.records)}" if chance.once_in(0.1) else None,
+    )
+    world.note(f"{record.key} is delivered")
+    send_before = 40.0 * chance.random() if chance.once_in(0.1) else None
+    task = chance.one_of(world.workers).deliver(record, send_before)
+    if chance.once_in(0.1):
+        after = chance.one_of((chance.latency(), 2.0, 30.0)) * chance.random()
+        world.loop.call_later(after, task.cancel, context=OUTSIDE)
+    if chance.once_in(0.2):  # the same message at the same time, somewhere
+        again = Record(key=record.key, wish=record.wish)
+        chance.one_of(world.workers).deliver(again, None)
+
+
+def _recover(world: World) -> None:
+    task = world.chance.one_of(world.workers).recover()
+    if world.chance.once_in(0.1):
+        world.loop.call_later(world.chance.latency(), task.cancel, context=OUTSIDE)
+
+
+def _close(world: World) -> None:
+    worker = world.chance.one_of(world.workers)
+    if not worker.process.dead and not worker.client._closed:
+        worker.close(world.chance.one_of((0.0, 1.0, 35.0)))
+
+
+def _settle(world: World) -> bool:
+    """All faults have stopped: a healthy worker recovers, and the keys are delivered once more."""
+    world.note("--- calm ---")
+    healthy = Worker(world, "healthy", mortal=False)
+    world.loop.pass_(LONG)
+    world.loop.call_soon(healthy.recover, context=OUTSIDE)
+    ends = world.loop.run()
+    world.loop.pass_(LONG)
+    for key in dict.fromkeys(world.setting.keys):
+        if key is not None:
+            record = Record(key=key, wish=WISH)
+            world.loop.call_soon(healthy.deliver, record, None, context=OUTSIDE)
+    return world.loop.run() and ends

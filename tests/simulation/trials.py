@@ -1,0 +1,88 @@
+"""Many seeds, over processes; and mutants, each until it is caught."""
+
+import gc
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+from attrs import define, field
+
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.story import Verdict, staged, tell
+
+SHARE = 500  # seeds that a process is given at once
+BOUND = 3000
+"""Seeds within which each mutant is caught."""
+
+
+@define
+class Tally:
+    """What became of many seeds: how many there were, what was seen, and which are broken."""
+
+    seeds: int = 0
+    counts: Counter[str] = field(factory=Counter)
+    broken: list[Verdict] = field(factory=list)
+
+    def add(self, verdict: Verdict) -> None:
+        self.seeds += 1
+        self.counts += verdict.counts
+        if verdict.broken:
+            self.broken.append(verdict)
+
+
+def stories(seeds: range) -> Iterator[Verdict]:
+    """Each seed's verdict; the garbage of one story is collected between two others."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for seed in seeds:
+            with staged():
+                verdict = tell(seed)
+            if seed % 100 == 0:
+                gc.collect()
+            yield verdict
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _tally(seeds: range) -> Tally:
+    tally = Tally()
+    for verdict in stories(seeds):
+        tally.add(verdict)
+    return tally
+
+
+def trial(seeds: range, *, jobs: int) -> Iterator[Tally]:
+    """The tally so far, time and again, until all seeds are done."""
+    total = Tally()
+    shares = [seeds[start : start + SHARE] for start in range(0, len(seeds), SHARE)]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        for tally in pool.map(_tally, shares):
+            total.seeds += tally.seeds
+            total.counts += tally.counts
+            total.broken += tally.broken
+            yield total
+
+
+def caught(mutant: str, seeds: range) -> Verdict | None:
+    """The first seed that catches a mutant."""
+    with pytest.MonkeyPatch.context() as patch:
+        MUTANTS[mutant](patch)
+        return next((verdict for verdict in stories(seeds) if verdict.broken), None)
+
+
+def traced(seed: int, mutant: str | None = None) -> Verdict:
+    """One seed with its trace."""
+    with pytest.MonkeyPatch.context() as patch, staged():
+        if mutant is not None:
+            MUTANTS[mutant](patch)
+        return tell(seed, trace=True)
+
+
+def replay(verdict: Verdict) -> str:
+    """The command that shows a seed again, exactly."""
+    return f"python -m tests.simulation --seed {verdict.seed}"

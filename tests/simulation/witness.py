@@ -1,0 +1,122 @@
+"""Who sees all of a story: what is on record, what was promised to whom, and whether it was kept."""
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import define
+
+from tests.simulation import invariants
+from tests.simulation.loop import this_call
+from tests.simulation.service import Made
+from transfer_async.calls import Call
+from transfer_async.events import DuplicateSuspected, Event
+from transfer_async.journal import moves
+from transfer_async.journal.moves import Entry, KeyState, Move, Verdict
+from transfer_async.models import NewOrder, Order, OrderIntent
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+@define(eq=False, kw_only=True)
+class Record:
+    """One call, and what its caller was told: an order, an error, or nothing at all."""
+
+    key: str | None
+    wish: NewOrder
+    held: str | None = None
+    intent_id: str | None = None
+    order: Order | None = None
+    error: Any = None
+
+
+class Witness:
+    """Sees every move, request, hook and answer as it happens, and puts each to the invariants."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.records: list[Record] = []
+        self.broken: list[str] = []
+        self.over: set[str] = set()
+        self.kept: dict[tuple[str, str], str | None] = {}
+        self.undone: set[tuple[str, str]] = set()
+        self._kept_when_claimed: dict[tuple[str, int], set[str]] = {}
+
+    def check(self, found: str | None) -> None:
+        if found is not None:
+            self.world.note(f"BROKEN: {found}")
+            self.broken.append(found)
+
+    # --- the journal ----------------------------------------------------------------------------
+
+    def moved(self, key: str, before: Entry | None, move: Move, verdict: Verdict) -> None:
+        world, entry = self.world, verdict.entry
+        denied = verdict.denial.name if verdict.denial else "made"
+        world.note(f"{type(move).__name__} of {key}: {denied}, {entry.state.value}, {entry.intent_id}")
+        if entry.state is KeyState.IN_DOUBT and before is not None and before.state is not entry.state:
+            world.saw("doubt")
+        if verdict.denial is not None:
+            return
+        self.check(invariants.what_is_owed_has_its_receipt(world, entry))
+        if isinstance(move, moves.Claim):
+            self._claimed(before, entry)
+        elif isinstance(move, (moves.Keep, moves.Mark)):
+            for hook, receipt in move.receipts.items():
+                self.kept.setdefault((move.intent_id, hook), receipt)
+        elif isinstance(move, (moves.Free, moves.Refute)):
+            self.over.add(entry.intent_id)
+        elif isinstance(move, moves.Paid) and move.hooks:
+            world.saw("paid")
+        if isinstance(move, (moves.TakeOver, moves.Resolve, moves.Refute, moves.Owe)):
+            world.saw(type(move).__name__.lower())
+
+    def _claimed(self, before: Entry | None, entry: Entry) -> None:
+        if before is not None and before.state is KeyState.CLAIMED:
+            if before.intent_id == entry.intent_id:
+                self.world.saw("claim taken over")
+            else:
+                self.world.saw("stale claim ended")
+                self.over.add(before.intent_id)
+        kept = {hook for intent_id, hook in self.kept if intent_id == entry.intent_id}
+        self._kept_when_claimed[entry.intent_id, entry.epoch] = kept
+
+    # --- the bank -------------------------------------------------------------------------------
+
+    def asked(self, hook: str, intent: OrderIntent) -> None:
+        kept = self._kept_when_claimed.get((intent.id, this_call().epoch), set())
+        self.check(invariants.no_receipt_is_asked_for_twice(hook, intent, kept))
+
+    def undoing(self, hook: str, intent: OrderIntent) -> None:
+        self.check(invariants.nothing_is_undone_before_the_no_is_on_record(self.world, hook, intent))
+
+    def taken_back(self, hook: str, intent: OrderIntent, receipt: str | None) -> None:
+        if receipt is not None:
+            self.undone.add((intent.id, hook))
+
+    # --- the service ----------------------------------------------------------------------------
+
+    def looked(self, call: Call) -> None:
+        self.check(invariants.nothing_is_sent_too_late(self.world, call))
+
+    def sending(self, call: Call) -> None:
+        self.world.note(f"the first byte of {call.intent.id} leaves")
+        self.check(invariants.nothing_is_sent_without_its_mark(self.world, call))
+        self.check(invariants.nothing_is_sent_without_a_hold(self.world, call))
+
+    def exists(self, made: Made) -> None:
+        self.check(invariants.a_key_has_one_order(self.world, made))
+        self.check(invariants.no_order_comes_after_a_certain_no(self.world, made))
+
+    # --- the callers ----------------------------------------------------------------------------
+
+    def told(self, record: Record) -> None:
+        outcome = record.order.id if record.order is not None else repr(record.error)
+        self.world.note(f"the caller of {record.key} ({record.intent_id}) is told {outcome}")
+        for invariant in invariants.OF_WHAT_IS_TOLD:
+            self.check(invariant(self.world, record))
+
+    def event(self, record: Record, event: Event) -> None:
+        """An observer: events tell which intent a call came to be about."""
+        record.intent_id = event.intent_id or record.intent_id
+        if isinstance(event, DuplicateSuspected):
+            self.check(invariants.no_duplicate_is_suspected(event))
+        self.world.note(f"{type(event).__name__} {event.key} {event.intent_id}")

@@ -1,0 +1,222 @@
+"""One story's world: its time, its database, service and bank, and the workers that come and go."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from contextlib import suppress
+from contextvars import Context, ContextVar
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import attrs
+
+from tests.simulation.bank import Bank, Step
+from tests.simulation.chance import Chance, setting
+from tests.simulation.journal import Database, WorkerJournal
+from tests.simulation.loop import OUTSIDE, PROCESS, Process, VirtualLoop
+from tests.simulation.service import SETTLE_AFTER, Service, SimulatedTransport
+from tests.simulation.witness import Record, Witness
+from transfer_async import FundsHold, TransferClient
+from transfer_async.clock import Clock
+from transfer_async.errors import TransferError
+from transfer_async.events import Event
+from transfer_async.recovery import RecoveryReport
+
+NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
+RECORD: ContextVar[Record | None] = ContextVar("RECORD", default=None)
+MOMENTS = (
+    "before",
+    "before",
+    "Keep",
+    "Mark",
+    "Mark",
+    "Create",
+    "Doubt",
+    "Free",
+    "Refute",
+    "Resolve",
+    "Paid",
+    "undo",
+)
+BELIEVED_AFTER = SETTLE_AFTER  # what clients are told: as long as a request may take
+ADDRESS = "https://service.example"
+
+
+class World:
+    """Everything that one seed decides."""
+
+    def __init__(self, seed: int, *, trace: bool = False) -> None:
+        self.chance = Chance(seed)
+        self.setting = setting(self.chance)
+        self.loop = VirtualLoop()
+        self.trace: list[str] | None = [] if trace else None
+        self.counts: Counter[str] = Counter()
+        self.calm = False
+        self.witness = Witness(self)
+        self.database = Database(self)
+        self.service = Service(self)
+        self.bank = Bank(self)
+        self.clock = Clock(now=self.loop.time, utc=self.utc, sleep=self.sleep, chance=self.chance.random)
+        self.desk = Worker(self, "desk", mortal=False)
+        self.workers = [Worker(self, f"worker {n + 1}") for n in range(self.setting.workers)]
+
+    def utc(self) -> datetime:
+        return NOON + timedelta(seconds=self.loop.time())
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def trouble(self, kind: str, share: float = 1.0) -> bool:
+        """Whether something goes wrong now."""
+        return not self.calm and self.chance.once_in(share * getattr(self.setting, kind))
+
+    def saw(self, what: str) -> None:
+        self.counts[what] += 1
+
+    def note(self, what: str) -> None:
+        if self.trace is not None:
+            process = PROCESS.get()
+            self.trace.append(f"{self.loop.time():12.4f}  {process.name if process else '':<11} {what}")
+
+
+class Worker:
+    """A worker, and the process that it is right now."""
+
+    def __init__(self, world: World, name: str, *, mortal: bool = True) -> None:
+        self.world, self.name, self.mortal = world, name, mortal
+        self.lives = 0
+        self.process: Any = None
+        self.client: Any = None
+        self._start()
+
+    def _start(self) -> None:
+        world, setting = self.world, self.world.setting
+        self.lives += 1
+        fates = self._fates() if self.mortal else {}
+        self.process = Process(f"{self.name}.{self.lives}", fates)
+        hold = Step(world, "hold")
+        client = TransferClient(
+            ADDRESS,
+            world.bank.token if setting.token else "secret",
+            hooks=[
+                *([Step(world, "check")] if setting.checks else []),
+                FundsHold(hold.before, hold.undo, name="hold"),
+            ],
+            journal=WorkerJournal(world),
+            clock=world.clock,
+            resolve=None if setting.resolve == "none" else world.bank.resolve,
+            settle_after=BELIEVED_AFTER,
+            observers=[self._saw],
+        )
+        client._context = attrs.evolve(client._context, transport=SimulatedTransport(world))
+        self.client = self.process.client = client
+
+    def _fates(self) -> dict[int, Any]:
+        chance, setting = self.world.chance, self.world.setting
+        fates: dict[int | str, Any] = {}
+        for rate, fate in ((setting.freeze, self._freeze), (setting.crash, self._crash)):
+            if chance.once_in(rate):
+                fates[int(60 * chance.random())] = fate
+            if chance.once_in(rate):
+                fates[chance.one_of(MOMENTS)] = fate
+        return fates
+
+    def _crash(self, process: Process) -> None:
+        self.world.note(f"{process.name} crashes")
+        self.world.saw("crash")
+        process.dead = True
+
+    def _freeze(self, process: Process) -> None:
+        world = self.world
+        seconds = world.chance.one_of((1.0, 70.0, 200.0, 400.0, 400.0, 1200.0)) * (
+            0.5 + world.chance.random()
+        )
+        world.note(f"{process.name} freezes for {seconds:g} s")
+        world.saw("freeze")
+        process.frozen = True
+        world.loop.call_later(seconds, self._thaw, process, context=OUTSIDE)
+
+    def _thaw(self, process: Process) -> None:
+        self.world.note(f"{process.name} goes on")
+        process.frozen = False
+        parked, process.parked = process.parked, []
+        self.world.loop.again(parked)
+
+    def _saw(self, event: Event) -> None:
+        record = RECORD.get()
+        if record is not None:
+            self.world.witness.event(record, event)
+
+    # --- what it is asked to do -----------------------------------------------------------------
+
+    def run(self, work: Coroutine[Any, Any, Any], record: Record | None = None) -> "asyncio.Task[Any]":
+        """Begin ``work`` in the worker's process; a dead worker was started anew."""
+        context = Context()
+        context.run(PROCESS.set, self.process)
+        context.run(RECORD.set, record)
+        return self.world.loop.create_task(work, context=context)
+
+    def alive(self) -> "Worker":
+        if self.process.dead or self.client._closed:
+            self._start()
+        return self
+
+    def deliver(self, record: Record, send_before: float | None) -> "asyncio.Task[Any]":
+        self.alive()
+        limit = None if send_before is None else self.world.utc() + timedelta(seconds=send_before)
+        self.world.witness.records.append(record)
+        return self.run(self._call(self.client, record, limit), record)
+
+    async def _call(self, client: TransferClient, record: Record, limit: datetime | None) -> None:
+        try:
+            record.order = await client.create_order(
+                record.wish, key=record.key, held=record.held, send_before=limit
+            )
+        except asyncio.CancelledError:
+            self.world.saw("cancelled")
+            raise
+        except Exception as error:  # noqa: BLE001 - the witness judges it
+            record.error = error
+        record.key = record.key or getattr(record.error, "key", None) or self._key_of(record)
+        self.world.witness.told(record)
+
+    def _key_of(self, record: Record) -> str | None:
+        entries = self.world.database.entries.items()
+        return next((key for key, entry in entries if entry.intent_id == record.intent_id), None)
+
+    def recover(self) -> "asyncio.Task[Any]":
+        return self.alive().run(self._recover(self.client))
+
+    async def _recover(self, client: TransferClient) -> RecoveryReport | None:
+        self.world.note("recovers")
+        try:
+            report = await client.recover()
+        except TransferError as error:
+            self.world.note(f"recovery ends with {error!r}")
+            return None
+        self.world.note(repr(report))
+        self.world.counts["owed paid"] += report.released
+        return report
+
+    def look_into_doubts(self) -> "asyncio.Task[Any]":
+        return self.alive().run(self._look_into_doubts(self.client))
+
+    async def _look_into_doubts(self, client: TransferClient) -> None:
+        """An operator at a desk: it says what it sees, and that there is nothing when nothing can come."""
+        world = self.world
+        said = {"by": "operator", "reason": "looked"}
+        with suppress(TransferError, ValueError):  # no journal, too early, or somebody was faster
+            for doubt in await client.in_doubt():
+                seen = world.service.order_of(doubt.intent_id)
+                if seen is not None:
+                    await client.resolve(doubt.key, order_id=seen.id, **said)
+                elif doubt.sent_until + timedelta(seconds=SETTLE_AFTER) < world.utc():
+                    await client.refute(doubt.key, **said)
+                else:
+                    continue
+                world.saw("operator heard")
+
+    def close(self, timeout: float) -> None:
+        self.world.saw("close")
+        self.world.note(f"{self.name} closes its client")
+        self.run(self.client.close(timeout=timeout))
