@@ -13,7 +13,6 @@ from blockbuster import BlockBuster, blockbuster_ctx
 
 from tests.postgres import PostgresServer, is_installed
 
-
 _ASYNCPG = {"_parse_connect_dsn_and_args", "_read_password_file", "_dot_postgresql_path"}
 
 

@@ -210,6 +210,7 @@ def believe_any_id(patch: pytest.MonkeyPatch) -> None:
         return None
 
     patch.setitem(states._DENIALS, moves.Create, unless_attempt)
+    patch.setattr(states, "_is_answer", lambda _move: False)
 
 
 CAUGHT: list[tuple[Mutant, Check]] = [

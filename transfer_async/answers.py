@@ -157,9 +157,8 @@ def other_order(sent: NewOrder, answer: Answer) -> str | None:
         if getattr(order, name).casefold() != getattr(sent, name).casefold():
             return name
     for name in ("poster_amount", "matcher_amount"):
-        if checks.differ(
-            getattr(order, name), getattr(sent, name), by_more_than=checks.unit(getattr(sent, name))
-        ):
+        shown, wanted = getattr(order, name), getattr(sent, name)
+        if shown != wanted and checks.differ(shown, wanted, by_more_than=checks.unit(wanted)):
             return name
     if _is_other(answer.poster_username, sent.poster_username):
         return "poster's username"

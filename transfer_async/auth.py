@@ -50,6 +50,11 @@ class TokenSource:
         """Whether there is somebody to ask for another token."""
         return self._ask is not None
 
+    @property
+    def current(self) -> CIMultiDict[str] | None:
+        """The headers of every request, if the token is known already."""
+        return self._headers
+
     async def headers(self, *, instead_of: CIMultiDict[str] | None = None) -> CIMultiDict[str]:
         """The headers of every request, with the token; the very same object as long as the token is.
 

@@ -8,8 +8,10 @@ and the task finishes what remains.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from attrs import define, field
@@ -47,6 +49,7 @@ class Call:
         on_the_way: the body of the exchange that is under way right now.
         abandoned: nobody waits any more, or the client closes.
         cut: the client closes and will wait no longer.
+        is_stoppable: it is in a stretch of `stoppable`.
     """
 
     intent: OrderIntent
@@ -75,26 +78,15 @@ class Call:
     on_the_way: GuardedBody | None = field(default=None, repr=False)
     abandoned: bool = False
     cut: bool = False
-    task: asyncio.Task[Order] | None = field(default=None, repr=False)
-    _stoppable: bool = False
+    task: asyncio.Task[Any] | None = field(default=None, repr=False)
+    is_stoppable: bool = False
 
     def __attrs_post_init__(self) -> None:
         self.began = self.clock.now()
 
-    @contextmanager
-    def stoppable(self) -> Iterator[None]:
-        """A stretch in which nothing is lost if the call stops: a hook, a pause, somebody's answer.
-
-        Raises:
-            asyncio.CancelledError: the call was, or now is, abandoned.
-        """
-        if self.abandoned:
-            raise asyncio.CancelledError
-        self._stoppable = True
-        try:
-            yield
-        finally:
-            self._stoppable = False
+    def stoppable(self) -> Stoppable:
+        """A stretch in which nothing is lost if the call stops: a hook, a pause, somebody's answer."""
+        return Stoppable(self)
 
     @property
     def may_have_been_sent(self) -> bool:
@@ -107,8 +99,8 @@ class Call:
         waiting = self.on_the_way is not None and not self.on_the_way.handed_over
         if self.on_the_way is not None and waiting:
             self.on_the_way.spent = True  # for a connection: it will not be sent on the one it gets
-        if self.task is not None and (self._stoppable or waiting):
-            self._stoppable = False
+        if self.task is not None and (self.is_stoppable or waiting):
+            self.is_stoppable = False
             self.task.cancel()
 
     def cut_off(self) -> None:
@@ -132,11 +124,37 @@ class Call:
             raise asyncio.CancelledError
 
 
+class Stoppable:
+    """See `Call.stoppable`.
+
+    Raises:
+        asyncio.CancelledError: on entering, if the call was abandoned before.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def __enter__(self) -> None:
+        if self._call.abandoned:
+            raise asyncio.CancelledError
+        self._call.is_stoppable = True
+
+    def __exit__(self, *exc: object) -> None:
+        self._call.is_stoppable = False
+
+
+def fresh_id() -> str:
+    """128 random bits, in hexadecimal: a `uuid4` at a third of its cost."""
+    return os.urandom(16).hex()
+
+
 class InFlight:
     """The calls that a client carries."""
 
     def __init__(self) -> None:
-        self._calls: dict[asyncio.Task[Order], Call] = {}
+        self._calls: dict[asyncio.Task[None], Call] = {}
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -152,11 +170,14 @@ class InFlight:
             asyncio.CancelledError: the caller was cancelled. Before anything was sent it hears of it
                 when the hooks are undone and the key is free, from then on at once.
         """
-        task = call.task = asyncio.get_running_loop().create_task(run(call))
-        self._calls[task] = call
-        task.add_done_callback(self._done)
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Order] = loop.create_future()  # a `shield` at half its cost
+        task = _started(_carried(call, run, outcome), loop)
+        if not task.done():
+            self._calls[task] = call
+            task.add_done_callback(partial(self._done, outcome))
         try:
-            return await asyncio.shield(task)
+            return await outcome
         except asyncio.CancelledError:
             if not task.done():
                 call.abandon()
@@ -164,11 +185,10 @@ class InFlight:
                     await asyncio.wait([task])
             raise
 
-    def _done(self, task: asyncio.Task[Order]) -> None:
-        call = self._calls.pop(task)
-        call.task = None  # or the two keep each other alive
-        if not task.cancelled() and call.abandoned:
-            task.exception()  # nobody is left to hear of it; the journal and the observers have
+    def _done(self, outcome: asyncio.Future[Order], task: asyncio.Task[None]) -> None:
+        self._calls.pop(task).task = None  # or the two keep each other alive
+        if not outcome.done():  # the task was cancelled before it had begun
+            outcome.cancel()
 
     def cut_off(self) -> None:
         """Wait for none of them any longer."""
@@ -182,6 +202,36 @@ class InFlight:
         self.cut_off()
         if self._calls:
             await asyncio.wait(self._calls, timeout=grace)
+
+
+async def _carried(
+    call: Call, run: Callable[[Call], Coroutine[Any, Any, Order]], outcome: asyncio.Future[Order]
+) -> None:
+    """Run ``call``, and tell whoever still waits; the journal and the observers have heard in any case."""
+    call.task = asyncio.current_task()
+    try:
+        order = await run(call)
+    except asyncio.CancelledError:
+        outcome.cancel()
+    except BaseException as error:
+        if not outcome.done():
+            outcome.set_exception(error)
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
+    else:
+        if not outcome.done():
+            outcome.set_result(order)
+
+
+if sys.version_info >= (3, 12):
+
+    def _started(work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        return asyncio.Task(work, loop=loop, eager_start=True)  # a turn of the loop less
+
+else:
+
+    def _started(work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        return loop.create_task(work)
 
 
 def stamped(error: TransferError, call: Call, *, order_may_exist: bool) -> TransferError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl as tls
-import uuid
 import warnings
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
@@ -17,7 +16,7 @@ import aiohttp
 from transfer_async import addresses, checks, preflight, reading, recording, settings
 from transfer_async.auth import Token, TokenSource
 from transfer_async.batch import Batch, OrderResult, Requests
-from transfer_async.calls import Call, InFlight
+from transfer_async.calls import Call, InFlight, fresh_id
 from transfer_async.clock import Clock, Duration, duration
 from transfer_async.context import Resolve
 from transfer_async.create_order import create_order
@@ -206,9 +205,10 @@ class TransferClient:
         )
         if self._closed:
             raise ClientClosed("the client is closed", key=key, order_may_exist=key is not None)
+        intent_id = fresh_id()
         intent = OrderIntent(
-            id=uuid.uuid4().hex,
-            key=uuid.uuid4().hex if key is None else key,
+            id=intent_id,
+            key=intent_id if key is None else key,
             order=order,
             beneficiary=beneficiary,
             held=held,

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import cast
 
 from attrs import frozen
@@ -50,9 +51,10 @@ def in_seconds(value: Duration) -> float:
         return cast("float", value)
 
 
-def _now() -> float:
-    # A deadline must pass while the machine is suspended: CLOCK_MONOTONIC stands still then.
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+# A deadline must pass while the machine is suspended: CLOCK_MONOTONIC stands still then.
+_NOW: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
 
 
 def _utc() -> datetime:
@@ -70,7 +72,7 @@ class Clock:
         chance: a random number from 0 to below 1.
     """
 
-    now: Callable[[], float] = _now if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+    now: Callable[[], float] = _NOW
     utc: Callable[[], datetime] = _utc
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     chance: Callable[[], float] = random.random

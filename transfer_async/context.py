@@ -67,6 +67,13 @@ class Context:
     undoable_but_hold: tuple[str, ...] = field(init=False)
     """The same, where the bank has placed the hold itself."""
 
+    places_hold: bool = field(init=False)
+    """Whether one of the hooks is the hold."""
+
+    @places_hold.default
+    def _places_hold(self) -> bool:
+        return any(map(is_hold, self.hooks))
+
     @undoable.default
     def _undoable(self) -> tuple[str, ...]:
         return tuple(
@@ -78,17 +85,19 @@ class Context:
         holds = {hook.name for hook in self.hooks if is_hold(hook)}
         return tuple(name for name in self.undoable if name not in holds)
 
-    async def write(self, key: str, move: Move, *, certain: Outcome, order: Order | None = None) -> Verdict:
+    def write(
+        self, key: str, move: Move, *, certain: Outcome, order: Order | None = None
+    ) -> Awaitable[Verdict]:
         """Make a move in the journal, as `recording.write` does.
 
         Raises:
             JournalFailed: the journal raised, or lost the key.
         """
-        return await recording.write(self.journal, self.scope, key, move, certain=certain, order=order)
+        return recording.write(self.journal, self.scope, key, move, certain=certain, order=order)
 
     def tell(self, kind: type[Event], call: Call, **fields: Any) -> None:
         """Tell the observers of something that happened to ``call``; free where there are none."""
-        if self.observers:
+        if self.observers.all:
             self.observers.tell(
                 kind(
                     key=call.intent.key,

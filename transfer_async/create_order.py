@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import uuid
 from functools import partial
 
 import attrs
 
+from transfer_async.begun import Begun, begun
 from transfer_async.calls import Call, stamped
 from transfer_async.context import Context, log
 from transfer_async.doubt import given_back, settle_doubt
@@ -122,9 +122,10 @@ def _take(context: Context, call: Call, entry: Entry) -> None:
     call.intent, call.epoch, call.receipts = entry.intent, entry.epoch, dict(entry.receipts)
     if entry.epoch > 1:  # a worker that is gone may have entered any hook, and left no word of it
         call.inherited = entry.hooks
-    call.stale = tuple(
-        one for one in entry.owed if one.lease_until <= 0.0 and one.intent.id != entry.intent_id
-    )
+    if entry.owed:
+        call.stale = tuple(
+            one for one in entry.owed if one.lease_until <= 0.0 and one.intent.id != entry.intent_id
+        )
     context.tell(Claimed, call, taken_over=entry.epoch > 1)
 
 
@@ -146,7 +147,7 @@ async def _already(context: Context, call: Call, verdict: Verdict) -> Order:
 async def _preflight(context: Context, call: Call) -> None:
     """Let every hook see the order, in their order; the hold is the last of them."""
     held = call.intent.held is not None
-    if not held and not any(map(is_hold, context.hooks)):
+    if not held and not context.places_hold:
         raise HoldRequired(
             "the customer's funds must be held before an order is sent: give the client a hold hook "
             "(hooks=[..., FundsHold(place, release)]), or the call the reference of your own hold (held=...)"
@@ -154,18 +155,27 @@ async def _preflight(context: Context, call: Call) -> None:
     if is_expired(context, call):
         raise Expired("send_before has passed")
     call.body = call.intent.order.to_json()
-    with LeaseKeeper(partial(_keep, context, call), every=context.lease / 3):
+    hooks = Begun(_run_hooks(context, call, held=held))
+    if not hooks.done:
+        with LeaseKeeper(partial(_keep, context, call), every=context.lease / 3):
+            await hooks
+
+
+async def _run_hooks(context: Context, call: Call, *, held: bool) -> None:
+    if call.stale:
         await _undo_stale(context, call)
-        with call.stoppable():  # before the hooks: no funds are held for a client that cannot send
+    call.headers = context.tokens.current
+    if call.headers is None:  # before the hooks: no funds are held for a client that cannot send
+        with call.stoppable():
             call.headers = await context.tokens.headers()
-        written = len(call.receipts)
-        for hook in context.hooks:
-            if hook.name in call.receipts or (held and is_hold(hook)):
-                continue
-            if len(call.receipts) > written:
-                await _keep(context, call)
-                written = len(call.receipts)
-            await _run_hook(context, call, hook)
+    written = len(call.receipts)
+    for hook in context.hooks:
+        if hook.name in call.receipts or (held and is_hold(hook)):
+            continue
+        if len(call.receipts) > written:
+            await _keep(context, call)
+            written = len(call.receipts)
+        await _run_hook(context, call, hook)
 
 
 async def _undo_stale(context: Context, call: Call) -> None:
@@ -187,8 +197,12 @@ async def _run_hook(context: Context, call: Call, hook: PreflightHook) -> None:
     try:
         with call.stoppable():
             call.entered.append(hook.name)
-            async with asyncio.timeout(context.timeouts.hook):
-                receipt = await hook.before(call.intent)
+            before = begun(hook.before(call.intent))
+            if before.done:
+                receipt = before.result
+            else:
+                async with asyncio.timeout(context.timeouts.hook):
+                    receipt = await before
     except PreflightFailed as error:
         call.entered.remove(hook.name)  # it vouches that it did nothing
         own = copy.copy(error)  # the bank may raise one and the same for many calls
@@ -211,7 +225,7 @@ async def _run_hook(context: Context, call: Call, hook: PreflightHook) -> None:
 
 async def _mark_sending(context: Context, call: Call) -> None:
     """Write down that a request may be sent from now on."""
-    call.attempt_token = uuid.uuid4().hex
+    call.attempt_token = f"{call.intent.id}-{call.epoch}"  # a claim is marked once
     call.deadline = context.clock.now() + context.policy.deadline
     mark = Mark(
         intent_id=call.intent.id,

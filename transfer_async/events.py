@@ -141,14 +141,11 @@ class Observers:
     """All observers of one client."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        self._observers = tuple(observers)
-
-    def __bool__(self) -> bool:
-        return bool(self._observers)
+        self.all = tuple(observers)
 
     def tell(self, event: Event) -> None:
         """Tell every observer, whatever the others do."""
-        for observer in self._observers:
+        for observer in self.all:
             try:
                 observer(event)
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - it never hurts the call

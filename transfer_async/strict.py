@@ -6,6 +6,7 @@ and a missing or wrong one is an error with its JSON path. The loose rest waits:
 
 from __future__ import annotations
 
+import decimal
 import functools
 import re
 from collections.abc import Iterable
@@ -14,9 +15,10 @@ from typing import Any
 
 import attrs
 import msgspec
+from msgspec.structs import astuple
 
 from transfer_async import loose, models
-from transfer_async.wire import Reader, Unreadable, decode, exactly, fields_of, wire_name
+from transfer_async.wire import EVERY_DIGIT, Reader, Unreadable, decode, exactly, fields_of, wire_name
 
 _ORDER_ID = re.compile(r"tx-[a-z0-9]{1,100}")
 _ANY_ORDER_ID = re.compile(rb'"id"\s*:\s*"(tx-[a-z0-9]{1,100})"')
@@ -116,6 +118,39 @@ _cut_head = msgspec.json.Decoder(
 _cut_id = msgspec.json.Decoder(_cutter(models.Order, ("id",)))
 _cut_external_order = msgspec.json.Decoder(_RawExternalOrder)
 _cut_person = msgspec.json.Decoder(_cutter(models.User, ("username",)))
+
+_ORDER_FIELDS = tuple(dict(_STRICT[models.Order]))
+_BANK_FIELDS = tuple(dict(_STRICT[models.ExternalOrder]))
+_KIND: dict[Reader, Any] = {_raw_order_id: str, _raw_text: str, _raw_number: Any, _raw_flag: bool | int}
+_FLAG_OF: dict[Any, bool] = {0: False, 1: True}
+
+
+def _places(cls: type, reader: Reader) -> tuple[int, ...]:
+    return tuple(place for place, (_, read) in enumerate(_STRICT[cls]) if read is reader)
+
+
+_NUMBERS_OF_ORDER, _NUMBERS_OF_BANK = (_places(cls, _raw_number) for cls in _STRICT)
+_FLAGS_OF_ORDER = _places(models.Order, _raw_flag)
+
+
+def _typed(cls: type, *more: tuple[Any, ...]) -> Any:
+    """A struct of the strict fields with their types; numbers are exact, or of another type altogether."""
+    kinds = [(name, _KIND[read]) for name, read in _STRICT[cls]]
+    names = [field[0] for field in (*kinds, *more)]
+    rename = {name: wire_name(name) for name in names}
+    return msgspec.defstruct(f"Typed{cls.__name__}", [*kinds, *more], rename=rename, gc=False)
+
+
+_Named = msgspec.defstruct("Named", [("username", Any, None)], gc=False)
+_read_head = msgspec.json.Decoder(
+    _typed(
+        models.Order,
+        ("external_order", _typed(models.ExternalOrder)),
+        *((person, _Named | None, None) for person in _PEOPLE),
+    ),
+    float_hook=EVERY_DIGIT.create_decimal,
+).decode
+
 _HALVES = re.compile(  # what is whole comes first: an escaped backslash, then both halves of a character
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
@@ -166,18 +201,63 @@ def read_answer(raw: bytes) -> Answer:
     Raises:
         Unreadable: names the JSON path.
     """
+    return _read_at_once(raw) or _read_by_piece(raw)
+
+
+def _read_at_once(raw: bytes) -> Answer | None:
+    """An order that is as it should be, in one go and a third less time; None for any other."""
+    try:
+        read = _read_head(raw)
+        bank, user, beneficiary = read.external_order, read.user, read.posters_beneficiary
+        head = list(astuple(read)[: len(_ORDER_FIELDS)])
+        of_bank = [bank.current_account_balance, bank.transaction_fee, bank.transaction_fee_currency]
+        for values, places in ((head, _NUMBERS_OF_ORDER), (of_bank, _NUMBERS_OF_BANK)):
+            for place in places:
+                if type(number := values[place]) is not Decimal:
+                    values[place] = _whole_number(number, raw)
+        for place in _FLAGS_OF_ORDER:
+            head[place] = _FLAG_OF[head[place]]
+        if not _ORDER_ID.fullmatch(head[0]):
+            return None
+    except (msgspec.MsgspecError, ValueError, KeyError, RecursionError, decimal.DecimalException):
+        return None
+    order = _unread_order(
+        zip(_ORDER_FIELDS, head, strict=True), raw, dict(zip(_BANK_FIELDS, of_bank, strict=True))
+    )
+    return Answer(order, user and _text(user.username), beneficiary and _text(beneficiary.username))
+
+
+def _whole_number(number: object, raw: bytes) -> Decimal:
+    if type(number) is not int or (number == 0 and b"-0" in raw):  # an int has no -0
+        raise ValueError
+    return Decimal(number)
+
+
+def _text(value: object) -> str | None:
+    return value if type(value) is str else None
+
+
+def _unread_order(strict: Iterable[tuple[str, Any]], raw: bytes, of_bank: dict[str, Any]) -> models.Order:
+    """An order of which the rest is read when it is looked at."""
+    order = object.__new__(models.Order)
+    for name, value in strict:
+        _put(order, name, value)
+    _put(order, "_late", functools.partial(_read_rest, raw=raw, of_bank=of_bank))
+    return order
+
+
+def _read_by_piece(raw: bytes) -> Answer:
+    """The strict part, field by field, so that what is wrong can be named."""
     try:
         head = _cut(_cut_head, raw)
     except Unreadable:
         raw = _without_half_characters(raw)
         head = _cut(_cut_head, raw)
-    order = object.__new__(models.Order)
-    for name, value in _read_strictly(models.Order, head, "$"):
-        _put(order, name, value)
+    strict = _read_strictly(models.Order, head, "$")
     if head.external_order is _ABSENT:
         raise Unreadable("$.external_order", "is missing")
     of_bank = _read_strictly(models.ExternalOrder, head.external_order, "$.external_order")
-    _put(order, "_late", functools.partial(_read_rest, raw=raw, of_bank=dict(of_bank)))
+    order = _unread_order(strict, raw, dict(of_bank))
     return Answer(order, _username(head.user), _username(head.posters_beneficiary))
 
 

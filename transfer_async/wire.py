@@ -55,7 +55,7 @@ class Unreadable(ValueError):
 LEVELS = 64
 """How deep JSON may be nested, so that what was read can also be written, compared and pickled."""
 
-_EVERY_DIGIT = decimal.Context(
+EVERY_DIGIT = decimal.Context(
     prec=decimal.MAX_PREC,
     Emax=decimal.MAX_EMAX,
     Emin=decimal.MIN_EMIN,
@@ -70,7 +70,7 @@ def exactly(text: str) -> Decimal:
         ValueError: it is beyond all measure: a `Decimal` would have to be infinite, or rounded.
     """
     try:
-        return _EVERY_DIGIT.create_decimal(text)
+        return EVERY_DIGIT.create_decimal(text)
     except decimal.DecimalException:
         raise ValueError("is a number beyond all measure") from None
 
@@ -101,7 +101,7 @@ def _is_deep(tree: Any) -> bool:
     return True
 
 
-_decoder = msgspec.json.Decoder(float_hook=_EVERY_DIGIT.create_decimal)
+_decoder = msgspec.json.Decoder(float_hook=EVERY_DIGIT.create_decimal)
 
 
 def fields_of(cls: type) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A reply nobody asked for comes first, and from then on every answer on the connection is the one before's."""
+"""A reply nobody asked for comes first, and from then on every answer is the one before's."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ def shifting(first: bytes, late: asyncio.Event) -> object:
     return script
 
 
-@pytest.mark.parametrize("first", [foreign_reply(), http(200, b"{}")], ids=["another order", "nothing like one"])
+@pytest.mark.parametrize("first", [foreign_reply(), http(200, b"{}")], ids=["another order", "no order"])
 async def test_the_next_order_is_not_sent_where_the_last_answer_was_not_ours(bank: Bank, first: bytes):
     late = asyncio.Event()
     async with serving(shifting(first, late)) as server, bank.client(server.url) as client:

@@ -4,7 +4,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from attrs import frozen
 
@@ -14,7 +13,7 @@ from tests.simulation.loop import OUTSIDE
 from tests.simulation.service import OTHER_WISH, WISH
 from tests.simulation.witness import Record
 from tests.simulation.world import Worker, World
-from transfer_async import client, create_order
+from transfer_async import client
 
 LONG = 1500.0  # beyond every lease, claim and doubt
 
@@ -30,17 +29,13 @@ class Verdict:
 
 
 class _Ids:
-    """In the place of the module ``uuid``: ids that count, so that a trace is the same each time."""
+    """Ids that count, so that a trace is the same each time."""
 
     def __init__(self) -> None:
         self.count = 0
 
-    def uuid4(self) -> Any:
+    def __call__(self) -> str:
         self.count += 1
-        return self
-
-    @property
-    def hex(self) -> str:
         return f"id-{self.count}"
 
 
@@ -51,13 +46,13 @@ _ids = _Ids()
 def staged() -> Iterator[None]:
     """Within it stories can be run: ids count, and nothing is logged."""
     log = logging.getLogger("transfer_async")
-    was, disabled = client.uuid, log.disabled
-    client.uuid = create_order.uuid = _ids  # type: ignore[assignment]
+    was, disabled = client.fresh_id, log.disabled
+    client.fresh_id = _ids
     log.disabled = True
     try:
         yield
     finally:
-        client.uuid = create_order.uuid = was
+        client.fresh_id = was
         log.disabled = disabled
 
 

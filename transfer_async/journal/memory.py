@@ -87,7 +87,9 @@ class MemoryJournal:
             self._forget(place)
             return
         self._entries[place] = entry
-        self._moves.setdefault(place, deque(maxlen=HISTORY)).append((now, entry, move))
+        if (made := self._moves.get(place)) is None:
+            made = self._moves[place] = deque(maxlen=HISTORY)
+        made.append((now, entry, move))
         if ended:
             self._ended.setdefault(place, now)
         else:
@@ -99,8 +101,9 @@ class MemoryJournal:
         self._ended.pop(place, None)
 
     def _make_room(self, now: float) -> None:
-        for place in self._older_than(now - self._keep):
-            self._forget(place)
+        if self._ended:
+            for place in self._older_than(now - self._keep):
+                self._forget(place)
         if len(self._entries) >= self._max_keys:
             if not self._ended:
                 raise JournalFailed(

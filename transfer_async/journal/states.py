@@ -115,13 +115,18 @@ def decide(entry: Entry | None, move: Move, *, now: float, id_taken: bool = Fals
         return _claim(entry, move, now)
     if entry is None:
         return None
-    if id_taken and isinstance(move, Create):  # somebody else's order, whatever the key has become
+    if id_taken and _is_answer(move):
         return Verdict(now=now, entry=entry, denial=Denial.FOREIGN)
     to = _TO.get((type(move), entry.state))
     why_not = Denial.LOST if to is None else _denial(entry, move, now, id_taken)
     if to is None or why_not is not None:
         return Verdict(now=now, entry=entry, denial=why_not)
-    return Verdict(now=now, entry=_MADE[type(move)](attrs.evolve(entry, state=to), move, now))
+    return Verdict(now=now, entry=_MADE[type(move)](entry.but(state=to), move, now))
+
+
+def _is_answer(move: Move) -> bool:
+    """Whether it is the service's answer: somebody else's order is that whatever the key has become."""
+    return isinstance(move, Create)
 
 
 def _claim(entry: Entry | None, move: Claim, now: float) -> Verdict:
@@ -136,7 +141,7 @@ def _claim(entry: Entry | None, move: Claim, now: float) -> Verdict:
     if now < entry.lease_until:
         return Verdict(now=now, entry=entry, denial=Denial.BUSY)
     if entry.state is S.SENDING:
-        return Verdict(now=now, entry=attrs.evolve(entry, state=S.IN_DOUBT), denial=Denial.IN_DOUBT)
+        return Verdict(now=now, entry=entry.but(state=S.IN_DOUBT), denial=Denial.IN_DOUBT)
     if now - entry.claimed_at > move.max_claim_age:
         return Verdict(now=now, entry=_new_intent(move, now, owed=entry.owed + owed_by(entry)))
     return Verdict(now=now, entry=_gone_on_with(entry, move, now))
@@ -144,8 +149,7 @@ def _claim(entry: Entry | None, move: Claim, now: float) -> Verdict:
 
 def _gone_on_with(entry: Entry, move: Claim, now: float) -> Entry:
     others = tuple(name for name in entry.hooks if name not in move.hooks)
-    return attrs.evolve(
-        entry,
+    return entry.but(
         intent=attrs.evolve(move.intent, id=entry.intent_id),
         held=move.intent.held,
         hooks=others + move.hooks,
@@ -251,16 +255,15 @@ _DENIALS: dict[type, Callable[[Any, Any, float, bool], Denial | None]] = {
 
 def _kept(entry: Entry, move: Keep, now: float) -> Entry:
     # Two of one worker's may be written in either order; a receipt once written is never lost.
-    return attrs.evolve(entry, lease_until=now + move.lease, receipts=entry.receipts | move.receipts)
+    return entry.but(lease_until=now + move.lease, receipts=entry.receipts | move.receipts)
 
 
 def _taken_over(entry: Entry, move: TakeOver, now: float) -> Entry:
-    return attrs.evolve(entry, epoch=entry.epoch + 1, lease_until=now + move.lease)
+    return entry.but(epoch=entry.epoch + 1, lease_until=now + move.lease)
 
 
 def _marked(entry: Entry, move: Mark, now: float) -> Entry:
-    return attrs.evolve(
-        entry,
+    return entry.but(
         attempt=move.attempt,
         receipts=move.receipts,
         lease_until=now + move.lease,
@@ -269,7 +272,7 @@ def _marked(entry: Entry, move: Mark, now: float) -> Entry:
 
 
 def _created(entry: Entry, move: Create | Resolve, _now: float) -> Entry:
-    return attrs.evolve(entry, order_id=move.order_id, reply=move.reply, lease_until=0.0, intent=None)
+    return entry.but(order_id=move.order_id, reply=move.reply, lease_until=0.0, intent=None)
 
 
 def _freed(entry: Entry, move: Free, now: float) -> Entry:
@@ -282,7 +285,7 @@ def _refuted(entry: Entry, move: Refute, now: float) -> Entry:
 
 def _ended(entry: Entry, ending: Ending, move: Free | Refute, now: float) -> Entry:
     owed = entry.owed + _leased(move.owed, now + move.lease)
-    return attrs.evolve(entry, ending=ending, owed=owed, lease_until=0.0, intent=None)
+    return entry.but(ending=ending, owed=owed, lease_until=0.0, intent=None)
 
 
 def _leased(owed: tuple[Owed, ...], until: float) -> tuple[Owed, ...]:
@@ -290,11 +293,11 @@ def _leased(owed: tuple[Owed, ...], until: float) -> tuple[Owed, ...]:
 
 
 def _doubted(entry: Entry, _move: Doubt, now: float) -> Entry:
-    return attrs.evolve(entry, lease_until=0.0, sent_until=min(entry.sent_until, now))
+    return entry.but(lease_until=0.0, sent_until=min(entry.sent_until, now))
 
 
 def _expired(entry: Entry, _move: Expire, _now: float) -> Entry:
-    return attrs.evolve(entry, lease_until=0.0)
+    return entry.but(lease_until=0.0)
 
 
 def _paid(entry: Entry, move: Paid, _now: float) -> Entry:
@@ -304,7 +307,7 @@ def _paid(entry: Entry, move: Paid, _now: float) -> Entry:
             left.append(one)
         elif one.hook not in move.hooks:
             left.append(attrs.evolve(one, lease_until=0.0))
-    return attrs.evolve(entry, owed=tuple(left))
+    return entry.but(owed=tuple(left))
 
 
 def _owing(entry: Entry, move: Owe, now: float) -> Entry:
@@ -314,7 +317,7 @@ def _owing(entry: Entry, move: Owe, now: float) -> Entry:
         if which in due and one.receipt is not None:  # whoever slept may not have heard of it
             due[which] = one
     others = tuple(one for which, one in known.items() if which not in due)
-    return attrs.evolve(entry, owed=others + _leased(tuple(due.values()), now + move.lease))
+    return entry.but(owed=others + _leased(tuple(due.values()), now + move.lease))
 
 
 def _as_it_is(entry: Entry, _move: Suspect, _now: float) -> Entry:
@@ -324,7 +327,7 @@ def _as_it_is(entry: Entry, _move: Suspect, _now: float) -> Entry:
 def _attended(entry: Entry, move: Attend, now: float) -> Entry:
     owed = _leased(entry.owed, now + move.lease)
     lease = now + move.lease if entry.state is S.IN_DOUBT else entry.lease_until
-    return attrs.evolve(entry, owed=owed, lease_until=lease)
+    return entry.but(owed=owed, lease_until=lease)
 
 
 _MADE: dict[type, Callable[[Entry, Any, float], Entry]] = {

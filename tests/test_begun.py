@@ -1,0 +1,105 @@
+import asyncio
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from transfer_async.begun import Begun, begun
+
+
+async def at_once() -> str:
+    return "done"
+
+
+async def waits_for(event: asyncio.Event) -> str:
+    await event.wait()
+    return "done"
+
+
+def test_work_that_waits_for_nothing_is_done_after_its_first_step():
+    work = Begun(at_once())
+
+    assert (work.done, work.result) == (True, "done")
+
+
+def test_what_the_first_step_raises_is_raised_at_once():
+    async def breaks() -> None:
+        raise KeyError("k")
+
+    with pytest.raises(KeyError):
+        Begun(breaks())
+
+
+async def test_work_that_waits_goes_on_where_it_was():
+    event = asyncio.Event()
+    work = Begun(waits_for(event))
+    before = work.done
+    event.set()
+
+    assert (before, await work) == (False, "done")
+
+
+async def test_a_cancellation_reaches_the_work_where_it_waits():
+    met: list[str] = []
+
+    async def notes() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            met.append("cancelled")
+            raise
+
+    async def carries() -> None:
+        await Begun(notes())
+
+    task = asyncio.create_task(carries())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert met == ["cancelled"]
+
+
+async def test_the_work_may_swallow_what_reaches_it_and_go_on():
+    async def stubborn() -> str:
+        try:
+            await asyncio.Event().wait()
+        except TimeoutError:
+            await asyncio.sleep(0)
+        return "went on"
+
+    waiting = Begun(stubborn()).__await__()
+    next(waiting)
+    waiting.throw(TimeoutError())
+    with pytest.raises(StopIteration) as end:
+        waiting.send(None)
+
+    assert end.value.value == "went on"
+
+
+async def test_what_is_given_up_is_closed():
+    closed: list[bool] = []
+
+    async def tidy() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            closed.append(True)
+
+    waiting = Begun(tidy()).__await__()
+    next(waiting)
+    waiting.close()
+
+    assert closed == [True]
+
+
+async def test_any_awaitable_can_be_begun():
+    class Odd:
+        def __await__(self) -> Generator[Any, Any, str]:
+            yield from asyncio.sleep(0).__await__()
+            return "odd"
+
+    work = begun(Odd())
+
+    assert (work.done, await work) == (False, "odd")
