@@ -167,6 +167,8 @@ async def test_many_journals_that_want_the_same_keys_get_each_once(
     database: str, caplog: pytest.LogCaptureFixture
 ):
     journals = [PostgresJournal(database) for _ in range(8)]
+    for journal in journals:
+        await journal._open()
     keys = [f"k-{number}" for number in range(20)]
     wanted = [
         judged(journal, claim(number), key=key)

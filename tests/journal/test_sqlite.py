@@ -4,20 +4,18 @@ import asyncio
 import multiprocessing
 import sqlite3
 import stat
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.journal.sqlite_worker import claim_all
+from tests.journal.sqlite_worker import claim_all, open_all
 from tests.journalling import SCOPE, claim, create, judged, keep, made, mark
 from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal.moves import Denial
-from transfer_async.journal.sqlite import APPLICATION, VERSION, _File
+from transfer_async.journal.sqlite import APPLICATION, VERSION
 
 
 @pytest.fixture
@@ -233,30 +231,28 @@ async def test_an_order_that_another_has_bound_is_foreign(path: Path):
     assert verdict.denial is Denial.FOREIGN
 
 
-def test_many_processes_that_make_the_file_and_want_the_same_keys_get_each_once(path: Path):
+def in_processes(work: Callable[..., None], *args: Any) -> list[Any]:
+    """What each of four processes has to tell that do the work at once."""
     spawn = multiprocessing.get_context("spawn")
-    keys = [f"k-{number}" for number in range(200)]
     together, results = spawn.Barrier(4), spawn.Queue()
-    processes = [
-        spawn.Process(target=claim_all, args=(str(path), number, keys, together, results))
-        for number in range(4)
-    ]
+    processes = [spawn.Process(target=work, args=(n, together, results, *args)) for n in range(4)]
     for process in processes:
         process.start()
-    granted = [results.get(timeout=50) for _ in processes]
+    told = [results.get(timeout=50) for _ in processes]
     for process in processes:
         process.join()
+    return told
+
+
+def test_many_processes_that_want_the_same_keys_get_each_once(path: Path):
+    keys = [f"k-{number}" for number in range(200)]
+    granted = in_processes(claim_all, str(path), keys)
 
     assert not [one for one in granted if isinstance(one, str)]
     assert sorted(key for one in granted for key in one) == sorted(keys)
 
 
-def test_many_that_open_a_new_file_at_once_wait_for_each_other(tmp_path: Path):
-    def opened(path: Path) -> None:
-        together.wait()
-        _File(path, timeout=30.0).close()
+def test_many_processes_that_open_a_new_file_at_once_wait_for_each_other(tmp_path: Path):
+    paths = [str(tmp_path / f"{number}.db") for number in range(80)]
 
-    together = threading.Barrier(6)
-    with ThreadPoolExecutor(6) as threads:
-        for number in range(30):
-            list(threads.map(opened, [tmp_path / f"{number}.db"] * 6))
+    assert in_processes(open_all, paths) == [[], [], [], []]

@@ -134,14 +134,27 @@ def entry_of(row: Row) -> Entry:
 _SAME = tuple(name for name in _Body.__annotations__ if name != "owed")
 
 
-def _body(entry: Entry) -> _Body:
-    owed = tuple(
-        _Owed(
-            intent=_intent(one.intent), hook=one.hook, receipt=one.receipt, lease_until=float(one.lease_until)
-        )
-        for one in entry.owed
-    )
-    return _Body(owed=owed, **{name: getattr(entry, name) for name in _SAME})
+def _body(entry: Entry) -> dict[str, Any]:
+    """The fields of `_Body`, for writing: three are written for each order."""
+    return {
+        "fingerprint": entry.fingerprint,
+        "intent_id": entry.intent_id,
+        "client_made": entry.client_made,
+        "epoch": entry.epoch,
+        "hooks": entry.hooks,
+        "claimed_at": entry.claimed_at,
+        "lease_until": entry.lease_until,
+        "receipts": entry.receipts,
+        "held": entry.held,
+        "attempt": entry.attempt,
+        "sent_until": entry.sent_until,
+        "ending": entry.ending,
+        "owed": [_owed(one) for one in entry.owed] if entry.owed else (),
+    }
+
+
+def _owed(one: Owed) -> _Owed:
+    return _Owed(intent=_intent(one.intent), hook=one.hook, receipt=one.receipt, lease_until=one.lease_until)
 
 
 def _intent(intent: OrderIntent) -> _Intent:

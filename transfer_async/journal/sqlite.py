@@ -275,8 +275,8 @@ class _File:
             transaction.decide(now())
             for write in transaction.writes:
                 ids[write.place] = self._store(write, ids[write.place])
-            for place, _, step in transaction.steps:
-                self._db.execute(_ADD_STEP, (ids[place], *step_values(step)))
+            steps = [(ids[place], *step_values(step)) for place, _, step in transaction.steps]
+            self._db.executemany(_ADD_STEP, steps)
             if transaction.writes:
                 self._db.execute("COMMIT")
             else:
@@ -326,10 +326,10 @@ class _File:
             self._db.execute(_CHANGE_ALL, (*values, row.intent, number))
         else:
             self._db.execute(_CHANGE, (*values, number))
-        if write.reply_changed:
+        if write.reply_changed and row.reply is None:
             self._db.execute("DELETE FROM replies WHERE key_id = ?", (number,))
-            if row.reply is not None:
-                self._db.execute("INSERT INTO replies (key_id, reply) VALUES (?, ?)", (number, row.reply))
+        elif write.reply_changed:
+            self._db.execute(_KEEP_REPLY, (number, row.reply))
         return number
 
     def prune(self, scope: str, before: float) -> int:
@@ -364,6 +364,7 @@ _OLD = "SELECT id FROM keys WHERE scope = ? AND ended_at < ? ORDER BY ended_at L
 _FIND_TOKEN = "SELECT id, token FROM keys WHERE scope = ? AND key = ?"  # noqa: S105 - SQL
 _FIND_ROW = f"SELECT {_ROW} FROM keys k LEFT JOIN replies r ON r.key_id = k.id WHERE k.id = ?"
 _FIND_ORDER = "SELECT key FROM keys WHERE scope = ? AND order_id = ?"
+_KEEP_REPLY = "INSERT OR REPLACE INTO replies (key_id, reply) VALUES (?, ?)"
 _ADD = (
     "INSERT INTO keys (scope, key, state, token, order_id, due_at, ended_at, body, intent) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"

@@ -1,0 +1,206 @@
+"""Two proxies before PostgreSQL, on loopback: one that cuts connections, and one that pools transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import deque
+from collections.abc import Callable
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+
+from attrs import define, frozen
+
+TERMINATE = b"X\0\0\0\4"
+IDLE = b"Z\0\0\0\5I"
+"""The server is ready, and within no transaction."""
+
+
+@frozen
+class Message:
+    """One message of either side: its type, and all of it."""
+
+    kind: bytes
+    raw: bytes
+
+    @property
+    def is_commit(self) -> bool:
+        return self.kind == b"Q" and self.raw[5:].startswith(b"COMMIT")
+
+
+async def read_message(reader: asyncio.StreamReader) -> Message:
+    head = await reader.readexactly(5)
+    return Message(head[:1], head + await reader.readexactly(int.from_bytes(head[1:]) - 4))
+
+
+async def read_startup(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readexactly(4)
+    return head + await reader.readexactly(int.from_bytes(head) - 4)
+
+
+class Proxy:
+    """Listens while its block runs; ``dsn`` leads through it to the database of the one it was made with."""
+
+    def __init__(self, dsn: str) -> None:
+        self._parts = urlsplit(dsn)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    @property
+    def dsn(self) -> str:
+        host = f"{self._parts.username}@127.0.0.1:{self._port}"
+        return urlunsplit(self._parts._replace(netloc=host, query="sslmode=disable"))
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*(one.wait_closed() for one in self._writers), return_exceptions=True)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(self._parts.hostname, self._parts.port)
+        self._writers.append(writer)
+        return reader, writer
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._writers.append(writer)
+        try:
+            await self.serve(reader, writer)
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # one of the two is gone
+        finally:
+            self._tasks.discard(task)
+            writer.transport.abort()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raise NotImplementedError
+
+
+class Cut(enum.Enum):
+    """When a connection is cut, seen from a message of the client's."""
+
+    NEVER = "not at this message"
+    BEFORE = "before the message is forwarded"
+    AFTER = "after it was forwarded: its reply is lost"
+    LATE = "before it, and yet it arrives: once the client has come back"
+
+
+class CuttingProxy(Proxy):
+    """Asks before each message whether to cut.
+
+    Args:
+        choose: whether, and how.
+        arrives: whether a message that was held back arrives just before this one.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        choose: Callable[[Message], Cut],
+        *,
+        arrives: Callable[[Message], bool] = lambda _: True,
+    ) -> None:
+        super().__init__(dsn)
+        self._choose = choose
+        self._arrives = arrives
+        self._late: list[tuple[asyncio.StreamWriter, bytes]] = []
+        self.cuts: list[Cut] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server = await self.connect()
+        server.write(await read_startup(reader))
+        back = asyncio.create_task(_copy(server_reader, writer))
+        try:
+            await self._forward(reader, writer, server)
+            if server not in [late for late, _ in self._late] and not server.is_closing():
+                await back  # until the server has read all, and ended the session
+        finally:
+            back.cancel()
+
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: asyncio.StreamWriter
+    ) -> None:
+        cut = Cut.NEVER
+        while cut is Cut.NEVER:
+            message = await read_message(reader)
+            if self._arrives(message):
+                self._let_go()
+            cut = self._choose(message)
+            if cut is Cut.NEVER:
+                server.write(message.raw)
+        self.cuts.append(cut)
+        writer.transport.abort()
+        if cut is Cut.BEFORE:
+            server.transport.abort()
+        elif cut is Cut.AFTER:
+            server.write(message.raw + TERMINATE)
+        else:
+            self._late.append((server, message.raw + TERMINATE))
+
+    def _let_go(self) -> None:
+        """Somebody is there again: what was held back arrives, in the middle of what they do."""
+        for server, raw in self._late:
+            server.write(raw)
+        self._late.clear()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()
+
+
+@define
+class _Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    greeting: bytes
+
+
+class PoolingProxy(Proxy):
+    """Gives a client a server connection for one transaction at a time, and for the next another one."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
+        self._idle: deque[_Connection] = deque()
+        self.transactions: list[_Connection] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        startup = await read_startup(reader)
+        for _ in range(2):  # with one more than there are clients, nobody gets the same one twice
+            self._idle.append(await self._greeted(startup))
+        writer.write(self._idle[-1].greeting)
+        lent: list[_Connection] = []
+        while (message := await read_message(reader)).kind != b"X":
+            if not lent:
+                lent.append(self._idle.popleft())
+                self.transactions.append(lent[0])
+                self._tasks.add(asyncio.create_task(self._answer(lent, writer)))
+            lent[0].writer.write(message.raw)
+
+    async def _answer(self, lent: list[_Connection], writer: asyncio.StreamWriter) -> None:
+        """Forward what the server says until its transaction is over, and take the connection back."""
+        while lent:
+            message = await read_message(lent[0].reader)
+            if message.raw == IDLE:
+                self._idle.append(lent.pop())
+            writer.write(message.raw)
+
+    async def _greeted(self, startup: bytes) -> _Connection:
+        reader, writer = await self.connect()
+        writer.write(startup)
+        greeting = b""
+        while (message := await read_message(reader)).kind != b"Z":
+            greeting += message.raw
+        return _Connection(reader, writer, greeting + message.raw)

@@ -1,0 +1,98 @@
+"""What may befall a journal in PostgreSQL: for a while, and really."""
+
+import asyncio
+from typing import Any
+
+import asyncpg
+
+from tests.bank import World
+from tests.postgres import PostgresServer
+from transfer_async.journal import PostgresJournal
+
+TIMEOUT = 0.4
+
+
+class WorldlyJournal(PostgresJournal):
+    """PostgreSQL on a world's time, and out of patience soon."""
+
+    def __init__(self, dsn: str, world: World) -> None:
+        super().__init__(dsn, timeout=TIMEOUT)
+        self._world = world
+
+    def _time(self, _database: float) -> float:
+        return self._world.time.utc().timestamp()
+
+
+class StoppedServer:
+    """The server is gone as in a power cut, and comes back."""
+
+    def __init__(self, journal: WorldlyJournal, dsn: str, server: PostgresServer) -> None:
+        self._server = server
+
+    async def begin(self) -> None:
+        await asyncio.to_thread(self._server.stop_at_once)
+
+    async def end(self) -> None:
+        await asyncio.to_thread(self._server.restart)
+
+
+class LockedTables:
+    """Somebody else's transaction has the tables, and comes to no end."""
+
+    def __init__(self, journal: WorldlyJournal, dsn: str, server: PostgresServer) -> None:
+        self._dsn = dsn
+        self._connection: Any = None
+
+    async def begin(self) -> None:
+        if self._connection is None:
+            self._connection = await asyncpg.connect(self._dsn)
+            await self._connection.execute("BEGIN; LOCK TABLE transfer_async.keys")
+
+    async def end(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+
+class TakenConnections:
+    """Every connection that the journal may open is in use."""
+
+    def __init__(self, journal: WorldlyJournal, dsn: str, server: PostgresServer) -> None:
+        self._journal = journal
+        self._taken: list[Any] = []
+
+    async def begin(self) -> None:
+        pool = self._journal._pool
+        while len(self._taken) < pool.get_max_size():
+            self._taken.append(await pool.acquire())
+
+    async def end(self) -> None:
+        for connection in self._taken:
+            await self._journal._pool.release(connection)
+
+
+class ChangedTables:
+    """Somebody has renamed one of them."""
+
+    def __init__(self, journal: WorldlyJournal, dsn: str, server: PostgresServer) -> None:
+        self._dsn = dsn
+
+    async def begin(self) -> None:
+        await self._say("ALTER TABLE transfer_async.history RENAME TO elsewhere")
+
+    async def end(self) -> None:
+        await self._say("ALTER TABLE IF EXISTS transfer_async.elsewhere RENAME TO history")
+
+    async def _say(self, sql: str) -> None:
+        connection = await asyncpg.connect(self._dsn)
+        try:
+            await connection.execute(sql)
+        finally:
+            await connection.close()
+
+
+TROUBLES: dict[str, Any] = {
+    "stopped": StoppedServer,
+    "locked": LockedTables,
+    "taken": TakenConnections,
+    "changed": ChangedTables,
+}

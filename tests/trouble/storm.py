@@ -1,0 +1,80 @@
+"""A journal that falls into trouble just before a move, and what the call, bank and service make of it."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from attrs import frozen
+
+from tests.bank import SpiedJournal, World, new_order, refused_order
+from transfer_async import JournalFailed
+from transfer_async.journal import moves
+from transfer_async.journal.base import Journal
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox
+
+LEASE = 60.0
+
+BEFORE_THE_REQUEST = (moves.Claim, moves.Mark)
+AFTER_THE_REQUEST = (moves.Create, moves.Doubt, moves.Free)
+
+
+class Trouble(Protocol):
+    """Something that befalls a store for a while."""
+
+    async def begin(self) -> None: ...
+
+    async def end(self) -> None: ...
+
+
+@frozen
+class Struck:
+    """A call that met the trouble just before one of its moves; the trouble is over."""
+
+    world: World
+    error: JournalFailed
+    requests: int
+
+    async def recover(self) -> None:
+        """What the next worker does, once the lease is over."""
+        self.world.time.pass_(LEASE)
+        async with self.world.client() as client:
+            await client.recover()
+
+
+@asynccontextmanager
+async def stormy_world(make: Callable[[World], Journal]) -> AsyncIterator[World]:
+    """A world whose journal is a real one, on the world's time."""
+    async with Sandbox() as sandbox:
+        world = World(sandbox)
+        journal = make(world)
+        world.journal = SpiedJournal(journal)
+        try:
+            yield world
+        finally:
+            await journal.close()
+
+
+async def struck(world: World, trouble: Trouble, at: type) -> Struck:
+    """Let a call meet the trouble just before a move of that kind; an earlier one has met none."""
+    async with world.client() as client:
+        await client.create_order(new_order(), key="an earlier one")
+        world.bank.open.clear()
+        already = len(world.sandbox.requests)
+        if at is moves.Doubt:
+            world.sandbox.faults.add(CloseAfterProcessing())
+        order = refused_order() if at is moves.Free else new_order()
+        world.journal.before[at] = lambda _: trouble.begin()
+        try:
+            error = await _failure(client.create_order(order, key="k"))
+        finally:
+            world.journal.before.clear()
+            await trouble.end()
+    return Struck(world, error, len(world.sandbox.requests) - already)
+
+
+async def _failure(call: Any) -> JournalFailed:
+    try:
+        await call
+    except JournalFailed as error:
+        return error
+    raise AssertionError("the journal's trouble went unnoticed")

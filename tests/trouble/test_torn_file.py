@@ -1,0 +1,125 @@
+"""A journal's log that is cut anywhere, or has a wrong byte: what is read is what was true at some moment."""
+
+import asyncio
+import random
+import sqlite3
+import tempfile
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import frozen
+
+from tests.bank import Time
+from tests.journalling import LEASE, SCOPE, claim, create, doubt, free, judged, keep, mark, owing, paid
+from transfer_async import JournalFailed, SQLiteJournal
+from transfer_async.journal import moves
+from transfer_async.journal.sqlite import _File
+
+TRIALS = 1000
+IN_MEMORY = Path("/dev/shm")
+
+STORY: list[tuple[str, moves.Move]] = [
+    *((f"created-{n}", move) for n in range(4) for move in (claim(), mark(), create(order_id=f"tx-{n}"))),
+    *((f"doubt-{n}", move) for n in range(4) for move in (claim(), keep(check="r"), mark(), doubt())),
+    *((f"free-{n}", move) for n in range(2) for move in (claim(), mark(), free(owed=owing("hold", "check")))),
+    *((f"free-{n}", move) for n in range(2) for move in (paid("hold", "check"), claim(2))),
+    *((f"sending-{n}", move) for n in range(2) for move in (claim(), mark())),
+]
+
+
+@frozen
+class Written:
+    """A journal as it was after each of its commits, and its files as they are after the last."""
+
+    main: bytes
+    log: bytes
+    contents: list[Any]
+    ends: list[int]
+
+    def expected(self, whole: int) -> Any:
+        """What there is to be read if only so many bytes of the log are as they were."""
+        return self.contents[bisect_right(self.ends, whole)]
+
+
+def content(file: _File) -> Any:
+    """All entries, with their histories."""
+    return [(key, entry, file.history(SCOPE, key)) for key, entry in file.find("1 ORDER BY k.key")]
+
+
+async def _written(path: Path) -> Written:
+    time = Time()
+    contents: list[Any] = [[]]
+    ends: list[int] = []
+    log = path.with_name(f"{path.name}-wal")
+    async with SQLiteJournal(path, clock=time.clock) as journal:
+        for key, move in STORY:
+            verdict = await judged(journal, move, key=key)
+            assert verdict.denial is None, (key, move)
+            time.pass_(LEASE / 1000)
+            contents.append(await journal._ask(content))
+            ends.append(await asyncio.to_thread(lambda: log.stat().st_size))
+        main, last = await asyncio.to_thread(lambda: (path.read_bytes(), log.read_bytes()))
+    return Written(main, last, contents, ends)
+
+
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
+    """In memory where there is such a place: a thousand files are opened and forgotten."""
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def written(directory: Path) -> Written:
+    return asyncio.run(_written(directory / "journal.db"))
+
+
+def reread(directory: Path, main: bytes, log: bytes) -> Any:
+    """What the journal reads from such files; None if it says that it cannot."""
+    path = directory / "trial.db"
+    path.write_bytes(main)
+    path.with_name("trial.db-wal").write_bytes(log)
+    try:
+        file = _File(path, timeout=1.0)
+        try:
+            return content(file)
+        finally:
+            file.close()
+    except (JournalFailed, sqlite3.Error):
+        return None
+    finally:
+        for one in directory.glob("trial.db*"):
+            one.unlink()
+
+
+def test_every_commit_is_in_the_log_and_makes_it_longer(written: Written):
+    assert len(STORY) > 40
+    assert written.ends == sorted(set(written.ends))
+    assert written.ends[-1] == len(written.log)
+
+
+def test_a_log_that_is_whole_is_read_to_its_end(directory: Path, written: Written):
+    assert reread(directory, written.main, written.log) == written.contents[-1]
+
+
+def test_a_log_that_is_cut_anywhere_holds_what_was_committed_before_and_no_more(
+    directory: Path, written: Written
+):
+    chance = random.Random(7)
+    for _ in range(TRIALS // 2):
+        at = chance.randrange(len(written.log))
+        assert reread(directory, written.main, written.log[:at]) == written.expected(at), at
+
+
+def test_a_log_with_a_wrong_byte_holds_what_was_committed_before_it_and_no_more(
+    directory: Path, written: Written
+):
+    chance = random.Random(8)
+    for _ in range(TRIALS // 2):
+        at = chance.randrange(len(written.log))
+        log = bytearray(written.log)
+        log[at] ^= chance.randrange(1, 256)
+        assert reread(directory, written.main, bytes(log)) == written.expected(at), at

@@ -1,0 +1,42 @@
+"""A bank that says on its standard error what it has reached: to be watched from outside, call by call."""
+
+import asyncio
+import os
+import sys
+
+from tests.bank import new_order
+from transfer_async import FundsHold, SQLiteJournal, TransferClient
+from transfer_async.journal import sqlite
+from transfer_async.models import OrderIntent
+from transfer_async.sandbox import Sandbox
+
+
+async def _place(intent: OrderIntent) -> str:
+    os.write(2, b"HOOK\n")
+    return "hold"
+
+
+async def _release(intent: OrderIntent, receipt: str | None) -> None:
+    raise AssertionError("nothing is undone")
+
+
+async def _orders(path: str, count: int) -> None:
+    hold = FundsHold(_place, _release)
+    async with (
+        Sandbox() as sandbox,
+        SQLiteJournal(path) as journal,
+        TransferClient(sandbox.base_url, sandbox.token, hooks=[hold], journal=journal) as client,
+    ):
+        for number in range(count):
+            await client.create_order(new_order(), key=f"k-{number}")
+            os.write(2, b"DONE\n")
+
+
+def main() -> None:
+    path, count, level = sys.argv[1:]
+    sqlite._SETTINGS = tuple(one.replace("=FULL", f"={level}") for one in sqlite._SETTINGS)
+    asyncio.run(_orders(path, int(count)))
+
+
+if __name__ == "__main__":
+    main()
