@@ -10,17 +10,19 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from transfer_async.clock import Clock, Duration, duration
 from transfer_async.errors import JournalFailed
 from transfer_async.journal.durable import PRUNED, DurableJournal
 from transfer_async.journal.moves import Entry, Step
 from transfer_async.journal.rows import STEP_COLUMNS, VERSION, Row, entry_of, step_of, step_values
-from transfer_async.journal.transaction import Place, Transaction, Wanted, Write
+from transfer_async.journal.transaction import Place, Transaction, Wanted
 
 T = TypeVar("T")
 
@@ -269,15 +271,11 @@ class _File:
     def commit(self, transaction: Transaction, now: Callable[[], float]) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            ids = {place: self._load(transaction, place) for place in transaction.places}
-            for scope, order_id in transaction.ids:
-                self._load_bound(transaction, scope, order_id)
+            ids = self._load(transaction)
+            self._load_bound(transaction)
             transaction.decide(now())
-            for write in transaction.writes:
-                ids[write.place] = self._store(write, ids[write.place])
-            steps = [(ids[place], *step_values(step)) for place, _, step in transaction.steps]
-            self._db.executemany(_ADD_STEP, steps)
             if transaction.writes:
+                self._store(transaction, ids)
                 self._db.execute("COMMIT")
             else:
                 self._roll_back()
@@ -290,22 +288,23 @@ class _File:
         if self._db.in_transaction:
             self._db.rollback()
 
-    def _load(self, transaction: Transaction, place: Place) -> int | None:
-        scope, key = self._scope(place[0]), place[1]
-        found = self._db.execute(_FIND_TOKEN, (scope, key)).fetchone()
-        if found is None:
-            transaction.load(place, None, None)
-            return None
-        number, token = found
-        known = token == transaction.known_token(place)
-        row = None if known else Row(*self._db.execute(_FIND_ROW, (number,)).fetchone())
-        transaction.load(place, token, row)
-        return int(number)
+    def _load(self, transaction: Transaction) -> dict[Place, int]:
+        """Load every place; the numbers of those that are there."""
+        found: dict[Place, tuple[int, str]] = {}
+        for scope, keys in _by_scope(transaction.places):
+            rows = self._db.execute(_FIND_TOKENS, (self._scope(scope), keys))
+            found.update(((scope, key), (number, token)) for number, key, token in rows)
+        for place in transaction.places:
+            number, token = found.get(place, (None, None))
+            known = number is None or token == transaction.known_token(place)
+            row = None if known else Row(*self._db.execute(_FIND_ROW, (number,)).fetchone())
+            transaction.load(place, token, row)
+        return {place: number for place, (number, _) in found.items()}
 
-    def _load_bound(self, transaction: Transaction, scope: str, order_id: str) -> None:
-        bound = self._db.execute(_FIND_ORDER, (self._scope(scope), order_id)).fetchone()
-        if bound is not None:
-            transaction.bind(scope, order_id, bound[0])
+    def _load_bound(self, transaction: Transaction) -> None:
+        for scope, order_ids in _by_scope(transaction.ids):
+            for order_id, key in self._db.execute(_FIND_ORDERS, (self._scope(scope), order_ids)):
+                transaction.bind(scope, order_id, key)
 
     def _scope(self, name: str) -> int:
         number = self._scopes.get(name)
@@ -315,22 +314,28 @@ class _File:
             self._scopes[name] = number
         return number
 
-    def _store(self, write: Write, number: int | None) -> int:
-        row = write.row
-        values = (row.state, row.token, row.order_id, row.due_at, row.ended_at, row.body)
-        if number is None:
-            scope, key = self._scope(write.place[0]), write.place[1]
-            number = self._db.execute(_ADD, (scope, key, *values, row.intent)).lastrowid
-            assert number is not None  # noqa: S101 - it was inserted
-        elif write.intent_changed:
-            self._db.execute(_CHANGE_ALL, (*values, row.intent, number))
-        else:
-            self._db.execute(_CHANGE, (*values, number))
-        if write.reply_changed and row.reply is None:
-            self._db.execute("DELETE FROM replies WHERE key_id = ?", (number,))
-        elif write.reply_changed:
-            self._db.execute(_KEEP_REPLY, (number, row.reply))
-        return number
+    def _store(self, transaction: Transaction, ids: dict[Place, int]) -> None:
+        """Write what was decided, each kind of row in one go: every call waits for the other threads."""
+        next_id = self._value("SELECT coalesce(max(id), 0) FROM keys") + 1
+        new: list[tuple[Any, ...]] = []
+        changed: list[tuple[Any, ...]] = []
+        replies: list[tuple[int, bytes | None]] = []
+        for write in transaction.writes:
+            (scope, key), row = write.place, write.row
+            values = (row.state, row.token, row.order_id, row.due_at, row.ended_at, row.body)
+            if write.is_new:
+                number = ids[write.place] = next_id + len(new)
+                new.append((number, self._scope(scope), key, *values, row.intent))
+            else:
+                number = ids[write.place]
+                changed.append((*values, write.intent_changed, row.intent, number))
+            if write.reply_changed:
+                replies.append((number, row.reply))
+        self._db.executemany(_ADD, new)
+        self._db.executemany(_CHANGE, changed)
+        self._db.executemany(_KEEP_REPLY, replies)
+        steps = [(ids[place], *step_values(step)) for place, _, step in transaction.steps]
+        self._db.executemany(_ADD_STEP, steps)
 
     def prune(self, scope: str, before: float) -> int:
         self._db.execute("BEGIN IMMEDIATE")
@@ -361,22 +366,29 @@ class _File:
 
 
 _OLD = "SELECT id FROM keys WHERE scope = ? AND ended_at < ? ORDER BY ended_at LIMIT ?"
-_FIND_TOKEN = "SELECT id, token FROM keys WHERE scope = ? AND key = ?"  # noqa: S105 - SQL
+_FIND_TOKENS = "SELECT id, key, token FROM keys WHERE scope = ? AND key IN (SELECT value FROM json_each(?))"
 _FIND_ROW = f"SELECT {_ROW} FROM keys k LEFT JOIN replies r ON r.key_id = k.id WHERE k.id = ?"
-_FIND_ORDER = "SELECT key FROM keys WHERE scope = ? AND order_id = ?"
-_KEEP_REPLY = "INSERT OR REPLACE INTO replies (key_id, reply) VALUES (?, ?)"
+_FIND_ORDERS = (
+    "SELECT order_id, key FROM keys WHERE scope = ? AND order_id IN (SELECT value FROM json_each(?))"
+)
 _ADD = (
-    "INSERT INTO keys (scope, key, state, token, order_id, due_at, ended_at, body, intent) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO keys (id, scope, key, state, token, order_id, due_at, ended_at, body, intent) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _CHANGE = (
-    "UPDATE keys SET state = ?, token = ?, order_id = ?, due_at = ?, ended_at = ?, body = ? WHERE id = ?"
+    "UPDATE keys SET state = ?, token = ?, order_id = ?, due_at = ?, ended_at = ?, body = ?, "
+    "intent = CASE WHEN ? THEN ? ELSE intent END WHERE id = ?"
 )
-_CHANGE_ALL = (
-    "UPDATE keys SET state = ?, token = ?, order_id = ?, due_at = ?, ended_at = ?, body = ?, intent = ? "
-    "WHERE id = ?"
-)
+_KEEP_REPLY = "INSERT OR REPLACE INTO replies (key_id, reply) VALUES (?, ?)"
 _ADD_STEP = f"INSERT INTO history (key_id, {_STEP}) VALUES ({', '.join('?' * (1 + len(STEP_COLUMNS)))})"
+
+
+def _by_scope(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Each scope with what stands beside it, as JSON: one statement finds them all."""
+    grouped: dict[str, list[str]] = {}
+    for scope, other in pairs:
+        grouped.setdefault(scope, []).append(other)
+    return [(scope, msgspec.json.encode(others).decode()) for scope, others in grouped.items()]
 
 
 def _make(path: Path) -> None:
