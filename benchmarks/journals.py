@@ -53,7 +53,7 @@ class Workshop:
             return MemoryJournal(max_keys=1_000_000)
         if name == SQLITE:
             return SQLiteJournal(self.path())
-        return PostgresJournal(self.dsn, schema=self.schema())
+        return PostgresJournal(self.dsn, schema=self.schema(), prepared=True)
 
     def path(self) -> Path:
         """A new path for a file."""

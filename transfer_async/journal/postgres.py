@@ -23,8 +23,11 @@ from transfer_async.journal.transaction import Transaction, Wanted
 
 T = TypeVar("T")
 
-CONNECTIONS = 4
-"""How many are open at most: two for commits on their way, two for whoever reads."""
+AT_ONCE = 3
+"""How many commits are on their way at most: while one waits for the disk, the next is put together."""
+
+CONNECTIONS = AT_ONCE + 2
+"""How many are open at most; the others are for whoever reads."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
@@ -37,6 +40,8 @@ class PostgresJournal(DurableJournal):
     Args:
         dsn: ``postgresql://user:password@host:port/database``.
         schema: where the tables are; made if they are not there and the user may.
+        prepared: keep prepared statements, which makes orders about a tenth faster. Only where nothing
+            pools transactions between here and the server: behind such a proxy they are another's.
         timeout: how long a move waits for the database, lost connections included, in seconds or
             as ``timedelta``.
 
@@ -44,13 +49,16 @@ class PostgresJournal(DurableJournal):
         ValueError: names the argument and the rule.
     """
 
-    def __init__(self, dsn: str, *, schema: str = "transfer_async", timeout: Duration = 10.0) -> None:
-        super().__init__(at_once=2)
+    def __init__(
+        self, dsn: str, *, schema: str = "transfer_async", prepared: bool = False, timeout: Duration = 10.0
+    ) -> None:
+        super().__init__(at_once=AT_ONCE)
         if not dsn.startswith(("postgresql://", "postgres://")):
             raise ValueError("dsn: must begin with postgresql://")
         if not _NAME.fullmatch(schema):
             raise ValueError("schema: must be a plain lower-case name")
         self._dsn = dsn
+        self._prepared = prepared
         self._timeout = duration("timeout", timeout)
         self._sql = Statements(schema, idle=self._timeout)
         self._schema = schema
@@ -79,7 +87,8 @@ class PostgresJournal(DurableJournal):
             self._dsn,
             min_size=1,
             max_size=CONNECTIONS,
-            statement_cache_size=0,  # a proxy may give the next statement to another server connection
+            # A proxy may give the next statement to another server connection.
+            statement_cache_size=100 if self._prepared else 0,
             reset=_nothing,  # there is no session state to be reset
             timeout=self._timeout,
             command_timeout=self._timeout,
@@ -158,12 +167,9 @@ class PostgresJournal(DurableJournal):
 
     async def _try(self, transaction: Transaction) -> None:
         async with self._transaction() as connection:
-            await self._load(connection, transaction)
-            now, bound = await connection.fetchrow(self._sql.look, *_columns(transaction.ids, 2))
-            for scope, order_id, key in zip(*[iter(bound)] * 3, strict=True):
-                transaction.bind(scope, order_id, key)
+            now = await self._load(connection, transaction)
             committed = await self._look_up(connection, transaction) if transaction.in_question else ()
-            transaction.decide(self._time(now), committed=committed)
+            transaction.decide(now, committed=committed)
             if transaction.writes:
                 await self._store(connection, transaction)
             transaction.is_committing = bool(transaction.writes)
@@ -180,37 +186,32 @@ class PostgresJournal(DurableJournal):
             raise _Overtaken  # by the very commit in question: it arrived after the rows were looked for
         return committed
 
-    async def _load(self, connection: Any, transaction: Transaction) -> None:
+    async def _load(self, connection: Any, transaction: Transaction) -> float:
+        """Lock and load every place; the time on the journal's clock."""
         places = transaction.places
-        scopes, keys = _columns(places, 2)
         known = [transaction.known_token(place) for place in places]
-        stored = {
-            (scope, key): rest
-            for scope, key, *rest in await connection.fetch(self._sql.lock, scopes, keys, known)
-        }
-        for place in places:
-            if place not in stored:
-                transaction.load(place, None, None)
-                continue
-            is_known, *row = stored[place]
-            transaction.load(place, row[1], None if is_known else Row(*row))
+        ids = _columns(transaction.ids, 2)
+        found = await connection.fetch(self._sql.load, *_columns(places, 2), known, *ids)
+        for scope, key, _now, _bound, is_known, *row in found:
+            token = row[1]
+            transaction.load((scope, key), token, None if is_known or token is None else Row(*row))
+        now, bound = found[0][2:4]
+        for scope, order_id, key in zip(*[iter(bound)] * 3, strict=True):
+            transaction.bind(scope, order_id, key)
+        return self._time(now)
 
     async def _store(self, connection: Any, transaction: Transaction) -> None:
-        new = [write for write in transaction.writes if write.is_new]
-        changed = [write for write in transaction.writes if not write.is_new]
-        if new:
-            rows = [(*write.place, *_texts(write.row)) for write in new]
-            added = await connection.fetch(self._sql.add, *_columns(rows, 10))
-            if len(added) < len(new):
-                raise _Overtaken
-        if changed:
-            rows = [
-                (*write.place, *_texts(write.row), _text(write.intent_changed), _text(write.reply_changed))
-                for write in changed
-            ]
-            await connection.execute(self._sql.change, *_columns(rows, 12))
+        new, changed = [], []
+        for write in transaction.writes:
+            row = (*write.place, *_texts(write.row))
+            if write.is_new:
+                new.append(row)
+            else:
+                changed.append((*row, _text(write.intent_changed), _text(write.reply_changed)))
         steps = [(*place, token, *map(_text, step_values(step))) for place, token, step in transaction.steps]
-        await connection.execute(self._sql.add_steps, *_columns(steps, 13))
+        values = *_columns(new, 10), *_columns(changed, 12), *_columns(steps, 13)
+        if await connection.fetchval(self._sql.store, *values) < len(transaction.writes):
+            raise _Overtaken
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Any]:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from attrs import frozen
+from attrs import define, frozen
 
 from transfer_async import converters
 from transfer_async.errors import JournalFailed, TransferError
@@ -22,7 +22,7 @@ VERSION = 1
 """Of the tables and of what is in them; another one is not read."""
 
 
-@frozen
+@define
 class Row:
     """An entry as it is stored.
 

@@ -11,7 +11,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from transfer_async.journal import rows, states
 from transfer_async.journal.moves import (
@@ -35,7 +35,7 @@ _MUST_BE_LAST = (Claim, TakeOver, Mark)
 """The moves that are worth nothing to their worker once another has been made after them."""
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Wanted:
     """A move that waits for its commit; its token is in the history if, and only if, it was committed."""
 
@@ -45,7 +45,7 @@ class Wanted:
     verdict: asyncio.Future[Verdict | None]
 
 
-@frozen
+@define
 class Write:
     """An entry to be stored; what is large only if it is new."""
 
@@ -98,6 +98,7 @@ class Transaction:
         wanted: the moves, in their order.
         recent: what this process wrote last.
         in_question: an earlier commit of these moves may have happened: look for their tokens first.
+        places: what must be loaded, in this order.
         is_committing: the commit has been asked for: what is lost from here on may have been written.
     """
 
@@ -108,6 +109,7 @@ class Transaction:
     _known: dict[Place, tuple[str, Entry]] = field(init=False)
     writes: list[Write] = field(factory=list)
     steps: list[tuple[Place, str, Step]] = field(factory=list)
+    places: list[Place] = field(init=False)
     verdicts: list[Verdict | None] = field(factory=list)
     _held: dict[Place, _Held] = field(factory=dict)
     _ids: dict[tuple[str, str], str] = field(factory=dict)
@@ -122,9 +124,9 @@ class Transaction:
         """The tokens of all moves."""
         return [one.token for one in self.wanted]
 
-    @property
-    def places(self) -> list[Place]:
-        """What must be loaded, in one order for all: whoever locks does so without a deadlock."""
+    @places.default
+    def _all_places(self) -> list[Place]:
+        # In one order for all: whoever locks does so without a deadlock.
         return sorted({one.place for one in self.wanted})
 
     @property
