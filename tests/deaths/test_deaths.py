@@ -11,12 +11,11 @@ import pytest
 from tests import postgres
 from tests.deaths import mutants
 
-TRIALS = os.environ.get("TRANSFER_TRIALS", "")
-LONG = TRIALS == "long" or (TRIALS.isdigit() and int(TRIALS) >= 5000)
+LONG = os.environ.get("TRANSFER_TRIALS") == "long"
 PATIENCE = 1800 if LONG else 160
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.timeout(PATIENCE + 60)
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE + 60)]
 needs_postgres = pytest.mark.skipif(not postgres.is_installed(), reason="there is no PostgreSQL to start")
 
 

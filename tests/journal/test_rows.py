@@ -138,6 +138,19 @@ def test_an_order_that_is_none_any_more_is_said_to_be_unreadable():
         rows.entry_of(attrs.evolve(row, intent=row.intent.replace('"NGN"', '"?"')))
 
 
+def test_one_entry_that_cannot_be_read_is_named_and_does_not_hide_the_others(
+    caplog: pytest.LogCaptureFixture,
+):
+    good = rows.row_of(_claimed(), token="t", now=0.0)
+    bad = attrs.evolve(good, body="{")
+    found = rows.entries_of([("k1", *attrs.astuple(bad)), ("k2", *attrs.astuple(good))])
+
+    assert found == [("k2", _claimed())]
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "the entry of key 'k1' is passed over"
+    ]
+
+
 def _claimed() -> Entry:
     return Entry(
         state=KeyState.CLAIMED, fingerprint="f", intent_id="intent-1", intent=intent(), claimed_at=0.0

@@ -11,7 +11,7 @@ from tests.simulation.mutants import MUTANTS
 from tests.simulation.trials import Tally
 
 SEEDS = range(1_000_000 if os.environ.get("TRANSFER_TRIALS") == "long" else 10_000)
-pytestmark = pytest.mark.timeout(7200 if len(SEEDS) > 10_000 else 250)
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(7200 if len(SEEDS) > 10_000 else 250)]
 
 MUST_BE_SEEN = (
     "acted late",

@@ -18,7 +18,7 @@ from transfer_async.errors import JournalFailed
 from transfer_async.journal.durable import PRUNED, DurableJournal
 from transfer_async.journal.moves import Entry, Step
 from transfer_async.journal.postgres_sql import Statements
-from transfer_async.journal.rows import VERSION, Row, entry_of, step_of, step_values
+from transfer_async.journal.rows import VERSION, Row, entries_of, entry_of, step_of, step_values
 from transfer_async.journal.transaction import Transaction, Wanted
 
 T = TypeVar("T")
@@ -254,7 +254,7 @@ class PostgresJournal(DurableJournal):
 
     async def _entries(self, sql: str, *values: object) -> list[tuple[str, Entry]]:
         found = await self._ask(lambda connection: connection.fetch(sql, *values))
-        return [(key, entry_of(Row(*row))) for key, *row in found]
+        return entries_of(found)
 
     async def now(self) -> float:
         """See `Journal.now`: the database's, in seconds since 1970."""
@@ -262,8 +262,8 @@ class PostgresJournal(DurableJournal):
 
     async def read(self, scope: str, key: str) -> Entry | None:
         """See `Journal.read`."""
-        found = await self._entries(self._sql.find, scope, key)
-        return found[0][1] if found else None
+        row = await self._ask(lambda connection: connection.fetchrow(self._sql.find, scope, key))
+        return None if row is None else entry_of(Row(*list(row)[1:]))
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""

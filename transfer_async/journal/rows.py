@@ -6,6 +6,8 @@ seldom change, and hold what is personal. All times are seconds since 1970.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +19,8 @@ from transfer_async.errors import JournalFailed, TransferError
 from transfer_async.journal import states
 from transfer_async.journal.moves import Ending, Entry, KeyState, Owed, Step
 from transfer_async.models import NewOrder, OrderIntent, PersonName
+
+log: logging.Logger = logging.getLogger("transfer_async")
 
 VERSION = 1
 """Of the tables and of what is in them; another one is not read."""
@@ -129,6 +133,18 @@ def entry_of(row: Row) -> Entry:
     except (ValueError, TypeError, TransferError) as error:
         why = f"the journal holds an entry that cannot be read ({type(error).__name__})"
         raise JournalFailed(why) from error
+
+
+def entries_of(found: Iterable[Iterable[Any]]) -> list[tuple[str, Entry]]:
+    """Keys with their entries; one that cannot be read is named in the log, and does not hide the others."""
+    entries = []
+    for key, *row in found:
+        try:
+            entries.append((key, entry_of(Row(*row))))
+        except JournalFailed as error:
+            # Without its traceback, which may show what is in it.
+            log.error("the entry of key %r is passed over: %s", key, error)  # noqa: TRY400
+    return entries
 
 
 _SAME = tuple(name for name in _Body.__annotations__ if name != "owed")

@@ -21,7 +21,7 @@ from transfer_async.clock import Clock, Duration, duration
 from transfer_async.errors import JournalFailed
 from transfer_async.journal.durable import PRUNED, DurableJournal
 from transfer_async.journal.moves import Entry, Step
-from transfer_async.journal.rows import STEP_COLUMNS, VERSION, Row, entry_of, step_of, step_values
+from transfer_async.journal.rows import STEP_COLUMNS, VERSION, Row, entries_of, entry_of, step_of, step_values
 from transfer_async.journal.transaction import Place, Transaction, Wanted
 
 T = TypeVar("T")
@@ -177,8 +177,8 @@ class SQLiteJournal(DurableJournal):
 
     async def read(self, scope: str, key: str) -> Entry | None:
         """See `Journal.read`."""
-        found = await self._ask(lambda file: file.find("s.name = ? AND k.key = ?", scope, key))
-        return found[0][1] if found else None
+        found = await self._ask(lambda file: file.one(scope, key))
+        return None if found is None else entry_of(found)
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""
@@ -352,9 +352,14 @@ class _File:
 
     # --- reading --------------------------------------------------------------------------------
 
+    def one(self, scope: str, key: str) -> Row | None:
+        found = self._db.execute(f"SELECT {_ROW} FROM {_KEYS} WHERE s.name = ? AND k.key = ?", (scope, key))
+        row = found.fetchone()
+        return None if row is None else Row(*row)
+
     def find(self, where: str, *values: object) -> list[tuple[str, Entry]]:
         found = self._db.execute(f"SELECT k.key, {_ROW} FROM {_KEYS} WHERE {where}", values)
-        return [(key, entry_of(Row(*row))) for key, *row in found]
+        return entries_of(found)
 
     def history(self, scope: str, key: str) -> tuple[Step, ...]:
         found = self._db.execute(

@@ -371,10 +371,14 @@ def is_waiting(entry: Entry, now: float) -> bool:
 
 def due_at(entry: Entry) -> float | None:
     """When an entry begins to wait for somebody, if it ever does; leases that are over count as 0."""
-    times = [one.lease_until for one in entry.owed]
-    if entry.state in (S.CLAIMED, S.SENDING, S.IN_DOUBT):
-        times.append(entry.lease_until)
-    return min(times, default=None)
+    is_bound = entry.state in _AT_WORK
+    if not entry.owed:
+        return entry.lease_until if is_bound else None
+    first = min(one.lease_until for one in entry.owed)
+    return min(first, entry.lease_until) if is_bound else first
+
+
+_AT_WORK = (S.CLAIMED, S.SENDING, S.IN_DOUBT)
 
 
 def is_ended(entry: Entry) -> bool:
