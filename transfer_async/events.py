@@ -141,7 +141,7 @@ class Observers:
     """All observers of one client."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        self.all = tuple(observers)
+        self.all: tuple[Observer, ...] = tuple(observers)
 
     def tell(self, event: Event) -> None:
         """Tell every observer, whatever the others do."""

@@ -32,25 +32,25 @@ class Statements:
 
     def __init__(self, schema: str, *, idle: float) -> None:
         keys, history, meta = f"{schema}.keys", f"{schema}.history", f"{schema}.meta"
-        self.server = "SELECT current_setting('fsync'), pg_is_in_recovery()"
+        self.server: str = "SELECT current_setting('fsync'), pg_is_in_recovery()"
         # Not by to_regclass: within a transaction it does not see what others made since it was last asked.
-        self.is_there = (
+        self.is_there: str = (
             f"SELECT EXISTS (SELECT FROM pg_catalog.pg_tables "
             f"WHERE schemaname = '{schema}' AND tablename = 'meta')"
         )
-        self.one_maker_at_a_time = f"SELECT pg_advisory_xact_lock(hashtext('{schema}'), {VERSION})"
-        self.tables = _TABLES.format(schema=schema, version=VERSION)
-        self.version = f"SELECT version FROM {meta}"
+        self.one_maker_at_a_time: str = f"SELECT pg_advisory_xact_lock(hashtext('{schema}'), {VERSION})"
+        self.tables: str = _TABLES.format(schema=schema, version=VERSION)
+        self.version: str = f"SELECT version FROM {meta}"
         # Should the connection be lost and nobody notice, the locks are let go soon all the same.
-        self.begin = (
+        self.begin: str = (
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on; "
             f"SET LOCAL idle_in_transaction_session_timeout = {int(1000 * idle)}"
         )
-        self.now = "SELECT extract(epoch FROM clock_timestamp())::float8"
-        self.touch = f"UPDATE {meta} SET version = version"
+        self.now: str = "SELECT extract(epoch FROM clock_timestamp())::float8"
+        self.touch: str = f"UPDATE {meta} SET version = version"
         # Whoever locks several keys does so in the order of `w.n`, which is the same for all. That an
         # order id is bound may be seen too late, for it is looked for first: the index then refuses it.
-        self.load = f"""
+        self.load: str = f"""
             SELECT w.scope, w.key, extract(epoch FROM clock_timestamp())::float8,
                 ARRAY(SELECT unnest(ARRAY[b.scope, b.order_id, b.key])
                       FROM {_unnest("scope", "order_id", first=4)}
@@ -63,13 +63,13 @@ class Statements:
             FROM {_unnest("scope", "key", "known")} LEFT JOIN LATERAL (
                 SELECT * FROM {keys} i WHERE i.scope = w.scope AND i.key = w.key FOR UPDATE) k ON true
             ORDER BY w.n"""
-        self.committed = f"""
+        self.committed: str = f"""
             SELECT h.token FROM {_unnest("scope", "key")}
             JOIN {keys} k ON k.scope = w.scope AND k.key = w.key JOIN {history} h ON h.key_id = k.id
             WHERE h.token = ANY($3::text[])"""
         changes, steps = len(_STORED) + 1, len(_STORED) + len(_CHANGED) + 1
         of_step = ", ".join(f"w.{name}::{kind}" for name, kind in zip(STEP_COLUMNS, _STEP_TYPES, strict=True))
-        self.store = f"""
+        self.store: str = f"""
             WITH added AS (
                 INSERT INTO {keys} AS k ({", ".join(_STORED)})
                 SELECT w.scope, w.key, {_VALUES} FROM {_unnest(*_STORED)} ORDER BY w.n
@@ -89,16 +89,16 @@ class Statements:
                 JOIN stored s ON s.scope = w.scope AND s.key = w.key ORDER BY w.n
             ) SELECT count(*) FROM stored"""
         select = f"SELECT k.key, {_ROW} FROM {keys} k WHERE k.scope = $1"
-        self.find = f"{select} AND k.key = $2"
-        self.work = (
+        self.find: str = f"{select} AND k.key = $2"
+        self.work: str = (
             f"{select} AND k.key > $2 AND k.ended_at IS NULL AND k.due_at <= $3 ORDER BY k.key LIMIT $4"
         )
-        self.in_doubt = f"{select} AND k.ended_at IS NULL AND k.state = 'in_doubt'"
-        self.history = (
+        self.in_doubt: str = f"{select} AND k.ended_at IS NULL AND k.state = 'in_doubt'"
+        self.history: str = (
             f"SELECT {', '.join('h.' + name for name in STEP_COLUMNS)} FROM {history} h "
             f"JOIN {keys} k ON k.id = h.key_id WHERE k.scope = $1 AND k.key = $2 ORDER BY h.id"
         )
-        self.prune = f"""
+        self.prune: str = f"""
             WITH old AS (
                 SELECT id FROM {keys} WHERE scope = $1 AND ended_at < $2
                 ORDER BY ended_at LIMIT $3 FOR UPDATE SKIP LOCKED
