@@ -226,6 +226,9 @@ class SpiedJournal:
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         return await self.journal.in_doubt(scope)
 
+    async def count_in_doubt(self, scope: str) -> int:
+        return await self.journal.count_in_doubt(scope)
+
     async def history(self, scope: str, key: str) -> tuple[Step, ...]:
         return await self.journal.history(scope, key)
 

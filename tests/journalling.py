@@ -104,7 +104,7 @@ def owe(*hooks: str, number: int = 1) -> moves.Owe:
 
 
 def suspect(order_id: str = "tx-2") -> moves.Suspect:
-    return moves.Suspect(order_id=order_id, reply=REPLY)
+    return moves.Suspect(order_id=order_id, reason="answered late")
 
 
 def owing(*hooks: str, number: int = 1) -> tuple[moves.Owed, ...]:

@@ -319,6 +319,16 @@ async def test_a_journal_that_is_given_goes_before_the_environments(environment)
     assert isinstance(TransferClient.from_env(journal=MemoryJournal()), TransferClient)
 
 
+async def test_no_journal_given_is_no_reason_to_pass_over_the_environments(environment, tmp_path):
+    environment.setenv("TRANSFER_BASE_URL", BASE)
+    environment.setenv("TRANSFER_API_TOKEN", "abc")
+    environment.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
+    async with TransferClient.from_env(journal=None) as client:
+        durable = client._context.journal.durable
+
+    assert durable
+
+
 async def test_everything_else_is_as_the_constructor_takes_it(environment):
     environment.setenv("TRANSFER_BASE_URL", BASE)
     environment.setenv("TRANSFER_API_TOKEN", "abc")

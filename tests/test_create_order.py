@@ -25,6 +25,7 @@ from transfer_async import (
     KeyState,
     NotSent,
     Order,
+    OrderIntent,
     OrderRefused,
     Outcome,
     OutcomeUnknown,
@@ -38,6 +39,7 @@ from transfer_async import (
     TokenUnavailable,
     Unauthorized,
     UnreadableOrder,
+    WentInDoubt,
 )
 from transfer_async.events import AttemptFailed, AttemptStarted, Claimed, DuplicateSuspected, OrderCreated
 from transfer_async.journal import moves
@@ -1322,3 +1324,37 @@ async def test_a_hold_of_another_name_is_a_hold(world: World):
         await client.create_order(new_order(), key="k")
 
     assert set((await world.entry()).receipts) == {"core-banking"}
+
+
+async def test_a_plain_hook_before_the_hold_costs_no_commit(world: World):
+    async def within_limits(_: OrderIntent) -> None:
+        pass
+
+    async with world.client(hooks=[within_limits, world.bank.hold]) as client:
+        await client.create_order(new_order(), key="k")
+
+    assert world.journal.kinds == ["Claim", "Mark", "Create"]
+
+
+async def test_a_claim_that_finds_a_dead_workers_request_tells_of_the_doubt(world: World):
+    await world.crash(moves.Create)
+    world.time.pass_(100.0)
+    world.events.clear()
+    async with world.client() as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key="k")
+
+    assert [event.error for event in world.events_of(WentInDoubt)] == ["Abandoned"]
+
+
+async def test_an_answer_other_than_the_id_that_an_operator_gave_says_so(world: World):
+    async def mistype(_: object) -> None:
+        await world.resolve("tx-mistyped")
+
+    world.journal.before[moves.Create] = mistype
+    async with world.client() as client:
+        with pytest.raises(JournalFailed, match="on record as tx-mistyped") as failed:
+            await client.create_order(new_order(), key="k")
+
+    assert failed.value.outcome is Outcome.CREATED
+    assert world.events_of(DuplicateSuspected)

@@ -410,7 +410,7 @@ async def test_a_key_in_another_scope_is_none_of_its_business(world: World):
     assert await recovered(world, scope="elsewhere") == RecoveryReport()
 
 
-@pytest.mark.parametrize("method", ["work", "in_doubt"])
+@pytest.mark.parametrize("method", ["work", "count_in_doubt"])
 async def test_a_journal_that_cannot_be_read_is_told(
     world: World, monkeypatch: pytest.MonkeyPatch, method: str
 ):
@@ -494,3 +494,31 @@ async def test_wherever_a_recovery_dies_the_next_one_finishes_what_it_left(world
     for key in ("claimed", "sending"):
         entry = await world.entry(key)
         assert (entry.state, entry.owed) == (KeyState.FREE, ())
+
+
+async def test_a_key_that_cannot_be_written_does_not_keep_the_others_from_their_turn(world: World):
+    for key in ("k1", "k2"):
+        await world.crash(moves.Mark, key=key)
+    world.time.pass_(60.0)
+    world.journal.fail_at = len(world.journal.moves) + 1
+    async with world.client() as client:
+        with pytest.raises(JournalFailed):
+            await client.recover()
+
+    assert {key: (await world.entry(key)).state for key in ("k1", "k2")} == {
+        "k1": KeyState.CLAIMED,
+        "k2": KeyState.FREE,
+    }
+
+
+async def test_a_journal_that_fails_again_and_again_is_not_tried_for_every_key(world: World):
+    for number in range(5):
+        await world.crash(moves.Mark, key=f"k{number}")
+    world.time.pass_(60.0)
+    world.journal.fail_on = moves.TakeOver
+    before = len(world.journal.moves)
+    async with world.client() as client:
+        with pytest.raises(JournalFailed):
+            await client.recover()
+
+    assert len(world.journal.moves) - before == 3

@@ -157,9 +157,9 @@ class TransferClient:
             raise ValueError(f"{' and '.join(missing)}: must be set in the environment")
         where, token = os.environ["TRANSFER_BASE_URL"], os.environ["TRANSFER_API_TOKEN"]
         address = os.environ.get("TRANSFER_JOURNAL")
-        if not address or "journal" in settings:
+        if not address or settings.get("journal") is not None:
             return cls(where, token, **settings)
-        client = cls(where, token, journal=_journal_at(address), **settings)
+        client = cls(where, token, **settings | {"journal": _journal_at(address)})
         client._owns_journal = True
         return client
 

@@ -19,9 +19,9 @@ from functools import partial
 import attrs
 
 from transfer_async.begun import Begun, begun
-from transfer_async.calls import Call, stamped
+from transfer_async.calls import Call, fresh_id, stamped
 from transfer_async.context import Context, log
-from transfer_async.doubt import given_back, settle_doubt
+from transfer_async.doubt import ABANDONED, given_back, settle_doubt
 from transfer_async.errors import (
     ClientClosed,
     Expired,
@@ -134,6 +134,8 @@ async def _already(context: Context, call: Call, verdict: Verdict) -> Order:
     if denial is Denial.CREATED:
         return given_back(entry, call)
     if denial is Denial.IN_DOUBT:
+        if verdict.found_doubt:
+            context.tell(WentInDoubt, call, error=ABANDONED)
         doubt = OutcomeUnknown("an earlier call with this key is in doubt; nothing was sent now")
         return await settle_doubt(context, call, verdict, doubt)
     if denial is Denial.CONFLICT:
@@ -168,14 +170,14 @@ async def _run_hooks(context: Context, call: Call, *, held: bool) -> None:
     if call.headers is None:  # before the hooks: no funds are held for a client that cannot send
         with call.stoppable():
             call.headers = await context.tokens.headers()
-    written = len(call.receipts)
+    to_be_kept = False
     for hook in context.hooks:
         if hook.name in call.receipts or (held and is_hold(hook)):
             continue
-        if len(call.receipts) > written:
+        if to_be_kept:
             await _keep(context, call)
-            written = len(call.receipts)
         await _run_hook(context, call, hook)
+        to_be_kept = hook.name in context.undoable or call.receipts[hook.name] is not None
 
 
 async def _undo_stale(context: Context, call: Call) -> None:
@@ -225,7 +227,7 @@ async def _run_hook(context: Context, call: Call, hook: PreflightHook) -> None:
 
 async def _mark_sending(context: Context, call: Call) -> None:
     """Write down that a request may be sent from now on."""
-    call.attempt_token = f"{call.intent.id}-{call.epoch}"  # a claim is marked once
+    call.attempt_token = fresh_id()
     call.deadline = context.clock.now() + context.policy.deadline
     mark = Mark(
         intent_id=call.intent.id,
@@ -237,6 +239,7 @@ async def _mark_sending(context: Context, call: Call) -> None:
     )
     verdict = await context.write(call.intent.key, mark, certain=Outcome.NOT_SENT)
     if verdict.denial is not None:
+        call.attempt_token = None  # it marks nothing
         raise KeyBusy("the claim's lease ran out before the order was sent", retry_after=verdict.lease_left)
 
 
@@ -260,25 +263,29 @@ async def _settle(context: Context, call: Call, order: Order, reply: bytes) -> O
     if entry.state is KeyState.CREATED and entry.order_id == order.id and entry.ending is None:
         context.tell(OrderCreated, call, order_id=order.id)
         return order
-    raise await _duplicate(context, call, order, reply, recorded=verdict.denial is None)
+    if entry.attempt == call.attempt_token and entry.order_id not in (None, order.id):
+        why = f"the key is on record as {entry.order_id}: whoever resolved its doubt gave another id"
+        raise await _duplicate(context, call, order, why)
+    why = "the order was created after its doubt had been refuted: a duplicate is suspected"
+    raise await _duplicate(context, call, order, why, recorded=verdict.denial is None)
 
 
 async def _duplicate(
-    context: Context, call: Call, order: Order, reply: bytes, *, recorded: bool
+    context: Context, call: Call, order: Order, why: str, *, recorded: bool = False
 ) -> TransferError:
-    """The error for an order whose doubt had been refuted, so that its hold is gone and its key was free.
+    """The error for an order of which the record says something else.
 
-    The key is bound to it now, unless another intent has the key already: then only its history tells.
+    After a refutation its hold is gone. The key, which was free, is bound to it now, unless another
+    intent has it already: then only its history tells.
     """
-    log.error("order %s was answered for a key whose doubt had been refuted", order.id)
+    log.error("order %s is not what its key's record says: %s", order.id, why)
     context.tell(DuplicateSuspected, call, order_id=order.id)
     if not recorded:
-        suspect = Suspect(order_id=order.id, reply=reply)
+        suspect = Suspect(order_id=order.id, reason=why)
         try:
             await context.write(call.intent.key, suspect, certain=Outcome.CREATED, order=order)
         except JournalFailed as error:
             return stamped(error, call, order_may_exist=True)
-    why = "the order was created after its doubt had been refuted: a duplicate is suspected"
     return stamped(JournalFailed(why, outcome=Outcome.CREATED, order=order), call, order_may_exist=True)
 
 
@@ -340,8 +347,8 @@ async def _undo_late(context: Context, call: Call, debts: tuple[Owed, ...]) -> N
         owe = Owe(owed=debts, lease=context.lease)
         verdict = await context.write(call.intent.key, owe, certain=Outcome.NOT_SENT)
         debts = tuple(recorded(verdict.entry, debts))
-    except JournalFailed:
-        log.exception("an undo that came due late could not be recorded: it is tried once")
+    except JournalFailed:  # its traceback would show the store's own words
+        log.warning("an undo that came due late could not be recorded: it is tried once")
     await undo(context, call, debts)
 
 

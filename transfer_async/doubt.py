@@ -24,6 +24,9 @@ from transfer_async.journal.states import owed_by
 from transfer_async.models import Order, OrderIntent
 from transfer_async.undoing import recorded, undo
 
+ABANDONED = "Abandoned"
+"""In place of an error's name: the worker is gone, and left none."""
+
 
 def given_back(entry: Entry, call: Call) -> Order:
     """The order of a key that is created.

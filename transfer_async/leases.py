@@ -7,14 +7,15 @@ from collections.abc import Awaitable, Callable
 from typing import Self
 
 from transfer_async.context import log
-from transfer_async.errors import TransferError
+from transfer_async.errors import JournalFailed, TransferError
 
 
 class LeaseKeeper:
     """Renews every so often while its block runs; costs a timer where the block is quick.
 
     Args:
-        renew: renews once; whatever it raises ends the renewing, not the block: the mark will tell.
+        renew: renews once; a `JournalFailed` is waited out, any other error ends the renewing.
+            The block goes on in any case: the mark will tell.
         every: seconds.
     """
 
@@ -36,9 +37,11 @@ class LeaseKeeper:
         self._task = asyncio.get_running_loop().create_task(self._renew_again_and_again())
 
     async def _renew_again_and_again(self) -> None:
-        try:
-            while True:
+        while True:
+            try:
                 await self._renew()
-                await asyncio.sleep(self._every)
-        except TransferError as error:
-            log.warning("a claim's lease could not be renewed (%s)", type(error).__name__)
+            except TransferError as error:
+                log.warning("a claim's lease could not be renewed (%s)", type(error).__name__)
+                if not isinstance(error, JournalFailed):
+                    return
+            await asyncio.sleep(self._every)

@@ -16,7 +16,7 @@ from attrs import field, frozen
 
 from transfer_async import recording
 from transfer_async.clock import Clock, Duration, duration
-from transfer_async.doubt import order_id_of
+from transfer_async.doubt import ABANDONED, order_id_of
 from transfer_async.errors import Outcome
 from transfer_async.events import Event, Observer, Observers, Resolved, WentInDoubt
 from transfer_async.journal.base import Journal, KeyRecord, receipts_of, record_of
@@ -32,7 +32,6 @@ from transfer_async.journal.moves import (
 )
 from transfer_async.journal.states import owed_by
 from transfer_async.models import NewOrder
-from transfer_async.recovery import ABANDONED
 
 
 @frozen(kw_only=True)

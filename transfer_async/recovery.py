@@ -12,18 +12,16 @@ from attrs import frozen
 
 from transfer_async import recording
 from transfer_async.calls import Call
-from transfer_async.context import Context
-from transfer_async.doubt import settle_doubt
-from transfer_async.errors import AlreadyCreated, Outcome, OutcomeUnknown, Refuted
+from transfer_async.context import Context, log
+from transfer_async.doubt import ABANDONED, settle_doubt
+from transfer_async.errors import AlreadyCreated, JournalFailed, Outcome, OutcomeUnknown, Refuted
 from transfer_async.events import WentInDoubt
 from transfer_async.journal.moves import Attend, Ending, Entry, Expire, Free, KeyState, Owed, TakeOver
 from transfer_async.journal.states import owed_by
 from transfer_async.undoing import recorded, undo
 
 BATCH = 100  # keys asked for at once
-
-ABANDONED = "Abandoned"
-"""The error of what a worker that is gone left behind."""
+IN_A_ROW = 3  # keys that fail, one after the other, before the journal is taken to be gone
 
 
 @frozen(kw_only=True)
@@ -59,6 +57,8 @@ class Recovery:
         self._context = context
         self._stop = stop
         self._last = ""
+        self._failure: JournalFailed | None = None
+        self._failed_in_a_row = 0
         self._taken_over = self._resolved = self._refuted = self._released = self._still_owed = 0
 
     async def run(self) -> RecoveryReport:
@@ -72,15 +72,29 @@ class Recovery:
             for key, entry in keys:
                 if self._stop():
                     break
-                await self._work_off(key, entry)
+                await self._try_to_work_off(key, entry)
+        if self._failure is not None:
+            raise self._failure
         return RecoveryReport(
             taken_over=self._taken_over,
-            in_doubt=len(await recording.read(context.journal.in_doubt(context.scope))),
+            in_doubt=await recording.read(context.journal.count_in_doubt(context.scope)),
             resolved=self._resolved,
             refuted=self._refuted,
             released=self._released,
             still_owed=self._still_owed,
         )
+
+    async def _try_to_work_off(self, key: str, entry: Entry) -> None:
+        """One key that cannot be written does not keep the others from their turn."""
+        try:
+            await self._work_off(key, entry)
+            self._failed_in_a_row = 0
+        except JournalFailed as error:
+            log.warning("the key %r could not be worked off (%s)", key, error)
+            self._failure = self._failure or error
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row == IN_A_ROW:
+                raise
 
     async def _waiting(self) -> list[tuple[str, Entry]]:
         if self._stop():

@@ -42,7 +42,7 @@ async def undo(context: Context, call: Call, debts: Sequence[Owed]) -> None:
         paid = Paid(intent_id=debts[0].intent.id, hooks=tuple(done), lease_until=debts[0].lease_until)
         await context.write(call.intent.key, paid, certain=Outcome.NOT_SENT)
     except JournalFailed:
-        log.exception("could not record what was undone: it will be undone again")
+        log.warning("could not record what was undone: it will be undone again")
     call.undone += len(done)
     call.owed += len(debts) - len(done)
 

@@ -52,6 +52,10 @@ class Store(DurableJournal):
         self.pruned.append(before)
         return self.old.pop() if self.old else 0
 
+    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, rows.Row]]:
+        found = sorted((key, row) for (at, key), row in self.rows.items() if at == scope and key > after)
+        return found[:limit]
+
     def _is_of_the_store(self, error: BaseException) -> bool:
         return isinstance(error, OSError)
 

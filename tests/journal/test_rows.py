@@ -143,7 +143,7 @@ def test_one_entry_that_cannot_be_read_is_named_and_does_not_hide_the_others(
 ):
     good = rows.row_of(_claimed(), token="t", now=0.0)
     bad = attrs.evolve(good, body="{")
-    found = rows.entries_of([("k1", *attrs.astuple(bad)), ("k2", *attrs.astuple(good))])
+    found = rows.entries_of([("k1", bad), ("k2", good)])
 
     assert found == [("k2", _claimed())]
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [

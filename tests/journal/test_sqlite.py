@@ -2,17 +2,19 @@
 
 import asyncio
 import multiprocessing
+import os
 import sqlite3
 import stat
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.journal.sqlite_worker import claim_all, open_all
-from tests.journalling import SCOPE, claim, create, judged, keep, made, mark
+from tests.journalling import SCOPE, claim, create, free, judged, keep, made, mark
 from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal.moves import Denial
 from transfer_async.journal.sqlite import APPLICATION, VERSION
@@ -256,3 +258,90 @@ def test_many_processes_that_open_a_new_file_at_once_wait_for_each_other(tmp_pat
     paths = [str(tmp_path / f"{number}.db") for number in range(80)]
 
     assert in_processes(open_all, paths) == [[], [], [], []]
+
+
+async def test_a_file_that_was_moved_while_in_use_takes_no_further_move(tmp_path: Path):
+    path = tmp_path / "journal.db"
+    async with SQLiteJournal(path) as journal:
+        await made(journal, claim())
+        await asyncio.to_thread(path.rename, tmp_path / "elsewhere.db")
+        for _ in range(2):
+            with pytest.raises(JournalFailed, match=r"moved|FileNotFoundError"):
+                await journal.move(SCOPE, "k2", claim())
+        there = await asyncio.to_thread(path.exists)
+
+    assert not there
+
+
+async def test_a_file_that_was_replaced_while_in_use_is_not_gone_on_with(tmp_path: Path):
+    path = tmp_path / "journal.db"
+    async with SQLiteJournal(path) as journal, SQLiteJournal(tmp_path / "other.db") as other:
+        await made(journal, claim())
+        await made(other, claim(), key="k9")
+        await asyncio.to_thread((tmp_path / "other.db").rename, path)
+        for _ in range(2):
+            with pytest.raises(JournalFailed, match=r"moved|another file"):
+                await journal.move(SCOPE, "k2", claim())
+
+
+def test_a_path_means_the_same_file_whatever_directory_the_process_changes_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    journal = SQLiteJournal("journal.db")
+    monkeypatch.chdir("/")
+
+    async def use() -> None:
+        async with journal:
+            await made(journal, claim())
+
+    asyncio.run(use())
+    assert (tmp_path / "journal.db").exists()
+
+
+async def test_a_file_that_others_could_read_is_made_private(tmp_path: Path):
+    path = tmp_path / "journal.db"
+    await asyncio.to_thread(path.touch)
+    await asyncio.to_thread(path.chmod, 0o644)
+    async with SQLiteJournal(path) as journal:
+        await made(journal, claim())
+
+        mode = (await asyncio.to_thread(path.stat)).st_mode
+
+    assert stat.S_IMODE(mode) == 0o600
+
+
+async def test_what_was_pruned_does_not_stay_in_the_log(tmp_path: Path):
+    path = tmp_path / "journal.db"
+    async with SQLiteJournal(path) as journal:
+        await made(journal, claim(), free(None))
+        await journal.prune(SCOPE, before=datetime.now(UTC) + timedelta(days=1))
+        log = await asyncio.to_thread(path.with_name("journal.db-wal").read_bytes)
+
+    assert log == b""
+
+
+async def test_a_journal_that_was_opened_before_a_fork_refuses_to_be_used_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with SQLiteJournal(tmp_path / "journal.db") as journal:
+        await made(journal, claim())
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(JournalFailed, match="fork"):
+            await journal.move(SCOPE, "k2", claim())
+
+
+async def test_pages_of_keys_that_cannot_be_read_do_not_hide_those_behind_them(tmp_path: Path):
+    path = tmp_path / "journal.db"
+    async with SQLiteJournal(path) as journal:
+        for number in range(7):
+            await made(journal, claim(lease=0.0), key=f"k{number}")
+        await asyncio.to_thread(_spoil, path, 5)
+        found = [key for key, _ in await journal.work(SCOPE, limit=2)]
+
+    assert found == ["k5"]
+
+
+def _spoil(path: Path, count: int) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE keys SET body = '{' WHERE id <= ?", (count,))

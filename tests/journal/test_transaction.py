@@ -136,15 +136,26 @@ async def test_a_move_whose_token_is_not_committed_is_judged(makes: Makes):
     assert denials(transaction) == [Denial.BUSY]
 
 
-@pytest.mark.parametrize("move", [claim(), mark()], ids=["claim", "mark"])
+@pytest.mark.parametrize(
+    ("move", "denial"), [(claim(), Denial.IN_DOUBT), (mark(), Denial.LOST)], ids=["claim", "mark"]
+)
 async def test_a_claim_or_mark_that_was_committed_is_lost_once_others_moved_on(
-    makes: Makes, move: moves.Move
+    makes: Makes, move: moves.Move, denial: Denial
 ):
     makes.store("k", "somebody else's", claim(), mark(), moves.Doubt(attempt="a"))
     transaction = makes.transaction(("k", move), in_question=True)
     transaction.decide(0.0, committed=["t0"])
 
-    assert denials(transaction) == [Denial.LOST]
+    assert denials(transaction) == [denial]
+
+
+async def test_a_claim_that_committed_the_doubt_it_found_is_not_taken_for_one_that_was_granted(makes: Makes):
+    makes.store("k", "t0", claim(), mark(), moves.Doubt(attempt="a"))  # what the denied claim wrote
+    transaction = makes.transaction(("k", claim(2)), in_question=True)
+    transaction.decide(0.0, committed=["t0"])
+
+    assert denials(transaction) == [Denial.IN_DOUBT]
+    assert transaction.writes == []
 
 
 @pytest.mark.parametrize("move", [create(), free(), paid("hold")], ids=["create", "free", "paid"])

@@ -98,6 +98,9 @@ class WorkerJournal:
         found = [one for one in entries.items() if one[0] > after and states.is_waiting(one[1], now)]
         return sorted(found, key=lambda one: one[0])[:limit]
 
+    async def count_in_doubt(self, scope: str) -> int:
+        return len(await self.in_doubt(scope))
+
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         await self._reading()
         entries = self.world.database.entries.items()

@@ -60,6 +60,10 @@ class Journal(Protocol):
         """All keys in doubt, oldest first."""
         ...
 
+    async def count_in_doubt(self, scope: str) -> int:
+        """How many keys are in doubt."""
+        ...
+
     async def history(self, scope: str, key: str) -> tuple[Step, ...]:
         """Every move of the key, oldest first; ``at`` in seconds since 1970."""
         ...

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import itertools
-import uuid
+import os
 from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Self
 
 from transfer_async.errors import JournalFailed
-from transfer_async.journal.moves import Move, Verdict
+from transfer_async.journal.moves import Entry, Move, Verdict
+from transfer_async.journal.rows import Row, entries_of
 from transfer_async.journal.transaction import Recent, Transaction, Wanted
 
 SHARED = 256
@@ -40,9 +40,8 @@ class DurableJournal(abc.ABC):
         self._waiting: deque[Wanted] = deque()
         self._runners: set[asyncio.Task[None]] = set()
         self._recent = Recent()
-        self._prefix = uuid.uuid4().hex
-        self._numbers = itertools.count()
         self._closed = False
+        self._process: int | None = None
 
     # --- what a back end does -------------------------------------------------------------------
 
@@ -61,6 +60,10 @@ class DurableJournal(abc.ABC):
     @abc.abstractmethod
     async def _prune_some(self, scope: str, before: float) -> int:
         """Forget up to `PRUNED` keys that ended before that time; how many it were."""
+
+    @abc.abstractmethod
+    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, Row]]:
+        """One page of what `Journal.work` gives, as it is stored."""
 
     # --- what callers see -----------------------------------------------------------------------
 
@@ -89,8 +92,7 @@ class DurableJournal(abc.ABC):
         """See `Journal.move`."""
         self._refuse_if_closed()
         loop = asyncio.get_running_loop()
-        token = f"{self._prefix}-{next(self._numbers):x}"
-        wanted = Wanted((scope, key), move, token, loop.create_future())
+        wanted = Wanted((scope, key), move, os.urandom(16).hex(), loop.create_future())
         self._waiting.append(wanted)
         if len(self._runners) < self._at_once:
             self._start_runner()
@@ -106,6 +108,15 @@ class DurableJournal(abc.ABC):
         if self._waiting and not self._runners:  # it was cancelled before it had begun
             self._start_runner()
 
+    async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        """See `Journal.work`; what cannot be read is passed over, and does not end the pages."""
+        while True:
+            page = await self._page(scope, limit=limit, after=after)
+            entries = entries_of(page)
+            if entries or len(page) < limit:
+                return entries
+            after = page[-1][0]
+
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""
         self._refuse_if_closed()
@@ -117,6 +128,13 @@ class DurableJournal(abc.ABC):
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise JournalFailed("the journal is closed")
+
+    def _refuse_if_forked(self) -> None:
+        """What was opened in one process is of no use in its children, and would harm both."""
+        if self._process is None:
+            self._process = os.getpid()
+        elif self._process != os.getpid():
+            raise JournalFailed("the journal was opened before a fork: each process must make its own")
 
     async def _run(self) -> None:
         """Commit whatever waits, until nothing does."""
@@ -131,6 +149,7 @@ class DurableJournal(abc.ABC):
 
     async def _commit_all(self, wanted: list[Wanted]) -> None:
         try:
+            self._refuse_if_forked()
             await self._open()
         except BaseException as error:  # noqa: BLE001 - whatever it is, each caller must hear of it
             _fail(wanted, error)

@@ -87,9 +87,10 @@ class MemoryJournal:
             self._forget(place)
             return
         self._entries[place] = entry
-        if (made := self._moves.get(place)) is None:
-            made = self._moves[place] = deque(maxlen=HISTORY)
-        made.append((now, entry, move))
+        if states.is_told(move):
+            if (made := self._moves.get(place)) is None:
+                made = self._moves[place] = deque(maxlen=HISTORY)
+            made.append((now, entry, move))
         if ended:
             self._ended.setdefault(place, now)
         else:
@@ -138,6 +139,10 @@ class MemoryJournal:
         """See `Journal.in_doubt`."""
         doubts = [(key, entry) for key, entry in self._of(scope) if entry.state is KeyState.IN_DOUBT]
         return sorted(doubts, key=lambda doubt: doubt[1].sent_until)
+
+    async def count_in_doubt(self, scope: str) -> int:
+        """See `Journal.count_in_doubt`."""
+        return sum(entry.state is KeyState.IN_DOUBT for _, entry in self._of(scope))
 
     async def history(self, scope: str, key: str) -> tuple[Step, ...]:
         """See `Journal.history`."""

@@ -264,12 +264,11 @@ class Attend:
 
 @frozen(kw_only=True)
 class Suspect:
-    """An order was answered for an attempt that had been refuted: for the history alone."""
+    """An order was answered for an attempt of which the record says something else: for the history alone."""
 
     order_id: str
-    reply: bytes
+    reason: str
     by: str = "sender"
-    reason: str = "an order was answered after its doubt had been refuted"
 
 
 Move = (
@@ -292,10 +291,18 @@ Move = (
 
 @frozen(kw_only=True)
 class Verdict:
-    """What became of a move: the entry as it is now, why not if denied, and the time it was judged at."""
+    """What became of a move.
+
+    Args:
+        entry: as it is now.
+        denial: why not, if the move was denied.
+        found_doubt: a claim found a dead worker's request, and wrote down the doubt.
+        now: the time it was judged at.
+    """
 
     entry: Entry
     denial: Denial | None = None
+    found_doubt: bool = False
     now: float
 
     @property

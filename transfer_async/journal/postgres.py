@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from transfer_async.clock import Duration, duration
+from transfer_async.clock import Duration, checked_timeout
 from transfer_async.errors import JournalFailed
 from transfer_async.journal.durable import PRUNED, DurableJournal
 from transfer_async.journal.moves import Entry, Step
@@ -59,7 +59,7 @@ class PostgresJournal(DurableJournal):
             raise ValueError("schema: must be a plain lower-case name")
         self._dsn = dsn
         self._prepared = prepared
-        self._timeout = duration("timeout", timeout)
+        self._timeout = checked_timeout(timeout)
         self._sql = Statements(schema, idle=self._timeout)
         self._schema = schema
         self._pool: Any = None
@@ -89,13 +89,13 @@ class PostgresJournal(DurableJournal):
             max_size=CONNECTIONS,
             # A proxy may give the next statement to another server connection.
             statement_cache_size=100 if self._prepared else 0,
+            init=self._check_server,  # each connection may lead to another server
             reset=_nothing,  # there is no session state to be reset
             timeout=self._timeout,
             command_timeout=self._timeout,
         )
         try:
             async with pool.acquire() as connection:
-                await self._check_server(connection)
                 await self._make_tables(connection)
         except BaseException:
             pool.terminate()
@@ -103,7 +103,9 @@ class PostgresJournal(DurableJournal):
         return pool
 
     async def _check_server(self, connection: Any) -> None:
+        await connection.execute(self._sql.begin_reading)
         fsync, standby = await connection.fetchrow(self._sql.server)
+        await connection.execute("COMMIT")
         if fsync != "on":
             raise JournalFailed("the database server runs with fsync=off: what it says it wrote may be lost")
         if standby:
@@ -252,9 +254,9 @@ class PostgresJournal(DurableJournal):
                         raise
                 await patience.pause()
 
-    async def _entries(self, sql: str, *values: object) -> list[tuple[str, Entry]]:
+    async def _rows(self, sql: str, *values: object) -> list[tuple[str, Row]]:
         found = await self._ask(lambda connection: connection.fetch(sql, *values))
-        return entries_of(found)
+        return [(key, Row(*row)) for key, *row in found]
 
     async def now(self) -> float:
         """See `Journal.now`: the database's, in seconds since 1970."""
@@ -265,14 +267,17 @@ class PostgresJournal(DurableJournal):
         row = await self._ask(lambda connection: connection.fetchrow(self._sql.find, scope, key))
         return None if row is None else entry_of(Row(*list(row)[1:]))
 
-    async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """See `Journal.work`."""
-        return await self._entries(self._sql.work, scope, after, await self.now(), limit)
+    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, Row]]:
+        return await self._rows(self._sql.work, scope, after, await self.now(), limit)
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         """See `Journal.in_doubt`."""
-        found = await self._entries(self._sql.in_doubt, scope)
+        found = entries_of(await self._rows(self._sql.in_doubt, scope))
         return sorted(found, key=lambda doubt: doubt[1].sent_until)
+
+    async def count_in_doubt(self, scope: str) -> int:
+        """See `Journal.count_in_doubt`."""
+        return int(await self._ask(lambda connection: connection.fetchval(self._sql.count_in_doubt, scope)))
 
     async def history(self, scope: str, key: str) -> tuple[Step, ...]:
         """See `Journal.history`."""

@@ -44,8 +44,9 @@ class Statements:
         # Should the connection be lost and nobody notice, the locks are let go soon all the same.
         self.begin: str = (
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on; "
-            f"SET LOCAL idle_in_transaction_session_timeout = {int(1000 * idle)}"
+            f"SET LOCAL idle_in_transaction_session_timeout = {max(1, int(1000 * idle))}"
         )
+        self.begin_reading: str = "BEGIN READ ONLY"
         self.now: str = "SELECT extract(epoch FROM clock_timestamp())::float8"
         self.touch: str = f"UPDATE {meta} SET version = version"
         # Whoever locks several keys does so in the order of `w.n`, which is the same for all. That an
@@ -94,6 +95,9 @@ class Statements:
             f"{select} AND k.key > $2 AND k.ended_at IS NULL AND k.due_at <= $3 ORDER BY k.key LIMIT $4"
         )
         self.in_doubt: str = f"{select} AND k.ended_at IS NULL AND k.state = 'in_doubt'"
+        self.count_in_doubt: str = (
+            f"SELECT count(*) FROM {keys} WHERE scope = $1 AND ended_at IS NULL AND state = 'in_doubt'"
+        )
         self.history: str = (
             f"SELECT {', '.join('h.' + name for name in STEP_COLUMNS)} FROM {history} h "
             f"JOIN {keys} k ON k.id = h.key_id WHERE k.scope = $1 AND k.key = $2 ORDER BY h.id"

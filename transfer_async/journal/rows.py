@@ -135,12 +135,12 @@ def entry_of(row: Row) -> Entry:
         raise JournalFailed(why) from error
 
 
-def entries_of(found: Iterable[Iterable[Any]]) -> list[tuple[str, Entry]]:
+def entries_of(found: Iterable[tuple[str, Row]]) -> list[tuple[str, Entry]]:
     """Keys with their entries; one that cannot be read is named in the log, and does not hide the others."""
     entries = []
-    for key, *row in found:
+    for key, row in found:
         try:
-            entries.append((key, entry_of(Row(*row))))
+            entries.append((key, entry_of(row)))
         except JournalFailed as error:
             # Without its traceback, which may show what is in it.
             log.error("the entry of key %r is passed over: %s", key, error)  # noqa: TRY400

@@ -7,6 +7,7 @@ journal's own does all the work on the file, so that no caller's loop waits for 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import time
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from transfer_async.clock import Clock, Duration, duration
+from transfer_async.clock import Clock, Duration, checked_timeout
 from transfer_async.errors import JournalFailed
 from transfer_async.journal.durable import PRUNED, DurableJournal
 from transfer_async.journal.moves import Entry, Step
@@ -103,11 +104,12 @@ class SQLiteJournal(DurableJournal):
         super().__init__()
         if not os.fspath(path) or os.fspath(path) == ":memory:":
             raise ValueError("path: must be the path of a file; MemoryJournal keeps nothing but memory")
-        self._path = Path(path)
-        self._timeout = duration("timeout", timeout)
+        self._path = Path(path).absolute()  # whatever directory the process changes to
+        self._timeout = checked_timeout(timeout)
         self._clock = clock or Clock()
         self._thread: ThreadPoolExecutor | None = None
         self._file: _File | None = None
+        self._identity: tuple[int, int] | None = None
 
     async def _open(self) -> None:
         if self._file is None:
@@ -117,10 +119,13 @@ class SQLiteJournal(DurableJournal):
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        file, self._file = self._file, None
-        if file is not None:
-            await asyncio.wait([asyncio.get_running_loop().run_in_executor(thread, file.close)])
+        await asyncio.wait([asyncio.get_running_loop().run_in_executor(thread, self._let_go)])
         thread.shutdown(wait=False)
+
+    def _let_go(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """``work`` in the journal's own thread; once begun it is finished, whoever is cancelled meanwhile."""
@@ -139,7 +144,9 @@ class SQLiteJournal(DurableJournal):
         return done.result()
 
     def _is_of_the_store(self, error: BaseException) -> bool:
-        return isinstance(error, (sqlite3.Error, OSError)) and not isinstance(error, sqlite3.IntegrityError)
+        return isinstance(error, (sqlite3.Error, OSError, _Moved)) and not isinstance(
+            error, sqlite3.IntegrityError
+        )
 
     async def _commit(self, wanted: Sequence[Wanted]) -> Transaction:
         transaction = Transaction(wanted, self._recent)
@@ -153,16 +160,18 @@ class SQLiteJournal(DurableJournal):
 
     def _opened(self) -> _File:
         if self._file is None:
-            self._file = _File(self._path, timeout=self._timeout)
+            # A journal that is gone is not made anew: every key would be free in it.
+            self._file = _File(self._path, timeout=self._timeout, make=self._identity is None)
+            self._identity = self._identity or self._file.identity
+        if self._file.identity != self._identity:
+            raise _Moved(f"another file than before is at {self._path.name}")
         return self._file
 
     def _with_file(self, work: Callable[[_File], T]) -> T:
         try:
             return work(self._opened())
-        except sqlite3.Error:
-            if self._file is not None:  # whatever state it is in: the next move opens it anew
-                self._file.close()
-                self._file = None
+        except (sqlite3.Error, _Moved):
+            self._let_go()  # whatever state it is in: the next move opens it anew
             raise
 
     async def _ask(self, work: Callable[[_File], T]) -> T:
@@ -180,16 +189,19 @@ class SQLiteJournal(DurableJournal):
         found = await self._ask(lambda file: file.one(scope, key))
         return None if found is None else entry_of(found)
 
-    async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """See `Journal.work`."""
+    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, Row]]:
         where = "s.name = ? AND k.key > ? AND k.ended_at IS NULL AND k.due_at <= ? ORDER BY k.key LIMIT ?"
         return await self._ask(lambda file: file.find(where, scope, after, self._now(), limit))
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         """See `Journal.in_doubt`."""
         where = "s.name = ? AND k.ended_at IS NULL AND k.state = 'in_doubt'"
-        found = await self._ask(lambda file: file.find(where, scope))
+        found = entries_of(await self._ask(lambda file: file.find(where, scope)))
         return sorted(found, key=lambda doubt: doubt[1].sent_until)
+
+    async def count_in_doubt(self, scope: str) -> int:
+        """See `Journal.count_in_doubt`."""
+        return await self._ask(lambda file: file.count_in_doubt(scope))
 
     async def history(self, scope: str, key: str) -> tuple[Step, ...]:
         """See `Journal.history`."""
@@ -202,8 +214,9 @@ class SQLiteJournal(DurableJournal):
 class _File:
     """The open file; all of it within one thread."""
 
-    def __init__(self, path: Path, *, timeout: float) -> None:
-        _make(path)
+    def __init__(self, path: Path, *, timeout: float, make: bool = True) -> None:
+        _make_private(path, make=make)
+        self._path, self.identity = path, _identity(path)
         self._db = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
         try:
             self._refuse_others_file(path)
@@ -235,11 +248,13 @@ class _File:
         end = time.monotonic() + timeout
         while True:
             try:
-                self._db.execute("PRAGMA journal_mode=WAL")
+                mode = self._db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
                     raise
             else:
+                if mode != "wal":
+                    raise JournalFailed(f"a write-ahead log cannot be kept beside {self._path.name}")
                 return
             time.sleep(_PAUSE)
 
@@ -268,7 +283,17 @@ class _File:
 
     # --- writing --------------------------------------------------------------------------------
 
+    def _refuse_if_moved(self) -> None:
+        """A file that was moved or replaced still takes writes, and nobody else would ever see them."""
+        try:
+            there = _identity(self._path)
+        except FileNotFoundError:
+            there = None
+        if there != self.identity:
+            raise _Moved(f"{self._path.name} was moved, removed or replaced while it was in use")
+
     def commit(self, transaction: Transaction, now: Callable[[], float]) -> None:
+        self._refuse_if_moved()
         self._db.execute("BEGIN IMMEDIATE")
         try:
             ids = self._load(transaction)
@@ -348,6 +373,8 @@ class _File:
         except BaseException:
             self._roll_back()
             raise
+        if count < PRUNED:  # the last of it: what was forgotten shall not stay in the log
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return count
 
     # --- reading --------------------------------------------------------------------------------
@@ -357,9 +384,13 @@ class _File:
         row = found.fetchone()
         return None if row is None else Row(*row)
 
-    def find(self, where: str, *values: object) -> list[tuple[str, Entry]]:
+    def find(self, where: str, *values: object) -> list[tuple[str, Row]]:
         found = self._db.execute(f"SELECT k.key, {_ROW} FROM {_KEYS} WHERE {where}", values)
-        return entries_of(found)
+        return [(key, Row(*row)) for key, *row in found]
+
+    def count_in_doubt(self, scope: str) -> int:
+        sql = f"SELECT count(*) FROM {_KEYS} WHERE s.name = ? AND k.ended_at IS NULL AND k.state = 'in_doubt'"
+        return self._value(sql, scope)
 
     def history(self, scope: str, key: str) -> tuple[Step, ...]:
         found = self._db.execute(
@@ -396,11 +427,23 @@ def _by_scope(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(scope, msgspec.json.encode(others).decode()) for scope, others in grouped.items()]
 
 
-def _make(path: Path) -> None:
-    """Make the file, readable by its owner alone, and its name as durable as its content will be."""
+class _Moved(JournalFailed):
+    """The file is no longer where it was opened."""
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _make_private(path: Path, *, make: bool) -> None:
+    """Make the file, if it may be made, its name as durable as its content; for its owner's eyes alone."""
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        os.close(os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if make else 0), 0o600))
     except FileExistsError:
+        if path.stat().st_mode & 0o077:
+            with contextlib.suppress(PermissionError):  # somebody else's, who decides
+                path.chmod(0o600)
         return
     directory = os.open(path.parent, os.O_RDONLY)
     try:

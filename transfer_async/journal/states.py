@@ -141,7 +141,8 @@ def _claim(entry: Entry | None, move: Claim, now: float) -> Verdict:
     if now < entry.lease_until:
         return Verdict(now=now, entry=entry, denial=Denial.BUSY)
     if entry.state is S.SENDING:
-        return Verdict(now=now, entry=entry.but(state=S.IN_DOUBT), denial=Denial.IN_DOUBT)
+        doubted = entry.but(state=S.IN_DOUBT)
+        return Verdict(now=now, entry=doubted, denial=Denial.IN_DOUBT, found_doubt=True)
     if now - entry.claimed_at > move.max_claim_age:
         return Verdict(now=now, entry=_new_intent(move, now, owed=entry.owed + owed_by(entry)))
     return Verdict(now=now, entry=_gone_on_with(entry, move, now))
@@ -345,6 +346,11 @@ _MADE: dict[type, Callable[[Entry, Any, float], Entry]] = {
     Attend: _attended,
     Suspect: _as_it_is,
 }
+
+
+def is_told(move: Move) -> bool:
+    """Whether ``move`` has a line in the history: not if it only says that somebody is looking."""
+    return not (isinstance(move, Attend) or (isinstance(move, Paid) and not move.hooks))
 
 
 def step(entry: Entry, move: Move, *, now: float) -> Step:

@@ -19,6 +19,7 @@ from transfer_async.journal.moves import (
     Create,
     Denial,
     Entry,
+    KeyState,
     Mark,
     Move,
     Resolve,
@@ -31,13 +32,17 @@ from transfer_async.journal.rows import Row
 Place = tuple[str, str]
 """Scope and key."""
 
-_MUST_BE_LAST = (Claim, TakeOver, Mark)
-"""The moves that are worth nothing to their worker once another has been made after them."""
+_LEADS_TO: dict[type, KeyState] = {
+    Claim: KeyState.CLAIMED,
+    TakeOver: KeyState.CLAIMED,
+    Mark: KeyState.SENDING,
+}
+"""The moves that are worth nothing to their worker unless they were the last, and led there."""
 
 
 @define(eq=False)
 class Wanted:
-    """A move that waits for its commit; its token is in the history if, and only if, it was committed."""
+    """A move that waits for its commit; what it writes carries its token, which no other write has."""
 
     place: Place
     move: Move
@@ -188,7 +193,8 @@ class Transaction:
         held.entry, held.changed_by = verdict.entry, one.token
         if isinstance(move, (Create, Resolve)):
             self._ids[scope, move.order_id] = key
-        self.steps.append((one.place, one.token, states.step(verdict.entry, move, now=now)))
+        if states.is_told(move):
+            self.steps.append((one.place, one.token, states.step(verdict.entry, move, now=now)))
         return verdict
 
     def remember(self) -> None:
@@ -201,8 +207,12 @@ class Transaction:
 def _read_back(one: Wanted, held: _Held, now: float) -> Verdict:
     """A move whose commit was in question, and was made: believed by its own token alone."""
     assert held.entry is not None  # noqa: S101 - its place has been seen, see `Transaction.unseen`
-    moved_on = held.token != one.token and isinstance(one.move, _MUST_BE_LAST)
-    return Verdict(entry=held.entry, denial=Denial.LOST if moved_on else None, now=now)
+    wanted, entry = _LEADS_TO.get(type(one.move)), held.entry
+    if wanted is None or (held.token, entry.state) == (one.token, wanted):
+        return Verdict(entry=entry, now=now)
+    # Of what a denied move writes, the doubt that a claim finds is all there is.
+    found_doubt = isinstance(one.move, Claim) and entry.state is KeyState.IN_DOUBT
+    return Verdict(entry=entry, denial=Denial.IN_DOUBT if found_doubt else Denial.LOST, now=now)
 
 
 def _write(place: Place, held: _Held, now: float) -> Write:

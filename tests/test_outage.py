@@ -1,0 +1,95 @@
+"""The simulated outage: its goals at a small size, and a fleet without a budget that misses them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import outage, plots
+from benchmarks.outage_fleet import GOAL, NO_BUDGET, Fleet, Found, Setting
+from benchmarks.outage_service import Loop, Service, Weather
+from transfer_async import RetryBudget
+
+DEFAULT = RetryBudget()
+
+
+def simulated(budget: RetryBudget, *, clients: int = 1, failure: str = "429", watched: float = 1.5) -> Found:
+    weather = Weather(capacity=8.0, well=10.0, slow=2.0, out=100.0, failure=failure)
+    setting = Setting(
+        clients=clients, rate=4.0, weather=weather, budget=budget, pauses=(5.0, 12.0), watched=watched
+    )
+    return Fleet(setting).run()
+
+
+@pytest.fixture(scope="module")
+def budgeted() -> Found:
+    return simulated(DEFAULT)
+
+
+@pytest.fixture(scope="module")
+def unbounded() -> Found:
+    return simulated(NO_BUDGET, watched=0.0)
+
+
+def test_with_a_budget_an_outage_is_no_storm_and_the_backlog_is_worked_off_in_time(budgeted: Found):
+    assert budgeted.amplification <= GOAL
+    assert budgeted.met == (True, True)
+    assert budgeted.doubts == 0
+
+
+def test_without_a_budget_the_goal_is_missed(unbounded: Found):
+    assert unbounded.amplification == pytest.approx(4.0, abs=0.1)  # every attempt of the policy
+    assert unbounded.met[0] is False
+
+
+def test_a_refused_connection_costs_the_budget_more_than_a_429(budgeted: Found):
+    refused = simulated(DEFAULT, failure="refused")
+
+    assert 1.0 < refused.amplification < budgeted.amplification
+    assert refused.met == (True, True)
+
+
+def test_each_client_has_a_budget_of_its_own(budgeted: Found):
+    fleet = simulated(DEFAULT, clients=50, watched=0.0)
+
+    assert fleet.calls == pytest.approx(budgeted.calls, rel=0.1)
+    assert fleet.amplification > 2.0
+    assert fleet.met[0] is False
+
+
+def test_the_same_seed_is_the_same_outage(budgeted: Found):
+    again = simulated(DEFAULT, watched=0.0)
+
+    assert (again.calls, again.requests) == (budgeted.calls, budgeted.requests)
+
+
+def test_the_requests_are_those_of_the_calls_and_no_more_than_the_bucket_pays_for(budgeted: Found):
+    assert budgeted.calls <= budgeted.requests <= budgeted.calls + 500 // 5
+
+
+def test_the_service_turns_away_what_its_queue_has_no_room_for_and_that_costs_it_something():
+    service = Service(Weather(capacity=4.0, queue=1.0, turning_away=0.5), Loop())
+
+    waits = [service.wait_of() for _ in range(6)]
+
+    assert waits == [0.25, 0.5, 0.75, 1.0, None, None]
+    assert service._free_at - service.now() == 1.0 + 2 * 0.125
+
+
+def test_a_report_is_a_page_with_figures_and_plots(tmp_path: Path, budgeted: Found, unbounded: Found):
+    written = outage.write(tmp_path, [budgeted, unbounded])
+
+    figures = json.loads((tmp_path / "outage.json").read_text())
+    assert [one["goals"][0] for one in figures] == [True, False]
+    page = (tmp_path / "outage.md").read_text()
+    assert "1 clients, 429, no budget" in page
+    assert "MISSED" in page
+    if not plots.are_possible():
+        pytest.skip("the page was checked; there is no matplotlib for the plots")
+    assert all(path.name in page for path in written if path.suffix == ".png")
+
+
+@pytest.mark.parametrize("wrong", ["--clients=0", "--clients=many", "--rate=0", "--out=1"])
+def test_wrong_options_are_refused(wrong: str, capsys: pytest.CaptureFixture[str]):
+    assert outage.main([wrong]) == outage.USAGE
+    assert "must be" in capsys.readouterr().err
