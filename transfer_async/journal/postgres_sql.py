@@ -49,46 +49,12 @@ class Statements:
         self.begin_reading: str = "BEGIN READ ONLY"
         self.now: str = "SELECT extract(epoch FROM clock_timestamp())::float8"
         self.touch: str = f"UPDATE {meta} SET version = version"
-        # Whoever locks several keys does so in the order of `w.n`, which is the same for all. That an
-        # order id is bound may be seen too late, for it is looked for first: the index then refuses it.
-        self.load: str = f"""
-            SELECT w.scope, w.key, extract(epoch FROM clock_timestamp())::float8,
-                ARRAY(SELECT unnest(ARRAY[b.scope, b.order_id, b.key])
-                      FROM {_unnest("scope", "order_id", first=4)}
-                      JOIN {keys} b ON b.scope = w.scope AND b.order_id = w.order_id),
-                k.token = w.known IS TRUE,
-                k.state, k.token, k.order_id, k.due_at, k.ended_at,
-                CASE WHEN k.token = w.known THEN NULL ELSE k.body::text END,
-                CASE WHEN k.token = w.known THEN NULL ELSE k.intent::text END,
-                CASE WHEN k.token = w.known THEN NULL ELSE k.reply END
-            FROM {_unnest("scope", "key", "known")} LEFT JOIN LATERAL (
-                SELECT * FROM {keys} i WHERE i.scope = w.scope AND i.key = w.key FOR UPDATE) k ON true
-            ORDER BY w.n"""
+        self.load: str = _load(keys)
         self.committed: str = f"""
             SELECT h.token FROM {_unnest("scope", "key")}
             JOIN {keys} k ON k.scope = w.scope AND k.key = w.key JOIN {history} h ON h.key_id = k.id
             WHERE h.token = ANY($3::text[])"""
-        changes, steps = len(_STORED) + 1, len(_STORED) + len(_CHANGED) + 1
-        of_step = ", ".join(f"w.{name}::{kind}" for name, kind in zip(STEP_COLUMNS, _STEP_TYPES, strict=True))
-        self.store: str = f"""
-            WITH added AS (
-                INSERT INTO {keys} AS k ({", ".join(_STORED)})
-                SELECT w.scope, w.key, {_VALUES} FROM {_unnest(*_STORED)} ORDER BY w.n
-                ON CONFLICT (scope, key) DO NOTHING RETURNING k.id, k.scope, k.key
-            ), changed AS (
-                UPDATE {keys} k SET (state, token, order_id, due_at, ended_at, body, intent, reply) = ROW (
-                    w.state, w.token, w.order_id, w.due_at::float8, w.ended_at::float8, w.body::json,
-                    CASE WHEN w.new_intent = 'True' THEN w.intent::json ELSE k.intent END,
-                    CASE WHEN w.new_reply = 'True' THEN decode(w.reply, 'hex') ELSE k.reply END)
-                FROM {_unnest(*_CHANGED, first=changes)}
-                WHERE k.scope = w.scope AND k.key = w.key RETURNING k.id, k.scope, k.key
-            ), stored AS (SELECT * FROM added UNION ALL SELECT * FROM changed
-            ), steps AS (
-                INSERT INTO {history} (key_id, token, {_STEP})
-                SELECT s.id, w.token, {of_step}
-                FROM {_unnest("scope", "key", "token", *STEP_COLUMNS, first=steps)}
-                JOIN stored s ON s.scope = w.scope AND s.key = w.key ORDER BY w.n
-            ) SELECT count(*) FROM stored"""
+        self.store: str = _store(keys, history)
         select = f"SELECT k.key, {_ROW} FROM {keys} k WHERE k.scope = $1"
         self.find: str = f"{select} AND k.key = $2"
         self.work: str = (
@@ -102,13 +68,59 @@ class Statements:
             f"SELECT {', '.join('h.' + name for name in STEP_COLUMNS)} FROM {history} h "
             f"JOIN {keys} k ON k.id = h.key_id WHERE k.scope = $1 AND k.key = $2 ORDER BY h.id"
         )
-        self.prune: str = f"""
-            WITH old AS (
-                SELECT id FROM {keys} WHERE scope = $1 AND ended_at < $2
-                ORDER BY ended_at LIMIT $3 FOR UPDATE SKIP LOCKED
-            ), steps AS (DELETE FROM {history} WHERE key_id IN (SELECT id FROM old)
-            ), gone AS (DELETE FROM {keys} WHERE id IN (SELECT id FROM old) RETURNING 1
-            ) SELECT count(*) FROM gone"""
+        self.prune: str = _prune(keys, history)
+
+
+def _load(keys: str) -> str:
+    # Whoever locks several keys does so in the order of `w.n`, which is the same for all. That an
+    # order id is bound may be seen too late, for it is looked for first: the index then refuses it.
+    return f"""
+        SELECT w.scope, w.key, extract(epoch FROM clock_timestamp())::float8,
+            ARRAY(SELECT unnest(ARRAY[b.scope, b.order_id, b.key])
+                  FROM {_unnest("scope", "order_id", first=4)}
+                  JOIN {keys} b ON b.scope = w.scope AND b.order_id = w.order_id),
+            k.token = w.known IS TRUE,
+            k.state, k.token, k.order_id, k.due_at, k.ended_at,
+            CASE WHEN k.token = w.known THEN NULL ELSE k.body::text END,
+            CASE WHEN k.token = w.known THEN NULL ELSE k.intent::text END,
+            CASE WHEN k.token = w.known THEN NULL ELSE k.reply END
+        FROM {_unnest("scope", "key", "known")} LEFT JOIN LATERAL (
+            SELECT * FROM {keys} i WHERE i.scope = w.scope AND i.key = w.key FOR UPDATE) k ON true
+        ORDER BY w.n"""
+
+
+def _store(keys: str, history: str) -> str:
+    changes, steps = len(_STORED) + 1, len(_STORED) + len(_CHANGED) + 1
+    of_step = ", ".join(f"w.{name}::{kind}" for name, kind in zip(STEP_COLUMNS, _STEP_TYPES, strict=True))
+    return f"""
+        WITH added AS (
+            INSERT INTO {keys} AS k ({", ".join(_STORED)})
+            SELECT w.scope, w.key, {_VALUES} FROM {_unnest(*_STORED)} ORDER BY w.n
+            ON CONFLICT (scope, key) DO NOTHING RETURNING k.id, k.scope, k.key
+        ), changed AS (
+            UPDATE {keys} k SET (state, token, order_id, due_at, ended_at, body, intent, reply) = ROW (
+                w.state, w.token, w.order_id, w.due_at::float8, w.ended_at::float8, w.body::json,
+                CASE WHEN w.new_intent = 'True' THEN w.intent::json ELSE k.intent END,
+                CASE WHEN w.new_reply = 'True' THEN decode(w.reply, 'hex') ELSE k.reply END)
+            FROM {_unnest(*_CHANGED, first=changes)}
+            WHERE k.scope = w.scope AND k.key = w.key RETURNING k.id, k.scope, k.key
+        ), stored AS (SELECT * FROM added UNION ALL SELECT * FROM changed
+        ), steps AS (
+            INSERT INTO {history} (key_id, token, {_STEP})
+            SELECT s.id, w.token, {of_step}
+            FROM {_unnest("scope", "key", "token", *STEP_COLUMNS, first=steps)}
+            JOIN stored s ON s.scope = w.scope AND s.key = w.key ORDER BY w.n
+        ) SELECT count(*) FROM stored"""
+
+
+def _prune(keys: str, history: str) -> str:
+    return f"""
+        WITH old AS (
+            SELECT id FROM {keys} WHERE scope = $1 AND ended_at < $2
+            ORDER BY ended_at LIMIT $3 FOR UPDATE SKIP LOCKED
+        ), steps AS (DELETE FROM {history} WHERE key_id IN (SELECT id FROM old)
+        ), gone AS (DELETE FROM {keys} WHERE id IN (SELECT id FROM old) RETURNING 1
+        ) SELECT count(*) FROM gone"""
 
 
 _TABLES = """
@@ -126,9 +138,10 @@ CREATE TABLE {schema}.keys (
     ended_at float8,
     body json NOT NULL,
     intent json,
-    reply bytea STORAGE EXTERNAL,
+    reply bytea,
     UNIQUE (scope, key)
 ) WITH (fillfactor = 70);
+ALTER TABLE {schema}.keys ALTER COLUMN reply SET STORAGE EXTERNAL; -- compressing it costs more than it spares
 CREATE UNIQUE INDEX order_ids ON {schema}.keys (scope, order_id) WHERE order_id IS NOT NULL;
 CREATE INDEX waiting ON {schema}.keys (scope, key) WHERE ended_at IS NULL;
 CREATE INDEX ended ON {schema}.keys (scope, ended_at) WHERE ended_at IS NOT NULL;
