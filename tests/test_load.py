@@ -179,9 +179,7 @@ def test_no_two_orders_have_the_same_amount_and_each_has_the_one_it_is_known_by(
 # --- whom it dares to load ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "url", ["https://bank.example", "https://10.0.0.1", "https://127.0.0.1.example", "x"]
-)
+@pytest.mark.parametrize("url", ["https://bank.example", "https://10.0.0.1", "https://127.0.0.1.example"])
 def test_a_host_that_is_not_this_machine_is_refused_unless_it_is_the_callers_own(url: str):
     with pytest.raises(Foreign, match="i-own-this-host"):
         checked_host(url, owned=False)
@@ -198,6 +196,8 @@ def test_this_machine_may_be_loaded(url: str):
     ("arguments", "told"),
     [
         (["--rate=1", "--url=https://bank.example"], "--url"),
+        (["--rate=1", "--url=nowhere"], "--url"),
+        (["--rate=1", "--url=http://bank.example", "--i-own-this-host"], "--url: base_url: must be https"),
         (["--rate=1", "--for=1e9"], "--for"),
         (["--rate=1,2", "--orders=600000"], "--orders"),
         (["--rate=nan"], "--rate"),
