@@ -15,6 +15,9 @@ from typing import Any
 
 from transfer_async import NewExternalOrder, NewOrder
 
+CREATE_ORDER_PATH = "/api/api/v1/order/create"
+WHO_AM_I_PATH = "/api/api/v1/user/who-am-i"
+
 POSTERS = ("ada.eze@example.com", "tunde.bello@example.com", "chidi.obi@example.com")
 CORRIDORS = (
     ("ben.okri@example.com", "USD", "US", 1550),

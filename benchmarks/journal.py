@@ -26,7 +26,7 @@ import attrs
 from benchmarks import growth
 from benchmarks.data import new_orders
 from benchmarks.growth import Growth
-from benchmarks.journals import MEMORY, POSTGRES, SQLITE, TimedJournal, Workshop, workshop
+from benchmarks.journals import JOURNALS, MEMORY, POSTGRES, SQLITE, TimedJournal, Workshop, workshop
 from benchmarks.measure import Sample, drive, interleaved, median_of, ratio, table
 from benchmarks.server import KINDS, Kind, Service, service
 from transfer_async import FundsHold, TransferClient
@@ -323,6 +323,7 @@ class Options:
     at_once: list[int]
     server: Kind
     json: Path | None
+    journals: list[str]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -335,6 +336,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--at-once", type=_count, nargs="+", default=LEVELS, help="orders under way")
     made.add_argument(
         "--server", choices=KINDS, default="sandbox", help="what answers, see benchmarks.server"
+    )
+    made.add_argument(
+        "--journals", nargs="+", choices=JOURNALS, default=JOURNALS, help="which; memory always"
     )
     made.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
     return made
@@ -349,7 +353,7 @@ def _count(text: str) -> int:
 async def run(options: Options) -> Report:
     """Measure all there is to measure."""
     began = time.perf_counter()
-    with workshop() as shop:
+    with workshop(options.journals) as shop:
         about = {**shop.about(), "server": options.server, "rounds": options.rounds}
         tell = partial(print, file=sys.stderr, flush=True)
         tell("orders a second ...")

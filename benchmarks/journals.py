@@ -8,7 +8,7 @@ import platform
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -21,6 +21,7 @@ from transfer_async.journal import Journal, PostgresJournal, SQLiteJournal
 from transfer_async.journal.moves import Move, Verdict
 
 MEMORY, SQLITE, POSTGRES = "MemoryJournal", "SQLiteJournal", "PostgresJournal"
+JOURNALS = (MEMORY, SQLITE, POSTGRES)
 
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 """File systems on which a commit costs nothing, and is worth nothing."""
@@ -35,17 +36,22 @@ class Workshop:
     Args:
         directory: on that disk.
         server: running, or None.
+        wanted: which journals.
     """
 
-    def __init__(self, directory: Path, server: postgres.PostgresServer | None) -> None:
+    def __init__(
+        self, directory: Path, server: postgres.PostgresServer | None, wanted: Collection[str] = JOURNALS
+    ) -> None:
         self.directory = directory
+        self._wanted = wanted
         self.server = server
         self._numbers = itertools.count()
 
     @property
     def names(self) -> list[str]:
-        """The journals that can be had."""
-        return [MEMORY, SQLITE, *([POSTGRES] if self.server is not None else [])]
+        """The journals that are wanted and can be had; the one in memory always, to compare with."""
+        had = [SQLITE, *([POSTGRES] if self.server is not None else [])]
+        return [MEMORY, *(name for name in had if name in self._wanted)]
 
     def journal(self, name: str) -> Journal:
         """Make a new, empty journal; whoever asks closes it."""
@@ -83,17 +89,18 @@ class Workshop:
 
 
 @contextmanager
-def workshop() -> Iterator[Workshop]:
+def workshop(wanted: Collection[str] = JOURNALS) -> Iterator[Workshop]:
     """Open a workshop; everything in it is gone at the end."""
     with ExitStack() as stack:
         base = disk()
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="journals-", dir=base)))
-        if not postgres.is_installed():
-            yield Workshop(directory, None)
+        if POSTGRES not in wanted or not postgres.is_installed():
+            yield Workshop(directory, None, wanted)
             return
         usual, tempfile.tempdir = tempfile.tempdir, str(base)  # the server's files are made there too
         stack.callback(setattr, tempfile, "tempdir", usual)
-        yield Workshop(directory, stack.enter_context(postgres.postgres_server(extra=SERVER)))
+        server = stack.enter_context(postgres.postgres_server(extra=SERVER))
+        yield Workshop(directory, server, wanted)
 
 
 def disk() -> Path:

@@ -10,7 +10,7 @@ import asyncio
 import gc
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TypeVar
 
@@ -83,13 +83,24 @@ async def interleaved(
     contenders: Mapping[str, Callable[[], Awaitable[T]]], *, rounds: int
 ) -> dict[str, list[T]]:
     """Let every contender have its turn, so many times; each begins a round as often as it can."""
-    names = list(contenders)
-    found: dict[str, list[T]] = {name: [] for name in names}
+    found: dict[str, list[T]] = {name: [] for name in contenders}
+    for name in _in_turn(list(contenders), rounds):
+        found[name].append(await contenders[name]())
+    return found
+
+
+def taken_in_turn(contenders: Mapping[str, Callable[[], T]], *, rounds: int) -> dict[str, list[T]]:
+    """The same as `interleaved`, of what waits by itself: other processes, say."""
+    found: dict[str, list[T]] = {name: [] for name in contenders}
+    for name in _in_turn(list(contenders), rounds):
+        found[name].append(contenders[name]())
+    return found
+
+
+def _in_turn(names: list[str], rounds: int) -> Iterator[str]:
     for number in range(rounds):
         first = number % len(names)
-        for name in names[first:] + names[:first]:
-            found[name].append(await contenders[name]())
-    return found
+        yield from names[first:] + names[:first]
 
 
 def median_of(samples: Iterable[T], value: Callable[[T], float]) -> float:

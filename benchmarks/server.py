@@ -1,7 +1,8 @@
 """The service in a process of its own, on loopback: the real sandbox, or a raw and faster stand-in.
 
 ``raw`` is a bare asyncio protocol: it reads the whole request, and answers with a fresh unique order
-to its question; it checks and remembers nothing. ``sandbox`` is `transfer_async.sandbox.Sandbox`.
+to its question; it checks and remembers nothing. Any other POST it answers with an order too, for
+clients that know other paths. ``sandbox`` is `transfer_async.sandbox.Sandbox`.
 """
 
 from __future__ import annotations
@@ -11,22 +12,30 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
 from attrs import frozen
 
-from benchmarks.data import Answers, who_am_i
+from benchmarks import machine
+from benchmarks.data import CREATE_ORDER_PATH, WHO_AM_I_PATH, Answers, order_fields, who_am_i
 
 Kind = Literal["sandbox", "raw"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-CREATE_ORDER = b"POST /api/api/v1/order/create "
-WHO_AM_I = b"GET /api/api/v1/user/who-am-i "
+CREATE_ORDER = f"POST {CREATE_ORDER_PATH} ".encode()
+WHO_AM_I = f"GET {WHO_AM_I_PATH} ".encode()
 TOKEN = "benchmark-token"  # noqa: S105 - of a server on loopback that checks nothing
+
+HELD_AFTER = 64
+"""So many requests are answered before the others are held, so that a client may warm up."""
+
+HELD_FOR = 0.3
+"""Seconds that all stand still once all are there: the time to look at them."""
 
 _HEAD = b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 _ROOT = Path(__file__).resolve().parent.parent
@@ -53,18 +62,23 @@ class Service:
 
 
 @contextmanager
-def service(kind: Kind = "sandbox", *, seed: int = 0, delay: float = 0.0) -> Iterator[Service]:
+def service(
+    kind: Kind = "sandbox", *, seed: int = 0, delay: float = 0.0, hold: int = 0, core: int | None = None
+) -> Iterator[Service]:
     """Start the service, and stop it at the end; it also stops when this process does, however that ends.
 
     Args:
         kind: ``sandbox`` or ``raw``.
         seed: of the order ids.
         delay: seconds before an answer; ``raw`` only.
+        hold: answer nobody, but for `HELD_AFTER` requests at first, before so many have asked; ``raw`` only.
+        core: of the processor, where it stays.
 
     Raises:
         RuntimeError: it did not start.
     """
     command = [sys.executable, "-m", "benchmarks.server", kind, f"--seed={seed}", f"--delay={delay}"]
+    command += [f"--hold={hold}"] + ([] if core is None else [f"--core={core}"])
     with subprocess.Popen(  # noqa: S603 - it is this very file
         command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -85,12 +99,43 @@ def service(kind: Kind = "sandbox", *, seed: int = 0, delay: float = 0.0) -> Ite
 # --- within its own process ---------------------------------------------------------------------
 
 
+class Gate:
+    """Holds replies back until all that are expected are there.
+
+    Args:
+        hold: how many; 0: it is always open.
+        delay: seconds that each reply takes beside.
+    """
+
+    def __init__(self, hold: int, delay: float) -> None:
+        self._hold, self._delay = hold, delay
+        self._seen = 0
+        self._held: list[Callable[[], None]] = []
+        self._loop = asyncio.get_running_loop()
+
+    def pass_on(self, write: Callable[[], None]) -> None:
+        """Write a reply now, or when it is time."""
+        self._seen += 1
+        if self._hold and self._seen > HELD_AFTER:
+            self._held.append(write)
+            if len(self._held) >= self._hold:
+                self._loop.call_later(HELD_FOR, self._open)
+        elif self._delay:
+            self._loop.call_later(self._delay, write)
+        else:
+            write()
+
+    def _open(self) -> None:
+        held, self._held = self._held, []
+        for write in held:
+            write()
+
+
 class Raw(asyncio.Protocol):
     """One connection of the raw service."""
 
-    def __init__(self, answers: Answers, delay: float) -> None:
-        self._answers, self._delay = answers, delay
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, answers: Answers, gate: Gate) -> None:
+        self._answers, self._gate = answers, gate
         self._received = b""
         self._transport: asyncio.Transport | None = None
 
@@ -106,15 +151,14 @@ class Raw(asyncio.Protocol):
                 return
             request, self._received = self._received[:size], self._received[size:]
             reply = self._reply(request, request[end + 4 :])
-            if self._delay:
-                self._loop.call_later(self._delay, self._write, reply)
-            else:
-                self._write(reply)
+            self._gate.pass_on(partial(self._write, reply))
 
     def _reply(self, request: bytes, body: bytes) -> bytes:
         status, reason = 200, b"OK"
         if request.startswith(CREATE_ORDER):
             answer = self._answers.answer(_read(body))
+        elif request.startswith(b"POST "):
+            answer = self._answers.answer(_SOME_ORDER)
         elif request.startswith(WHO_AM_I):
             answer = who_am_i()
         else:
@@ -127,6 +171,7 @@ class Raw(asyncio.Protocol):
 
 
 _read = msgspec.json.Decoder(float_hook=str).decode  # digits as they came
+_SOME_ORDER = next(order_fields())
 
 
 def _content_length(head: bytes) -> int:
@@ -134,16 +179,16 @@ def _content_length(head: bytes) -> int:
     return int(rest.partition(b"\r\n")[0]) if found else 0
 
 
-async def _serve(kind: Kind, seed: int, delay: float) -> None:
+async def _serve(kind: Kind, seed: int, *, delay: float, hold: int) -> None:
     if kind == "sandbox":
         from transfer_async.sandbox import Sandbox  # the raw service is to be small
 
         async with Sandbox(seed=seed) as sandbox:
             await _until_told(sandbox.base_url, sandbox.token)
         return
-    answers = Answers(seed)
+    answers, gate = Answers(seed), Gate(hold, delay)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Raw(answers, delay), "127.0.0.1", 0, backlog=1024)
+    server = await loop.create_server(lambda: Raw(answers, gate), "127.0.0.1", 0, backlog=4096)
     port = server.sockets[0].getsockname()[1]
     await _until_told(f"http://127.0.0.1:{port}", TOKEN)
     server.close()
@@ -163,8 +208,12 @@ def main() -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--hold", type=int, default=0)
+    parser.add_argument("--core", type=int)
     options = parser.parse_args()
-    asyncio.run(_serve(options.kind, options.seed, options.delay))
+    machine.pin(options.core)
+    machine.descriptors()
+    asyncio.run(_serve(options.kind, options.seed, delay=options.delay, hold=options.hold))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Self
@@ -42,7 +42,7 @@ class MemoryJournal:
         self._keep = seconds(keep)
         self._clock = clock or Clock()
         self._entries: dict[_Place, Entry] = {}
-        self._moves: dict[_Place, deque[tuple[float, Entry, Move]]] = {}
+        self._moves: dict[_Place, list[tuple[float, Entry, Move]]] = {}
         self._ended: OrderedDict[_Place, float] = OrderedDict()  # what may be forgotten, oldest first
         self._ids: OrderedDict[_Place, str] = OrderedDict()  # scope and order id -> key
 
@@ -89,8 +89,10 @@ class MemoryJournal:
         self._entries[place] = entry
         if states.is_told(move):
             if (made := self._moves.get(place)) is None:
-                made = self._moves[place] = deque(maxlen=HISTORY)
+                made = self._moves[place] = []
             made.append((now, entry, move))
+            if len(made) > HISTORY:
+                del made[0]
         if ended:
             self._ended.setdefault(place, now)
         else:
