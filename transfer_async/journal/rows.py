@@ -130,7 +130,7 @@ def entry_of(row: Row) -> Entry:
             ),
             **{name: getattr(body, name) for name in _SAME},
         )
-    except (ValueError, TypeError, TransferError) as error:
+    except (msgspec.MsgspecError, ValueError, TypeError, TransferError) as error:
         why = f"the journal holds an entry that cannot be read ({type(error).__name__})"
         raise JournalFailed(why) from error
 
