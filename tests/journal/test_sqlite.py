@@ -159,8 +159,9 @@ async def test_moves_that_wait_when_it_is_closed_are_finished(path: Path):
 
 
 def test_a_loop_that_is_shut_down_in_the_middle_does_not_hang_and_what_had_begun_is_written(path: Path):
+    journal = SQLiteJournal(path)
+
     async def work() -> None:
-        journal = SQLiteJournal(path)
         await judged(journal, claim(), key="first")
         for number in range(50):
             asyncio.get_running_loop().create_task(judged(journal, claim(), key=f"k-{number}"))
@@ -168,6 +169,7 @@ def test_a_loop_that_is_shut_down_in_the_middle_does_not_hang_and_what_had_begun
         await asyncio.sleep(0)
 
     asyncio.run(work())
+    journal._let_go()
     with closing(sqlite3.connect(path)) as db:
         (keys,) = db.execute("SELECT count(*) FROM keys").fetchone()
         (steps,) = db.execute("SELECT count(DISTINCT key_id) FROM history").fetchone()
