@@ -100,7 +100,7 @@ def waste() -> None:
         finally:
             kept.clear()
 
-    client.create_order = wasteful  # type: ignore[attr-defined]
+    client.create_order = wasteful  # type: ignore[attr-defined] # the deliberate waste
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ def test_the_clock_never_goes_back():
     assert seen == sorted(seen)
 
 
-@pytest.mark.skipif(
+@pytest.mark.skipif(  # only Linux has such a clock
     not hasattr(time, "CLOCK_BOOTTIME"), reason="this system has no clock that counts suspension"
 )
 def test_the_clock_counts_suspension():

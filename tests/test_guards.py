@@ -295,7 +295,7 @@ async def test_an_answer_or_an_end_that_shows_when_digested_is_not_trusted(
     assert connection.written == []
 
 
-@pytest.mark.skipif(
+@pytest.mark.skipif(  # the limit is the system's to set
     resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000, reason="so many files may not be open here"
 )
 async def test_a_descriptor_past_1023_is_looked_at_like_any_other(connection: Connection):

@@ -41,7 +41,7 @@ def _kind(hint: Any) -> Any:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return typing.Union[tuple(_kind(one) for one in typing.get_args(hint))]  # noqa: UP007 - of a tuple
     if typing.get_origin(hint) is tuple:
-        return tuple[_kind(typing.get_args(hint)[0]), ...]  # type: ignore[misc]
+        return tuple[_kind(typing.get_args(hint)[0]), ...]  # type: ignore[misc] # made at run time
     if hint is datetime:
         return AwareDatetime
     return ForwardRef(hint.__name__) if isinstance(hint, type) and attrs.has(hint) else hint

@@ -23,7 +23,7 @@ class Stripes:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._http.close_async()  # type: ignore[no-untyped-call]
+        await self._http.close_async()  # type: ignore[no-untyped-call] # it has no types
 
     async def create(self, number: int) -> object:
         """See `Contender.create`."""

@@ -33,7 +33,7 @@ class StubbedTransport:
 
     def take_the_place(self, client: TransferClient) -> None:
         """Be the transport of ``client``."""
-        client._context.transport.post_order = self.post_order  # type: ignore[method-assign]
+        client._context.transport.post_order = self.post_order  # type: ignore[method-assign] # a stand-in
 
     async def post_order(self, body: GuardedBody, **_: Any) -> Evidence:
         """See `transfer_async.transport.Transport.post_order`."""

@@ -157,7 +157,7 @@ class Harness:
 
     def _listen(self, *, replace: bool) -> None:
         for ready, _ in self._selector.select(0.01):
-            message = hear(ready.fileobj)  # type: ignore[arg-type]
+            message = hear(ready.fileobj)  # type: ignore[arg-type] # only pipes are registered
             if message is None:
                 self._bury(ready.data, expected=not replace)
             else:

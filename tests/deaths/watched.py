@@ -87,7 +87,7 @@ def watch(transport: Transport, fate: Fate, sent: Book) -> None:
             if watcher is not None:
                 watcher.cancel()
 
-    transport.post_order = posted  # type: ignore[method-assign]
+    transport.post_order = posted  # type: ignore[method-assign] # to watch it
 
 
 async def _die_once_sent(body: GuardedBody, fate: Fate) -> None:

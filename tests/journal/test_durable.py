@@ -137,9 +137,9 @@ async def test_what_is_certain_is_each_callers_own():
     store = Store()
     store.error = lambda _: OSError()
     first, second = await asyncio.gather(*await waiting(store, 2), return_exceptions=True)
-    first.order = "changed"  # type: ignore[union-attr]
+    first.order = "changed"  # type: ignore[union-attr] # both are errors
 
-    assert second.order is None  # type: ignore[union-attr]
+    assert second.order is None  # type: ignore[union-attr] # both are errors
 
 
 async def test_it_goes_on_after_an_error():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import enum
 from collections import deque
@@ -38,7 +39,7 @@ async def read_startup(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(int.from_bytes(head) - 4)
 
 
-class Proxy:
+class Proxy(abc.ABC):
     """Listens while its block runs; ``dsn`` leads through it to the database of the one it was made with."""
 
     def __init__(self, dsn: str) -> None:
@@ -83,8 +84,9 @@ class Proxy:
             self._tasks.discard(task)
             writer.transport.abort()
 
+    @abc.abstractmethod
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        raise NotImplementedError
+        """Serve one client, until it or the server is gone."""
 
 
 class Cut(enum.Enum):
