@@ -107,6 +107,22 @@ def suspect(order_id: str = "tx-2") -> moves.Suspect:
     return moves.Suspect(order_id=order_id, reason="answered late")
 
 
+def promise(number: int = 1) -> moves.Promise:
+    return moves.Promise(intent_id=f"intent-{number}")
+
+
+def told(untold: moves.Untold | None = None) -> moves.Told:
+    return moves.Told(untold=untold or created_later())
+
+
+def created_later(number: int = 1, order_id: str = "tx-1") -> moves.Untold:
+    return moves.Untold(intent_id=f"intent-{number}", outcome=Outcome.CREATED, order_id=order_id)
+
+
+def refuted_later(number: int = 1) -> moves.Untold:
+    return moves.Untold(intent_id=f"intent-{number}", outcome=Outcome.REFUSED, error="Refuted")
+
+
 def owing(*hooks: str, number: int = 1) -> tuple[moves.Owed, ...]:
     return tuple(moves.Owed(intent=intent(number), hook=hook, receipt=f"r-{hook}") for hook in hooks)
 

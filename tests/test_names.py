@@ -225,6 +225,10 @@ def test_a_name_that_is_too_long_is_not_compared(long: PersonName) -> None:
         read_name(long)
 
 
+A_MOMENT = 10.0
+"""Seconds of CPU, on a busy machine and under coverage: what has no bound takes hours here."""
+
+
 @pytest.mark.parametrize("words", [["a", "aa"], ["ab", "aba", "b"], ["ü", "ue", "u"]])
 def test_the_longest_names_take_no_more_than_a_moment(words: list[str]) -> None:
     half = " ".join((words * MAX_WORDS)[:MAX_WORDS])
@@ -233,7 +237,7 @@ def test_the_longest_names_take_no_more_than_a_moment(words: list[str]) -> None:
 
     match_names(PersonName(half, other, half), PersonName(other, half, other + "x"))
 
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < A_MOMENT
 
 
 @pytest.mark.parametrize("text", ["ä" * 75, "щ" * 75, "ou" * 75])
@@ -242,7 +246,7 @@ def test_the_longest_words_take_no_more_than_a_moment(text: str) -> None:
 
     match_names(PersonName(text, text), PersonName("o" + text[1:], "shch" * 30))
 
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < A_MOMENT
 
 
 # --- words --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from transfer_async.beneficiary import BeneficiaryVerification, UserLookup
 from transfer_async.client import TransferClient
 from transfer_async.clock import Clock
 from transfer_async.context import NO_ORDER, Resolution
+from transfer_async.disposition import Action, Delays, Disposition, disposition
 from transfer_async.errors import (
     AlreadyCreated,
     Attempt,
@@ -51,8 +52,10 @@ from transfer_async.events import (
     WentInDoubt,
     log_events,
 )
+from transfer_async.handling import Handled, Handler
 from transfer_async.journal import Journal, KeyRecord, KeyState, MemoryJournal, PostgresJournal, SQLiteJournal
 from transfer_async.journal.moves import Step
+from transfer_async.messages import OrderCommand, OrderOutcome
 from transfer_async.models import (
     Currency,
     ExternalOrder,
@@ -75,6 +78,7 @@ from transfer_async.transport import Timeouts
 
 __all__ = [
     "NO_ORDER",
+    "Action",
     "AlreadyCreated",
     "Attempt",
     "AttemptFailed",
@@ -86,6 +90,8 @@ __all__ = [
     "Clock",
     "ConnectionFailed",
     "Currency",
+    "Delays",
+    "Disposition",
     "Doubt",
     "DuplicateSuspected",
     "Event",
@@ -93,6 +99,8 @@ __all__ = [
     "ExternalOrder",
     "ExternalUser",
     "FundsHold",
+    "Handled",
+    "Handler",
     "HoldFailed",
     "HoldRequired",
     "HookPassed",
@@ -111,8 +119,10 @@ __all__ = [
     "NotSent",
     "Operators",
     "Order",
+    "OrderCommand",
     "OrderCreated",
     "OrderIntent",
+    "OrderOutcome",
     "OrderRefused",
     "OrderRequest",
     "OrderResult",
@@ -146,5 +156,6 @@ __all__ = [
     "UserLookup",
     "UserOption",
     "WentInDoubt",
+    "disposition",
     "log_events",
 ]

@@ -32,6 +32,7 @@ class Call:
     Args:
         intent: with the intent's id, once the key is claimed.
         client_made: the client made the key.
+        once: a refusal on record is the answer.
         clock: the client's.
         epoch: of the claim.
         receipts: what hooks handed back, in this call and before a take-over.
@@ -54,6 +55,7 @@ class Call:
 
     intent: OrderIntent
     client_made: bool
+    once: bool = False
     clock: Clock = field(repr=False)
     began: float = field(init=False)
     epoch: int = 0

@@ -173,6 +173,7 @@ class TransferClient:
         beneficiary: PersonName | None = None,
         held: str | None = None,
         send_before: datetime | None = None,
+        once: bool = False,
     ) -> Order:
         """Create one order, at most once for its key (specification 4.1).
 
@@ -183,6 +184,9 @@ class TransferClient:
             beneficiary: who the customer says the beneficiary is, for the hooks.
             held: the reference of a hold that the bank has placed itself.
             send_before: an aware time after which it must not be sent.
+            once: this is the same wish whenever it comes (a message, a line of a file): if the service
+                has refused it before, that refusal is raised again, without a request. Otherwise a
+                call after a certain no is a new wish.
 
         Returns:
             The order as the service recorded it; the same one again for a key that has it already.
@@ -192,34 +196,40 @@ class TransferClient:
             TransferError: see `transfer_async.errors`; ``outcome`` and ``order_may_exist`` say
                 what is certain.
         """
+        request = OrderRequest(order, key, beneficiary, held, send_before)
+        return await self._carry(self._call(request, once=once))
+
+    def _call(self, request: OrderRequest, *, once: bool) -> Call:
+        key = request.key
         checks.refuse_call(
             checks.call_problems(
-                order=order,
+                order=request.order,
                 key=key,
-                beneficiary=beneficiary,
-                held=held,
-                send_before=send_before,
+                beneficiary=request.beneficiary,
+                held=request.held,
+                send_before=request.send_before,
                 kinds=(NewOrder, PersonName),
             ),
             key=key,
         )
-        if self._closed:
-            raise ClientClosed("the client is closed", key=key, order_may_exist=key is not None)
+        self._refuse_if_closed(key)
         intent_id = fresh_id()
         intent = OrderIntent(
             id=intent_id,
             key=intent_id if key is None else key,
-            order=order,
-            beneficiary=beneficiary,
-            held=held,
-            send_before=send_before,
+            order=request.order,
+            beneficiary=request.beneficiary,
+            held=request.held,
+            send_before=request.send_before,
         )
-        call = Call(intent=intent, client_made=key is None, clock=self._context.clock)
+        return Call(intent=intent, client_made=key is None, once=once, clock=self._context.clock)
+
+    async def _carry(self, call: Call) -> Order:
         self._recoveries.begin()
         return await self._calls.carry(call, partial(create_order, self._context))
 
     def create_orders(
-        self, requests: Requests, *, concurrency: int = 16
+        self, requests: Requests, *, concurrency: int = 16, once: bool = False
     ) -> AsyncGenerator[OrderResult, None]:
         """Create many orders, some at a time, from an input that may be endless.
 
@@ -227,6 +237,7 @@ class TransferClient:
             requests: an iterable or async iterable of `OrderRequest`; the next is taken only when
                 there is room for it.
             concurrency: how many orders are in flight at most.
+            once: as for `create_order`.
 
         Returns:
             An async iterator of one `OrderResult` each, in order of completion; a failure never
@@ -240,13 +251,7 @@ class TransferClient:
         settings.check_counts(concurrency=concurrency)
 
         async def create(request: OrderRequest) -> Order:
-            return await self.create_order(
-                request.order,
-                key=request.key,
-                beneficiary=request.beneficiary,
-                held=request.held,
-                send_before=request.send_before,
-            )
+            return await self._carry(self._call(request, once=once))
 
         return Batch(create, requests, concurrency=concurrency).results()
 

@@ -170,13 +170,13 @@ def _write_fee(value: Decimal) -> msgspec.Raw:
 def _read_request(cls: type[T], raw: bytes) -> T:
     tree = decode(raw)
     problems: list[checks.Problem] = []
-    model = _make_request(cls, tree, problems, "")
+    model = request_in(cls, tree, problems, "")
     if model is None:
         raise InvalidOrder(problems)
     return model
 
 
-def _make_request(cls: type[T], tree: Any, problems: list[checks.Problem], prefix: str) -> T | None:
+def request_in(cls: type[T], tree: Any, problems: list[checks.Problem], prefix: str) -> T | None:
     """``cls`` made from ``tree``, or None with every fault of it, and of what is in it, in ``problems``."""
     if type(tree) is not dict:
         problems.append((prefix.rstrip(".") or "$", "is not an object"))
@@ -185,7 +185,7 @@ def _make_request(cls: type[T], tree: Any, problems: list[checks.Problem], prefi
     known = {name for name, value in values.items() if value is None}
     problems += [(f"{prefix}{name}", "is missing") for name in values if name in known]
     if cls is models.NewOrder and "external_order" not in known:
-        inner = _make_request(
+        inner = request_in(
             models.NewExternalOrder, values["external_order"], problems, f"{prefix}external_order."
         )
         values["external_order"] = inner

@@ -21,7 +21,7 @@ import attrs
 from transfer_async.begun import Begun, begun
 from transfer_async.calls import Call, fresh_id, stamped
 from transfer_async.context import Context, log
-from transfer_async.doubt import ABANDONED, given_back, settle_doubt
+from transfer_async.doubt import ABANDONED, given_back, refused_before, settle_doubt
 from transfer_async.errors import (
     ClientClosed,
     Expired,
@@ -106,6 +106,7 @@ async def _claim(context: Context, call: Call) -> Order | None:
         lease=context.lease,
         max_claim_age=context.max_claim_age,
         hooks=context.undoable if call.intent.held is None else context.undoable_but_hold,
+        once=call.once,
     )
     try:
         verdict = await context.write(call.intent.key, move, certain=Outcome.NOT_SENT)
@@ -133,6 +134,8 @@ async def _already(context: Context, call: Call, verdict: Verdict) -> Order:
     entry, denial = verdict.entry, verdict.denial
     if denial is Denial.CREATED:
         return given_back(entry, call)
+    if denial is Denial.REFUSED:
+        raise refused_before(entry, call)
     if denial is Denial.IN_DOUBT:
         if verdict.found_doubt:
             context.tell(WentInDoubt, call, error=ABANDONED)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 
+import attrs
+
 from transfer_async import strict
 from transfer_async.answers import other_order
 from transfer_async.calls import Call, stamped
@@ -14,6 +16,7 @@ from transfer_async.errors import (
     JournalFailed,
     Outcome,
     OutcomeUnknown,
+    Refused,
     Refuted,
 )
 from transfer_async.events import Resolved
@@ -34,10 +37,26 @@ def given_back(entry: Entry, call: Call) -> Order:
     Raises:
         AlreadyCreated: only its id is on record.
     """
-    call.receipts = receipts_of(entry.receipts, entry.held)
+    _on_record(entry, call)
     if entry.reply is not None:
         return Order.from_json(entry.reply)
     raise stamped(AlreadyCreated(order_id=entry.order_id or ""), call, order_may_exist=True)
+
+
+def refused_before(entry: Entry, call: Call) -> Refused:
+    """The refusal that the same order met before, from the record."""
+    _on_record(entry, call)
+    ending = entry.ending
+    assert ending is not None  # noqa: S101 - it was refused
+    text = "the service refused this order before; it was not asked again"
+    no = Refuted(text) if ending.error == Refuted.__name__ else Refused(text, status=ending.status)
+    stamped(no, call, order_may_exist=False)  # as the claim found it
+    return no
+
+
+def _on_record(entry: Entry, call: Call) -> None:
+    call.intent = attrs.evolve(call.intent, id=entry.intent_id)
+    call.receipts = receipts_of(entry.receipts, entry.held)
 
 
 async def settle_doubt(context: Context, call: Call, found: Verdict, doubt: OutcomeUnknown) -> Order:

@@ -224,6 +224,11 @@ class Refused(TransferError):
         self.request_id = request_id
         self.retry_after = retry_after
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the same order, asked for again, would be refused again; see `is_final_no`."""
+        return is_final_no(type(self).__name__, self.status)
+
 
 class Unauthorized(Refused):
     """401, or a 2xx or 4xx whose body is the specification's ``{"message": "Unauthorized"}`` (section 7)."""
@@ -351,6 +356,21 @@ class ServiceFailed(TransferError):
         self.body = body
         self.request_id = request_id
         self.retry_after = retry_after
+
+
+_NOT_ABOUT_THE_ORDER = frozenset({401, 404, 405, 408, 425, 429})
+
+
+def is_final_no(error: str, status: int | None) -> bool:
+    """Whether a refusal speaks of the order, not of the token, the address or the load.
+
+    Args:
+        error: the name of its class.
+        status: the HTTP status; None for `Refuted`.
+    """
+    if error in (Unauthorized.__name__, RateLimited.__name__):
+        return False  # the first may come with any status
+    return status is None or (status not in _NOT_ABOUT_THE_ORDER and status < 500)
 
 
 def _answered(what: str, status: int | None, request_id: str | None) -> str:

@@ -19,6 +19,7 @@ from tests.journalling import (
     attend,
     claim,
     create,
+    created_later,
     doubt,
     expire,
     free,
@@ -30,10 +31,13 @@ from tests.journalling import (
     owe,
     owing,
     paid,
+    promise,
     refute,
+    refuted_later,
     resolve,
     suspect,
     take_over,
+    told,
 )
 from transfer_async.errors import Outcome
 from transfer_async.journal import moves
@@ -68,6 +72,8 @@ async def test_what_was_never_claimed_is_unknown(journal: Journal):
         owe(),
         attend(),
         suspect(),
+        promise(),
+        told(),
     ],
     ids=lambda move: type(move).__name__,
 )
@@ -616,3 +622,37 @@ async def test_an_answer_to_an_attempt_that_was_refuted_binds_the_key_again(
 
     assert (entry.state, entry.order_id) == (KeyState.CREATED, "tx-1")
     assert entry.ending is not None
+
+
+# --- how a doubt ended ----------------------------------------------------------------------------
+
+
+async def test_a_refusal_on_record_answers_a_claim_that_is_made_once(journal: Journal):
+    refused = await made(journal, claim(), mark(), free())
+    verdict = await judged(journal, claim(2, once=True))
+
+    assert verdict.denial is Denial.REFUSED
+    assert verdict.entry == refused
+    assert (await judged(journal, claim(2))).denial is None
+
+
+async def test_the_end_of_a_promised_doubt_waits_until_it_is_told(journal: Journal, pass_time: LetPass):
+    await made(journal, *WAYS[KeyState.IN_DOUBT], promise(), resolve())
+    ((key, entry),) = await journal.work(SCOPE, limit=10)
+
+    assert (key, entry.untold) == ("k", (created_later(),))
+    pass_time(1.0)
+    assert await journal.prune(SCOPE, before=Time().utc() + timedelta(days=1)) == 0
+    assert (await made(journal, told())).untold == ()
+    assert await journal.work(SCOPE, limit=10) == []
+
+
+async def test_a_promise_and_what_is_untold_are_kept_as_they_are(journal: Journal, pass_time: LetPass):
+    promised = await made(journal, *WAYS[KeyState.IN_DOUBT], promise())
+    assert promised.promised
+    assert await journal.read(SCOPE, "k") == promised
+
+    pass_time(WINDOW + SETTLE_AFTER)
+    refuted = await made(journal, refute())
+    assert refuted.untold == (refuted_later(),)
+    assert await journal.read(SCOPE, "k") == refuted

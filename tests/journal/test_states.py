@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests import journalling as j
 from tests.bank import new_order, other_order
+from transfer_async.errors import Outcome
 from transfer_async.journal import moves, states
 from transfer_async.journal.fingerprint import fingerprint
 from transfer_async.journal.moves import Denial, Entry, KeyState, Move, Verdict
@@ -31,6 +32,8 @@ MOVES: dict[type, Move] = {
         j.attend(),
         j.owe("hold"),
         j.suspect(),
+        j.promise(),
+        j.told(),
     )
 }
 ROWS = {(row.move, row.source): row.to for row in states.TABLE}
@@ -356,3 +359,112 @@ def test_what_is_in_doubt_keeps_all_that_undoing_and_resolving_need(steps: list[
         if entry.state in (KeyState.SENDING, KeyState.IN_DOUBT):
             assert entry.attempt
             assert entry.sent_until > 0
+
+
+# --- a no that is an answer -----------------------------------------------------------------------
+
+
+def ended_in(error: str, status: int | None, outcome: Outcome = Outcome.REFUSED) -> Entry:
+    ending = moves.Ending(outcome=outcome, error=error, status=status)
+    return attrs.evolve(entry_in(KeyState.FREE), ending=ending)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "outcome", "is_answer"),
+    [
+        ("Refused", 422, Outcome.REFUSED, True),
+        ("Refused", 403, Outcome.REFUSED, True),
+        ("Refuted", None, Outcome.REFUSED, True),
+        ("Unauthorized", 401, Outcome.REFUSED, False),
+        ("Unauthorized", 400, Outcome.REFUSED, False),
+        ("RateLimited", 429, Outcome.REFUSED, False),
+        ("Refused", 425, Outcome.REFUSED, False),
+        ("Refused", 404, Outcome.REFUSED, False),
+        ("Refused", 405, Outcome.REFUSED, False),
+        ("Refused", 503, Outcome.REFUSED, False),
+        ("ConnectionFailed", None, Outcome.NOT_SENT, False),
+    ],
+)
+def test_a_refusal_of_the_order_itself_answers_whoever_asks_once(
+    error: str, status: int | None, outcome: Outcome, is_answer: bool
+):
+    entry = ended_in(error, status, outcome)
+    verdict = judged(entry, j.claim(2, once=True))
+
+    assert verdict.denial is (Denial.REFUSED if is_answer else None)
+    assert (verdict.entry is entry) is is_answer
+    assert judged(entry, j.claim(2)).denial is None
+
+
+def test_a_refusal_of_another_order_is_no_answer():
+    entry = ended_in("Refused", 422)
+
+    assert judged(entry, j.claim(2, fingerprint="other", once=True)).denial is None
+
+
+# --- what is still to be told ---------------------------------------------------------------------
+
+
+def after(*made: Move, now: float = NOW) -> Entry:
+    entry: Entry | None = None
+    for move in (*j.WAYS[KeyState.IN_DOUBT], *made):
+        verdict = states.decide(entry, move, now=now)
+        assert verdict is not None
+        assert verdict.denial is None, move
+        entry = verdict.entry
+    assert entry is not None
+    return entry
+
+
+LATER = NOW + j.WINDOW + j.SETTLE_AFTER
+
+
+def test_a_doubt_that_ends_is_to_be_told_to_whoever_was_promised_it():
+    assert after(j.promise(), j.resolve()).untold == (j.created_later(),)
+    assert after(j.promise(), j.create()).untold == (j.created_later(),)
+    (refused,) = after(j.promise(), j.free()).untold
+    assert (refused.outcome, refused.error, refused.status) == (Outcome.REFUSED, "Refused", 422)
+    doubted = after(j.promise())
+    assert judged(doubted, j.refute(), now=LATER).entry.untold == (j.refuted_later(),)
+
+
+def test_a_doubt_that_ends_is_told_to_nobody_who_did_not_ask():
+    assert after(j.resolve()).untold == ()
+    assert after(j.free()).untold == ()
+
+
+def test_only_the_intent_that_is_in_doubt_can_be_promised():
+    assert judged(after(), j.promise(2)).denial is Denial.LOST
+
+
+def test_what_is_untold_keeps_the_key_from_being_forgotten_and_waits_for_somebody():
+    entry = after(j.promise(), j.resolve())
+
+    assert not states.is_ended(entry)
+    assert states.is_waiting(entry, NOW)
+    told = judged(entry, j.told()).entry
+    assert told.untold == ()
+    assert states.is_ended(told)
+    assert states.due_at(told) is None
+
+
+def test_what_is_untold_outlives_the_next_intent_of_its_key():
+    free = judged(after(j.promise()), j.refute(), now=LATER).entry
+    claimed = judged(free, j.claim(2), now=LATER).entry
+
+    assert claimed.untold == (j.refuted_later(),)
+    assert not claimed.promised
+    assert judged(claimed, j.told(j.refuted_later()), now=LATER).entry.untold == ()
+
+
+def test_an_order_that_appears_after_its_refutation_is_told_too():
+    free = judged(after(j.promise()), j.refute(), now=LATER).entry
+    created = judged(free, j.create(), now=LATER).entry
+
+    assert created.untold == (j.refuted_later(), j.created_later())
+
+
+def test_to_be_told_twice_does_no_harm():
+    entry = after(j.promise(), j.promise(), j.resolve(), j.told())
+
+    assert judged(entry, j.told()).denial is None

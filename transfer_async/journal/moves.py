@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from transfer_async.errors import Outcome
+from transfer_async.errors import Outcome, is_final_no
 from transfer_async.models import OrderIntent
 
 
@@ -34,6 +34,7 @@ class Denial(enum.Enum):
     LOST = "the claim or the attempt is no longer the one this was asked about"
     TOO_EARLY = "a request may still take effect"
     FOREIGN = "the order's id is bound to another key"
+    REFUSED = "the same order was refused before, and would be again"
 
 
 @frozen(kw_only=True)
@@ -42,6 +43,22 @@ class Ending:
 
     outcome: Outcome
     error: str
+    status: int | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the service refused, and would refuse the same order again."""
+        return self.outcome is Outcome.REFUSED and is_final_no(self.error, self.status)
+
+
+@frozen(kw_only=True)
+class Untold:
+    """How a doubt ended of which somebody was told that it is unknown: still to be told."""
+
+    intent_id: str
+    outcome: Outcome
+    order_id: str | None = None
+    error: str | None = None
     status: int | None = None
 
 
@@ -92,6 +109,8 @@ class Entry:
         reply: the order as the service sent it, if it did.
         ending: the certain no that the last intent ended in.
         owed: undos that must still be done, also of earlier intents.
+        promised: somebody was told that the outcome of this intent is unknown, and is to be told its end.
+        untold: what they must still be told, also of earlier intents.
     """
 
     state: KeyState
@@ -111,6 +130,8 @@ class Entry:
     reply: bytes | None = None
     ending: Ending | None = None
     owed: tuple[Owed, ...] = ()
+    promised: bool = False
+    untold: tuple[Untold, ...] = ()
 
     def but(self, **changes: Any) -> Entry:
         """The same entry with ``changes``, at a sixth of the cost of `attrs.evolve`: a call makes five."""
@@ -130,6 +151,7 @@ class Claim:
     Args:
         intent: the wish, with a new id that is used only if the key is free.
         hooks: the names of the hooks that may now run and have something to undo, last first.
+        once: a final refusal of the same order is its answer: no new intent begins.
     """
 
     intent: OrderIntent
@@ -138,6 +160,7 @@ class Claim:
     lease: float
     max_claim_age: float
     hooks: tuple[str, ...]
+    once: bool = False
 
 
 @frozen(kw_only=True)
@@ -271,6 +294,20 @@ class Suspect:
     by: str = "sender"
 
 
+@frozen(kw_only=True)
+class Promise:
+    """Somebody is told that the outcome is unknown: the end of this doubt must be told, too."""
+
+    intent_id: str
+
+
+@frozen(kw_only=True)
+class Told:
+    """The end of a doubt has been told."""
+
+    untold: Untold
+
+
 Move = (
     Claim
     | Keep
@@ -286,6 +323,8 @@ Move = (
     | Owe
     | Attend
     | Suspect
+    | Promise
+    | Told
 )
 
 

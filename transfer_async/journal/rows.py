@@ -17,7 +17,7 @@ from attrs import define, frozen
 from transfer_async import converters
 from transfer_async.errors import JournalFailed, TransferError
 from transfer_async.journal import states
-from transfer_async.journal.moves import Ending, Entry, KeyState, Owed, Step
+from transfer_async.journal.moves import Ending, Entry, KeyState, Owed, Step, Untold
 from transfer_async.models import NewOrder, OrderIntent, PersonName
 
 log: logging.Logger = logging.getLogger("transfer_async")
@@ -84,6 +84,8 @@ class _Body:
     sent_until: float
     ending: Ending | None
     owed: tuple[_Owed, ...]
+    promised: bool = False
+    untold: tuple[Untold, ...] = ()
 
 
 _encoder = msgspec.json.Encoder()
@@ -152,7 +154,7 @@ _SAME = tuple(name for name in _Body.__annotations__ if name != "owed")
 
 def _body(entry: Entry) -> dict[str, Any]:
     """The fields of `_Body`, for writing: three are written for each order."""
-    return {
+    body = {
         "fingerprint": entry.fingerprint,
         "intent_id": entry.intent_id,
         "client_made": entry.client_made,
@@ -167,6 +169,9 @@ def _body(entry: Entry) -> dict[str, Any]:
         "ending": entry.ending,
         "owed": [_owed(one) for one in entry.owed] if entry.owed else (),
     }
+    if entry.promised or entry.untold:
+        body |= {"promised": entry.promised, "untold": entry.untold}
+    return body
 
 
 def _owed(one: Owed) -> _Owed:

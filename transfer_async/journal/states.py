@@ -46,11 +46,14 @@ from transfer_async.journal.moves import (
     Owe,
     Owed,
     Paid,
+    Promise,
     Refute,
     Resolve,
     Step,
     Suspect,
     TakeOver,
+    Told,
+    Untold,
     Verdict,
 )
 
@@ -87,6 +90,7 @@ TABLE: tuple[Row, ...] = (
     Row(Doubt, S.IN_DOUBT, S.IN_DOUBT, "the sender confirms the doubt, and that it sends no more"),
     Row(Expire, S.SENDING, S.IN_DOUBT, "the worker is gone, its request may not be"),
     Row(Resolve, S.IN_DOUBT, S.CREATED, "somebody has seen the order"),
+    Row(Promise, S.IN_DOUBT, S.IN_DOUBT, "whoever hears that it is unknown must hear how it ends"),
     Row(Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear any more"),
     *(Row(Paid, state, state, "an undo is done") for state in KeyState),
     *(
@@ -94,6 +98,7 @@ TABLE: tuple[Row, ...] = (
         for state in KeyState
     ),
     *(Row(Attend, state, state, "one worker at a time") for state in KeyState),
+    *(Row(Told, state, state, "whoever waited for the end of a doubt has heard") for state in S),
     *(Row(Suspect, state, state, "what was seen is kept, whatever the key has become") for state in KeyState),
 )
 _TO = {(row.move, row.source): row.to for row in TABLE}
@@ -131,7 +136,7 @@ def _is_answer(move: Move) -> bool:
 
 def _claim(entry: Entry | None, move: Claim, now: float) -> Verdict:
     if entry is None or entry.state is S.FREE:
-        return Verdict(now=now, entry=_new_intent(move, now, owed=entry.owed if entry else ()))
+        return _claim_free(entry, move, now)
     if entry.fingerprint != move.fingerprint:
         return Verdict(now=now, entry=entry, denial=Denial.CONFLICT)
     if entry.state is S.CREATED:
@@ -144,8 +149,18 @@ def _claim(entry: Entry | None, move: Claim, now: float) -> Verdict:
         doubted = entry.but(state=S.IN_DOUBT)
         return Verdict(now=now, entry=doubted, denial=Denial.IN_DOUBT, found_doubt=True)
     if now - entry.claimed_at > move.max_claim_age:
-        return Verdict(now=now, entry=_new_intent(move, now, owed=entry.owed + owed_by(entry)))
+        return Verdict(now=now, entry=_new_intent(move, now, before=entry, owed=owed_by(entry)))
     return Verdict(now=now, entry=_gone_on_with(entry, move, now))
+
+
+def _claim_free(entry: Entry | None, move: Claim, now: float) -> Verdict:
+    if entry is not None and move.once and _was_refused(entry, move):
+        return Verdict(now=now, entry=entry, denial=Denial.REFUSED)
+    return Verdict(now=now, entry=_new_intent(move, now, before=entry))
+
+
+def _was_refused(entry: Entry, move: Claim) -> bool:
+    return entry.ending is not None and entry.ending.is_final and entry.fingerprint == move.fingerprint
 
 
 def _gone_on_with(entry: Entry, move: Claim, now: float) -> Entry:
@@ -159,7 +174,7 @@ def _gone_on_with(entry: Entry, move: Claim, now: float) -> Entry:
     )
 
 
-def _new_intent(move: Claim, now: float, *, owed: tuple[Owed, ...]) -> Entry:
+def _new_intent(move: Claim, now: float, *, before: Entry | None, owed: tuple[Owed, ...] = ()) -> Entry:
     return Entry(
         state=S.CLAIMED,
         fingerprint=move.fingerprint,
@@ -170,7 +185,8 @@ def _new_intent(move: Claim, now: float, *, owed: tuple[Owed, ...]) -> Entry:
         claimed_at=now,
         lease_until=now + move.lease,
         held=move.intent.held,
-        owed=owed,
+        owed=(before.owed if before else ()) + owed,
+        untold=before.untold if before else (),
     )
 
 
@@ -224,6 +240,10 @@ def _unless_expired(entry: Entry, move: Expire, now: float, _id_taken: bool) -> 
     return None if entry.lease_until <= now else Denial.BUSY
 
 
+def _unless_same_intent(entry: Entry, move: Promise, _now: float, _id_taken: bool) -> Denial | None:
+    return None if entry.intent_id == move.intent_id else Denial.LOST
+
+
 def _unless_settled(entry: Entry, move: Refute, now: float, _id_taken: bool) -> Denial | None:
     if entry.attempt != move.attempt:
         return Denial.LOST
@@ -246,6 +266,7 @@ _DENIALS: dict[type, Callable[[Any, Any, float, bool], Denial | None]] = {
     Doubt: _unless_attempt,
     Expire: _unless_expired,
     Resolve: _unless_attempt,
+    Promise: _unless_same_intent,
     Refute: _unless_settled,
     Attend: _unless_attended,
 }
@@ -273,7 +294,12 @@ def _marked(entry: Entry, move: Mark, now: float) -> Entry:
 
 
 def _created(entry: Entry, move: Create | Resolve, _now: float) -> Entry:
-    return entry.but(order_id=move.order_id, reply=move.reply, lease_until=0.0, intent=None)
+    made = entry.but(order_id=move.order_id, reply=move.reply, lease_until=0.0, intent=None)
+    return _to_be_told(made, outcome=Outcome.CREATED, order_id=move.order_id) if entry.promised else made
+
+
+def _to_be_told(entry: Entry, **end: Any) -> Entry:
+    return entry.but(untold=(*entry.untold, Untold(intent_id=entry.intent_id, **end)))
 
 
 def _freed(entry: Entry, move: Free, now: float) -> Entry:
@@ -286,7 +312,10 @@ def _refuted(entry: Entry, move: Refute, now: float) -> Entry:
 
 def _ended(entry: Entry, ending: Ending, move: Free | Refute, now: float) -> Entry:
     owed = entry.owed + _leased(move.owed, now + move.lease)
-    return entry.but(ending=ending, owed=owed, lease_until=0.0, intent=None)
+    ended = entry.but(ending=ending, owed=owed, lease_until=0.0, intent=None)
+    if not entry.promised:
+        return ended
+    return _to_be_told(ended, outcome=ending.outcome, error=ending.error, status=ending.status)
 
 
 def _leased(owed: tuple[Owed, ...], until: float) -> tuple[Owed, ...]:
@@ -325,6 +354,14 @@ def _as_it_is(entry: Entry, _move: Suspect, _now: float) -> Entry:
     return entry
 
 
+def _promised(entry: Entry, _move: Promise, _now: float) -> Entry:
+    return entry if entry.promised else entry.but(promised=True)
+
+
+def _told(entry: Entry, move: Told, _now: float) -> Entry:
+    return entry.but(untold=tuple(one for one in entry.untold if one != move.untold))
+
+
 def _attended(entry: Entry, move: Attend, now: float) -> Entry:
     owed = _leased(entry.owed, now + move.lease)
     lease = now + move.lease if entry.state is S.IN_DOUBT else entry.lease_until
@@ -345,6 +382,8 @@ _MADE: dict[type, Callable[[Entry, Any, float], Entry]] = {
     Owe: _owing,
     Attend: _attended,
     Suspect: _as_it_is,
+    Promise: _promised,
+    Told: _told,
 }
 
 
@@ -377,6 +416,8 @@ def is_waiting(entry: Entry, now: float) -> bool:
 
 def due_at(entry: Entry) -> float | None:
     """When an entry begins to wait for somebody, if it ever does; leases that are over count as 0."""
+    if entry.untold:
+        return 0.0
     is_bound = entry.state in _AT_WORK
     if not entry.owed:
         return entry.lease_until if is_bound else None
@@ -389,4 +430,4 @@ _AT_WORK = (S.CLAIMED, S.SENDING, S.IN_DOUBT)
 
 def is_ended(entry: Entry) -> bool:
     """Whether nothing is left to do for an entry, so that it may be forgotten."""
-    return entry.state in (S.FREE, S.CREATED) and not entry.owed
+    return entry.state in (S.FREE, S.CREATED) and not (entry.owed or entry.untold)
