@@ -212,6 +212,7 @@ async def test_the_list_for_machines(at_work: World):
         "matcher_amount": "100.00",
         "matcher_currency": "USD",
         "owed": [],
+        "untold": [],
         "ended_in": None,
     }
     assert (owing["owed"], owing["ended_in"]) == (["funds_hold"], "Refused")
@@ -221,6 +222,18 @@ async def test_the_list_for_machines(at_work: World):
         "undos_owed": 1,
         "in_doubt": {"NGN": "155025.00"},
     }
+
+
+async def test_an_end_that_nobody_was_told_of_is_listed(at_work: World):
+    await everything(at_work)
+    intent_id = (await at_work.entry("doubt")).intent_id
+    await at_work.move(moves.Promise(intent_id=intent_id), "doubt")
+    await at_work.resolve("tx-seen", "doubt")
+    (row,) = [row for row in (await asked("list")).stdout.splitlines() if "tx-seen" in row]
+    lines = (await asked("show", "doubt")).stdout.splitlines()
+
+    assert re.split(r" {2,}", row)[5] == "to tell: created"
+    assert "to tell     created" in lines
 
 
 async def test_an_empty_list_for_machines_is_a_document_too(at_work: World):

@@ -42,6 +42,7 @@ class Line:
     age: float
     sent_until: datetime | None
     owed: tuple[str, ...]
+    untold: tuple[str, ...]
     ending: Ending | None
     receipts: dict[str, str | None]
 
@@ -60,7 +61,7 @@ class Desk:
     operators: Operators
 
     async def waiting(self) -> list[Line]:
-        """Every key that waits for somebody: in doubt, left by a dead worker, or with an undo owed.
+        """Every key that waits for somebody: in doubt, left by a dead worker, with an undo owed or an end untold.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -102,6 +103,7 @@ def _line(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Line:
         age=(datetime.now(UTC) - began).total_seconds(),
         sent_until=utc(entry.sent_until) if entry.attempt is not None else None,
         owed=tuple(one.hook for one in entry.owed),
+        untold=tuple(one.outcome.value for one in entry.untold),
         ending=entry.ending,
         receipts=receipts_of(entry.receipts, entry.held),
     )

@@ -58,7 +58,7 @@ def waiting_rows(lines: Sequence[Line]) -> list[tuple[str, ...]]:
             age_told(line.age),
             line.summary,
             shown(line.order_id),
-            ", ".join(map(shown, line.owed)) or "-",
+            ", ".join([*map(shown, line.owed), *(f"to tell: {end}" for end in line.untold)]) or "-",
         )
         for line in lines
     ]
@@ -102,6 +102,7 @@ def record_lines(line: Line) -> list[str]:
         "ended in": None if ending is None else f"{ending.error} ({ending.outcome.value.replace('_', ' ')})",
         "receipts": ", ".join(f"{name}: {receipt}" for name, receipt in line.receipts.items()) or None,
         "owed": ", ".join(line.owed) or None,
+        "to tell": ", ".join(line.untold) or None,
     }
     return [f"{name:<12}{shown(value)}" for name, value in told.items()]
 
@@ -152,6 +153,7 @@ def line_json(line: Line) -> dict[str, Any]:
         "age_seconds": round(line.age, 3),
         "sent_until": iso(line.sent_until),
         "owed": list(line.owed),
+        "untold": list(line.untold),
         "ended_in": None if line.ending is None else line.ending.error,
     }
 
