@@ -478,6 +478,9 @@ def broken():
 def nothing():
     return None
 
+def too_much():
+    return {{"hooks": hooks(), "retries": 3}}
+
 def wrong():
     return ["a string"]
 
@@ -553,6 +556,7 @@ async def test_a_recovery_that_leaves_an_undo_owed_has_a_code_of_its_own(at_work
         ("our_bank:NAME", "there is no function NAME in our_bank"),
         ("our_bank:broken", "the factory failed (RuntimeError: no?configuration)"),
         ("our_bank:nothing", "the factory must return a sequence of hooks"),
+        ("our_bank:too_much", "the factory returned retries, which is no setting of these"),
         ("our_bank:wrong", "hooks: a str is neither a hook nor an async function"),
     ],
 )

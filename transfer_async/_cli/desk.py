@@ -61,7 +61,7 @@ class Desk:
     operators: Operators
 
     async def waiting(self) -> list[Line]:
-        """Every key that waits for somebody: in doubt, left by a dead worker, with an undo owed or an end untold.
+        """Every key that waits for somebody: in doubt, left by a dead worker, an undo owed, an end untold.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -189,9 +189,8 @@ async def recovered(
     """
     try:
         side = await made_by(factory)
-        client = TransferClient(
-            base_url, token, journal=journal, hooks=side.hooks, resolve=side.resolve, **settings
-        )
+        made = {"token": token, **settings, **side.settings}
+        client = TransferClient(base_url, journal=journal, hooks=side.hooks, resolve=side.resolve, **made)
         async with client:
             return await client.recover()
     finally:

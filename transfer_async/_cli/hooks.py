@@ -9,19 +9,29 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from transfer_async._cli.running import shown
 from transfer_async.context import Resolve
 from transfer_async.preflight import Hook
 
+SETTINGS = ("token", "retry", "timeouts", "observers", "ssl", "proxy", "max_connections")
+"""What else of a client's settings a factory may return by name."""
+
 
 @frozen(kw_only=True)
 class BankSide:
-    """What a bank brings to a client: its hooks, and its means to end a doubt."""
+    """What a bank brings to a client.
+
+    Args:
+        hooks: what runs before an order is sent.
+        resolve: the bank's means to end a doubt.
+        settings: those of `SETTINGS` that it chose, as `TransferClient` takes them.
+    """
 
     hooks: Sequence[Hook]
     resolve: Resolve | None = None
+    settings: Mapping[str, Any] = field(factory=dict, repr=False)
 
 
 def factory_named(spec: str) -> Callable[[], object]:
@@ -49,7 +59,8 @@ def factory_named(spec: str) -> Callable[[], object]:
 async def made_by(factory: Callable[[], object]) -> BankSide:
     """What ``factory`` makes, awaited if it is async.
 
-    It returns a sequence of hooks; or a mapping, or an object, with ``hooks`` and perhaps ``resolve``.
+    It returns a sequence of hooks; or a mapping, or an object, with ``hooks``, and perhaps ``resolve`` and
+    any of `SETTINGS`.
 
     Raises:
         ValueError: it failed, or made none of these; in one line.
@@ -60,18 +71,23 @@ async def made_by(factory: Callable[[], object]) -> BankSide:
             made = await made
     except Exception as error:
         raise ValueError(f"--hooks: the factory failed ({_told(error)})") from error
-    hooks, resolve = _parts(made)
-    if isinstance(hooks, Sequence) and not isinstance(hooks, str | bytes):
-        return BankSide(hooks=hooks, resolve=resolve)
-    raise ValueError("--hooks: the factory must return a sequence of hooks, or hooks and resolve by name")
+    parts = _parts(made)
+    hooks, resolve = parts.pop("hooks", None), parts.pop("resolve", None)
+    has_hooks = isinstance(hooks, Sequence) and not isinstance(hooks, str | bytes)
+    if not has_hooks:
+        raise ValueError("--hooks: the factory must return a sequence of hooks, or hooks and resolve by name")
+    if unknown := parts.keys() - set(SETTINGS):
+        raise ValueError(f"--hooks: the factory returned {shown(min(unknown))}, which is no setting of these")
+    return BankSide(hooks=hooks, resolve=resolve, settings=parts)
 
 
-def _parts(made: Any) -> tuple[Any, Any]:
+def _parts(made: Any) -> dict[str, Any]:
     if isinstance(made, Mapping):
-        return made.get("hooks"), made.get("resolve")
+        return {str(name): value for name, value in made.items() if value is not None}
     if hasattr(made, "hooks"):
-        return made.hooks, getattr(made, "resolve", None)
-    return made, None
+        found = {name: getattr(made, name, None) for name in ("hooks", "resolve", *SETTINGS)}
+        return {name: value for name, value in found.items() if value is not None}
+    return {"hooks": made}
 
 
 def _told(error: Exception) -> str:
