@@ -90,7 +90,10 @@ class OrderCommand:
             problems.append(("version", f"is not {VERSION}"))
         problems += _unknown(tree, _COMMAND, "")
         values: dict[str, Any] = {"key": _key(tree.get("key"), problems)}
-        values["order"] = converters.request_in(NewOrder, tree.get("order"), problems, "order.")
+        if tree.get("order") is None:
+            problems.append(("order", "is missing"))
+        else:
+            values["order"] = converters.request_in(NewOrder, tree["order"], problems, "order.")
         for name, read in _READERS.items():
             values[name] = _read(read, tree.get(name), name, problems)
         named = {name for name, _ in problems}

@@ -236,6 +236,27 @@ def nothing_else_is_held(world: "World") -> Iterator[str]:
             yield f"{place[0]} of {place[1]} is never undone"
 
 
+def the_end_of_a_doubt_is_published(world: "World") -> Iterator[str]:
+    """Who read that it is unknown reads, once the doubt is over, how it ended."""
+    outcomes = world.witness.outcomes
+    ends = {(one.key, one.intent_id) for one in outcomes if one.outcome is not Outcome.UNKNOWN}
+    doubts = {(one.key, one.intent_id) for one in outcomes if one.outcome is Outcome.UNKNOWN}
+    for key, intent_id in sorted(doubts - ends):
+        entry = world.database.entries[key]
+        if (entry.intent_id, entry.state) != (intent_id, KeyState.IN_DOUBT):
+            yield f"{intent_id} of key {key} was published as unknown, and nothing since"
+
+
+def what_is_published_is_true(world: "World") -> Iterator[str]:
+    """An order that was published exists, and of what was published as a certain no there is none."""
+    existing = {one.id: one.key for one in world.service.orders}
+    for one in world.witness.outcomes:
+        if one.outcome is Outcome.CREATED and existing.get(one.order_id or "") != one.key:
+            yield f"{one.order_id} was published for key {one.key}, and is not its order"
+        if not one.order_may_exist and world.service.order_of(one.intent_id) is not None:
+            yield f"{one.intent_id} was published as {one.outcome}, and its order exists"
+
+
 IN_THE_END: tuple[Callable[["World"], Iterator[str]], ...] = (
     no_order_is_lost,
     every_order_binds_its_key,
@@ -244,4 +265,6 @@ IN_THE_END: tuple[Callable[["World"], Iterator[str]], ...] = (
     what_is_owed_is_paid,
     holds_are_kept_for_what_exists_or_may,
     nothing_else_is_held,
+    the_end_of_a_doubt_is_published,
+    what_is_published_is_true,
 )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.chance import Weighted
 from tests.simulation.loop import OUTSIDE, PROCESS
 from transfer_async.journal import moves, states
-from transfer_async.journal.moves import Entry, KeyState, Move, Verdict
+from transfer_async.journal.moves import Entry, KeyState, Move, Step, Verdict
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -105,6 +105,10 @@ class WorkerJournal:
         await self._reading()
         entries = self.world.database.entries.items()
         return [(key, entry) for key, entry in entries if entry.state is KeyState.IN_DOUBT]
+
+    async def history(self, scope: str, key: str) -> tuple[Step, ...]:
+        await self._reading()
+        return ()
 
     async def now(self) -> float:
         await self._reading()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulation import world
 from tests.simulation.journal import Database
-from transfer_async import answers, create_order, doubt, recovery, sending
+from transfer_async import answers, create_order, doubt, handling, recovery, sending
 from transfer_async.errors import JournalFailed, Outcome
 from transfer_async.journal import moves, states
 from transfer_async.journal.moves import KeyState
@@ -248,6 +248,32 @@ def owed_undos_forgotten(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "undo", once)
 
 
+# --- messages -----------------------------------------------------------------------------------
+
+
+def doubts_end_not_promised(patch: pytest.MonkeyPatch) -> None:
+    """Who is told that it is unknown is forgotten."""
+
+    async def promised(_: Any, __: Any, doubt: Any) -> Any:
+        return doubt
+
+    patch.setattr(handling.Handler, "_promised", promised)
+
+
+def refusal_on_record_is_any_no(patch: pytest.MonkeyPatch) -> None:
+    """A claim in doubt is answered as if it had been refused."""
+    claim = states._claim
+
+    def claimed(entry: Any, move: Any, now: float) -> Any:
+        if entry is not None and move.once and entry.state is KeyState.IN_DOUBT:
+            ending = moves.Ending(outcome=Outcome.REFUSED, error="Refused", status=422)
+            refused = entry.but(ending=ending)
+            return moves.Verdict(now=now, entry=refused, denial=moves.Denial.REFUSED)
+        return claim(entry, move, now)
+
+    patch.setattr(states, "_claim", claimed)
+
+
 MUTANTS: dict[str, Mutant] = {
     mutant.__name__: mutant
     for mutant in (
@@ -273,5 +299,7 @@ MUTANTS: dict[str, Mutant] = {
         inherited_hooks_forgotten,
         late_acts_forgotten,
         owed_undos_forgotten,
+        doubts_end_not_promised,
+        refusal_on_record_is_any_no,
     )
 }

@@ -66,6 +66,7 @@ def tell(seed: int, *, trace: bool = False) -> Verdict:
     world.calm = True
     for _ in range(2):
         ends = ends and _settle(world)
+    _recover_once_more(world)
     if not ends:
         world.witness.check("the story has no end")
     for invariant in invariants.IN_THE_END:
@@ -118,6 +119,12 @@ def _close(world: World) -> None:
     worker = world.chance.one_of(world.workers)
     if not worker.process.dead and not worker.client._closed:
         worker.close(world.chance.one_of((0.0, 1.0, 35.0)))
+
+
+def _recover_once_more(world: World) -> None:
+    """What the last deliveries have brought to its end is told."""
+    world.loop.call_soon(Worker(world, "last", mortal=False).recover, context=OUTSIDE)
+    world.loop.run()
 
 
 def _settle(world: World) -> bool:

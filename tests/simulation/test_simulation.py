@@ -23,6 +23,7 @@ MUST_BE_SEEN = (
     "commit unknown, and later",
     "crash",
     "doubt",
+    "end of a doubt told",
     "foreign order",
     "freeze",
     "late effect",

@@ -11,6 +11,7 @@ from transfer_async.calls import Call
 from transfer_async.events import DuplicateSuspected, Event
 from transfer_async.journal import moves
 from transfer_async.journal.moves import Entry, KeyState, Move, Verdict
+from transfer_async.messages import OrderOutcome
 from transfer_async.models import NewOrder, Order, OrderIntent
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Witness:
     def __init__(self, world: "World") -> None:
         self.world = world
         self.records: list[Record] = []
+        self.outcomes: list[OrderOutcome] = []
         self.broken: list[str] = []
         self.over: set[str] = set()
         self.kept: dict[tuple[str, str], str | None] = {}
@@ -113,6 +115,11 @@ class Witness:
         self.world.note(f"the caller of {record.key} ({record.intent_id}) is told {outcome}")
         for invariant in invariants.OF_WHAT_IS_TOLD:
             self.check(invariant(self.world, record))
+
+    def published(self, outcome: OrderOutcome) -> None:
+        """Whoever reads the outcomes has this one."""
+        self.world.note(f"published: {outcome}")
+        self.outcomes.append(outcome)
 
     def event(self, record: Record, event: Event) -> None:
         """An observer: events tell which intent a call came to be about."""

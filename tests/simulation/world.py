@@ -20,6 +20,9 @@ from transfer_async import FundsHold, TransferClient
 from transfer_async.clock import Clock
 from transfer_async.errors import TransferError
 from transfer_async.events import Event
+from transfer_async.handling import Handler
+from transfer_async.messages import OrderCommand, OrderOutcome
+from transfer_async.models import Order
 from transfer_async.recovery import RecoveryReport
 
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
@@ -48,6 +51,7 @@ class World:
     def __init__(self, seed: int, *, trace: bool = False) -> None:
         self.chance = Chance(seed)
         self.setting = setting(self.chance)
+        self.by_messages = Chance(f"messages {seed}").once_in(0.5)
         self.loop = VirtualLoop()
         self.trace: list[str] | None = [] if trace else None
         self.counts: Counter[str] = Counter()
@@ -168,10 +172,14 @@ class Worker:
         return self.run(self._call(self.client, record, limit), record)
 
     async def _call(self, client: TransferClient, record: Record, limit: datetime | None) -> None:
+        outcome = None
         try:
-            record.order = await client.create_order(
-                record.wish, key=record.key, held=record.held, send_before=limit
-            )
+            if self.world.by_messages and record.key is not None:
+                outcome = await self._handle(client, record, limit)
+            else:
+                record.order = await client.create_order(
+                    record.wish, key=record.key, held=record.held, send_before=limit
+                )
         except asyncio.CancelledError:
             self.world.saw("cancelled")
             raise
@@ -179,6 +187,25 @@ class Worker:
             record.error = error
         record.key = record.key or getattr(record.error, "key", None) or self._key_of(record)
         self.world.witness.told(record)
+        if outcome is not None:
+            await self._publish(outcome)
+
+    async def _handle(
+        self, client: TransferClient, record: Record, limit: datetime | None
+    ) -> OrderOutcome | None:
+        """As a message that may have been delivered before."""
+        assert record.key is not None
+        command = OrderCommand(key=record.key, order=record.wish, held=record.held, send_before=limit)
+        handled = await Handler(client).handle(command)
+        if isinstance(handled.result, Order):
+            record.order = handled.result
+        else:
+            record.error = handled.result
+        return handled.outcome
+
+    async def _publish(self, outcome: OrderOutcome) -> None:
+        await self.world.sleep(self.world.chance.latency())
+        self.world.witness.published(outcome)
 
     def _key_of(self, record: Record) -> str | None:
         entries = self.world.database.entries.items()
@@ -196,7 +223,16 @@ class Worker:
             return None
         self.world.note(repr(report))
         self.world.counts["owed paid"] += report.released
+        if self.world.by_messages:
+            await self._tell(Handler(client))
         return report
+
+    async def _tell(self, handler: Handler) -> None:
+        with suppress(TransferError):  # the journal's: the next one tells
+            async for outcome in handler.untold():
+                self.world.saw("end of a doubt told")
+                await self._publish(outcome)
+                await handler.told(outcome)
 
     def look_into_doubts(self) -> "asyncio.Task[Any]":
         return self.alive().run(self._look_into_doubts(self.client))
