@@ -277,6 +277,11 @@ class TransferClient:
         self._recoveries.begin()
         return await self._recoveries.run()
 
+    @property
+    def retry_budget(self) -> float:
+        """What is left of the `RetryBudget`, in tokens; with too few of them nothing is sent again."""
+        return self._context.bucket.left
+
     # --- operators ------------------------------------------------------------------------------
 
     async def in_doubt(self) -> tuple[Doubt, ...]:

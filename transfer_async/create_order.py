@@ -264,7 +264,8 @@ async def _settle(context: Context, call: Call, order: Order, reply: bytes) -> O
         return await _went_in_doubt(context, call, doubt)
     entry = verdict.entry
     if entry.state is KeyState.CREATED and entry.order_id == order.id and entry.ending is None:
-        context.tell(OrderCreated, call, order_id=order.id)
+        answered = call.attempts[-1]
+        context.tell(OrderCreated, call, order_id=order.id, status=answered.status, took=answered.seconds)
         return order
     if entry.attempt == call.attempt_token and entry.order_id not in (None, order.id):
         why = f"the key is on record as {entry.order_id}: whoever resolved its doubt gave another id"

@@ -91,9 +91,11 @@ class RetryScheduled(Event):
 
 @frozen(kw_only=True)
 class OrderCreated(Event):
-    """The order exists, and the journal knows."""
+    """The order exists, and the journal knows; the HTTP attempt that was answered with it took ``took`` s."""
 
     order_id: str
+    status: int | None = None
+    took: float | None = None
 
 
 @frozen(kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextvars import Context as Variables
 from typing import Any
 
 from transfer_async.context import Context, log
@@ -31,7 +32,9 @@ class Recoveries:
     def begin(self) -> None:
         """Begin the runs that nobody asks for, if they are wanted and not begun yet."""
         if self._every is not None and self._background is None and not self._ending:
-            self._background = asyncio.get_running_loop().create_task(self._again_and_again(self._every))
+            loop = asyncio.get_running_loop()
+            # In a context of its own: it has nothing to do with whoever happened to call first.
+            self._background = loop.create_task(self._again_and_again(self._every), context=Variables())
             self._background.add_done_callback(_heard)
 
     @property

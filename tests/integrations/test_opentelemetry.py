@@ -1,0 +1,571 @@
+"""An order is a span, its attempts are its children, and whatever the call runs into, none is left open."""
+
+import asyncio
+import gc
+import io
+import json
+from unittest.mock import Mock
+
+import pytest
+from opentelemetry import context
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+from opentelemetry.trace import SpanKind, StatusCode, TracerProvider
+
+from tests.bank import Gate, World, new_order, refused_order, turns, world
+from tests.integrations.tracing import ATTEMPT, ORDER, Traced, events_of, id_of, parent_of
+from transfer_async import (
+    NO_ORDER,
+    AlreadyCreated,
+    AttemptStarted,
+    Claimed,
+    ConnectionFailed,
+    HoldFailed,
+    HookPassed,
+    JournalFailed,
+    OrderCreated,
+    OutcomeUnknown,
+    Refused,
+    Refuted,
+    TransferError,
+    UnreadableOrder,
+)
+from transfer_async.integrations.opentelemetry import Telemetry
+from transfer_async.journal import moves
+from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
+
+
+@pytest.fixture
+def traced():
+    made = Traced()
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+async def at_work(traced: Traced):
+    async with world() as made:
+        yield made
+
+
+async def ended(world: World, traced: Traced, error: type[TransferError] | None = None, **settings):
+    """One call with the key ``k``, to its very end."""
+    order = settings.pop("order", None) or new_order()
+    async with world.client(observers=[traced.telemetry], **settings) as client:
+        if error is None:
+            return await client.create_order(order, key="k")
+        with pytest.raises(error):
+            await client.create_order(order, key="k")
+    return None
+
+
+# --- created ------------------------------------------------------------------------------------
+
+
+async def test_an_order_that_is_created(at_work: World, traced: Traced):
+    order = await ended(at_work, traced)
+
+    span = traced.order()
+    assert (span.kind, span.status.status_code) == (SpanKind.INTERNAL, StatusCode.UNSET)
+    assert dict(span.attributes) == {
+        "transfer_async.key": "k",
+        "transfer_async.intent_id": (await at_work.entry()).intent_id,
+        "transfer_async.taken_over": False,
+        "transfer_async.outcome": "created",
+        "transfer_async.order_id": order.id,
+    }
+    assert span.instrumentation_scope.name == "transfer_async"
+    assert traced.nothing_is_open()
+
+
+async def test_its_attempt_is_a_client_span_below_it(at_work: World, traced: Traced):
+    await ended(at_work, traced)
+
+    (attempt,) = traced.attempts
+    assert parent_of(attempt) == id_of(traced.order())
+    assert (attempt.kind, attempt.status.status_code) == (SpanKind.CLIENT, StatusCode.UNSET)
+    assert dict(attempt.attributes) == {
+        "http.request.method": "POST",
+        "url.template": "/api/api/v1/order/create",
+        "http.response.status_code": 200,
+        "transfer_async.outcome": "created",
+    }
+
+
+async def test_an_attempt_lasts_until_it_was_answered_and_not_until_that_is_on_record(traced: Traced):
+    told = {"key": "k", "intent_id": "i", "attempt": 1, "seconds": 0.0}
+    traced.telemetry(Claimed(**told))
+    traced.telemetry(AttemptStarted(**told))
+    traced.telemetry(OrderCreated(**told, order_id="tx-1", status=200, took=100.0))
+
+    (attempt,) = traced.attempts
+    assert 99.0 < (attempt.end_time - attempt.start_time) / 1e9 < 101.0
+
+
+async def test_the_span_has_ended_when_the_caller_has_its_order(at_work: World, traced: Traced):
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        await client.create_order(new_order(), key="k")
+
+        assert [span.name for span in traced.spans] == [ATTEMPT, ORDER]
+
+
+async def test_it_begins_with_the_call_and_not_with_the_claim(at_work: World, traced: Traced):
+    async def slow(_):
+        at_work.time.pass_(30.0)
+
+    at_work.journal.before[moves.Claim] = slow
+    await ended(at_work, traced)
+
+    span = traced.order()
+    assert span.end_time - span.start_time >= 30 * 10**9
+
+
+async def test_attempts_name_the_server_if_it_is_known(at_work: World):
+    traced = Traced(base_url=f"{at_work.sandbox.base_url}/")
+    await ended(at_work, traced)
+
+    attributes = traced.attempts[0].attributes
+    assert attributes["server.address"] == "127.0.0.1"
+    assert f"http://127.0.0.1:{attributes['server.port']}" == at_work.sandbox.base_url
+    assert attributes["url.full"] == f"{at_work.sandbox.base_url}/api/api/v1/order/create"
+    assert "server.address" not in traced.order().attributes
+    traced.shutdown()
+
+
+def test_an_address_that_no_client_would_take_is_refused():
+    with pytest.raises(ValueError, match="base_url"):
+        Telemetry(base_url="http://service.example")
+
+
+async def test_hooks_are_events_of_the_order(at_work: World, traced: Traced):
+    async def slow(_):
+        at_work.time.pass_(0.25)
+
+    at_work.bank.on_place = slow
+    await ended(at_work, traced)
+
+    passed = {"transfer_async.hook.name": "funds_hold", "transfer_async.hook.duration": 0.25}
+    assert events_of(traced.order()) == [("hook_passed", passed)]
+
+
+async def test_what_a_hook_traces_is_a_part_of_the_order(at_work: World, traced: Traced):
+    tracer = traced.tracers.get_tracer("the bank's")
+
+    async def look_up(_):
+        with tracer.start_as_current_span("ledger"):
+            await asyncio.sleep(0)
+
+    at_work.bank.on_place = look_up
+    await ended(at_work, traced)
+
+    (ledger,) = [span for span in traced.spans if span.name == "ledger"]
+    assert parent_of(ledger) == id_of(traced.order())
+
+
+async def test_a_hook_that_leaves_a_context_behind_mixes_nothing_up(at_work: World, traced: Traced):
+    async def careless(_):
+        context.attach(context.Context())
+
+    at_work.bank.on_place = careless
+    await ended(at_work, traced)
+
+    assert parent_of(traced.attempts[0]) == id_of(traced.order())
+
+
+# --- sent again ---------------------------------------------------------------------------------
+
+
+async def test_an_order_that_is_created_at_the_second_attempt(at_work: World, traced: Traced):
+    at_work.sandbox.faults.add(Status(429))
+    at_work.time.chances = [0.5]
+    await ended(at_work, traced)
+
+    first, second = traced.attempts
+    assert dict(first.attributes) == {
+        "http.request.method": "POST",
+        "url.template": "/api/api/v1/order/create",
+        "http.response.status_code": 429,
+        "error.type": "RateLimited",
+        "transfer_async.outcome": "refused",
+    }
+    assert first.status.status_code is StatusCode.ERROR
+    assert second.attributes["http.request.resend_count"] == 1
+    assert second.status.status_code is StatusCode.UNSET
+    assert {parent_of(first), parent_of(second)} == {id_of(traced.order())}
+    assert ("retry_scheduled", {"transfer_async.retry.pause": 0.025}) in events_of(traced.order())
+    assert traced.order().status.status_code is StatusCode.UNSET
+
+
+async def test_the_first_attempt_has_ended_before_the_second_begins(at_work: World, traced: Traced):
+    at_work.sandbox.faults.add(Status(429))
+    await ended(at_work, traced)
+
+    first, second = traced.attempts
+    assert first.end_time <= second.start_time
+
+
+# --- a certain no -------------------------------------------------------------------------------
+
+
+async def test_an_order_that_is_refused(at_work: World, traced: Traced):
+    await ended(at_work, traced, Refused, order=refused_order())
+
+    span, (attempt,) = traced.order(), traced.attempts
+    assert span.attributes["transfer_async.outcome"] == "refused"
+    assert span.attributes["error.type"] == "Refused"
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, None)
+    assert attempt.attributes["http.response.status_code"] == 422
+    assert (attempt.status.status_code, attempt.status.description) == (StatusCode.ERROR, None)
+
+
+async def test_what_is_undone_after_a_no_belongs_to_the_order(at_work: World, traced: Traced):
+    await ended(at_work, traced, Refused, order=refused_order())
+
+    assert events_of(traced.order())[-1] == ("hook_undone", {"transfer_async.hook.name": "funds_hold"})
+
+
+async def test_an_undo_that_fails_is_an_event(at_work: World, traced: Traced):
+    at_work.bank.release_error = OSError()
+    await ended(at_work, traced, Refused, order=refused_order())
+
+    owed = {"transfer_async.hook.name": "funds_hold", "error.type": "OSError"}
+    assert events_of(traced.order())[-1] == ("undo_owed", owed)
+
+
+async def test_an_order_that_a_hook_stops_has_no_attempts(at_work: World, traced: Traced):
+    at_work.bank.place_error = HoldFailed("too little")
+    await ended(at_work, traced, HoldFailed)
+
+    span = traced.order()
+    assert span.attributes["transfer_async.outcome"] == "not_sent"
+    assert span.attributes["error.type"] == "HoldFailed"
+    assert span.status.status_code is StatusCode.ERROR
+    assert traced.attempts == []
+
+
+async def test_an_attempt_without_a_connection(traced: Traced):
+    async with world() as gone:
+        client = gone.made(observers=[traced.telemetry])
+    async with client:
+        with pytest.raises(ConnectionFailed):
+            await client.create_order(new_order(), key="k")
+
+    assert len(traced.attempts) == 4
+    for attempt in traced.attempts:
+        assert attempt.attributes["error.type"] == "ConnectionFailed"
+        assert attempt.attributes["transfer_async.outcome"] == "not_sent"
+        assert "http.response.status_code" not in attempt.attributes
+    assert traced.order().attributes["transfer_async.outcome"] == "not_sent"
+
+
+# --- in doubt -----------------------------------------------------------------------------------
+
+
+async def test_an_order_in_doubt(at_work: World, traced: Traced):
+    at_work.sandbox.faults.add(CloseAfterProcessing())
+    await ended(at_work, traced, OutcomeUnknown)
+
+    span = traced.order()
+    assert span.attributes["transfer_async.outcome"] == "unknown"
+    assert span.attributes["error.type"] == "OutcomeUnknown"
+    assert span.status.status_code is StatusCode.ERROR
+    assert events_of(span)[-1] == ("went_in_doubt", {"error.type": "OutcomeUnknown"})
+    assert traced.attempts[0].attributes["transfer_async.outcome"] == "unknown"
+
+
+async def test_a_doubt_that_is_resolved_in_the_same_call(at_work: World, traced: Traced):
+    async def resolve(intent, error):
+        return next(iter(at_work.sandbox.orders))
+
+    at_work.sandbox.faults.add(CloseAfterProcessing())
+    await ended(at_work, traced, AlreadyCreated, resolve=resolve)
+
+    span = traced.order()
+    (order_id,) = at_work.sandbox.orders
+    assert span.attributes["transfer_async.outcome"] == "created"
+    assert span.attributes["transfer_async.order_id"] == order_id
+    assert "error.type" not in span.attributes
+    assert span.status.status_code is StatusCode.UNSET
+    assert [name for name, _ in events_of(span)] == ["hook_passed", "went_in_doubt", "resolved"]
+
+
+async def test_a_doubt_of_before_that_is_refuted_begins_no_span(at_work: World, traced: Traced):
+    async def resolve(intent, error):
+        return NO_ORDER
+
+    at_work.sandbox.faults.add(GarbageBody("?"))
+    await ended(at_work, traced, OutcomeUnknown)
+    at_work.time.pass_(1000.0)
+    with traced.tracers.get_tracer("the bank's").start_as_current_span("message"):
+        await ended(at_work, traced, Refuted, resolve=resolve)
+
+    assert len(traced.orders) == 1
+    message = next(span for span in traced.spans if span.name == "message")
+    assert [name for name, _ in events_of(message)] == ["resolved", "hook_undone"]
+
+
+async def test_an_answer_that_is_the_order_of_another_key(at_work: World, traced: Traced):
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        order = await client.create_order(new_order(), key="j")
+        at_work.sandbox.faults.add(Status(200, body=order.to_json().decode()))
+        with pytest.raises(UnreadableOrder):
+            await client.create_order(new_order(), key="k")
+
+    _, foreign = traced.attempts
+    assert foreign.attributes["transfer_async.outcome"] == "unknown"
+    assert foreign.attributes["error.type"] == "UnreadableOrder"
+    assert foreign.status.status_code is StatusCode.ERROR
+    assert traced.orders[1].attributes["transfer_async.outcome"] == "unknown"
+
+
+async def test_what_became_of_a_doubt_does_not_change_what_its_attempt_was(at_work: World, traced: Traced):
+    async def resolve(intent, error):
+        return "tx-of-the-statement"
+
+    async with at_work.client(observers=[traced.telemetry], resolve=resolve) as client:
+        order = await client.create_order(new_order(), key="j")
+        at_work.sandbox.faults.add(Status(200, body=order.to_json().decode()))
+        with pytest.raises(AlreadyCreated):
+            await client.create_order(new_order(), key="k")
+
+    assert traced.attempts[1].attributes["transfer_async.outcome"] == "unknown"
+    assert traced.orders[1].attributes["transfer_async.outcome"] == "created"
+
+
+async def test_an_order_that_is_answered_after_its_doubt_was_refuted(at_work: World, traced: Traced):
+    async def refuted(_):
+        del at_work.journal.before[moves.Create]
+        await at_work.refute()
+
+    at_work.journal.before[moves.Create] = refuted
+    await ended(at_work, traced, JournalFailed)
+
+    span, (attempt,) = traced.order(), traced.attempts
+    (order_id,) = at_work.sandbox.orders
+    assert events_of(span)[-1] == ("duplicate_suspected", {"transfer_async.order_id": order_id})
+    assert span.attributes["transfer_async.outcome"] == "created"
+    assert span.attributes["error.type"] == "DuplicateSuspected"
+    assert attempt.status.status_code is StatusCode.UNSET
+
+
+# --- nothing is left open -----------------------------------------------------------------------
+
+
+MOVES = [moves.Mark, moves.Create]
+
+
+@pytest.mark.parametrize("move", MOVES, ids=lambda kind: kind.__name__)
+async def test_a_journal_that_fails_midway_leaves_no_span_open(at_work: World, traced: Traced, move):
+    at_work.journal.fail_on = move
+    await ended(at_work, traced, JournalFailed)
+
+    span = traced.order()
+    assert span.attributes["transfer_async.outcome"] == "unrecorded"
+    assert span.attributes["error.type"] == "_OTHER"
+    assert span.status.status_code is StatusCode.ERROR
+    assert len(traced.attempts) == (move is moves.Create)
+    assert traced.nothing_is_open()
+
+
+@pytest.mark.parametrize(("move", "fault"), [(moves.Free, Status(422)), (moves.Doubt, GarbageBody("?"))])
+async def test_a_journal_that_cannot_write_the_end_leaves_no_span_open(at_work: World, traced, move, fault):
+    at_work.journal.fail_on = move
+    at_work.sandbox.faults.add(fault)
+    await ended(at_work, traced, JournalFailed)
+
+    assert traced.order().attributes["transfer_async.outcome"] == "unrecorded"
+    assert len(traced.attempts) == 1
+    assert traced.nothing_is_open()
+
+
+async def test_a_worker_that_dies_leaves_no_span_open(at_work: World, traced: Traced):
+    await at_work.crash(moves.Create, observers=[traced.telemetry])
+
+    assert [span.name for span in traced.spans] == [ATTEMPT, ORDER]
+    assert traced.nothing_is_open()
+
+
+async def test_a_caller_that_is_cancelled_before_anything_is_sent(at_work: World, traced: Traced):
+    gate = Gate()
+    at_work.bank.on_place = gate
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        call = asyncio.create_task(client.create_order(new_order(), key="k"))
+        await gate.reached.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    assert traced.order().attributes["transfer_async.outcome"] == "not_sent"
+    assert traced.order().attributes["error.type"] == "Cancelled"
+
+
+async def test_a_task_that_is_thrown_away_takes_its_order_along(traced: Traced):
+    async def claim() -> None:
+        traced.telemetry(Claimed(key="k", intent_id="i", attempt=0, seconds=0.0))
+        await asyncio.get_running_loop().create_future()
+
+    loop = asyncio.new_event_loop()
+    running, task = asyncio.get_running_loop(), loop.create_task(claim())
+    task._log_destroy_pending = False  # as the loop it belongs to, it is thrown away on purpose
+    asyncio._set_running_loop(None)
+    try:
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        assert traced.telemetry.open_orders == 1
+        loop.close()
+    finally:
+        asyncio._set_running_loop(running)
+    del task
+    gc.collect()
+
+    assert traced.nothing_is_open()
+
+
+async def test_an_intent_that_is_taken_over_in_the_same_process(traced: Traced):
+    told = {"key": "k", "intent_id": "i", "attempt": 0, "seconds": 0.0}
+    slept, woke = Gate(), Gate()
+
+    async def call(gate, **fields):
+        traced.telemetry(Claimed(**told, **fields))
+        await gate()
+
+    first, second = asyncio.create_task(call(slept)), asyncio.create_task(call(woke, taken_over=True))
+    await asyncio.gather(slept.reached.wait(), woke.reached.wait())
+    slept.open()
+    await first
+    await turns(2)
+    still_open = traced.telemetry.open_orders
+    traced.telemetry(OrderCreated(**told, order_id="tx-1"))
+    woke.open()
+    await second
+    await turns(2)
+
+    assert still_open == 1
+    outcomes = [
+        (span.attributes["transfer_async.taken_over"], span.attributes["transfer_async.outcome"])
+        for span in traced.orders
+    ]
+    assert outcomes == [(False, "unrecorded"), (True, "created")]
+
+
+# --- several at once ----------------------------------------------------------------------------
+
+
+async def test_two_orders_at_once_do_not_mix(at_work: World, traced: Traced):
+    both = asyncio.Barrier(2)
+
+    async def together(_):
+        await both.wait()
+
+    at_work.bank.on_place = together
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        results = await asyncio.gather(
+            client.create_order(new_order(), key="good"),
+            client.create_order(refused_order(), key="bad"),
+            return_exceptions=True,
+        )
+
+    good, bad = sorted(traced.orders, key=lambda span: span.attributes["transfer_async.outcome"])
+    outcomes = {parent_of(one): one.attributes["transfer_async.outcome"] for one in traced.attempts}
+    assert isinstance(results[1], Refused)
+    assert (good.attributes["transfer_async.key"], bad.attributes["transfer_async.key"]) == ("good", "bad")
+    assert outcomes == {id_of(good): "created", id_of(bad): "refused"}
+    assert good.context.trace_id != bad.context.trace_id
+
+
+async def test_many_orders_at_once(at_work: World, traced: Traced):
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        await asyncio.gather(*(client.create_order(new_order(), key=f"k-{n}") for n in range(50)))
+
+    assert {parent_of(attempt) for attempt in traced.attempts} == {id_of(order) for order in traced.orders}
+    assert len({span.attributes["transfer_async.key"] for span in traced.orders}) == 50
+
+
+# --- without an order ---------------------------------------------------------------------------
+
+
+async def test_what_recover_tells_goes_to_the_span_that_is_current(at_work: World, traced: Traced):
+    async def resolve(intent, error):
+        return next(iter(at_work.sandbox.orders))
+
+    intent_id = await at_work.crash(moves.Create)
+    at_work.time.pass_(1000.0)
+    async with at_work.client(observers=[traced.telemetry], resolve=resolve) as client:
+        with traced.tracers.get_tracer("the bank's").start_as_current_span("sweep"):
+            report = await client.recover()
+
+    (span,) = traced.spans
+    whose = {"transfer_async.key": "k", "transfer_async.intent_id": intent_id}
+    assert report.resolved == 1
+    assert [name for name, _ in events_of(span)] == ["went_in_doubt", "resolved"]
+    assert events_of(span)[0] == ("went_in_doubt", {**whose, "error.type": "Abandoned"})
+
+
+async def test_what_recover_tells_without_a_span_is_only_counted(at_work: World, traced: Traced):
+    at_work.bank.release_error = OSError()
+    await ended(at_work, traced, Refused, order=refused_order())
+    at_work.time.pass_(1000.0)
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        await client.recover()
+
+    assert len(traced.orders) == 1
+    assert traced.total("transfer_async.undos.owed") == 2
+
+
+async def test_a_key_that_has_its_order_already_begins_no_span(at_work: World, traced: Traced):
+    await ended(at_work, traced)
+    await ended(at_work, traced)
+
+    assert len(traced.orders) == 1
+
+
+async def test_events_without_their_order_do_no_harm(traced: Traced):
+    told = {"key": "k", "intent_id": "i", "attempt": 1, "seconds": 0.0}
+    traced.telemetry(AttemptStarted(**told))
+    traced.telemetry(HookPassed(**told, hook="h", took=0.0))
+    traced.telemetry(OrderCreated(**told, order_id="tx-1"))
+    asyncio.get_running_loop().call_soon(traced.telemetry, Claimed(**told))  # in no task
+    await turns(2)
+
+    assert traced.spans == []
+    assert traced.nothing_is_open()
+
+
+async def test_an_event_that_it_does_not_know_does_no_harm(traced: Traced):
+    traced.telemetry(Mock())  # no class of its own: those of `Event` are counted elsewhere
+
+    assert traced.spans == []
+
+
+async def test_a_provider_that_fails_hurts_no_order(at_work: World, caplog):
+    class Broken(TracerProvider):
+        def get_tracer(self, *_):
+            raise_it = Mock(side_effect=RuntimeError("s3cr3t"))
+            return Mock(start_span=raise_it)
+
+    async with at_work.client(observers=[Telemetry(tracer_provider=Broken())]) as client:
+        await client.create_order(new_order(), key="k")
+
+    assert caplog.messages == ["an observer failed on Claimed (RuntimeError)"]
+
+
+# --- exporters ----------------------------------------------------------------------------------
+
+
+async def test_the_console_exporter_shows_an_order_and_its_attempts(at_work: World, traced: Traced):
+    out = io.StringIO()
+    line = ConsoleSpanExporter(out=out, formatter=lambda span: span.to_json(indent=None) + "\n")
+    traced.tracers.add_span_processor(SimpleSpanProcessor(line))
+    at_work.sandbox.faults.add(Status(429))
+    await ended(at_work, traced)
+
+    shown = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [span["name"] for span in shown] == [ATTEMPT, ATTEMPT, ORDER]
+    assert [span["status"]["status_code"] for span in shown] == ["ERROR", "UNSET", "UNSET"]
+    assert {span["parent_id"] for span in shown[:2]} == {shown[2]["context"]["span_id"]}
+
+
+async def test_without_an_sdk_nothing_is_traced_and_nothing_fails(at_work: World):
+    async with at_work.client(observers=[Telemetry()]) as client:
+        await client.create_order(new_order(), key="k")
+
+    assert len(at_work.sandbox.orders) == 1

@@ -1,0 +1,252 @@
+"""The trace's context is carried from one message to the next, and no person is told of anywhere."""
+
+import asyncio
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from opentelemetry import baggage, trace
+
+from tests.bank import World, new_order, world
+from tests.integrations.tracing import Traced
+from transfer_async import (
+    AlreadyCreated,
+    JournalFailed,
+    OutcomeUnknown,
+    PersonName,
+    PreflightFailed,
+    Refused,
+)
+from transfer_async.events import Event
+from transfer_async.integrations.opentelemetry import context_from, headers_of_context
+from transfer_async.journal import moves
+from transfer_async.sandbox import CloseAfterProcessing, Status
+
+ROOT = Path(__file__).parent.parent.parent
+TRACE = 0x4BF92F3577B34DA6A3CE929D0E0E4736
+PARENT = 0x00F067AA0BA902B7
+TRACEPARENT = f"00-{TRACE:032x}-{PARENT:016x}-01"
+
+
+@pytest.fixture
+def traced():
+    made = Traced()
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+async def at_work(traced: Traced):
+    async with world() as made:
+        yield made
+
+
+# --- from message to message --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["traceparent", "Traceparent", "TRACEPARENT"])
+async def test_an_order_is_a_part_of_its_messages_trace(at_work: World, traced: Traced, name):
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        with context_from({name: TRACEPARENT}):
+            await client.create_order(new_order(), key="k")
+
+    assert {span.context.trace_id for span in traced.spans} == {TRACE}
+    assert traced.order().parent.span_id == PARENT
+
+
+async def test_orders_of_two_messages_at_once_keep_to_their_traces(at_work: World, traced: Traced):
+    other = f"00-{TRACE + 1:032x}-{PARENT:016x}-01"
+
+    async def handle(client, key, header):
+        with context_from({"traceparent": header}):
+            await client.create_order(new_order(), key=key)
+
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        await asyncio.gather(handle(client, "a", TRACEPARENT), handle(client, "b", other))
+
+    traces = {span.attributes["transfer_async.key"]: span.context.trace_id for span in traced.orders}
+    assert traces == {"a": TRACE, "b": TRACE + 1}
+
+
+def test_the_context_ends_with_the_message():
+    with context_from({"traceparent": TRACEPARENT}):
+        inside = trace.get_current_span().get_span_context()
+
+    assert (inside.trace_id, inside.span_id, inside.is_remote) == (TRACE, PARENT, True)
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+def test_the_context_ends_with_the_message_even_if_its_handling_fails():
+    with pytest.raises(KeyError), context_from({"traceparent": TRACEPARENT}):
+        raise KeyError
+
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+@pytest.mark.parametrize("headers", [{}, {"traceparent": "?"}, {"traceparent": 7}, {"other": b"\xff"}])
+def test_headers_that_name_no_trace_change_nothing(headers):
+    with context_from({"traceparent": TRACEPARENT}), context_from(headers):
+        assert trace.get_current_span().get_span_context().trace_id == TRACE
+
+
+def test_the_context_goes_into_the_next_messages_headers():
+    incoming = {"traceparent": TRACEPARENT, "tracestate": "bank=1", "baggage": "region=eu", "other": "x"}
+    with context_from(incoming):
+        assert baggage.get_baggage("region") == "eu"
+        assert headers_of_context() == {name: incoming[name] for name in incoming if name != "other"}
+
+
+def test_without_a_context_there_are_no_headers():
+    assert headers_of_context() == {}
+
+
+# --- no person ----------------------------------------------------------------------------------
+
+MARK = "s3cr3t"
+
+
+def an_order(**changes):
+    return new_order(
+        poster_amount=Decimal("77123456789.01"),
+        matcher_amount=Decimal("77123456789.01"),
+        exchange_rate=1,
+        **changes,
+    )
+
+
+async def failed(kind, call):
+    with pytest.raises(kind):
+        await call
+
+
+async def everything_that_can_happen(world: World, telemetry) -> None:
+    """Every event there is, of orders whose people, holds and answers all bear the mark."""
+    body = f'{{"message": "{MARK}-message"}}'
+    faults, bank = world.sandbox.faults, world.bank
+    bank.reference = f"{MARK}-hold"
+    answer: list[object] = []
+
+    async def resolve(intent, error):
+        if not answer:
+            raise OSError(f"{MARK}-office")
+        return answer[0]
+
+    async def refuted(_):
+        del world.journal.before[moves.Create]
+        await world.refute("duplicate")
+
+    whose = {"beneficiary": PersonName(f"{MARK}-first", f"{MARK}-last")}
+    settings = {"observers": [telemetry, world.events.append], "resolve": resolve}
+    journal = telemetry.journal(world.journal)
+    async with world.client(journal=journal, **settings) as client:
+        telemetry.watch(client)
+        faults.add(Status(429, body=body, headers={"X-Request-Id": f"{MARK}-request"}))
+        await client.create_order(new_order(), key="created", **whose)
+        bank.release_error = OSError(f"{MARK}-release")
+        faults.add(Status(422, body=body))
+        await failed(Refused, client.create_order(an_order(), key="owed", **whose))
+        bank.release_error = None
+        marked = an_order(poster_username=f"{MARK}@example.com", poster_recipient_username=f"{MARK}@e.com")
+        await failed(Refused, client.create_order(marked, key="refused", **whose))
+        bank.place_error = OSError(f"{MARK}-place")
+        await failed(PreflightFailed, client.create_order(an_order(), key="stopped", **whose))
+        bank.place_error = None
+        faults.add(CloseAfterProcessing())
+        await failed(OutcomeUnknown, client.create_order(new_order(), key="doubt", **whose))
+        answer.append(list(world.sandbox.orders)[-1])
+        await failed(AlreadyCreated, client.create_order(new_order(), key="doubt", **whose))
+        world.journal.before[moves.Create] = refuted
+        await failed(JournalFailed, client.create_order(new_order(), key="duplicate", **whose))
+        world.journal.fail_on, world.journal.error = moves.Mark, OSError(f"{MARK}-disk")
+        await failed(JournalFailed, client.create_order(new_order(), key="broken", **whose))
+        world.journal.fail_on = None
+        telemetry.report(await client.recover())
+
+
+async def test_nothing_that_is_exported_tells_of_a_person(at_work: World, traced: Traced):
+    await everything_that_can_happen(at_work, traced.telemetry)
+
+    told = traced.everything()
+    assert {type(event) for event in at_work.events} == {*Event.__subclasses__()}
+    assert {span.attributes["transfer_async.key"] for span in traced.orders} >= {"created", "doubt", "broken"}
+    for private in (MARK, at_work.sandbox.token, "example.com", "77123456789", "155025", "1550.25", "NGN"):
+        assert private not in told, private
+
+
+async def test_no_error_is_exported_with_its_text_or_traceback(at_work: World, traced: Traced):
+    await everything_that_can_happen(at_work, traced.telemetry)
+
+    assert {span.status.description for span in traced.spans} == {None}
+    assert [event for span in traced.spans for event in span.events if event.name == "exception"] == []
+    assert "Traceback" not in traced.everything()
+
+
+async def test_attributes_are_none_but_those_that_are_meant(at_work: World, traced: Traced):
+    await everything_that_can_happen(at_work, traced.telemetry)
+
+    attributes = [span.attributes for span in traced.spans]
+    attributes += [event.attributes for span in traced.spans for event in span.events]
+    assert {name for one in attributes for name in one} == {
+        *("http.request.method", "http.response.status_code", "http.request.resend_count", "url.template"),
+        *("transfer_async.key", "transfer_async.intent_id", "transfer_async.order_id"),
+        *("transfer_async.outcome", "transfer_async.taken_over", "transfer_async.retry.pause", "error.type"),
+        *("transfer_async.hook.name", "transfer_async.hook.duration"),
+    }
+
+
+async def test_metrics_go_by_no_key_or_id(at_work: World, traced: Traced):
+    await everything_that_can_happen(at_work, traced.telemetry)
+
+    names = {name for metric in traced.units() for _, told in traced.points(metric) for name in told}
+    assert names == {
+        *("http.request.method", "http.response.status_code", "url.template", "error.type"),
+        *("db.system.name", "db.operation.name", "transfer_async.outcome", "transfer_async.hook.name"),
+    }
+
+
+# --- the extra ----------------------------------------------------------------------------------
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_without_it_the_import_says_what_to_install():
+    done = run(
+        "import sys\n"
+        "sys.modules['opentelemetry'] = None\n"
+        "import transfer_async\n"
+        "import transfer_async.integrations.opentelemetry"
+    )
+
+    assert done.returncode == 1
+    needed = "transfer_async.integrations.opentelemetry needs opentelemetry-api"
+    assert f"ImportError: {needed}: pip install 'transfer_async[opentelemetry]'" in done.stderr
+
+
+def test_an_api_that_is_broken_is_not_taken_for_a_missing_one(tmp_path):
+    (tmp_path / "opentelemetry").mkdir()
+    (tmp_path / "opentelemetry" / "__init__.py").write_text("import what_it_needs")
+    done = run(
+        "import sys\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import transfer_async\n"
+        "import transfer_async.integrations.opentelemetry"
+    )
+
+    assert done.stderr.endswith("ModuleNotFoundError: No module named 'what_it_needs'\n")
+
+
+def test_it_needs_nothing_but_the_api():
+    done = run(
+        "import sys\n"
+        "import transfer_async.integrations.opentelemetry\n"
+        "print(*(name for name in sys.modules if name.startswith('opentelemetry.')))"
+    )
+
+    assert "opentelemetry.trace" in done.stdout.split()
+    assert not any(part in done.stdout for part in ("opentelemetry.sdk", "opentelemetry.semconv"))

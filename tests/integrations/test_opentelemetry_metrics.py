@@ -1,0 +1,366 @@
+"""What is counted and measured: orders, attempts, doubts, undos, the journal's time, the retry budget."""
+
+import gc
+
+import pytest
+
+from tests.bank import Time, World, new_order, refused_order, world
+from tests.integrations.tracing import Traced
+from transfer_async import (
+    AlreadyCreated,
+    HoldFailed,
+    JournalFailed,
+    KeyState,
+    MemoryJournal,
+    OutcomeUnknown,
+    Refused,
+    RetryBudget,
+    RetryPolicy,
+    SQLiteJournal,
+    TransferClient,
+)
+from transfer_async.handling import Handler
+from transfer_async.integrations._telemetry.journal import SYSTEMS
+from transfer_async.integrations.opentelemetry import Telemetry
+from transfer_async.journal import choice, moves
+from transfer_async.journal.base import Journal
+from transfer_async.recovery import RecoveryReport
+from transfer_async.sandbox import CloseAfterProcessing, Status
+
+
+@pytest.fixture
+def traced():
+    made = Traced()
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+async def at_work(traced: Traced):
+    async with world() as made:
+        yield made
+
+
+# --- orders and attempts ------------------------------------------------------------------------
+
+
+async def test_orders_are_counted_by_their_outcome(at_work: World, traced: Traced):
+    faults = at_work.sandbox.faults
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        await client.create_order(new_order(), key="created")
+        with pytest.raises(Refused):
+            await client.create_order(refused_order(), key="refused")
+        faults.add(CloseAfterProcessing())
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key="unknown")
+        at_work.bank.place_error = HoldFailed("too little")
+        with pytest.raises(HoldFailed):
+            await client.create_order(new_order(), key="not sent")
+
+    assert sorted(traced.points("transfer_async.orders"), key=str) == [
+        (1, {"transfer_async.outcome": "created"}),
+        (1, {"transfer_async.outcome": "not_sent", "error.type": "HoldFailed"}),
+        (1, {"transfer_async.outcome": "refused", "error.type": "Refused"}),
+        (1, {"transfer_async.outcome": "unknown", "error.type": "OutcomeUnknown"}),
+    ]
+
+
+async def test_an_order_that_is_not_recorded_is_counted_as_such(at_work: World, traced: Traced):
+    at_work.journal.fail_on = moves.Create
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        with pytest.raises(JournalFailed):
+            await client.create_order(new_order(), key="k")
+
+    unrecorded = {"transfer_async.outcome": "unrecorded", "error.type": "_OTHER"}
+    assert traced.points("transfer_async.orders") == [(1, unrecorded)]
+
+
+async def test_a_doubt_that_ends_within_its_call_is_one_order_created(at_work: World, traced: Traced):
+    async def resolve(intent, error):
+        return next(iter(at_work.sandbox.orders))
+
+    at_work.sandbox.faults.add(CloseAfterProcessing())
+    async with at_work.client(observers=[traced.telemetry], resolve=resolve) as client:
+        with pytest.raises(AlreadyCreated):
+            await client.create_order(new_order(), key="k")
+
+    assert traced.points("transfer_async.orders") == [(1, {"transfer_async.outcome": "created"})]
+    assert traced.points("transfer_async.doubts.begun") == [(1, {"error.type": "OutcomeUnknown"})]
+    assert traced.points("transfer_async.doubts.ended") == [(1, {"transfer_async.outcome": "created"})]
+
+
+async def test_an_order_takes_as_long_as_its_outcome_took(at_work: World, traced: Traced):
+    async def slow(_):
+        at_work.time.pass_(2.0)
+
+    at_work.bank.on_place = at_work.bank.on_release = slow
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        with pytest.raises(Refused):
+            await client.create_order(refused_order(), key="k")
+
+    (point,) = traced.points_of("transfer_async.order.duration")
+    assert point.sum == pytest.approx(2.0)  # what is undone afterwards does not count
+    assert {30.0, 120.0} <= set(point.explicit_bounds)
+
+
+async def test_attempts_are_counted_by_what_was_certain(at_work: World, traced: Traced):
+    at_work.sandbox.faults.add(Status(429))
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        await client.create_order(new_order(), key="k")
+
+    assert sorted(traced.points("transfer_async.attempts"), key=str) == [
+        (1, {"transfer_async.outcome": "created"}),
+        (1, {"transfer_async.outcome": "refused", "error.type": "RateLimited"}),
+    ]
+
+
+async def test_an_attempt_that_fails_is_counted_once(at_work: World, traced: Traced):
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        with pytest.raises(Refused):
+            await client.create_order(refused_order(), key="k")
+
+    assert traced.total("transfer_async.attempts") == 1
+    assert traced.total("http.client.request.duration") == 1
+
+
+async def test_requests_are_measured_as_the_conventions_say(at_work: World):
+    traced = Traced(base_url=at_work.sandbox.base_url)
+    at_work.sandbox.faults.add(Status(429))
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        await client.create_order(new_order(), key="k")
+
+    port = int(at_work.sandbox.base_url.rpartition(":")[2])
+    common = {
+        "http.request.method": "POST",
+        "url.template": "/api/api/v1/order/create",
+        "server.address": "127.0.0.1",
+        "server.port": port,
+    }
+    failed = {"http.response.status_code": 429, "error.type": "RateLimited"}
+    points = traced.points("http.client.request.duration")
+    assert points == [(1, {**common, **failed}), (1, {**common, "http.response.status_code": 200})]
+    took = [point.sum for point in traced.points_of("http.client.request.duration")]
+    assert took == [pytest.approx(0.0, abs=5.0), 0.0]  # the second by the client's clock, which stands still
+    assert took[0] > 0
+    bounds = traced.points_of("http.client.request.duration")[0].explicit_bounds
+    assert (bounds[0], bounds[-1], len(bounds)) == (0.005, 10.0, 14)
+    traced.shutdown()
+
+
+async def test_every_metric_names_the_service_if_it_is_known(at_work: World):
+    traced = Traced(base_url=at_work.sandbox.base_url)
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        traced.telemetry.watch(client)
+        await doubtful(client, at_work, "k")
+        traced.telemetry.report(await client.recover())
+
+        for name in ("orders", "order.duration", "attempts", "doubts.begun", "orders.in_doubt"):
+            assert traced.total(f"transfer_async.{name}", server__address="127.0.0.1") == 1, name
+        assert traced.total("transfer_async.retry_budget.left", server__address="127.0.0.1") == 500
+    traced.shutdown()
+
+
+async def test_two_services_are_told_apart(traced: Traced, caplog):
+    for number in (1, 2):
+        address = f"https://service-{number}.example"
+        telemetry = Telemetry(base_url=address, meter_provider=traced.meters, tracer_provider=traced.tracers)
+        telemetry.report(RecoveryReport(in_doubt=number))
+
+    assert traced.total("transfer_async.orders.in_doubt", server__address="service-1.example") == 1
+    assert traced.total("transfer_async.orders.in_doubt", server__address="service-2.example") == 2
+    assert caplog.messages == []
+
+
+# --- undos and duplicates -----------------------------------------------------------------------
+
+
+async def test_undos_that_are_owed_are_counted_by_hook(at_work: World, traced: Traced):
+    at_work.bank.release_error = OSError()
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        with pytest.raises(Refused):
+            await client.create_order(refused_order(), key="k")
+
+    owed = {"transfer_async.hook.name": "funds_hold", "error.type": "OSError"}
+    assert traced.points("transfer_async.undos.owed") == [(1, owed)]
+
+
+async def test_an_undo_that_this_client_has_no_hook_for_has_no_sentence_in_its_attributes(
+    at_work: World, traced: Traced
+):
+    await at_work.crash(moves.Mark, hooks=[at_work.bank.step("ledger"), at_work.bank.hold])
+    at_work.time.pass_(1000.0)
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        await client.recover()
+
+    owed = {"transfer_async.hook.name": "ledger", "error.type": "_OTHER"}
+    assert traced.points("transfer_async.undos.owed") == [(1, owed)]
+
+
+async def test_duplicates_are_counted(at_work: World, traced: Traced):
+    async def refuted(_):
+        del at_work.journal.before[moves.Create]
+        await at_work.refute()
+
+    at_work.journal.before[moves.Create] = refuted
+    async with at_work.client(observers=[traced.telemetry]) as client:
+        with pytest.raises(JournalFailed):
+            await client.create_order(new_order(), key="k")
+
+    assert traced.points("transfer_async.duplicates.suspected") == [(1, {})]
+
+
+# --- in doubt -----------------------------------------------------------------------------------
+
+
+async def doubtful(client: TransferClient, world: World, key: str) -> None:
+    world.sandbox.faults.add(CloseAfterProcessing())
+    with pytest.raises(OutcomeUnknown):
+        await client.create_order(new_order(), key=key)
+
+
+async def test_a_report_says_how_many_orders_are_in_doubt(traced: Traced):
+    before = traced.points("transfer_async.orders.in_doubt")
+    traced.telemetry.report(RecoveryReport(in_doubt=7))
+    traced.telemetry.report(RecoveryReport(in_doubt=3))
+
+    assert before == []
+    assert traced.points("transfer_async.orders.in_doubt") == [(3, {})]
+
+
+async def test_every_recover_counts_the_doubts_of_a_journal_that_is_measured(at_work: World, traced: Traced):
+    journal = traced.telemetry.journal(at_work.journal)
+    async with at_work.client(journal=journal, observers=[traced.telemetry]) as client:
+        await doubtful(client, at_work, "k")
+        await doubtful(client, at_work, "l")
+        await client.recover()
+
+    assert traced.points("transfer_async.orders.in_doubt") == [(2, {})]
+
+
+# --- the journal --------------------------------------------------------------------------------
+
+
+async def test_each_move_of_a_journal_is_measured(at_work: World, traced: Traced, tmp_path):
+    journal = traced.telemetry.journal(SQLiteJournal(tmp_path / "orders.db"))
+    async with journal, at_work.client(journal=journal) as client:
+        await client.create_order(new_order(), key="k")
+
+    told = {"db.system.name": "sqlite"}
+    assert traced.points("db.client.operation.duration") == [
+        (1, told | {"db.operation.name": "claim"}),
+        (1, told | {"db.operation.name": "mark"}),
+        (1, told | {"db.operation.name": "create"}),
+    ]
+    assert all(point.sum > 0 for point in traced.points_of("db.client.operation.duration"))
+    assert traced.points_of("db.client.operation.duration")[0].explicit_bounds[0] == 0.0001
+
+
+async def test_a_move_that_fails_is_measured_with_its_error(at_work: World, traced: Traced):
+    at_work.journal.fail_on = moves.Mark
+    journal = traced.telemetry.journal(at_work.journal)
+    async with at_work.client(journal=journal) as client:
+        with pytest.raises(JournalFailed) as caught:
+            await client.create_order(new_order(), key="k")
+
+    failed = {"db.operation.name": "mark", "error.type": "OSError"}
+    assert isinstance(caught.value.__cause__, OSError)
+    assert traced.points("db.client.operation.duration")[-1] == (1, {"db.system.name": "other", **failed})
+
+
+async def test_a_journal_that_is_measured_is_the_journal_in_all_else(
+    at_work: World, traced: Traced, tmp_path
+):
+    inner = SQLiteJournal(tmp_path / "orders.db")
+    journal: Journal = traced.telemetry.journal(inner)
+    async with journal as entered, at_work.client(journal=journal) as client:
+        order = await client.create_order(new_order(), key="k")
+        known = await client.known("k")
+        history = await client.history("k")
+        Handler(client)  # which takes none but a durable journal
+
+    assert entered is journal
+    assert journal.durable
+    assert known is not None
+    assert (known.state, known.order_id) == (KeyState.CREATED, order.id)
+    assert [step.move for step in history] == ["claim", "mark", "create"]
+    assert not traced.telemetry.journal(MemoryJournal()).durable
+
+
+def test_the_systems_are_the_conventions(traced: Traced):
+    class Own(SQLiteJournal):
+        """A bank's own, made of ours."""
+
+    assert SYSTEMS["PostgresJournal"] == "postgresql"
+    assert {name for name in vars(choice) if name.endswith("Journal")} - {"Journal"} <= set(SYSTEMS)
+    assert traced.telemetry.journal(Own("orders.db"))._system == "sqlite"
+
+
+async def test_a_measure_that_fails_does_not_make_the_journal_look_as_if_it_had(
+    at_work: World, traced: Traced, monkeypatch, caplog
+):
+    def fail(*_, **__):
+        raise RuntimeError("s3cr3t")
+
+    monkeypatch.setattr(traced.telemetry._instruments, "operation", fail)
+    monkeypatch.setattr(traced.telemetry._instruments, "in_doubt", fail)
+    journal = traced.telemetry.journal(at_work.journal)
+    async with at_work.client(journal=journal) as client:
+        await client.create_order(new_order(), key="k")
+        report = await client.recover()
+
+    assert report.in_doubt == 0
+    assert set(caplog.messages) == {"the journal's time could not be measured (RuntimeError)"}
+
+
+# --- the retry budget ---------------------------------------------------------------------------
+
+
+async def test_what_is_left_of_the_retry_budget(at_work: World, traced: Traced):
+    policy = RetryPolicy(budget=RetryBudget(capacity=20, throttle_cost=5, refund=2))
+    at_work.sandbox.faults.add(Status(429))
+    async with at_work.client(retry=policy, observers=[traced.telemetry]) as client:
+        traced.telemetry.watch(client)
+        before = traced.points("transfer_async.retry_budget.left")
+        await client.create_order(new_order(), key="k")
+
+        assert before == [(20, {})]
+        assert traced.points("transfer_async.retry_budget.left") == [(17, {})]
+
+
+async def test_of_several_clients_the_least_is_told(at_work: World, traced: Traced):
+    small = RetryPolicy(budget=RetryBudget(capacity=3))
+    async with at_work.client(retry=small) as one, at_work.client() as other:
+        traced.telemetry.watch(other)
+        traced.telemetry.watch(one)
+
+        assert traced.points("transfer_async.retry_budget.left") == [(3, {})]
+
+
+async def test_a_client_that_is_watched_is_not_kept_alive(at_work: World, traced: Traced):
+    async with at_work.client() as client:
+        traced.telemetry.watch(client)
+    del client
+    gc.collect()
+
+    assert traced.points("transfer_async.retry_budget.left") == []
+
+
+# --- all of them --------------------------------------------------------------------------------
+
+
+async def test_units_are_the_conventions(at_work: World, traced: Traced):
+    journal = traced.telemetry.journal(MemoryJournal(clock=Time().clock))
+    async with at_work.client(journal=journal, observers=[traced.telemetry]) as client:
+        traced.telemetry.watch(client)
+        await client.create_order(new_order(), key="k")
+        await client.recover()
+
+        assert traced.units() == {
+            "transfer_async.orders": "{order}",
+            "transfer_async.orders.in_doubt": "{order}",
+            "transfer_async.order.duration": "s",
+            "transfer_async.attempts": "{attempt}",
+            "transfer_async.retry_budget.left": "{token}",
+            "http.client.request.duration": "s",
+            "db.client.operation.duration": "s",
+        }

@@ -1,0 +1,103 @@
+"""What a client's telemetry tells, kept in memory: spans and metrics, in the words of a test."""
+
+import json
+from typing import Any
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from transfer_async.integrations.opentelemetry import Telemetry
+
+ORDER = "create_order"
+ATTEMPT = "POST /api/api/v1/order/create"
+
+
+class Traced:
+    """A telemetry, and what it has told so far."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._exporter = InMemorySpanExporter()
+        self._reader = InMemoryMetricReader()
+        who = Resource({"service.name": "a bank's payments"})  # to look for more would block the loop
+        self.tracers = TracerProvider(resource=who)
+        self.tracers.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.meters = MeterProvider([self._reader], resource=who)
+        self.telemetry = Telemetry(tracer_provider=self.tracers, meter_provider=self.meters, **settings)
+
+    def shutdown(self) -> None:
+        self.tracers.shutdown()
+        self.meters.shutdown()
+
+    # --- spans ----------------------------------------------------------------------------------
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        """All spans that have ended, in the order of their ends."""
+        return [*self._exporter.get_finished_spans()]
+
+    @property
+    def orders(self) -> list[ReadableSpan]:
+        return [span for span in self.spans if span.name == ORDER]
+
+    @property
+    def attempts(self) -> list[ReadableSpan]:
+        return [span for span in self.spans if span.name == ATTEMPT]
+
+    def order(self) -> ReadableSpan:
+        """The one order's span."""
+        (order,) = self.orders
+        return order
+
+    def nothing_is_open(self) -> bool:
+        return self.telemetry.open_orders == 0
+
+    # --- metrics --------------------------------------------------------------------------------
+
+    def points(self, name: str) -> list[tuple[Any, dict[str, Any]]]:
+        """A metric's values and their attributes; of a histogram, how many there were."""
+        return [
+            (point.count if hasattr(point, "count") else point.value, dict(point.attributes))
+            for point in self.points_of(name)
+        ]
+
+    def total(self, name: str, **attributes: Any) -> Any:
+        """How much there is of a metric, with these attributes (``__`` for a dot) among others."""
+        wanted = {key.replace("__", "."): value for key, value in attributes.items()}
+        return sum(value for value, told in self.points(name) if wanted.items() <= told.items())
+
+    def points_of(self, name: str) -> list[Any]:
+        return [
+            point for metric in self._metrics() if metric.name == name for point in metric.data.data_points
+        ]
+
+    def units(self) -> dict[str, str]:
+        return {metric.name: metric.unit for metric in self._metrics()}
+
+    def everything(self) -> str:
+        """All that is exported, as text."""
+        spans = [span.to_json() for span in self.spans]
+        metrics = self._reader.get_metrics_data()
+        return "\n".join([*spans, "" if metrics is None else json.dumps(json.loads(metrics.to_json()))])
+
+    def _metrics(self) -> list[Any]:
+        data = self._reader.get_metrics_data()
+        scopes = (
+            [] if data is None else [one for found in data.resource_metrics for one in found.scope_metrics]
+        )
+        return [metric for scope in scopes for metric in scope.metrics]
+
+
+def events_of(span: ReadableSpan) -> list[tuple[str, dict[str, Any]]]:
+    return [(event.name, dict(event.attributes or {})) for event in span.events]
+
+
+def parent_of(span: ReadableSpan) -> int | None:
+    return None if span.parent is None else span.parent.span_id
+
+
+def id_of(span: ReadableSpan) -> int:
+    return span.get_span_context().span_id
