@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+import gc
 import itertools
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -340,12 +341,14 @@ async def test_an_input_that_is_waited_for_is_cancelled_when_the_consumer_leaves
 
 async def test_an_input_that_does_not_let_itself_be_cancelled_is_taken_no_further(service):
     source = Input()
+    cancelled = asyncio.Event()
 
     async def requests() -> AsyncIterator[OrderRequest]:
         for request in source.sync():
             yield request
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0.01)
+                await cancelled.wait()
+            cancelled.set()
 
     async with batch(service, requests(), 64) as results:
         await anext(results)
@@ -362,7 +365,114 @@ async def test_an_input_that_breaks_while_nobody_looks_is_no_error_that_nobody_h
     assert service.ended == 2
 
 
+async def test_results_are_handed_out_while_the_input_keeps_everybody_waiting(service):
+    goes_on = asyncio.Event()
+
+    async def requests() -> AsyncIterator[OrderRequest]:
+        yield OrderRequest(ORDER, key="a")
+        await goes_on.wait()
+        yield OrderRequest(ORDER, key="b")
+
+    async with batch(service, requests(), 1) as results:
+        told = [await anext(results)]
+        goes_on.set()
+        told += [result async for result in results]
+
+    assert keys(told) == ["a", "b"]
+
+
+class Holding:
+    """An endless input that holds open what belongs to a task, and says when it has let it go."""
+
+    def __init__(self, *, waits: asyncio.Event | None = None) -> None:
+        self.waits = waits
+        self.opened_in: asyncio.Task | None = None
+        self.closed_in: asyncio.Task | None = None
+
+    async def __aiter__(self) -> AsyncIterator[OrderRequest]:
+        try:
+            async with asyncio.timeout(60), asyncio.TaskGroup():
+                self.opened_in = asyncio.current_task()
+                for number in itertools.count():
+                    yield OrderRequest(ORDER, key=f"k-{number}")
+        finally:
+            if self.waits is not None:
+                await self.waits.wait()
+            self.closed_in = asyncio.current_task()
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_leaving_closes_an_input_in_its_own_task_even_if_it_was_not_waited_for(service, slow):
+    waits = asyncio.Event()
+    source = Holding(waits=waits if slow else None)
+    async with batch(service, source, 2) as results:
+        await anext(results)
+        await turns(20)  # the input has been taken as far as there is room, and nobody waits for it
+        asyncio.get_running_loop().call_later(0.01, waits.set)
+
+    assert source.closed_in is source.opened_in is not None
+
+
+async def test_whoever_is_cancelled_while_an_input_closes_waits_no_longer(service):
+    source = Holding(waits=asyncio.Event())
+
+    async def consume() -> None:
+        async with batch(service, source, 2) as results:
+            await anext(results)
+
+    consumer = asyncio.create_task(consume())
+    await turns(20)
+    consumer.cancel()
+    await asyncio.wait([consumer])
+
+    assert consumer.cancelled()
+    assert source.opened_in is not None
+    assert source.opened_in.done()
+
+
+async def test_an_input_that_breaks_while_it_is_closed_breaks_nothing_else(service):
+    async def requests() -> AsyncIterator[OrderRequest]:
+        try:
+            for request in Input().sync():
+                yield request
+        finally:
+            raise LookupError("the input broke")
+
+    async with batch(service, requests(), 2) as results:
+        await anext(results)
+        await turns(20)
+
+    assert service.ended >= 1
+
+
+async def test_an_input_that_is_no_generator_is_its_owners_to_close(service):
+    class Stream(Plain):
+        closed = False
+
+        async def aclose(self) -> None:
+            self.closed = True
+
+    source = Stream(StopAsyncIteration())
+    async with batch(service, source) as results:
+        await anext(results)
+
+    assert not source.closed
+
+
 # --- leaving --------------------------------------------------------------------------------------
+
+
+async def test_an_iterator_that_is_dropped_without_a_word_lets_what_is_in_flight_come_to_its_end(service):
+    source = Input()
+    results = Batch(service.create, source.sync(), concurrency=3).results()
+    async for _ in results:
+        break
+    del results
+    gc.collect()
+    await turns(20)
+
+    assert service.ended == source.taken <= 1 + 3
+    assert service.cut == []
 
 
 async def test_leaving_early_lets_what_is_in_flight_come_to_its_end(service):
@@ -497,6 +607,22 @@ async def test_a_client_that_closes_ends_an_endless_input(at_work, kind):
     assert len(told) == source.taken <= 3 + 4
     assert isinstance(told[-1].error, ClientClosed)
     assert sum(result.order is not None for result in told) == len(at_work.sandbox.orders)
+
+
+async def test_results_that_wait_while_the_client_closes_are_handed_out_all_the_same(at_work):
+    source = Input()
+    async with at_work.client() as client:
+        results = client.create_orders(source.sync(), concurrency=4)
+        told = [await anext(results)]
+        await at_work.sandbox.created(4)
+        await client.close()  # their orders exist, and nobody has taken them yet
+        told += [result async for result in results]
+
+    created = [result for result in told if result.order is not None]
+    assert {result.order.id for result in created} == set(at_work.sandbox.orders)
+    assert len(created) >= 4
+    assert all(isinstance(result.error, ClientClosed) for result in told if result.order is None)
+    assert len(told) == source.taken
 
 
 async def test_a_client_that_closes_ends_an_input_that_would_never_bring_the_next(at_work):

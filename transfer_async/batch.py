@@ -33,11 +33,13 @@ class Batch:
     """One run over ``requests``.
 
     The input is read by one task from its beginning to its end, so that it may hold open what belongs
-    to a task: a timeout, a task group, a context variable.
+    to a task: a timeout, a task group, a context variable. The same task closes it, if it is an async
+    generator that the run ends before its end: whatever it holds open is let go before `results` is over.
 
     Args:
         create: creates one order.
-        requests: may be endless; the next one is taken only when a place is free.
+        requests: may be endless; the next one is taken only when a place is free. An async one may take
+            its time: results are handed out meanwhile. One that is not async must not block.
         concurrency: how many orders are in flight, or done and not yet handed out, at most.
     """
 
@@ -47,12 +49,15 @@ class Batch:
         self._taken = 0
         self._running: set[asyncio.Task[Order]] = set()
         self._done: asyncio.Queue[Any] = asyncio.Queue()
-        self._stopped = False
-        self._next = (
-            partial(_next_of_async, aiter(requests))
-            if isinstance(requests, AsyncIterable)
-            else partial(_next_of_sync, iter(requests))
-        )
+        self._stopped = self._input_closing = False
+        self._input: Any
+        self._next: Callable[[], Awaitable[Any]]
+        if isinstance(requests, AsyncIterable):
+            self._input = aiter(requests)
+            self._next = partial(_next_of_async, self._input)
+        else:
+            self._input = iter(requests)
+            self._next = partial(_next_of_sync, self._input)
 
     async def results(self) -> AsyncGenerator[OrderResult, None]:
         """Each result as its order is done. Whatever ends this, nothing is left half-done behind it.
@@ -87,14 +92,20 @@ class Batch:
 
     async def _feed(self) -> None:
         """Start one request after the other, each as soon as there is a place for it."""
-        await self._places.acquire()
-        while (request := await self._next()) is not _END and not self._stopped:
-            self._start(request)
+        try:
             await self._places.acquire()
+            while (request := await self._next()) is not _END and not self._stopped:
+                self._start(request)
+                await self._places.acquire()
+        finally:
+            self._input_closing = True
+            if isinstance(self._input, AsyncGenerator):  # nobody else could: its time-outs are this task's
+                await self._input.aclose()
 
     def _stop(self, feeder: asyncio.Task[None]) -> None:
         self._stopped = True
-        feeder.cancel()
+        if not self._input_closing:  # once is enough: what the input lets go of takes the time it takes
+            feeder.cancel()
 
     def _start(self, request: Any) -> None:
         self._taken += 1
@@ -120,6 +131,7 @@ class Batch:
             await _ended(feeder, *self._running)
         except asyncio.CancelledError:
             self._cancel_running()
+            feeder.cancel()
             await _ended(feeder, *self._running)
             raise
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transfer_async._cli import journal
+from transfer_async._cli import create, journal
 from transfer_async._cli.lines import FAILED, complain, fail, tell
 from transfer_async.cli import USAGE
 
@@ -26,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they would show local variables, and the token among them
 )
 app.add_typer(journal.app, name="journal")
+app.command()(create.create)
 
 
 def _show_version(wanted: bool) -> None:

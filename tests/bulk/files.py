@@ -1,0 +1,81 @@
+"""Files of orders, as a bank would write them."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from transfer_async._cli.bulk.csv_rows import COLUMNS
+
+COMMON = {
+    "poster_recipient_username": "ben.okri@example.com",
+    "poster_currency": "NGN",
+    "poster_country": "NG",
+    "poster_amount": "155025.00",
+    "poster_payment_method_type": "nigerian_bank_payment",
+    "matcher_currency": "USD",
+    "matcher_country": "US",
+    "matcher_amount": "100.00",
+    "exchange_rate": "1550.25",
+    "current_account_balance": "900000.10",
+    "transaction_fee": "250",
+    "transaction_fee_currency": "NGN",
+}
+REFUSED_EVERY = 100
+"""One order in so many has a beneficiary whom the service does not know."""
+
+
+def row(number: int, **changes: str) -> dict[str, str]:
+    """The cells of an order, by column; its poster's name says which it is."""
+    key = f"payment-{number:07}"
+    return {"key": key, "poster_username": poster_of(key)} | COMMON | {"held": f"hold-{number}"} | changes
+
+
+def poster_of(key: str) -> str:
+    return f"{key}@bulk.example"
+
+
+def rows(count: int, **changes: str) -> Iterator[dict[str, str]]:
+    """So many orders, some of which will be refused."""
+    for number in range(1, count + 1):
+        nobody = {"poster_recipient_username": "nobody@example.com"} if number % REFUSED_EVERY == 0 else {}
+        yield row(number, **changes, **nobody)
+
+
+def csv_text(rows: Iterable[dict[str, str]], *, columns: Iterable[str] | None = None) -> str:
+    out = io.StringIO()
+    write_csv(out, rows, columns=columns)
+    return out.getvalue()
+
+
+def write_csv(out: Any, rows: Iterable[dict[str, str]], *, columns: Iterable[str] | None = None) -> None:
+    writer = csv.DictWriter(out, list(columns or COLUMNS), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def tree(number: int, **changes: Any) -> dict[str, Any]:
+    """An order as JSON Lines have it."""
+    cells = row(number)
+    external = {name: cells[name] for name in COLUMNS if COLUMNS[name].startswith("order.external_order.")}
+    order = {name: cells[name] for name in COLUMNS if COLUMNS[name] == f"order.{name}"}
+    command = {"version": 1, "key": cells["key"], "held": cells["held"]}
+    return command | {"order": order | {"external_order": external}} | changes
+
+
+def jsonl_text(trees: Iterable[dict[str, Any]]) -> str:
+    return "".join(json.dumps(one) + "\n" for one in trees)
+
+
+def csv_file(path: Path, count: int, **changes: str) -> Path:
+    """A file with so many orders."""
+    with path.open("w", newline="") as out:
+        write_csv(out, rows(count, **changes))
+    return path
+
+
+def told(path: Path) -> list[dict[str, Any]]:
+    """The lines of an outcome file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]

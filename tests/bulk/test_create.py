@@ -1,0 +1,568 @@
+"""The command as a whole: what it refuses, what it says, and how it ends."""
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import stat
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.bulk.files import csv_text, jsonl_text, row, rows, told, tree
+from transfer_async import FundsHold, HoldFailed, checks
+from transfer_async._cli.app import app
+from transfer_async._cli.bulk import checking, command
+from transfer_async._cli.bulk.stopping import Stopping
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status, StatusAfterProcessing
+
+NOBODY = {"poster_recipient_username": "nobody@example.com"}
+PERSONAL = ("@bulk.example", "@example.com", "s3cr3t")
+
+
+class Bench:
+    """A sandbox that the environment names, and a directory for files."""
+
+    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+        self.sandbox, self.directory = sandbox, directory
+        self.journal = directory / "journal.db"
+        self.outcomes = directory / "orders.csv.outcomes.jsonl"
+        self.part = directory / "orders.csv.outcomes.jsonl.part"
+
+    async def write(self, text: str | bytes, name: str = "orders.csv") -> Path:
+        path = self.directory / name
+        await asyncio.to_thread(path.write_bytes, text.encode() if isinstance(text, str) else text)
+        return path
+
+    async def orders(self, *cells: dict[str, str]) -> Path:
+        return await self.write(csv_text(cells))
+
+    async def run(self, *arguments: Any) -> Any:
+        """The command, on a loop of its own."""
+        words = ["create", *map(str, arguments)]
+        result = await asyncio.to_thread(CliRunner().invoke, app, words, prog_name="transfer-async")
+        assert not any(person in result.output for person in PERSONAL)
+        assert "Traceback" not in result.output
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result
+
+    async def told(self) -> list[dict[str, Any]]:
+        return await asyncio.to_thread(told, self.outcomes)
+
+    async def files(self) -> list[str]:
+        return sorted(await asyncio.to_thread(os.listdir, self.directory))
+
+
+@pytest.fixture
+async def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Bench]:
+    async with Sandbox(token="s3cr3t") as sandbox:
+        made = Bench(sandbox, tmp_path)
+        monkeypatch.setenv("TRANSFER_BASE_URL", sandbox.base_url)
+        monkeypatch.setenv("TRANSFER_API_TOKEN", sandbox.token)
+        monkeypatch.setenv("TRANSFER_JOURNAL", str(made.journal))
+        yield made
+
+
+# --- files that are good --------------------------------------------------------------------------
+
+
+async def test_a_files_orders_are_created_and_told_of(bench):
+    file = await bench.orders(*(row(number) for number in range(1, 31)))
+    result = await bench.run(file)
+
+    assert result.exit_code == 0
+    assert "30 orders in " in result.stdout
+    assert ": 30 created" in result.stdout
+    assert f"outcomes: {bench.outcomes}" in result.stdout
+    assert "the journal is new" in result.stderr
+    assert {one["order_id"] for one in await bench.told()} == set(bench.sandbox.orders)
+    assert sorted(one["line"] for one in await bench.told()) == list(range(2, 32))
+    text = str(await bench.told())
+    assert not any(person in text for person in PERSONAL)
+    assert stat.S_IMODE((await asyncio.to_thread(bench.outcomes.stat)).st_mode) == 0o600
+    assert await bench.files() == ["journal.db", "orders.csv", "orders.csv.outcomes.jsonl"]
+
+
+async def test_a_file_that_is_run_again_creates_nothing_again(bench):
+    file = await bench.orders(row(1), row(2), row(3, **NOBODY))
+    first = await bench.run(file)
+    asked = len(bench.sandbox.requests)
+    second = await bench.run(file)
+
+    assert (first.exit_code, second.exit_code) == (3, 3)
+    assert len(bench.sandbox.requests) == asked == 3
+    assert ": 2 created, 1 refused" in second.stdout
+    assert "the journal is new" not in second.stderr
+
+
+@pytest.mark.parametrize("name", ["orders.jsonl", "orders.ndjson", "ORDERS.JSONL"])
+async def test_json_lines_are_taken_too(bench, name):
+    file = await bench.write(jsonl_text([tree(1), tree(2)]), name)
+
+    assert (await bench.run(file)).exit_code == 0
+    assert len(bench.sandbox.orders) == 2
+
+
+async def test_the_format_may_be_named(bench):
+    file = await bench.write(jsonl_text([tree(1)]), "orders.txt")
+    unknown, named = await bench.run(file), await bench.run(file, "--format", "jsonl")
+
+    assert (unknown.exit_code, named.exit_code) == (2, 0)
+    assert "--format: must say csv or jsonl" in unknown.stderr
+
+
+@pytest.mark.parametrize(("name", "text"), [("orders.jsonl", ""), ("orders.csv", csv_text([]))])
+async def test_a_file_without_orders_is_done_at_once(bench, name, text):
+    result = await bench.run(await bench.write(text, name))
+
+    assert result.exit_code == 0
+    assert "0 orders" in result.stdout
+    assert f"{name}.outcomes.jsonl" in await bench.files()
+
+
+async def test_the_outcomes_go_where_they_are_wanted(bench, tmp_path):
+    file = await bench.orders(row(1))
+    result = await bench.run(file, "--outcomes", tmp_path / "told")
+
+    assert result.exit_code == 0
+    assert "told" in await bench.files()
+
+
+async def test_quiet_says_only_how_it_ended(bench):
+    result = await bench.run(await bench.orders(row(1)), "--quiet")
+
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+async def test_the_scope_keeps_keys_apart(bench):
+    file = await bench.orders(row(1))
+    for scope in ("test", "live", "live"):
+        await bench.run(file, "--scope", scope)
+
+    assert len(bench.sandbox.orders) == 2
+
+
+# --- files with faults ----------------------------------------------------------------------------
+
+
+async def test_all_faults_are_listed_by_line_and_nothing_is_sent_or_written(bench):
+    file = await bench.orders(row(1), row(2, poster_amount="1.5e5"), row(1), row(4, held=""), row(5))
+    result = await bench.run(file)
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        f"line 3: poster_amount: {checks.number_problem('1.5e5')}",
+        "line 4: key: stands on line 2 already",
+        "line 5: held: is missing, and there is no hook that would hold the funds",
+        "3 faults in 3 lines. Nothing was sent.",
+    ]
+    assert len(bench.sandbox.requests) == 0
+    assert await bench.files() == ["orders.csv"]
+
+
+@pytest.mark.parametrize("text", [b"", b"\x00\xff\xfe", b"key;held\n", b"[]", b"{"])
+async def test_a_file_that_is_none_of_ours_is_told_so(bench, text):
+    result = await bench.run(await bench.write(text))
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("line 1: ")
+
+
+async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatch):
+    file = await bench.orders(row(1), row(2))
+    complete = checking.Checking.run
+
+    def checked_and_changed(self, records):
+        complete(self, records)
+        file.write_text(csv_text([row(1), row(2, matcher_amount="200.00", poster_amount="310050.00")]))
+
+    monkeypatch.setattr(command.Checking, "run", checked_and_changed)
+    result = await bench.run(file)
+
+    assert result.exit_code == 1
+    assert "create: the file has changed since it was checked: no further line was begun" in result.stderr
+    assert len(bench.sandbox.requests) == 0
+    assert bench.outcomes.name not in await bench.files()
+
+
+# --- wrong uses -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--journal", ":memory:"], "--journal: path: must be the path of a file"),
+        (
+            ["--journal", "mysql://x"],
+            "--journal: a journal is the path of a file, or a postgresql:// address",
+        ),
+        (["--base-url", "http://service.example"], "base_url"),
+        (["--lease", "10"], "lease: must be finite and at least 1.5 times the retry deadline"),
+        (["--hooks", "nonsense"], "--hooks: must be module:factory"),
+        (["--hooks", f"{__name__}:broken_factory"], "--hooks: the factory failed (LookupError"),
+        (["--hooks", f"{__name__}:twice"], "hooks: each needs a name of its own"),
+        (["--outcomes", "/no/such/directory/x"], "--outcomes: there is no directory"),
+    ],
+)
+async def test_an_option_that_is_no_good_is_told_in_a_line_and_nothing_is_sent(bench, arguments, why):
+    result = await bench.run(await bench.orders(row(1)), *arguments)
+
+    assert result.exit_code == 2
+    assert why in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert len(bench.sandbox.requests) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--concurrency", "0"], ["--concurrency", "1001"], ["--format", "xml"], []]
+)
+def test_typers_own_complaints_have_the_same_exit_code(arguments):
+    result = CliRunner().invoke(app, ["create", *arguments])
+
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["TRANSFER_JOURNAL", "TRANSFER_BASE_URL", "TRANSFER_API_TOKEN"])
+async def test_what_is_needed_must_be_there(bench, monkeypatch, name):
+    monkeypatch.delenv(name)
+    result = await bench.run(await bench.orders(row(1)))
+
+    assert result.exit_code == 2
+    assert "must be given, but for --dry-run" in result.stderr
+
+
+@pytest.mark.parametrize("what", ["nothing", "directory", "pipe"])
+async def test_what_is_no_file_is_refused_and_not_waited_for(bench, what):
+    path = bench.directory / "orders.csv"
+    if what == "directory":
+        await asyncio.to_thread(path.mkdir)
+    elif what == "pipe":
+        await asyncio.to_thread(os.mkfifo, path)
+    result = await bench.run(path)
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("create: FILE: ")
+
+
+async def test_the_orders_and_the_journal_are_not_written_over(bench):
+    file = await bench.orders(row(1))
+    results = [await bench.run(file, "--outcomes", place) for place in (file, bench.journal)]
+
+    assert [result.exit_code for result in results] == [2, 2]
+    assert all("is in use for something else" in result.stderr for result in results)
+
+
+async def test_a_journal_that_is_not_durable_is_refused(bench, monkeypatch):
+    from transfer_async import MemoryJournal
+
+    monkeypatch.setattr(command, "journal_at", lambda _: MemoryJournal())
+    result = await bench.run(await bench.orders(row(1)))
+
+    assert result.exit_code == 2
+    assert "--journal: must be durable" in result.stderr
+
+
+async def test_a_database_may_be_named_as_the_journal(bench):
+    address = "postgresql://nobody@127.0.0.1:1/none?connect_timeout=1"
+    result = await bench.run(await bench.orders(row(1)), "--journal", address)
+
+    assert result.exit_code == 1
+    assert "create: the journal cannot be opened (ConnectionRefusedError: " in result.stderr
+    assert await bench.files() == ["orders.csv"]
+    assert len(bench.sandbox.requests) == 0
+
+
+# --- stopping early -------------------------------------------------------------------------------
+
+
+async def test_whoever_stops_it_during_the_check_has_sent_nothing(bench, monkeypatch):
+    stopping = Stopping()
+    monkeypatch.setattr(command, "Stopping", lambda: stopping)
+    keys_seen = checking.Keys.seen
+
+    def seen(*arguments: Any) -> int | None:
+        stopping.ask(signal.SIGINT)
+        return keys_seen(*arguments)
+
+    monkeypatch.setattr(checking.Keys, "seen", seen)
+    result = await bench.run(await bench.orders(*rows(200)))
+
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert "stopped before anything was sent" in result.stderr
+    assert await bench.files() == ["orders.csv"]
+
+
+async def test_a_factory_that_never_ends_can_be_stopped(bench, monkeypatch):
+    stopping = Stopping()
+    monkeypatch.setattr(command, "Stopping", lambda: stopping)
+
+    async def endless() -> None:
+        stopping.ask(signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(sys.modules[__name__], "endless", endless, raising=False)
+    result = await bench.run(await bench.orders(row(1)), "--hooks", f"{__name__}:endless")
+
+    assert result.exit_code == 143
+
+
+# --- a dry run ------------------------------------------------------------------------------------
+
+
+async def test_a_dry_run_tells_the_sums_and_sends_and_writes_nothing(bench):
+    result = await bench.run(await bench.orders(row(1), row(2)), "--dry-run")
+
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "2 orders",
+        "  sent      NGN        310,050.00",
+        "  to arrive USD        200.00",
+        "no faults; a dry run: nothing was sent, and nothing written",
+    ]
+    assert len(bench.sandbox.requests) == 0
+    assert await bench.files() == ["orders.csv"]
+
+
+async def test_a_dry_run_needs_neither_the_service_nor_the_journal(bench, monkeypatch):
+    for name in ("TRANSFER_JOURNAL", "TRANSFER_BASE_URL", "TRANSFER_API_TOKEN"):
+        monkeypatch.delenv(name)
+
+    assert (await bench.run(await bench.orders(row(1)), "--dry-run")).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--journal", ":memory:"], ["--hooks", "x"], ["--base-url", "ftp://x"]]
+)
+async def test_a_dry_run_checks_what_is_given(bench, arguments):
+    assert (await bench.run(await bench.orders(row(1)), "--dry-run", *arguments)).exit_code == 2
+
+
+async def test_a_dry_run_finds_faults(bench):
+    assert (await bench.run(await bench.orders(row(1), row(1)), "--dry-run")).exit_code == 2
+
+
+# --- the bank's hooks -----------------------------------------------------------------------------
+
+
+class Bank:
+    placed: list[str]
+    open: set[str]
+    poor: str | None = None
+
+
+async def place(intent) -> str:
+    if intent.key == Bank.poor:
+        raise HoldFailed("no funds")
+    Bank.placed.append(intent.key)
+    Bank.open.add(intent.id)
+    return f"hold-{intent.id}"
+
+
+async def release(intent, _receipt) -> None:
+    Bank.open.discard(intent.id)
+
+
+async def broken_release(_intent, _receipt) -> None:
+    raise LookupError
+
+
+@pytest.fixture(autouse=True)
+def bank(monkeypatch) -> type[Bank]:
+    monkeypatch.setattr(Bank, "placed", [], raising=False)
+    monkeypatch.setattr(Bank, "open", set(), raising=False)
+    return Bank
+
+
+async def make() -> dict[str, Any]:
+    async def resolve(*_: Any) -> str:
+        return "tx-abcdefghij0123456789"
+
+    return {"hooks": [FundsHold(place, release)], "resolve": resolve}
+
+
+def owing() -> list[FundsHold]:
+    return [FundsHold(place, broken_release)]
+
+
+def checks_only() -> list[Any]:
+    async def check(_intent) -> None: ...
+
+    return [check]
+
+
+def broken_factory() -> None:
+    raise LookupError("Ada Eze\nand more")
+
+
+def twice() -> list[Any]:
+    return checks_only() * 2
+
+
+async def test_the_hooks_place_the_holds(bench):
+    cells = [row(1, held=""), row(2, held="", **NOBODY), row(3)]
+    result = await bench.run(await bench.orders(*cells), "--hooks", f"{__name__}:make")
+
+    assert result.exit_code == 3
+    assert sorted(Bank.placed) == [
+        "payment-0000001",
+        "payment-0000002",
+    ]  # that of the third is the bank's own
+    assert len(Bank.open) == 1
+
+
+async def test_hooks_without_a_hold_need_every_line_to_say_that_it_is_held(bench):
+    file = await bench.orders(row(1), row(2, held=""))
+    result = await bench.run(file, "--hooks", f"{__name__}:checks_only")
+
+    assert result.exit_code == 2
+    assert "line 3: held: is missing" in result.stderr
+
+
+async def test_the_banks_means_to_end_a_doubt_are_asked(bench):
+    bench.sandbox.faults.add(CloseAfterProcessing())
+    file = await bench.orders(row(1, held=""))
+    result = await bench.run(file, "--hooks", f"{__name__}:make")
+
+    assert result.exit_code == 0
+    assert (await bench.told())[0]["order_id"] == "tx-abcdefghij0123456789"
+
+
+async def test_undos_that_are_owed_are_told_of(bench):
+    file = await bench.orders(row(1, held="", **NOBODY))
+    result = await bench.run(file, "--hooks", f"{__name__}:owing")
+
+    assert "undos that failed and are owed: 1; see: transfer-async journal recover" in result.stdout
+
+
+async def test_a_factory_may_bring_the_token_and_observers(bench, monkeypatch):
+    seen = []
+
+    def factory() -> dict[str, Any]:
+        return {"hooks": [], "token": "s3cr3t", "observers": [seen.append]}
+
+    monkeypatch.setattr(sys.modules[__name__], "brings", factory, raising=False)
+    monkeypatch.delenv("TRANSFER_API_TOKEN")
+    result = await bench.run(await bench.orders(row(1)), "--hooks", f"{__name__}:brings")
+
+    assert result.exit_code == 0
+    assert seen
+
+
+# --- exit codes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "told"),
+    [
+        (Status(422), 3, "2 created, 1 refused"),
+        (Status(401), 4, "2 created, 1 refused"),
+        (StatusAfterProcessing(500), 5, "2 created, 1 unknown"),
+    ],
+)
+async def test_the_exit_code_tells_what_became_of_the_others(bench, fault, code, told):
+    bench.sandbox.faults.add(fault, username="payment-0000002@bulk.example", times=None)
+    result = await bench.run(await bench.orders(row(1), row(2), row(3)))
+
+    assert result.exit_code == code
+    assert told in result.stdout
+
+
+async def test_a_hold_that_is_refused_is_not_sent(bench, monkeypatch):
+    monkeypatch.setattr(Bank, "poor", "payment-0000002")
+    file = await bench.orders(row(1, held=""), row(2, held=""))
+    result = await bench.run(file, "--hooks", f"{__name__}:make")
+
+    assert result.exit_code == 4
+    assert "1 created, 1 not sent" in result.stdout
+    assert "Run the same command again" in result.stdout
+
+
+async def test_a_service_that_is_not_there_ends_it(bench, monkeypatch):
+    async with Sandbox() as gone:
+        monkeypatch.setenv("TRANSFER_BASE_URL", gone.base_url)
+    cells = (row(number, held="") for number in range(1, 200))
+    file = await bench.orders(*cells)
+    result = await bench.run(file, "--hooks", f"{__name__}:make", "--concurrency", "4")
+
+    assert result.exit_code == 1
+    assert "create: given up: 20 in a row ended in ConnectionFailed" in result.stderr
+    assert "given up after 2" in result.stdout
+    assert f"outcomes so far: {bench.part}" in result.stdout
+    assert len(Bank.placed) < 40
+    assert Bank.open == set()
+
+
+async def test_a_journal_that_cannot_be_opened_is_told_and_nothing_is_sent(bench):
+    await bench.write("no database at all, " * 100, "journal.db")
+    result = await bench.run(await bench.orders(row(1)))
+
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith("create: the journal cannot be opened (")
+    assert len(bench.sandbox.requests) == 0
+
+
+async def test_no_room_for_the_keys_is_told_and_nothing_is_sent(bench, monkeypatch):
+    def full(*_: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(checking.Keys, "seen", full)
+    result = await bench.run(await bench.orders(row(1)))
+
+    assert result.exit_code == 1
+    assert (
+        "create: no room to remember the keys (database or disk is full); nothing was sent" in result.stderr
+    )
+
+
+async def test_a_file_that_cannot_be_read_on_is_told(bench, monkeypatch):
+    def broken(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(checking.Checking, "run", broken)
+    result = await bench.run(await bench.orders(row(1)))
+
+    assert result.exit_code == 1
+    assert "create: the file cannot be read (Input/output error); nothing was sent" in result.stderr
+
+
+@pytest.mark.parametrize("step", ["write", "finish"])
+async def test_a_disk_that_is_full_is_told_and_the_journal_knows_all_the_same(bench, monkeypatch, step):
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    file = await bench.orders(*(row(number) for number in range(1, 20)))
+    monkeypatch.setattr(command.OutcomeFile, step, full)
+    first = await bench.run(file)
+    monkeypatch.undo()
+    arguments = ["--base-url", bench.sandbox.base_url, "--token", "s3cr3t", "--journal", bench.journal]
+    second = await bench.run(file, *arguments)
+
+    assert first.exit_code == 1
+    assert "No space left on device" in first.stderr
+    assert second.exit_code == 0
+    assert len(bench.sandbox.orders) == 19
+
+
+# --- the rest -------------------------------------------------------------------------------------
+
+
+def test_the_help_tells_the_exit_codes_and_the_options():
+    result = CliRunner().invoke(app, ["create", "--help"])
+
+    assert result.exit_code == 0
+    assert all(f"\n    {code} " in result.output for code in (0, 1, 2, 3, 4, 5, 130))
+    assert all(option in result.output for option in ("--dry-run", "--hooks", "--outcomes", "--journal"))
+
+
+async def test_every_line_of_the_outcome_file_is_json(bench):
+    await bench.run(await bench.orders(*rows(120)))
+    text = await asyncio.to_thread(bench.outcomes.read_text)
+
+    assert all(json.loads(line)["line"] for line in text.splitlines())
+    assert text.count("\n") == 120

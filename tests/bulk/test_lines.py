@@ -1,0 +1,78 @@
+"""Lines are numbered as an editor shows them, and one that cannot be read costs no other."""
+
+import io
+import tracemalloc
+
+import pytest
+
+from transfer_async._cli.bulk import lines as module
+from transfer_async._cli.bulk.lines import BadLine, Lines
+
+
+def read(data: bytes) -> list[tuple[int, str]]:
+    """Every line, or what is wrong with it."""
+    lines = Lines(io.BufferedReader(io.BytesIO(data)))
+    found = []
+    while True:
+        try:
+            text = next(lines, None)
+        except BadLine as bad:
+            found.append((bad.line, f"! {bad.why}"))
+            continue
+        if text is None:
+            return found
+        found.append((lines.number, text))
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"", []),
+        (b"a", [(1, "a")]),
+        (b"a\n", [(1, "a\n")]),
+        (b"a\r\nb\r\n", [(1, "a\r\n"), (2, "b\r\n")]),
+        (b"\n\na", [(1, "\n"), (2, "\n"), (3, "a")]),
+        (b"\xef\xbb\xbfa\nb", [(1, "a\n"), (2, "b")]),
+        ("naïve\n€\n".encode(), [(1, "naïve\n"), (2, "€\n")]),
+        (b"a\n\xff\xfe\nb\n", [(1, "a\n"), (2, "! is not UTF-8"), (3, "b\n")]),
+        ("é\n".encode("latin-1") + b"b", [(1, "! is not UTF-8"), (2, "b")]),
+    ],
+)
+def test_lines_have_their_numbers(data, found):
+    assert read(data) == found
+
+
+def test_utf_16_is_a_fault_of_its_first_line():
+    assert read("key\n".encode("utf-16"))[0] == (1, "! is not UTF-8")
+
+
+@pytest.mark.parametrize("over", [0, 1, 100, 1000])
+def test_a_line_that_is_too_long_is_passed_over_and_the_next_is_read(monkeypatch, over):
+    monkeypatch.setattr(module, "LONGEST", 10)
+
+    assert read(b"a" * (11 + over) + b"\nb\n") == [(1, "! is longer than a mebibyte"), (2, "b\n")]
+    assert read(b"a" * (11 + over)) == [(1, "! is longer than a mebibyte")]
+
+
+def test_a_line_without_end_takes_no_memory():
+    class Endless(io.RawIOBase):
+        left = 64 << 20
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            size = min(len(buffer), self.left)
+            buffer[:size] = b"x" * size
+            self.left -= size
+            return size
+
+    tracemalloc.start()
+    lines = Lines(io.BufferedReader(Endless()))
+    with pytest.raises(BadLine):
+        next(lines)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert most < 16 << 20
+    assert next(lines, None) is None

@@ -1,0 +1,83 @@
+"""A file is read twice, and holds the same bytes both times, or nothing more of it is handed out."""
+
+import io
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transfer_async._cli.bulk import steady
+from transfer_async._cli.bulk.steady import Changed, SteadyFile
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(steady, "BLOCK", 8)
+
+
+def read_once(data: bytes) -> tuple[SteadyFile, io.BytesIO]:
+    file = io.BytesIO(data)
+    made = SteadyFile(file)
+    assert made.reading().read() == data
+    return made, file
+
+
+@given(st.binary(max_size=100))
+def test_what_did_not_change_reads_the_same_again_and_again(data):
+    made, _ = read_once(data)
+
+    assert made.reading().read() == data
+    assert made.reading().read() == data
+
+
+@given(st.binary(max_size=60), st.binary(max_size=60))
+def test_what_changed_is_noticed_and_no_byte_that_differs_is_handed_out(before, after):
+    made, file = read_once(before)
+    file.seek(0)
+    file.truncate()
+    file.write(after)
+
+    got = b""
+    reading = made.reading()
+    if before == after:
+        assert reading.read() == before
+        return
+    with pytest.raises(Changed):
+        while piece := reading.read(8):
+            got += piece
+        raise AssertionError("it ended")
+
+    assert before.startswith(got)
+
+
+def test_a_file_that_grows_is_noticed_before_the_new_part_is_read(tmp_path):
+    path = tmp_path / "orders"
+    path.write_bytes(b"x" * 64)
+    with path.open("rb") as file:
+        made = SteadyFile(file)
+        made.reading().read()
+        with path.open("ab") as more:
+            more.write(b"y" * 640)
+        reading = made.reading()
+
+        assert reading.read(64) == b"x" * 64
+        with pytest.raises(Changed):
+            reading.read(1)
+
+
+def test_what_is_remembered_of_a_big_file_is_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(steady, "BLOCK", 1 << 20)
+    path = tmp_path / "orders"
+    with path.open("wb") as file:
+        file.seek((64 << 20) - 1)
+        file.write(b"\n")
+    with path.open("rb", buffering=0) as file:
+        made = SteadyFile(file)
+        while made.reading().read(1 << 20) and os.lseek(file.fileno(), 0, os.SEEK_CUR) < 1 << 20:
+            pass
+        reading = made.reading()
+        while reading.read(1 << 20):
+            pass
+
+    assert len(made._digests) == 64 * 16

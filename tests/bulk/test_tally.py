@@ -1,0 +1,86 @@
+"""Counts, and how the exit code follows from them."""
+
+import pytest
+
+from tests.samples import encode, order_json
+from transfer_async._cli.bulk.tally import ExitCode, Kind, Tally, code_of, kind_of
+from transfer_async.errors import (
+    AlreadyCreated,
+    BeneficiaryNotVerified,
+    ConnectionFailed,
+    Expired,
+    HoldFailed,
+    JournalFailed,
+    KeyBusy,
+    KeyConflict,
+    MatchResult,
+    Outcome,
+    OutcomeUnknown,
+    RateLimited,
+    Refused,
+    Refuted,
+    TokenUnavailable,
+    Unauthorized,
+    UnreadableOrder,
+)
+from transfer_async.models import Order
+
+ORDER = Order.from_json(encode(order_json()))
+CASES = [
+    (ORDER, Kind.CREATED, 0),
+    (AlreadyCreated(order_id="tx-1"), Kind.CREATED, 0),
+    (Refused(status=422), Kind.REFUSED, 3),
+    (Refuted(), Kind.REFUSED, 3),
+    (RateLimited(status=429), Kind.REFUSED, 4),
+    (Unauthorized(status=401), Kind.REFUSED, 4),
+    (Refused(status=404), Kind.REFUSED, 4),
+    (ConnectionFailed(), Kind.NOT_SENT, 4),
+    (TokenUnavailable(), Kind.NOT_SENT, 4),
+    (HoldFailed(refused=True), Kind.NOT_SENT, 4),
+    (BeneficiaryNotVerified(result=MatchResult.NO_MATCH), Kind.NOT_SENT, 4),
+    (Expired(), Kind.NOT_SENT, 4),
+    (KeyConflict(), Kind.NOT_SENT, 4),
+    (KeyBusy(), Kind.NOT_SENT, 4),
+    (JournalFailed(), Kind.NOT_SENT, 4),
+    (OutcomeUnknown(), Kind.UNKNOWN, 5),
+    (UnreadableOrder(), Kind.UNKNOWN, 5),
+    (JournalFailed(outcome=Outcome.CREATED, order=ORDER), Kind.CREATED, 5),
+    (JournalFailed(outcome=Outcome.REFUSED), Kind.REFUSED, 5),
+    (JournalFailed(outcome=Outcome.UNKNOWN), Kind.UNKNOWN, 5),
+    (RuntimeError(), Kind.UNKNOWN, 5),
+]
+
+
+@pytest.mark.parametrize(("result", "kind", "code"), CASES, ids=lambda value: type(value).__name__)
+def test_every_result_has_its_kind_and_its_code(result, kind, code):
+    assert (kind_of(result), code_of(result)) == (kind, code)
+
+
+def test_no_order_at_all_is_all_created():
+    assert (Tally().exit_code, Tally().told()) == (ExitCode.ALL_CREATED, "none")
+
+
+def test_the_highest_code_counts():
+    tally, codes = Tally(), []
+    for result in (ORDER, Refused(status=422), ConnectionFailed(), OutcomeUnknown(), ORDER):
+        tally.add(result)
+        codes.append(tally.exit_code)
+
+    assert codes == [0, 3, 4, 5, 5]
+    assert tally.done == 5
+    assert tally.told() == "2 created, 1 refused, 1 not sent, 1 unknown"
+
+
+def test_the_advice_says_what_is_to_be_done():
+    tally = Tally()
+    nothing = list(tally.advice())
+    for result in (OutcomeUnknown(), RateLimited(status=429), KeyBusy()):
+        tally.add(result)
+    tally.owed = 3
+    doubt, again, owed = tally.advice()
+
+    assert nothing == []
+    assert doubt.startswith("in doubt: 1.")
+    assert "transfer-async journal list" in doubt
+    assert again == "may end otherwise another time: 2. Run the same command again"
+    assert owed == "undos that failed and are owed: 3; see: transfer-async journal recover"
