@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import transfer_async
+from transfer_async._cli.app import app
 from transfer_async.retry import REFUSED
 from transfer_async.sandbox import Sandbox
 
@@ -89,3 +92,22 @@ def test_the_readme_has_two_commands_of_one_line_each() -> None:
     blocks = re.findall(r"^```console\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
     assert [block.count("\n") for block in blocks] == [1, 1]
+
+
+def test_the_file_of_orders_is_created_by_the_commands_beside_it(
+    sandbox_elsewhere: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRANSFER_BASE_URL", sandbox_elsewhere.base_url)
+    monkeypatch.setenv("TRANSFER_API_TOKEN", sandbox_elsewhere.token)
+    monkeypatch.chdir(tmp_path)
+    (table,) = re.findall(r"^```csv\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    commands = re.findall(r"^transfer-async (create salaries\.csv.*)$", README, re.MULTILINE)
+    Path("salaries.csv").write_text(table, encoding="utf-8")
+    before = len(sandbox_elsewhere.orders)
+
+    ended = [CliRunner().invoke(app, shlex.split(command, comments=True)) for command in commands]
+
+    assert [one.exit_code for one in ended] == [0, 0, 0]
+    assert "nothing was sent" in ended[0].stdout
+    assert len(sandbox_elsewhere.orders) == before + 2
+    assert Path("salaries.csv.outcomes.jsonl").read_text(encoding="utf-8").count('"outcome":"created"') == 2
