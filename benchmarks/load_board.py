@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
 from benchmarks.load_drive import Limits
 from benchmarks.load_tally import KINDS, Tally
-
-Say = Callable[[str], object]
+from transfer_async._cli.board import live_view
+from transfer_async._cli.running import Say
 
 
 class Board(Protocol):
@@ -82,15 +82,8 @@ def _ms(seconds: float) -> str:
 @contextmanager
 def live_or_plain(say: Say, *, live: bool) -> Iterator[Board]:
     """Give a live view where that is wanted and rich is installed; plain lines otherwise."""
-    try:
-        if not live:
-            raise ImportError  # noqa: TRY301 - as if there were none
-        from rich.live import Live  # an extra's
-    except ImportError:
-        yield PlainBoard(say)
-        return
-    with Live(refresh_per_second=8, transient=True) as view:
-        yield LiveBoard(view)
+    with live_view(live=live, refresh_per_second=8, transient=True) as view:
+        yield PlainBoard(say) if view is None else LiveBoard(view)
 
 
 @asynccontextmanager

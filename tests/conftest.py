@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import pytest
@@ -11,7 +11,11 @@ from aioresponses import aioresponses
 from aioresponses import core as aioresponses_core
 from blockbuster import BlockBuster, blockbuster_ctx
 
+from tests.brokers import Broker, NatsServer, RedisServer
+from tests.loop_time import LoopTime
 from tests.postgres import PostgresServer, is_installed
+
+_Kind = TypeVar("_Kind", bound=Broker)
 
 _ASYNCPG = {"_parse_connect_dsn_and_args", "_read_password_file", "_dot_postgresql_path"}
 
@@ -26,7 +30,16 @@ def blockbuster() -> Iterator[BlockBuster]:
         # asyncpg looks for a password file whenever it connects.
         for call in ("os.stat", "os.path.abspath", "io.BufferedReader.read"):
             blockbuster.functions[call].can_block_in("asyncpg/connect_utils.py", _ASYNCPG)
+        # redis looks for its own version whenever it connects.
+        for call in ("os.stat", "os.listdir", "io.TextIOWrapper.read"):
+            blockbuster.functions[call].can_block_in("redis/utils.py", {"get_lib_version"})
         yield blockbuster
+
+
+@pytest.fixture
+async def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
+    """The time of the test's loop."""
+    return LoopTime(monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +55,25 @@ def postgres() -> Iterator[PostgresServer]:
 def database(postgres: PostgresServer) -> str:
     """The address of an empty database."""
     return postgres.new_database()
+
+
+@pytest.fixture(scope="session")
+def nats() -> Iterator[NatsServer]:
+    """A real NATS with JetStream: names of streams and subjects are each test's own."""
+    yield from _running(NatsServer)
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    """A real Redis: names of streams are each test's own."""
+    yield from _running(RedisServer)
+
+
+def _running(kind: type[_Kind]) -> Iterator[_Kind]:
+    if not kind.is_installed():
+        pytest.skip(f"there is no {kind.NAME} to be had for this platform")
+    with kind() as server:
+        yield server
 
 
 class _Answer(aiohttp.ClientResponse):

@@ -184,6 +184,25 @@ async def test_after_a_401_another_token_is_asked_for(issuer):
     assert await tokens.headers() is new
 
 
+async def test_a_token_that_was_refused_is_not_offered_to_the_next(issuer):
+    tokens = source(issuer)
+    old = await tokens.headers()
+    tokens.distrust(old)
+
+    assert tokens.current is None
+    new = await tokens.headers()
+    assert new["Authorization"] == "Bearer token-2"
+    tokens.distrust(old)  # somebody hears of it late
+    assert tokens.current is new
+
+
+async def test_a_given_token_is_offered_again_for_there_is_no_other():
+    tokens = source("t")
+    tokens.distrust(tokens.current)
+
+    assert tokens.current is not None
+
+
 async def test_it_is_renewed_only_if_nobody_else_has_already(issuer):
     tokens = source(issuer)
     old = await tokens.headers()

@@ -837,6 +837,23 @@ async def test_a_token_that_is_a_string_is_not_renewed(world: World):
     assert len(unauthorized.value.attempts) == 1
 
 
+async def test_after_a_401_that_cannot_be_sent_again_the_next_call_asks_for_a_token_before_its_hooks(
+    world: World,
+):
+    asked: list[int] = []
+
+    async def token() -> str:
+        asked.append(len(world.bank.placed))
+        return world.sandbox.token if len(asked) > 1 else "expired"
+
+    async with world.client(token=token, retry=RetryPolicy(attempts=1)) as client:
+        with pytest.raises(Unauthorized):
+            await client.create_order(new_order(), key="k")
+        await client.create_order(new_order(), key="k")
+
+    assert asked == [0, 1]
+
+
 async def test_twenty_callers_with_a_401_renew_the_token_once(world: World):
     tokens = Tokens(world)
     async with world.client(token=tokens) as client:

@@ -10,9 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nats import connect
 from typer.testing import CliRunner
 
 import transfer_async
+from tests.bank import new_order
+from tests.brokers import NatsServer
+from tests.worker.test_command import running
+from transfer_async import OrderCommand, OrderOutcome, Outcome
 from transfer_async._cli.app import app
 from transfer_async.retry import REFUSED
 from transfer_async.sandbox import Sandbox
@@ -111,3 +116,51 @@ def test_the_file_of_orders_is_created_by_the_commands_beside_it(
     assert "nothing was sent" in ended[0].stdout
     assert len(sandbox_elsewhere.orders) == before + 2
     assert Path("salaries.csv.outcomes.jsonl").read_text(encoding="utf-8").count('"outcome":"created"') == 2
+
+
+async def test_the_worker_of_the_readme_takes_orders_from_nats(
+    sandbox_elsewhere: Sandbox, nats: NatsServer, database: str, tmp_path: Path
+) -> None:
+    (command,) = re.findall(r"^transfer-async (worker --broker .*)$", README, re.MULTILINE)
+    (module,) = [example for example in EXAMPLES if example.startswith("# our_bank.py")]
+    await asyncio.to_thread((tmp_path / "our_bank.py").write_text, module)
+    command = command.replace("nats://broker:4222", nats.address)
+    command = command.replace("postgresql://db/payments", database)
+    environment = {
+        "TRANSFER_BASE_URL": sandbox_elsewhere.base_url,
+        "TRANSFER_API_TOKEN": sandbox_elsewhere.token,
+    }
+    order = OrderCommand(key="from-the-readme", order=new_order()).to_json()
+
+    async with running(*shlex.split(command), cwd=tmp_path, **environment) as worker:
+        await worker.line("health ")
+        async with running("send", "--broker", nats.address, "-") as sending:
+            assert sending.process.stdin is not None
+            sending.process.stdin.write(order)
+            sending.process.stdin.close()
+            assert (await sending.end())[0] == 0
+        outcome = await first_outcome(nats.address)
+        worker.process.terminate()
+        assert (await worker.end())[0] == 0
+
+    assert (outcome.key, outcome.outcome) == ("from-the-readme", Outcome.CREATED)
+    assert outcome.order_id in sandbox_elsewhere.orders
+
+
+async def first_outcome(address: str) -> OrderOutcome:
+    """What is published first, by a reader that knows nothing but NATS."""
+    connection = await connect(address)
+    try:
+        reader = await connection.jetstream().subscribe("transfer.outcomes", ordered_consumer=True)
+        message = await reader.next_msg(timeout=20)
+    finally:
+        await connection.close()
+    return OrderOutcome.from_json(message.data)
+
+
+def test_the_readme_tries_a_worker_in_two_commands() -> None:
+    blocks = re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    (first, second) = next(block for block in blocks if "worker --try" in block).splitlines()
+
+    assert first.endswith("pip install --quiet '.[try]'")
+    assert second == ".venv-worker/bin/transfer-async worker --try"

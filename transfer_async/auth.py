@@ -81,6 +81,11 @@ class TokenSource:
                 raise
             raise TokenUnavailable("the token callable was cancelled") from error
 
+    def distrust(self, headers: CIMultiDict[str] | None) -> None:
+        """The service answered ``headers`` with 401: whoever comes next asks for another token first."""
+        if self.renewable and self._headers is headers:
+            self._headers = None
+
     def close(self) -> None:
         """Ask no longer: whoever still waits for a token gets none."""
         if self._asking is not None:

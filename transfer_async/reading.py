@@ -202,6 +202,8 @@ async def _attempt(context: Context, wanted: Wanted, reading: _Reading) -> Any:
 
 def _answer(context: Context, wanted: Wanted, reading: _Reading, evidence: Evidence) -> Any:
     reading.verdict = answers.judge(evidence, context.policy, wanted.table)
+    if reading.verdict is Verdict.WRONG_TOKEN:
+        context.tokens.distrust(reading.headers)
     if reading.verdict is not Verdict.ANSWERED:
         raise answers.error_of(reading.verdict, evidence, now=context.clock.utc(), reading=wanted.safe)
     common: dict[str, Any] = {"status": evidence.status, "request_id": evidence.request_id}

@@ -101,6 +101,8 @@ def _answer(context: Context, call: Call, body: GuardedBody, evidence: Evidence)
     if call.judgement is not Judgement.ANSWERED:
         if evidence.intact and call.judgement in answers.SAID_NO:
             body.trust()
+        if call.judgement is Judgement.WRONG_TOKEN:
+            context.tokens.distrust(call.headers)
         raise answers.error_of(call.judgement, evidence, now=context.clock.utc(), reading=False)
     common: dict[str, Any] = {
         "status": evidence.status,

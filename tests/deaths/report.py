@@ -41,13 +41,13 @@ class Report:
         )
         yield from _fates("kills", harness.kills)
         yield from _fates("pauses", harness.pauses)
-        yield _row("  not waited for", harness.outwaited)
-        yield _row("stops of the database", harness.stops)
-        yield _row("calls that lost the journal", harness.journal_failed)
+        yield row("  not waited for", harness.outwaited)
+        yield row("stops of the database", harness.stops)
+        yield row("calls that lost the journal", harness.journal_failed)
         yield from self._keys()
         broken = Counter(kind for kind, _ in self.violations)
         for name in KINDS:
-            yield _row(name, broken[name])
+            yield row(name, broken[name])
         yield from (f"  {kind}: {why}" for kind, why in self.violations[:SHOWN])
         trials = harness.kills.met.total() + harness.pauses.met.total() + harness.stops
         if not broken and trials:
@@ -56,20 +56,21 @@ class Report:
     def _keys(self) -> Iterator[str]:
         count = states(self.evidence)
         doubts = [one for one in self.evidence if one.entry and one.entry.state is KeyState.IN_DOUBT]
-        yield _row("keys", len(self.evidence))
-        yield _row("requests received", sum(one.received for one in self.evidence))
-        yield _row("created", count["created"])
-        yield _row("free after a no", count["free"])
+        yield row("keys", len(self.evidence))
+        yield row("requests received", sum(one.received for one in self.evidence))
+        yield row("created", count["created"])
+        yield row("free after a no", count["free"])
         share = len(doubts) / max(1, len(self.evidence))
         existing = sum(bool(one.orders) for one in doubts)
-        yield _row("in doubt", len(doubts)) + f"  {share:.1%} of the keys; the order of {existing} exists"
+        yield row("in doubt", len(doubts)) + f"  {share:.1%} of the keys; the order of {existing} exists"
 
 
 def _fates(name: str, fates: Fates) -> Iterator[str]:
-    yield _row(name, fates.met.total())
+    yield row(name, fates.met.total())
     for point, count in sorted(fates.met.items(), key=lambda found: -found[1]):
-        yield _row(f"  {point}", count)
+        yield row(f"  {point}", count)
 
 
-def _row(name: str, count: int) -> str:
+def row(name: str, count: int) -> str:
+    """One row of the table."""
     return f"{name:<32}{count:>7}"

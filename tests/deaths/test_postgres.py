@@ -1,18 +1,12 @@
-"""The server of the tests keeps what it acknowledged, and leaves nothing behind."""
+"""The PostgreSQL of the tests keeps what it acknowledged."""
 
 import asyncio
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
 from tests import postgres
-
-ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.skipif(not postgres.is_installed(), reason="there is no PostgreSQL to start")
 
@@ -41,19 +35,3 @@ def test_what_was_committed_survives_a_stop_at_once():
 def test_a_setting_can_be_changed():
     with postgres.postgres_server(extra={"fsync": "off"}) as server:
         assert ask(server.dsn, "SHOW fsync") == "off"
-
-
-def test_the_server_is_gone_when_its_process_was_killed():
-    program = (
-        "import os; from tests.postgres import PostgresServer; server = PostgresServer().start();"
-        "print(server._process.pid, flush=True); os.kill(os.getpid(), 9)"
-    )
-    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False, capture_output=True)
-    pid = int(ended.stdout)
-
-    for _ in range(500):
-        if not Path(f"/proc/{pid}").exists():
-            break
-        os.sched_yield()
-        subprocess.run(["sleep", "0.01"], check=True)
-    assert not Path(f"/proc/{pid}").exists()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transfer_async._cli import create, journal
+from transfer_async._cli import create, journal, worker
 from transfer_async._cli.lines import FAILED, complain, fail, tell
 from transfer_async.cli import USAGE
 
@@ -27,6 +27,8 @@ app = typer.Typer(
 )
 app.add_typer(journal.app, name="journal")
 app.command()(create.create)
+app.command()(worker.worker)
+app.command()(worker.send)
 
 
 def _show_version(wanted: bool) -> None:

@@ -100,14 +100,21 @@ class LiveBoard:
 
 
 @contextmanager
-def live_or_plain(say: Say, *, live: bool) -> Iterator[Board]:
-    """A live view where that is wanted and rich is installed; plain lines otherwise."""
+def live_view(*, live: bool, **options: Any) -> Iterator[Any]:
+    """A view of rich's, with its ``options``, where that is wanted and rich is installed; None otherwise."""
     try:
         if not live:
             raise ImportError  # noqa: TRY301 - as if there were none
         from rich.live import Live  # an extra's
     except ImportError:
-        yield PlainBoard(say)
+        yield None
         return
-    with Live(refresh_per_second=12) as view:
-        yield LiveBoard(view)
+    with Live(**options) as view:
+        yield view
+
+
+@contextmanager
+def live_or_plain(say: Say, *, live: bool) -> Iterator[Board]:
+    """A live view where that is wanted and rich is installed; plain lines otherwise."""
+    with live_view(live=live, refresh_per_second=12) as view:
+        yield PlainBoard(say) if view is None else LiveBoard(view)

@@ -1,0 +1,176 @@
+"""Those who send the commands and read the outcomes, in a process that nothing ever happens to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from nats.js.api import ConsumerConfig, DeliverPolicy
+
+from tests.chaos.bank import is_known
+from tests.chaos.trial import Place, command_of
+from tests.deaths.books import Book
+from tests.deaths.processes import Channel
+from tests.deaths.trial import SCOPE
+from transfer_async.errors import JournalFailed
+from transfer_async.journal import KeyState, PostgresJournal
+from transfer_async.messages import OrderOutcome
+
+OUTSTANDING = 60
+"""How many commands wait for their outcome at the same time."""
+
+TWICE = 0.1
+"""The share of commands that are sent twice."""
+
+KINDS = {"good": 0.82, "unknown": 0.08, "poor": 0.06, "bad": 0.04}
+
+
+def serve(end: socket.socket, *, place: Place, seed: int) -> None:
+    """Send commands until told to stop, and go on reading until every one has been answered."""
+    asyncio.run(_Customers(Channel(end), place, seed).run())
+
+
+class _Customers:
+    def __init__(self, channel: Channel, place: Place, seed: int) -> None:
+        self._channel = channel
+        self._place = place
+        self._line: Any = place.line()
+        self._chance = random.Random(seed)
+        self._told = Book(Path(place.directory) / "told")
+        self._open: set[str] = set()
+        self._keys: list[str] = []
+        self._room = asyncio.Event()
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        await _sooner_or_later(self._line.open)
+        settings = self._line.settings
+        tasks = [
+            asyncio.create_task(self._read(settings.outcomes, self._hear)),
+            asyncio.create_task(self._read(settings.parked, self._hear_of_parked)),
+            asyncio.create_task(self._live()),
+        ]
+        self._channel.tell(ready=True)
+        await self._channel.next()
+        self._stop.set()
+        self._room.set()
+        await self._channel.next()  # whether or not it has come to the end of its wishes
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        (Path(self._place.directory) / "keys").write_text("\n".join(self._keys))
+
+    async def _live(self) -> None:
+        await self._send_until_told()
+        while self._open:
+            await self._room_made()
+        self._channel.tell(answered=len(self._keys))
+        await self._until_nothing_is_untold()
+        self._channel.tell(quiet=True)
+
+    # --- commands -------------------------------------------------------------------------------
+
+    async def _send_until_told(self) -> None:
+        while not self._stop.is_set():
+            if len(self._open) >= OUTSTANDING:
+                await self._room_made()
+                continue
+            (kind,) = self._chance.choices(list(KINDS), weights=list(KINDS.values()))
+            key = f"{kind}-{len(self._keys)}"
+            self._keys.append(key)
+            self._open.add(key)
+            for _ in range(2 if self._chance.random() < TWICE else 1):
+                await _sooner_or_later(self._sending(key))
+
+    def _sending(self, key: str) -> Callable[[], Awaitable[None]]:
+        return lambda: self._line.send(self._line.settings.commands, command_of(key), {})
+
+    async def _room_made(self) -> None:
+        self._room.clear()
+        await self._room.wait()
+
+    # --- outcomes -------------------------------------------------------------------------------
+
+    async def _read(self, subject: str, hear: Callable[[Any], None]) -> None:
+        async for message in self._messages(subject):
+            hear(message)
+
+    async def _messages(self, subject: str) -> AsyncIterator[Any]:
+        """Everything in a stream from its beginning, each once, whatever happens to the broker."""
+        last = 0
+        while True:
+            with contextlib.suppress(Exception):  # the broker is away, or was
+                manager = await self._line._manager()
+                config = ConsumerConfig(
+                    deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=last + 1
+                )
+                reader = await manager.subscribe(subject, ordered_consumer=False, config=config)
+                try:
+                    while True:
+                        message = await reader.next_msg(timeout=2.0)
+                        sequence = message.metadata.sequence.stream
+                        await message.ack()
+                        if sequence > last:
+                            last = sequence
+                            yield message
+                finally:
+                    with contextlib.suppress(Exception):
+                        await reader.unsubscribe()
+            await asyncio.sleep(0.05)  # between two looks
+
+    def _hear(self, message: Any) -> None:
+        outcome = OrderOutcome.from_json(message.data)
+        self._told.write(outcome.key, outcome.outcome.value, outcome.order_id or "-")
+        self._answered(outcome.key)
+
+    def _hear_of_parked(self, message: Any) -> None:
+        assert message.headers["Transfer-Reason"]
+        key = msgspec.json.decode(message.data)["key"]
+        self._told.write(key, "parked", "-")
+        self._answered(key)
+
+    def _answered(self, key: str) -> None:
+        self._open.discard(key)
+        self._room.set()
+
+    # --- the end --------------------------------------------------------------------------------
+
+    async def _until_nothing_is_untold(self) -> None:
+        """Until the workers have ended the doubts that can be ended, and told of it."""
+        async with PostgresJournal(self._place.journal) as journal:
+            while await self._waits(journal):  # noqa: ASYNC110 - the workers are elsewhere
+                await asyncio.sleep(0.2)  # between two looks
+
+    async def _waits(self, journal: PostgresJournal) -> bool:
+        try:
+            entries = [await journal.read(SCOPE, key) for key in self._keys if not key.startswith("bad")]
+        except (JournalFailed, OSError):
+            return True
+        found = zip((key for key in self._keys if not key.startswith("bad")), entries, strict=True)
+        return any(
+            entry is not None
+            and (
+                entry.untold
+                or entry.owed
+                or entry.state in (KeyState.CLAIMED, KeyState.SENDING)
+                or (entry.state is KeyState.IN_DOUBT and is_known(key))
+            )
+            for key, entry in found
+        )
+
+
+async def _sooner_or_later(do: Callable[[], Awaitable[object]]) -> None:
+    """Until it succeeds: the broker may be away."""
+    while True:
+        try:
+            await do()
+        except Exception:  # noqa: BLE001 - whatever it is, it goes on
+            await asyncio.sleep(0.05)  # between two tries
+        else:
+            return

@@ -1,0 +1,102 @@
+"""A message, a handler and a publisher that write down in one log what is done, and fail on demand."""
+
+import asyncio
+
+from attrs import define, field
+
+from transfer_async.disposition import disposition
+from transfer_async.errors import Outcome
+from transfer_async.handling import Handled
+from transfer_async.messages import OrderOutcome
+
+
+@define
+class Log:
+    """What was done, in order; a step in ``faults`` raises, before or after it is done."""
+
+    steps: list = field(factory=list)
+    before: dict = field(factory=dict)
+    after: dict = field(factory=dict)
+    gates: dict = field(factory=dict)
+
+    async def step(self, name, *more):
+        if name in self.gates:
+            await self.gates[name]()
+        if name in self.before:
+            raise self.before[name]
+        self.steps.append((name, *more) if more else name)
+        if name in self.after:
+            raise self.after[name]
+
+    @property
+    def names(self):
+        return [step if isinstance(step, str) else step[0] for step in self.steps]
+
+
+@define
+class FakeDelivery:
+    log: Log
+    body: bytes = b"a command"
+    headers: dict = field(factory=dict)
+    deliveries: int = 1
+
+    async def ack(self):
+        await self.log.step("ack")
+
+    async def retry(self, after):
+        await self.log.step("retry", after)
+
+    async def park(self, reason):
+        await self.log.step("park", reason)
+
+    async def beat(self):
+        await self.log.step("beat")
+
+
+@define
+class FakeHandler:
+    """Gives back what the result of a command comes to."""
+
+    log: Log
+    result: object
+    told_of: list = field(factory=list)
+
+    async def handle(self, command, *, deliveries=1):
+        await self.log.step("handle")
+        what = disposition(self.result, deliveries=deliveries)
+        outcome = AN_OUTCOME if what.action.value == "ack" else None
+        return Handled(disposition=what, outcome=outcome, key="k", result=self.result)
+
+
+@define
+class FakePublisher:
+    log: Log
+    headers: list = field(factory=list)
+
+    async def __call__(self, outcome, headers):
+        await self.log.step("publish")
+        self.headers.append(headers)
+
+
+AN_OUTCOME = OrderOutcome(
+    key="k", intent_id="i", outcome=Outcome.CREATED, order_may_exist=True, order_id="tx-1"
+)
+
+
+class Beats:
+    """A sleep whose every waiting is ended by the test."""
+
+    def __init__(self):
+        self.asked = []
+        self._waiting = asyncio.Queue()
+
+    async def sleep(self, seconds):
+        self.asked.append(seconds)
+        passed = asyncio.get_running_loop().create_future()
+        self._waiting.put_nowait(passed)
+        await passed
+
+    async def pass_(self):
+        """End the next waiting, once somebody waits."""
+        waiting = await self._waiting.get()
+        waiting.set_result(None)

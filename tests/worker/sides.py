@@ -1,0 +1,151 @@
+"""The other side of each broker: who sends commands to a worker, and reads what it publishes."""
+
+import asyncio
+import json
+import secrets
+import time
+
+import nats
+import redis.asyncio
+from faststream.redis.parser import BinaryMessageFormatV1
+
+from transfer_async.integrations.brokers.line import WorkerSettings
+
+PATIENCE = 20.0
+
+
+async def until(true, *, patience=PATIENCE):
+    """Return once ``await true()`` is; looks again and again."""
+    deadline = time.monotonic() + patience
+    while not await true():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        await asyncio.sleep(0.005)  # between two looks
+
+
+class Side:
+    """Somebody else at the broker; with names of its own, so that tests do not meet there."""
+
+    def __init__(self, server, **settings):
+        self.server = server
+        mine = f"t{secrets.token_hex(5)}"
+        names = {name: f"{mine}.{name}" for name in ("commands", "outcomes", "parked")}
+        times = {"ack_wait": 1.0, "poll": 0.05, "concurrency": 4}
+        self.settings = WorkerSettings(**names, **times | settings)
+
+    @property
+    def address(self):
+        return self.server.address
+
+    async def outcome(self):
+        """The next outcome, as a tree."""
+        return json.loads((await self._next(self.settings.outcomes))[0])
+
+    async def parked(self):
+        """The next parked message: its body and its headers."""
+        return await self._next(self.settings.parked)
+
+    async def gone(self):
+        """Return once the broker has no command any more."""
+
+        async def none():
+            return await self.left() == 0
+
+        await until(none)
+
+
+class NatsSide(Side):
+    NAME = "nats"
+
+    async def __aenter__(self):
+        patience = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.1}
+        self._connection = await nats.connect(self.address, **patience)
+        self._jetstream = self._connection.jetstream()
+        self._seen = {}
+        self._streams = {}
+        for name in (self.settings.commands, self.settings.outcomes, self.settings.parked):
+            self._streams[name] = name.upper().replace(".", "_")
+        retention = nats.js.api.RetentionPolicy.WORK_QUEUE
+        await self._jetstream.add_stream(
+            name=self._streams[self.settings.commands], subjects=[self.settings.commands], retention=retention
+        )
+        return self
+
+    async def __aexit__(self, *exc):
+        await self._connection.close()
+
+    async def send(self, body, headers=None):
+        await self._jetstream.publish(self.settings.commands, body, headers=headers)
+
+    async def _next(self, subject):
+        async def there():
+            return await self._count(subject) > self._seen.get(subject, 0)
+
+        await until(there)
+        self._seen[subject] = self._seen.get(subject, 0) + 1
+        message = await self._jetstream.get_msg(self._streams[subject], self._seen[subject])
+        return message.data or b"", message.headers or {}
+
+    async def _count(self, subject):
+        try:
+            return (await self._jetstream.stream_info(self._streams[subject])).state.messages
+        except (nats.js.errors.NotFoundError, nats.errors.Error):
+            return 0
+
+    async def published(self):
+        """How many outcomes there are."""
+        return await self._count(self.settings.outcomes)
+
+    async def left(self):
+        """How many commands the broker still has."""
+        return (await self._jetstream.stream_info(self._streams[self.settings.commands])).state.messages
+
+    async def forget(self):
+        """Lose the workers' consumer."""
+        await self._jetstream.delete_consumer(self._streams[self.settings.commands], self.settings.group)
+
+    async def wipe(self):
+        """Lose the outcomes' stream."""
+        await self._jetstream.delete_stream(self._streams[self.settings.outcomes])
+
+
+class RedisSide(Side):
+    NAME = "redis"
+
+    async def __aenter__(self):
+        self._client = redis.asyncio.Redis.from_url(self.address)
+        self._seen = {}
+        return self
+
+    async def __aexit__(self, *exc):
+        await self._client.aclose()
+
+    async def send(self, body, headers=None):
+        await self._client.xadd(self.settings.commands, {"body": body, **(headers or {})})
+
+    async def _next(self, stream):
+        async def there():
+            try:
+                return await self._client.xlen(stream) > self._seen.get(stream, 0)
+            except redis.exceptions.RedisError:
+                return False
+
+        await until(there)
+        self._seen[stream] = self._seen.get(stream, 0) + 1
+        _, fields = (await self._client.xrange(stream, count=self._seen[stream]))[-1]
+        return BinaryMessageFormatV1.parse(fields[b"__data__"])
+
+    async def published(self):
+        return await self._client.xlen(self.settings.outcomes)
+
+    async def left(self):
+        commands = self.settings.commands
+        return await self._client.xlen(commands) + await self._client.zcard(f"{{{commands}}}:delayed")
+
+    async def forget(self):
+        await self._client.xgroup_destroy(self.settings.commands, self.settings.group)
+
+    async def wipe(self):
+        await self._client.delete(self.settings.outcomes)
+
+
+SIDES = {side.NAME: side for side in (NatsSide, RedisSide)}

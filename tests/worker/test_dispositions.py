@@ -1,0 +1,291 @@
+"""Every row of the table of dispositions, on every broker, end to end."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.bank import Gate, new_order, other_order, refused_order
+from tests.worker.case import DELAYS, LABELS, command, row_of
+from transfer_async import BeneficiaryNotVerified, MatchResult, PreflightFailed, RetryPolicy
+from transfer_async.disposition import TABLE, Action
+from transfer_async.errors import ServiceFailed
+from transfer_async.journal.moves import Claim, Create
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status
+
+# --- how each comes about ---------------------------------------------------------------------------
+
+
+async def created(case):
+    pass
+
+
+async def already_created(case):
+    """In doubt, and an operator has found its order."""
+    await in_doubt(case)
+    async with case.client() as client:
+        with pytest.raises(Exception, match="processed"):
+            await client.create_order(new_order(), key="k")
+        await client.resolve("k", order_id=next(iter(case.sandbox.orders)), by="ops", reason="seen")
+
+
+async def in_doubt(case):
+    case.sandbox.faults.add(CloseAfterProcessing())
+
+
+async def a_bad_token(case):
+    case.token = lambda: "run-out"
+    case.client_settings["retry"] = RetryPolicy(attempts=2, deadline=1.0)
+
+    async def heal():
+        case.token = None
+
+    case.heal = heal
+
+
+def answered(status, **how):
+    async def answer(case):
+        case.sandbox.faults.add(Status(status, **how))
+
+    return answer
+
+
+async def refused(case):
+    case.body = command(order=refused_order()).to_json()
+
+
+def hook_that(error, *, for_ever=False):
+    async def make(case):
+        errors = [error]
+
+        async def check(intent):
+            if errors:
+                raise errors[0] if for_ever else errors.pop()
+
+        case.hooks = [check, case.bank.hold]
+
+    return make
+
+
+async def no_hold(case):
+    case.hooks = []
+
+
+async def too_late(case):
+    case.body = command(send_before=datetime(2020, 1, 1, tzinfo=UTC)).to_json()
+
+
+async def busy(case):
+    """Somebody else is at work on the key, until the worker has been sent away."""
+    gate = Gate()
+    case.bank.on_place = gate
+    client = case.client()
+    other = asyncio.create_task(client.create_order(new_order(), key="k"))
+    await gate.reached.wait()
+
+    async def heal():
+        gate.open()
+        await other
+        await client.close()
+
+    case.heal = heal
+
+
+async def no_token(case):
+    def fail():
+        raise OSError
+
+    case.token = fail
+
+    async def heal():
+        case.token = None
+
+    case.heal = heal
+
+
+async def out_of_reach(case):
+    """The service is down, and comes back at the same address."""
+    sandbox = case.sandbox
+    port = int(sandbox.base_url.rpartition(":")[2])
+    await sandbox.__aexit__(None, None, None)
+
+    async def heal():
+        case.sandbox = Sandbox(port=port, token=sandbox.token)
+        await case._stack.enter_async_context(case.sandbox)
+
+    case.heal = heal
+
+
+async def journal_down_before(case):
+    case.journal.fail_on = Claim
+
+    async def heal():
+        case.journal.fail_on = None
+
+    case.heal = heal
+
+
+async def journal_down_after(case):
+    case.journal.fail_on = Create
+
+    async def heal():
+        case.journal.fail_on = None
+
+    case.heal = heal
+
+
+async def not_a_command(case):
+    case.body = b'{"version": 1, \xff'
+
+
+async def another_order(case):
+    async with case.client() as client:
+        await client.create_order(other_order(), key="k")
+
+
+async def closed(case):
+    run = case.runs[0]
+    await run.client.close()
+
+    async def heal():
+        run.stopping.set()
+        await case.worker()
+
+    case.heal = heal
+
+
+async def cancelled(case):
+    gate = Gate()
+    case.bank.on_place = gate
+
+    async def kill():
+        await gate.reached.wait()
+        case.bank.on_place = None
+        await case.runs[0].kill()
+        gate.open()
+        await case.worker()
+
+    case.beside = asyncio.create_task(kill())
+
+
+def raised(error):
+    async def break_(case):
+        client, errors = case.runs[0].client, [error]
+        carry = client._carry
+
+        async def broken(call):
+            if errors:
+                raise errors.pop()
+            return await carry(call)
+
+        client._carry = broken
+
+    return break_
+
+
+WAYS = {
+    "the order exists": created,
+    "the order exists, and its id is known": already_created,
+    "in doubt: the journal owns it now, and will not send it again": in_doubt,
+    "the token is not good: no other order would fare better": a_bad_token,
+    "the service is not where it should be": answered(404),
+    "the service is not where it should be (again)": answered(405),
+    "the service is overloaded, and did nothing": answered(429, headers={"Retry-After": "1"}),
+    "the service did nothing, and may another time": answered(425),
+    "the service said no, and would again": refused,
+    "the beneficiary could not be looked up": hook_that(
+        BeneficiaryNotVerified("", result=MatchResult.NOT_POSSIBLE)
+    ),
+    "the beneficiary is not who the customer means": hook_that(
+        BeneficiaryNotVerified("", result=MatchResult.NO_MATCH), for_ever=True
+    ),
+    "neither this worker nor the command has a hold": no_hold,
+    "a hook refused": hook_that(PreflightFailed("too much"), for_ever=True),
+    "a hook broke": hook_that(OSError()),
+    "it came too late to be sent": too_late,
+    "another worker is at work on the key": busy,
+    "there is no token to be had": no_token,
+    "the service cannot be reached": out_of_reach,
+    "the journal failed before anything was sent": journal_down_before,
+    "the journal failed after the order may have been sent": journal_down_after,
+    "the command is not valid": not_a_command,
+    "the key is bound to a different order": another_order,
+    "the client is closing": closed,
+    "the worker is stopping": cancelled,
+    "nothing that create-order is known to raise": raised(ServiceFailed()),
+    "an error of the worker's own": raised(RuntimeError()),
+}
+
+AFTERWARDS = {
+    closed,
+    cancelled,
+    WAYS["nothing that create-order is known to raise"],
+    WAYS["an error of the worker's own"],
+}
+"""Those that are done to a worker that runs already."""
+
+
+def test_no_row_is_forgotten():
+    assert list(WAYS) == LABELS
+
+
+@pytest.mark.parametrize("label", LABELS)
+async def test_a_row_of_the_table_on_a_real_broker(case, label):
+    number, way = LABELS.index(label), WAYS[label]
+    row = TABLE[number]
+    if way in AFTERWARDS:
+        run = await case.worker()
+        await way(case)
+    else:
+        await way(case)
+        run = await case.worker()
+    orders_before = len(case.sandbox.orders)
+
+    await case.side.send(case.body, {"x-origin": "a test"})
+    first = await case.handled()
+
+    assert row_of(first.result) == number
+    assert first.deliveries == 1
+    if row.action is Action.ACK:
+        await expect_acked(case, first)
+    elif row.action is Action.PARK:
+        await expect_parked(case, row)
+        assert len(case.sandbox.orders) == orders_before
+    else:
+        await expect_again(case, run, row, first)
+    await case.side.gone()
+    assert len(case.sandbox.orders) <= max(1, orders_before)
+
+
+async def expect_acked(case, first):
+    """The outcome is published; and the same again for a redelivery, without a request."""
+    told = await case.side.outcome()
+    assert told["outcome"] == first.handled.outcome.outcome.value
+    assert told["key"] == "k"
+    assert told.get("order_id") == first.handled.outcome.order_id
+    await case.side.gone()
+
+
+async def expect_parked(case, row):
+    body, headers = await case.side.parked()
+    assert body == case.body
+    assert headers["Transfer-Reason"].startswith(row.reason)
+    assert headers["x-origin"] == "a test"
+    assert await case.side.published() == 0
+
+
+async def expect_again(case, run, row, first):
+    if not row.ready:
+        assert any(row.reason in why for why in await run.health.not_ready())
+    second = await case.handled()
+    assert second.deliveries > 1 or row.reason == "the worker is stopping"
+    if row.action is Action.RETRY:
+        assert second.began - first.ended >= first.handled.disposition.after - 0.001
+        assert first.handled.disposition.after >= min(DELAYS.first, 0.1)
+    told = await case.side.outcome()
+    while told["outcome"] == "unknown" and row.action is Action.RETRY:
+        told = await case.side.outcome()
+    expected = "unknown" if row.reason.startswith("the journal failed after") else "created"
+    assert told["outcome"] == expected
+    if not row.ready:
+        await run.ready()

@@ -1,0 +1,59 @@
+import asyncio
+
+import aiohttp
+import pytest
+
+from transfer_async.health import Health
+
+
+async def asked(address, path):
+    async with aiohttp.ClientSession() as session, session.get(address + path) as answer:
+        return answer.status, await answer.json()
+
+
+async def test_who_has_no_troubles_is_live_and_ready():
+    async with Health().served() as address:
+        assert address.startswith("http://127.0.0.1:")
+        assert await asked(address, "/live") == (200, {"live": True, "why": []})
+        assert await asked(address, "/ready") == (200, {"ready": True, "why": []})
+
+
+async def test_a_trouble_is_told_until_it_is_over():
+    health = Health()
+    async with health.served() as address:
+        health.trouble("service", "the token is not good")
+        health.trouble("broker", "gives no messages")
+        why = ["service: the token is not good", "broker: gives no messages"]
+        assert await asked(address, "/ready") == (503, {"ready": False, "why": why})
+        assert (await asked(address, "/live"))[0] == 200
+
+        health.well("service")
+        health.well("broker")
+        assert await asked(address, "/ready") == (200, {"ready": True, "why": []})
+
+
+async def test_whoever_has_ended_is_neither_live_nor_ready():
+    health = Health()
+    health.ended("its loop has ended")
+    async with health.served() as address:
+        assert await asked(address, "/live") == (503, {"live": False, "why": ["its loop has ended"]})
+        assert (await asked(address, "/ready"))[0] == 503
+
+
+async def test_a_look_that_fails_or_takes_too_long_is_a_reason_and_says_no_more_than_its_kind():
+    async def fails():
+        raise OSError("postgresql://user:password@db")
+
+    async def fine():
+        return 1
+
+    looks = {"journal": fails, "broker": asyncio.Event().wait, "clock": fine}
+
+    assert await Health(looks, patience=0.01).not_ready() == ["journal: OSError", "broker: TimeoutError"]
+
+
+async def test_an_address_that_is_taken_is_told():
+    async with Health().served() as address:
+        with pytest.raises(OSError):
+            async with Health().served(port=int(address.rpartition(":")[2])):
+                pass

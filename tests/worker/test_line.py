@@ -1,0 +1,68 @@
+import asyncio
+import sys
+from datetime import timedelta
+
+import pytest
+
+from transfer_async import MemoryJournal, TransferClient
+from transfer_async.integrations.brokers import LINES, line_at
+from transfer_async.integrations.brokers.line import WorkerSettings
+from transfer_async.integrations.faststream import OrderWorker
+
+
+def test_durations_may_be_timedeltas():
+    assert WorkerSettings(ack_wait=timedelta(minutes=1)).ack_wait == 60.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"concurrency": 0}, "concurrency: must be a whole number, 1 or more"),
+        ({"concurrency": True}, "concurrency: must be a whole number, 1 or more"),
+        ({"ack_wait": 0}, "ack_wait: must be a number of seconds or a timedelta, above 0 and finite"),
+        ({"poll": "soon"}, "poll: must be"),
+        ({"patience": float("inf")}, "patience: must be"),
+        ({"commands": ""}, "commands: must be a name"),
+        ({"parked": "a b"}, "parked: must be a name"),
+        ({"group": None}, "group: must be a name"),
+        ({"outcomes": "transfer.commands"}, "commands, outcomes, parked: must differ"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(settings, why):
+    with pytest.raises(ValueError, match=why):
+        WorkerSettings(**settings)
+
+
+@pytest.mark.parametrize("address", ["kafka://host", "localhost:4222", ""])
+def test_an_address_of_no_known_broker_is_refused(address):
+    with pytest.raises(
+        ValueError, match="broker: must be an address that begins with one of nats://, tls://"
+    ):
+        line_at(address)
+
+
+@pytest.mark.parametrize("scheme", LINES)
+def test_a_broker_whose_library_is_missing_says_which_extra_it_needs(scheme, monkeypatch):
+    module, _, extra = LINES[scheme]
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "faststream", None)
+
+    needed = rf"{scheme}:// needs an extra: pip install \"transfer_async\[{extra}\]\""
+    with pytest.raises(ValueError, match=needed):
+        line_at(f"{scheme}://host")
+
+
+async def test_a_journal_that_dies_with_its_process_is_refused():
+    async with TransferClient("http://127.0.0.1:1", "token", journal=MemoryJournal()) as client:
+        with pytest.raises(ValueError, match="journal: must survive the process"):
+            OrderWorker(client, line_at("nats://127.0.0.1:1"))
+
+
+async def test_a_part_that_ends_by_itself_ends_the_worker(case, monkeypatch):
+    monkeypatch.setattr(OrderWorker, "_lane", lambda _: asyncio.sleep(0))
+
+    run = await case.worker()
+    with pytest.raises(RuntimeError, match="has ended by itself"):
+        await run.task
+
+    assert run.health.not_live() == ["a part of the worker has ended by itself"]

@@ -1,0 +1,160 @@
+import asyncio
+
+import pytest
+
+from tests.bank import Gate, Time, new_order
+from tests.worker.case import Spied
+from transfer_async import FundsHold, JournalFailed, OutcomeUnknown, SQLiteJournal, TransferClient
+from transfer_async.clock import Clock
+from transfer_async.handling import Handler
+from transfer_async.health import Health
+from transfer_async.messages import OrderCommand
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox
+from transfer_async.sweeping import Sweeper
+
+
+class Desk:
+    """A handler whose doubts have ended, and a publisher that remembers, or fails."""
+
+    def __init__(self, client, journal, **settings):
+        self.client, self.journal = client, journal
+        self.handler = Handler(client)
+        self.told, self.error, self.gate = [], None, None
+        self.headers = []
+        self.sweeper = Sweeper(self.handler, self.publish, **settings)
+
+    async def publish(self, outcome, headers):
+        if self.gate is not None:
+            await self.gate()
+        if self.error is not None:
+            raise self.error
+        self.told.append((outcome.key, outcome.outcome.value, outcome.order_id))
+        self.headers.append(headers)
+
+    async def ended_doubt(self, key):
+        """A command whose outcome was told as unknown, and whose order an operator has found since."""
+        handled = await self.handler.handle(OrderCommand(key=key, order=new_order()))
+        assert isinstance(handled.result, OutcomeUnknown)
+        await self.client.resolve(key, order_id=f"tx-{key}", by="ops", reason="seen")
+
+
+@pytest.fixture
+async def make(tmp_path):
+    async with Sandbox() as sandbox, SQLiteJournal(tmp_path / "journal.db") as journal:
+        for _ in range(5):
+            sandbox.faults.add(CloseAfterProcessing())
+        spied = Spied(journal)
+
+        async def place(intent):
+            return "hold"
+
+        async def release(intent, receipt):
+            pass
+
+        async with TransferClient(
+            sandbox.base_url, sandbox.token, journal=spied, hooks=[FundsHold(place, release)]
+        ) as client:
+            yield lambda **settings: Desk(client, spied, **settings)
+
+
+async def test_the_end_of_a_doubt_is_published_and_not_again(make):
+    desk = make(inject=lambda: {"traceparent": "00"})
+    await desk.ended_doubt("a")
+    await desk.ended_doubt("b")
+
+    report = await desk.sweeper.sweep()
+    await desk.sweeper.sweep()
+
+    assert desk.told == [("a", "created", "tx-a"), ("b", "created", "tx-b")]
+    assert desk.headers == [{"traceparent": "00"}] * 2
+    assert report.in_doubt == 0
+
+
+async def test_what_could_not_be_published_is_published_the_next_time(make):
+    desk = make()
+    await desk.ended_doubt("a")
+    desk.error = OSError()
+
+    with pytest.raises(OSError):
+        await desk.sweeper.sweep()
+    desk.error = None
+    await desk.sweeper.sweep()
+
+    assert desk.told == [("a", "created", "tx-a")]
+
+
+async def test_sweeps_come_again_and_again_and_a_failure_ends_none_of_them(make, caplog):
+    time, health, pauses = Time(), Health(), []
+    going = asyncio.Event()
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            desk.handler.untold = fails
+        if len(pauses) == 3:
+            found.extend(await health.not_ready())
+            desk.handler.untold = breaks
+        if len(pauses) == 4:
+            del desk.handler.untold
+        if len(pauses) == 5:
+            going.set()
+            await asyncio.Event().wait()
+
+    async def fails():
+        raise JournalFailed
+        yield
+
+    async def breaks():
+        raise OSError("ada.okafor@example.org")
+        yield
+
+    found = []
+    clock = Clock(now=time.now, sleep=sleep, chance=lambda: 0.25)
+    desk = make(every=60, health=health, clock=clock)
+    await desk.ended_doubt("a")
+    task = asyncio.create_task(desk.sweeper.run())
+    await going.wait()
+    await desk.sweeper.stop(task, patience=5)
+
+    assert pauses == [15.0, 60.0, 60.0, 60.0, 60.0]
+    assert found == ["journal: it could not be swept"]
+    assert await health.not_ready() == []
+    assert "a sweep failed (JournalFailed)" in caplog.text
+    assert "a sweep failed (OSError)" in caplog.text
+    assert "ada" not in caplog.text
+
+
+async def test_it_ends_after_the_outcome_that_it_is_at(make):
+    desk = make(every=0.01)
+    await desk.ended_doubt("a")
+    await desk.ended_doubt("b")
+    desk.gate = Gate()
+    task = asyncio.create_task(desk.sweeper.run())
+    await desk.gate.reached.wait()
+
+    stopping = asyncio.create_task(desk.sweeper.stop(task, patience=10))
+    await asyncio.sleep(0)
+    desk.gate.open()
+    await stopping
+
+    assert desk.told == [("a", "created", "tx-a")]
+    assert [one.key async for one in desk.handler.untold()] == ["b"]
+
+
+async def test_who_does_not_wait_for_its_end_cuts_it_off(make):
+    desk = make(every=0.01)
+    await desk.ended_doubt("a")
+    desk.gate = Gate()
+    task = asyncio.create_task(desk.sweeper.run())
+    await desk.gate.reached.wait()
+
+    await desk.sweeper.stop(task, patience=0)
+
+    assert task.cancelled()
+    assert desk.told == []
+
+
+@pytest.mark.parametrize("wrong", [0, float("inf"), "often"])
+async def test_sweeps_are_some_time_apart(make, wrong):
+    with pytest.raises(ValueError, match="every: "):
+        make(every=wrong)

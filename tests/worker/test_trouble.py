@@ -1,0 +1,343 @@
+"""Brokers that restart and forget, workers that die: nothing is lost, and no order is created twice."""
+
+import asyncio
+import signal
+import sys
+
+import pytest
+
+from tests.bank import Gate, refused_order
+from tests.brokers import NatsServer, RedisServer
+from tests.worker.case import Case, Run, command
+from tests.worker.sides import SIDES, until
+from transfer_async.sandbox import CloseAfterProcessing, Status
+
+SERVERS = {"nats": NatsServer, "redis": RedisServer}
+
+
+def keys(count):
+    return [f"k{number}" for number in range(count)]
+
+
+async def told(case, count):
+    """So many outcomes, by key."""
+    outcomes = {}
+    while len(outcomes) < count:
+        outcome = await case.side.outcome()
+        outcomes[outcome["key"]] = outcome
+    return outcomes
+
+
+# --- brokers ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=SERVERS)
+def server(request):
+    """A server of the test's own: it may be stopped."""
+    kind = SERVERS[request.param]
+    if not kind.is_installed():
+        pytest.skip(f"there is no {kind.NAME} to be had for this platform")
+    with kind() as server:
+        yield server
+
+
+@pytest.fixture
+async def own(server, tmp_path):
+    """A case at a server of its own."""
+    async with Case(SIDES[server.SCHEME](server), tmp_path) as case:
+        yield case
+
+
+async def test_a_broker_that_restarts_under_a_worker_loses_nothing(own):
+    run = await own.worker()
+    for key in keys(5):
+        await own.side.send(command(key).to_json())
+    gate = Gate()
+    own.bank.on_place = gate
+    for key in keys(20)[5:]:
+        await own.side.send(command(key).to_json())
+    await gate.reached.wait()
+
+    await asyncio.to_thread(own.side.server.stop_at_once)
+    gate.open()
+    assert any("broker" in why for why in await run.health.not_ready())
+    await asyncio.to_thread(own.side.server.start)
+
+    assert {outcome["outcome"] for outcome in (await told(own, 20)).values()} == {"created"}
+    await own.side.gone()
+    assert len(own.sandbox.orders) == 20
+    await run.ready()
+
+
+async def test_a_broker_that_is_not_there_at_first_is_waited_for(own):
+    await asyncio.to_thread(own.side.server.stop_at_once)
+    run = Run(own)
+    own.runs.append(run)
+    run.task = asyncio.create_task(run.worker.run(run.stopping))
+
+    async def seen():
+        return "worker: is starting" in await run.health.not_ready()
+
+    await until(seen)
+    await asyncio.to_thread(own.side.server.start)
+    await own.side.send(own.body)
+
+    assert (await own.side.outcome())["outcome"] == "created"
+
+
+async def test_a_worker_that_waits_for_its_broker_can_be_stopped(own):
+    await asyncio.to_thread(own.side.server.stop_at_once)
+    run = Run(own)
+    run.task = asyncio.create_task(run.worker.run(run.stopping))
+    await asyncio.sleep(0)
+
+    await run.stop()
+
+    assert "worker: has stopped" in await run.health.not_ready()
+    await asyncio.to_thread(own.side.server.start)
+
+
+async def test_a_consumer_that_was_deleted_is_made_again(case):
+    await case.worker()
+    await case.side.send(command("k0").to_json())
+    await told(case, 1)
+    await case.side.gone()
+
+    await case.side.forget()
+    await case.side.send(command("k1").to_json())
+
+    assert (await case.side.outcome())["key"] == "k1"
+
+
+async def test_an_outcome_that_cannot_be_published_leaves_its_message(case):
+    """And it is published in the end, from the record."""
+    run = await case.worker()
+    publish, errors = run.worker._worker._publish, [OSError("disk full")]
+
+    async def fail(outcome, headers):
+        if errors:
+            raise errors.pop()
+        await publish(outcome, headers)
+
+    run.worker._worker._publish = fail
+    await case.side.send(case.body)
+
+    outcome = await case.side.outcome()
+    assert outcome["outcome"] == "created"
+    assert (await case.handled()).deliveries == 1
+    assert (await case.handled()).deliveries == 2
+    await case.side.gone()
+    assert len(case.sandbox.orders) == 1
+
+
+async def test_outcomes_whose_stream_was_deleted_are_published_to_a_new_one(case):
+    run = await case.worker()
+    await case.side.send(command("k0").to_json())
+    await told(case, 1)
+    await case.side.gone()
+
+    await case.side.wipe()
+    case.side._seen.clear()
+    await run.line.prepare()
+    await case.side.send(command("k1").to_json())
+
+    assert (await case.side.outcome())["key"] == "k1"
+
+
+# --- deliveries -------------------------------------------------------------------------------------
+
+
+async def test_a_hook_that_takes_longer_than_the_broker_waits_is_not_run_twice(case):
+    """Another worker stands by, and gets nothing: heart-beats go out."""
+    gate = Gate()
+    case.bank.on_place = gate
+    await case.worker()
+    await case.worker()
+    await case.side.send(case.body)
+    await gate.reached.wait()
+
+    await asyncio.sleep(2.5 * case.side.settings.ack_wait)  # longer than the broker waits: it is the point
+    gate.open()
+
+    assert (await case.side.outcome())["outcome"] == "created"
+    await case.side.gone()
+    assert case.seen.qsize() == 1
+    assert len(case.bank.placed) == 1
+
+
+async def test_no_more_messages_are_fetched_than_can_be_worked_on(case):
+    gate = Gate()
+    case.bank.on_place = gate
+    first = await case.worker()
+    for key in keys(10):
+        await case.side.send(command(key).to_json())
+
+    async def all_lanes_busy():
+        return len(case.bank.placed) == case.side.settings.concurrency
+
+    await until(all_lanes_busy)
+    await case.worker()
+
+    async def others_busy():
+        return len(case.bank.placed) == 2 * case.side.settings.concurrency
+
+    await until(others_busy)
+    gate.open()
+    assert len(await told(case, 10)) == 10
+    assert first.task is not None
+
+
+async def test_what_was_sent_before_there_was_a_worker_is_carried_out(case):
+    await case.side.send(case.body)
+
+    await case.worker()
+
+    assert (await case.side.outcome())["outcome"] == "created"
+
+
+async def test_a_refusal_that_comes_again_is_answered_from_the_record(case):
+    await case.worker()
+    body = command(order=refused_order()).to_json()
+
+    await case.side.send(body)
+    first = await case.side.outcome()
+    await case.side.send(body)
+    await case.side.gone()
+
+    assert first["outcome"] == "refused"
+    assert (await case.handled()).handled.outcome == (await case.handled()).handled.outcome
+    assert len([one for one in case.sandbox.requests if one.method == "POST"]) == 1
+
+
+async def test_a_command_that_was_not_sent_too_often_is_parked(case):
+    async def broken(intent):
+        raise OSError
+
+    case.hooks = [broken, case.bank.hold]
+    await case.worker(max_deliveries=2)
+
+    await case.side.send(case.body)
+    body, headers = await case.side.parked()
+
+    assert body == case.body
+    assert headers["Transfer-Reason"] == "a hook broke; it was not sent 3 times"
+    await case.side.gone()
+    assert [(await case.handled()).deliveries for _ in range(3)] == [1, 2, 3]
+
+
+async def test_what_a_worker_gave_back_comes_to_another_one(case):
+    """It waits at the broker, not in the worker."""
+    case.sandbox.faults.add(Status(429, headers={"Retry-After": "1"}))
+    first = await case.worker()
+    await case.side.send(case.body)
+    await case.handled()
+    await first.stop()
+
+    await case.worker()
+
+    assert (await case.side.outcome())["outcome"] == "created"
+    assert (await case.handled()).deliveries >= 2
+
+
+# --- doubts -----------------------------------------------------------------------------------------
+
+
+async def test_how_a_doubt_has_ended_is_told_once(tmp_path, request, side):
+    side.settings = type(side.settings)(
+        **{name: getattr(side.settings, name) for name in ("commands", "outcomes", "parked")},
+        ack_wait=1.0,
+        poll=0.05,
+        sweep_every=0.2,
+    )
+    async with Case(side, tmp_path) as case:
+        run = await case.worker()
+        case.sandbox.faults.add(CloseAfterProcessing())
+        await side.send(case.body)
+        assert (await side.outcome())["outcome"] == "unknown"
+
+        await run.client.resolve("k", order_id="tx-found", by="ops", reason="seen")
+        ended = await side.outcome()
+
+        assert (ended["outcome"], ended["order_id"]) == ("created", "tx-found")
+
+        async def nothing_untold():
+            return not [one async for one in run.worker._sweeper._handler.untold()]
+
+        await until(nothing_untold)
+        assert await side.published() == 2
+
+
+# --- endings ----------------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_is_stopped_finishes_what_is_in_flight_and_takes_no_more(case):
+    gate = Gate()
+    case.bank.on_place = gate
+    run = await case.worker()
+    for key in keys(6):
+        await case.side.send(command(key).to_json())
+
+    async def all_lanes_busy():
+        return len(case.bank.placed) == 4
+
+    await until(all_lanes_busy)
+    run.stopping.set()
+
+    async def is_stopping():
+        return "worker: is stopping" in await run.health.not_ready()
+
+    await until(is_stopping)
+    gate.open()
+    await run.stop()
+
+    assert len(await told(case, 4)) == 4
+    assert await case.side.left() == 2
+    assert len(case.bank.placed) == 4
+
+
+async def test_what_outlasts_the_patience_is_cut_off_and_comes_again(case):
+    side = case.side
+    side.settings = type(side.settings)(
+        **{name: getattr(side.settings, name) for name in ("commands", "outcomes", "parked")},
+        ack_wait=1.0,
+        poll=0.05,
+        patience=0.3,
+    )
+    gate = Gate()
+    case.bank.on_place = gate
+    run = await case.worker()
+    await side.send(case.body)
+    await gate.reached.wait()
+
+    run.stopping.set()
+    await asyncio.wait([run.task])
+    assert await side.left() == 1
+    assert await side.published() == 0
+    case.bank.on_place = None
+    gate.open()
+    await run.client.close()
+    await case.worker()
+
+    assert (await side.outcome())["outcome"] == "created"
+    assert len(case.sandbox.orders) == 1
+
+
+async def test_what_a_worker_that_is_killed_had_in_hand_is_taken_over(case, tmp_path):
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.worker.process", case.side.address, str(tmp_path / "journal.db")),
+        *(case.base_url, case.good_token, case.side.settings.commands),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    await case.side.send(case.body)
+    assert await process.stdout.readline() == b"has it in hand\n"
+
+    process.send_signal(signal.SIGKILL)
+    await process.wait()
+    await case.worker()
+
+    assert (await case.side.outcome())["outcome"] == "created"
+    await case.side.gone()
+    assert len(case.sandbox.orders) == 1
+    while not case.seen.empty():
+        last = await case.handled()
+    assert last.deliveries >= 2

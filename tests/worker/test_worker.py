@@ -1,0 +1,273 @@
+import asyncio
+from contextlib import contextmanager
+
+import pytest
+
+from tests.bank import Gate
+from tests.samples import encode, order_json
+from tests.worker.deliveries import Beats, FakeDelivery, FakeHandler, FakePublisher, Log
+from transfer_async.clock import Clock
+from transfer_async.errors import (
+    ClientClosed,
+    InvalidOrder,
+    JournalFailed,
+    KeyBusy,
+    Refused,
+    TokenUnavailable,
+    Unauthorized,
+)
+from transfer_async.models import Order
+from transfer_async.worker import JITTER, Worker
+
+ORDER = Order.from_json(encode(order_json()))
+STEPS = {
+    "acknowledged": (ORDER, ["handle", "publish", "ack"]),
+    "given back": (KeyBusy(retry_after=3.0), ["handle", "retry"]),
+    "parked": (InvalidOrder([("order", "is missing")]), ["handle", "park"]),
+    "left": (ClientClosed(), ["handle"]),
+}
+
+
+class Desk:
+    """A worker with fakes all around it, and a clock that the test holds."""
+
+    def __init__(self, result=ORDER, **settings):
+        self.log = Log()
+        self.handler = FakeHandler(self.log, result)
+        self.publisher = FakePublisher(self.log)
+        self.beats = Beats()
+        self.now, self.chance = 100.0, 0.0
+        clock = Clock(now=lambda: self.now, sleep=self.beats.sleep, chance=lambda: self.chance)
+        self.worker = Worker(self.handler, self.publisher, clock=clock, **settings)
+        self.delivery = FakeDelivery(self.log)
+
+    async def take(self, result=None):
+        if result is not None:
+            self.handler.result = result
+        await self.worker.take(self.delivery)
+        return self.log.names
+
+
+# --- the order of things --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("result", "steps"), STEPS.values(), ids=STEPS)
+async def test_what_is_done_with_a_message_and_in_which_order(result, steps):
+    assert await Desk(result).take() == steps
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("result", "step", "done"),
+    [(result, step, steps[: steps.index(step)]) for result, steps in STEPS.values() for step in steps],
+)
+async def test_whatever_fails_nothing_is_done_after_it(result, step, done, when):
+    """Handled and not published, or published and not acknowledged; never the other way round."""
+    desk = Desk(result)
+    getattr(desk.log, when)[step] = OSError("gone")
+
+    assert await desk.take() == (done if when == "before" else [*done, step])
+
+
+@pytest.mark.parametrize("step", ["handle", "publish", "ack"])
+async def test_whoever_is_cancelled_says_nothing_more_to_the_broker(step):
+    desk, gate = Desk(), Gate()
+    desk.log.gates[step] = gate
+    task = asyncio.create_task(desk.take())
+    await gate.reached.wait()
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    steps = ["handle", "publish", "ack"]
+    assert desk.log.names == steps[: steps.index(step)]
+
+
+async def test_an_acknowledgement_without_an_outcome_is_never_given():
+    desk = Desk()
+    handle = desk.handler.handle
+
+    async def without(*arguments, **named):
+        handled = await handle(*arguments, **named)
+        return type(handled)(
+            disposition=handled.disposition, outcome=None, key=handled.key, result=handled.result
+        )
+
+    desk.worker._handler = type("Mute", (), {"handle": staticmethod(without)})
+
+    assert await desk.take() == ["handle"]
+
+
+async def test_an_error_is_logged_without_what_it_says(caplog):
+    desk = Desk()
+    desk.log.before["publish"] = OSError("ada.okafor@example.org")
+
+    await desk.take()
+
+    assert "a message was left to come again (OSError)" in caplog.text
+    assert "ada" not in caplog.text
+
+
+# --- delays -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("chance", "after"), [(0.0, 3.0), (0.5, 3.75), (0.999, 3.0 * (1 + 0.999 * JITTER))])
+async def test_a_message_never_comes_again_earlier_than_asked(chance, after):
+    desk = Desk(KeyBusy(retry_after=3.0))
+    desk.chance = chance
+
+    await desk.take()
+
+    assert desk.log.steps[-1] == ("retry", pytest.approx(after))
+
+
+async def test_the_reason_goes_with_what_is_parked():
+    desk = Desk(InvalidOrder([("order", "is missing")]))
+
+    await desk.take()
+
+    assert desk.log.steps[-1] == ("park", "the command is not valid: order: is missing")
+
+
+# --- heart-beats ------------------------------------------------------------------------------------
+
+
+async def test_heart_beats_go_out_while_a_command_is_carried_out_and_not_after():
+    desk, gate = Desk(beat_every=7.0), Gate()
+    desk.log.gates["handle"] = gate
+    task = asyncio.create_task(desk.take())
+    await gate.reached.wait()
+
+    await desk.beats.pass_()
+    await desk.beats.pass_()
+    while desk.log.names.count("beat") < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    gate.open()
+    await task
+
+    assert desk.log.names == ["beat", "beat", "handle", "publish", "ack"]
+    assert set(desk.beats.asked) == {7.0}
+
+
+async def test_heart_beats_go_on_while_an_outcome_is_published():
+    desk, gate = Desk(), Gate()
+    desk.log.gates["publish"] = gate
+    task = asyncio.create_task(desk.take())
+    await gate.reached.wait()
+
+    await desk.beats.pass_()
+    while "beat" not in desk.log.names:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    gate.open()
+    await task
+
+    assert desk.log.names == ["handle", "beat", "publish", "ack"]
+
+
+async def test_a_heart_beat_that_fails_hurts_nothing_and_the_next_one_follows(caplog):
+    desk, gate = Desk(), Gate()
+    desk.log.gates["handle"] = gate
+    desk.log.before["beat"] = OSError("ada.okafor@example.org")
+    task = asyncio.create_task(desk.take())
+    await gate.reached.wait()
+    await desk.beats.pass_()
+    while len(desk.beats.asked) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    del desk.log.before["beat"]
+
+    await desk.beats.pass_()
+    while "beat" not in desk.log.names:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    gate.open()
+    await task
+
+    assert desk.log.names == ["beat", "handle", "publish", "ack"]
+    assert "a heart-beat did not arrive (OSError)" in caplog.text
+    assert "ada" not in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [0, -1, float("inf"), float("nan"), "soon"])
+def test_heart_beats_are_some_time_apart(wrong):
+    with pytest.raises(ValueError, match="beat_every: "):
+        Desk(beat_every=wrong)
+
+
+# --- traces -----------------------------------------------------------------------------------------
+
+
+async def test_a_trace_goes_from_the_message_into_the_call_and_on_into_the_outcome():
+    seen = []
+
+    @contextmanager
+    def around(headers):
+        seen.append(headers)
+        log.steps.append("begin")
+        yield
+        log.steps.append("end")
+
+    desk = Desk(around=around, inject=lambda: {"traceparent": "00-child"})
+    log = desk.log
+    desk.delivery.headers = {"traceparent": "00-parent"}
+
+    assert await desk.take() == ["begin", "handle", "publish", "ack", "end"]
+    assert seen == [{"traceparent": "00-parent"}]
+    assert desk.publisher.headers == [{"traceparent": "00-child"}]
+
+
+# --- readiness --------------------------------------------------------------------------------------
+
+
+async def test_a_bad_token_makes_it_not_ready_until_another_command_fares_well():
+    desk = Desk(Unauthorized(status=401))
+
+    await desk.take()
+    assert await desk.worker.health.not_ready() == [
+        "service: the token is not good: no other order would fare better"
+    ]
+    await desk.take(KeyBusy(retry_after=1.0))
+    assert await desk.worker.health.not_ready() != []
+    await desk.take(Refused(status=422))
+    assert await desk.worker.health.not_ready() == []
+
+
+async def test_while_no_command_could_fare_well_none_is_taken():
+    desk = Desk(TokenUnavailable())
+
+    await desk.take()
+    waiting = asyncio.create_task(desk.worker.ready())
+    await asyncio.sleep(0)
+    assert desk.beats.asked[-1] == 1.0
+    desk.now += 1.0
+    while not waiting.done():
+        await desk.beats.pass_()
+        await asyncio.sleep(0)
+    await waiting
+
+
+async def test_after_one_that_fared_well_the_next_is_taken_at_once():
+    desk = Desk(TokenUnavailable())
+    await desk.take()
+    await desk.take(ORDER)
+
+    await asyncio.wait_for(desk.worker.ready(), 1)
+
+
+async def test_a_journal_that_fails_is_seen_until_it_works_again():
+    desk = Desk(JournalFailed())
+
+    await desk.take()
+    assert await desk.worker.health.not_ready() == ["journal: the journal failed before anything was sent"]
+    await desk.take(ORDER)
+    assert await desk.worker.health.not_ready() == []
+
+
+async def test_a_publisher_that_fails_is_seen_until_it_works_again():
+    desk = Desk()
+    desk.log.before["publish"] = OSError()
+
+    await desk.take()
+    assert await desk.worker.health.not_ready() == ["publishing: an outcome could not be published (OSError)"]
+    desk.log.before.clear()
+    await desk.take()
+    assert await desk.worker.health.not_ready() == []

@@ -1,0 +1,82 @@
+"""``transfer-async worker --try``: a worker with a broker, a sandbox and a journal of its own."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from transfer_async._cli.bank import Ledger, usd_order
+from transfer_async._cli.embedded import nats_server, program
+from transfer_async._cli.hooks import BankSide
+from transfer_async._cli.running import Say
+from transfer_async._cli.working import Plan, work
+from transfer_async.integrations.brokers.line import WorkerSettings
+from transfer_async.integrations.faststream import OrderWorker
+from transfer_async.messages import OrderCommand, OrderOutcome
+from transfer_async.preflight import FundsHold
+from transfer_async.sandbox import Sandbox
+
+__all__ = ["program", "run"]
+
+
+async def run(nats: str, home: Path, settings: WorkerSettings, *, say: Say, log: Say) -> None:
+    """Try a worker out until SIGINT or SIGTERM; whatever it started is stopped in the end.
+
+    Args:
+        nats: where the program of the broker is.
+        home: an empty directory, for all files.
+        settings: the worker's.
+        say: takes one line.
+        log: takes what the worker has to say.
+
+    Raises:
+        OSError: something could not be started.
+    """
+    async with nats_server(nats, home) as broker, Sandbox() as sandbox:
+        trial = _Trial(broker, say)
+        plan = Plan(
+            broker=broker,
+            journal=str(home / "journal.db"),
+            base_url=sandbox.base_url,
+            token=sandbox.token,
+            factory=trial.hooks,
+            settings=settings,
+        )
+        await work(plan, say=say, log=log, beside=trial.beside)
+
+
+class _Trial:
+    """A bank that sends a command, and listens to what becomes of it and of all others."""
+
+    def __init__(self, broker: str, say: Say) -> None:
+        self._broker, self._say = broker, say
+        self._ledger = Ledger(self._heard)
+
+    def _heard(self, who: str, key: str, text: str) -> None:
+        self._say(f"{who}: {key}: {text}")
+
+    def hooks(self) -> BankSide:
+        return BankSide(hooks=[FundsHold(self._ledger.place, self._ledger.release)])
+
+    async def beside(self, worker: OrderWorker) -> None:
+        settings = worker.line.settings
+        command = OrderCommand(key="payment-1", order=usd_order("ada.eze", "ben.okri", "100.00"))
+        connection: Any = await worker.line.broker.connect()
+        outcomes = await connection.jetstream().subscribe(settings.outcomes)
+        self._say("")
+        self._say(f"sent to {settings.commands}: {command.to_json().decode()}")
+        await worker.line.order(command)
+        self._tell(settings, await outcomes.next_msg(timeout=None))
+        another = OrderCommand(key="payment-2", order=command.order).to_json().decode()
+        self._say("")
+        self._say("Another, from another terminal; sent again, its key gives the same order back:")
+        self._say(f"echo {shlex.quote(another)} | transfer-async send --broker {self._broker} -")
+        self._say("")
+        while True:
+            self._tell(settings, await outcomes.next_msg(timeout=None))
+
+    def _tell(self, settings: WorkerSettings, message: Any) -> None:
+        outcome = OrderOutcome.from_json(message.data)
+        self._say(f"outcome: {outcome.key}: {outcome.outcome.value}, {outcome.order_id or outcome.error}")
+        self._say(f"published to {settings.outcomes}: {message.data.decode()}")

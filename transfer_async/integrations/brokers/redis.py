@@ -1,0 +1,279 @@
+"""Redis Streams, from Redis 6.2 on; not a cluster.
+
+==============  ================================================================================
+deliver         a consumer group that all workers share, from the stream's beginning; what a dead
+                worker had in hand is put back into the stream once its idle time has passed
+acknowledge     acknowledged and deleted in one transaction, so that the stream does not grow
+delay           moved to a sorted set, by the time when it is due, and back when that has come
+park            copied, acknowledged and deleted in one transaction
+sign of life    claimed again, by the worker that has it, which resets its idle time
+count           carried along with the message, in a field
+==============  ================================================================================
+
+Every move is one script or one transaction: a message is in one place at any time, or being copied to the
+parked ones. Redis must write before it answers (``appendonly yes``, ``appendfsync always``), or
+what it loses in a crash is lost.
+
+A command is what FastStream publishes to a stream; or an entry of any other program with a field ``body``,
+whose other fields are taken for headers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Self
+
+from faststream import AckPolicy
+from faststream.redis import RedisBroker, RedisStreamMessage, StreamSub
+from redis.exceptions import ResponseError
+
+from transfer_async.context import log
+from transfer_async.integrations.brokers.headers import JSON, fitting, reason_header
+from transfer_async.integrations.brokers.line import Line, WorkerSettings
+from transfer_async.messages import OrderCommand, OrderOutcome
+
+DATA, BODY, DELIVERIES = b"__data__", b"body", b"transfer-deliveries"
+"""The fields of an entry: FastStream's own, other programs', and how often it has been delivered before."""
+
+MOVE_EVERY = 0.25
+"""Seconds between two looks at what is due: how much longer a delay may last."""
+
+FORGET_AFTER = 3_600_000
+"""Milliseconds after which a consumer that said nothing, and has nothing in hand, is forgotten."""
+
+_COUNTED = """
+local function counted(fields, name)
+  local found = false
+  for i = 1, #fields, 2 do
+    if fields[i] == name then fields[i + 1] = tostring(tonumber(fields[i + 1]) + 1); found = true end
+  end
+  if not found then fields[#fields + 1] = name; fields[#fields + 1] = '1' end
+  return fields
+end
+"""
+
+DELAY = (
+    _COUNTED
+    + """
+-- KEYS: the stream, what is delayed. ARGV: group, id, milliseconds, the field of the count.
+if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return 0 end -- somebody else has it now
+local entry = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])[1]
+if not entry then return 0 end
+local time = redis.call('TIME')
+local due = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[3])
+redis.call('ZADD', KEYS[2], due, cmsgpack.pack({ARGV[2], counted(entry[2], ARGV[4])}))
+redis.call('XDEL', KEYS[1], ARGV[2])
+return 1
+"""
+)
+
+MOVE = """
+-- KEYS: the stream, what is delayed.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 100)
+for _, packed in ipairs(due) do
+  redis.call('XADD', KEYS[1], '*', unpack(cmsgpack.unpack(packed)[2]))
+  redis.call('ZREM', KEYS[2], packed)
+end
+return #due
+"""
+
+PUT_BACK = (
+    _COUNTED
+    + """
+-- KEYS: the stream. ARGV: group, idle milliseconds, the field of the count, when to forget a consumer.
+local idle = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[2], '-', '+', 100)
+for _, pending in ipairs(idle) do
+  local entry = redis.call('XRANGE', KEYS[1], pending[1], pending[1])[1]
+  if entry then redis.call('XADD', KEYS[1], '*', unpack(counted(entry[2], ARGV[3]))) end
+  redis.call('XACK', KEYS[1], ARGV[1], pending[1])
+  redis.call('XDEL', KEYS[1], pending[1])
+end
+for _, told in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+  local consumer = {}
+  for i = 1, #told, 2 do consumer[told[i]] = told[i + 1] end
+  if consumer['pending'] == 0 and consumer['idle'] > tonumber(ARGV[4]) then
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], consumer['name'])
+  end
+end
+return #idle
+"""
+)
+
+
+class RedisLine(Line):
+    """The line of a Redis server.
+
+    Args:
+        broker: FastStream's.
+        settings: see `WorkerSettings`.
+    """
+
+    def __init__(self, broker: RedisBroker, settings: WorkerSettings) -> None:
+        self.broker, self.settings = broker, settings
+        self.consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        # In one slot with the stream, as the scripts need it.
+        self._keys = [settings.commands, f"{{{settings.commands}}}:delayed"]
+
+    @classmethod
+    def at(cls, address: str, settings: WorkerSettings, **options: Any) -> Self:
+        """The line of the server at ``address``."""
+        defaults: dict[str, Any] = {
+            "socket_timeout": settings.poll + settings.publish_timeout,  # one that is gone says nothing
+            "socket_connect_timeout": settings.publish_timeout,
+            "max_connections": 2 * settings.concurrency + 16,
+            "logger": log,
+            "log_level": logging.DEBUG,
+        }
+        return cls(RedisBroker(address, **defaults | options), settings)
+
+    @property
+    def chores(self) -> Sequence[tuple[float, Callable[[], Awaitable[object]]]]:
+        """What is to be done now and then."""
+        return [*super().chores, (MOVE_EVERY, self.move), (self.settings.ack_wait / 3, self.put_back)]
+
+    async def prepare(self, *, only_to_send: bool = False) -> None:
+        """Make the stream and its group; whoever sends makes the stream."""
+        if only_to_send:
+            return
+        client = await self.broker.connect()
+        try:
+            await client.xgroup_create(self.settings.commands, self.settings.group, id="0", mkstream=True)
+        except ResponseError as error:
+            if not str(error).startswith("BUSYGROUP"):
+                raise
+
+    async def move(self) -> None:
+        """Put what is due back into the stream."""
+        await self.run(MOVE, self._keys, [])
+
+    async def put_back(self) -> None:
+        """Put back what a worker has had in hand for too long without a sign of life."""
+        idle = int(self.settings.ack_wait * 1000)
+        await self.run(PUT_BACK, self._keys[:1], [self.settings.group, idle, DELIVERIES, FORGET_AFTER])
+
+    async def delay(self, entry: bytes, after: float) -> None:
+        """Put an entry aside for that many seconds."""
+        await self.run(DELAY, self._keys, [self.settings.group, entry, int(after * 1000), DELIVERIES])
+
+    async def run(self, script: str, keys: list[str], arguments: list[Any]) -> None:
+        """Run a script."""
+        client: Any = await self.broker.connect()
+        await client.register_script(script)(keys=keys, args=arguments)
+
+    def subscriber(self) -> Any:
+        """A member of the group."""
+        stream = StreamSub(self.settings.commands, group=self.settings.group, consumer=self.consumer)
+        return self.broker.subscriber(
+            stream=stream,
+            parser=_parsed,
+            ack_policy=AckPolicy.MANUAL,
+            no_reply=True,
+            persistent=False,
+            include_in_schema=False,
+        )
+
+    def delivery(self, message: RedisStreamMessage) -> RedisDelivery:
+        """A message as a worker takes it."""
+        return RedisDelivery(self, message)
+
+    async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
+        """Publish an outcome, as FastStream does."""
+        await self.send(self.settings.outcomes, outcome.to_json(), {**headers, **JSON})
+
+    async def order(self, command: OrderCommand, headers: Mapping[str, str] | None = None) -> None:
+        """Send a command to the workers, as FastStream does."""
+        await self.send(self.settings.commands, command.to_json(), {**(headers or {}), **JSON})
+
+    async def send(
+        self, stream: str, body: bytes, headers: Mapping[str, str], *, pipeline: Any = None
+    ) -> None:
+        """Append to a stream; within a transaction, where there is one."""
+        await self.broker.publish(body, stream=stream, headers=fitting(headers), pipeline=pipeline)
+
+
+async def _parsed(
+    message: Any, original: Callable[[Any], Awaitable[RedisStreamMessage]]
+) -> RedisStreamMessage:
+    fields: dict[bytes, bytes] = message["data"]
+    if DATA in fields:
+        return await original(message)
+    parsed = await original({**message, "data": {DATA: b"-"}})  # which fails over any other program's
+    parsed.raw_message = message
+    parsed.body = fields.get(BODY, b"")
+    parsed.headers = {
+        _text(name): _text(value) for name, value in fields.items() if name not in (BODY, DELIVERIES)
+    }
+    return parsed
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="backslashreplace")
+
+
+class RedisDelivery:
+    """One entry of a stream; for a FastStream subscriber of one's own as well."""
+
+    def __init__(self, line: RedisLine, message: RedisStreamMessage) -> None:
+        self._line, self._message = line, message
+        raw: Any = message.raw_message
+        self._entry: bytes = raw["message_ids"][0]
+        self._fields: dict[bytes, bytes] = raw["data"]
+
+    @property
+    def body(self) -> bytes:
+        """What was sent."""
+        return bytes(self._message.body)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What was sent along with it."""
+        return self._message.headers
+
+    @property
+    def deliveries(self) -> int:
+        """How often it has been delivered, as far as it was put back since."""
+        before = self._fields.get(DELIVERIES, b"0")
+        return int(before) + 1 if before.isdigit() else 1
+
+    async def ack(self) -> None:
+        """Acknowledge and delete."""
+        async with await self._transaction() as transaction:
+            self._done_with(transaction)
+            await transaction.execute()
+
+    async def retry(self, after: float) -> None:
+        """Put it aside for that many seconds."""
+        await self._line.delay(self._entry, after)
+
+    async def park(self, reason: str) -> None:
+        """Copy it to the parked ones with the reason, acknowledge and delete."""
+        line = self._line
+        async with await self._transaction() as transaction:
+            headers = {**self.headers, **reason_header(reason)}
+            await line.send(line.settings.parked, self.body, headers, pipeline=transaction)
+            self._done_with(transaction)
+            await transaction.execute()
+
+    async def beat(self) -> None:
+        """Claim it again: its idle time begins anew."""
+        settings, client = self._line.settings, await self._client()
+        await client.xclaim(
+            settings.commands, settings.group, self._line.consumer, 0, [self._entry], justid=True
+        )
+
+    def _done_with(self, transaction: Any) -> None:
+        settings = self._line.settings
+        transaction.xack(settings.commands, settings.group, self._entry)
+        transaction.xdel(settings.commands, self._entry)
+
+    async def _transaction(self) -> Any:
+        return (await self._client()).pipeline(transaction=True)
+
+    async def _client(self) -> Any:
+        return await self._line.broker.connect()
