@@ -7,18 +7,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import attrs
 import pytest
 
 from tests import bank as banks
 from tests.bank import World, new_order, refused_order
-from transfer_async import KeyState, answers, create_order, sending
+from tests.simulation import mutants
+from tests.simulation.mutants import Mutant
+from transfer_async import KeyState
 from transfer_async.errors import OutcomeUnknown
 from transfer_async.journal import moves, states
 from transfer_async.sandbox import CloseAfterProcessing, StatusAfterProcessing, WrongTypes
 
 Check = Callable[[World], Awaitable[None]]
-Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 # --- what must hold -----------------------------------------------------------------------------
@@ -117,51 +117,7 @@ async def the_order_of_another_key_is_never_ours(world: World) -> None:
     assert isinstance(result, OutcomeUnknown)
 
 
-# --- what somebody might write ------------------------------------------------------------------
-
-
-def undo_after_unknown(patch: pytest.MonkeyPatch) -> None:
-    went_in_doubt = create_order._went_in_doubt
-
-    async def undoing(context: Any, call: Any, doubt: Any) -> Any:
-        await create_order.undo(context, call, create_order.what_is_owed(context, call))
-        return await went_in_doubt(context, call, doubt)
-
-    patch.setattr(create_order, "_went_in_doubt", undoing)
-
-
-def release_before_settle(patch: pytest.MonkeyPatch) -> None:
-    certain_no = create_order._certain_no
-
-    async def hasty(context: Any, call: Any, no: Any) -> None:
-        await create_order.undo(context, call, create_order.what_is_owed(context, call))
-        await certain_no(context, call, no)
-
-    patch.setattr(create_order, "_certain_no", hasty)
-
-
-def mark_after_send(patch: pytest.MonkeyPatch) -> None:
-    mark, send = create_order._mark_sending, create_order.send
-
-    async def send_first(context: Any, call: Any) -> Any:
-        answer = await send(context, call)
-        await mark(context, call)
-        return answer
-
-    async def not_yet(context: Any, call: Any) -> None:
-        call.deadline = context.clock.now() + 30.0
-
-    patch.setattr(create_order, "_mark_sending", not_yet)
-    patch.setattr(create_order, "send", send_first)
-
-
-def retry_after_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
-    again = answers.MAY_GO_AGAIN | {answers.Verdict.UNKNOWN}
-
-    def may(context: Any, call: Any, error: Any) -> bool:
-        return call.judgement in again
-
-    patch.setattr(sending, "_may_go_again", may)
+# --- what somebody might write, beside what the simulation's mutants do --------------------------
 
 
 def claim_without_looking(patch: pytest.MonkeyPatch) -> None:
@@ -169,40 +125,6 @@ def claim_without_looking(patch: pytest.MonkeyPatch) -> None:
         return moves.Verdict(now=now, entry=states._new_intent(move, now, owed=()))
 
     patch.setattr(states, "_claim", taken)
-
-
-def forget_receipts(patch: pytest.MonkeyPatch) -> None:
-    def kept(entry: Any, move: Any, now: float) -> Any:
-        return attrs.evolve(entry, lease_until=now + move.lease)
-
-    patch.setitem(states._MADE, moves.Keep, kept)
-
-
-def take_over_what_was_sending(patch: pytest.MonkeyPatch) -> None:
-    claim = states._claim
-
-    def taken(entry: Any, move: Any, now: float) -> Any:
-        if entry is not None and entry.state is KeyState.SENDING and entry.lease_until <= now:
-            entry = attrs.evolve(entry, state=KeyState.CLAIMED)
-        return claim(entry, move, now)
-
-    patch.setattr(states, "_claim", taken)
-
-
-def free_what_was_sending(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(states._TO, (moves.Expire, KeyState.SENDING), KeyState.FREE)
-
-
-def give_back_what_could_not_be_recorded(patch: pytest.MonkeyPatch) -> None:
-    settle = create_order._settle
-
-    async def settled(context: Any, call: Any, order: Any, reply: Any) -> Any:
-        try:
-            return await settle(context, call, order, reply)
-        except create_order.JournalFailed:
-            return order
-
-    patch.setattr(create_order, "_settle", settled)
 
 
 def believe_any_id(patch: pytest.MonkeyPatch) -> None:
@@ -214,15 +136,15 @@ def believe_any_id(patch: pytest.MonkeyPatch) -> None:
 
 
 CAUGHT: list[tuple[Mutant, Check]] = [
-    (undo_after_unknown, a_hold_is_kept_in_doubt),
-    (release_before_settle, a_hold_is_released_only_when_the_no_is_on_record),
-    (mark_after_send, nothing_is_sent_without_its_mark),
-    (retry_after_a_lost_answer, an_order_without_an_answer_is_not_sent_again),
+    (mutants.undone_on_unknown, a_hold_is_kept_in_doubt),
+    (mutants.undone_before_the_no_is_recorded, a_hold_is_released_only_when_the_no_is_on_record),
+    (mutants.mark_after_send, nothing_is_sent_without_its_mark),
+    (mutants.retry_after_a_lost_answer, an_order_without_an_answer_is_not_sent_again),
     (claim_without_looking, two_workers_with_one_key_create_one_order),
-    (forget_receipts, a_receipt_outlives_its_worker),
-    (take_over_what_was_sending, a_redelivery_never_sends_what_a_gone_worker_was_sending),
-    (free_what_was_sending, a_request_of_a_gone_worker_is_never_sent_again),
-    (give_back_what_could_not_be_recorded, an_order_is_on_record_before_it_is_given_back),
+    (mutants.receipts_not_kept, a_receipt_outlives_its_worker),
+    (mutants.take_over_what_was_sending, a_redelivery_never_sends_what_a_gone_worker_was_sending),
+    (mutants.free_what_was_sending, a_request_of_a_gone_worker_is_never_sent_again),
+    (mutants.told_before_it_is_settled, an_order_is_on_record_before_it_is_given_back),
     (believe_any_id, the_order_of_another_key_is_never_ours),
 ]
 

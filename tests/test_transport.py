@@ -29,6 +29,7 @@ from tests.faults.servers import (
     serving,
     until,
 )
+from tests.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts, TransferClient
 from transfer_async.addresses import CREATE_ORDER, WHO_AM_I
 from transfer_async.errors import (
@@ -315,7 +316,7 @@ async def test_an_answer_before_the_body_left_is_told_as_such_when_it_never_ends
 
     class Slow(GuardedBody):
         async def write_with_length(self, writer: Any, content_length: int | None) -> None:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
 
     async with serving(greet) as server, transport_to(server) as transport:
         evidence = await post(transport, Slow(b"{}", in_time=lambda: True))
@@ -449,22 +450,17 @@ async def test_a_borrowed_sessions_own_headers_yield_to_ours(bank: Bank):
     assert headers["x-bank"] == "7"
 
 
-async def test_a_borrowed_sessions_own_time_limit_is_not_ours(bank: Bank):
-    answer = asyncio.Event()
-
+async def test_a_borrowed_sessions_own_time_limit_is_not_ours(bank: Bank, loop_time: LoopTime):
     async def late(connection: Connection) -> None:
         while request := await connection.request():
-            await answer.wait()
+            await loop_time.pass_(0.05)
             connection.send(http(200, order_body(request)))
 
     async with (
         serving(late) as server,
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=0.02)) as session,
     ):
-        calling = asyncio.create_task(bank.send_order(server.url, session=session))
-        await asyncio.sleep(0.05)
-        answer.set()
-        order = await calling
+        order = await bank.send_order(server.url, session=session)
 
     assert order.id.startswith("tx-")
 

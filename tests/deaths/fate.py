@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 from attrs import define
@@ -33,20 +35,32 @@ class Fate:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self.writing = 0
-        """How many moves are on their way to the journal."""
+        self._writing = 0
+        self._nobody_writes = asyncio.Event()
 
     def awaits(self, point: Point) -> bool:
         """Whether this is the point for the delivery at work."""
         delivery = at_work.get(None)
         return delivery is not None and delivery.point is point
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Say that a move is on its way to the journal while the block runs."""
+        self._writing += 1
+        self._nobody_writes.clear()
+        try:
+            yield
+        finally:
+            self._writing -= 1
+            if not self._writing:
+                self._nobody_writes.set()
+
     async def meet(self, point: Point) -> None:
         """Come by a point."""
         if self.awaits(point):
             # Whoever sleeps with the journal's lock stops everybody.
-            while at_work.get().signal == signal.SIGSTOP and self.writing:  # noqa: ASYNC110
-                await asyncio.sleep(0.0002)
+            while at_work.get().signal == signal.SIGSTOP and self._writing:
+                await self._nobody_writes.wait()
             self.meet_now(point)
 
     def meet_now(self, point: Point) -> None:

@@ -23,10 +23,13 @@ async def _serve(channel: Channel, seed: int) -> dict[str, Any]:
     async with Sandbox(seed=seed, faults=FAULTS, keep_requests=10_000_000) as sandbox:
         channel.tell(base_url=sandbox.base_url, token=sandbox.token)
         await channel.next()
-        while not all(request.finished for request in sandbox.requests):  # a stall may yet make an order
-            sandbox.faults.release()
-            await asyncio.sleep(0.01)
+        await sandbox._waiting.until(lambda: _is_done(sandbox))
         posters = Counter(str(request.field_of_body("poster_username")) for request in sandbox.requests)
         orders = [(order.poster_username, order.id) for order in sandbox.orders.values()]
         faults = Counter(request.fault.name for request in sandbox.requests if request.fault is not None)
     return {"orders": orders, "received": posters, "faults": faults}
+
+
+def _is_done(sandbox: Sandbox) -> bool:
+    sandbox.faults.release()  # a stall may yet make an order
+    return all(request.finished for request in sandbox.requests)

@@ -45,11 +45,8 @@ class MortalJournal:
         """Make a move, if this worker lives as long."""
         early = self._chance.random() < 0.5
         await self._before(move, early)
-        self._fate.writing += 1
-        try:
+        with self._fate.writing():
             verdict = await self._journal.move(scope, key, move)
-        finally:
-            self._fate.writing -= 1
         if isinstance(move, Claim) and verdict is not None and verdict.denial is None:
             await self._fate.meet(Point.CLAIMED)
         if isinstance(move, Mark):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests import samples
+from tests.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts
 from transfer_async.errors import Outcome, Refused, ServiceFailed, UnreadableOrder
 
@@ -184,61 +185,56 @@ async def test_a_connection_with_an_unread_rest_is_not_used_again(bank: Bank):
     assert server.accepted == 2
 
 
-async def dribbles(connection: Connection) -> None:
-    """A script: a byte now and then, for ever; each keeps the reading time from ending."""
-    await connection.request()
-    connection.send(head(200, {"Content-Length": "100000"}))
-    while True:
-        connection.send(b"{")
-        await asyncio.sleep(0.005)
+def dribbles(loop_time: LoopTime, *, start: bytes, piece: bytes = b"{") -> Script:
+    """A start, and a piece every now and then, for ever; each keeps the reading time from ending."""
+
+    async def script(connection: Connection) -> None:
+        await connection.request()
+        connection.send(start)
+        while True:
+            connection.send(piece)
+            await loop_time.pass_(0.005)
+
+    return script
 
 
-async def test_an_answer_that_dribbles_ends_at_the_total_time(bank: Bank):
-    loop = asyncio.get_running_loop()
-    async with serving(dribbles) as server:
-        began = loop.time()
+LONG = head(200, {"Content-Length": "100000"})
+
+
+async def test_an_answer_that_dribbles_ends_at_the_total_time(bank: Bank, loop_time: LoopTime):
+    async with serving(dribbles(loop_time, start=LONG)) as server:
         error = await bank.try_order(server.url, timeouts=Timeouts(total=0.15, sock_read=0.1))
-        took = loop.time() - began
 
     assert isinstance(error, UnreadableOrder)
     assert error.outcome is Outcome.UNKNOWN
-    assert took < 1.0
+    assert loop_time.passed < 1.0
 
 
-async def test_a_read_that_dribbles_ends_at_the_total_time(bank: Bank):
+async def test_a_read_that_dribbles_ends_at_the_total_time(bank: Bank, loop_time: LoopTime):
     async with (
-        serving(dribbles) as server,
+        serving(dribbles(loop_time, start=LONG)) as server,
         bank.client(server.url, timeouts=Timeouts(total=0.1), retry=RetryPolicy(attempts=1)) as client,
     ):
         with pytest.raises(ServiceFailed):
             await client.who_am_i()
 
     assert len(server.requests) == 1
+    assert loop_time.passed < 1.0
 
 
-async def test_headers_that_dribble_end_at_the_total_time(bank: Bank):
-    async def dribble(connection: Connection) -> None:
-        await connection.request()
-        connection.send(b"HTTP/1.1 200 OK\r\nX-Slow: ")
-        while True:
-            connection.send(b"x")
-            await asyncio.sleep(0.005)
-
+async def test_headers_that_dribble_end_at_the_total_time(bank: Bank, loop_time: LoopTime):
+    dribble = dribbles(loop_time, start=b"HTTP/1.1 200 OK\r\nX-Slow: ", piece=b"x")
     async with serving(dribble) as server:
         error = await bank.try_order(server.url, timeouts=Timeouts(total=0.15, sock_read=0.1))
 
     assert error.outcome is Outcome.UNKNOWN
     assert error.attempts[0].status is None
     assert len(server.requests) == 1
+    assert loop_time.passed < 1.0
 
 
-async def test_interim_answers_without_end_are_bounded_by_the_total_time(bank: Bank):
-    async def keep_waiting(connection: Connection) -> None:
-        await connection.request()
-        while True:
-            connection.send(b"HTTP/1.1 102 Processing\r\n\r\n")
-            await asyncio.sleep(0.005)
-
+async def test_interim_answers_without_end_are_bounded_by_the_total_time(bank: Bank, loop_time: LoopTime):
+    keep_waiting = dribbles(loop_time, start=b"", piece=b"HTTP/1.1 102 Processing\r\n\r\n")
     async with serving(keep_waiting) as server:
         error = await bank.try_order(server.url, timeouts=Timeouts(total=0.15, sock_read=0.1))
 

@@ -15,6 +15,7 @@ import pytest
 from attrs import define, field
 
 from tests import samples
+from tests.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts, TransferClient, guards
 from transfer_async.errors import ConnectionFailed, Outcome, TransferError
 from transfer_async.guards import GuardedBody
@@ -308,25 +309,23 @@ async def test_connections_that_all_hold_unasked_bytes_are_tried_sixteen_times_a
 
 
 async def test_connections_that_all_go_bad_do_not_outlast_the_deadline(
-    bank: Bank, monkeypatch: pytest.MonkeyPatch
+    bank: Bank, monkeypatch: pytest.MonkeyPatch, loop_time: LoopTime
 ):
-    loop = asyncio.get_running_loop()
     write = GuardedBody.write_with_length
 
     async with serving(Connection.gone_after_request) as server:
 
         async def greeted(body: GuardedBody, writer: Any, content_length: int | None) -> None:
-            await asyncio.sleep(0.04)
+            await until(lambda: server.open)
+            await loop_time.pass_(0.04)
             server.open[-1].send(b"220 mail.example.org ESMTP\r\n")
             await write(body, writer, content_length)
 
         monkeypatch.setattr(GuardedBody, "write_with_length", greeted)
-        began = loop.time()
         error = await bank.try_order(server.url, retry=RetryPolicy(attempts=1, deadline=0.1))
-        took = loop.time() - began
 
     assert error.outcome is Outcome.NOT_SENT
-    assert took < 0.4  # 16 times 0.04 s without a bound
+    assert loop_time.passed < 0.4  # 16 times 0.04 s without a bound
 
 
 class TicketHolder:

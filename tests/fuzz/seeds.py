@@ -5,26 +5,10 @@ from datetime import UTC, datetime
 
 from tests import samples
 from tests.fuzz.targets import READ_INTO, SECRET, TARGETS
+from tests.sandbox.wire_client import order_body
 from transfer_async.sandbox import Sandbox, wire
 from transfer_async.sandbox.service import CREATE_ORDER_PATH, WHO_AM_I_PATH, Call
 
-_ORDER = {
-    "poster_username": "ada.eze@example.com",
-    "poster_recipient_username": "ben.okri@example.com",
-    "poster_currency": "NGN",
-    "poster_country": "NG",
-    "poster_amount": "155025.00",
-    "poster_payment_method_type": "nigerian_bank_payment",
-    "matcher_currency": "USD",
-    "matcher_country": "US",
-    "matcher_amount": "100.00",
-    "exchange_rate": "1550.25",
-    "external_order": {
-        "current_account_balance": "900000.10",
-        "transaction_fee": 250,
-        "transaction_fee_currency": "NGN",
-    },
-}
 _STATUSES = (200, 201, 204, 302, 400, 401, 403, 408, 422, 425, 429, 451, 500, 503, 599, 0, 65535)
 _HEADERS = (
     "",
@@ -60,7 +44,7 @@ def replies() -> list[bytes]:
 def _of_the_sandbox() -> list[bytes]:
     sandbox = Sandbox(token="t", now=lambda: datetime(2024, 5, 6, 12, tzinfo=UTC))
     headers = {"Authorization": "Bearer t", "Content-Type": "application/json"}
-    created = Call(method="POST", path=CREATE_ORDER_PATH, headers=headers, body=wire.write(_ORDER))
+    created = Call(method="POST", path=CREATE_ORDER_PATH, headers=headers, body=wire.write(order_body()))
     asked = Call(method="GET", path=WHO_AM_I_PATH, headers=headers)
     refused = Call(method="POST", path=CREATE_ORDER_PATH, headers=headers, body=b"{}")
     return [sandbox._service.answer(call).body for call in (created, asked, refused)]
