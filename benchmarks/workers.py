@@ -80,11 +80,11 @@ def measured(*, workers: int, orders: int, concurrency: int) -> Found:
 
 
 async def _send(address: str, orders: int) -> None:
-    line: Any = line_at(address)
+    line = line_at(address)
     await line.open()
     for number, order in enumerate(new_orders(orders)):
         command = OrderCommand(key=f"payment-{number}", order=order)
-        await line.send(line.settings.commands, command.to_json(), {})
+        await line.order(command)
     await line.close()
 
 

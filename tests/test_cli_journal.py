@@ -472,6 +472,9 @@ async def everything():
         return "tx-found"
     return {{"hooks": hooks(), "resolve": resolve}}
 
+def with_token():
+    return {{"hooks": hooks(), "token": "s3cr3t"}}
+
 def broken():
     raise RuntimeError("no\\nconfiguration")
 
@@ -592,12 +595,29 @@ def test_a_module_is_found_once_in_the_current_directory(bank_module: Any):
     assert sys.path.count(str(Path.cwd())) == 1
 
 
-async def test_without_a_token_it_is_a_wrong_use(at_work: World, monkeypatch: pytest.MonkeyPatch):
+async def test_without_a_token_it_is_a_wrong_use(
+    at_work: World, bank_module: Any, monkeypatch: pytest.MonkeyPatch
+):
+    await asyncio.to_thread(bank_module)
+    await created(at_work)
     monkeypatch.delenv("TRANSFER_API_TOKEN")
     result = await asked("recover", "--hooks", "our_bank:hooks")
 
     assert result.exit_code == 2
-    assert "--token" in result.stderr
+    assert result.stderr == (
+        "journal: --token, or TRANSFER_API_TOKEN: must be given, unless the factory brings one\n"
+    )
+
+
+async def test_the_factory_may_bring_the_token(
+    at_work: World, bank_module: Any, monkeypatch: pytest.MonkeyPatch
+):
+    await asyncio.to_thread(bank_module)
+    await created(at_work)
+    monkeypatch.delenv("TRANSFER_API_TOKEN")
+    result = await asked("recover", "--hooks", "our_bank:with_token")
+
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 async def test_the_token_is_not_told(at_work: World, bank_module: Any):

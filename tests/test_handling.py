@@ -16,6 +16,7 @@ from transfer_async.errors import (
     MatchResult,
     Outcome,
     OutcomeUnknown,
+    PreflightFailed,
 )
 from transfer_async.handling import Handled, Handler
 from transfer_async.journal import moves
@@ -167,6 +168,49 @@ async def test_a_busy_key_waits_for_its_lease(world: World):
 
     assert said(handled) == (Action.RETRY, None)
     assert handled.disposition.after == 40.0
+
+
+async def test_a_no_of_a_call_that_lost_its_claim_is_not_the_last_word(world: World):
+    """Another worker has taken the intent over, and may be sending its order at this moment."""
+
+    async def slept(_: object) -> None:
+        world.time.pass_(70.0)
+        world.journal.before.clear()
+        world.bank.on_place = None
+        await world.crash(moves.Create)
+        raise HoldFailed("no funds")
+
+    world.bank.on_place = slept
+    async with world.client() as client:
+        handler = Handler(client)
+        handled = await handler.handle(command())
+        world.time.pass_(70.0)
+        again = await handler.handle(command())
+
+    assert said(handled) == (Action.RETRY, None)
+    assert said(again) == (Action.ACK, Outcome.UNKNOWN)
+    assert len(world.sandbox.requests) == 1
+
+
+async def test_a_hooks_no_is_the_answer_while_the_bank_names_the_same_hold(world: World):
+    """It may have let go of it when it heard of the no."""
+    refusals = [PreflightFailed("over the limit")]
+
+    async def check(_: object) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    async with world.client(hooks=[check]) as client:
+        handler = Handler(client)
+        first = await handler.handle(command(held="h-1"))
+        again = await handler.handle(command(held="h-1"))
+        anew = await handler.handle(command(held="h-2"))
+
+    assert said(first) == said(again) == (Action.ACK, Outcome.NOT_SENT)
+    assert first.outcome == again.outcome
+    assert said(anew) == (Action.ACK, Outcome.CREATED)
+    assert anew.outcome is not None
+    assert anew.outcome.receipts["held"] == "h-2"
 
 
 # --- more than enough ---------------------------------------------------------------------------

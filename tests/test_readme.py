@@ -164,3 +164,7 @@ def test_the_readme_tries_a_worker_in_two_commands() -> None:
 
     assert first.endswith("pip install --quiet '.[try]'")
     assert second == ".venv-worker/bin/transfer-async worker --try"
+
+
+def test_the_readme_is_filled_in() -> None:
+    assert not re.search(r"[A-Z]{4,}FIGURES", README)

@@ -366,7 +366,12 @@ def _is_over(call: Call, entry: Entry) -> bool:
 
 def _ending(no: TransferError | asyncio.CancelledError) -> Ending:
     if isinstance(no, TransferError):
-        return Ending(outcome=no.outcome, error=type(no).__name__, status=getattr(no, "status", None))
+        return Ending(
+            outcome=no.outcome,
+            error=type(no).__name__,
+            status=getattr(no, "status", None),
+            refused=isinstance(no, PreflightFailed) and no.refused and not isinstance(no, HoldRequired),
+        )
     return Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
 
 

@@ -53,6 +53,10 @@ class Action(enum.Enum):
     """Say nothing: the broker delivers it again by itself."""
 
 
+LONGEST_ASKED_FOR = 3600.0
+"""Seconds: whoever asks for more patience is asked again after that."""
+
+
 @frozen(kw_only=True)
 class Disposition:
     """What to do with one message.
@@ -144,7 +148,7 @@ TABLE: tuple[Row, ...] = (
     Row(_is(Expired), ACK, "it came too late to be sent"),
     Row(_is(KeyBusy), RETRY, "another worker is at work on the key", at_least="retry_after"),
     Row(_is(TokenUnavailable), RETRY, "there is no token to be had", ready=False),
-    Row(_is(ConnectionFailed), RETRY, "the service cannot be reached", counts=True),
+    Row(_is(ConnectionFailed), RETRY, "the service cannot be reached", counts=True, ready=False),
     Row(_is(JournalFailed, outcome=Outcome.NOT_SENT), RETRY, "the journal failed before anything was sent"),
     Row(_is(JournalFailed), LEAVE, "the journal failed after the order may have been sent"),
     Row(_is(InvalidOrder), PARK, "the command is not valid"),
@@ -185,7 +189,7 @@ def _after(row: Row, result: Any, deliveries: int, delays: Delays) -> float:
     asked_for = getattr(result, row.at_least, None) if row.at_least else None
     if asked_for is not None and isinstance(result, KeyBusy):
         return float(asked_for)
-    return max(delays.after(deliveries), asked_for or 0.0)
+    return max(delays.after(deliveries), min(asked_for or 0.0, LONGEST_ASKED_FOR))
 
 
 def _reason(row: Row, result: Any) -> str:

@@ -16,12 +16,14 @@ from transfer_async.errors import (
     JournalFailed,
     Outcome,
     OutcomeUnknown,
+    PreflightFailed,
     Refused,
     Refuted,
+    TransferError,
 )
 from transfer_async.events import Resolved
 from transfer_async.journal.base import receipts_of
-from transfer_async.journal.moves import Entry, KeyState, Refute, Verdict
+from transfer_async.journal.moves import Ending, Entry, KeyState, Refute, Verdict
 from transfer_async.journal.moves import Resolve as ResolveMove
 from transfer_async.journal.states import owed_by
 from transfer_async.models import Order, OrderIntent
@@ -43,15 +45,19 @@ def given_back(entry: Entry, call: Call) -> Order:
     raise stamped(AlreadyCreated(order_id=entry.order_id or ""), call, order_may_exist=True)
 
 
-def refused_before(entry: Entry, call: Call) -> Refused:
+def refused_before(entry: Entry, call: Call) -> TransferError:
     """The refusal that the same order met before, from the record."""
     _on_record(entry, call)
     ending = entry.ending
     assert ending is not None  # noqa: S101 - it was refused
+    return stamped(_said_before(ending), call, order_may_exist=False)  # as the claim found it
+
+
+def _said_before(ending: Ending) -> TransferError:
+    if ending.outcome is Outcome.NOT_SENT:
+        return PreflightFailed("a hook refused this order before; it was not asked again", refused=True)
     text = "the service refused this order before; it was not asked again"
-    no = Refuted(text) if ending.error == Refuted.__name__ else Refused(text, status=ending.status)
-    stamped(no, call, order_may_exist=False)  # as the claim found it
-    return no
+    return Refuted(text) if ending.error == Refuted.__name__ else Refused(text, status=ending.status)
 
 
 def _on_record(entry: Entry, call: Call) -> None:

@@ -23,7 +23,7 @@ from transfer_async import recording
 from transfer_async.calls import Call
 from transfer_async.context import Context, log
 from transfer_async.disposition import Action, Delays, Disposition, disposition
-from transfer_async.errors import JournalFailed, Outcome, OutcomeUnknown, TransferError
+from transfer_async.errors import JournalFailed, KeyConflict, Outcome, OutcomeUnknown, TransferError
 from transfer_async.journal.base import receipts_of
 from transfer_async.journal.moves import Entry, KeyState, Promise, Told, Untold
 from transfer_async.messages import OrderCommand, OrderOutcome
@@ -45,12 +45,14 @@ class Handled:
         outcome: to be published before the message is acknowledged; None where there is none to be told.
         key: the command's; None where it could not be read.
         result: the order, or what was raised.
+        asked: whether the service was asked this time, and answered or not.
     """
 
     disposition: Disposition
     outcome: OrderOutcome | None
     key: str | None
     result: Order | BaseException
+    asked: bool = True
 
 
 class Handler:
@@ -112,11 +114,16 @@ class Handler:
         if what.action is Action.LEAVE and not isinstance(result, TransferError):
             # Without its text or a traceback, which may tell of people.
             log.error("a command could not be carried out (%s)", type(result).__name__)
+        if call is None:
+            return Handled(disposition=what, outcome=None, key=getattr(result, "key", None), result=result)
         outcome = None
-        if call is not None and what.action is Action.ACK and isinstance(result, (Order, TransferError)):
+        if what.action in (Action.ACK, Action.PARK) and _is_anothers(result):
+            why = "the claim was lost to another worker: the record will have the answer"
+            what = Disposition(action=Action.RETRY, after=self._delays.after(deliveries), reason=why)
+        elif what.action is Action.ACK and isinstance(result, (Order, TransferError)):
             outcome = _outcome(result, call)
-        key = call.intent.key if call is not None else getattr(result, "key", None)
-        return Handled(disposition=what, outcome=outcome, key=key, result=result)
+        asked = call.attempts_begun > 0
+        return Handled(disposition=what, outcome=outcome, key=call.intent.key, result=result, asked=asked)
 
     async def _promised(self, call: Call, doubt: OutcomeUnknown) -> Exception:
         """Write down that the end of ``doubt`` must be told; what is to be said if that cannot be."""
@@ -131,7 +138,7 @@ class Handler:
         return JournalFailed("the doubt has ended meanwhile", outcome=Outcome.UNKNOWN, key=call.intent.key)
 
     async def _parked_if_hopeless(self, call: Call, handled: Handled) -> Handled:
-        if not handled.disposition.counts:
+        if not handled.disposition.counts or _is_anothers(handled.result):
             return handled
         try:
             steps = await recording.read(self._context.journal.history(self._context.scope, call.intent.key))
@@ -157,7 +164,10 @@ class Handler:
             after = found[-1][0]
             for key, entry in found:
                 for one in entry.untold:
-                    yield _outcome_of(key, entry, one)
+                    # What was read with a whole page of others may have become old since.
+                    now = await recording.read(context.journal.read(context.scope, key), key=key)
+                    if now is not None and one in now.untold:
+                        yield _outcome_of(key, now, one)
 
     async def told(self, outcome: OrderOutcome) -> None:
         """Write down that an outcome of `untold` has been published.
@@ -177,6 +187,12 @@ class Handler:
 
 _COUNTED = frozenset({"ConnectionFailed", "PreflightFailed", "HoldFailed", "BeneficiaryNotVerified"})
 """The ends that `Disposition.counts` speaks of, as the record has them."""
+
+
+def _is_anothers(result: Order | BaseException) -> bool:
+    """Whether a certain no is only this call's: it lost its claim, and another worker may be at the order."""
+    is_no = isinstance(result, TransferError) and result.outcome in (Outcome.NOT_SENT, Outcome.REFUSED)
+    return is_no and not isinstance(result, KeyConflict) and bool(getattr(result, "order_may_exist", True))
 
 
 def _outcome(result: Order | TransferError, call: Call) -> OrderOutcome:

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 import msgspec
 from aiohttp import web
 
+from transfer_async.errors import TransferError
+
 Check = Callable[[], Awaitable[object]]
 """Looks whether something is in order, and raises if not."""
 
@@ -59,7 +61,9 @@ class Health:
             async with asyncio.timeout(self._patience):
                 await check()
         except Exception as error:  # noqa: BLE001 - whatever it is, that is the answer
-            return f"{name}: {type(error).__name__}"
+            # The text of one of the package's own names nobody; another's may hold anything.
+            why = str(error) if isinstance(error, TransferError) else type(error).__name__
+            return f"{name}: {why}"
         return None
 
     @asynccontextmanager

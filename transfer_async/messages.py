@@ -26,10 +26,20 @@ from attrs import field, frozen
 
 from transfer_async import checks, converters, wire
 from transfer_async.errors import InvalidOrder, Outcome, TransferError
-from transfer_async.models import NewOrder, Order, OrderRequest, OrderState, PersonName
+from transfer_async.models import NewExternalOrder, NewOrder, Order, OrderRequest, OrderState, PersonName
 
 VERSION = 1
 """Of both messages; a message of another version is not read."""
+
+RECORDED = (
+    "poster_amount",
+    "poster_currency",
+    "poster_fee",
+    "matcher_amount",
+    "matcher_currency",
+    "exchange_rate",
+)
+"""The fields of an order that are told along with its outcome, as the service recorded them."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -86,13 +96,14 @@ class OrderCommand:
         if not isinstance(tree, dict):
             raise InvalidOrder([("$", "is not an object")])
         problems: list[checks.Problem] = []
-        if tree.get("version") != VERSION:
+        if type(version := tree.get("version")) is not int or version != VERSION:
             problems.append(("version", f"is not {VERSION}"))
         problems += _unknown(tree, _COMMAND, "")
         values: dict[str, Any] = {"key": _key(tree.get("key"), problems)}
         if tree.get("order") is None:
             problems.append(("order", "is missing"))
         else:
+            problems += _unknown_in_order(tree["order"])
             values["order"] = converters.request_in(NewOrder, tree["order"], problems, "order.")
         for name, read in _READERS.items():
             values[name] = _read(read, tree.get(name), name, problems)
@@ -123,11 +134,21 @@ class OrderCommand:
 
 _COMMAND = ("version", "key", "order", "beneficiary", "held", "send_before")
 _NAME = ("first", "last", "middle")
+_ORDER = tuple(attribute.name for attribute in attrs.fields(NewOrder))
+_EXTERNAL = tuple(attribute.name for attribute in attrs.fields(NewExternalOrder))
 
 
 def _unknown(tree: dict[str, Any], known: tuple[str, ...], prefix: str) -> list[checks.Problem]:
     # How it is called is somebody's own text; where it is, is enough to find it.
     return [(prefix.rstrip(".") or "$", "has a field that is not known")] if tree.keys() - set(known) else []
+
+
+def _unknown_in_order(order: object) -> list[checks.Problem]:
+    if not isinstance(order, dict):
+        return []
+    inner = order.get("external_order")
+    found = _unknown(order, _ORDER, "order.")
+    return found + (_unknown(inner, _EXTERNAL, "order.external_order.") if isinstance(inner, dict) else [])
 
 
 def _key(value: object, problems: list[checks.Problem]) -> str | None:
@@ -193,7 +214,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 class OrderOutcome:
     """What became of a command; told at least once, so the same may come twice.
 
-    Of one ``intent_id``, ``unknown`` may be followed by another outcome, once the doubt has ended.
+    Of one ``intent_id``, ``unknown`` may be followed by another outcome, once the doubt has ended. The two
+    may be read in either order: ``unknown`` never outranks another.
 
     Args:
         key: the command's.
@@ -243,7 +265,7 @@ class OrderOutcome:
                 order_id=result.id,
                 receipts=dict(receipts or {}),
                 state=result.state,
-                **{name: getattr(result, name) for name in _OF_THE_ORDER},
+                **{name: getattr(result, name) for name in RECORDED},
             )
         return cls(
             key=key,
@@ -299,13 +321,5 @@ class _Outcome(msgspec.Struct, kw_only=True):
     exchange_rate: Decimal | None = None
 
 
-_OF_THE_ORDER = (
-    "poster_amount",
-    "poster_currency",
-    "poster_fee",
-    "matcher_amount",
-    "matcher_currency",
-    "exchange_rate",
-)
 _OUTCOME = tuple(attribute.name for attribute in attrs.fields(OrderOutcome))
 _outcome_decoder = msgspec.json.Decoder(_Outcome)

@@ -60,8 +60,8 @@ class Sweeper:
             try:
                 await self.sweep()
             except JournalFailed as error:
-                self._health.trouble("journal", "it could not be swept")
-                log.warning("a sweep failed (%s)", type(error).__name__)
+                self._health.trouble("journal", f"it could not be swept ({error})")
+                log.warning("a sweep failed (%s: %s)", type(error).__name__, error)
             except Exception as error:  # noqa: BLE001 - whatever it was, the next may go well
                 log.warning("a sweep failed (%s)", type(error).__name__)
             else:
@@ -74,13 +74,24 @@ class Sweeper:
         Raises:
             JournalFailed: the journal could not be read or written.
         """
-        report = await Recovery(self._handler._context, stop=lambda: self._stopping).run()
+        try:
+            return await Recovery(self._handler._context, stop=lambda: self._stopping).run()
+        finally:  # a key that cannot be worked off does not keep others from being told
+            await self._tell()
+
+    async def _tell(self) -> None:
+        """Tell every end that is untold; one that cannot be published does not keep the others back."""
+        failed: Exception | None = None
         async for outcome in self._handler.untold():
             if self._stopping:
                 break
-            await self._publish(outcome, self._inject())
-            await self._handler.told(outcome)
-        return report
+            try:
+                await self._publish(outcome, self._inject())
+                await self._handler.told(outcome)
+            except Exception as error:  # noqa: BLE001 - the first is raised when all others were told
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     async def stop(self, task: asyncio.Task[None], *, patience: float) -> None:
         """Let `run`, in ``task``, end with the key that it is at, or at the end of ``patience``."""

@@ -166,13 +166,15 @@ class Worker:
     def _note(self, handled: Handled) -> None:
         what = handled.disposition
         if isinstance(handled.result, JournalFailed):
-            self.health.trouble("journal", what.reason)
+            why = f"{what.reason} ({handled.result})"
+            if self.health.trouble("journal", why):
+                log.warning("the journal cannot be used: %s", why)
         elif handled.key is not None and what.action is Action.ACK:
             self.health.well("journal")
         if not what.ready:
             self.health.trouble("service", what.reason)
             self._resumes = self._clock.now() + what.after
-        elif what.action is Action.ACK:
+        elif handled.asked and what.action is Action.ACK:  # an answer from the record says nothing of today
             self.health.well("service")
             self._resumes = float("-inf")
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sqlite3
 import stat
 import sys
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 from tests.bulk.files import csv_text, jsonl_text, row, rows, told, tree
 from transfer_async import FundsHold, HoldFailed, checks
 from transfer_async._cli.app import app
-from transfer_async._cli.bulk import checking, command
+from transfer_async._cli.bulk import checking, command, journal_option, run
 from transfer_async._cli.bulk.stopping import Stopping
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status, StatusAfterProcessing
 
@@ -202,6 +203,8 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
             ["--journal", "mysql://x"],
             "--journal: a journal is the path of a file, or a postgresql:// address",
         ),
+        (["--journal", "no/such/j.db"], "--journal: there is no directory no/such"),
+        (["--journal", "."], "--journal: . is there, and is not a file"),
         (["--base-url", "http://service.example"], "base_url"),
         (["--lease", "10"], "lease: must be finite and at least 1.5 times the retry deadline"),
         (["--hooks", "nonsense"], "--hooks: must be module:factory"),
@@ -228,13 +231,32 @@ def test_typers_own_complaints_have_the_same_exit_code(arguments):
     assert result.exit_code == 2
 
 
-@pytest.mark.parametrize("name", ["TRANSFER_JOURNAL", "TRANSFER_BASE_URL", "TRANSFER_API_TOKEN"])
-async def test_what_is_needed_must_be_there(bench, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("--journal", "TRANSFER_JOURNAL"),
+        ("--base-url", "TRANSFER_BASE_URL"),
+        ("--token", "TRANSFER_API_TOKEN"),
+    ],
+)
+async def test_what_is_needed_must_be_there(bench, monkeypatch, option, name):
     monkeypatch.delenv(name)
     result = await bench.run(await bench.orders(row(1)))
 
     assert result.exit_code == 2
-    assert "must be given, but for --dry-run" in result.stderr
+    assert result.stderr == f"create: {option}, or {name}: must be given, but for --dry-run\n"
+
+
+async def test_all_that_is_missing_is_named_at_once(bench, monkeypatch):
+    for name in ("TRANSFER_BASE_URL", "TRANSFER_API_TOKEN"):
+        monkeypatch.delenv(name)
+    result = await bench.run(await bench.orders(row(1)))
+
+    missing = "--base-url, or TRANSFER_BASE_URL; --token, or TRANSFER_API_TOKEN"
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"create: {missing}: must be given, but for --dry-run\n",
+    )
 
 
 @pytest.mark.parametrize("what", ["nothing", "directory", "pipe"])
@@ -261,16 +283,27 @@ async def test_the_orders_and_the_journal_are_not_written_over(bench):
 async def test_a_journal_that_is_not_durable_is_refused(bench, monkeypatch):
     from transfer_async import MemoryJournal
 
-    monkeypatch.setattr(command, "journal_at", lambda _: MemoryJournal())
+    monkeypatch.setattr(journal_option, "journal_at", lambda _: MemoryJournal())
     result = await bench.run(await bench.orders(row(1)))
 
     assert result.exit_code == 2
     assert "--journal: must be durable" in result.stderr
 
 
+async def test_a_database_whose_driver_is_missing_says_what_to_install(bench, monkeypatch):
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    result = await bench.run(await bench.orders(row(1)), "--journal", "postgresql://127.0.0.1/none")
+
+    assert result.exit_code == 2
+    needed = 'pip install "transfer_async[postgres]"'
+    assert result.stderr == f"create: --journal: postgresql:// needs an extra: {needed}\n"
+
+
 async def test_a_database_may_be_named_as_the_journal(bench):
-    address = "postgresql://nobody@127.0.0.1:1/none?connect_timeout=1"
-    result = await bench.run(await bench.orders(row(1)), "--journal", address)
+    with socket.socket() as silent:  # bound, so that nobody else listens there
+        silent.bind(("127.0.0.1", 0))
+        address = f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/none?connect_timeout=1"
+        result = await bench.run(await bench.orders(row(1)), "--journal", address)
 
     assert result.exit_code == 1
     assert "create: the journal cannot be opened (ConnectionRefusedError: " in result.stderr
@@ -460,8 +493,8 @@ async def test_a_factory_may_bring_the_token_and_observers(bench, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "code", "told"),
     [
-        (Status(422), 3, "2 created, 1 refused"),
-        (Status(401), 4, "2 created, 1 refused"),
+        (Status(422), 3, "would be refused again: 1 (Refused 1)"),
+        (Status(401), 4, "may end otherwise another time: 1 (Unauthorized 1). Run the same"),
         (StatusAfterProcessing(500), 5, "2 created, 1 unknown"),
     ],
 )
@@ -558,6 +591,10 @@ def test_the_help_tells_the_exit_codes_and_the_options():
     assert result.exit_code == 0
     assert all(f"\n    {code} " in result.output for code in (0, 1, 2, 3, 4, 5, 130))
     assert all(option in result.output for option in ("--dry-run", "--hooks", "--outcomes", "--journal"))
+    words = " ".join(result.output.split())
+    assert "hooks, and perhaps its resolve, token, retry and other settings." in words
+    assert f"{2 * 16} (twice --concurrency, but at least {run.AT_LEAST})" in words
+    assert "[default: 16;" in words
 
 
 async def test_every_line_of_the_outcome_file_is_json(bench):

@@ -82,5 +82,24 @@ def test_the_advice_says_what_is_to_be_done():
     assert nothing == []
     assert doubt.startswith("in doubt: 1.")
     assert "transfer-async journal list" in doubt
-    assert again == "may end otherwise another time: 2. Run the same command again"
+    assert again == "may end otherwise another time: 2 (RateLimited 1, KeyBusy 1). Run the same command again"
     assert owed == "undos that failed and are owed: 3; see: transfer-async journal recover"
+
+
+def test_what_would_be_refused_again_is_no_reason_to_run_it_again():
+    tally = Tally()
+    for result in (Refused(status=422), Refuted(), Refused(status=400)):
+        tally.add(result)
+
+    assert list(tally.advice()) == ["would be refused again: 3 (Refused 2, Refuted 1)"]
+
+
+def test_the_reasons_met_most_are_named_and_the_others_counted():
+    tally = Tally()
+    errors = [Expired, KeyConflict, KeyBusy, ConnectionFailed, TokenUnavailable, TokenUnavailable]
+    for error in errors[1:] + errors * 2:
+        tally.add(error())
+    (again,) = tally.advice()
+
+    named = "TokenUnavailable 6, KeyConflict 3, KeyBusy 3, others 5"
+    assert again == f"may end otherwise another time: 17 ({named}). Run the same command again"

@@ -37,6 +37,7 @@ def test_every_command_is_answered_and_no_order_is_doubled_or_lost():
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert count(ended.stdout, "kills") >= kills
     assert count(ended.stdout, "restart of the broker") == restarts
+    assert count(ended.stdout, "stop of the database") == restarts
     assert count(ended.stdout, "created") > kills
 
 

@@ -158,6 +158,16 @@ async def test_moves_that_wait_when_it_is_closed_are_finished(path: Path):
     assert all(verdict.denial is None for verdict in verdicts)
 
 
+async def test_a_directory_is_no_journal_and_its_mode_is_left_alone(tmp_path: Path):
+    there = tmp_path / "there"
+    await asyncio.to_thread(there.mkdir, mode=0o755)
+    with pytest.raises(JournalFailed, match="is not a file"):
+        async with SQLiteJournal(there):
+            pass
+
+    assert stat.S_IMODE((await asyncio.to_thread(there.stat)).st_mode) == 0o755
+
+
 def test_a_loop_that_is_shut_down_in_the_middle_does_not_hang_and_what_had_begun_is_written(path: Path):
     journal = SQLiteJournal(path)
 

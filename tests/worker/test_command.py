@@ -1,14 +1,17 @@
 """The commands `transfer-async worker` and `transfer-async send`."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import attrs
 import pytest
 from typer.testing import CliRunner
 
@@ -16,8 +19,10 @@ from tests.bank import refused_order
 from tests.worker.case import command
 from tests.worker.sides import PATIENCE
 from transfer_async import integrations
-from transfer_async._cli import embedded, trying, working
+from transfer_async._cli import embedded, sending_commands, trying, working
 from transfer_async._cli.app import app
+from transfer_async.errors import JournalFailed
+from transfer_async.health import Health
 from transfer_async.integrations.brokers.line import WorkerSettings
 from transfer_async.journal.choice import journal_at
 from transfer_async.sandbox import Sandbox
@@ -79,6 +84,19 @@ async def running(*arguments, cwd=ROOT, **environment):
             await process.communicate()
 
 
+async def in_a_shell(line):
+    """The exit code of ``line``, and what it said, in a shell with no environment activated."""
+    process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", line),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+    )
+    async with asyncio.timeout(PATIENCE):
+        said, _ = await process.communicate()
+    return process.returncode, said.decode()
+
+
 # --- trying it out ----------------------------------------------------------------------------------
 
 
@@ -89,16 +107,17 @@ async def test_a_newcomer_sees_an_order_taken_from_nats_and_its_outcome_publishe
         await trial.line("sent to transfer.commands: ")
         told = json.loads(await trial.line("published to transfer.outcomes: "))
         assert (told["key"], told["outcome"]) == ("payment-1", "created")
-        assert (await trial.line("echo ")).endswith(f"| transfer-async send --broker {broker} -")
+        another = "echo " + await trial.line("echo ")
+        assert await in_a_shell(another) == (0, "1 sent to transfer.commands\n")
 
         async with running("send", "--broker", broker, "-") as sending:
-            sending.process.stdin.write(command("payment-2").to_json() + b"\n")
-            sending.process.stdin.write(command("payment-3", order=refused_order()).to_json())
+            sending.process.stdin.write(command("payment-3", order=refused_order()).to_json() + b"\n")
+            sending.process.stdin.write(command("payment-4").to_json())
             sending.process.stdin.close()
             assert await sending.end() == (0, "2 sent to transfer.commands\n")
-        more = [json.loads(await trial.line("published to transfer.outcomes: ")) for _ in range(2)]
+        more = [json.loads(await trial.line("published to transfer.outcomes: ")) for _ in range(3)]
         became = {one["key"]: one["outcome"] for one in more}
-        assert became == {"payment-2": "created", "payment-3": "refused"}
+        assert became == {"payment-2": "created", "payment-3": "refused", "payment-4": "created"}
 
         trial.process.send_signal(number)
         code, rest = await trial.end()
@@ -107,6 +126,34 @@ async def test_a_newcomer_sees_an_order_taken_from_nats_and_its_outcome_publishe
     assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*broker.removeprefix("nats://").split(":"))
+
+
+def test_the_program_is_told_as_it_was_called(monkeypatch, tmp_path):
+    program = tmp_path / "with blanks" / "transfer-async"
+    program.parent.mkdir()
+    program.touch()
+    monkeypatch.chdir(program.parent)
+    monkeypatch.setattr(sys, "argv", ["transfer-async"])
+    assert trying.called() == f"'{program}'"
+
+    monkeypatch.setattr(sys, "argv", ["/elsewhere/__main__.py"])
+    assert trying.called() == f"{sys.executable} -m transfer_async"
+
+
+def test_what_a_trial_brings_itself_is_not_passed_over():
+    result = invoke("worker", "--try", "--broker", "nats://host", "--telemetry", "--health", "127.0.0.1:0")
+
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "worker: --try: does not go with --broker, --health, --telemetry: it brings its own\n"
+    )
+
+
+def test_what_the_environment_has_is_no_matter_to_a_trial(monkeypatch):
+    monkeypatch.setenv("TRANSFER_BROKER", "nats://host")
+    monkeypatch.setattr(embedded, "PROGRAM", "no-such-server")
+
+    assert invoke("worker", "--try").stderr.startswith("worker: --try: needs no-such-server")
 
 
 def test_who_has_no_nats_server_is_told_what_to_install(monkeypatch):
@@ -121,6 +168,17 @@ def test_who_has_no_nats_server_is_told_what_to_install(monkeypatch):
 async def test_a_server_that_does_not_start_is_told(tmp_path):
     with pytest.raises(OSError, match="did not start"):
         async with embedded.nats_server("/bin/false", tmp_path):
+            pass
+
+
+async def test_a_server_that_takes_too_long_to_start_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedded, "PATIENCE", 0.05)
+    program = tmp_path / "slow"
+    await asyncio.to_thread(program.write_text, "#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o700)
+
+    with pytest.raises(OSError, match=r"did not start within 0\.05 s"):
+        async with embedded.nats_server(str(program), tmp_path):
             pass
 
 
@@ -252,9 +310,11 @@ def test_what_cannot_be_is_told_in_one_line(arguments, why, tmp_path, monkeypatc
     ("address", "shown"),
     [
         ("nats://me:secret@host:4222,nats://token@other", "nats://host:4222,nats://other"),
+        ("nats://a:4222,me:secret@b:4222", "nats://a:4222,b:4222"),
         ("redis://:secret@host:6379/0?password=secret", "redis://host:6379/0"),
         ("postgresql://me:secret@host/payments?password=secret", "postgresql://host/payments"),
         ("/var/lib/journal.db", "/var/lib/journal.db"),
+        ("/var/a@b,c.db", "/var/a@b,c.db"),
     ],
 )
 def test_no_address_is_shown_with_its_secrets(address, shown):
@@ -275,7 +335,7 @@ def test_nothing_is_sent_where_a_line_is_no_command(tmp_path):
     result = invoke("send", "--broker", "nats://127.0.0.1:1", str(file))
 
     assert result.exit_code == 2
-    assert result.stderr.startswith("worker: line 3: version: is not 1; key: is missing")
+    assert result.stderr.startswith("send: line 3: version: is not 1; key: is missing")
 
 
 async def test_sending_makes_nothing_but_what_it_needs(there, tmp_path):
@@ -289,11 +349,141 @@ async def test_sending_makes_nothing_but_what_it_needs(there, tmp_path):
     assert await there.left() == 1
 
 
-def test_a_broker_that_is_away_is_told():
-    result = invoke("send", "--broker", "redis://127.0.0.1:1", "-", input=command().to_json())
+@pytest.mark.parametrize(
+    ("scheme", "why"), [("nats", "no answer within 0.05 s"), ("redis", "ConnectionError")]
+)
+def test_a_broker_that_is_away_is_told(scheme, why, monkeypatch):
+    monkeypatch.setattr(sending_commands, "PATIENCE", 0.05)
+
+    result = invoke("send", "--broker", f"{scheme}://me:secret@127.0.0.1:1", "-", input=command().to_json())
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"send: the broker at {scheme}://127.0.0.1:1 did not take them all ({why}); send again\n"
+    )
+
+
+def test_who_sends_without_saying_where_to_is_told():
+    result = invoke("send", "-")
 
     assert result.exit_code == 2
-    assert result.stderr == "worker: the broker did not take them all (ConnectionError); send again\n"
+    assert result.stderr == "send: --broker, or TRANSFER_BROKER: must be given\n"
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    result = invoke("send", "--broker", "nats://127.0.0.1:1", str(tmp_path / "none"))
+
+    assert result.exit_code == 2
+    assert result.stderr == f"send: {tmp_path / 'none'}: cannot be read (No such file or directory)\n"
+
+
+def test_a_byte_order_mark_is_no_part_of_a_command(tmp_path):
+    file = tmp_path / "commands"
+    file.write_bytes(b"\xef\xbb\xbf" + command().to_json() + b"\n")
+
+    assert [one.key for one in sending_commands.commands_in(file)] == ["k"]
+
+
+def test_sending_names_its_exit_codes():
+    assert "Exit codes: 0 the broker has them all; 1 it does not" in invoke("send", "--help").output
+
+
+# --- journals, tokens and addresses ----------------------------------------------------------------
+
+
+def another_database(path):
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE theirs (it)")
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "why"),
+    [
+        (lambda path: None, "none/journal.db", "No such file or directory"),
+        (Path.mkdir, "journal.db", "is not a file"),
+        (lambda path: path.write_text("no database" * 100), "journal.db", "is no database at all"),
+        (another_database, "journal.db", "is a database, but not a journal"),
+    ],
+)
+def test_a_journal_that_can_never_be_used_is_told_at_the_start(tmp_path, make, name, why):
+    make(tmp_path / name)
+
+    result = invoke("worker", *NEEDED, "--journal", str(tmp_path / name))
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"worker: --journal: {tmp_path / name}: ")
+    assert why in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_journal_whose_library_is_missing_is_told_at_the_start(monkeypatch):
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+
+    result = invoke("worker", *NEEDED, "--journal", "postgresql://me:secret@host/db")
+
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "worker: --journal: postgresql://host/db: a PostgresJournal needs asyncpg: "
+        "pip install 'transfer_async[postgres]'\n"
+    )
+
+
+def test_of_an_address_that_is_none_the_password_is_not_told():
+    result = invoke("worker", *NEEDED, "--journal", "postgresql://me:sec/ret@host/db")
+
+    assert result.exit_code == 2
+    assert result.stderr == "worker: --journal: not an address: ValueError\n"
+
+
+class Journal:
+    """One whose reading ends with an error, or never."""
+
+    def __init__(self, error=None):
+        self.error = error
+
+    async def read(self, scope, key):
+        if self.error is not None:
+            raise self.error
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+        (JournalFailed("the database server is a standby"), "the database server is a standby"),
+        (RuntimeError("ada.okafor@example.org"), "RuntimeError"),
+        (None, "no answer within 0.01 s"),
+    ],
+)
+async def test_a_database_that_is_away_is_logged_and_waited_for(error, why, monkeypatch, caplog):
+    monkeypatch.setattr(working, "PATIENCE", 0.01)
+
+    await working._looked_at(Journal(error), "postgresql://host/db")
+
+    assert caplog.messages == [f"the journal cannot be used yet ({why}); trying again"]
+
+
+async def test_an_address_for_health_that_is_taken_is_told(there, tmp_path):
+    async with Sandbox() as sandbox, Health().served() as address:
+        taken = plan(there, sandbox, tmp_path, health=("127.0.0.1", int(address.rpartition(":")[2])))
+        with pytest.raises(OSError, match=r"^--health: .*in use"):
+            await working.work(taken, say=str, log=str)
+
+
+async def test_the_factory_may_bring_the_token(there, tmp_path):
+    said = []
+
+    async def beside(worker):
+        stop()
+
+    async with Sandbox() as sandbox:
+        brings = {"hooks": [], "token": sandbox.token}
+        bare = attrs.evolve(plan(there, sandbox, tmp_path), token=None, factory=lambda: brings)
+        await working.work(bare, say=said.append, log=str, beside=beside)
+
+    assert 'no hook holds funds: a command without "held" is parked' in said
 
 
 # --- the same in this process -----------------------------------------------------------------------

@@ -3,6 +3,7 @@ import asyncio
 import aiohttp
 import pytest
 
+from transfer_async.errors import JournalFailed
 from transfer_async.health import Health
 
 
@@ -50,6 +51,13 @@ async def test_a_look_that_fails_or_takes_too_long_is_a_reason_and_says_no_more_
     looks = {"journal": fails, "broker": asyncio.Event().wait, "clock": fine}
 
     assert await Health(looks, patience=0.01).not_ready() == ["journal: OSError", "broker: TimeoutError"]
+
+
+async def test_of_one_of_the_packages_own_errors_its_text_is_the_reason():
+    async def fails():
+        raise JournalFailed("the disk is full")
+
+    assert await Health({"journal": fails}).not_ready() == ["journal: the disk is full"]
 
 
 async def test_an_address_that_is_taken_is_told():

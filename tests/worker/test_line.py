@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from transfer_async import MemoryJournal, TransferClient
-from transfer_async.integrations.brokers import LINES, line_at
+from transfer_async.integrations.brokers import LINES, line_at, reason
 from transfer_async.integrations.brokers.line import WorkerSettings
 from transfer_async.integrations.faststream import OrderWorker
 
@@ -47,9 +47,31 @@ def test_a_broker_whose_library_is_missing_says_which_extra_it_needs(scheme, mon
     monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "faststream", None)
 
-    needed = rf"{scheme}:// needs an extra: pip install \"transfer_async\[{extra}\]\""
+    needed = rf"{scheme}:// needs an extra: pip install \"transfer_async\[{extra}\]\"$"
     with pytest.raises(ValueError, match=needed):
         line_at(f"{scheme}://host")
+
+
+class ServiceUnavailableError(Exception):
+    """As the driver's, which names what kept a server from answering."""
+
+    def __init__(self, err_code=None):
+        self.err_code = err_code
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (ServiceUnavailableError(), "has no JetStream (nats-server -js)"),
+        (ServiceUnavailableError(10076), "has no JetStream (nats-server -js)"),
+        (ServiceUnavailableError(10008), "ServiceUnavailableError"),
+        (TimeoutError("no answer within 10 s"), "no answer within 10 s"),
+        (TimeoutError(), "no answer in time"),
+        (OSError("ada.okafor@example.org"), "OSError"),
+    ],
+)
+def test_why_a_broker_cannot_be_used_is_said_in_words_where_there_are_some(error, why):
+    assert reason(error) == why
 
 
 async def test_a_journal_that_dies_with_its_process_is_refused():

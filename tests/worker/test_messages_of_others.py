@@ -100,6 +100,64 @@ async def test_the_servers_own_headers_are_not_carried_on(nats, tmp_path):
         assert headers["Nats-Msg-Id"].startswith("parked:")
 
 
+@pytest.mark.parametrize("room", [0, 1, 200, 1200, 5000])
+async def test_what_is_almost_too_large_is_parked_and_the_worker_goes_on(nats, tmp_path, room):
+    """With the reason, where there is room for it; the server would close the connection otherwise."""
+    async with Case(NatsSide(nats), tmp_path) as case:
+        await case.worker()
+        body = b"x" * (case.side._connection.max_payload - room)
+
+        await case.side.send(body, {"x-origin": "t" * 1000} if room > 1100 else None)
+
+        parked, headers = await case.side.parked()
+        assert parked == body
+        assert ("Transfer-Reason" in headers) == (room > 1100)
+        assert ("x-origin" in headers) == (room > 3000)
+        await case.side.gone()
+        await case.side.send(command().to_json())
+        assert (await case.side.outcome())["outcome"] == "created"
+
+
+async def test_what_is_too_large_is_not_sent(nats, tmp_path):
+    async with Case(NatsSide(nats), tmp_path) as case:
+        run = await case.worker()
+        settings, most = case.side.settings, case.side._connection.max_payload
+
+        with pytest.raises(ValueError, match=f"where the server takes {most}"):
+            await run.line.send(settings.outcomes, b"x" * (most - 2000), {"a": "b" * 2000})
+
+        assert await run.line.broker.ping(timeout=5.0)
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"data":"x","headers":null}', b'{"data":"x","headers":[1]}', b""], ids=["null", "list", "none"]
+)
+async def test_what_only_looks_like_faststreams_is_parked_as_it_is(redis, tmp_path, data):
+    async with Case(RedisSide(redis), tmp_path) as case:
+        await case.worker()
+
+        await case.side._client.xadd(case.side.settings.commands, {"__data__": data, "x-origin": "a test"})
+
+        body, headers = await case.side.parked()
+        assert body == data
+        assert headers["x-origin"] == "a test"
+        await case.side.gone()
+
+
+async def test_the_fields_of_other_programs_are_parked_unchanged(redis, tmp_path):
+    async with Case(RedisSide(redis), tmp_path) as case:
+        await case.worker()
+        fields = {b"payload": b"\xff\n" * 5000, b"n\xc3\xa4me": b"Ada", b"body": b"{}"}
+
+        await case.side._client.xadd(case.side.settings.commands, {**fields, "transfer-deliveries": 3})
+        _, headers = await case.side.parked()
+
+        ((_, parked),) = await case.side._client.xrange(case.side.settings.parked)
+        del parked[b"__data__"]
+        assert parked.pop(b"Transfer-Reason").decode() == headers["Transfer-Reason"]
+        assert parked == fields
+
+
 async def test_a_trace_goes_through_the_broker(case):
     from contextlib import contextmanager
 

@@ -9,6 +9,7 @@ from transfer_async.clock import Clock
 from transfer_async.handling import Handler
 from transfer_async.health import Health
 from transfer_async.messages import OrderCommand
+from transfer_async.recovery import Recovery
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 from transfer_async.sweeping import Sweeper
 
@@ -83,6 +84,36 @@ async def test_what_could_not_be_published_is_published_the_next_time(make):
     assert desk.told == [("a", "created", "tx-a")]
 
 
+async def test_one_that_cannot_be_published_does_not_keep_the_others_back(make):
+    desk = make()
+    await desk.ended_doubt("a")
+    await desk.ended_doubt("b")
+    errors = [OSError()]
+
+    async def once():
+        if errors:
+            raise errors.pop()
+
+    desk.gate = once
+    with pytest.raises(OSError):
+        await desk.sweeper.sweep()
+
+    assert desk.told == [("b", "created", "tx-b")]
+
+
+async def test_a_key_that_cannot_be_worked_off_does_not_keep_the_others_from_being_told(make, monkeypatch):
+    async def broken(_):
+        raise JournalFailed
+
+    desk = make()
+    await desk.ended_doubt("a")
+    monkeypatch.setattr(Recovery, "run", broken)
+    with pytest.raises(JournalFailed):
+        await desk.sweeper.sweep()
+
+    assert desk.told == [("a", "created", "tx-a")]
+
+
 async def test_sweeps_come_again_and_again_and_a_failure_ends_none_of_them(make, caplog):
     time, health, pauses = Time(), Health(), []
     going = asyncio.Event()
@@ -101,7 +132,7 @@ async def test_sweeps_come_again_and_again_and_a_failure_ends_none_of_them(make,
             await asyncio.Event().wait()
 
     async def fails():
-        raise JournalFailed
+        raise JournalFailed("the disk is full")
         yield
 
     async def breaks():
@@ -117,9 +148,9 @@ async def test_sweeps_come_again_and_again_and_a_failure_ends_none_of_them(make,
     await desk.sweeper.stop(task, patience=5)
 
     assert pauses == [15.0, 60.0, 60.0, 60.0, 60.0]
-    assert found == ["journal: it could not be swept"]
+    assert found == ["journal: it could not be swept (the disk is full)"]
     assert await health.not_ready() == []
-    assert "a sweep failed (JournalFailed)" in caplog.text
+    assert "a sweep failed (JournalFailed: the disk is full)" in caplog.text
     assert "a sweep failed (OSError)" in caplog.text
     assert "ada" not in caplog.text
 

@@ -5,11 +5,16 @@ import signal
 import sys
 
 import pytest
+from redis.exceptions import ResponseError
 
 from tests.bank import Gate, refused_order
 from tests.brokers import NatsServer, RedisServer
 from tests.worker.case import Case, Run, command
-from tests.worker.sides import SIDES, until
+from tests.worker.sides import PATIENCE, SIDES, NatsSide, RedisSide, until
+from transfer_async.errors import Outcome
+from transfer_async.integrations.brokers.redis import DELIVERIES, FORGET_AFTER, PUT_BACK
+from transfer_async.integrations.faststream import line_at
+from transfer_async.messages import OrderOutcome
 from transfer_async.sandbox import CloseAfterProcessing, Status
 
 SERVERS = {"nats": NatsServer, "redis": RedisServer}
@@ -142,6 +147,135 @@ async def test_outcomes_whose_stream_was_deleted_are_published_to_a_new_one(case
     await case.side.send(command("k1").to_json())
 
     assert (await case.side.outcome())["key"] == "k1"
+
+
+async def test_a_connection_that_the_broker_closed_for_good_ends_the_worker(nats, tmp_path):
+    """It never comes back, whatever is tried: whoever runs the worker starts it again."""
+    async with Case(NatsSide(nats), tmp_path) as case:
+        run = await case.worker()
+        connection = await run.line.broker.connect()
+
+        too_large = b"x" * connection.max_payload
+        await connection.publish(case.side.settings.parked, too_large, headers={"one": "more"})
+
+        with pytest.raises(ConnectionError, match="the broker closed the connection"):
+            async with asyncio.timeout(PATIENCE):
+                await run.task
+        assert run.health.not_live() == ["the broker closed the connection"]
+
+
+async def test_a_connection_that_is_closed_for_good_at_the_start_ends_the_worker(nats, tmp_path):
+    async with Case(NatsSide(nats), tmp_path) as case:
+        run = Run(case)
+        case.runs.append(run)
+        await (await run.line.broker.connect()).close()
+
+        run.task = asyncio.create_task(run.worker.run(run.stopping))
+
+        with pytest.raises(ConnectionError, match="the broker closed the connection"):
+            async with asyncio.timeout(PATIENCE):
+                await run.task
+
+
+async def test_messages_of_a_stream_that_was_made_anew_are_parked_too(nats, tmp_path):
+    """Their numbers begin anew, too."""
+    async with Case(NatsSide(nats), tmp_path) as case:
+        await case.worker()
+        await case.side.send(b"first")
+        assert (await case.side.parked())[0] == b"first"
+        await case.side.gone()
+
+        commands = case.side.settings.commands
+        await case.side._jetstream.delete_stream(case.side._streams[commands])
+        await case.side._jetstream.add_stream(
+            name=case.side._streams[commands], subjects=[commands], retention="workqueue"
+        )
+        await case.side.send(b"second")
+
+        assert (await case.side.parked())[0] == b"second"
+
+
+async def test_an_outcome_that_says_more_of_an_order_is_not_taken_for_the_one_before(nats, tmp_path):
+    async with Case(NatsSide(nats), tmp_path) as case:
+        run = await case.worker()
+        told = {"key": "k", "intent_id": "i", "outcome": Outcome.NOT_SENT, "error": "PreflightFailed"}
+
+        for order_may_exist in (True, True, False):
+            await run.line.publish(OrderOutcome(**told, order_may_exist=order_may_exist), {})
+
+        assert [(await case.side.outcome())["order_may_exist"] for _ in range(2)] == [True, False]
+        assert await case.side.published() == 2
+
+
+@pytest.fixture
+async def taken(redis, tmp_path):
+    """A message in hand, at Redis, and the case."""
+    async with Case(RedisSide(redis), tmp_path) as case:
+        line = line_at(case.side.address, case.side.settings)
+        await line.open()
+        await case.side.send(b"x")
+        subscriber = line.subscriber()
+        await subscriber.start()
+        yield case, line, line.delivery(await subscriber.get_one(timeout=PATIENCE))
+        await subscriber.stop()
+        await line.close()
+
+
+async def test_a_message_that_redis_cannot_park_or_delay_stays(taken):
+    case, line, delivery = taken
+    for name in (case.side.settings.parked, line._keys[1]):
+        await case.side._client.set(name, "something else")
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await delivery.park("not valid")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await delivery.retry(0.0)
+
+    await case.side._client.delete(line._keys[1])
+    assert await case.side.left() == 1
+    pending = await case.side._client.xpending(case.side.settings.commands, case.side.settings.group)
+    assert pending["pending"] == 1
+
+
+async def test_a_message_that_somebody_else_has_is_neither_parked_nor_delayed(taken):
+    case, line, delivery = taken
+    await line.run(PUT_BACK, line._keys[:1], [case.side.settings.group, 0, DELIVERIES, FORGET_AFTER])
+
+    await delivery.park("not valid")
+    await delivery.retry(0.0)
+
+    assert await case.side._client.xlen(case.side.settings.parked) == 0
+    assert await case.side.left() == 1
+
+
+async def test_a_count_of_others_making_does_not_keep_messages_from_being_put_back(taken):
+    case, line, _ = taken
+    await case.side.send(b"y", {"transfer-deliveries": "often"})
+    subscriber = line.subscriber()
+    await subscriber.start()
+    await subscriber.get_one(timeout=PATIENCE)
+
+    await line.run(PUT_BACK, line._keys[:1], [case.side.settings.group, 0, DELIVERIES, FORGET_AFTER])
+    again = line.delivery(await subscriber.get_one(timeout=PATIENCE))
+    last = line.delivery(await subscriber.get_one(timeout=PATIENCE))
+
+    assert [(one.body, one.deliveries) for one in (again, last)] == [(b"x", 2), (b"y", 2)]
+    await subscriber.stop()
+
+
+async def test_a_group_that_is_lost_before_a_lane_begins_is_made_from_the_streams_beginning(redis, tmp_path):
+    async with Case(RedisSide(redis), tmp_path) as case:
+        line = line_at(case.side.address, case.side.settings)
+        await line.open()
+        await case.side.send(b"x")
+        await case.side.forget()
+
+        subscriber = line.subscriber()
+        await subscriber.start()
+
+        assert (await subscriber.get_one(timeout=1.0)).body == b"x"
+        await subscriber.stop()
+        await line.close()
 
 
 # --- deliveries -------------------------------------------------------------------------------------

@@ -253,11 +253,13 @@ async def test_after_one_that_fared_well_the_next_is_taken_at_once():
     await asyncio.wait_for(desk.worker.ready(), 1)
 
 
-async def test_a_journal_that_fails_is_seen_until_it_works_again():
-    desk = Desk(JournalFailed())
+async def test_a_journal_that_fails_is_seen_until_it_works_again(caplog):
+    desk = Desk(JournalFailed("the disk is full"))
+    why = "the journal failed before anything was sent (the disk is full)"
 
     await desk.take()
-    assert await desk.worker.health.not_ready() == ["journal: the journal failed before anything was sent"]
+    assert await desk.worker.health.not_ready() == [f"journal: {why}"]
+    assert f"the journal cannot be used: {why}" in caplog.text
     await desk.take(ORDER)
     assert await desk.worker.health.not_ready() == []
 

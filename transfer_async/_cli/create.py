@@ -35,7 +35,11 @@ def create(
     ] = None,
     hooks: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:FACTORY", help="A function that returns the bank's hooks."),
+        typer.Option(
+            metavar="MODULE:FACTORY",
+            help="A function that returns the bank's hooks, and perhaps its resolve, token, retry and other "
+            "settings.",
+        ),
     ] = None,
     scope: Annotated[
         str | None, typer.Option(help="Names the service in the journal; by default the service's address.")
@@ -76,15 +80,15 @@ def create(
     JSON Lines: one object a line, as a worker takes it from a broker.
 
     FACTORY returns a sequence of hooks; or a mapping, or an object, with hooks and perhaps resolve,
-    the bank's own means to end a doubt. It may be async. Without a hook that holds the funds, every line
-    must say that they are (held).
+    the bank's own means to end a doubt, and other settings. It may be async. Without a hook that holds
+    the funds, every line must say that they are (held).
 
     The outcomes are written to PATH.part, a JSON object a line, which becomes PATH when there is one for
     every line. They name no person.
 
     Ctrl-C or SIGTERM: no new line is begun, those in flight come to their end. A second one cuts them off.
     A run gives up by itself when 10 orders in a row meet a token or an address that is not good, or when
-    20 (or twice as many as are in flight) meet any other fault that is not the order's, or end in doubt.
+    32 (twice --concurrency, but at least 20) meet any other fault that is not the order's, or end in doubt.
     Keys that another run still has a lease on are tried again after all others, until it ends.
 
     Exit codes; of 3 to 5 the highest:

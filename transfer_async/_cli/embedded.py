@@ -50,12 +50,15 @@ async def nats_server(program: str, directory: Path) -> AsyncIterator[str]:
 
 async def _address(process: asyncio.subprocess.Process, directory: Path) -> str:
     ports = directory / f"{PROGRAM}_{process.pid}.ports"
-    async with asyncio.timeout(PATIENCE):
-        while process.returncode is None:
-            try:
-                return str(json.loads(await asyncio.to_thread(ports.read_text))["nats"][0])
-            except (OSError, ValueError):  # not there yet, or not whole
-                await asyncio.sleep(0.01)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while process.returncode is None:
+                try:
+                    return str(json.loads(await asyncio.to_thread(ports.read_text))["nats"][0])
+                except (OSError, ValueError):  # not there yet, or not whole
+                    await asyncio.sleep(0.01)
+    except TimeoutError as error:
+        raise OSError(f"{PROGRAM} did not start within {PATIENCE:g} s") from error
     raise OSError(f"{PROGRAM} did not start (exit code {process.returncode})")
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import NoReturn
 
@@ -11,6 +14,8 @@ import typer
 
 FAILED = 1
 """The exit code of a command that was used well, and met a no."""
+
+NEEDS_TOKEN = "--token, or TRANSFER_API_TOKEN: must be given, unless the factory brings one"  # noqa: S105 - a sentence
 
 complain = partial(typer.echo, err=True)
 
@@ -32,3 +37,44 @@ def fail(why: str, code: int) -> NoReturn:
 def somebody_is_there() -> bool:
     """Whether a person can be asked."""
     return sys.stdin.isatty()
+
+
+@contextmanager
+def logged(
+    logger: logging.Logger,
+    say: Callable[[str], object],
+    *,
+    form: str = "%(asctime)s %(levelname)s %(message)s",
+    time: str | None = None,
+) -> Iterator[None]:
+    """Hand every record of ``logger`` on to ``say`` as a line, those of level INFO too.
+
+    Args:
+        logger: whose records.
+        say: takes one line.
+        form: what a line looks like, as `logging.Formatter` takes it.
+        time: what its time looks like.
+    """
+    lines, level = _Lines(say), logger.level
+    lines.setFormatter(logging.Formatter(form, time))
+    logger.addHandler(lines)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(lines)
+        logger.setLevel(level)
+
+
+class _Lines(logging.Handler):
+    """Hands every record on as a line."""
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        super().__init__()
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._say(self.format(record))
+        except Exception:  # noqa: BLE001 - as logging's own handlers: a log line never hurts the work
+            self.handleError(record)

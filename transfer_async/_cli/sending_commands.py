@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sys
+from codecs import BOM_UTF8
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
+from transfer_async._cli.working import public
 from transfer_async.errors import InvalidOrder
-from transfer_async.integrations.brokers import line_at
+from transfer_async.integrations.brokers import line_at, reason
 from transfer_async.integrations.brokers.line import WorkerSettings
 from transfer_async.messages import OrderCommand
+
+PATIENCE = 10.0
+"""Seconds that a broker may take."""
 
 
 def commands_in(file: Path) -> list[OrderCommand]:
@@ -16,9 +25,10 @@ def commands_in(file: Path) -> list[OrderCommand]:
 
     Raises:
         ValueError: a line is none; names it, and what is wrong with it.
-        OSError: there is no such file.
+        OSError: it cannot be read.
     """
-    lines = sys.stdin.buffer.readlines() if str(file) == "-" else file.read_bytes().splitlines()
+    data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    lines = data.removeprefix(BOM_UTF8).splitlines()
     return [_command(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
@@ -29,8 +39,16 @@ def _command(number: int, line: bytes) -> OrderCommand:
         raise ValueError(f"line {number}: {error}") from None
 
 
-async def send(broker: str, commands: list[OrderCommand], settings: WorkerSettings) -> None:
+async def send(
+    broker: str, commands: list[OrderCommand], settings: WorkerSettings, *, patience: float = PATIENCE
+) -> None:
     """Send ``commands``; returns once the broker has them all.
+
+    Args:
+        broker: its address.
+        commands: what is sent.
+        settings: where to.
+        patience: seconds that the broker may take to be there, and then for each command.
 
     Raises:
         ValueError: the address names no broker.
@@ -38,11 +56,23 @@ async def send(broker: str, commands: list[OrderCommand], settings: WorkerSettin
     """
     line = line_at(broker, settings)
     try:
-        await line.open(only_to_send=True)
+        await _within(patience, line.open(only_to_send=True))
         for command in commands:
-            await line.order(command)
+            await _within(patience, line.order(command))
     except Exception as error:
-        why = type(error).__name__
-        raise ConnectionError(f"the broker did not take them all ({why}); send again") from error
+        why = f"the broker at {public(broker)} did not take them all ({reason(error)}); send again"
+        raise ConnectionError(why) from error
     finally:
-        await line.close()
+        with contextlib.suppress(Exception):  # it is gone, or it is let go
+            await _within(patience, line.close())
+
+
+async def _within(patience: float, work: Coroutine[Any, Any, None]) -> None:
+    """Do ``work``; a broker's driver would try again for ever."""
+    try:
+        async with asyncio.timeout(patience) as limit:
+            await work
+    except TimeoutError as error:
+        if limit.expired():
+            raise TimeoutError(f"no answer within {patience:g} s") from error
+        raise

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from transfer_async._cli.lines import logged
 from transfer_async._cli.running import Say
 from transfer_async.sandbox import Fault, Sandbox
 from transfer_async.sandbox.control import make_fault
@@ -106,7 +107,7 @@ async def serve(sandbox: Sandbox, *, say: Say, log: Say) -> None:
         OSError: the address is not to be had.
     """
     stop = asyncio.Event()
-    with _stopped_by_signals(stop), _logged(log):
+    with _stopped_by_signals(stop), logged(_requests, log, form="%(asctime)s %(message)s", time="%H:%M:%S"):
         async with sandbox:
             for line in announcement(sandbox):
                 say(line)
@@ -142,30 +143,3 @@ def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class _Lines(logging.Handler):
-    """Hands every record on as a line."""
-
-    def __init__(self, say: Say) -> None:
-        super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
-        self._say = say
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._say(self.format(record))
-        except Exception:  # noqa: BLE001 - as logging's own handlers: a log line never hurts the work
-            self.handleError(record)
-
-
-@contextmanager
-def _logged(say: Say) -> Iterator[None]:
-    lines, level = _Lines(say), _requests.level
-    _requests.addHandler(lines)
-    _requests.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        _requests.removeHandler(lines)
-        _requests.setLevel(level)

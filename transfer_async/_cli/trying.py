@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,14 @@ async def run(nats: str, home: Path, settings: WorkerSettings, *, say: Say, log:
         await work(plan, say=say, log=log, beside=trial.beside)
 
 
+def called() -> str:
+    """What calls this program again, from a shell in any directory, with no environment activated."""
+    program = Path(sys.argv[0]).absolute()
+    if program.stem == "transfer-async" and program.is_file():
+        return shlex.quote(str(program))
+    return f"{shlex.quote(sys.executable)} -m transfer_async"
+
+
 class _Trial:
     """A bank that sends a command, and listens to what becomes of it and of all others."""
 
@@ -71,10 +80,15 @@ class _Trial:
         another = OrderCommand(key="payment-2", order=command.order).to_json().decode()
         self._say("")
         self._say("Another, from another terminal; sent again, its key gives the same order back:")
-        self._say(f"echo {shlex.quote(another)} | transfer-async send --broker {self._broker} -")
+        self._say(f"echo {shlex.quote(another)} | {self._sending(settings)}")
         self._say("")
         while True:
             self._tell(settings, await outcomes.next_msg(timeout=None))
+
+    def _sending(self, settings: WorkerSettings) -> str:
+        elsewhere = settings.commands != WorkerSettings().commands
+        options = f" --commands {shlex.quote(settings.commands)}" if elsewhere else ""
+        return f"{called()} send --broker {self._broker}{options} -"
 
     def _tell(self, settings: WorkerSettings, message: Any) -> None:
         outcome = OrderOutcome.from_json(message.data)

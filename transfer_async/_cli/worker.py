@@ -22,10 +22,13 @@ Broker = Annotated[
     str | None,
     typer.Option(envvar="TRANSFER_BROKER", metavar="ADDRESS", help="nats://, tls://, redis:// or rediss://"),
 ]
+OR_TRY = "; or --try, for a broker, a sandbox and a journal of its own"
+
 Commands = Annotated[str, typer.Option(help="The subject or stream that commands come from.")]
 
 
 def worker(
+    context: typer.Context,
     *,
     broker: Broker = None,
     journal: Annotated[
@@ -42,7 +45,12 @@ def worker(
         str | None, typer.Option(help="Names the service in the journal; by default its address.")
     ] = None,
     hooks: Annotated[
-        str | None, typer.Option(metavar="MODULE:FACTORY", help="A function that returns the bank's hooks.")
+        str | None,
+        typer.Option(
+            metavar="MODULE:FACTORY",
+            help="A function that returns the bank's hooks, "
+            "and perhaps its resolve, token, retry and other settings.",
+        ),
     ] = None,
     commands: Commands = "transfer.commands",
     outcomes: Annotated[str, typer.Option(help="Where outcomes are published.")] = "transfer.outcomes",
@@ -78,11 +86,12 @@ def worker(
     One key, at most one order, however often a message comes. Any number of workers may share a broker and
     a PostgreSQL journal. A message is acknowledged once its outcome is published, and comes again otherwise.
 
-    --hooks: FACTORY returns a sequence of hooks; or a mapping, or an object, with hooks and perhaps
-    resolve, the bank's own means to end a doubt. It may be async.
+    --hooks: FACTORY returns a sequence of hooks; or a mapping, or an object, with hooks, and perhaps
+    resolve, the bank's own means to end a doubt, token, retry and other settings. It may be async.
 
     Stopped by SIGINT (Ctrl-C) or SIGTERM it finishes what is in flight, and exits with 0; stopped again,
-    it leaves that to come again, and exits with 1. Exit code 2: a wrong use.
+    it leaves that to come again, and exits with 1; so it does when the broker closes the connection for
+    good. Exit code 2: a wrong use.
     """
     settings = {
         "commands": commands,
@@ -93,6 +102,7 @@ def worker(
         "sweep_every": sweep_every,
     }
     if try_it:
+        _checked(lambda: _refuse_beside_try(context))
         _try(settings)
         return
     from transfer_async._cli import working  # heavy: the client and FastStream
@@ -100,10 +110,10 @@ def worker(
 
     plan = _checked(
         lambda: working.Plan(
-            broker=_given("--broker, or TRANSFER_BROKER", broker),
-            journal=_given("--journal, or TRANSFER_JOURNAL", journal),
-            base_url=_given("--base-url, or TRANSFER_BASE_URL", base_url),
-            token=_given("--token, or TRANSFER_API_TOKEN", token),
+            broker=_given("--broker, or TRANSFER_BROKER", broker, instead=OR_TRY),
+            journal=_given("--journal, or TRANSFER_JOURNAL", journal, instead=OR_TRY),
+            base_url=_given("--base-url, or TRANSFER_BASE_URL", base_url, instead=OR_TRY),
+            token=token or None,
             factory=None if hooks is None else factory_named(hooks),
             settings=_settings(settings),
             max_deliveries=max_deliveries,
@@ -116,7 +126,9 @@ def worker(
 
 
 def send(
-    file: Annotated[Path, typer.Argument(help="Commands, one JSON object a line; - is stdin.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Commands, one JSON object a line; - is stdin.")
+    ],
     *,
     broker: Broker = None,
     commands: Commands = "transfer.commands",
@@ -125,12 +137,18 @@ def send(
 
     Each line is checked first: where one is no command, nothing is sent at all. What was sent once may be
     sent again: its key has one order at most.
+
+    Exit codes: 0 the broker has them all; 1 it does not, send again; 2 a wrong use, nothing was sent.
     """
     from transfer_async._cli import sending_commands as sending  # heavy: FastStream
 
-    where = _checked(lambda: _given("--broker, or TRANSFER_BROKER", broker))
-    read = _checked(lambda: sending.commands_in(file))
-    _run(lambda: sending.send(where, read, _settings({"commands": commands})))
+    where = _checked(lambda: _given("--broker, or TRANSFER_BROKER", broker), "send")
+    settings = _checked(lambda: _settings({"commands": commands}), "send")
+    try:
+        read = _checked(lambda: sending.commands_in(file), "send")
+    except OSError as error:
+        fail(f"send: {file}: cannot be read ({error.strerror or error})", USAGE)
+    _run(lambda: sending.send(where, read, settings, patience=sending.PATIENCE), "send")
     tell(f"{len(read)} sent to {commands}")
 
 
@@ -145,9 +163,22 @@ def _try(settings: dict[str, Any]) -> None:
         _run(lambda: trying.run(program, Path(home), made, say=tell, log=complain))
 
 
-def _given(what: str, value: str | None) -> str:
+def _refuse_beside_try(context: typer.Context) -> None:
+    """What was given on the command line, and would be passed over; the environment may have it."""
+    ours = {"try_it", "commands", "outcomes", "parked", "concurrency", "ack_wait", "sweep_every"}
+    others = (one for one in context.command.params if one.name not in ours)
+    if beside := [one.opts[0] for one in others if _is_on_the_command_line(context, one.name)]:
+        raise ValueError(f"--try: does not go with {', '.join(beside)}: it brings its own")
+
+
+def _is_on_the_command_line(context: typer.Context, name: str | None) -> bool:
+    source = None if name is None else context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _given(what: str, value: str | None, *, instead: str = "") -> str:
     if not value:
-        raise ValueError(f"{what}: must be given; or --try, for a broker, a sandbox and a journal of its own")
+        raise ValueError(f"{what}: must be given{instead}")
     return value
 
 
@@ -157,19 +188,21 @@ def _settings(named: dict[str, Any]) -> WorkerSettings:
     return WorkerSettings(**named)
 
 
-def _checked(check: Callable[[], T]) -> T:
+def _checked(check: Callable[[], T], command: str = "worker") -> T:
     try:
         return check()
-    except (ValueError, OSError) as error:
-        fail(f"worker: {error}", USAGE)
+    except ValueError as error:
+        fail(f"{command}: {error}", USAGE)
 
 
-def _run(work: Callable[[], Any]) -> None:
+def _run(work: Callable[[], Any], command: str = "worker") -> None:
     from transfer_async._cli.running import run, shown
 
     try:
         run(work())
     except asyncio.CancelledError:
-        fail("worker: stopped at once; what was in flight comes again", FAILED)
+        fail(f"{command}: stopped at once; what was in flight comes again", FAILED)
+    except ConnectionError as error:
+        fail(f"{command}: {shown(str(error))}", FAILED)
     except (ValueError, OSError) as error:
-        fail(f"worker: {shown(str(error))}", USAGE)
+        fail(f"{command}: {shown(str(error))}", USAGE)

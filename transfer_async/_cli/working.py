@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from attrs import field, frozen
 
 from transfer_async._cli.hooks import BankSide, made_by
+from transfer_async._cli.lines import NEEDS_TOKEN, logged
 from transfer_async._cli.running import Say
 from transfer_async.client import TransferClient
 from transfer_async.context import log as logger
+from transfer_async.errors import JournalFailed
 from transfer_async.events import Observer
 from transfer_async.handling import Handler
 from transfer_async.health import Health
@@ -26,6 +28,9 @@ from transfer_async.journal.base import Journal
 from transfer_async.journal.choice import journal_at
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+PATIENCE = 5.0
+"""Seconds that the first look at the journal may take: the worker starts without it then."""
 
 Beside = Callable[[OrderWorker], Awaitable[object]]
 """What is done while a worker runs, once it could take a message."""
@@ -38,7 +43,7 @@ class Plan:
     broker: str
     journal: str
     base_url: str
-    token: str = field(repr=False)
+    token: str | None = field(repr=False)
     factory: Callable[[], object] | None = None
     settings: WorkerSettings = field(factory=WorkerSettings)
     max_deliveries: int = 50
@@ -61,12 +66,19 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 def public(address: str) -> str:
     """``address``, or several with commas between them, without a name, a password or other secrets."""
-    return ",".join(_public(one.strip()) for one in address.split(","))
+    if "://" not in address:
+        return address  # a file
+    first, *others = (one.strip() for one in address.split(","))
+    # Of several, only the first need say how it is spoken to.
+    return ",".join(
+        [
+            _public(first),
+            *(_public(f"//{one}" if "://" not in one else one).removeprefix("//") for one in others),
+        ]
+    )
 
 
 def _public(address: str) -> str:
-    if "://" not in address:
-        return address
     parts = urlsplit(address)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
@@ -81,12 +93,13 @@ async def work(plan: Plan, *, say: Say, log: Say, beside: Beside | None = None) 
         beside: see `Beside`; an error of it ends the worker, and is raised.
 
     Raises:
-        ValueError: something of the plan is no good.
+        ValueError: something of the plan is no good, or its journal can never be used.
         OSError: the address for the health's answers is not to be had.
+        ConnectionError: the broker closed the connection for good.
         asyncio.CancelledError: it was stopped for the second time.
     """
     stop = asyncio.Event()
-    with stopped_by_signals(stop), _logged(log):
+    with stopped_by_signals(stop), logged(logger, log):
         side = BankSide(hooks=()) if plan.factory is None else await made_by(plan.factory)
         line = line_at(plan.broker, plan.settings)
         traced = _Traced.of(plan)
@@ -99,23 +112,74 @@ async def work(plan: Plan, *, say: Say, log: Say, beside: Beside | None = None) 
                 health=health,
                 **traced.worker,
             )
-            async with health.served(host=plan.health[0], port=plan.health[1]) as address:
-                for each in announcement(plan, address):
+            await _looked_at(client._context.journal, plan.journal)
+            async with _served(health, plan) as address:
+                for each in announcement(plan, address, holds=client._context.places_hold):
                     say(each)
                 await _until_stopped(worker, stop, beside)
     say("worker stopped")
 
 
-def announcement(plan: Plan, health: str) -> list[str]:
-    """What the worker is connected to."""
+def announcement(plan: Plan, health: str, *, holds: bool) -> list[str]:
+    """What the worker is connected to, and whether it ``holds`` funds."""
     settings = plan.settings
-    return [
+    lines = [
         f"worker of {public(plan.base_url)}, {settings.concurrency} commands at once, until Ctrl-C",
         f"commands from {settings.commands} at {public(plan.broker)}",
         f"outcomes to {settings.outcomes}, dead letters to {settings.parked}",
         f"journal {public(plan.journal)}",
         f"health {health}/ready and /live",
     ]
+    return lines if holds else [*lines, 'no hook holds funds: a command without "held" is parked']
+
+
+async def _looked_at(journal: Journal, address: str) -> None:
+    """Open ``journal``, which is at ``address``, so that what can never be shows at the start.
+
+    Raises:
+        ValueError: it can never be used. One that may be away is logged, and used once it is there.
+    """
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await journal.read("-", "-")
+    except TimeoutError:
+        why = f"no answer within {PATIENCE:g} s"
+    except Exception as error:
+        if _is_for_ever(error, address):
+            # One that is no address at all has its password anywhere.
+            where = "not an address" if isinstance(error, ValueError) else public(address)
+            raise ValueError(f"--journal: {where}: {_told(error)}") from error
+        why = _told(error)
+    else:
+        return
+    logger.warning("the journal cannot be used yet (%s); trying again", why)
+
+
+def _is_for_ever(error: Exception, address: str) -> bool:
+    """Whether no waiting helps: a library or a directory is missing, or what is there is no journal."""
+    if isinstance(error, JournalFailed):
+        return not str(error).startswith("the database server ")  # a standby, say: it may be promoted
+    in_a_file = "://" not in address
+    cannot_open = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
+    return isinstance(error, ValueError) or (in_a_file and (isinstance(error, OSError) or cannot_open))
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, JournalFailed):
+        return str(error)
+    told = isinstance(error, (OSError, sqlite3.Error)) and (getattr(error, "strerror", None) or str(error))
+    return told or type(error).__name__  # of an address that is none, the text may show the password
+
+
+@asynccontextmanager
+async def _served(health: Health, plan: Plan) -> AsyncIterator[str]:
+    host, port = plan.health
+    async with AsyncExitStack() as stack:
+        try:
+            address = await stack.enter_async_context(health.served(host=host, port=port))
+        except OSError as error:
+            raise OSError(f"--health: {error.strerror or error}") from error
+        yield address
 
 
 async def _until_stopped(worker: OrderWorker, stop: asyncio.Event, beside: Beside | None) -> None:
@@ -149,6 +213,8 @@ async def _client(plan: Plan, side: BankSide, traced: _Traced) -> AsyncIterator[
     # It opens when it is used: its database may be away now.
     journal = traced.journal(journal_at(plan.journal))
     settings = {"token": plan.token, **plan.client, **side.settings}
+    if settings["token"] is None:
+        raise ValueError(NEEDS_TOKEN)
     settings["observers"] = [*traced.observers, *settings.get("observers", ())]
     client = TransferClient(
         plan.base_url, journal=journal, hooks=side.hooks, resolve=side.resolve, **settings
@@ -214,30 +280,3 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class _Lines(logging.Handler):
-    """Hands every record on as a line."""
-
-    def __init__(self, say: Say) -> None:
-        super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        self._say = say
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._say(self.format(record))
-        except Exception:  # noqa: BLE001 - as logging's own handlers: a log line never hurts the work
-            self.handleError(record)
-
-
-@contextmanager
-def _logged(say: Say) -> Iterator[None]:
-    lines, level = _Lines(say), logger.level
-    logger.addHandler(lines)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.removeHandler(lines)
-        logger.setLevel(level)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from transfer_async.context import log
 from transfer_async.handling import Handler
 from transfer_async.health import Health
-from transfer_async.integrations.brokers import line_at
+from transfer_async.integrations.brokers import line_at, reason
 from transfer_async.integrations.brokers.line import Line, WorkerSettings
 from transfer_async.sweeping import Sweeper
 from transfer_async.worker import Around, Delivery, Inject, Worker
@@ -39,6 +39,14 @@ BACK_OFF, LONGEST_BACK_OFF = 0.25, 8.0
 
 GRACE = 5.0
 """Seconds that what was cut off gets to end."""
+
+OPENING = 10.0
+"""Seconds that connecting to the broker, and making what is missing there, may take."""
+
+_CLOSED = "the broker closed the connection"
+_ENDED = "a part of the worker has ended by itself"
+
+_NO_ANSWER = TimeoutError(f"no answer within {OPENING:g} s")
 
 __all__ = ["Line", "OrderWorker", "WorkerSettings", "line_at"]
 
@@ -94,6 +102,10 @@ class OrderWorker:
 
         A broker that cannot be reached is tried again, at the start as well as later. When cancelled, what
         is in flight is cut off at once, and left to come again.
+
+        Raises:
+            ConnectionError: the broker closed the connection for good; only a new start helps, by whoever
+                runs the worker.
         """
         try:
             if await self._opened(stop):
@@ -108,16 +120,18 @@ class OrderWorker:
         pauses = _Pauses()
         while not stop.is_set():
             opening = asyncio.create_task(self.line.open())
-            await _either(opening, stop.wait(), at_most=2 * GRACE)
+            await _either(opening, stop.wait(), at_most=OPENING)
             await asyncio.wait([opening])
             if opening.cancelled() and stop.is_set():
                 break
-            error = TimeoutError() if opening.cancelled() else opening.exception()
+            error = _NO_ANSWER if opening.cancelled() else opening.exception()
             if error is None:
                 return True
-            self.health.trouble("broker", f"cannot be used yet ({type(error).__name__})")
-            # No message is involved yet, so that its text tells of nobody.
-            log.warning("the broker cannot be used yet (%s: %s); trying again", type(error).__name__, error)
+            if self._is_closed():
+                self.health.ended(_CLOSED)
+                raise ConnectionError(_CLOSED) from error
+            self.health.trouble("broker", f"cannot be used yet ({reason(error)})")
+            log.warning("the broker cannot be used yet (%s); trying again", _told(error))
             await _either(stop.wait(), at_most=pauses.next())
         return False
 
@@ -138,14 +152,14 @@ class OrderWorker:
             self._stopping.set()
             await _cut_off(parts)
         if not stop.is_set():
-            raise RuntimeError("a part of the worker has ended by itself")
+            raise ConnectionError(_CLOSED) if self._is_closed() else RuntimeError(_ENDED)
 
     async def _until(self, stop: asyncio.Event, parts: list[asyncio.Task[None]]) -> None:
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait([stopped, *parts], return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        if not stop.is_set():  # none of them ever ends: there is no going on
-            self.health.ended("a part of the worker has ended by itself")
+        if not stop.is_set():  # none of them ends as long as there is any going on
+            self.health.ended(_CLOSED if self._is_closed() else _ENDED)
 
     async def _finished(self, lanes: list[asyncio.Task[None]], sweeper: asyncio.Task[None]) -> None:
         patience = self._settings.patience
@@ -158,7 +172,7 @@ class OrderWorker:
     async def _lane(self) -> None:
         """One message after the other: what is not worked on is not fetched, so nothing waits unseen."""
         pauses = _Pauses()
-        while not self._stopping.is_set():
+        while not (self._stopping.is_set() or self._is_closed()):
             try:
                 await self._take_from(self.line.subscriber(), pauses)
             except asyncio.CancelledError as error:
@@ -210,7 +224,7 @@ class OrderWorker:
 
     async def _again(self, every: float, do: Callable[[], Awaitable[object]]) -> None:
         pauses, pause = _Pauses(), every
-        while not self._stopping.is_set():
+        while not (self._stopping.is_set() or self._is_closed()):
             await asyncio.sleep(pause)
             try:
                 await do()
@@ -221,9 +235,19 @@ class OrderWorker:
                 pauses.begin_anew()
                 pause = every
 
+    def _is_closed(self) -> bool:
+        """Whether the connection is closed for good, at a broker whose connections can be."""
+        return bool(self.line.is_closed)
+
     async def _reach_broker(self) -> None:
         if not await self.line.broker.ping(timeout=1.0):
             raise ConnectionError
+
+
+def _told(error: BaseException) -> str:
+    """Why a broker cannot be used yet; no message is involved, so that the error's text tells of nobody."""
+    why = reason(error)
+    return f"{why}: {error}" if why == type(error).__name__ and str(error) else why
 
 
 class _Pauses:

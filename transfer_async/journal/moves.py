@@ -44,6 +44,8 @@ class Ending:
     outcome: Outcome
     error: str
     status: int | None = None
+    refused: bool = False
+    """A hook said no, and did not just break."""
 
     @property
     def is_final(self) -> bool:
@@ -151,7 +153,8 @@ class Claim:
     Args:
         intent: the wish, with a new id that is used only if the key is free.
         hooks: the names of the hooks that may now run and have something to undo, last first.
-        once: a final refusal of the same order is its answer: no new intent begins.
+        once: a final refusal of the same order is its answer: no new intent begins. So is a hook's no,
+            where the bank names the same hold again: it may have let go of it when it heard of the no.
     """
 
     intent: OrderIntent

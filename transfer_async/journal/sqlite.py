@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -441,7 +442,10 @@ def _make_private(path: Path, *, make: bool) -> None:
     try:
         os.close(os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if make else 0), 0o600))
     except FileExistsError:
-        if path.stat().st_mode & 0o077:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):  # before its mode is touched: it may be everybody's directory
+            raise JournalFailed(f"{path.name} is there, and is not a file") from None
+        if mode & 0o077:
             with contextlib.suppress(PermissionError):  # somebody else's, who decides
                 path.chmod(0o600)
         return

@@ -160,7 +160,11 @@ def _claim_free(entry: Entry | None, move: Claim, now: float) -> Verdict:
 
 
 def _was_refused(entry: Entry, move: Claim) -> bool:
-    return entry.ending is not None and entry.ending.is_final and entry.fingerprint == move.fingerprint
+    ending = entry.ending
+    if ending is None or entry.fingerprint != move.fingerprint:
+        return False
+    same_hold = move.intent.held is not None and move.intent.held == entry.held
+    return ending.is_final or (ending.refused and same_hold)
 
 
 def _gone_on_with(entry: Entry, move: Claim, now: float) -> Entry:

@@ -14,6 +14,7 @@ from attrs import frozen
 
 from transfer_async import preflight
 from transfer_async._cli.bulk.checking import Checking, Stopped
+from transfer_async._cli.bulk.journal_option import journal_and_files
 from transfer_async._cli.bulk.order_file import Format, OrderFile, opened
 from transfer_async._cli.bulk.outcome_file import OutcomeFile, check_place
 from transfer_async._cli.bulk.progress import Progress, duration
@@ -27,7 +28,6 @@ from transfer_async.client import TransferClient
 from transfer_async.clock import Clock
 from transfer_async.events import Event, UndoOwed
 from transfer_async.journal.base import Journal
-from transfer_async.journal.choice import journal_at
 
 LOOKED_AT_EVERY = 0.5
 """Seconds between two looks at how far the check has come."""
@@ -94,7 +94,7 @@ def carry_out(
         ValueError: an option is no good; nothing was sent.
         Failed: it could not be carried through.
     """
-    journal, files = _journal(wanted.journal)
+    journal, files = journal_and_files(wanted.journal)
     check_place(wanted.outcomes, protected=(wanted.path, *files))
     is_new = bool(files) and not files[0].exists()
     stopping = stopping or Stopping()
@@ -148,11 +148,15 @@ class _Creation:
         """
         wanted = self._wanted
         settings = {"token": wanted.token, **wanted.settings, **side.settings}
-        if wanted.base_url is None or settings["token"] is None or journal is None:
-            if not wanted.dry_run:
-                raise ValueError(
-                    "--base-url, --journal, TRANSFER_API_TOKEN: must be given, but for --dry-run"
-                )
+        needed = {
+            "--base-url, or TRANSFER_BASE_URL": wanted.base_url,
+            "--journal, or TRANSFER_JOURNAL": journal,
+            "--token, or TRANSFER_API_TOKEN": settings["token"],
+        }
+        missing = [name for name, value in needed.items() if value is None]
+        if missing and not wanted.dry_run:
+            raise ValueError(f"{'; '.join(missing)}: must be given, but for --dry-run")
+        if missing or wanted.base_url is None:
             return None
         settings["observers"] = [*settings.get("observers", ()), self._note]
         settings.setdefault("max_connections", max(512, wanted.concurrency))
@@ -221,25 +225,6 @@ class _Creation:
             yield outcomes
         finally:
             outcomes.close()
-
-
-def _journal(address: str | None) -> tuple[Journal | None, tuple[Path, ...]]:
-    """The journal, and the files that it may lie in.
-
-    Raises:
-        ValueError: there cannot be one, or it would forget.
-    """
-    if address is None:
-        return None, ()
-    try:
-        journal = journal_at(address)
-    except ValueError as error:
-        raise ValueError(f"--journal: {error}") from None
-    if not journal.durable:
-        raise ValueError("--journal: must be durable, or the next run would not know what this one has done")
-    if "://" in address:
-        return journal, ()
-    return journal, tuple(Path(address + end) for end in ("", "-wal", "-shm", "-journal"))
 
 
 @asynccontextmanager

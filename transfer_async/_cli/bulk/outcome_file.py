@@ -25,6 +25,7 @@ from transfer_async._cli.running import shown
 from transfer_async.clock import Clock
 from transfer_async.disposition import disposition
 from transfer_async.errors import AlreadyCreated, Outcome, TransferError
+from transfer_async.messages import RECORDED
 from transfer_async.models import Order
 
 try:
@@ -39,14 +40,6 @@ KEPT = 512
 EVERY = 1.0
 """Seconds after which they are written in any case."""
 
-_AMOUNTS = (
-    "poster_amount",
-    "poster_currency",
-    "poster_fee",
-    "matcher_amount",
-    "matcher_currency",
-    "exchange_rate",
-)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -55,7 +48,7 @@ def outcome_line(line: int, key: str, result: Order | Exception) -> bytes:
     told: dict[str, Any] = {"line": line, "key": key}
     if isinstance(result, Order):
         told |= _created(result.id)
-        told |= {"state": result.state.value} | {name: _plain(getattr(result, name)) for name in _AMOUNTS}
+        told |= {"state": result.state.value} | {name: _plain(getattr(result, name)) for name in RECORDED}
     elif isinstance(result, AlreadyCreated):
         told |= _created(result.order_id)
     else:

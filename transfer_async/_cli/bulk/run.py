@@ -30,7 +30,7 @@ from transfer_async.batch import OrderResult
 from transfer_async.client import TransferClient
 from transfer_async.clock import Clock
 from transfer_async.disposition import Action, disposition
-from transfer_async.errors import ClientClosed, KeyBusy, OutcomeUnknown
+from transfer_async.errors import ClientClosed, ConnectionFailed, KeyBusy, OutcomeUnknown
 from transfer_async.models import Order, OrderRequest
 
 AHEAD = 64
@@ -100,7 +100,9 @@ class Trouble:
             self._in_a_row = self._not_ready = 0
             return None
         self._in_a_row += 1
-        self._not_ready = 0 if fate.ready else self._not_ready + 1
+        # A network comes back by itself, unlike a token: one short break of it is no reason to give up.
+        waits = fate.ready or isinstance(result, ConnectionFailed)
+        self._not_ready = 0 if waits else self._not_ready + 1
         for count, most in ((self._not_ready, NOT_READY), (self._in_a_row, self._most)):
             if count >= most:
                 return f"{count} in a row ended in {type(result).__name__}: {fate.reason}"

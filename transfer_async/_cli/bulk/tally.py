@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterator
 
 from transfer_async.errors import AlreadyCreated, JournalFailed, Outcome, Refused, TransferError
 from transfer_async.models import Order
+
+NAMED = 3
+"""How many reasons are named; the others are counted."""
 
 
 class Kind(enum.Enum):
@@ -66,18 +70,18 @@ class Tally:
     def __init__(self) -> None:
         self.counts = dict.fromkeys(Kind, 0)
         self.done = self.owed = 0
-        self._codes = dict.fromkeys(ExitCode, 0)
+        self._reasons: dict[ExitCode, Counter[str]] = {code: Counter() for code in ExitCode}
 
     def add(self, result: Order | Exception) -> None:
         """Count one more."""
         self.done += 1
         self.counts[kind_of(result)] += 1
-        self._codes[code_of(result)] += 1
+        self._reasons[code_of(result)][type(result).__name__] += 1
 
     @property
     def exit_code(self) -> ExitCode:
         """The highest that any order asks for."""
-        return max((code for code, count in self._codes.items() if count), default=ExitCode.ALL_CREATED)
+        return max((code for code, reasons in self._reasons.items() if reasons), default=ExitCode.ALL_CREATED)
 
     def told(self) -> str:
         """The counts in one line, without those that are nothing."""
@@ -85,12 +89,22 @@ class Tally:
 
     def advice(self) -> Iterator[str]:
         """What is to be done, a line each."""
-        if count := self._codes[ExitCode.UNKNOWN]:
+        if count := self._reasons[ExitCode.UNKNOWN].total():
             yield (
                 f"in doubt: {count:,}. These orders may exist: keep the holds, do not pay in another way; "
                 "see: transfer-async journal list"
             )
-        if count := self._codes[ExitCode.NOT_SENT]:
-            yield f"may end otherwise another time: {count:,}. Run the same command again"
+        if reasons := self._reasons[ExitCode.NOT_SENT]:
+            yield f"may end otherwise another time: {_counted(reasons)}. Run the same command again"
+        if reasons := self._reasons[ExitCode.REFUSED]:
+            yield f"would be refused again: {_counted(reasons)}"
         if self.owed:
             yield f"undos that failed and are owed: {self.owed:,}; see: transfer-async journal recover"
+
+
+def _counted(reasons: Counter[str]) -> str:
+    """How many there are, and of which errors most of them."""
+    named = dict(reasons.most_common(NAMED))
+    if others := reasons.total() - sum(named.values()):
+        named["others"] = others
+    return f"{reasons.total():,} ({', '.join(f'{name} {count:,}' for name, count in named.items())})"

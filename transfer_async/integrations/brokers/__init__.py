@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from transfer_async.integrations.brokers.line import Line, WorkerSettings
 
-__all__ = ["LINES", "Line", "WorkerSettings", "line_at"]
+__all__ = ["LINES", "Line", "WorkerSettings", "line_at", "reason"]
 
 LINES: dict[str, tuple[str, str, str]] = {
     "nats": ("transfer_async.integrations.brokers.nats", "NatsLine", "nats"),
@@ -39,6 +39,21 @@ def line_at(address: str, settings: WorkerSettings | None = None, **options: Any
         line: type[Any] = getattr(importlib.import_module(module), name)
     except ImportError as error:
         needed = f'pip install "transfer_async[{extra}]"'
-        raise ValueError(f"broker: {scheme}:// needs an extra: {needed} ({error})") from error
+        raise ValueError(f"broker: {scheme}:// needs an extra: {needed}") from error
     made: Line = line.at(address, settings or WorkerSettings(), **options)
     return made
+
+
+def reason(error: BaseException) -> str:
+    """Why a broker cannot be used, in a few words; of an ``error`` without any, its class alone."""
+    if isinstance(error, TimeoutError):
+        own = type(error) is TimeoutError and str(error)  # not a driver's, which says nothing more
+        return own or "no answer in time"
+    # By name, and told from a cluster that has no leader yet, whose answer has a code.
+    if type(error).__name__ in _NO_JETSTREAM and getattr(error, "err_code", None) in _NOT_ENABLED:
+        return "has no JetStream (nats-server -js)"
+    return type(error).__name__
+
+
+_NO_JETSTREAM = frozenset({"ServiceUnavailableError", "NoRespondersError"})
+_NOT_ENABLED = frozenset({None, 10039, 10076})  # nobody answers; it is not enabled for the account, or at all

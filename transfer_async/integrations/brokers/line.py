@@ -9,6 +9,7 @@ from typing import Any
 from attrs import Attribute, field, frozen
 
 from transfer_async.clock import in_seconds
+from transfer_async.integrations.brokers.headers import JSON
 from transfer_async.messages import OrderCommand, OrderOutcome
 from transfer_async.worker import Delivery
 
@@ -101,8 +102,17 @@ class Line(ABC):
         """Publish an outcome; return once the broker has confirmed that it has it."""
 
     @abstractmethod
+    async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Send to one of the settings' subjects; return once the broker has confirmed that it has it."""
+
     async def order(self, command: OrderCommand, headers: Mapping[str, str] | None = None) -> None:
         """Send a command to the workers; return once the broker has confirmed that it has it."""
+        await self.send(self.settings.commands, command.to_json(), {**(headers or {}), **JSON})
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is gone for good: only a new process helps."""
+        return False
 
     @property
     def chores(self) -> Sequence[tuple[float, Callable[[], Awaitable[object]]]]:

@@ -5,7 +5,7 @@ deliver         a durable pull consumer that all workers share; explicit acknowl
                 end of deliveries: when to give up is the journal's to say
 acknowledge     confirmed by the server (double ack)
 delay           a negative acknowledgement with a delay
-park            published, confirmed, then terminated
+park            published, confirmed, then terminated; without headers where they do not fit
 sign of life    "in progress"
 count           the server's own
 ==============  ================================================================================
@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from faststream import AckPolicy
+from faststream.exceptions import IncorrectState
 from faststream.nats import JStream, NatsBroker, NatsMessage, PullSub
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy as Acknowledge
@@ -31,10 +32,20 @@ from nats.js.errors import NotFoundError
 from transfer_async.context import log
 from transfer_async.integrations.brokers.headers import JSON, carried_on, reason_header
 from transfer_async.integrations.brokers.line import Line, WorkerSettings
-from transfer_async.messages import OrderCommand, OrderOutcome
+from transfer_async.messages import OrderOutcome
 
 _OWN = "nats-"
 """What the headers begin with that speak to the server."""
+
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+"""A header's name as the client sends it; others' clients send more."""
+
+_ADDED = 1024
+"""Bytes for what FastStream and its middlewares add to the headers."""
+
+
+class TooLarge(ValueError):
+    """A message that the server would not take, and close the connection over."""
 
 
 class NatsLine(Line):
@@ -99,6 +110,14 @@ class NatsLine(Line):
         manager: JetStreamContext = connection.jetstream(timeout=self.settings.publish_timeout)
         return manager
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is closed for good: unlike one that broke, it never comes back."""
+        try:
+            return bool(self.broker.connection.is_closed)
+        except IncorrectState:  # there is none yet, or no more
+            return False
+
     def subscriber(self) -> Any:
         """A pull subscription of its own, to the consumer that all share."""
         return self.broker.subscriber(
@@ -118,15 +137,17 @@ class NatsLine(Line):
 
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
         """Publish an outcome; one that comes twice within the stream's window is stored once."""
-        told = f"{outcome.intent_id}:{outcome.outcome.value}:{outcome.order_id}"
-        await self.send(self.settings.outcomes, outcome.to_json(), {**headers, "Nats-Msg-Id": told} | JSON)
-
-    async def order(self, command: OrderCommand, headers: Mapping[str, str] | None = None) -> None:
-        """Send a command to the workers."""
-        await self.send(self.settings.commands, command.to_json(), {**(headers or {}), **JSON})
+        told = (outcome.intent_id, outcome.outcome.value, outcome.order_id, outcome.order_may_exist)
+        headers = {**headers, "Nats-Msg-Id": ":".join(map(str, told))}
+        await self.send(self.settings.outcomes, outcome.to_json(), headers | JSON)
 
     async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Publish to one of the streams; return once it is stored."""
+        """Publish to one of the streams; return once it is stored.
+
+        Raises:
+            TooLarge: the server takes less; nothing was sent.
+        """
+        await self._check_size(body, headers)
         await self.broker.publish(
             body,
             subject,
@@ -134,6 +155,19 @@ class NatsLine(Line):
             stream=self._streams[subject],
             timeout=self.settings.publish_timeout,
         )
+
+    async def _check_size(self, body: bytes, headers: Mapping[str, str]) -> None:
+        # The client looks at the body alone; the server at both, and closes the connection.
+        connection: Any = await self.broker.connect()
+        lines = sum(len(f"{name}: {value}\r\n".encode()) for name, value in headers.items())
+        size, most = len(body) + lines + _ADDED, connection.max_payload
+        if size > most:
+            raise TooLarge(f"a message of {size} bytes with its headers, where the server takes {most}")
+
+    async def send_bare(self, subject: str, body: bytes) -> None:
+        """Publish the body alone, which may then be as large as the server takes; return once stored."""
+        manager = await self._manager()
+        await manager.publish(subject, body)
 
 
 class NatsDelivery:
@@ -168,10 +202,26 @@ class NatsDelivery:
     async def park(self, reason: str) -> None:
         """Publish it with the reason, then terminate it."""
         line, origin = self._line, self._message.raw_message.metadata
-        told = f"parked:{origin.stream}:{origin.sequence.stream}"
-        headers = carried_on(self.headers, without=_OWN) | reason_header(reason) | {"Nats-Msg-Id": told}
-        await line.send(line.settings.parked, self.body, headers)
+        # The time, too: in a stream that was made anew, the numbers begin anew.
+        told = f"parked:{origin.stream}:{origin.sequence.stream}:{origin.timestamp.isoformat()}"
+        own = reason_header(reason) | {"Nats-Msg-Id": told}
+        try:
+            await self._park({**self._carried_on(), **own}, own)
+        except TooLarge:
+            log.warning("a message is parked without its headers, which do not fit: %s", reason)
+            await line.send_bare(line.settings.parked, self.body)
         await self._message.reject()
+
+    def _carried_on(self) -> dict[str, str]:
+        headers = carried_on(self.headers, without=_OWN)
+        return {name: value for name, value in headers.items() if _NAME.fullmatch(name)}
+
+    async def _park(self, all_headers: Mapping[str, str], own: Mapping[str, str]) -> None:
+        line = self._line
+        try:
+            await line.send(line.settings.parked, self.body, all_headers)
+        except TooLarge:
+            await line.send(line.settings.parked, self.body, own)
 
     async def beat(self) -> None:
         """Say that work goes on."""

@@ -5,14 +5,14 @@ deliver         a consumer group that all workers share, from the stream's begin
                 worker had in hand is put back into the stream once its idle time has passed
 acknowledge     acknowledged and deleted in one transaction, so that the stream does not grow
 delay           moved to a sorted set, by the time when it is due, and back when that has come
-park            copied, acknowledged and deleted in one transaction
+park            copied with its fields as they are, acknowledged and deleted by one script
 sign of life    claimed again, by the worker that has it, which resets its idle time
 count           carried along with the message, in a field
 ==============  ================================================================================
 
-Every move is one script or one transaction: a message is in one place at any time, or being copied to the
-parked ones. Redis must write before it answers (``appendonly yes``, ``appendfsync always``), or
-what it loses in a crash is lost.
+Every move is one script, which adds before it takes away: one that fails on its way is not rolled back. And
+it does nothing once the message is no longer in hand. Redis must write before it answers
+(``appendonly yes``, ``appendfsync always``), or what it loses in a crash is lost.
 
 A command is what FastStream publishes to a stream; or an entry of any other program with a field ``body``,
 whose other fields are taken for headers.
@@ -20,6 +20,7 @@ whose other fields are taken for headers.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -28,13 +29,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self
 
 from faststream import AckPolicy
-from faststream.redis import RedisBroker, RedisStreamMessage, StreamSub
+from faststream.message import gen_cor_id
+from faststream.redis import BinaryMessageFormatV1, RedisBroker, RedisStreamMessage, StreamSub
 from redis.exceptions import ResponseError
 
 from transfer_async.context import log
 from transfer_async.integrations.brokers.headers import JSON, fitting, reason_header
 from transfer_async.integrations.brokers.line import Line, WorkerSettings
-from transfer_async.messages import OrderCommand, OrderOutcome
+from transfer_async.messages import OrderOutcome
 
 DATA, BODY, DELIVERIES = b"__data__", b"body", b"transfer-deliveries"
 """The fields of an entry: FastStream's own, other programs', and how often it has been delivered before."""
@@ -49,24 +51,47 @@ _COUNTED = """
 local function counted(fields, name)
   local found = false
   for i = 1, #fields, 2 do
-    if fields[i] == name then fields[i + 1] = tostring(tonumber(fields[i + 1]) + 1); found = true end
+    if fields[i] == name then fields[i + 1] = tostring((tonumber(fields[i + 1]) or 0) + 1); found = true end
   end
   if not found then fields[#fields + 1] = name; fields[#fields + 1] = '1' end
   return fields
 end
 """
 
+_IN_HAND = """
+local function in_hand(stream, group, id)
+  return #redis.call('XPENDING', stream, group, id, id, 1) > 0
+end
+local function done_with(stream, group, id)
+  redis.call('XACK', stream, group, id)
+  redis.call('XDEL', stream, id)
+end
+"""
+
 DELAY = (
     _COUNTED
+    + _IN_HAND
     + """
 -- KEYS: the stream, what is delayed. ARGV: group, id, milliseconds, the field of the count.
-if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return 0 end -- somebody else has it now
+if not in_hand(KEYS[1], ARGV[1], ARGV[2]) then return 0 end -- somebody else has it now
 local entry = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])[1]
-if not entry then return 0 end
-local time = redis.call('TIME')
-local due = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[3])
-redis.call('ZADD', KEYS[2], due, cmsgpack.pack({ARGV[2], counted(entry[2], ARGV[4])}))
-redis.call('XDEL', KEYS[1], ARGV[2])
+if entry then
+  local time = redis.call('TIME')
+  local due = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[3])
+  redis.call('ZADD', KEYS[2], due, cmsgpack.pack({ARGV[2], counted(entry[2], ARGV[4])}))
+end
+done_with(KEYS[1], ARGV[1], ARGV[2])
+return 1
+"""
+)
+
+PARK = (
+    _IN_HAND
+    + """
+-- KEYS: the stream, what is parked. ARGV: group, id, the fields of the copy.
+if not in_hand(KEYS[1], ARGV[1], ARGV[2]) then return 0 end -- somebody else has it now
+redis.call('XADD', KEYS[2], '*', unpack(ARGV, 3))
+done_with(KEYS[1], ARGV[1], ARGV[2])
 return 1
 """
 )
@@ -161,6 +186,12 @@ class RedisLine(Line):
         """Put an entry aside for that many seconds."""
         await self.run(DELAY, self._keys, [self.settings.group, entry, int(after * 1000), DELIVERIES])
 
+    async def park(self, entry: bytes, fields: Mapping[bytes, bytes]) -> None:
+        """Put an entry away for good, as a copy with those fields."""
+        keys = [self.settings.commands, self.settings.parked]
+        copy = [part for field in fields.items() for part in field]
+        await self.run(PARK, keys, [self.settings.group, entry, *copy])
+
     async def run(self, script: str, keys: list[str], arguments: list[Any]) -> None:
         """Run a script."""
         client: Any = await self.broker.connect()
@@ -169,7 +200,7 @@ class RedisLine(Line):
     def subscriber(self) -> Any:
         """A member of the group."""
         stream = StreamSub(self.settings.commands, group=self.settings.group, consumer=self.consumer)
-        return self.broker.subscriber(
+        made: Any = self.broker.subscriber(
             stream=stream,
             parser=_parsed,
             ack_policy=AckPolicy.MANUAL,
@@ -177,37 +208,34 @@ class RedisLine(Line):
             persistent=False,
             include_in_schema=False,
         )
+        made.last_id = "0"  # should `start` have to make the group: from the stream's beginning, not its end
+        return made
 
     def delivery(self, message: RedisStreamMessage) -> RedisDelivery:
         """A message as a worker takes it."""
         return RedisDelivery(self, message)
 
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
-        """Publish an outcome, as FastStream does."""
+        """Publish an outcome."""
         await self.send(self.settings.outcomes, outcome.to_json(), {**headers, **JSON})
 
-    async def order(self, command: OrderCommand, headers: Mapping[str, str] | None = None) -> None:
-        """Send a command to the workers, as FastStream does."""
-        await self.send(self.settings.commands, command.to_json(), {**(headers or {}), **JSON})
-
-    async def send(
-        self, stream: str, body: bytes, headers: Mapping[str, str], *, pipeline: Any = None
-    ) -> None:
-        """Append to a stream; within a transaction, where there is one."""
-        await self.broker.publish(body, stream=stream, headers=fitting(headers), pipeline=pipeline)
+    async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Append to a stream, as FastStream does."""
+        await self.broker.publish(body, stream=subject, headers=fitting(headers))
 
 
 async def _parsed(
     message: Any, original: Callable[[Any], Awaitable[RedisStreamMessage]]
 ) -> RedisStreamMessage:
     fields: dict[bytes, bytes] = message["data"]
-    if DATA in fields:
-        return await original(message)
+    if fields.get(DATA):
+        with contextlib.suppress(Exception):  # it is not FastStream's after all
+            return await original(message)
     parsed = await original({**message, "data": {DATA: b"-"}})  # which fails over any other program's
     parsed.raw_message = message
-    parsed.body = fields.get(BODY, b"")
+    parsed.body = fields.get(BODY, fields.get(DATA, b""))
     parsed.headers = {
-        _text(name): _text(value) for name, value in fields.items() if name not in (BODY, DELIVERIES)
+        _text(name): _text(value) for name, value in fields.items() if name not in (DATA, BODY, DELIVERIES)
     }
     return parsed
 
@@ -243,8 +271,10 @@ class RedisDelivery:
 
     async def ack(self) -> None:
         """Acknowledge and delete."""
-        async with await self._transaction() as transaction:
-            self._done_with(transaction)
+        settings = self._line.settings
+        async with (await self._client()).pipeline(transaction=True) as transaction:
+            transaction.xack(settings.commands, settings.group, self._entry)
+            transaction.xdel(settings.commands, self._entry)
             await transaction.execute()
 
     async def retry(self, after: float) -> None:
@@ -252,13 +282,19 @@ class RedisDelivery:
         await self._line.delay(self._entry, after)
 
     async def park(self, reason: str) -> None:
-        """Copy it to the parked ones with the reason, acknowledge and delete."""
-        line = self._line
-        async with await self._transaction() as transaction:
-            headers = {**self.headers, **reason_header(reason)}
-            await line.send(line.settings.parked, self.body, headers, pipeline=transaction)
-            self._done_with(transaction)
-            await transaction.execute()
+        """Copy it to the parked ones with the reason, acknowledge and delete.
+
+        The copy can be read as FastStream's, with the headers cut where they are long; the fields of any
+        other program are beside that, unchanged.
+        """
+        why = reason_header(reason)
+        headers = fitting({**self.headers, **why})
+        envelope = await BinaryMessageFormatV1.encode(
+            message=self.body, reply_to=None, headers=headers, correlation_id=gen_cor_id()
+        )
+        others = {name: value for name, value in self._fields.items() if name not in (DATA, DELIVERIES)}
+        others |= {name.encode(): value.encode() for name, value in why.items()}
+        await self._line.park(self._entry, {DATA: envelope, **others})
 
     async def beat(self) -> None:
         """Claim it again: its idle time begins anew."""
@@ -266,14 +302,6 @@ class RedisDelivery:
         await client.xclaim(
             settings.commands, settings.group, self._line.consumer, 0, [self._entry], justid=True
         )
-
-    def _done_with(self, transaction: Any) -> None:
-        settings = self._line.settings
-        transaction.xack(settings.commands, settings.group, self._entry)
-        transaction.xdel(settings.commands, self._entry)
-
-    async def _transaction(self) -> Any:
-        return (await self._client()).pipeline(transaction=True)
 
     async def _client(self) -> Any:
         return await self._line.broker.connect()
