@@ -286,11 +286,11 @@ class OrderOutcome:
             ValueError: it is none, or of another version.
         """
         try:
-            read = _outcome_decoder.decode(data)
+            if (version := _read_version(data).version) != VERSION:
+                raise ValueError(f"an outcome of version {version}; this reads {VERSION}")
+            read = _read_outcome(data)
         except msgspec.MsgspecError as error:
             raise ValueError(f"not readably an outcome ({error})") from None
-        if read.version != VERSION:
-            raise ValueError(f"an outcome of version {read.version}; this reads {VERSION}")
         return cls(**{name: getattr(read, name) for name in _OUTCOME})
 
     def to_json(self) -> bytes:
@@ -302,24 +302,10 @@ class OrderOutcome:
         return _encode({"version": VERSION} | tree)
 
 
-class _Outcome(msgspec.Struct, kw_only=True):
+class _Versioned(msgspec.Struct):
     version: int
-    key: str
-    intent_id: str
-    outcome: Outcome
-    order_may_exist: bool
-    order_id: str | None = None
-    error: str | None = None
-    status: int | None = None
-    receipts: dict[str, str | None] = {}
-    state: OrderState | None = None
-    poster_amount: Decimal | None = None
-    poster_currency: str | None = None
-    poster_fee: Decimal | None = None
-    matcher_amount: Decimal | None = None
-    matcher_currency: str | None = None
-    exchange_rate: Decimal | None = None
 
 
 _OUTCOME = tuple(attribute.name for attribute in attrs.fields(OrderOutcome))
-_outcome_decoder = msgspec.json.Decoder(_Outcome)
+_read_version = msgspec.json.Decoder(_Versioned).decode
+_read_outcome = msgspec.json.Decoder(OrderOutcome).decode

@@ -555,7 +555,7 @@ async def test_a_second_signal_cancels_the_worker(there, tmp_path):
 
 
 async def test_traces_go_through_a_worker_with_telemetry(there, tmp_path):
-    pytest.importorskip("opentelemetry")
+    pytest.importorskip("opentelemetry", reason="it is an extra")
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
     async def beside(worker):

@@ -31,7 +31,7 @@ from transfer_async.models import Order
 try:
     import fcntl
 except ImportError:  # pragma: no cover - Windows has none: nobody watches there over two runs at once
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment] # there is none on Windows
 
 MODE = 0o600
 KEPT = 512
