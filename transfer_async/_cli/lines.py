@@ -7,8 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import typer
 
@@ -17,15 +16,26 @@ FAILED = 1
 
 NEEDS_TOKEN = "--token, or TRANSFER_API_TOKEN: must be given, unless the factory brings one"  # noqa: S105 - a sentence
 
-complain = partial(typer.echo, err=True)
-
 
 def tell(line: str) -> None:
     """Write a line; once nobody reads any more, nothing: the exit code still tells how it ends."""
     try:
         typer.echo(line)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go(sys.stdout)
+
+
+def complain(line: str) -> None:
+    """The same on stderr."""
+    try:
+        typer.echo(line, err=True)
+    except BrokenPipeError:
+        _let_go(sys.stderr)
+
+
+def _let_go(stream: TextIO) -> None:
+    # What is left in its buffer must go somewhere, or Python ends with a code of its own.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def fail(why: str, code: int) -> NoReturn:
