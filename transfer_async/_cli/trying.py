@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import sys
 from pathlib import Path
@@ -80,15 +81,15 @@ class _Trial:
         another = OrderCommand(key="payment-2", order=command.order).to_json().decode()
         self._say("")
         self._say("Another, from another terminal; sent again, its key gives the same order back:")
-        self._say(f"echo {shlex.quote(another)} | {self._sending(settings)}")
+        self._say(f"echo {shlex.quote(another)} | {self._sending(await asyncio.to_thread(called), settings)}")
         self._say("")
         while True:
             self._tell(settings, await outcomes.next_msg(timeout=None))
 
-    def _sending(self, settings: WorkerSettings) -> str:
+    def _sending(self, program: str, settings: WorkerSettings) -> str:
         elsewhere = settings.commands != WorkerSettings().commands
         options = f" --commands {shlex.quote(settings.commands)}" if elsewhere else ""
-        return f"{called()} send --broker {self._broker}{options} -"
+        return f"{program} send --broker {self._broker}{options} -"
 
     def _tell(self, settings: WorkerSettings, message: Any) -> None:
         outcome = OrderOutcome.from_json(message.data)
