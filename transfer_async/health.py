@@ -27,7 +27,7 @@ class Health:
     """
 
     def __init__(self, checks: Mapping[str, Check] | None = None, *, patience: float = PATIENCE) -> None:
-        self.checks = dict(checks or {})
+        self.checks: dict[str, Check] = dict(checks or {})
         self._patience = patience
         self._troubles: dict[str, str] = {}
         self._ended: str | None = None

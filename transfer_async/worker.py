@@ -103,7 +103,7 @@ class Worker:
         if not 0 < self._beat_every < float("inf"):
             raise ValueError("beat_every: must be more than 0 seconds, and finite")
         self._handler, self._publish = handler, publish
-        self.health = health or Health()
+        self.health: Health = health or Health()
         self._around: Around = around or (lambda _: contextlib.nullcontext())
         self._inject: Inject = inject or dict
         self._clock = clock or Clock()

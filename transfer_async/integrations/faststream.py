@@ -79,8 +79,9 @@ class OrderWorker:
         around: Around | None = None,
         inject: Inject | None = None,
     ) -> None:
-        self.health = health or Health()
-        self.line, self._settings = line, line.settings
+        self.health: Health = health or Health()
+        self.line: Line = line
+        self._settings = line.settings
         handler = handler or Handler(client)
         self.health.checks |= {"broker": self._reach_broker, "journal": lambda: client.known("-")}
         self._worker = Worker(
@@ -94,7 +95,8 @@ class OrderWorker:
         self._sweeper = Sweeper(
             handler, line.publish, every=line.settings.sweep_every, health=self.health, inject=inject
         )
-        self.started, self._stopping = asyncio.Event(), asyncio.Event()
+        self.started: asyncio.Event = asyncio.Event()
+        self._stopping = asyncio.Event()
         self.health.trouble("worker", "is starting")
 
     async def run(self, stop: asyncio.Event) -> None:

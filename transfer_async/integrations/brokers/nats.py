@@ -57,7 +57,8 @@ class NatsLine(Line):
     """
 
     def __init__(self, broker: NatsBroker, settings: WorkerSettings) -> None:
-        self.broker, self.settings = broker, settings
+        self.broker: Any = broker
+        self.settings: WorkerSettings = settings
         self._streams: dict[str, str] = {}
 
     @classmethod

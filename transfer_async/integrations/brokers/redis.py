@@ -140,8 +140,9 @@ class RedisLine(Line):
     """
 
     def __init__(self, broker: RedisBroker, settings: WorkerSettings) -> None:
-        self.broker, self.settings = broker, settings
-        self.consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.broker: Any = broker
+        self.settings: WorkerSettings = settings
+        self.consumer: str = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         # In one slot with the stream, as the scripts need it.
         self._keys = [settings.commands, f"{{{settings.commands}}}:delayed"]
 
