@@ -391,7 +391,8 @@ class Holding:
 
     async def __aiter__(self) -> AsyncIterator[OrderRequest]:
         try:
-            async with asyncio.timeout(60), asyncio.TaskGroup():
+            # Not a task group: from Python 3.13 on, one that is left by a cancelled task cancels it anew.
+            async with asyncio.timeout(60):
                 self.opened_in = asyncio.current_task()
                 for number in itertools.count():
                     yield OrderRequest(ORDER, key=f"k-{number}")
