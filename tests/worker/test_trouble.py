@@ -159,7 +159,7 @@ async def test_a_connection_that_the_broker_closed_for_good_ends_the_worker(nats
         await connection.publish(case.side.settings.parked, too_large, headers={"one": "more"})
 
         with pytest.raises(ConnectionError, match="the broker closed the connection"):
-            async with asyncio.timeout(60):  # what is in flight gets its patience first, on a busy machine, too
+            async with asyncio.timeout(60):  # what is in flight gets its patience first
                 await run.task
         assert run.health.not_live() == ["the broker closed the connection"]
 
