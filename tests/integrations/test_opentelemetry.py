@@ -34,19 +34,6 @@ from transfer_async.journal import moves
 from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
 
 
-@pytest.fixture
-def traced():
-    made = Traced()
-    yield made
-    made.shutdown()
-
-
-@pytest.fixture
-async def at_work(traced: Traced):
-    async with world() as made:
-        yield made
-
-
 async def ended(world: World, traced: Traced, error: type[TransferError] | None = None, **settings):
     """One call with the key ``k``, to its very end."""
     order = settings.pop("order", None) or new_order()

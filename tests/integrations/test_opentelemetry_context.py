@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from opentelemetry import baggage, trace
 
-from tests.bank import World, new_order, world
+from tests.bank import World, new_order
 from tests.integrations.tracing import Traced
 from transfer_async import (
     AlreadyCreated,
@@ -28,19 +28,6 @@ ROOT = Path(__file__).parent.parent.parent
 TRACE = 0x4BF92F3577B34DA6A3CE929D0E0E4736
 PARENT = 0x00F067AA0BA902B7
 TRACEPARENT = f"00-{TRACE:032x}-{PARENT:016x}-01"
-
-
-@pytest.fixture
-def traced():
-    made = Traced()
-    yield made
-    made.shutdown()
-
-
-@pytest.fixture
-async def at_work(traced: Traced):
-    async with world() as made:
-        yield made
 
 
 # --- from message to message --------------------------------------------------------------------

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from tests.bank import Time, World, new_order, refused_order, world
+from tests.bank import Time, World, new_order, refused_order
 from tests.integrations.tracing import Traced
 from transfer_async import (
     AlreadyCreated,
@@ -26,20 +26,6 @@ from transfer_async.journal import choice, moves
 from transfer_async.journal.base import Journal
 from transfer_async.recovery import RecoveryReport
 from transfer_async.sandbox import CloseAfterProcessing, Status
-
-
-@pytest.fixture
-def traced():
-    made = Traced()
-    yield made
-    made.shutdown()
-
-
-@pytest.fixture
-async def at_work(traced: Traced):
-    async with world() as made:
-        yield made
-
 
 # --- orders and attempts ------------------------------------------------------------------------
 

@@ -1,0 +1,23 @@
+"""What all tests of traces and metrics share."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.bank import World, world
+from tests.integrations.tracing import Traced
+
+
+@pytest.fixture
+def traced() -> Iterator[Traced]:
+    """Telemetry whose spans and metrics are kept in memory."""
+    made = Traced()
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+async def at_work(traced: Traced) -> AsyncIterator[World]:
+    """A sandbox and a bank, gone before the telemetry is."""
+    async with world() as made:
+        yield made
