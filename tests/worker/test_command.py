@@ -19,15 +19,16 @@ from tests.bank import refused_order
 from tests.worker.case import command
 from tests.worker.sides import PATIENCE
 from transfer_async import integrations
-from transfer_async._cli import embedded, sending_commands, trying, working
 from transfer_async._cli.app import app
+from transfer_async._cli.working import addresses, embedded, sending, trying
+from transfer_async._cli.working import process as working
 from transfer_async.errors import JournalFailed
 from transfer_async.health import Health
 from transfer_async.integrations.brokers.line import WorkerSettings
 from transfer_async.journal.choice import journal_at
 from transfer_async.sandbox import Sandbox
 
-ROOT = Path(working.__file__).parents[2]
+ROOT = Path(working.__file__).parents[3]
 NEEDED = ["--broker", "nats://127.0.0.1:1", "--journal", "j.db", "--base-url", "http://127.0.0.1:2"]
 NEEDED += ["--token", "a-secret-token"]
 
@@ -110,11 +111,11 @@ async def test_a_newcomer_sees_an_order_taken_from_nats_and_its_outcome_publishe
         another = "echo " + await trial.line("echo ")
         assert await in_a_shell(another) == (0, "1 sent to transfer.commands\n")
 
-        async with running("send", "--broker", broker, "-") as sending:
-            sending.process.stdin.write(command("payment-3", order=refused_order()).to_json() + b"\n")
-            sending.process.stdin.write(command("payment-4").to_json())
-            sending.process.stdin.close()
-            assert await sending.end() == (0, "2 sent to transfer.commands\n")
+        async with running("send", "--broker", broker, "-") as sender:
+            sender.process.stdin.write(command("payment-3", order=refused_order()).to_json() + b"\n")
+            sender.process.stdin.write(command("payment-4").to_json())
+            sender.process.stdin.close()
+            assert await sender.end() == (0, "2 sent to transfer.commands\n")
         more = [json.loads(await trial.line("published to transfer.outcomes: ")) for _ in range(3)]
         became = {one["key"]: one["outcome"] for one in more}
         assert became == {"payment-2": "created", "payment-3": "refused", "payment-4": "created"}
@@ -313,16 +314,22 @@ def test_what_cannot_be_is_told_in_one_line(arguments, why, tmp_path, monkeypatc
         ("nats://a:4222,me:secret@b:4222", "nats://a:4222,b:4222"),
         ("redis://:secret@host:6379/0?password=secret", "redis://host:6379/0"),
         ("postgresql://me:secret@host/payments?password=secret", "postgresql://host/payments"),
+        ("nats://[::1]:4222,me:secret@[::2]", "nats://[::1]:4222,[::2]"),
+        ("postgresql:///payments?host=/run/postgresql", "postgresql:///payments"),
+        ("postgresql://me:sec/ret@host/payments", "postgresql://..."),
+        ("postgresql://me:sec?ret@host/payments", "postgresql://..."),
+        ("postgresql://me:sec#ret@host/payments", "postgresql://..."),
+        ("nats://me:sec,ret@host:4222", "nats://...,host:4222"),
         ("/var/lib/journal.db", "/var/lib/journal.db"),
         ("/var/a@b,c.db", "/var/a@b,c.db"),
     ],
 )
 def test_no_address_is_shown_with_its_secrets(address, shown):
-    assert working.public(address) == shown
+    assert addresses.public(address) == shown
 
 
 def test_where_health_is_told():
-    assert working.host_and_port("[::1]:80") == ("::1", 80)
+    assert addresses.host_and_port("[::1]:80") == ("::1", 80)
 
 
 # --- sending ----------------------------------------------------------------------------------------
@@ -353,7 +360,7 @@ async def test_sending_makes_nothing_but_what_it_needs(there, tmp_path):
     ("scheme", "why"), [("nats", "no answer within 0.05 s"), ("redis", "ConnectionError")]
 )
 def test_a_broker_that_is_away_is_told(scheme, why, monkeypatch):
-    monkeypatch.setattr(sending_commands, "PATIENCE", 0.05)
+    monkeypatch.setattr(sending, "PATIENCE", 0.05)
 
     result = invoke("send", "--broker", f"{scheme}://me:secret@127.0.0.1:1", "-", input=command().to_json())
 
@@ -381,7 +388,7 @@ def test_a_byte_order_mark_is_no_part_of_a_command(tmp_path):
     file = tmp_path / "commands"
     file.write_bytes(b"\xef\xbb\xbf" + command().to_json() + b"\n")
 
-    assert [one.key for one in sending_commands.commands_in(file)] == ["k"]
+    assert [one.key for one in sending.commands_in(file)] == ["k"]
 
 
 def test_sending_names_its_exit_codes():

@@ -105,11 +105,11 @@ def worker(
         _checked(lambda: _refuse_beside_try(context))
         _try(settings)
         return
-    from transfer_async._cli import working  # heavy: the client and FastStream
     from transfer_async._cli.hooks import factory_named
+    from transfer_async._cli.working import addresses, process  # heavy: the client and FastStream
 
     plan = _checked(
-        lambda: working.Plan(
+        lambda: process.Plan(
             broker=_given("--broker, or TRANSFER_BROKER", broker, instead=OR_TRY),
             journal=_given("--journal, or TRANSFER_JOURNAL", journal, instead=OR_TRY),
             base_url=_given("--base-url, or TRANSFER_BASE_URL", base_url, instead=OR_TRY),
@@ -118,11 +118,11 @@ def worker(
             settings=_settings(settings),
             max_deliveries=max_deliveries,
             client={"scope": scope, "lease": lease, "settle_after": settle_after},
-            health=working.host_and_port(health),
+            health=addresses.host_and_port(health),
             telemetry=telemetry,
         )
     )
-    _run(lambda: working.work(plan, say=tell, log=complain))
+    _run(lambda: process.work(plan, say=tell, log=complain))
 
 
 def send(
@@ -140,7 +140,7 @@ def send(
 
     Exit codes: 0 the broker has them all; 1 it does not, send again; 2 a wrong use, nothing was sent.
     """
-    from transfer_async._cli import sending_commands as sending  # heavy: FastStream
+    from transfer_async._cli.working import sending  # heavy: FastStream
 
     where = _checked(lambda: _given("--broker, or TRANSFER_BROKER", broker), "send")
     settings = _checked(lambda: _settings({"commands": commands}), "send")
@@ -156,7 +156,7 @@ def send(
 
 
 def _try(settings: dict[str, Any]) -> None:
-    from transfer_async._cli import trying  # heavy: the sandbox, too
+    from transfer_async._cli.working import trying  # heavy: the sandbox, too
 
     program, made = _checked(trying.program), _checked(lambda: _settings(settings))
     with tempfile.TemporaryDirectory(prefix="transfer-async-") as home:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from transfer_async._cli.bank import Ledger, usd_order
-from transfer_async._cli.embedded import nats_server, program
 from transfer_async._cli.hooks import BankSide
 from transfer_async._cli.running import Say
-from transfer_async._cli.working import Plan, work
+from transfer_async._cli.working.embedded import nats_server, program
+from transfer_async._cli.working.process import Plan, work
 from transfer_async.integrations.brokers.line import WorkerSettings
 from transfer_async.integrations.faststream import OrderWorker
 from transfer_async.messages import OrderCommand, OrderOutcome

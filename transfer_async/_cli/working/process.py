@@ -8,13 +8,13 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from attrs import field, frozen
 
 from transfer_async._cli.hooks import BankSide, made_by
 from transfer_async._cli.lines import NEEDS_TOKEN, logged
 from transfer_async._cli.running import Say
+from transfer_async._cli.working.addresses import public
 from transfer_async.client import TransferClient
 from transfer_async.context import log as logger
 from transfer_async.errors import JournalFailed
@@ -50,37 +50,6 @@ class Plan:
     client: Mapping[str, Any] = field(factory=dict)
     health: tuple[str, int] = ("127.0.0.1", 0)
     telemetry: bool = False
-
-
-def host_and_port(text: str) -> tuple[str, int]:
-    """``HOST:PORT`` in its parts.
-
-    Raises:
-        ValueError: it is not that.
-    """
-    host, _, port = text.rpartition(":")
-    if not (host and port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise ValueError("--health: must be HOST:PORT, as in 127.0.0.1:8080")
-    return host.strip("[]"), int(port)
-
-
-def public(address: str) -> str:
-    """``address``, or several with commas between them, without a name, a password or other secrets."""
-    if "://" not in address:
-        return address  # a file
-    first, *others = (one.strip() for one in address.split(","))
-    # Of several, only the first need say how it is spoken to.
-    return ",".join(
-        [
-            _public(first),
-            *(_public(f"//{one}" if "://" not in one else one).removeprefix("//") for one in others),
-        ]
-    )
-
-
-def _public(address: str) -> str:
-    parts = urlsplit(address)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 async def work(plan: Plan, *, say: Say, log: Say, beside: Beside | None = None) -> None:
