@@ -26,6 +26,12 @@ def tree(**changes: Any) -> dict[str, Any]:
     return json.loads(command().to_json()) | changes
 
 
+def twice(name: str, value: str, within: str = "{") -> bytes:
+    """A command with one more field, ahead of the one that it has by that name."""
+    written = json.dumps(tree(beneficiary={"first": "Ben", "last": "Okri"}))
+    return written.replace(within, f'{within}"{name}": "{value}", ', 1).encode()
+
+
 def problems_of(data: Any) -> dict[str, str]:
     with pytest.raises(InvalidOrder) as invalid:
         OrderCommand.from_json(data if isinstance(data, bytes) else json.dumps(data))
@@ -113,6 +119,11 @@ def test_all_faults_of_a_command_come_together():
         (tree(order=[1]), "order"),
         (tree(held="  "), "held"),
         (tree(send_before="2026-05-06T12:00:00"), "send_before"),
+        (twice("key", "payment-2"), "$"),
+        (twice("key", "payment-1"), "$"),
+        (twice("k\\u0065y", "payment-2"), "$"),
+        (twice("exchange_rate", "1", within='"order": {'), "$"),
+        (twice("first", "Ada", within='"beneficiary": {'), "$"),
     ],
 )
 def test_what_is_not_understood_is_refused_and_named(data: Any, field: str):

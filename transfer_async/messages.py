@@ -10,11 +10,13 @@ either way::
     {"version": 1, "key": "payment-8731", "intent_id": "9f0c...", "outcome": "created",
      "order_may_exist": true, "order_id": "tx-...", "state": "unknown", "poster_amount": "150000.00", ...}
 
-A command with a field that is not known is refused as a whole: it may be ``held``, misspelt.
+A command with a field that is not known is refused as a whole: it may be ``held``, misspelt. So is one
+with a field that comes twice: readers differ in which of the two they believe.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -84,10 +86,13 @@ class OrderCommand:
         Raises:
             InvalidOrder: it cannot be read, or is not valid; names every fault by its JSON path.
         """
+        data = data.encode(errors="surrogatepass") if isinstance(data, str) else data
         try:
-            tree = wire.decode(data.encode(errors="surrogatepass") if isinstance(data, str) else data)
+            tree = wire.decode(data)
         except wire.Unreadable as error:
             raise InvalidOrder([(error.path, error.why)]) from None
+        if _has_twins(data):
+            raise InvalidOrder([("$", "has a field twice")])
         return cls.from_tree(tree)
 
     @classmethod
@@ -130,6 +135,18 @@ class OrderCommand:
         if self.send_before is not None:
             tree["send_before"] = self.send_before.astimezone(UTC).isoformat().replace("+00:00", "Z")
         return _encode(tree)
+
+
+def _has_twins(data: bytes) -> bool:
+    """Whether an object anywhere in ``data``, which can be decoded, has two fields of one name."""
+    found = False
+
+    def look(pairs: list[tuple[str, object]]) -> None:
+        nonlocal found
+        found = found or len({name for name, _ in pairs}) != len(pairs)
+
+    json.JSONDecoder(object_pairs_hook=look, parse_int=len, parse_float=len).decode(data.decode())
+    return found
 
 
 _COMMAND = ("version", "key", "order", "beneficiary", "held", "send_before")
