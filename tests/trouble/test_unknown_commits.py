@@ -140,6 +140,17 @@ async def test_a_commit_that_arrives_while_it_is_looked_for_is_believed(database
         assert await wrong_beliefs(database, [journal]) == []
 
 
+async def test_a_journal_whose_connection_is_cut_while_it_opens_is_opened_all_the_same(database: str):
+    choose = Once(Cut.BEFORE)
+    choose.armed = True
+    async with CuttingProxy(database, choose) as proxy:
+        journal = RecordedJournal(proxy.dsn)
+        await made(journal, claim())
+        await journal.close()
+
+    assert proxy.cuts == [Cut.BEFORE]
+
+
 async def test_a_mark_whose_every_commit_is_cut_fails_and_may_have_been_made(database: str):
     cutting: list[bool] = []
 
@@ -211,6 +222,6 @@ async def test_under_a_hundred_random_cuts_there_is_no_wrong_belief_and_no_move_
 
 
 async def test_a_journal_that_does_not_read_back_is_found_out(own_database: str):
-    _, _, wrong = await stormy(own_database, Credulous, seed=7, cuts=10)
+    _, _, wrong = await stormy(own_database, Credulous, seed=7, cuts=30)
 
     assert wrong > 0

@@ -40,7 +40,7 @@ class PostgresJournal(DurableJournal):
     Args:
         dsn: ``postgresql://user:password@host:port/database``.
         schema: where the tables are; made if they are not there and the user may.
-        prepared: keep prepared statements, which makes orders about a tenth faster. Only where nothing
+        prepared: keep prepared statements, which makes orders about a quarter faster. Only where nothing
             pools transactions between here and the server: behind such a proxy they are another's.
         timeout: how long a move waits for the database, lost connections included, in seconds or
             as ``timedelta``.
@@ -69,8 +69,7 @@ class PostgresJournal(DurableJournal):
 
     async def _open(self) -> None:
         if self._pool is None:
-            async with asyncio.timeout(self._timeout):
-                await self._opened()
+            await self._patiently(self._opened)
 
     async def _opened(self) -> Any:
         if self._pool is not None:
@@ -142,6 +141,18 @@ class PostgresJournal(DurableJournal):
             pool.terminate()
             raise
 
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What ``work`` gives; tried again while the database cannot be reached, or says to."""
+        patience = _Patience(self._timeout)
+        async with asyncio.timeout_at(patience.end):
+            while True:
+                try:
+                    return await work()
+                except Exception as error:
+                    if not _may_go_again(error) or not patience.has_some_left:
+                        raise
+                await patience.pause()
+
     # --- writing --------------------------------------------------------------------------------
 
     def _is_of_the_store(self, error: BaseException) -> bool:
@@ -151,21 +162,20 @@ class PostgresJournal(DurableJournal):
         return isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, OSError))
 
     async def _commit(self, wanted: Sequence[Wanted]) -> Transaction:
-        """See `DurableJournal`; tried again while the database cannot be reached, or says to."""
+        """See `DurableJournal`."""
         in_question = False
-        patience = _Patience(self._timeout)
-        async with asyncio.timeout_at(patience.end):
-            while True:
-                transaction = Transaction(wanted, self._recent, in_question=in_question)
-                try:
-                    await self._try(transaction)
-                except Exception as error:
-                    in_question = in_question or transaction.is_committing
-                    if not _may_go_again(error) or not patience.has_some_left:
-                        raise
-                else:
-                    return transaction
-                await patience.pause()
+
+        async def decided() -> Transaction:
+            nonlocal in_question
+            transaction = Transaction(wanted, self._recent, in_question=in_question)
+            try:
+                await self._try(transaction)
+            except Exception:
+                in_question = in_question or transaction.is_committing
+                raise
+            return transaction
+
+        return await self._patiently(decided)
 
     async def _try(self, transaction: Transaction) -> None:
         async with self._transaction() as connection:
@@ -241,18 +251,14 @@ class PostgresJournal(DurableJournal):
 
     async def _ask(self, question: Callable[[Any], Awaitable[T]]) -> T:
         self._refuse_if_closed()
-        patience = _Patience(self._timeout)
-        async with asyncio.timeout_at(patience.end):
-            while True:
-                try:
-                    async with self._transaction() as connection:
-                        answer = await question(connection)
-                        await connection.execute("COMMIT")
-                        return answer
-                except Exception as error:
-                    if not _may_go_again(error) or not patience.has_some_left:
-                        raise
-                await patience.pause()
+
+        async def answered() -> T:
+            async with self._transaction() as connection:
+                answer = await question(connection)
+                await connection.execute("COMMIT")
+                return answer
+
+        return await self._patiently(answered)
 
     async def _rows(self, sql: str, *values: object) -> list[tuple[str, Row]]:
         found = await self._ask(lambda connection: connection.fetch(sql, *values))
