@@ -5,22 +5,26 @@ deliver         a consumer group that all workers share, from the stream's begin
                 worker had in hand is put back into the stream once its idle time has passed
 acknowledge     acknowledged and deleted in one transaction, so that the stream does not grow
 delay           moved to a sorted set, by the time when it is due, and back when that has come
-park            copied with its fields as they are, acknowledged and deleted by one script
+park            copied with its fields as they are, acknowledged and deleted by one script; those
+                that are too many for a script, in one field
 sign of life    claimed again, by the worker that has it, which resets its idle time
 count           carried along with the message, in a field
 ==============  ================================================================================
 
 Every move is one script, which adds before it takes away: one that fails on its way is not rolled back. And
-it does nothing once the message is no longer in hand. Redis must write before it answers
+it does nothing once the message is no longer in hand. An entry that cannot be moved stays where it is, and
+keeps none of the others back. Redis must write before it answers
 (``appendonly yes``, ``appendfsync always``), or what it loses in a crash is lost.
 
 A command is what FastStream publishes to a stream; or an entry of any other program with a field ``body``,
-whose other fields are taken for headers.
+whose other fields are taken for headers. An entry that was moved with too many fields for a script has one
+field ``transfer-fields``, a list of their names and values in JSON, and is read as what it was.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import secrets
@@ -41,11 +45,36 @@ from transfer_async.messages import OrderOutcome
 DATA, BODY, DELIVERIES = b"__data__", b"body", b"transfer-deliveries"
 """The fields of an entry: FastStream's own, other programs', and how often it has been delivered before."""
 
+PACKED = b"transfer-fields"
+"""The field that has the others of an entry with too many of them."""
+
+MOST = 3500
+"""Fields of an entry that a script writes: Lua passes on 8000 names and values, those it adds included."""
+
 MOVE_EVERY = 0.25
 """Seconds between two looks at what is due: how much longer a delay may last."""
 
 FORGET_AFTER = 3_600_000
 """Milliseconds after which a consumer that said nothing, and has nothing in hand, is forgotten."""
+
+_PACKED = f"""
+local function packed(fields)
+  if #fields <= {2 * MOST} then return fields end
+  return {{'{PACKED.decode()}', cjson.encode(fields)}}
+end
+"""
+
+_EACH = """
+-- One that fails keeps none of the others back; the error of the last that did, if any.
+local function each(entries, move)
+  local failed
+  for _, entry in ipairs(entries) do
+    local moved, why = pcall(move, entry)
+    if not moved then failed = why end
+  end
+  return failed
+end
+"""
 
 _COUNTED = """
 local function counted(fields, name)
@@ -69,7 +98,8 @@ end
 """
 
 DELAY = (
-    _COUNTED
+    _PACKED
+    + _COUNTED
     + _IN_HAND
     + """
 -- KEYS: the stream, what is delayed. ARGV: group, id, milliseconds, the field of the count.
@@ -78,7 +108,7 @@ local entry = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])[1]
 if entry then
   local time = redis.call('TIME')
   local due = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[3])
-  redis.call('ZADD', KEYS[2], due, cmsgpack.pack({ARGV[2], counted(entry[2], ARGV[4])}))
+  redis.call('ZADD', KEYS[2], due, cmsgpack.pack({ARGV[2], counted(packed(entry[2]), ARGV[4])}))
 end
 done_with(KEYS[1], ARGV[1], ARGV[2])
 return 1
@@ -96,29 +126,36 @@ return 1
 """
 )
 
-MOVE = """
+MOVE = (
+    _PACKED
+    + _EACH
+    + """
 -- KEYS: the stream, what is delayed.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 100)
-for _, packed in ipairs(due) do
-  redis.call('XADD', KEYS[1], '*', unpack(cmsgpack.unpack(packed)[2]))
-  redis.call('ZREM', KEYS[2], packed)
-end
+local failed = each(due, function(delayed)
+  redis.call('XADD', KEYS[1], '*', unpack(packed(cmsgpack.unpack(delayed)[2]))) -- older ones are not packed
+  redis.call('ZREM', KEYS[2], delayed)
+end)
+if failed then error(failed, 0) end
 return #due
 """
+)
 
 PUT_BACK = (
-    _COUNTED
+    _PACKED
+    + _EACH
+    + _COUNTED
     + """
 -- KEYS: the stream. ARGV: group, idle milliseconds, the field of the count, when to forget a consumer.
 local idle = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[2], '-', '+', 100)
-for _, pending in ipairs(idle) do
+local failed = each(idle, function(pending)
   local entry = redis.call('XRANGE', KEYS[1], pending[1], pending[1])[1]
-  if entry then redis.call('XADD', KEYS[1], '*', unpack(counted(entry[2], ARGV[3]))) end
+  if entry then redis.call('XADD', KEYS[1], '*', unpack(counted(packed(entry[2]), ARGV[3]))) end
   redis.call('XACK', KEYS[1], ARGV[1], pending[1])
   redis.call('XDEL', KEYS[1], pending[1])
-end
+end)
 for _, told in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
   local consumer = {}
   for i = 1, #told, 2 do consumer[told[i]] = told[i + 1] end
@@ -126,6 +163,7 @@ for _, told in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
     redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], consumer['name'])
   end
 end
+if failed then error(failed, 0) end
 return #idle
 """
 )
@@ -228,7 +266,8 @@ class RedisLine(Line):
 async def _parsed(
     message: Any, original: Callable[[Any], Awaitable[RedisStreamMessage]]
 ) -> RedisStreamMessage:
-    fields: dict[bytes, bytes] = message["data"]
+    fields = _unpacked(message["data"])
+    message = {**message, "data": fields}
     if fields.get(DATA):
         with contextlib.suppress(Exception):  # it is not FastStream's after all
             return await original(message)
@@ -239,6 +278,31 @@ async def _parsed(
         _text(name): _text(value) for name, value in fields.items() if name not in (DATA, BODY, DELIVERIES)
     }
     return parsed
+
+
+def _in_one(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The body, and all else in one field, as the scripts write it: bytes as they are, UTF-8 or not."""
+    body = {name: value for name, value in fields.items() if name == BODY}
+    parts = [part.decode("latin-1") for field in fields.items() if field[0] != BODY for part in field]
+    return {**body, PACKED: json.dumps(parts, ensure_ascii=False).encode("latin-1")}
+
+
+def _unpacked(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """All fields of an entry, those that are in one among them."""
+    if PACKED not in fields:
+        return dict(fields)
+    try:
+        packed = _pairs(json.loads(fields[PACKED].decode("latin-1")))
+    except Exception:  # noqa: BLE001 - it is somebody else's, whatever it is
+        return dict(fields)
+    return {**packed, **{name: value for name, value in fields.items() if name != PACKED}}
+
+
+def _pairs(parts: Any) -> dict[bytes, bytes]:
+    if not isinstance(parts, list):
+        raise TypeError("no list of names and values")
+    each = [part.encode("latin-1") for part in parts]
+    return dict(zip(each[::2], each[1::2], strict=True))
 
 
 def _text(value: bytes) -> str:
@@ -286,14 +350,18 @@ class RedisDelivery:
         """Copy it to the parked ones with the reason, acknowledge and delete.
 
         The copy can be read as FastStream's, with the headers cut where they are long; the fields of any
-        other program are beside that, unchanged.
+        other program are beside that, unchanged. Where they are too many, they are there in one, and the
+        reason is the only header.
         """
         why = reason_header(reason)
-        headers = fitting({**self.headers, **why})
-        envelope = await BinaryMessageFormatV1.encode(
-            message=self.body, reply_to=None, headers=headers, correlation_id=gen_cor_id()
-        )
+        headers: Mapping[str, str] = {**self.headers, **why}
         others = {name: value for name, value in self._fields.items() if name not in (DATA, DELIVERIES)}
+        if len(others) > MOST:
+            log.warning("a message is parked with its fields in one, as they are too many: %s", reason)
+            headers, others = why, _in_one(others)
+        envelope = await BinaryMessageFormatV1.encode(
+            message=self.body, reply_to=None, headers=fitting(headers), correlation_id=gen_cor_id()
+        )
         others |= {name.encode(): value.encode() for name, value in why.items()}
         await self._line.park(self._entry, {DATA: envelope, **others})
 

@@ -1,0 +1,216 @@
+"""Entries of more fields than a script of Redis can pass on: they come to an end, and keep none back."""
+
+import pytest
+from redis.exceptions import ResponseError
+
+from tests.worker.case import Case, command
+from tests.worker.sides import PATIENCE, RedisSide, until
+from transfer_async.integrations.brokers.redis import DELIVERIES, FORGET_AFTER, PUT_BACK
+from transfer_async.integrations.faststream import line_at
+
+MANY = 5000
+"""Fields, where Lua passes on no more than 8000 names and values."""
+
+MORE_THAN_AN_ENVELOPE_TAKES = 70_000
+
+ODD = bytes(range(256))
+
+
+def fields(count):
+    """So many headers, with any byte in them."""
+    return {b"h%d" % number: b"v" for number in range(count - 1)} | {b"odd" + ODD: ODD}
+
+
+@pytest.fixture
+async def case(redis, tmp_path):
+    async with Case(RedisSide(redis), tmp_path) as case:
+        yield case
+
+
+@pytest.fixture
+async def line(case):
+    line = line_at(case.side.address, case.side.settings)
+    await line.open()
+    yield line
+    await line.close()
+
+
+@pytest.fixture
+async def taken(case, line):
+    """Takes the next message, as a worker that says nothing more."""
+    subscriber = line.subscriber()
+    await subscriber.start()
+
+    async def take():
+        return line.delivery(await subscriber.get_one(timeout=PATIENCE))
+
+    yield take
+    await subscriber.stop()
+
+
+async def put_back(line):
+    """Put back whatever anybody has in hand."""
+    await line.run(PUT_BACK, line._keys[:1], [line.settings.group, 0, DELIVERIES, FORGET_AFTER])
+
+
+async def pending(case):
+    settings = case.side.settings
+    return (await case.side._client.xpending(settings.commands, settings.group))["pending"]
+
+
+@pytest.mark.parametrize("count", [3000, 3500, 3998, 4001, MANY, MORE_THAN_AN_ENVELOPE_TAKES])
+async def test_a_large_entry_is_parked_with_its_reason_and_the_others_pass(case, count):
+    await case.worker()
+
+    await case.side.send(b"no command", fields(count))
+    await case.side.send(case.body)
+
+    body, headers = await case.side.parked()
+    assert body == b"no command"
+    assert headers["Transfer-Reason"].startswith("the command is not valid: ")
+    assert (await case.side.outcome())["outcome"] == "created"
+    await case.side.gone()
+    assert await pending(case) == 0
+
+
+async def test_a_large_entry_is_parked_with_all_else_in_one_field(case, line, taken, caplog):
+    await case.side.send(b"x", fields(MANY))
+
+    await (await taken()).park("not valid")
+
+    ((_, parked),) = await case.side._client.xrange(case.side.settings.parked)
+    assert parked.keys() == {b"__data__", b"body", b"transfer-fields", b"Transfer-Reason"}
+    assert (parked[b"body"], parked[b"Transfer-Reason"]) == (b"x", b"not valid")
+    assert "a message is parked with its fields in one, as they are too many: not valid" in caplog.text
+
+
+async def test_a_large_entry_that_was_parked_can_be_sent_again(case, line, taken):
+    await case.side.send(b"x", fields(MANY))
+    await (await taken()).park("not valid")
+    ((_, parked),) = await case.side._client.xrange(case.side.settings.parked)
+
+    await case.side.send(parked[b"body"], {b"transfer-fields": parked[b"transfer-fields"]})
+
+    assert (await taken())._fields == {b"body": b"x", **fields(MANY)}
+
+
+async def test_a_large_command_is_carried_out(case):
+    await case.worker()
+
+    await case.side.send(case.body, fields(MANY))
+
+    assert (await case.side.outcome())["outcome"] == "created"
+    await case.side.gone()
+
+
+async def test_a_large_entry_of_a_worker_that_died_is_put_back_whole_and_keeps_none_back(case, line, taken):
+    for number in range(3):
+        await case.side.send(b"%d" % number, fields(MANY) if number == 0 else None)
+        await taken()
+
+    await put_back(line)
+    again = [await taken() for _ in range(3)]
+
+    assert [(one.body, one.deliveries) for one in again] == [(b"0", 2), (b"1", 2), (b"2", 2)]
+    assert {**again[0]._fields, DELIVERIES: b""} == {b"body": b"0", DELIVERIES: b"", **fields(MANY)}
+    assert await case.side.left() == 3
+
+
+async def test_a_large_entry_that_is_due_comes_back_whole_and_keeps_none_back(case, line, taken):
+    for number in range(3):
+        await case.side.send(b"%d" % number, fields(MANY) if number == 0 else None)
+        await (await taken()).retry(0.0)
+
+    await line.move()
+    again = {one.body: one for one in [await taken() for _ in range(3)]}
+
+    assert {body: one.deliveries for body, one in again.items()} == {b"0": 2, b"1": 2, b"2": 2}
+    assert {**again[b"0"]._fields, DELIVERIES: b""} == {b"body": b"0", DELIVERIES: b"", **fields(MANY)}
+    assert await case.side._client.zcard(line._keys[1]) == 0
+
+
+async def test_the_deliveries_of_a_large_entry_are_counted_on(case, line, taken):
+    await case.side.send(b"x", fields(MANY))
+
+    await (await taken()).retry(0.0)
+    await line.move()
+    second = await taken()
+    await put_back(line)
+    third = await taken()
+    await third.park("not valid")
+
+    assert (second.deliveries, third.deliveries) == (2, 3)
+    assert (await case.side.parked())[0] == b"x"
+
+
+async def test_a_large_entry_that_was_put_aside_before_it_could_be_packed_comes_back(case, line, taken):
+    """By a worker of an older version."""
+    put_aside = "redis.call('ZADD', KEYS[1], 0, cmsgpack.pack({'0-1', ARGV}))"
+    parts = [part for field in {b"body": b"x", DELIVERIES: b"1", **fields(MANY)}.items() for part in field]
+    await case.side._client.eval(put_aside, 1, line._keys[1], *parts)
+
+    await line.move()
+
+    large = await taken()
+    assert (large.body, large.deliveries) == (b"x", 2)
+
+
+async def test_what_cannot_be_moved_stays_and_is_told_and_keeps_none_back(case, line, taken):
+    """What is put aside by somebody else is no entry."""
+    await case.side._client.zadd(line._keys[1], {b"nobody's": 0, b"": 0})
+    await case.side.send(b"x")
+    await (await taken()).retry(0.0)
+
+    with pytest.raises(ResponseError):
+        await line.move()
+
+    assert (await taken()).body == b"x"
+    assert await case.side._client.zcard(line._keys[1]) == 2
+
+
+async def test_what_a_full_redis_does_not_put_back_stays_in_hand(case, line, taken):
+    for number in range(2):
+        await case.side.send(b"%d" % number, fields(MANY) if number == 0 else None)
+        await taken()
+
+    await case.side._client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(ResponseError, match="maxmemory"):
+            await put_back(line)
+        assert (await pending(case), await case.side.left()) == (2, 2)
+    finally:
+        await case.side._client.config_set("maxmemory", 0)
+
+    await put_back(line)
+    assert [(await taken()).body for _ in range(2)] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [b"", b"{", b"7", b"[7]", b'["a"]', b'"ab"', b'{"a":1,"b":2}', b"\xff", b'["\\u20ac","x"]', b"[" * 9999],
+    ids=["none", "cut", "number", "numbers", "odd", "text", "object", "no-text", "no-byte", "deep"],
+)
+async def test_a_field_that_only_looks_as_if_it_had_others_in_it_is_left_alone(case, taken, packed):
+    await case.side.send(b"x", {b"transfer-fields": packed})
+
+    delivery = await taken()
+
+    assert delivery.body == b"x"
+    assert delivery._fields == {b"body": b"x", b"transfer-fields": packed}
+
+
+async def test_a_large_command_of_a_worker_that_died_is_carried_out_by_another(case, line, taken):
+    await case.side.send(command("large").to_json(), fields(MANY))
+    await case.side.send(command("small").to_json())
+    for _ in range(2):
+        await taken()
+
+    await case.worker()
+
+    assert {(await case.side.outcome())["key"] for _ in range(2)} == {"large", "small"}
+    await case.side.gone()
+
+    async def none_in_hand():
+        return await pending(case) == 0
+
+    await until(none_in_hand)
