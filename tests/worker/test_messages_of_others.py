@@ -5,7 +5,7 @@ from faststream.nats import NatsBroker
 from faststream.redis import RedisBroker
 
 from tests.worker.case import Case, command
-from tests.worker.sides import NatsSide, RedisSide
+from tests.worker.sides import PATIENCE, NatsSide, RedisSide
 from transfer_async.integrations.brokers.headers import LONGEST, fitting, reason_header
 
 KINDS = {"nats": NatsBroker, "redis": RedisBroker}
@@ -98,6 +98,41 @@ async def test_the_servers_own_headers_are_not_carried_on(nats, tmp_path):
         _, headers = await case.side.parked()
         assert headers["x-origin"] == "a test"
         assert headers["Nats-Msg-Id"].startswith("parked:")
+
+
+@pytest.mark.parametrize("status", ["404", "408", "409", "100", "503", "made"])
+async def test_a_header_that_the_client_takes_for_the_servers_does_not_hide_a_command(nats, tmp_path, status):
+    async with Case(NatsSide(nats), tmp_path) as case:
+        await case.worker()
+
+        await case.side.send(case.body, {"Status": status, "x-origin": "a test"})
+
+        assert (await case.side.outcome())["outcome"] == "created"
+        assert (await case.handled()).deliveries == 1
+        await case.side.gone()
+
+
+async def test_a_header_that_the_client_takes_for_the_servers_is_parked_under_another_name(nats, tmp_path):
+    """So that whoever fetches parked messages gets it."""
+    async with Case(NatsSide(nats), tmp_path) as case:
+        await case.worker()
+
+        await case.side.send(b"x", {"Status": "404", "x-origin": "a test"})
+        _, headers = await case.side.parked()
+
+        assert (headers["X-Status"], headers["x-origin"]) == ("404", "a test")
+        parked = await case.side._jetstream.pull_subscribe(case.side.settings.parked)
+        assert [one.data for one in await parked.fetch(timeout=PATIENCE)] == [b"x"]
+
+
+async def test_a_senders_status_does_not_take_the_place_of_another_header(nats, tmp_path):
+    async with Case(NatsSide(nats), tmp_path) as case:
+        await case.worker()
+
+        await case.side.send(b"x", {"X-Status": "shipped", "Status": "404"})
+
+        _, headers = await case.side.parked()
+        assert headers["X-Status"] == "shipped"
 
 
 @pytest.mark.parametrize("room", [0, 1, 200, 1200, 5000])

@@ -13,6 +13,7 @@ from tests.brokers import NatsServer, RedisServer
 from tests.worker.case import Case, Run, command
 from tests.worker.sides import PATIENCE, SIDES, NatsSide, RedisSide, until
 from transfer_async.errors import Outcome
+from transfer_async.integrations import faststream
 from transfer_async.integrations.brokers.redis import DELIVERIES, FORGET_AFTER, PUT_BACK
 from transfer_async.integrations.faststream import line_at
 from transfer_async.messages import OrderOutcome
@@ -104,6 +105,63 @@ async def test_a_worker_that_waits_for_its_broker_can_be_stopped(own):
 
     assert "worker: has stopped" in await run.health.not_ready()
     await asyncio.to_thread(own.side.server.start)
+
+
+class Deaf:
+    """Opens no line, and hears not before it was told so often: Python 3.11's ``wait_for`` loses some."""
+
+    def __init__(self, times):
+        self.times, self.reached, self.ended = times, asyncio.Event(), asyncio.Event()
+
+    async def open(self):
+        self.reached.set()
+        while not self.ended.is_set():
+            try:
+                await self.ended.wait()
+            except asyncio.CancelledError:
+                if self.times == 0:
+                    raise
+                self.times -= 1
+
+
+async def waiting_at(case, deaf):
+    run = Run(case)
+    run.line.open = deaf.open
+    run.task = asyncio.create_task(run.worker.run(run.stopping))
+    await deaf.reached.wait()
+    return run
+
+
+async def test_a_worker_can_be_stopped_although_its_driver_loses_a_cancellation(case):
+    run = await waiting_at(case, Deaf(times=1))
+
+    await run.stop()
+
+    assert run.task.result() is None
+    assert "worker: has stopped" in await run.health.not_ready()
+
+
+async def test_a_worker_can_be_stopped_although_its_driver_hears_no_cancellation(case, monkeypatch):
+    monkeypatch.setattr(faststream, "GRACE", 0.1)
+    deaf = Deaf(times=1_000_000)
+    run = await waiting_at(case, deaf)
+
+    await run.stop()
+
+    assert run.task.result() is None
+    deaf.ended.set()
+
+
+async def test_a_driver_that_loses_a_cancellation_is_tried_again(case, monkeypatch):
+    monkeypatch.setattr(faststream, "OPENING", 0.05)
+    deaf = Deaf(times=1)
+    run = await waiting_at(case, deaf)
+    case.runs.append(run)
+
+    del run.line.open
+
+    await run.ready()
+    assert deaf.times == 0
 
 
 async def test_a_consumer_that_was_deleted_is_made_again(case):

@@ -123,10 +123,10 @@ class OrderWorker:
         while not stop.is_set():
             opening = asyncio.create_task(self.line.open())
             await _either(opening, stop.wait(), at_most=OPENING)
-            await asyncio.wait([opening])
-            if opening.cancelled() and stop.is_set():
+            await _cut_off([opening])
+            error = _failure(opening)
+            if error is _NO_ANSWER and stop.is_set():
                 break
-            error = _NO_ANSWER if opening.cancelled() else opening.exception()
             if error is None:
                 return True
             if self._is_closed():
@@ -174,7 +174,7 @@ class OrderWorker:
     async def _lane(self) -> None:
         """One message after the other: what is not worked on is not fetched, so nothing waits unseen."""
         pauses = _Pauses()
-        while not (self._stopping.is_set() or self._is_closed()):
+        while self._goes_on():
             try:
                 await self._take_from(self.line.subscriber(), pauses)
             except asyncio.CancelledError as error:
@@ -188,7 +188,7 @@ class OrderWorker:
     async def _take_from(self, subscriber: Any, pauses: _Pauses) -> None:
         try:
             await subscriber.start()
-            while not self._stopping.is_set():
+            while self._goes_on():
                 await _either(self._worker.ready(), self._stopping.wait())
                 message = await self._next(subscriber)
                 pauses.begin_anew()
@@ -226,7 +226,7 @@ class OrderWorker:
 
     async def _again(self, every: float, do: Callable[[], Awaitable[object]]) -> None:
         pauses, pause = _Pauses(), every
-        while not (self._stopping.is_set() or self._is_closed()):
+        while self._goes_on():
             await asyncio.sleep(pause)
             try:
                 await do()
@@ -237,6 +237,9 @@ class OrderWorker:
                 pauses.begin_anew()
                 pause = every
 
+    def _goes_on(self) -> bool:
+        return not (self._stopping.is_set() or self._is_closed())
+
     def _is_closed(self) -> bool:
         """Whether the connection is closed for good, at a broker whose connections can be."""
         return bool(self.line.is_closed)
@@ -244,6 +247,13 @@ class OrderWorker:
     async def _reach_broker(self) -> None:
         if not await self.line.broker.ping(timeout=1.0):
             raise ConnectionError
+
+
+def _failure(opening: asyncio.Task[None]) -> BaseException | None:
+    """Why the broker was not reached; one that not even a cancellation ends has no answer either."""
+    if not opening.done() or opening.cancelled():
+        return _NO_ANSWER
+    return opening.exception()
 
 
 def _told(error: BaseException) -> str:

@@ -40,7 +40,10 @@ def line_at(address: str, settings: WorkerSettings | None = None, **options: Any
     except ImportError as error:
         needed = f'pip install "transfer_async[{extra}]"'
         raise ValueError(f"broker: {scheme}:// needs an extra: {needed}") from error
-    made: Line = line.at(address, settings or WorkerSettings(), **options)
+    try:
+        made: Line = line.at(address, settings or WorkerSettings(), **options)
+    except ValueError:  # its text may have a part of the password
+        raise ValueError(f"broker: {scheme}:// is followed by what is no address") from None
     return made
 
 

@@ -14,6 +14,10 @@ from transfer_async.messages import OrderCommand, OrderOutcome
 from transfer_async.worker import Delivery
 
 
+class TooLarge(ValueError):
+    """A message that is larger than the broker takes: nothing was sent."""
+
+
 def _positive(_: object, attribute: Attribute[Any], value: object) -> None:
     if not (isinstance(value, float) and 0 < value < float("inf")):
         raise ValueError(f"{attribute.name}: must be a number of seconds or a timedelta, above 0 and finite")

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
 
 from faststream import AckPolicy
 from faststream.exceptions import IncorrectState
 from faststream.nats import JStream, NatsBroker, NatsMessage, PullSub
+from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy as Acknowledge
 from nats.js.api import ConsumerConfig, RetentionPolicy, StorageType
@@ -31,7 +32,7 @@ from nats.js.errors import NotFoundError
 
 from transfer_async.context import log
 from transfer_async.integrations.brokers.headers import JSON, carried_on, reason_header
-from transfer_async.integrations.brokers.line import Line, WorkerSettings
+from transfer_async.integrations.brokers.line import Line, TooLarge, WorkerSettings
 from transfer_async.messages import OrderOutcome
 
 _OWN = "nats-"
@@ -43,9 +44,14 @@ _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _ADDED = 1024
 """Bytes for what FastStream and its middlewares add to the headers."""
 
+_STATUS = "Status"
+"""The header by which the client knows word from the server, whoever sent it."""
 
-class TooLarge(ValueError):
-    """A message that the server would not take, and close the connection over."""
+_STATUS_OF_SENDER = "X-Status"
+"""What it is called once the server has stored it for somebody."""
+
+_TO_ACKNOWLEDGE = "$JS.ACK."
+"""What the reply of a stored message begins with; word from the server has no such reply."""
 
 
 class NatsLine(Line):
@@ -60,6 +66,7 @@ class NatsLine(Line):
         self.broker: Any = broker
         self.settings: WorkerSettings = settings
         self._streams: dict[str, str] = {}
+        self._seen_to: Any = None
 
     @classmethod
     def at(cls, address: str, settings: WorkerSettings, **options: Any) -> Self:
@@ -107,17 +114,29 @@ class NatsLine(Line):
         )
 
     async def _manager(self) -> JetStreamContext:
-        connection: Any = await self.broker.connect()
+        connection = await self._connection()
         manager: JetStreamContext = connection.jetstream(timeout=self.settings.publish_timeout)
         return manager
+
+    async def _connection(self) -> Any:
+        """The connection, on which reconnecting goes on and each stored message is one."""
+        connection: Any = await self.broker.connect()
+        if connection is not self._seen_to:
+            self._seen_to = connection
+            connection.msg_class = _StoredMessage
+            if report := getattr(connection, "_error_cb", None):
+                # Not among FastStream's options: what it is given, it wraps.
+                connection._error_cb = _harmless(report)
+        return connection
 
     @property
     def is_closed(self) -> bool:
         """Whether the connection is closed for good: unlike one that broke, it never comes back."""
         try:
-            return bool(self.broker.connection.is_closed)
+            connection: Any = self.broker.connection
         except IncorrectState:  # there is none yet, or no more
             return False
+        return bool(connection.is_closed) or _is_given_up(connection)
 
     def subscriber(self) -> Any:
         """A pull subscription of its own, to the consumer that all share."""
@@ -159,7 +178,7 @@ class NatsLine(Line):
 
     async def _check_size(self, body: bytes, headers: Mapping[str, str]) -> None:
         # The client looks at the body alone; the server at both, and closes the connection.
-        connection: Any = await self.broker.connect()
+        connection = await self._connection()
         lines = sum(len(f"{name}: {value}\r\n".encode()) for name, value in headers.items())
         size, most = len(body) + lines + _ADDED, connection.max_payload
         if size > most:
@@ -169,6 +188,47 @@ class NatsLine(Line):
         """Publish the body alone, which may then be as large as the server takes; return once stored."""
         manager = await self._manager()
         await manager.publish(subject, body)
+
+
+class _StoredMessage(Msg):
+    """A message whose sender's ``Status`` is not taken for the server's.
+
+    The client hands on nothing that has such a header, and the command would come back for ever. Nor is it
+    parked under that name: those who fetch parked messages would not get it either.
+    """
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        headers = self.headers
+        if headers and _STATUS in headers and self.reply.startswith(_TO_ACKNOWLEDGE):
+            others = {name: value for name, value in headers.items() if name != _STATUS}
+            self.headers = {_STATUS_OF_SENDER: headers[_STATUS], **others}
+
+
+def _harmless(report: Callable[[Exception], Awaitable[None]]) -> Callable[[Exception], Awaitable[None]]:
+    """``report``, whose own errors end nothing.
+
+    FastStream's raises what it holds for beyond repair, such as a refused password; it would end
+    reconnecting for ever, without the connection being closed. A password may be accepted the next time.
+    """
+
+    async def told(error: Exception) -> None:
+        try:
+            await report(error)
+        except Exception as raised:  # noqa: BLE001 - whatever it is, reconnecting goes on
+            log.debug("the broker's connection has trouble (%s); going on", type(raised).__name__)
+
+    return told
+
+
+def _is_given_up(connection: Any) -> bool:
+    """Whether a connection broke, and what was to make it again has ended.
+
+    The client sets the status of a broken connection and starts that task without an ``await`` between, and
+    the task itself sets the status before it ends: in good health, the two are never seen apart.
+    """
+    again: Any = getattr(connection, "_reconnection_task", None)
+    return again is not None and bool(again.done()) and not connection.is_connected
 
 
 class NatsDelivery:

@@ -1,0 +1,181 @@
+"""Connections to NATS that break, and are refused for a while: they come back, or the worker ends."""
+
+import asyncio
+import contextlib
+import gc
+
+import pytest
+
+from tests.worker.case import Case, command
+from tests.worker.sides import PATIENCE, NatsSide, until
+from transfer_async.integrations.brokers.nats import NatsLine
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # the driver forgets what was refused
+
+INFO = b'INFO {"server_id":"door","version":"2.12.0","max_payload":1048576,"headers":true}\r\n'
+
+FINAL = ["Authorization Violation", "maximum connections exceeded", "Authorization Timeout"]
+"""Reasons that FastStream raises on; a server has each of them for a while only."""
+
+
+class Door:
+    """Stands before a server: lets connections through, breaks them, and refuses the next ones.
+
+    Attributes:
+        reasons: what the next ones are refused for, one each.
+        refused: how many were.
+    """
+
+    def __init__(self, server):
+        self._server, self._writers = server, set()
+        self.reasons, self.refused = [], 0
+
+    async def __aenter__(self):
+        self._listening = await asyncio.start_server(self._come, "127.0.0.1", 0)
+        host, port = self._listening.sockets[0].getsockname()
+        self.address = f"nats://{host}:{port}"
+        return self
+
+    async def __aexit__(self, *exc):
+        self._listening.close()
+        self.slam()
+        await self._listening.wait_closed()
+
+    def slam(self, *reasons):
+        """Break all connections; refuse so many of the next ones."""
+        self.reasons += reasons
+        for writer in self._writers:
+            writer.close()
+
+    async def _come(self, reader, writer):
+        self._writers.add(writer)
+        with contextlib.closing(writer), contextlib.suppress(OSError):
+            if self.reasons:
+                await self._refuse(reader, writer, self.reasons.pop(0))
+            else:
+                await self._let_through(reader, writer)
+        self._writers.discard(writer)
+
+    async def _refuse(self, reader, writer, reason):
+        writer.write(INFO)
+        while not (await reader.readline()).startswith(b"PING"):
+            pass
+        writer.write(f"-ERR '{reason}'\r\n".encode())
+        await writer.drain()
+        self.refused += 1
+
+    async def _let_through(self, reader, writer):
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server.port)
+        with contextlib.closing(server_writer):
+            ways = [_carry(reader, server_writer), _carry(server_reader, writer)]
+            tasks = [asyncio.create_task(way) for way in ways]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
+
+
+async def _carry(reader, writer):
+    with contextlib.suppress(OSError):
+        while some := await reader.read(65536):
+            writer.write(some)
+            await writer.drain()
+
+
+@pytest.fixture
+async def door(nats):
+    async with Door(nats) as door:
+        yield door
+    gc.collect()  # what the driver forgot would be found in another test
+
+
+@pytest.fixture
+async def case(nats, door, tmp_path):
+    """A case whose workers go through the door; the other side does not."""
+    async with Case(NatsSide(nats, publish_timeout=0.5), tmp_path) as case:
+        case.side.server = door
+        yield case
+
+
+async def working(case):
+    """A worker whose lanes wait for messages, and its connection."""
+    run = await case.worker()
+    await case.side.send(command("before").to_json())
+    assert (await case.side.outcome())["key"] == "before"
+    connection = await run.line.broker.connect()
+    connection.options["reconnect_time_wait"] = 0.05
+    return run, connection
+
+
+@pytest.mark.parametrize("reason", FINAL)
+async def test_a_worker_that_is_refused_while_it_connects_again_comes_back(case, door, reason):
+    run, connection = await working(case)
+
+    door.slam(reason, reason)
+    await case.side.send(case.body)
+
+    assert (await case.side.outcome())["key"] == "k"
+    assert door.refused == 2
+    assert connection.is_connected
+    await run.ready()
+
+
+async def test_who_is_told_of_the_connections_errors_is_still_told(case, door):
+    told = []
+
+    async def tell(error):
+        told.append(str(error))
+        raise error
+
+    run, connection = await working(case)
+    run.line._seen_to, connection._error_cb = None, tell
+    await run.line.prepare()
+    door.slam(FINAL[0])
+
+    async def back():
+        return connection.stats["reconnects"] == 1
+
+    await until(back)
+    assert f"nats: '{FINAL[0]}'" in told
+
+
+async def test_a_connection_that_nobody_makes_again_ends_the_worker(case, door, monkeypatch):
+    monkeypatch.setattr(NatsLine, "chores", [])  # the lanes see it by themselves, and sooner
+    run, connection = await working(case)
+
+    async def break_down():
+        raise LookupError("a callback of somebody's")
+
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the driver's task ends with it
+    connection._disconnected_cb = break_down
+    door.slam()
+
+    with pytest.raises(ConnectionError, match="the broker closed the connection"):
+        async with asyncio.timeout(PATIENCE):
+            await run.task
+    assert not connection.is_closed
+    assert run.health.not_live() == ["the broker closed the connection"]
+
+
+async def test_a_connection_that_is_being_made_again_is_never_taken_for_closed(case, door):
+    run, connection = await working(case)
+    seen = set()
+
+    async def watch():
+        while True:
+            seen.add((connection._status, run.line.is_closed))
+            await asyncio.sleep(0)  # it looks once in each round of the loop
+
+    watching = asyncio.create_task(watch())
+    for times in range(1, 4):
+        door.slam(*FINAL[:times])
+
+        async def back(times=times):
+            return connection.stats["reconnects"] >= times and connection.is_connected
+
+        await until(back)
+    watching.cancel()
+
+    assert {connection.CONNECTED, connection.RECONNECTING} <= {status for status, _ in seen}
+    assert not any(closed for _, closed in seen)
+    await case.side.send(command("after").to_json())
+    assert (await case.side.outcome())["key"] == "after"
