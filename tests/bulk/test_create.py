@@ -98,6 +98,8 @@ async def test_a_file_that_is_run_again_creates_nothing_again(bench):
     assert (first.exit_code, second.exit_code) == (3, 3)
     assert len(bench.sandbox.requests) == asked == 3
     assert ": 2 created, 1 refused" in second.stdout
+    assert "created before this run, and not again: 2." in second.stdout
+    assert "created before this run" not in first.stdout
     assert "the journal is new" not in second.stderr
 
 
@@ -538,6 +540,15 @@ async def test_a_journal_that_cannot_be_opened_is_told_and_nothing_is_sent(bench
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].startswith("create: the journal cannot be opened (")
     assert len(bench.sandbox.requests) == 0
+
+
+@pytest.mark.parametrize("address", ["postgresql://u:s3cr/et@host/db", "postgresql://u:s3cr?et@host/db"])
+async def test_a_password_that_is_not_escaped_is_not_shown_though_the_address_is_none(bench, address):
+    result = await bench.run(await bench.orders(row(1)), "--journal", address)
+
+    assert result.exit_code in (1, 2)
+    assert "create: the journal cannot be opened (" in result.stderr
+    assert not any(part in result.output + result.stderr for part in ("s3cr", "et@"))
 
 
 async def test_no_room_for_the_keys_is_told_and_nothing_is_sent(bench, monkeypatch):

@@ -81,7 +81,7 @@ def test_quotes_commas_and_ends_of_lines_are_read_as_they_are_written():
 
     assert found[1].line == 4  # the cell of the row before has two lines
     assert found[1].key == "payment-0000002"
-    assert found[0].faults == (("held", "is not the reference of a hold: a text with something in it"),)
+    assert found[0].faults == (("held", "goes on over several lines: is a quote not closed?"),)
     assert read(csv_text([row(1, held='"A", said the bank')]))[0].command.held == '"A", said the bank'
 
 
@@ -188,6 +188,18 @@ def test_a_quote_that_is_never_closed_is_a_fault_of_the_line_where_it_opens():
     text = csv_text([row(1), row(2)]).replace("hold-1", '"hold-1')
 
     assert [(line, name) for line, name, _ in faults(text)] == [(2, "")]
+
+
+def test_quotes_that_swallow_the_orders_between_them_are_a_fault():
+    """Two stray ones make one cell of all that is between, and the row has as many cells as it should."""
+    rows = [row(number, beneficiary_first="Ben", beneficiary_last="Okri") for number in range(1, 6)]
+    rows[1]["beneficiary_last"] = "<Okri"
+    rows[3]["beneficiary_last"] = "Okri>"
+    text = csv_text(rows, columns=[*NEEDED, "held", "beneficiary_first", "beneficiary_last"])
+
+    assert faults(text.replace("<", '"').replace(">", '"')) == [
+        (3, "beneficiary_last", "goes on over several lines: is a quote not closed?")
+    ]
 
 
 def test_a_quote_that_is_never_closed_takes_no_memory_and_hides_no_more_than_it_must():

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_until_it_is_finished_only_its_part_is_there(outcomes, path):
     assert mode(path) == 0o600
 
 
-def test_the_file_of_an_earlier_run_stays_until_the_new_one_is_whole(path, clock):
+def test_the_file_of_an_earlier_run_is_set_aside_as_it_may_be_true_no_more(path):
     path.write_bytes(b"old\n")
     path.chmod(0o644)
     path.with_name("outcomes.jsonl.part").write_bytes(
@@ -71,12 +72,24 @@ def test_the_file_of_an_earlier_run_stays_until_the_new_one_is_whole(path, clock
     made = OutcomeFile(path)
     made.add(b"new\n")
     made.write()
-    between = path.read_bytes(), mode(made.part)
+    between = path.exists(), mode(made.part)
     made.finish()
     made.close()
 
-    assert between == (b"old\n", 0o600)
+    assert between == (False, 0o600)
     assert path.read_bytes() == b"new\n"
+    assert path.with_name("outcomes.jsonl.old").read_bytes() == b"old\n"
+
+
+def test_a_file_that_cannot_be_set_aside_is_told(path, monkeypatch):
+    def refused(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "replace", refused)
+    with pytest.raises(ValueError, match=r"cannot set aside .* \(Operation not permitted\)"):
+        OutcomeFile(path)
+    monkeypatch.undo()
+    OutcomeFile(path).close()  # it is not held by the one that failed
 
 
 def test_a_run_that_does_not_finish_leaves_its_part(path):
@@ -98,7 +111,7 @@ def test_two_runs_do_not_write_one_file(outcomes, path):
     assert path.read_bytes() == b"one\n"
 
 
-def test_a_file_that_was_put_in_its_place_while_another_run_came_is_not_touched(path, monkeypatch):
+def test_a_file_that_was_put_in_its_place_while_another_run_came_is_set_aside_whole(path, monkeypatch):
     first = OutcomeFile(path)
     first.add(b"one\n")
     flock = outcome_file.fcntl.flock
@@ -115,11 +128,11 @@ def test_a_file_that_was_put_in_its_place_while_another_run_came_is_not_touched(
     second.write()
     second.close()
 
-    assert path.read_bytes() == b"one\n"
+    assert path.with_name("outcomes.jsonl.old").read_bytes() == b"one\n"
     assert second.part.read_bytes() == b"two\n"
 
 
-@pytest.mark.parametrize("end", ["", ".part"])
+@pytest.mark.parametrize("end", ["", ".part", ".old"])
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("elsewhere")])
 def test_what_is_no_file_is_not_replaced(path, end, make):
     make(path.with_name(path.name + end))
@@ -128,7 +141,7 @@ def test_what_is_no_file_is_not_replaced(path, end, make):
         OutcomeFile(path)
 
 
-@pytest.mark.parametrize("end", ["", ".part"])
+@pytest.mark.parametrize("end", ["", ".part", ".old"])
 def test_the_orders_are_not_written_over_whatever_they_are_called_by(path, tmp_path, end):
     orders = tmp_path / "orders.csv"
     orders.write_text("orders")
@@ -225,6 +238,16 @@ def test_of_an_order_it_says_what_the_service_recorded_exactly():
     assert told["order_id"] == order.id
     assert told["poster_amount"] == format(order.poster_amount, "f")
     assert not any("@" in str(value) for value in told.values())
+
+
+@pytest.mark.parametrize("fee", ["1e5000000", "1e-5000000", "0e999999999999"])
+def test_a_number_that_would_fill_the_disk_is_written_with_its_exponent(fee):
+    written = encode(order_json())
+    order = Order.from_json(written.replace(b'"poster_fee":', b'"poster_fee":%s,"_":' % fee.encode()))
+    told = said(order)
+
+    assert Decimal(told["poster_fee"]) == order.poster_fee == Decimal(fee)
+    assert len(told["poster_fee"]) < 20
 
 
 @pytest.mark.parametrize(

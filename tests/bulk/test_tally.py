@@ -86,6 +86,17 @@ def test_the_advice_says_what_is_to_be_done():
     assert owed == "undos that failed and are owed: 3; see: transfer-async journal recover"
 
 
+def test_what_was_created_before_is_told_apart():
+    tally = Tally()
+    for _ in range(3):
+        tally.add(ORDER)
+    tally.made = 1
+
+    assert list(tally.advice()) == [
+        "created before this run, and not again: 2. Another payment needs another key"
+    ]
+
+
 def test_what_would_be_refused_again_is_no_reason_to_run_it_again():
     tally = Tally()
     for result in (Refused(status=422), Refuted(), Refused(status=400)):

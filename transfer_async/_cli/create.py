@@ -84,14 +84,14 @@ def create(
     the funds, every line must say that they are (held).
 
     The outcomes are written to PATH.part, a JSON object a line, which becomes PATH when there is one for
-    every line. They name no person.
+    every line; those of an earlier run are renamed to PATH.old. They name no person.
 
     Ctrl-C or SIGTERM: no new line is begun, those in flight come to their end. A second one cuts them off.
     A run gives up by itself when 10 orders in a row meet a token or an address that is not good, or when
     32 (twice --concurrency, but at least 20) meet any other fault that is not the order's, or end in doubt.
     Keys that another run still has a lease on are tried again after all others, until it ends.
 
-    Exit codes; of 3 to 5 the highest:
+    Exit codes; of 3 to 5 the highest. After 1, 130 and 143 some may be in doubt, too:
 
     \b
       0    all orders are created, or the dry run found no fault

@@ -26,7 +26,8 @@ from transfer_async._cli.hooks import BankSide, made_by
 from transfer_async._cli.running import Say, run, shown
 from transfer_async.client import TransferClient
 from transfer_async.clock import Clock
-from transfer_async.events import Event, UndoOwed
+from transfer_async.errors import JournalFailed, Outcome
+from transfer_async.events import Event, OrderCreated, Resolved, UndoOwed
 from transfer_async.journal.base import Journal
 
 LOOKED_AT_EVERY = 0.5
@@ -166,6 +167,9 @@ class _Creation:
 
     def _note(self, event: Event) -> None:
         self._tally.owed += isinstance(event, UndoOwed)
+        self._tally.made += isinstance(event, OrderCreated) or (
+            isinstance(event, Resolved) and event.outcome is Outcome.CREATED
+        )
 
     # --- the two passes -------------------------------------------------------------------------
 
@@ -237,14 +241,17 @@ async def _open(journal: Journal) -> AsyncIterator[None]:
     try:
         await journal.__aenter__()
     except Exception as error:  # the store's own: a database's, or the machine's
-        told = str(error).partition("\n")[0]
-        raise Failed(
-            f"the journal cannot be opened ({type(error).__name__}: {told}); nothing was sent"
-        ) from error
+        raise Failed(f"the journal cannot be opened ({_told(error)}); nothing was sent") from error
     try:
         yield
     finally:
         await journal.close()
+
+
+def _told(error: Exception) -> str:
+    # Others may show an address that is none, with its password: the class must do.
+    told = str(error) if isinstance(error, (JournalFailed, OSError, sqlite3.Error)) else ""
+    return f"{type(error).__name__}: {told}".partition("\n")[0].removesuffix(": ")
 
 
 async def _bank_side(factory: Callable[[], object] | None) -> BankSide:

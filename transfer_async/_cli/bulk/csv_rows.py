@@ -97,10 +97,16 @@ def _header_faults(header: Sequence[str]) -> Iterator[Fault]:
         yield "", "names one column only: are they separated by commas?"
 
 
+_LINES = "goes on over several lines: is a quote not closed?"
+
+
 def _record(row: _Row, header: Sequence[str]) -> Record:
     if len(row.cells) != len(header):
         more = "more" if len(row.cells) > len(header) else "fewer"
         return Record(line=row.line, faults=(("", f"has {more} cells than there are columns"),))
+    if broken := [name for name, cell in zip(header, row.cells, strict=True) if {"\n", "\r"} & set(cell)]:
+        # No field has lines: a quote that is not closed would swallow the orders up to the next one.
+        return Record(line=row.line, faults=tuple((name, _LINES) for name in broken))
     try:
         command = OrderCommand.from_tree(_tree(header, row.cells))
     except InvalidOrder as error:

@@ -27,6 +27,7 @@ from transfer_async.disposition import disposition
 from transfer_async.errors import AlreadyCreated, Outcome, TransferError
 from transfer_async.messages import RECORDED
 from transfer_async.models import Order
+from transfer_async.wire import plain
 
 try:
     import fcntl
@@ -75,11 +76,13 @@ def _of_error(error: Exception) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return format(value, "f") if isinstance(value, Decimal) else value
+    return plain(value) if isinstance(value, Decimal) else value
 
 
 class OutcomeFile:
     """Lines go to a file beside it, ``.part``, which takes its place once there is one for every order.
+
+    One that an earlier run has left there is renamed to ``.old``: what it says of a key may be true no more.
 
     Args:
         path: of the file.
@@ -101,6 +104,20 @@ class OutcomeFile:
             self._file = _open_alone(self.part)
         except OSError as error:
             raise ValueError(f"--outcomes: cannot write {shown(str(self.part))} ({error.strerror})") from None
+        try:
+            self._set_aside()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _set_aside(self) -> None:
+        try:
+            self.path.replace(old_of(self.path))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            told = shown(str(self.path))
+            raise ValueError(f"--outcomes: cannot set aside {told} ({error.strerror})") from None
 
     def add(self, line: bytes) -> None:
         """Take a line; it is written with others, by `write`."""
@@ -129,18 +146,27 @@ class OutcomeFile:
         """
         self.write()
         os.fsync(self._file)
+        if fcntl is None:
+            self.close()  # Windows renames nothing that is open
         self.part.replace(self.path)
         with contextlib.suppress(OSError):  # some file systems cannot: the file is whole in any case
             _sync_directory(self.path.parent)
 
     def close(self) -> None:
         """Let go of it."""
-        os.close(self._file)
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
 
 def part_of(path: Path) -> Path:
     """Where the lines are until the file is whole."""
     return path.with_name(path.name + ".part")
+
+
+def old_of(path: Path) -> Path:
+    """Where an earlier run's outcomes are then."""
+    return path.with_name(path.name + ".old")
 
 
 def check_place(path: Path, *, protected: tuple[Path, ...] = ()) -> None:
@@ -151,7 +177,7 @@ def check_place(path: Path, *, protected: tuple[Path, ...] = ()) -> None:
     """
     if not path.parent.is_dir():
         raise ValueError(f"--outcomes: there is no directory {shown(str(path.parent))}")
-    for one in (path, part_of(path)):
+    for one in (path, part_of(path), old_of(path)):
         if one.is_symlink() or (one.exists() and not stat.S_ISREG(one.stat().st_mode)):
             raise ValueError(f"--outcomes: {shown(str(one))} is there, and is not a file")
         if any(_is_same(one, other) for other in protected):

@@ -65,11 +65,12 @@ class Tally:
         counts: how many orders came to what.
         done: how many there are in all.
         owed: how many hooks could not be undone.
+        made: how many of the orders came to be while this run went on; the others were there before.
     """
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(Kind, 0)
-        self.done = self.owed = 0
+        self.done = self.owed = self.made = 0
         self._reasons: dict[ExitCode, Counter[str]] = {code: Counter() for code in ExitCode}
 
     def add(self, result: Order | Exception) -> None:
@@ -88,7 +89,9 @@ class Tally:
         return ", ".join(f"{count:,} {kind.value}" for kind, count in self.counts.items() if count) or "none"
 
     def advice(self) -> Iterator[str]:
-        """What is to be done, a line each."""
+        """What there is to know and to do, a line each."""
+        if (before := self.counts[Kind.CREATED] - self.made) > 0:
+            yield f"created before this run, and not again: {before:,}. Another payment needs another key"
         if count := self._reasons[ExitCode.UNKNOWN].total():
             yield (
                 f"in doubt: {count:,}. These orders may exist: keep the holds, do not pay in another way; "
