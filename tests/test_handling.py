@@ -1,6 +1,6 @@
 """Messages that come more than once: at most one order, an answer each time, and every doubt's end told."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from tests.bank import World, new_order, other_order, refused_order
 from transfer_async import MemoryJournal, RetryPolicy, TransferClient
 from transfer_async.disposition import Action
 from transfer_async.errors import (
+    AlreadyCreated,
     BeneficiaryNotVerified,
     HoldFailed,
     JournalFailed,
@@ -17,11 +18,12 @@ from transfer_async.errors import (
     Outcome,
     OutcomeUnknown,
     PreflightFailed,
+    UnreadableOrder,
 )
 from transfer_async.handling import Handled, Handler
 from transfer_async.journal import moves
 from transfer_async.messages import OrderCommand, OrderOutcome
-from transfer_async.models import NewOrder
+from transfer_async.models import NewOrder, Order
 from transfer_async.sandbox import CloseAfterProcessing, CloseBeforeReading, Status
 
 ONCE = RetryPolicy(attempts=1)
@@ -40,6 +42,13 @@ def command(order: NewOrder | None = None, **changes: Any) -> bytes:
 
 async def untold(handler: Handler) -> list[OrderOutcome]:
     return [outcome async for outcome in handler.untold()]
+
+
+def raises(error: Exception) -> Callable[..., Any]:
+    def function(*_: object) -> Any:
+        raise error
+
+    return function
 
 
 def said(handled: Handled) -> tuple[Action, Outcome | None]:
@@ -330,8 +339,6 @@ async def test_an_end_that_resolve_found_has_the_order_and_its_amounts(world: Wo
 
     async def find(*_: object) -> Any:
         (order,) = world.sandbox.orders.values()
-        from transfer_async import Order
-
         return Order.from_json(order.to_json())
 
     async with world.client(resolve=find) as client:
@@ -341,6 +348,29 @@ async def test_an_end_that_resolve_found_has_the_order_and_its_amounts(world: Wo
     assert report.resolved == 1
     assert end.poster_amount == new_order().poster_amount
     assert end.state is not None
+
+
+async def test_a_reply_that_cannot_be_read_any_more_keeps_no_order_from_being_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """As after a version that read more loosely: the order exists, and its id is known."""
+    await in_doubt(world)
+
+    async def find(*_: object) -> Order:
+        (order,) = world.sandbox.orders.values()
+        return Order.from_json(order.to_json())
+
+    async with world.client(resolve=find) as client:
+        handler = Handler(client)
+        await client.recover()
+        (order_id,) = world.sandbox.orders
+        monkeypatch.setattr(Order, "from_json", raises(UnreadableOrder()))
+        (end,) = await untold(handler)
+        again = await handler.handle(command())
+
+    assert (end.outcome, end.order_id, end.poster_amount) == (Outcome.CREATED, order_id, None)
+    assert isinstance(again.result, AlreadyCreated)
+    assert (again.result.order_id, said(again)) == (order_id, (Action.ACK, Outcome.CREATED))
 
 
 async def test_a_refutation_is_told_with_what_may_be_released(world: World):

@@ -107,6 +107,8 @@ def test_all_faults_of_a_command_come_together():
         (tree(beneficiary={"first": "Ben", "last": "Okri", "bvn": "1"}), "beneficiary"),
         (tree(beneficiary="Ben Okri"), "beneficiary"),
         (tree(beneficiary={"first": "", "last": "Okri"}), "beneficiary.first"),
+        (tree(beneficiary={"first": "Ben", "last": "Okri\npayment-9,ada"}), "beneficiary.last"),
+        (tree(held="h" * 10_001), "held"),
         (tree(version=2), "version"),
         (tree(version=1.0), "version"),
         (tree(version=True), "version"),
@@ -203,6 +205,16 @@ def test_amounts_are_written_without_an_exponent():
     )
 
     assert json.loads(outcome.to_json())["poster_amount"] == "1000"
+
+
+@pytest.mark.parametrize("fee", ["1E+5000000", "1E-5000000"])
+def test_an_amount_that_would_be_an_endless_row_of_digits_keeps_its_exponent(fee: str):
+    outcome = OrderOutcome(
+        key="k", intent_id="i", outcome=Outcome.CREATED, order_may_exist=True, poster_fee=Decimal(fee)
+    )
+
+    assert len(outcome.to_json()) < 200
+    assert OrderOutcome.from_json(outcome.to_json()) == outcome
 
 
 def test_an_outcome_with_more_than_is_known_is_read():

@@ -139,6 +139,12 @@ def test_a_hold_without_a_reference_has_failed(receipt: str | None):
     assert failed.value.hook == "funds_hold"
 
 
+def test_a_receipt_that_is_too_long_for_a_message_cannot_be_kept():
+    assert checked_receipt(Bank().step("check"), "r" * 10_000)
+    with pytest.raises(ValueError, match="longer than 10,000 characters"):
+        checked_receipt(Bank().step("check"), "r" * 10_001)
+
+
 def test_a_receipt_that_is_no_text_cannot_be_kept():
     with pytest.raises(TypeError, match="not a int"):
         checked_receipt(Bank().step("check"), 7)

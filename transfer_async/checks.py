@@ -31,6 +31,9 @@ EXACT = decimal.Context(
 
 DIGITS = 64  # on either side of the point: no sum of money needs more, and an exponent is no bomb
 
+REFERENCE = 10_000
+"""Characters of a hold's reference, or a receipt: it goes along in messages, and those have bounds."""
+
 _TOO_LONG = f"has more than {DIGITS} digits on one side of the decimal point"
 _PLAIN = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+")
@@ -161,8 +164,10 @@ def call_problems(
         yield "key", "is not 1 to 200 printable characters"
     if beneficiary is not None and not isinstance(beneficiary, person_name):
         yield "beneficiary", f"is not a {person_name.__name__}"
-    if held is not None and not (isinstance(held, str) and held.strip() and _clean(held)):
+    if held is not None and not (isinstance(held, str) and held.strip() and is_clean(held)):
         yield "held", "is not the reference of a hold: a text with something in it"
+    elif held is not None and len(held) > REFERENCE:
+        yield "held", f"is longer than {REFERENCE:,} characters"
     if send_before is not None and not (
         isinstance(send_before, datetime) and send_before.utcoffset() is not None
     ):
@@ -202,14 +207,15 @@ def _amounts_agree(new: NewOrder) -> bool:
 def _text_problem(value: object, pattern: re.Pattern[str] | None, rule: str) -> str | None:
     if not isinstance(value, str):
         return "is not a string"
-    if not _clean(value):
+    if not is_clean(value):
         return "holds a control character"
     if not value.strip() or len(value) > 254 or (pattern is not None and not pattern.fullmatch(value)):
         return f"is not {rule}"
     return None
 
 
-def _clean(text: str) -> bool:
+def is_clean(text: str) -> bool:
+    """Whether ``text`` holds no control character, and nothing else that breaks a line."""
     # Printable ASCII is nearly every text here; of the rest, Cc are controls, Cs cannot be sent as
     # UTF-8, and Zl and Zp break a line where a log or a terminal is read.
     if text.isascii() and text.isprintable():

@@ -220,7 +220,7 @@ async def _run_hook(context: Context, call: Call, hook: PreflightHook) -> None:
         raise broke(why, refused=False, hook=hook.name) from error
     try:
         call.receipts[hook.name] = checked_receipt(hook, receipt)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise broke(str(error), refused=False, hook=hook.name) from error
     context.tell(HookPassed, call, hook=hook.name, took=context.clock.now() - began)
 

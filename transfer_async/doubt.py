@@ -20,6 +20,7 @@ from transfer_async.errors import (
     Refused,
     Refuted,
     TransferError,
+    UnreadableOrder,
 )
 from transfer_async.events import Resolved
 from transfer_async.journal.base import receipts_of
@@ -40,9 +41,19 @@ def given_back(entry: Entry, call: Call) -> Order:
         AlreadyCreated: only its id is on record.
     """
     _on_record(entry, call)
-    if entry.reply is not None:
-        return Order.from_json(entry.reply)
+    if order := order_on_record(entry):
+        return order
     raise stamped(AlreadyCreated(order_id=entry.order_id or ""), call, order_may_exist=True)
+
+
+def order_on_record(entry: Entry) -> Order | None:
+    """The order as the service answered it; None if that is not on record, or was read otherwise then."""
+    if entry.reply is None:
+        return None
+    try:
+        return Order.from_json(entry.reply)
+    except UnreadableOrder:  # it exists all the same: it is not in doubt
+        return None
 
 
 def refused_before(entry: Entry, call: Call) -> TransferError:

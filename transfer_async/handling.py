@@ -23,6 +23,7 @@ from transfer_async import recording
 from transfer_async.calls import Call
 from transfer_async.context import Context, log
 from transfer_async.disposition import Action, Delays, Disposition, disposition
+from transfer_async.doubt import order_on_record
 from transfer_async.errors import JournalFailed, KeyConflict, Outcome, OutcomeUnknown, TransferError
 from transfer_async.journal.base import receipts_of
 from transfer_async.journal.moves import Entry, KeyState, Promise, Told, Untold
@@ -205,8 +206,8 @@ def _outcome(result: Order | TransferError, call: Call) -> OrderOutcome:
 def _outcome_of(key: str, entry: Entry, one: Untold) -> OrderOutcome:
     is_current = entry.intent_id == one.intent_id
     receipts = receipts_of(entry.receipts, entry.held) if is_current else {}
-    if one.outcome is Outcome.CREATED and entry.reply is not None and entry.order_id == one.order_id:
-        order = Order.from_json(entry.reply)
+    order = order_on_record(entry) if one.outcome is Outcome.CREATED else None
+    if order is not None and entry.order_id == one.order_id:
         return OrderOutcome.of(order, key=key, intent_id=one.intent_id, receipts=receipts)
     return OrderOutcome(
         key=key,

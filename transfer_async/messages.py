@@ -205,7 +205,7 @@ def _read_name(value: object) -> PersonName:
         text = value.get(name)
         if text is None and name != "middle":
             problems.append((name, "is missing"))
-        elif text is not None and not (isinstance(text, str) and text.strip()):
+        elif text is not None and not (isinstance(text, str) and text.strip() and checks.is_clean(text)):
             problems.append((name, "is not a name"))
     checks.refuse(problems)
     return PersonName(value["first"], value["last"], value.get("middle"))
@@ -315,7 +315,7 @@ class OrderOutcome:
         tree = {name: value for name in _OUTCOME if (value := getattr(self, name)) is not None}
         for name, value in tree.items():
             if isinstance(value, Decimal):
-                tree[name] = format(value, "f")
+                tree[name] = wire.plain(value)
         return _encode({"version": VERSION} | tree)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from transfer_async.checks import REFERENCE
 from transfer_async.errors import HoldFailed
 from transfer_async.models import OrderIntent
 
@@ -130,9 +131,12 @@ def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:
     Raises:
         HoldFailed: a hold without a reference, which could never be released by it.
         TypeError: something that is no text.
+        ValueError: one that is too long to go along with an outcome.
     """
     if receipt is not None and not isinstance(receipt, str):
         raise TypeError(f"a hook's receipt is a string or None, not a {type(receipt).__name__}")
     if is_hold(hook) and not (receipt or "").strip():
         raise HoldFailed("the hold came back without a reference", refused=False, hook=hook.name)
+    if receipt is not None and len(receipt) > REFERENCE:
+        raise ValueError(f"a hook's receipt is longer than {REFERENCE:,} characters")
     return receipt

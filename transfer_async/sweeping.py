@@ -75,9 +75,12 @@ class Sweeper:
             JournalFailed: the journal could not be read or written.
         """
         try:
-            return await Recovery(self._handler._context, stop=lambda: self._stopping).run()
-        finally:  # a key that cannot be worked off does not keep others from being told
+            report = await Recovery(self._handler._context, stop=lambda: self._stopping).run()
+        except Exception:  # a key that cannot be worked off does not keep others from being told
             await self._tell()
+            raise
+        await self._tell()
+        return report
 
     async def _tell(self) -> None:
         """Tell every end that is untold; one that cannot be published does not keep the others back."""

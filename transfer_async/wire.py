@@ -55,6 +55,9 @@ class Unreadable(ValueError):
 LEVELS = 64
 """How deep JSON may be nested, so that what was read can also be written, compared and pickled."""
 
+DIGITS = 100
+"""How many digits before the point, or zeros after it, are written out."""
+
 EVERY_DIGIT = decimal.Context(
     prec=decimal.MAX_PREC,
     Emax=decimal.MAX_EMAX,
@@ -73,6 +76,11 @@ def exactly(text: str) -> Decimal:
         return EVERY_DIGIT.create_decimal(text)
     except decimal.DecimalException:
         raise ValueError("is a number beyond all measure") from None
+
+
+def plain(value: Decimal) -> str:
+    """``value`` without an exponent; with one, where that would be an endless row of zeros."""
+    return format(value, "f") if abs(value.adjusted()) <= DIGITS else str(value)
 
 
 def decode(raw: bytes | msgspec.Raw) -> Any:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from tests.bank import refused_order
 from tests.worker.case import command
-from tests.worker.sides import PATIENCE
+from tests.worker.sides import PATIENCE, NatsSide
 from transfer_async import integrations
 from transfer_async._cli.app import app
 from transfer_async._cli.working import addresses, embedded, sending, trying
@@ -26,6 +26,7 @@ from transfer_async.errors import JournalFailed
 from transfer_async.health import Health
 from transfer_async.integrations.brokers.line import WorkerSettings
 from transfer_async.journal.choice import journal_at
+from transfer_async.models import PersonName
 from transfer_async.sandbox import Sandbox
 
 ROOT = Path(working.__file__).parents[3]
@@ -368,6 +369,30 @@ def test_a_broker_that_is_away_is_told(scheme, why, monkeypatch):
     assert result.stderr == (
         f"send: the broker at {scheme}://127.0.0.1:1 did not take them all ({why}); send again\n"
     )
+
+
+async def test_what_is_too_large_for_the_broker_is_named_and_not_tried_for_ever(nats, tmp_path):
+    settings = NatsSide(nats).settings
+    large = command("large", beneficiary=PersonName("B" * 1_047_900, "Okri"))
+    file = tmp_path / "commands"
+    data = b"\n".join(one.to_json() for one in (command("first"), large, command("last")))
+    await asyncio.to_thread(file.write_bytes, data)
+
+    arguments = ["send", "--broker", nats.address, "--commands", settings.commands, str(file)]
+    result = await asyncio.to_thread(invoke, *arguments)
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("send: 'large': a message of 1049")
+    assert result.stderr.endswith("; those before it are sent, those after it are not\n")
+
+
+@pytest.mark.parametrize("address", ["redis://:se/cret@host", "redis://:se?cret@host:port"])
+@pytest.mark.parametrize("arguments", [["send", "-"], ["worker", *NEEDED[2:]]])
+def test_a_password_that_is_not_escaped_is_not_shown(arguments, address):
+    result = invoke(*arguments, "--broker", address, input="")
+
+    assert result.exit_code == 2
+    assert result.stderr == f"{arguments[0]}: broker: redis:// is followed by what is no address\n"
 
 
 def test_who_sends_without_saying_where_to_is_told():

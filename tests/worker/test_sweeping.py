@@ -114,6 +114,29 @@ async def test_a_key_that_cannot_be_worked_off_does_not_keep_the_others_from_bei
     assert desk.told == [("a", "created", "tx-a")]
 
 
+async def test_a_sweep_that_is_cancelled_ends_though_nobody_could_be_told(make, monkeypatch):
+    begun = asyncio.Event()
+
+    async def forever(_):
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def fails():
+        raise JournalFailed
+        yield
+
+    desk = make(every=0.01)
+    desk.handler.untold = fails
+    monkeypatch.setattr(Recovery, "run", forever)
+    task = asyncio.create_task(desk.sweeper.run())
+    await begun.wait()
+    task.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.wait([task])
+
+    assert task.cancelled()
+
+
 async def test_sweeps_come_again_and_again_and_a_failure_ends_none_of_them(make, caplog):
     time, health, pauses = Time(), Health(), []
     going = asyncio.Event()

@@ -60,7 +60,8 @@ def list_waiting(
 ) -> None:
     """List the keys that wait for somebody.
 
-    Those in doubt, those that a dead worker left claimed or sending, and those with an undo owed.
+    Those in doubt, those that a dead worker left claimed or sending, and those with an undo owed or an end
+    of a doubt that is still to be told.
     """
     where, store = _named(journal, scope, base_url)
 

@@ -13,7 +13,7 @@ from typing import Any
 from transfer_async._cli.working.addresses import public
 from transfer_async.errors import InvalidOrder
 from transfer_async.integrations.brokers import line_at, reason
-from transfer_async.integrations.brokers.line import WorkerSettings
+from transfer_async.integrations.brokers.line import TooLarge, WorkerSettings
 from transfer_async.messages import OrderCommand
 
 PATIENCE = 10.0
@@ -59,6 +59,9 @@ async def send(
         await _within(patience, line.open(only_to_send=True))
         for command in commands:
             await _within(patience, line.order(command))
+    except TooLarge as error:
+        why = f"{command.key!r}: {error}; those before it are sent, those after it are not"
+        raise ConnectionError(why) from error
     except Exception as error:
         why = f"the broker at {public(broker)} did not take them all ({reason(error)}); send again"
         raise ConnectionError(why) from error
