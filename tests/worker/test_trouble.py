@@ -146,10 +146,12 @@ async def test_a_worker_can_be_stopped_although_its_driver_hears_no_cancellation
     deaf = Deaf(times=1_000_000)
     run = await waiting_at(case, deaf)
 
-    await run.stop()
+    try:
+        await run.stop()
+    finally:
+        deaf.ended.set()  # the loop would wait for it
 
     assert run.task.result() is None
-    deaf.ended.set()
 
 
 async def test_a_driver_that_loses_a_cancellation_is_tried_again(case, monkeypatch):
