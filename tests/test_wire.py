@@ -100,7 +100,7 @@ def test_what_is_not_json_or_beyond_all_measure_is_unreadable_and_no_bomb(raw):
         decode(raw)
 
     assert caught.value.path == "$"
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 10
 
 
 @given(st.binary(max_size=60))

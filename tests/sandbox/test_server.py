@@ -271,7 +271,7 @@ async def test_starting_and_stopping_take_no_time():
         async with Sandbox():
             pass
 
-    assert time.perf_counter() - began < 1
+    assert time.perf_counter() - began < 10
 
 
 @pytest.mark.parametrize("fault", [None, StallBeforeProcessing(), StallAfterProcessing(), HugeBody(1 << 40)])
