@@ -15,6 +15,7 @@ from attrs import field, frozen
 
 from transfer_async import addresses, recording
 from transfer_async._cli.hooks import made_by
+from transfer_async._cli.lines import NEEDS_TOKEN
 from transfer_async._cli.running import shown
 from transfer_async.client import TransferClient
 from transfer_async.errors import TransferError
@@ -179,17 +180,19 @@ async def opened(journal: Journal, scope: str, *, settle_after: float = 300.0) -
 
 
 async def recovered(
-    journal: Journal, factory: Callable[[], object], *, base_url: str, token: str, **settings: Any
+    journal: Journal, factory: Callable[[], object], *, base_url: str, token: str | None, **settings: Any
 ) -> RecoveryReport:
-    """Run ``recover`` with the bank's hooks, and close the journal.
+    """Run ``recover`` with the bank's hooks, and its token or else ``token``; then close the journal.
 
     Raises:
-        ValueError: the hooks or the settings are no good.
+        ValueError: the hooks or the settings are no good, or there is no token.
         TransferError: the journal failed.
     """
     try:
         side = await made_by(factory)
         made = {"token": token, **settings, **side.settings}
+        if not made["token"]:
+            raise ValueError(NEEDS_TOKEN)
         client = TransferClient(base_url, journal=journal, hooks=side.hooks, resolve=side.resolve, **made)
         async with client:
             return await client.recover()

@@ -11,15 +11,14 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from transfer_async._cli import desk, tables
-from transfer_async._cli.hooks import factory_named, made_by
-from transfer_async._cli.lines import FAILED, NEEDS_TOKEN, fail, somebody_is_there, tell
+from transfer_async._cli.hooks import factory_named
+from transfer_async._cli.lines import FAILED, fail, somebody_is_there, tell
 from transfer_async._cli.running import run, shown
 from transfer_async.cli import USAGE
 from transfer_async.errors import TransferError
 from transfer_async.journal.base import Journal, KeyRecord
 from transfer_async.journal.moves import Step
 from transfer_async.operators import checked_order_id, checked_settle_after, checked_text
-from transfer_async.recovery import RecoveryReport
 
 T = TypeVar("T")
 
@@ -185,7 +184,9 @@ def recover(
     """
     where, store = _named(journal, scope, base_url)
     factory = _checked(lambda: factory_named(hooks))
-    work = _recovered(store, factory, token, base_url=base_url, scope=where, settle_after=settle_after)
+    work = desk.recovered(
+        store, factory, base_url=base_url, token=token, scope=where, settle_after=settle_after
+    )
     report = _done(work, says_no=USAGE)  # what is no good here is the hooks, or a setting
     if as_json:
         tell(tables.as_json(tables.report_json(report)))
@@ -230,17 +231,6 @@ def prune(
         if as_json
         else f"{tables.counted(forgotten, 'key')} forgotten"
     )
-
-
-async def _recovered(
-    store: Journal, factory: Callable[[], object], token: str | None, **settings: Any
-) -> RecoveryReport:
-    """Recover with the token that the factory brings, or else with ``token``."""
-    side = await made_by(factory)
-    brought = {"token": token, **side.settings, "hooks": side.hooks, "resolve": side.resolve}
-    if not brought["token"]:
-        raise ValueError(NEEDS_TOKEN)
-    return await desk.recovered(store, lambda: brought, token="", **settings)
 
 
 # --- what they share ----------------------------------------------------------------------------

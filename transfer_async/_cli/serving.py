@@ -7,10 +7,8 @@ import ipaddress
 import json
 import logging
 import shlex
-import signal
 import ssl
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,10 @@ import msgspec
 
 from transfer_async._cli.lines import logged
 from transfer_async._cli.running import Say
+from transfer_async._cli.signals import on_signals
 from transfer_async.sandbox import Fault, Sandbox
 from transfer_async.sandbox.control import make_fault
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
 _requests = logging.getLogger("transfer_async.sandbox")
 
 
@@ -107,7 +105,10 @@ async def serve(sandbox: Sandbox, *, say: Say, log: Say) -> None:
         OSError: the address is not to be had.
     """
     stop = asyncio.Event()
-    with _stopped_by_signals(stop), logged(_requests, log, form="%(asctime)s %(message)s", time="%H:%M:%S"):
+    with (
+        on_signals(lambda _: stop.set()),
+        logged(_requests, log, form="%(asctime)s %(message)s", time="%H:%M:%S"),
+    ):
         async with sandbox:
             for line in announcement(sandbox):
                 say(line)
@@ -127,19 +128,3 @@ def announcement(sandbox: Sandbox) -> list[str]:
             for fault, share in sandbox.faults.shares.items()
         ),
     ]
-
-
-@contextmanager
-def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-
-    def handle(*_: object) -> None:
-        loop.call_soon_threadsafe(stop.set)
-
-    # Not loop.add_signal_handler, which Windows does not have.
-    before = {number: signal.signal(number, handle) for number in _STOPPING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

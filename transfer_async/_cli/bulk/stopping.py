@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from transfer_async._cli.signals import on_signals
+
 T = TypeVar("T")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopping:
@@ -56,15 +57,5 @@ class Stopping:
         if threading.current_thread() is not threading.main_thread():  # signals come to that one alone
             yield
             return
-        loop = asyncio.get_running_loop()
-
-        def handle(number: int, _frame: object) -> None:
-            loop.call_soon_threadsafe(self.ask, number)
-
-        # Not loop.add_signal_handler, which Windows does not have.
-        before = {number: signal.signal(number, handle) for number in _SIGNALS}
-        try:
+        with on_signals(self.ask):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

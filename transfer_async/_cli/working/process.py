@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -14,6 +13,7 @@ from attrs import field, frozen
 from transfer_async._cli.hooks import BankSide, made_by
 from transfer_async._cli.lines import NEEDS_TOKEN, logged
 from transfer_async._cli.running import Say
+from transfer_async._cli.signals import on_signals
 from transfer_async._cli.working.addresses import public
 from transfer_async.client import TransferClient
 from transfer_async.context import log as logger
@@ -26,8 +26,6 @@ from transfer_async.integrations.brokers.line import WorkerSettings
 from transfer_async.integrations.faststream import OrderWorker
 from transfer_async.journal.base import Journal
 from transfer_async.journal.choice import journal_at
-
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 PATIENCE = 5.0
 """Seconds that the first look at the journal may take: the worker starts without it then."""
@@ -232,20 +230,12 @@ class _Traced:
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
     """SIGINT and SIGTERM set ``stop``; once it is set, they cancel whoever is within."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    task = asyncio.current_task()
 
-    def stop_or_cancel() -> None:
+    def stop_or_cancel(_number: int) -> None:
         if stop.is_set() and task is not None:
             task.cancel()
         stop.set()
 
-    def handle(*_: object) -> None:
-        loop.call_soon_threadsafe(stop_or_cancel)
-
-    # Not loop.add_signal_handler, which Windows does not have.
-    before = {number: signal.signal(number, handle) for number in _STOPPING}
-    try:
+    with on_signals(stop_or_cancel):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
