@@ -9,10 +9,10 @@ from benchmarks import guard
 from benchmarks.guard import BLOCKS, CALLS, DECODE, ORDER, Line
 
 ADVICE = "if that is as it should be: python -m benchmarks.guard --store"
-here = pytest.mark.skipif(
+here = pytest.mark.skipif(  # figures are of one kind of machine and version
     guard.key() not in guard.stored(), reason=f"no figures are stored for {guard.key()}"
 )
-with_valgrind = pytest.mark.skipif(
+with_valgrind = pytest.mark.skipif(  # it is no Python package
     guard.why_no_instructions() is not None, reason=str(guard.why_no_instructions())
 )
 

@@ -455,5 +455,6 @@ def test_a_wrong_setting_is_named(settings: dict[str, Any], name: str):
 
 
 def test_a_doubt_is_frozen():
+    doubt = Doubt(key="k", intent_id="i", summary="s", claimed_at=NOON, sent_until=NOON)
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        Doubt(key="k", intent_id="i", summary="s", claimed_at=NOON, sent_until=NOON).key = "other"  # type: ignore[misc]
+        doubt.key = "other"  # type: ignore[misc] # that it cannot be is what is tried
