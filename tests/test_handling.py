@@ -235,6 +235,49 @@ async def test_a_command_that_is_never_sent_is_parked_in_the_end(world: World):
     assert handled[3].disposition.reason == "a hook broke; it was not sent 4 times"
 
 
+class _LimitsDown(PreflightFailed):
+    """The bank's own error: what knows the limits does not answer."""
+
+
+class _NobodyToAsk(HoldFailed):
+    """Another: it says so itself, and that nothing was placed."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PreflightFailed(refused=False),
+        _LimitsDown(refused=False),
+        _NobodyToAsk(refused=False),
+        BeneficiaryNotVerified(result=MatchResult.NOT_POSSIBLE),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_what_a_hook_breaks_with_counts_by_its_class_whatever_its_name(
+    world: World, error: PreflightFailed
+):
+    """A bank's own subclass would otherwise be retried for ever, a hold placed and released each time."""
+    hook = world.bank.step("check", error=error)
+    async with world.client(hooks=[hook, world.bank.hold]) as client:
+        handler = Handler(client, max_deliveries=2)
+        handled = [await handler.handle(command()) for _ in range(4)]
+
+    assert [one.disposition.action for one in handled] == [Action.RETRY] * 2 + [Action.PARK] * 2
+
+
+async def test_what_a_hook_refused_before_does_not_count(world: World):
+    """The customer was told no, and asks again later: one short break of a hook must not park that."""
+    hook = world.bank.step("check", error=PreflightFailed("over the limit"))
+    async with world.client(hooks=[hook, world.bank.hold]) as client:
+        handler = Handler(client, max_deliveries=1)
+        for _ in range(3):
+            assert said(await handler.handle(command())) == (Action.ACK, Outcome.NOT_SENT)
+        hook.error = _LimitsDown(refused=False)
+        handled = [await handler.handle(command()) for _ in range(2)]
+
+    assert [one.disposition.action for one in handled] == [Action.RETRY, Action.PARK]
+
+
 async def test_only_what_may_be_the_orders_own_fault_is_counted(world: World):
     """Neither a token that is not good, nor a lease, nor a journal that was down."""
     async with world.client(retry=ONCE) as client:

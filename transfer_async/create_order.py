@@ -35,6 +35,7 @@ from transfer_async.errors import (
     PreflightFailed,
     TransferError,
     UnreadableOrder,
+    is_in_vain,
 )
 from transfer_async.events import (
     Claimed,
@@ -371,6 +372,7 @@ def _ending(no: TransferError | asyncio.CancelledError) -> Ending:
             error=type(no).__name__,
             status=getattr(no, "status", None),
             refused=isinstance(no, PreflightFailed) and no.refused and not isinstance(no, HoldRequired),
+            in_vain=is_in_vain(no),
         )
     return Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
 

@@ -33,6 +33,7 @@ from transfer_async.errors import (
     TokenUnavailable,
     TransferError,
     Unauthorized,
+    is_in_vain,
 )
 from transfer_async.models import Order
 
@@ -106,7 +107,6 @@ class Row:
     fits: Callable[[Any], bool]
     action: Action
     reason: str
-    counts: bool = False
     ready: bool = True
     at_least: str | None = None
     """The field of the error with the seconds that were asked for."""
@@ -139,16 +139,15 @@ TABLE: tuple[Row, ...] = (
         _is(BeneficiaryNotVerified, result=MatchResult.NOT_POSSIBLE),
         RETRY,
         "the beneficiary could not be looked up",
-        counts=True,
     ),
     Row(_is(BeneficiaryNotVerified), ACK, "the beneficiary is not who the customer means"),
     Row(_is(HoldRequired), PARK, "neither this worker nor the command has a hold"),
     Row(_is(PreflightFailed, refused=True), ACK, "a hook refused"),
-    Row(_is(PreflightFailed), RETRY, "a hook broke", counts=True),
+    Row(_is(PreflightFailed), RETRY, "a hook broke"),
     Row(_is(Expired), ACK, "it came too late to be sent"),
     Row(_is(KeyBusy), RETRY, "another worker is at work on the key", at_least="retry_after"),
     Row(_is(TokenUnavailable), RETRY, "there is no token to be had", ready=False),
-    Row(_is(ConnectionFailed), RETRY, "the service cannot be reached", counts=True, ready=False),
+    Row(_is(ConnectionFailed), RETRY, "the service cannot be reached", ready=False),
     Row(_is(JournalFailed, outcome=Outcome.NOT_SENT), RETRY, "the journal failed before anything was sent"),
     Row(_is(JournalFailed), LEAVE, "the journal failed after the order may have been sent"),
     Row(_is(InvalidOrder), PARK, "the command is not valid"),
@@ -180,7 +179,7 @@ def disposition(
         action=row.action,
         after=_after(row, result, deliveries, delays or Delays()) if row.action is RETRY else 0.0,
         reason=_reason(row, result),
-        counts=row.counts,
+        counts=row.action is RETRY and is_in_vain(result),
         ready=row.ready,
     )
 

@@ -373,6 +373,16 @@ def is_final_no(error: str, status: int | None) -> bool:
     return status is None or (status not in _NOT_ABOUT_THE_ORDER and status < 500)
 
 
+def is_in_vain(error: object) -> bool:
+    """Whether a call certainly sent nothing, for a reason that may be the order's own, and that may pass.
+
+    By class, so that a bank's own kind of one of these is what it is derived from.
+    """
+    if isinstance(error, PreflightFailed):
+        return not error.refused  # a hook broke: whoever refuses has answered
+    return isinstance(error, ConnectionFailed)
+
+
 def _answered(what: str, status: int | None, request_id: str | None) -> str:
     told = [f"status {status}"] if status is not None else []
     if request_id is not None:

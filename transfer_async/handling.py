@@ -145,8 +145,7 @@ class Handler:
             steps = await recording.read(self._context.journal.history(self._context.scope, call.intent.key))
         except JournalFailed:
             return handled
-        ends = [step.ending for step in steps if step.ending is not None]
-        count = sum(end.outcome is Outcome.NOT_SENT and end.error in _COUNTED for end in ends)
+        count = sum(step.ending is not None and step.ending.in_vain for step in steps)
         if count <= self._max_deliveries:
             return handled
         reason = f"{handled.disposition.reason}; it was not sent {count} times"
@@ -184,10 +183,6 @@ class Handler:
             status=outcome.status,
         )
         await self._context.write(outcome.key, Told(untold=untold), certain=outcome.outcome)
-
-
-_COUNTED = frozenset({"ConnectionFailed", "PreflightFailed", "HoldFailed", "BeneficiaryNotVerified"})
-"""The ends that `Disposition.counts` speaks of, as the record has them."""
 
 
 def _is_anothers(result: Order | BaseException) -> bool:

@@ -47,6 +47,9 @@ class Ending:
     refused: bool = False
     """A hook said no, and did not just break."""
 
+    in_vain: bool = False
+    """See `transfer_async.errors.is_in_vain`."""
+
     @property
     def is_final(self) -> bool:
         """Whether the service refused, and would refuse the same order again."""
