@@ -77,21 +77,26 @@ class _Trial:
         self._say("")
         self._say(f"sent to {settings.commands}: {command.to_json().decode()}")
         await worker.line.order(command)
-        self._tell(settings, await outcomes.next_msg(timeout=None))
+        await self._tell_next(outcomes, settings)
         another = OrderCommand(key="payment-2", order=command.order).to_json().decode()
         self._say("")
-        self._say("Another, from another terminal; sent again, its key gives the same order back:")
+        self._say(
+            "Another, from another terminal. Sent again, its key makes no second order; and NATS takes the"
+        )
+        self._say("same outcome only once within two minutes, so that nothing more is shown:")
         self._say(f"echo {shlex.quote(another)} | {self._sending(await asyncio.to_thread(called), settings)}")
         self._say("")
         while True:
-            self._tell(settings, await outcomes.next_msg(timeout=None))
+            await self._tell_next(outcomes, settings)
 
     def _sending(self, program: str, settings: WorkerSettings) -> str:
         elsewhere = settings.commands != WorkerSettings().commands
         options = f" --commands {shlex.quote(settings.commands)}" if elsewhere else ""
         return f"{program} send --broker {self._broker}{options} -"
 
-    def _tell(self, settings: WorkerSettings, message: Any) -> None:
+    async def _tell_next(self, outcomes: Any, settings: WorkerSettings) -> None:
+        message = await outcomes.next_msg(timeout=None)
+        await message.ack_sync()  # or it comes again
         outcome = OrderOutcome.from_json(message.data)
         self._say(f"outcome: {outcome.key}: {outcome.outcome.value}, {outcome.order_id or outcome.error}")
         self._say(f"published to {settings.outcomes}: {message.data.decode()}")
