@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from transfer_async import demo
-from transfer_async._cli import running, serving, whoami
+from transfer_async._cli import lines, running, serving, whoami
 from transfer_async._cli.app import app
 from transfer_async.cli import main
 from transfer_async.client import TransferClient
@@ -37,6 +37,16 @@ async def sandbox(monkeypatch):
 async def asked(*arguments: str):
     """Run a command that asks the sandbox of this loop."""
     return await asyncio.to_thread(invoke, *arguments)
+
+
+def test_a_line_of_the_log_moves_no_cursor():
+    """A broker says why it refuses; its words must not draw over what an operator reads."""
+    said: list[str] = []
+    logger = logging.getLogger("of a broker")
+    with lines.logged(logger, said.append, form="%(message)s"):
+        logger.warning("refused: \x1b[2J\x9b\u202e\nøre")
+
+    assert said == ["refused: ?[2J??\nøre"]
 
 
 # --- the whole ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,20 @@ async def test_a_key_for_machines(at_work: World):
     assert [step["move"] for step in told["history"]] == ["claim", "mark", "doubt", "resolve"]
     assert (told["history"][-1]["by"], told["history"][-1]["reason"]) == ("ada", "seen on the statement")
     assert all(datetime.fromisoformat(step["at"]).tzinfo for step in told["history"])
+
+
+async def test_nothing_of_others_moves_an_operators_terminal(at_work: World):
+    """Raw, a receipt could clear the screen, or show one order's id beside another's key."""
+    receipt = "\x9b2J\u202e71-dloh\u2066\x7f ø"
+    at_work.bank.reference = receipt
+    await in_doubt(at_work)
+    as_json = await asked("show", "doubt", "--json")
+    as_text = await asked("show", "doubt")
+
+    assert json.loads(as_json.stdout)["receipts"] == {"funds_hold": receipt}
+    assert "ø" in as_json.stdout
+    for said in (as_json.stdout, as_text.stdout):
+        assert said.replace("\n", "").isprintable()
 
 
 async def test_a_key_never_heard_of_is_a_no(at_work: World):
@@ -593,6 +608,18 @@ def test_a_module_is_found_once_in_the_current_directory(bank_module: Any):
     factory_named("our_bank:nothing")
 
     assert sys.path.count(str(Path.cwd())) == 1
+
+
+def test_what_lies_about_in_the_current_directory_stands_for_no_library(bank_module: Any):
+    """A file there by the name of one would otherwise run, with the token in its environment."""
+    bank_module()
+    decoys = [Path("asyncpg.py"), Path("aiohttp.py"), Path("rich.py")]
+    for decoy in decoys:
+        decoy.touch()
+    factory_named("our_bank:hooks")
+    found = [PathFinder.find_spec(decoy.stem) for decoy in decoys]
+
+    assert [one is not None and Path(one.origin or "").parent == Path.cwd() for one in found] == [False] * 3
 
 
 async def test_without_a_token_it_is_a_wrong_use(

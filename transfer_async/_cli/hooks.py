@@ -35,7 +35,7 @@ class BankSide:
 
 
 def factory_named(spec: str) -> Callable[[], object]:
-    """The factory that ``module:factory`` names; the module is looked for beside the caller's files too.
+    """The factory that ``module:factory`` names; installed modules come before the caller's files.
 
     Raises:
         ValueError: there is none, or its module cannot be imported; in one line.
@@ -45,7 +45,7 @@ def factory_named(spec: str) -> Callable[[], object]:
         raise ValueError("--hooks: must be module:factory, as in our_bank.hooks:make")
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)  # last: what lies about there must not stand for a library
     try:
         module = importlib.import_module(module_name)
     except Exception as error:

@@ -11,6 +11,8 @@ from typing import NoReturn, TextIO
 
 import typer
 
+from transfer_async._cli.running import shown, shown_lines
+
 FAILED = 1
 """The exit code of a command that was used well, and met a no."""
 
@@ -40,7 +42,7 @@ def _let_go(stream: TextIO) -> None:
 
 def fail(why: str, code: int) -> NoReturn:
     """Complain in a line, and end."""
-    complain(why)
+    complain(shown(why))
     raise typer.Exit(code)
 
 
@@ -85,6 +87,6 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._say(self.format(record))
+            self._say(shown_lines(self.format(record)))  # a broker's own words may be in it
         except Exception:  # noqa: BLE001 - as logging's own handlers: a log line never hurts the work
             self.handleError(record)

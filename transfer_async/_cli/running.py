@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -34,3 +35,17 @@ def shown(text: str | None) -> str:
     if text is None:
         return "-"
     return "".join(one if one.isprintable() else "?" for one in text)
+
+
+def shown_lines(text: str) -> str:
+    """The same for text of several lines."""
+    return "\n".join(map(shown, text.split("\n")))
+
+
+def shown_json(text: str) -> str:
+    """JSON, fit for a terminal: it says the same, with what would move the cursor escaped."""
+    # Outside its strings there is nothing to escape but the ends of lines.
+    return "".join(
+        one if one.isprintable() or one == "\n" else json.dumps(one).removeprefix('"').removesuffix('"')
+        for one in text
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from transfer_async._cli.desk import Line, Totals
-from transfer_async._cli.running import Say, shown
+from transfer_async._cli.running import Say, shown, shown_json
 from transfer_async.journal.moves import Step
 from transfer_async.recovery import RecoveryReport
 
@@ -134,7 +134,7 @@ def report_lines(report: RecoveryReport) -> list[str]:
 
 def as_json(told: Any) -> str:
     """``told`` as one JSON document."""
-    return json.dumps(told, indent=2, ensure_ascii=False)
+    return shown_json(json.dumps(told, indent=2, ensure_ascii=False))
 
 
 def line_json(line: Line) -> dict[str, Any]:

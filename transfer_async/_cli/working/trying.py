@@ -10,7 +10,7 @@ from typing import Any
 
 from transfer_async._cli.bank import Ledger, usd_order
 from transfer_async._cli.hooks import BankSide
-from transfer_async._cli.running import Say
+from transfer_async._cli.running import Say, shown, shown_json
 from transfer_async._cli.working.embedded import nats_server, program
 from transfer_async._cli.working.process import Plan, work
 from transfer_async.integrations.brokers.line import WorkerSettings
@@ -81,9 +81,9 @@ class _Trial:
         another = OrderCommand(key="payment-2", order=command.order).to_json().decode()
         self._say("")
         self._say(
-            "Another, from another terminal. Sent again, its key makes no second order; and NATS takes the"
+            "Another, from another terminal. Sent again it makes no second order, and nothing is shown,"
         )
-        self._say("same outcome only once within two minutes, so that nothing more is shown:")
+        self._say("for NATS takes the same outcome only once within two minutes:")
         self._say(f"echo {shlex.quote(another)} | {self._sending(await asyncio.to_thread(called), settings)}")
         self._say("")
         while True:
@@ -98,5 +98,6 @@ class _Trial:
         message = await outcomes.next_msg(timeout=None)
         await message.ack_sync()  # or it comes again
         outcome = OrderOutcome.from_json(message.data)
-        self._say(f"outcome: {outcome.key}: {outcome.outcome.value}, {outcome.order_id or outcome.error}")
-        self._say(f"published to {settings.outcomes}: {message.data.decode()}")
+        became = f"{outcome.outcome.value}, {outcome.order_id or outcome.error}"
+        self._say(shown(f"outcome: {outcome.key}: {became}"))
+        self._say(f"published to {settings.outcomes}: {shown_json(message.data.decode())}")
