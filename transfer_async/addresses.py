@@ -18,7 +18,7 @@ _BEHIND = re.compile(r"[?#].*")
 
 
 def normalised(base_url: str) -> str:
-    """``base_url`` in the one form that names its service: lower case, no default port, no slash at the end.
+    """``base_url`` in the one form that names its service: lower case, nothing that may be left out.
 
     Raises:
         ValueError: it is not https (or http to this machine), or carries more than host, port and path.
@@ -32,12 +32,16 @@ def normalised(base_url: str) -> str:
         raise ValueError("base_url: is not a URL") from None
     if url.scheme not in ("https", "http") or not host or not _HOST.fullmatch(host):
         raise ValueError("base_url: is not an https address")
-    if url.scheme == "http" and not _is_loopback(host):
+    if url.scheme == "http" and not _is_loopback(host.removesuffix(".")):
         raise ValueError("base_url: must be https, unless the host is this machine's loopback")
     if url.user is not None or url.password is not None:
         raise ValueError("base_url: must not carry a user or a password")
     if url.query_string or url.fragment:
         raise ValueError("base_url: must not carry a query or a fragment")
+    if ".." in host or host == ".":
+        raise ValueError("base_url: is not an https address")
+    if host.endswith("."):  # the root of all names, which none needs to say
+        url = url.with_host(host.removesuffix("."))
     if port == {"https": 443, "http": 80}[url.scheme]:
         url = url.with_port(None)
     return str(url).rstrip("/")
