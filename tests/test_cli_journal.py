@@ -669,6 +669,17 @@ async def test_what_ended_long_ago_is_forgotten(at_work: World, when: list[str])
     assert [await at_work.known(key) is None for key in ("created", "doubt", "owing")] == [True, False, False]
 
 
+async def test_what_ended_within_a_day_is_kept_and_the_command_says_so(at_work: World):
+    """An age mistyped must not pay a file again that has just been paid."""
+    at_work.time.pass_((datetime.now(UTC) - NOON).total_seconds() - 60.0)
+    await created(at_work)
+    for age in ("0m", "1m", "23h"):
+        result = await asked("prune", "--older-than", age, "--yes")
+        assert (result.exit_code, result.stdout) == (0, "0 keys forgotten\n")
+        assert "journal: what ended within the last day is kept" in result.stderr
+    assert await at_work.known("created") is not None
+
+
 async def test_what_ended_later_is_kept(at_work: World):
     await created(at_work)
     result = await asked("prune", "--before", "2024-05-06T11:00:00+00:00", "--yes", "--json")
@@ -704,6 +715,7 @@ async def test_where_nobody_can_be_asked_nothing_is_forgotten(at_work: World):
         (["--older-than", "90"], "--older-than: must be a number of"),
         (["--older-than", "90y"], "--older-than: must be a number of"),
         (["--older-than", "-1d"], "--older-than: must be a number of"),
+        (["--before", "2999-01-01"], "--before: must not lie ahead: a key that is forgotten is free"),
     ],
 )
 async def test_a_time_that_is_none_is_a_wrong_use(at_work: World, when: list[str], why: str):

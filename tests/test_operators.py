@@ -22,6 +22,7 @@ from transfer_async import (
 )
 from transfer_async.errors import JournalFailed
 from transfer_async.journal import moves
+from transfer_async.journal.base import KEPT
 from transfer_async.operators import summary_of
 from transfer_async.sandbox import CloseAfterProcessing
 
@@ -379,7 +380,7 @@ async def test_what_ended_is_forgotten_and_what_waits_is_not(at_work: World):
         with pytest.raises(Refused):
             await client.create_order(refused_order(), key="owing")
     await in_doubt(at_work, "doubt")
-    at_work.time.pass_(60.0)
+    at_work.time.pass_(KEPT + 60.0)
     forgotten = await operators(at_work).prune(before=NOON + timedelta(seconds=30))
 
     assert forgotten == 1
@@ -395,6 +396,13 @@ async def test_any_time_zone_will_do(at_work: World):
 @pytest.mark.parametrize("before", [datetime(2026, 1, 1), NOON.date(), "2026-01-01", None, 0])  # noqa: DTZ001
 async def test_a_time_must_be_aware(at_work: World, before: Any):
     assert await refusal(operators(at_work).prune(before=before)) == "before: must be an aware datetime"
+
+
+async def test_a_time_must_not_lie_ahead(at_work: World):
+    async with at_work.client() as client:
+        for desk in (client, operators(at_work)):
+            why = await refusal(desk.prune(before=NOON + timedelta(days=1)))
+            assert why.startswith("before: must not lie ahead: ")
 
 
 # --- the journal's failures ---------------------------------------------------------------------

@@ -14,6 +14,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from transfer_async import keys
 from transfer_async.errors import InvalidOrder
 
 if TYPE_CHECKING:
@@ -50,12 +51,11 @@ def refuse(problems: Sequence[Problem] | Iterator[Problem]) -> None:
 def refuse_call(problems: Iterator[Problem], *, key: object) -> None:
     """Raise `InvalidOrder` with all ``problems`` of a call, if there are any.
 
-    An earlier call with the same key may have created an order, unless this one names no valid key
-    or no valid order.
+    An earlier call with the same key may have created an order, unless this one names no valid order,
+    or nothing that was ever taken for a key.
     """
     if found := tuple(problems):
-        named = {name for name, _ in found}
-        may_exist = isinstance(key, str) and not named & {"key", "order"}
+        may_exist = keys.may_be_on_record(key) and "order" not in {name for name, _ in found}
         raise InvalidOrder(found, key=key if isinstance(key, str) else None, order_may_exist=may_exist)
 
 
@@ -160,8 +160,8 @@ def call_problems(
     new_order, person_name = kinds
     if not isinstance(order, new_order):
         yield "order", f"is not a {new_order.__name__}"
-    if key is not None and not (isinstance(key, str) and 1 <= len(key) <= 200 and key.isprintable()):
-        yield "key", "is not 1 to 200 printable characters"
+    if key is not None and (why := keys.problem(key)):
+        yield "key", why
     if beneficiary is not None and not isinstance(beneficiary, person_name):
         yield "beneficiary", f"is not a {person_name.__name__}"
     if held is not None and not (isinstance(held, str) and held.strip() and is_clean(held)):

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, overload
 
 import aiohttp
 
-from transfer_async import addresses, checks, preflight, reading, recording, settings
+from transfer_async import addresses, checks, keys, preflight, reading, recording, settings
 from transfer_async.auth import Token, TokenSource
 from transfer_async.batch import Batch, OrderResult, Requests
 from transfer_async.calls import Call, InFlight, fresh_id
@@ -179,7 +179,8 @@ class TransferClient:
 
         Args:
             order: what to create.
-            key: the caller's own id for it, 1 to 200 printable characters; the client makes one
+            key: the caller's own id for it, 1 to 200 printable characters in Unicode's NFC, none of
+                them unseen, and no blank at either end; the client makes one
                 otherwise. Whoever may cancel the call passes one.
             beneficiary: who the customer says the beneficiary is, for the hooks.
             held: the reference of a hold that the bank has placed itself.
@@ -259,12 +260,16 @@ class TransferClient:
         """What is on record of ``key``: ask before you place a hold of your own for it.
 
         Raises:
+            InvalidOrder: nothing is, and it cannot be a key.
             JournalFailed: the journal could not be read.
         """
         self._refuse_if_closed(key)
         self._recoveries.begin()
         entry = await recording.read(self._context.journal.read(self._context.scope, key), key=key)
-        return None if entry is None else record_of(entry)
+        if entry is None:
+            keys.refuse(key)
+            return None
+        return record_of(entry)
 
     async def recover(self) -> RecoveryReport:
         """Work off what is left over: abandoned claims, doubts, and undos that are owed.

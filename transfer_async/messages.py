@@ -26,7 +26,7 @@ import attrs
 import msgspec
 from attrs import field, frozen
 
-from transfer_async import checks, converters, wire
+from transfer_async import checks, converters, keys, wire
 from transfer_async.errors import InvalidOrder, Outcome, TransferError
 from transfer_async.models import NewExternalOrder, NewOrder, Order, OrderRequest, OrderState, PersonName
 
@@ -51,7 +51,7 @@ class OrderCommand:
     """A command to create one order: what `OrderRequest` says, with a key that the sender must give.
 
     Args:
-        key: the sender's own id for what it wants paid, 1 to 200 printable characters.
+        key: the sender's own id for what it wants paid; see `TransferClient.create_order`.
         order: what to create (specification 4.1).
         beneficiary: who the customer says the beneficiary is.
         held: the reference of a hold that the bank has placed itself.
@@ -169,20 +169,10 @@ def _unknown_in_order(order: object) -> list[checks.Problem]:
 
 
 def _key(value: object, problems: list[checks.Problem]) -> str | None:
-    found = [
-        why
-        for name, why in checks.call_problems(
-            order=None,
-            key="" if value is None else value,
-            beneficiary=None,
-            held=None,
-            send_before=None,
-            kinds=(type(None), PersonName),
-        )
-        if name == "key"
-    ]
-    problems += [("key", "is missing" if value is None else why) for why in found]
-    return value if isinstance(value, str) and not found else None
+    """``value``, if a journal may hold it, whatever is wrong with it now."""
+    if why := "is missing" if value is None else keys.problem(value):
+        problems.append(("key", why))
+    return value if keys.may_be_on_record(value) else None
 
 
 def _read(read: Callable[[Any], Any], value: object, name: str, problems: list[checks.Problem]) -> Any:

@@ -14,12 +14,12 @@ from typing import Any
 
 from attrs import field, frozen
 
-from transfer_async import recording
+from transfer_async import keys, recording
 from transfer_async.clock import Clock, Duration, duration
 from transfer_async.doubt import ABANDONED, order_id_of
 from transfer_async.errors import Outcome
 from transfer_async.events import Event, Observer, Observers, Resolved, WentInDoubt
-from transfer_async.journal.base import Journal, KeyRecord, receipts_of, record_of
+from transfer_async.journal.base import Journal, KeyRecord, NotToBeForgotten, receipts_of, record_of
 from transfer_async.journal.moves import (
     Denial,
     Entry,
@@ -161,28 +161,32 @@ class Operators:
         """Every move of the key that is remembered, oldest first; empty for a key never heard of.
 
         Raises:
+            InvalidOrder: there is none, and it cannot be a key.
             JournalFailed: the journal could not be read.
         """
-        return await recording.read(self._journal.history(self._scope, key), key=key)
+        steps = await recording.read(self._journal.history(self._scope, key), key=key)
+        if not steps:
+            keys.refuse(key)
+        return steps
 
     async def prune(self, *, before: datetime) -> int:
         """Forget keys that ended before then; never one in doubt, at work, or with anything owed.
 
-        A forgotten key is free: whoever uses it again creates another order.
+        A forgotten key is free: whoever uses it again creates another order. So one that ended within
+        the last day, on the journal's own clock, stays whatever is asked: its message may come again.
 
         Args:
-            before: an aware time.
+            before: an aware time that does not lie ahead.
 
         Returns:
             How many keys were forgotten.
 
         Raises:
-            ValueError: ``before`` is not an aware time.
+            ValueError: ``before`` is not an aware time, or lies ahead.
             JournalFailed: the journal could not be written.
         """
-        if not isinstance(before, datetime) or before.utcoffset() is None:
-            raise ValueError("before: must be an aware datetime")
-        return await recording.read(self._journal.prune(self._scope, before=before), doing="pruned")
+        pruning = self._journal.prune(self._scope, before=before)
+        return await recording.read(pruning, doing="pruned", wrong_use=(NotToBeForgotten,))
 
     async def times(self) -> Callable[[float], datetime]:
         """What turns the journal's seconds into times in UTC.
@@ -196,7 +200,7 @@ class Operators:
     async def _entry_in_doubt(self, key: str) -> Entry:
         entry = await recording.read(self._journal.read(self._scope, key), key=key)
         if entry is None:
-            raise ValueError("key: nothing is on record of it in this scope")
+            raise nothing_on_record(key)
         if entry.state is KeyState.SENDING and entry.attempt is not None:
             verdict = await self._write(key, Expire(attempt=entry.attempt))
             entry = verdict.entry
@@ -248,6 +252,12 @@ def _doubt(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Doubt:
 
 
 # --- what is said back --------------------------------------------------------------------------
+
+
+def nothing_on_record(key: str) -> ValueError:
+    """What an operator hears who names a key that the journal does not have."""
+    why = keys.problem(key)
+    return ValueError(f"key: {why}" if why else "key: nothing is on record of it in this scope")
 
 
 def _told(entry: Entry) -> str:

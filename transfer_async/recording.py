@@ -46,20 +46,27 @@ async def write(
     return verdict
 
 
-async def read(reading: Awaitable[T], *, key: str | None = None, doing: str = "read") -> T:
+async def read(
+    reading: Awaitable[T],
+    *,
+    key: str | None = None,
+    doing: str = "read",
+    wrong_use: tuple[type[Exception], ...] = (),
+) -> T:
     """What ``reading``, of a journal, gives.
 
     Args:
         reading: a journal's own method, called.
         key: the key that it is about, if it is about one.
         doing: the word for what could not be done.
+        wrong_use: what the journal raises where it is the caller who is at fault.
 
     Raises:
         JournalFailed: the journal raised.
     """
     try:
         return await reading
-    except JournalFailed:
-        raise
     except Exception as error:
+        if isinstance(error, (JournalFailed, *wrong_use)):
+            raise
         raise JournalFailed(f"the journal could not be {doing} ({type(error).__name__})", key=key) from error

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bulk.files import COMMON, csv_text, row
-from transfer_async import NewExternalOrder, NewOrder, PersonName
+from transfer_async import NewExternalOrder, NewOrder, PersonName, keys
 from transfer_async._cli.bulk.csv_rows import COLUMNS, OPTIONAL, records
 from transfer_async._cli.bulk.lines import Lines, Record
 from transfer_async.messages import OrderCommand
@@ -253,7 +253,7 @@ def commands(draw) -> OrderCommand:
     )
     name = st.builds(PersonName, references, references, st.none() | references)
     return OrderCommand(
-        key=draw(st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=200)),
+        key=draw(texts.filter(lambda key: keys.problem(key) is None)),
         order=order,
         beneficiary=draw(st.none() | name),
         held=draw(st.none() | references),

@@ -41,7 +41,7 @@ from tests.journalling import (
 )
 from transfer_async.errors import Outcome
 from transfer_async.journal import moves
-from transfer_async.journal.base import Journal
+from transfer_async.journal.base import KEPT, Journal
 from transfer_async.journal.moves import Denial, KeyState
 
 LetPass = Callable[[float], None]
@@ -572,7 +572,8 @@ async def test_pruning_forgets_what_ended_before_and_nothing_in_doubt_owed_or_at
     await made(journal, claim(), free(None, owed=owing("hold")), key="owed")
     pass_time(3600.0)
     await made(journal, claim(), free(None), key="later")
-    pruned = await journal.prune(SCOPE, before=time.utc() - timedelta(minutes=30))
+    pass_time(KEPT)
+    pruned = await journal.prune(SCOPE, before=time.utc() - timedelta(days=1, minutes=30))
     left = [key for key in KEYS if await journal.read(SCOPE, key) is not None]
 
     assert pruned == 2
@@ -583,11 +584,31 @@ async def test_pruning_forgets_what_ended_before_and_nothing_in_doubt_owed_or_at
 KEYS = ("claimed", "sending", "doubt", "created", "free", "owed", "later")
 
 
+async def test_what_ended_within_a_day_is_kept_whatever_is_asked_and_the_future_is_a_wrong_use(
+    journal: Journal, time: Time, pass_time: LetPass
+):
+    """A date mistyped by a day must not pay a file, or a message, again that has just been paid."""
+    await made(journal, claim(), free(None), key="yesterday")
+    pass_time(1.0)
+    await made(journal, claim(), free(None), key="today")
+    pass_time(KEPT - 0.5)
+    for ahead in (timedelta(microseconds=1), timedelta(days=1), timedelta(days=3650)):
+        with pytest.raises(ValueError, match=r"^before: must not lie ahead: .* would be paid again"):
+            await journal.prune(SCOPE, before=time.utc() + ahead)
+    with pytest.raises(ValueError, match=r"^before: must be an aware datetime"):
+        await journal.prune(SCOPE, before=time.utc().replace(tzinfo=None))
+    assert await journal.read(SCOPE, "yesterday") is not None
+
+    assert await journal.prune(SCOPE, before=time.utc()) == 1
+    assert await journal.read(SCOPE, "yesterday") is None
+    assert await journal.read(SCOPE, "today") is not None
+
+
 async def test_pruning_one_scope_leaves_the_others(journal: Journal, time: Time, pass_time: LetPass):
     for scope in (SCOPE, "https://other.example"):
         for move in (claim(), free(None)):
             await journal.move(scope, "k", move)
-    pass_time(10.0)
+    pass_time(KEPT + 10.0)
     pruned = await journal.prune(SCOPE, before=time.utc())
 
     assert pruned == 1
@@ -636,13 +657,15 @@ async def test_a_refusal_on_record_answers_a_claim_that_is_made_once(journal: Jo
     assert (await judged(journal, claim(2))).denial is None
 
 
-async def test_the_end_of_a_promised_doubt_waits_until_it_is_told(journal: Journal, pass_time: LetPass):
+async def test_the_end_of_a_promised_doubt_waits_until_it_is_told(
+    journal: Journal, time: Time, pass_time: LetPass
+):
     await made(journal, *WAYS[KeyState.IN_DOUBT], promise(), resolve())
     ((key, entry),) = await journal.work(SCOPE, limit=10)
 
     assert (key, entry.untold) == ("k", (created_later(),))
-    pass_time(1.0)
-    assert await journal.prune(SCOPE, before=Time().utc() + timedelta(days=1)) == 0
+    pass_time(2 * KEPT)
+    assert await journal.prune(SCOPE, before=time.utc()) == 0
     assert (await made(journal, told())).untold == ()
     assert await journal.work(SCOPE, limit=10) == []
 

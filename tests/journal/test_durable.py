@@ -10,6 +10,7 @@ from tests.bank import NOON, Gate, turns
 from tests.journalling import claim, judged, made, mark
 from transfer_async import JournalFailed
 from transfer_async.journal import rows
+from transfer_async.journal.base import KEPT
 from transfer_async.journal.durable import SHARED, DurableJournal
 from transfer_async.journal.transaction import Place, Transaction, Wanted
 
@@ -47,6 +48,9 @@ class Store(DurableJournal):
 
     async def _close(self) -> None:
         self.closed += 1
+
+    async def now(self) -> float:
+        return NOON.timestamp() + 10 * KEPT
 
     async def _prune_some(self, scope: str, before: float) -> int:
         self.pruned.append(before)

@@ -7,15 +7,16 @@ import sqlite3
 import stat
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.bank import Time
 from tests.journal.sqlite_worker import claim_all, open_all
 from tests.journalling import SCOPE, claim, create, free, judged, keep, made, mark
 from transfer_async import JournalFailed, SQLiteJournal
+from transfer_async.journal.base import KEPT
 from transfer_async.journal.moves import Denial
 from transfer_async.journal.sqlite import APPLICATION, VERSION
 
@@ -325,9 +326,11 @@ async def test_a_file_that_others_could_read_is_made_private(tmp_path: Path):
 
 async def test_what_was_pruned_does_not_stay_in_the_log(tmp_path: Path):
     path = tmp_path / "journal.db"
-    async with SQLiteJournal(path) as journal:
+    time = Time()
+    async with SQLiteJournal(path, clock=time.clock) as journal:
         await made(journal, claim(), free(None))
-        await journal.prune(SCOPE, before=datetime.now(UTC) + timedelta(days=1))
+        time.pass_(2 * KEPT)
+        await journal.prune(SCOPE, before=time.utc())
         log = await asyncio.to_thread(path.with_name("journal.db-wal").read_bytes)
 
     assert log == b""

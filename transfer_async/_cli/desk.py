@@ -19,11 +19,11 @@ from transfer_async._cli.lines import NEEDS_TOKEN
 from transfer_async._cli.running import shown
 from transfer_async.client import TransferClient
 from transfer_async.errors import TransferError
-from transfer_async.journal.base import Journal, receipts_of
+from transfer_async.journal.base import Journal, NotToBeForgotten, forgettable, receipts_of
 from transfer_async.journal.choice import journal_at
 from transfer_async.journal.moves import Ending, Entry, KeyState, Step
 from transfer_async.models import NewOrder
-from transfer_async.operators import Operators, summary_of
+from transfer_async.operators import Operators, nothing_on_record, summary_of
 from transfer_async.recovery import RecoveryReport
 
 PAGE = 500  # keys asked for at once
@@ -86,7 +86,7 @@ class Desk:
         """
         entry = await recording.read(self.journal.read(self.scope, key), key=key)
         if entry is None:
-            raise ValueError("key: nothing is on record of it in this scope")
+            raise nothing_on_record(key)
         line = _line(key, entry, await self.operators.times())
         return line, await self.operators.history(key)
 
@@ -216,8 +216,17 @@ def time_named(before: str | None, older_than: str | None, *, now: datetime) -> 
     """The time that ``--before`` or ``--older-than`` means.
 
     Raises:
-        ValueError: it is none, or both or neither were given.
+        ValueError: it is none, or lies ahead, or both or neither were given.
     """
+    time = _time(before, older_than, now=now)
+    try:
+        forgettable(time, now=now.timestamp())
+    except NotToBeForgotten as error:
+        raise ValueError(f"--{error}") from None
+    return time
+
+
+def _time(before: str | None, older_than: str | None, *, now: datetime) -> datetime:
     if (before is None) == (older_than is None):
         raise ValueError("--before or --older-than: give one of them")
     if before is not None:

@@ -12,11 +12,11 @@ import typer
 
 from transfer_async._cli import desk, tables
 from transfer_async._cli.hooks import factory_named
-from transfer_async._cli.lines import FAILED, fail, somebody_is_there, tell
+from transfer_async._cli.lines import FAILED, complain, fail, somebody_is_there, tell
 from transfer_async._cli.running import run, shown
 from transfer_async.cli import USAGE
 from transfer_async.errors import TransferError
-from transfer_async.journal.base import Journal, KeyRecord
+from transfer_async.journal.base import KEPT, Journal, KeyRecord
 from transfer_async.journal.moves import Step
 from transfer_async.operators import checked_order_id, checked_settle_after, checked_text
 
@@ -210,14 +210,18 @@ def prune(
 ) -> None:
     """Forget keys that ended long ago.
 
-    Never one in doubt, at work, or with an undo owed. Asks before it does: a forgotten key is free,
-    and whoever uses it again creates another order.
+    Never one in doubt, at work, or with an undo owed, and none that ended within the last day: its message,
+    or its file, may come again. Asks before it does: a forgotten key is free, and whoever uses it again
+    creates another order.
     """
     where, store = _named(journal, scope, base_url)
-    time = _checked(lambda: desk.time_named(before, older_than, now=datetime.now(UTC)))
+    now = datetime.now(UTC)
+    time = _checked(lambda: desk.time_named(before, older_than, now=now))
+    if (now - time).total_seconds() < KEPT:
+        complain("journal: what ended within the last day is kept: its message, or its file, may come again")
     _confirmed(
-        f"This forgets every key of {shown(where)} that ended before {tables.iso(time)}. "
-        "A forgotten key that is used again creates another order. Go on?",
+        f"This forgets every key of {shown(where)} that ended before {tables.iso(time)}, "
+        "and longer than a day ago. A forgotten key that is used again creates another order. Go on?",
         yes=yes,
     )
 
@@ -225,7 +229,7 @@ def prune(
         async with desk.opened(store, where) as at:
             return await at.operators.prune(before=time)
 
-    forgotten = _done(forget())
+    forgotten = _done(forget(), says_no=USAGE)  # what is no good here is the time
     tell(
         tables.as_json({"forgotten": forgotten})
         if as_json

@@ -69,8 +69,39 @@ class Journal(Protocol):
         ...
 
     async def prune(self, scope: str, *, before: datetime) -> int:
-        """Forget keys that ended before then; never one in doubt or with anything owed."""
+        """Forget keys that ended before then, as far as `forgettable` lets them go, and say how many.
+
+        Never one in doubt, at work, or with anything owed or untold.
+        """
         ...
+
+
+KEPT = 86_400.0
+"""Seconds for which a key that ended is kept, whatever is asked: its message, or its file, may come again."""
+
+
+class NotToBeForgotten(ValueError):
+    """Keys cannot be forgotten up to the time that was named."""
+
+
+def forgettable(before: datetime, *, now: float) -> float:
+    """The time up to which keys may be forgotten: ``before``, but none that ended within a day.
+
+    Args:
+        before: as somebody asked for.
+        now: on the journal's own clock, in seconds since 1970; so is what is given back.
+
+    Raises:
+        NotToBeForgotten: ``before`` is not an aware time, or lies ahead.
+    """
+    if not isinstance(before, datetime) or before.utcoffset() is None:
+        raise NotToBeForgotten("before: must be an aware datetime")
+    if before.timestamp() > now:
+        raise NotToBeForgotten(
+            "before: must not lie ahead: a key that is forgotten is free, and what ended just now may "
+            "come again, and would be paid again"
+        )
+    return min(before.timestamp(), now - KEPT)
 
 
 @frozen(kw_only=True)

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Self
 
 from transfer_async.errors import JournalFailed
+from transfer_async.journal.base import forgettable
 from transfer_async.journal.moves import Entry, Move, Verdict
 from transfer_async.journal.rows import Row, entries_of
 from transfer_async.journal.transaction import Recent, Transaction, Wanted
@@ -56,6 +57,10 @@ class DurableJournal(abc.ABC):
     @abc.abstractmethod
     def _is_of_the_store(self, error: BaseException) -> bool:
         """Whether ``error`` is the store's own, so that each of the moves would meet it."""
+
+    @abc.abstractmethod
+    async def now(self) -> float:
+        """See `Journal.now`; in seconds since 1970."""
 
     @abc.abstractmethod
     async def _prune_some(self, scope: str, before: float) -> int:
@@ -120,8 +125,8 @@ class DurableJournal(abc.ABC):
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""
         self._refuse_if_closed()
-        count = 0
-        while some := await self._prune_some(scope, before.timestamp()):
+        count, until = 0, forgettable(before, now=await self.now())
+        while some := await self._prune_some(scope, until):
             count += some
         return count
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Self
 
 from transfer_async.clock import Clock, Duration, seconds
 from transfer_async.errors import JournalFailed
 from transfer_async.journal import moves, states
+from transfer_async.journal.base import forgettable
 from transfer_async.journal.moves import Entry, KeyState, Move, Step, Verdict
 
 HISTORY = 100
@@ -154,10 +155,9 @@ class MemoryJournal:
 
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""
-        age: timedelta = self._clock.utc() - before
-        old = [
-            place for place in self._older_than(self._clock.now() - age.total_seconds()) if place[0] == scope
-        ]
+        utc = self._clock.utc().timestamp()
+        age = utc - forgettable(before, now=utc)
+        old = [place for place in self._older_than(self._clock.now() - age) if place[0] == scope]
         for place in old:
             self._forget(place)
         return len(old)
