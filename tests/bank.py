@@ -296,7 +296,8 @@ class World:
         async def die(_: object) -> None:
             raise Gone
 
-        call = {name: settings.pop(name) for name in ("held", "send_before") if name in settings}
+        words = ("beneficiary", "held", "send_before")
+        call = {name: settings.pop(name) for name in words if name in settings}
         self.journal.before[at] = die
         async with self.client(**settings) as client:
             try:

@@ -12,6 +12,7 @@ from tests import journalling
 from tests.bank import NOON, Gate, World, new_order, other_order, refused_order
 from transfer_async import (
     AlreadyCreated,
+    BeneficiaryNotVerified,
     ClientClosed,
     ConnectionFailed,
     Expired,
@@ -23,6 +24,7 @@ from transfer_async import (
     KeyBusy,
     KeyConflict,
     KeyState,
+    MatchResult,
     NotSent,
     Order,
     OrderIntent,
@@ -996,6 +998,89 @@ async def test_a_take_over_that_brings_the_banks_own_hold_still_undoes_the_hook_
     assert expired.value.receipts == {"held": "H1"}
     assert world.bank.released == [(intent_id, None)]
     assert (await world.entry()).held == "H1"
+
+
+BEN, MALLORY = PersonName("Ben", "Okri"), PersonName("Mallory", "Eze")
+
+
+@pytest.mark.parametrize(("first", "then"), [(BEN, MALLORY), (BEN, None), (None, MALLORY)])
+async def test_nothing_that_was_verified_for_one_beneficiary_serves_another(
+    world: World, first: PersonName | None, then: PersonName | None
+):
+    """Or whoever sends a message again with another name is paid under the name that was checked."""
+    asked: list[PersonName | None] = []
+
+    async def verify(intent: OrderIntent) -> str:
+        asked.append(intent.beneficiary)
+        if intent.beneficiary == MALLORY:
+            raise BeneficiaryNotVerified(result=MatchResult.NO_MATCH)
+        return "match"
+
+    check: Any = world.bank.step("verification")
+    check.before, check.nothing_to_undo = verify, True
+    hooks = [check, world.bank.hold]
+    old = await world.crash(moves.Mark, hooks=hooks, beneficiary=first)
+    world.time.pass_(60.0)
+    async with world.client(hooks=hooks) as client:
+        call = client.create_order(new_order(), key="k", beneficiary=then)
+        (result,) = await asyncio.gather(call, return_exceptions=True)
+
+    assert asked == [first, then]
+    assert isinstance(result, BeneficiaryNotVerified if then is MALLORY else Order)
+    assert len(world.sandbox.requests) == (then is not MALLORY)
+    assert old not in world.bank.open
+    assert (await world.entry()).owed == ()
+
+
+async def test_a_hooks_hold_is_on_record_as_owed_before_an_order_goes_on_a_hold_of_the_banks_own(
+    world: World,
+):
+    """Or the customer's funds are held twice, and nobody ever hears of the hook's hold again."""
+    old = await world.crash(moves.Mark)
+    world.time.pass_(60.0)
+    world.bank.release_error = OSError()
+    owed: list[list[str]] = []
+
+    async def look(_: object) -> None:
+        owed.append(banks.owed_hooks(await world.entry()))
+
+    world.journal.before[moves.Mark] = look
+    async with world.client() as client:
+        order = await client.create_order(new_order(), key="k", held="H1")
+        world.bank.release_error = None
+        report = await client.recover()
+
+    assert (owed, report.released, world.bank.open) == ([["funds_hold"]], 1, {})
+    entry = await world.entry()
+    assert (entry.order_id, entry.held, entry.receipts) == (order.id, "H1", {})
+    assert entry.intent_id != old
+
+
+async def test_what_a_hook_did_that_this_client_lacks_is_owed_before_anything_is_sent(world: World):
+    """Or a reservation that a hook made before a new release of the bank's software stays for ever."""
+    check = world.bank.step("check")
+    old = await world.crash(moves.Mark, hooks=[check, world.bank.hold])
+    world.time.pass_(60.0)
+    async with world.client() as client:
+        await client.create_order(new_order(), key="k")
+        owed = banks.owed_hooks(await world.entry())
+        report = await client.recover()
+    async with world.client(hooks=[check, world.bank.hold]) as whole:
+        await whole.recover()
+
+    assert (owed, report.still_owed) == (["check"], 1)
+    assert check.undone == [(old, f"check-{old}")]
+    assert [*world.bank.open] == [(await world.entry()).intent_id]
+
+
+async def test_a_hook_that_was_added_since_goes_on_with_the_claim(world: World):
+    intent_id = await world.crash(moves.Mark)
+    world.time.pass_(60.0)
+    async with world.client(hooks=[world.bank.step("check"), world.bank.hold]) as client:
+        await client.create_order(new_order(), key="k")
+
+    assert world.bank.log == ["place", "check", "place"]
+    assert (await world.entry()).intent_id == intent_id
 
 
 async def test_an_expired_request_is_in_doubt_and_nothing_else(world: World):

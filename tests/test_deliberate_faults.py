@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests import bank as banks
-from tests.bank import World, new_order, refused_order
+from tests.bank import World, new_order, owed_hooks, refused_order
 from tests.simulation import mutants
 from tests.simulation.mutants import Mutant
-from transfer_async import KeyState
+from transfer_async import KeyState, PersonName
 from transfer_async.errors import OutcomeUnknown
 from transfer_async.journal import moves, states
 from transfer_async.sandbox import CloseAfterProcessing, StatusAfterProcessing, WrongTypes
@@ -117,6 +117,37 @@ async def the_order_of_another_key_is_never_ours(world: World) -> None:
     assert isinstance(result, OutcomeUnknown)
 
 
+async def what_was_verified_for_one_is_not_sent_to_another(world: World) -> None:
+    check: Any = world.bank.step("verification")
+    check.nothing_to_undo = True
+    hooks = [check, world.bank.hold]
+    await world.crash(moves.Mark, hooks=hooks, beneficiary=PersonName("Ben", "Okri"))
+    world.time.pass_(60.0)
+    async with world.client(hooks=hooks) as client:
+        await client.create_order(new_order(), key="k", beneficiary=PersonName("Mallory", "Eze"))
+
+    assert world.bank.log.count("verification") == 2
+
+
+async def a_hold_of_the_banks_own_leaves_no_other_behind(world: World) -> None:
+    await world.crash(moves.Mark)
+    world.time.pass_(60.0)
+    async with world.client() as client:
+        await client.create_order(new_order(), key="k", held="H1")
+        await client.recover()
+
+    assert not world.bank.open
+
+
+async def what_a_hook_did_that_is_gone_is_owed(world: World) -> None:
+    await world.crash(moves.Mark, hooks=[world.bank.step("check"), world.bank.hold])
+    world.time.pass_(60.0)
+    async with world.client() as client:
+        await client.create_order(new_order(), key="k")
+
+    assert owed_hooks(await world.entry()) == ["check"]
+
+
 # --- what somebody might write, beside what the simulation's mutants do --------------------------
 
 
@@ -145,6 +176,9 @@ CAUGHT: list[tuple[Mutant, Check]] = [
     (mutants.take_over_what_was_sending, a_redelivery_never_sends_what_a_gone_worker_was_sending),
     (mutants.free_what_was_sending, a_request_of_a_gone_worker_is_never_sent_again),
     (mutants.told_before_it_is_settled, an_order_is_on_record_before_it_is_given_back),
+    (mutants.checked_for_anybody, what_was_verified_for_one_is_not_sent_to_another),
+    (mutants.hold_beside_the_banks_own, a_hold_of_the_banks_own_leaves_no_other_behind),
+    (mutants.hooks_that_are_lacking_forgotten, what_a_hook_did_that_is_gone_is_owed),
     (believe_any_id, the_order_of_another_key_is_never_ours),
 ]
 

@@ -38,7 +38,7 @@ class Call:
         receipts: what hooks handed back, in this call and before a take-over.
         inherited: the hooks that a worker that is gone may have entered for this intent.
         entered: the hooks whose ``before`` was entered, and that did not vouch to have done nothing.
-        stale: undos that are owed for earlier intents of the key.
+        stale: undos that are owed for earlier intents of the key, until this call has tried them.
         attempt_token: of the mark; all HTTP attempts of the call are one attempt to the journal.
         deadline: on the client's clock; from just before the mark.
         last_no: the certain no that the last HTTP attempt ended in.

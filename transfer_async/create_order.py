@@ -185,9 +185,10 @@ async def _run_hooks(context: Context, call: Call, *, held: bool) -> None:
 
 
 async def _undo_stale(context: Context, call: Call) -> None:
-    """An old claim's hold and checks go before new ones are made."""
-    for intent_id in dict.fromkeys(one.intent.id for one in call.stale):
-        await undo(context, call, [one for one in call.stale if one.intent.id == intent_id])
+    """What hooks did for an earlier intent goes before they act for this one, or with its end."""
+    stale, call.stale = call.stale, ()
+    for intent_id in dict.fromkeys(one.intent.id for one in stale):
+        await undo(context, call, [one for one in stale if one.intent.id == intent_id])
 
 
 async def _keep(context: Context, call: Call) -> None:
@@ -336,6 +337,7 @@ async def _certain_no(context: Context, call: Call, no: TransferError | asyncio.
     if verdict.denial is None:
         _tell_no(context, call, ending)
         await undo(context, call, recorded(verdict.entry, debts))
+        await _undo_stale(context, call)
     elif debts and _is_over(call, verdict.entry):
         await _undo_late(context, call, debts)
     may_exist = verdict.denial is not None

@@ -15,7 +15,7 @@ from transfer_async.journal.moves import Entry, Owed, Paid
 def what_is_owed(context: Context, call: Call) -> tuple[Owed, ...]:
     """The undos of every hook of ``call`` that ran, last first."""
     own = (name for name in context.undoable if name in call.entered or name in call.receipts)
-    # What is inherited is owed even if this client lacks the hook: another one may pay it.
+    # Of those that are inherited a dead worker may have entered any.
     names = call.inherited or own
     return tuple(Owed(intent=call.intent, hook=name, receipt=call.receipts.get(name)) for name in names)
 

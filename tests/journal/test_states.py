@@ -13,6 +13,7 @@ from transfer_async.errors import Outcome
 from transfer_async.journal import moves, states
 from transfer_async.journal.fingerprint import fingerprint
 from transfer_async.journal.moves import Denial, Entry, KeyState, Move, Verdict
+from transfer_async.models import PersonName
 
 NOW = 1000.0
 MOVES: dict[type, Move] = {
@@ -155,13 +156,43 @@ def test_a_free_claim_is_a_matter_of_its_epoch_and_a_sent_one_of_its_attempt():
     assert judged(sending, j.free(None, epoch=1)).denial is Denial.LOST
 
 
-def test_the_banks_own_hold_of_the_latest_claim_is_the_one_on_record():
-    first = judged(entry_in(KeyState.FREE), j.claim(intent=j.intent(1, held="H1"))).entry
-    again = j.claim(2, intent=j.intent(2), hooks=("hold", "new"))
-    taken_over = judged(first, again, now=NOW + j.LEASE).entry
+BEN = PersonName("Ben", "Okri")
+SAID: dict[str, Any] = {"beneficiary": BEN, "held": "H1"}
 
-    assert (first.held, taken_over.held) == ("H1", None)
-    assert taken_over.hooks == ("check", "hold", "new")  # of both workers
+
+@pytest.mark.parametrize(
+    ("words", "hooks"),
+    [
+        ({"beneficiary": PersonName("Mallory", "Okri")}, ("hold", "check")),
+        ({"beneficiary": None}, ("hold", "check")),
+        ({"held": "H2"}, ("hold", "check")),
+        ({"held": None}, ("hold", "check")),
+        ({}, ("check",)),
+        ({}, ("hold", "new")),
+    ],
+)
+def test_what_hooks_did_for_other_words_is_owed_and_a_new_intent_begins(
+    words: dict[str, Any], hooks: tuple[str, ...]
+):
+    first = judged(entry_in(KeyState.FREE), j.claim(intent=j.intent(1, **SAID))).entry
+    first = judged(first, j.keep(check="match")).entry
+    again = j.claim(2, intent=j.intent(2, **SAID | words), hooks=hooks)
+    entry = judged(first, again, now=NOW + j.LEASE).entry
+
+    assert (entry.intent_id, entry.epoch, entry.receipts) == ("intent-2", 1, {})
+    assert (entry.intent, entry.held, entry.hooks) == (again.intent, again.intent.held, hooks)
+    assert entry.owed == states.owed_by(first)
+    assert [(one.hook, one.receipt) for one in entry.owed] == [("hold", None), ("check", "match")]
+
+
+def test_the_same_words_and_more_hooks_go_on_with_a_dead_workers_claim():
+    first = judged(entry_in(KeyState.FREE), j.claim(intent=j.intent(1, **SAID))).entry
+    first = judged(first, j.keep(check="match")).entry
+    again = j.claim(2, intent=j.intent(2, **SAID), hooks=("hold", "check", "new"))
+    entry = judged(first, again, now=NOW + j.LEASE).entry
+
+    assert (entry.intent_id, entry.epoch, entry.receipts) == ("intent-1", 2, {"check": "match"})
+    assert (entry.hooks, entry.owed) == (("hold", "check", "new"), ())
 
 
 def test_what_an_entry_without_an_intent_owes_is_nothing():

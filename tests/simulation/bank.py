@@ -18,6 +18,7 @@ ACTING = Weighted(
     (1, "acts and hangs"),
     (1, "says nothing"),
 )
+SCREENING = Weighted((1, "refuses"), (1, "breaks"))
 UNDOING = Weighted((3, "breaks"), (2, "acts and breaks"), (1, "hangs"))
 ASKING = Weighted((3, "does not know"), (1, "breaks"), (1, "hangs"), (2, "takes its time"))
 FOREVER = 500.0  # well beyond every time-out
@@ -70,21 +71,38 @@ class Step:
 
 
 class Bank:
-    """What is held, by hook and intent: placed once and released once, however often it is asked."""
+    """What is held, by hook and intent: placed once and released once, however often it is asked.
+
+    And whom each hook has seen: the intent as it was when the hook last acted for it.
+    """
 
     def __init__(self, world: "World") -> None:
         self.world = world
         self.open: dict[tuple[str, str], str] = {}
+        self.seen: dict[tuple[str, str], OrderIntent] = {}
         self.late: dict[tuple[str, str], tuple[Process | None, float]] = {}
 
     def act(self, name: str, intent: OrderIntent) -> str:
         world, place = self.world, (name, intent.id)
         world.note(f"the bank does {name} for {intent.id}")
+        self.seen[place] = intent
         if intent.id in world.witness.over and place not in self.open:
             # Its worker slept while others ended its intent: it has to undo this, if it lives to.
             world.saw("acted late")
             self.late[place] = (PROCESS.get(), world.loop.time())
         return self.open.setdefault(place, f"{name} of {intent.id}")
+
+    async def screening(self, intent: OrderIntent) -> None:
+        """A plain hook: it looks at the beneficiary, and has nothing to undo."""
+        world = self.world
+        world.witness.asked("screening", intent)
+        how = SCREENING.draw(world.chance) if world.trouble("hook") else "passes"
+        await world.sleep(world.chance.latency())
+        if how == "refuses":
+            raise PreflightFailed
+        if how == "breaks":
+            raise RuntimeError
+        self.seen["screening", intent.id] = intent
 
     def take_back(self, name: str, intent: OrderIntent) -> None:
         self.world.note(f"the bank takes back {name} for {intent.id}")

@@ -5,8 +5,11 @@ from typing import Any, TypeVar
 
 from attrs import frozen
 
+from transfer_async import PersonName
+
 T = TypeVar("T")
 
+BEN, MALLORY = PersonName("Ben", "Okri"), PersonName("Mallory", "Eze")
 GAPS = (0.0, 0.0, 0.02, 0.3, 3.0, 20.0, 65.0, 130.0, 400.0, 1000.0)
 """Seconds between what callers do: at once, within a request, beyond a lease, a doubt, a claim's age."""
 
@@ -43,6 +46,9 @@ class Setting:
         workers: how many.
         keys: the keys that are delivered; None among them is a key that the client makes.
         checks: whether there is a hook before the hold.
+        screens: whether there is a plain one, too.
+        releases: whether some workers run a release of the bank's software that lacks the check.
+        named: whom the deliveries name as the beneficiary: most often one and the same.
         resolve: what ``resolve`` can do: "order", "id", "ignorant", or "none" where there is none.
         stubborn: the hook whose undo always fails, if any.
         token: whether the token is a callable.
@@ -55,6 +61,9 @@ class Setting:
     workers: int
     keys: tuple[str | None, ...]
     checks: bool
+    screens: bool
+    releases: bool
+    named: tuple[PersonName | None, ...]
     resolve: str
     stubborn: str | None
     token: bool
@@ -72,10 +81,14 @@ def setting(chance: Chance) -> Setting:
     """Draw one: most stories have some kinds of trouble and not the others, so that each is seen clearly."""
     rate = (0.0, 0.0, 0.05, 0.2, 0.4)
     checks = chance.once_in(0.5)
+    words = Chance(chance.random())
     return Setting(
         workers=chance.one_of((1, 2, 2, 3, 4)),
         keys=chance.one_of((("k",), ("k",), ("k", "l"), ("k", None))),
         checks=checks,
+        screens=words.once_in(0.5),
+        releases=words.once_in(0.3),
+        named=words.one_of(((BEN,), (BEN,), (None,), (BEN, MALLORY), (BEN, None), (BEN, MALLORY, None))),
         resolve=chance.one_of(("order", "order", "id", "ignorant", "none")),
         stubborn=chance.one_of(("hold", "check")) if chance.once_in(0.05) else None,
         token=chance.once_in(0.1),

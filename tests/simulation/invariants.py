@@ -44,6 +44,35 @@ def nothing_is_sent_without_a_hold(world: "World", call: Call) -> str | None:
     return None
 
 
+def nothing_is_sent_that_was_checked_for_others(
+    world: "World", call: Call, said: "Record | None"
+) -> str | None:
+    """At the first byte every hook of this client has seen what this very caller said."""
+    if said is None or said.beneficiary != call.intent.beneficiary or said.held != call.intent.held:
+        return f"{call.intent.id} is sent for {call.intent}, and its caller said {said}"
+    for hook in world.hooks_at_work():
+        seen = world.bank.seen.get((hook, call.intent.id))
+        if hook == "hold" and call.intent.held is not None:
+            continue
+        if seen is None or (seen.beneficiary, seen.held) != (said.beneficiary, said.held):
+            return f"{call.intent.id} is sent for {said.beneficiary}, and {hook} has not seen that"
+    return None
+
+
+def nothing_is_held_beside_that_is_not_on_record(world: "World", call: Call) -> str | None:
+    """At the first byte whatever else hooks did for the key, and has not been undone, is on record as owed.
+
+    Only a worker that sleeps may have acted since.
+    """
+    entry = world.database.entries[call.intent.key]
+    known = {(hook, entry.intent_id) for hook in entry.hooks}
+    known |= {(one.hook, one.intent.id) for one in entry.owed}
+    for place in world.bank.open:
+        if world.bank.seen[place].key == call.intent.key and place not in known | world.bank.late.keys():
+            return f"{call.intent.id} is sent, and nobody knows of {place[0]} of {place[1]}"
+    return None
+
+
 # --- when an order comes to be ------------------------------------------------------------------
 
 
@@ -224,10 +253,10 @@ def nothing_else_is_held(world: "World") -> Iterator[str]:
     then died, or lost the journal, before it could say so.
     """
     entries = world.database.entries.values()
-    bound = {entry.intent_id for entry in entries if _is_bound(entry)}
+    bound = {(hook, entry.intent_id) for entry in entries if _is_bound(entry) for hook in entry.hooks}
     owed = {(one.hook, one.intent.id) for entry in entries for one in entry.owed}
     for place in world.bank.open:
-        if place[1] in bound or place in owed:
+        if place in bound or place in owed:
             continue
         process, when = world.bank.late.get(place, (None, 0.0))
         if process is not None and (process.dead or process.troubled_at >= when):

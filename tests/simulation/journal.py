@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.chance import Weighted
 from tests.simulation.loop import OUTSIDE, PROCESS
 from transfer_async.journal import moves, states
+from transfer_async.journal.base import Journal
 from transfer_async.journal.moves import Entry, KeyState, Move, Step, Verdict
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class Database:
         self.world.witness.moved(key, before, move, verdict)
 
 
-class WorkerJournal:
-    """The journal as one worker has it."""
+class WorkerJournal(Journal):
+    """The journal as one worker has it; it needs no closing, and is never pruned."""
 
     durable = True
 

@@ -248,6 +248,28 @@ def owed_undos_forgotten(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "undo", once)
 
 
+def checked_for_anybody(patch: pytest.MonkeyPatch) -> None:
+    """A dead worker's checks serve whatever beneficiary the redelivery names."""
+    patch.setattr(states, "_words", lambda intent: intent.held)
+
+
+def hold_beside_the_banks_own(patch: pytest.MonkeyPatch) -> None:
+    """A dead worker's claim goes on with a hold of the bank's own, and its hook's hold is let be."""
+
+    def serves(entry: Any, move: Any) -> bool:
+        same = entry.intent.beneficiary == move.intent.beneficiary
+        return same and set(entry.hooks) - {"hold", "funds_hold"} <= set(move.hooks)
+
+    patch.setattr(states, "_serves", serves)
+
+
+def hooks_that_are_lacking_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A client goes on with a dead worker's claim whatever hooks that one had."""
+    patch.setattr(
+        states, "_serves", lambda entry, move: states._words(entry.intent) == states._words(move.intent)
+    )
+
+
 # --- messages -----------------------------------------------------------------------------------
 
 
@@ -299,6 +321,9 @@ MUTANTS: dict[str, Mutant] = {
         inherited_hooks_forgotten,
         late_acts_forgotten,
         owed_undos_forgotten,
+        checked_for_anybody,
+        hold_beside_the_banks_own,
+        hooks_that_are_lacking_forgotten,
         doubts_end_not_promised,
         refusal_on_record_is_any_no,
     )

@@ -96,6 +96,7 @@ def _deliver(world: World) -> None:
     record = Record(
         key=chance.one_of(world.setting.keys),
         wish=OTHER_WISH if chance.once_in(0.05) else WISH,
+        beneficiary=chance.one_of(world.setting.named),
         held=f"reference {len(world.witness.records)}" if chance.once_in(0.1) else None,
     )
     world.note(f"{record.key} is delivered")
@@ -105,7 +106,7 @@ def _deliver(world: World) -> None:
         after = chance.one_of((chance.latency(), 2.0, 30.0)) * chance.random()
         world.loop.call_later(after, task.cancel, context=OUTSIDE)
     if chance.once_in(0.2):  # the same message at the same time, somewhere
-        again = Record(key=record.key, wish=record.wish)
+        again = Record(key=record.key, wish=record.wish, beneficiary=record.beneficiary)
         chance.one_of(world.workers).deliver(again, None)
 
 
@@ -137,6 +138,6 @@ def _settle(world: World) -> bool:
     world.loop.pass_(LONG)
     for key in dict.fromkeys(world.setting.keys):
         if key is not None:
-            record = Record(key=key, wish=WISH)
+            record = Record(key=key, wish=WISH, beneficiary=world.setting.named[0])
             world.loop.call_soon(healthy.deliver, record, None, context=OUTSIDE)
     return world.loop.run() and ends

@@ -1,5 +1,6 @@
 """Who sees all of a story: what is on record, what was promised to whom, and whether it was kept."""
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from attrs import define
@@ -12,7 +13,7 @@ from transfer_async.events import DuplicateSuspected, Event
 from transfer_async.journal import moves
 from transfer_async.journal.moves import Entry, KeyState, Move, Verdict
 from transfer_async.messages import OrderOutcome
-from transfer_async.models import NewOrder, Order, OrderIntent
+from transfer_async.models import NewOrder, Order, OrderIntent, PersonName
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -24,10 +25,15 @@ class Record:
 
     key: str | None
     wish: NewOrder
+    beneficiary: PersonName | None = None
     held: str | None = None
     intent_id: str | None = None
     order: Order | None = None
     error: Any = None
+
+
+RECORD: ContextVar[Record | None] = ContextVar("RECORD", default=None)
+"""The call that the current task is about, as its caller made it."""
 
 
 class Witness:
@@ -103,6 +109,8 @@ class Witness:
         self.world.note(f"the first byte of {call.intent.id} leaves")
         self.check(invariants.nothing_is_sent_without_its_mark(self.world, call))
         self.check(invariants.nothing_is_sent_without_a_hold(self.world, call))
+        self.check(invariants.nothing_is_sent_that_was_checked_for_others(self.world, call, RECORD.get()))
+        self.check(invariants.nothing_is_held_beside_that_is_not_on_record(self.world, call))
 
     def exists(self, made: Made) -> None:
         self.check(invariants.a_key_has_one_order(self.world, made))

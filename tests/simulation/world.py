@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import suppress
-from contextvars import Context, ContextVar
+from contextvars import Context
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.simulation.chance import Chance, setting
 from tests.simulation.journal import Database, WorkerJournal
 from tests.simulation.loop import OUTSIDE, PROCESS, Process, VirtualLoop
 from tests.simulation.service import SETTLE_AFTER, Service, SimulatedTransport
-from tests.simulation.witness import Record, Witness
+from tests.simulation.witness import RECORD, Record, Witness
 from transfer_async import FundsHold, TransferClient
 from transfer_async.clock import Clock
 from transfer_async.errors import TransferError
@@ -26,7 +26,6 @@ from transfer_async.models import Order
 from transfer_async.recovery import RecoveryReport
 
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
-RECORD: ContextVar[Record | None] = ContextVar("RECORD", default=None)
 MOMENTS = (
     "before",
     "before",
@@ -74,6 +73,11 @@ class World:
         """Whether something goes wrong now."""
         return not self.calm and self.chance.once_in(share * getattr(self.setting, kind))
 
+    def hooks_at_work(self) -> list[str]:
+        """The names of the hooks of the worker whose turn it is."""
+        process = PROCESS.get()
+        return [] if process is None else [hook.name for hook in process.client._context.hooks]
+
     def saw(self, what: str) -> None:
         self.counts[what] += 1
 
@@ -103,7 +107,8 @@ class Worker:
             ADDRESS,
             world.bank.token if setting.token else "secret",
             hooks=[
-                *([Step(world, "check")] if setting.checks else []),
+                *([world.bank.screening] if setting.screens else []),
+                *([Step(world, "check")] if setting.checks and not self._lacks_the_check() else []),
                 FundsHold(hold.before, hold.undo, name="hold"),
             ],
             journal=WorkerJournal(world),
@@ -114,6 +119,9 @@ class Worker:
         )
         client._context = attrs.evolve(client._context, transport=SimulatedTransport(world))
         self.client = self.process.client = client
+
+    def _lacks_the_check(self) -> bool:
+        return self.mortal and self.world.setting.releases and self.world.chance.once_in(0.5)
 
     def _fates(self) -> dict[int, Any]:
         chance, setting = self.world.chance, self.world.setting
@@ -178,7 +186,11 @@ class Worker:
                 outcome = await self._handle(client, record, limit)
             else:
                 record.order = await client.create_order(
-                    record.wish, key=record.key, held=record.held, send_before=limit
+                    record.wish,
+                    key=record.key,
+                    beneficiary=record.beneficiary,
+                    held=record.held,
+                    send_before=limit,
                 )
         except asyncio.CancelledError:
             self.world.saw("cancelled")
@@ -195,7 +207,13 @@ class Worker:
     ) -> OrderOutcome | None:
         """As a message that may have been delivered before."""
         assert record.key is not None
-        command = OrderCommand(key=record.key, order=record.wish, held=record.held, send_before=limit)
+        command = OrderCommand(
+            key=record.key,
+            order=record.wish,
+            beneficiary=record.beneficiary,
+            held=record.held,
+            send_before=limit,
+        )
         handled = await Handler(client).handle(command)
         if isinstance(handled.result, Order):
             record.order = handled.result

@@ -153,6 +153,9 @@ class Entry:
 class Claim:
     """Take the key for a new intent, or go on with one whose worker is gone.
 
+    Whatever that worker's hooks did is undone, and a new intent begins, if it is too old or was done
+    for other words than these: another beneficiary, another hold, other hooks.
+
     Args:
         intent: the wish, with a new id that is used only if the key is free.
         hooks: the names of the hooks that may now run and have something to undo, last first.

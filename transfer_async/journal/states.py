@@ -15,6 +15,10 @@ Certain knowledge beats doubt: the sender of an attempt may still write its answ
 that others had about that very attempt. Every move is a compare-and-set: on the epoch as long as
 only claims are at stake, on the attempt's token from the mark on.
 
+A dead worker's claim is gone on with only by a call that its hooks have served (`_serves`). For any
+other, and where it is too old, a new intent begins: the old one's undos are owed from that very
+write on, so none is forgotten whatever comes next.
+
 `decide` takes an entry, a move and the time, and gives the entry after it, or why not. A move that
 is denied changes nothing; only a claim that finds a dead worker's `SENDING` writes down the doubt
 that it finds. Keep in step with this page: `TABLE`, and the contract suite of the back ends.
@@ -56,6 +60,7 @@ from transfer_async.journal.moves import (
     Untold,
     Verdict,
 )
+from transfer_async.models import OrderIntent
 
 # --- the table ----------------------------------------------------------------------------------
 
@@ -148,7 +153,7 @@ def _claim(entry: Entry | None, move: Claim, now: float) -> Verdict:
     if entry.state is S.SENDING:
         doubted = entry.but(state=S.IN_DOUBT)
         return Verdict(now=now, entry=doubted, denial=Denial.IN_DOUBT, found_doubt=True)
-    if now - entry.claimed_at > move.max_claim_age:
+    if now - entry.claimed_at > move.max_claim_age or not _serves(entry, move):
         return Verdict(now=now, entry=_new_intent(move, now, before=entry, owed=owed_by(entry)))
     return Verdict(now=now, entry=_gone_on_with(entry, move, now))
 
@@ -167,12 +172,25 @@ def _was_refused(entry: Entry, move: Claim) -> bool:
     return ending.is_final or (ending.refused and same_hold)
 
 
+def _serves(entry: Entry, move: Claim) -> bool:
+    """Whether what a dead worker's hooks did serves the new claim, too, and stays in its hands.
+
+    What was verified for Ben says nothing of Mallory, a hold of the bank's own takes the place of a
+    hook's, and an undo that is not among ``move.hooks`` would be nobody's once the order exists.
+    """
+    same_words = entry.intent is not None and _words(entry.intent) == _words(move.intent)
+    return same_words and set(entry.hooks) <= set(move.hooks)
+
+
+def _words(intent: OrderIntent) -> tuple[Any, ...]:
+    """What hooks go by, beside the order: that is the same wherever its fingerprint is."""
+    return intent.beneficiary, intent.held
+
+
 def _gone_on_with(entry: Entry, move: Claim, now: float) -> Entry:
-    others = tuple(name for name in entry.hooks if name not in move.hooks)
     return entry.but(
         intent=attrs.evolve(move.intent, id=entry.intent_id),
-        held=move.intent.held,
-        hooks=others + move.hooks,
+        hooks=move.hooks,
         epoch=entry.epoch + 1,
         lease_until=now + move.lease,
     )
