@@ -242,12 +242,13 @@ def test_a_late_undo_without_a_receipt_does_not_hide_the_receipt_on_record():
 def _claims() -> st.SearchStrategy[Move]:
     orders = st.sampled_from([new_order(), new_order(), other_order()])
     return st.builds(
-        lambda number, order, held: j.claim(
-            intent=j.intent(number, order=order, held=held), fingerprint=fingerprint(order)
+        lambda number, order, hooks, words: j.claim(
+            intent=j.intent(number, order=order, **words), fingerprint=fingerprint(order), hooks=hooks
         ),
         st.integers(1, 9),
         orders,
-        st.sampled_from([None, "H1"]),
+        st.sampled_from([("hold", "check"), ("hold", "check"), ("hold",)]),
+        st.sampled_from([{}, {}, {}, {"held": "H1"}, {"beneficiary": BEN}]),
     )
 
 
@@ -353,7 +354,7 @@ def test_a_debt_goes_only_when_it_is_paid(steps: list[tuple[float, Move]]):
 
 @settings(max_examples=400, deadline=None)
 @given(STEPS)
-def test_an_intent_changes_only_with_a_claim_of_a_free_or_a_stale_key_whose_hooks_are_then_owed(
+def test_an_intent_changes_with_a_claim_of_a_free_key_or_one_that_serves_no_more_whose_hooks_are_then_owed(
     steps: list[tuple[float, Move]],
 ):
     for before, move, now, verdict in walk(steps):
@@ -361,10 +362,26 @@ def test_an_intent_changes_only_with_a_claim_of_a_free_or_a_stale_key_whose_hook
         if before is None or after.intent_id == before.intent_id or verdict.denial is not None:
             continue
         assert isinstance(move, moves.Claim)
-        stale = before.state is KeyState.CLAIMED and now - before.claimed_at > j.MAX_AGE
-        assert before.state is KeyState.FREE or stale
+        abandoned = before.state is KeyState.CLAIMED and now >= before.lease_until
+        assert before.state is KeyState.FREE or (abandoned and not _serves(before, move, now))
         due = {(one.intent.id, one.hook) for one in after.owed}
-        assert not stale or {(before.intent_id, hook) for hook in before.hooks} <= due
+        assert not abandoned or {(before.intent_id, hook) for hook in before.hooks} <= due
+
+
+@settings(max_examples=400, deadline=None)
+@given(STEPS)
+def test_a_claim_is_gone_on_with_only_where_what_its_hooks_did_serves(steps: list[tuple[float, Move]]):
+    for before, move, now, verdict in walk(steps):
+        if verdict.denial is None and isinstance(move, moves.Claim) and verdict.entry.epoch > 1:
+            assert before is not None
+            assert _serves(before, move, now)
+            assert (verdict.entry.receipts, verdict.entry.owed) == (before.receipts, before.owed)
+
+
+def _serves(before: Entry, claim: moves.Claim, now: float) -> bool:
+    assert before.intent is not None
+    same_words = (before.intent.beneficiary, before.held) == (claim.intent.beneficiary, claim.intent.held)
+    return same_words and now - before.claimed_at <= j.MAX_AGE and set(before.hooks) <= set(claim.hooks)
 
 
 @settings(max_examples=400, deadline=None)
