@@ -10,7 +10,7 @@ import decimal
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from transfer_async import keys
 from transfer_async.errors import InvalidOrder
 
 if TYPE_CHECKING:
-    from transfer_async.models import NewExternalOrder, NewOrder
+    from transfer_async.models import NewExternalOrder, NewOrder, PersonName
 
 Problem = tuple[str, str]
 
@@ -34,6 +34,9 @@ DIGITS = 64  # on either side of the point: no sum of money needs more, and an e
 
 REFERENCE = 10_000
 """Characters of a hold's reference, or a receipt: it goes along in messages, and those have bounds."""
+
+NAME = 1_000
+"""Characters of a part of a person's name."""
 
 _TOO_LONG = f"has more than {DIGITS} digits on one side of the decimal point"
 _PLAIN = re.compile(r"-?[0-9]+(\.[0-9]+)?")
@@ -59,8 +62,42 @@ def refuse_call(problems: Iterator[Problem], *, key: object) -> None:
         raise InvalidOrder(found, key=key if isinstance(key, str) else None, order_may_exist=may_exist)
 
 
+def to_text(value: str) -> str:
+    """A plain ``str`` for any kind of one: those of numpy, lxml or a template cannot be written as JSON.
+
+    Everything else stays as it is, for a check to name.
+    """
+    return str.__str__(value) if isinstance(value, str) and type(value) is not str else value
+
+
+def to_optional_text(value: str | None) -> str | None:
+    """The same, where there may be none."""
+    return None if value is None else to_text(value)
+
+
+def to_moment(value: datetime | None) -> datetime | None:
+    """A plain ``datetime`` in UTC for any aware one, whatever its class and its time zone.
+
+    Everything else stays as it is, for a check to name.
+    """
+    if not isinstance(value, datetime) or (type(value) is datetime and value.tzinfo is UTC):
+        return value
+    try:
+        offset = value.utcoffset()
+        plain = datetime(  # noqa: DTZ001 - its zone follows
+            value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond
+        )
+        return value if offset is None else (plain - offset).replace(tzinfo=UTC)
+    except Exception:  # noqa: BLE001 - a time zone is anybody's code, and no time may look like one
+        return value
+
+
 def to_decimal(value: object) -> Any:
     """Convert what is exact; leave everything else as it is, for `number_problem` to name."""
+    if isinstance(value, str):
+        value = to_text(value)
+    elif isinstance(value, Decimal) and type(value) is not Decimal:
+        value = Decimal(value)
     if type(value) is int and value.bit_length() <= 4 * DIGITS:  # beyond it, too long in any case
         value = EXACT.create_decimal(value)
     if type(value) is str and len(value) <= 3 * DIGITS and _PLAIN.fullmatch(value):
@@ -156,7 +193,10 @@ def call_problems(
     send_before: object,
     kinds: tuple[type, type],
 ) -> Iterator[Problem]:
-    """Every fault of what a caller passes to ``create_order``; ``kinds``: the order's class, the name's."""
+    """Every fault of what a caller passes to ``create_order``, as `OrderRequest` has made it plain.
+
+    ``kinds``: the order's class, the name's.
+    """
     new_order, person_name = kinds
     if not isinstance(order, new_order):
         yield "order", f"is not a {new_order.__name__}"
@@ -164,14 +204,31 @@ def call_problems(
         yield "key", why
     if beneficiary is not None and not isinstance(beneficiary, person_name):
         yield "beneficiary", f"is not a {person_name.__name__}"
+    elif beneficiary is not None:
+        yield from _name_problems(beneficiary)
     if held is not None and not (isinstance(held, str) and held.strip() and is_clean(held)):
         yield "held", "is not the reference of a hold: a text with something in it"
     elif held is not None and len(held) > REFERENCE:
         yield "held", f"is longer than {REFERENCE:,} characters"
-    if send_before is not None and not (
-        isinstance(send_before, datetime) and send_before.utcoffset() is not None
-    ):
-        yield "send_before", "is not a datetime with a time zone"
+    if send_before is not None and not (type(send_before) is datetime and send_before.tzinfo is UTC):
+        yield "send_before", "is not a datetime with a time zone, within the years 1 to 9999 of UTC"
+
+
+def person_name_problems(name: PersonName) -> Iterator[Problem]:
+    """The parts of ``name`` that are no texts."""
+    for part in ("first", "last", "middle"):
+        value = getattr(name, part)
+        if not (isinstance(value, str) or (value is None and part == "middle")):
+            yield part, "is not a string"
+
+
+def _name_problems(name: Any) -> Iterator[Problem]:
+    for part in ("first", "last", "middle"):
+        value: str = getattr(name, part) or ""
+        if not is_clean(value):
+            yield f"beneficiary.{part}", "holds a control character"
+        elif len(value) > NAME:
+            yield f"beneficiary.{part}", f"is longer than {NAME:,} characters"
 
 
 _MAIL = (_EMAIL, "an e-mail address")
@@ -221,6 +278,22 @@ def is_clean(text: str) -> bool:
     if text.isascii() and text.isprintable():
         return True
     return not any(unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} for character in text)
+
+
+def checked_scope(given: str) -> str:
+    """``given``, if it can name a service in a journal.
+
+    Raises:
+        ValueError: it is no text, or an empty one.
+    """
+    if not (isinstance(given, str) and given and is_clean(given)):
+        raise ValueError("scope: must be a string with something in it")
+    return to_text(given)
+
+
+def is_sendable(text: str) -> bool:
+    """Whether ``text`` can be written as UTF-8: half of a surrogate pair cannot."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _exponent(value: Decimal) -> int:

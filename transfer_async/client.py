@@ -265,6 +265,7 @@ class TransferClient:
         """
         self._refuse_if_closed(key)
         self._recoveries.begin()
+        key = checks.to_text(key)
         entry = await recording.read(self._context.journal.read(self._context.scope, key), key=key)
         if entry is None:
             keys.refuse(key)

@@ -61,11 +61,11 @@ class OrderCommand:
         InvalidOrder: with every fault in ``.problems``.
     """
 
-    key: str
+    key: str = field(converter=checks.to_text)
     order: NewOrder
     beneficiary: PersonName | None = None
-    held: str | None = field(default=None, repr=False)
-    send_before: datetime | None = None
+    held: str | None = field(default=None, converter=checks.to_optional_text, repr=False)
+    send_before: datetime | None = field(default=None, converter=checks.to_moment)
 
     def __attrs_post_init__(self) -> None:
         values = {attribute.name: getattr(self, attribute.name) for attribute in attrs.fields(OrderCommand)}

@@ -96,7 +96,7 @@ class NewExternalOrder(Wire):
 
     current_account_balance: Decimal = field(converter=checks.to_decimal, repr=False)
     transaction_fee: Decimal = field(converter=checks.to_decimal)
-    transaction_fee_currency: str
+    transaction_fee_currency: str = field(converter=checks.to_text)
 
     def __attrs_post_init__(self) -> None:
         checks.refuse(checks.external_order_problems(self))
@@ -127,14 +127,14 @@ class NewOrder(Wire):
         InvalidOrder: with every fault in ``.problems``.
     """
 
-    poster_username: str = field(repr=False)
-    poster_recipient_username: str = field(repr=False)
-    poster_currency: str
-    poster_country: str
+    poster_username: str = field(converter=checks.to_text, repr=False)
+    poster_recipient_username: str = field(converter=checks.to_text, repr=False)
+    poster_currency: str = field(converter=checks.to_text)
+    poster_country: str = field(converter=checks.to_text)
     poster_amount: Decimal = field(converter=checks.to_decimal)
-    poster_payment_method_type: str
-    matcher_currency: str
-    matcher_country: str
+    poster_payment_method_type: str = field(converter=checks.to_text)
+    matcher_currency: str = field(converter=checks.to_text)
+    matcher_country: str = field(converter=checks.to_text)
     matcher_amount: Decimal = field(converter=checks.to_decimal)
     exchange_rate: Decimal = field(converter=checks.to_decimal)
     external_order: NewExternalOrder
@@ -176,22 +176,32 @@ class NewOrder(Wire):
 
 @frozen
 class PersonName:
-    """A person's name as the bank's customer typed it."""
+    """A person's name as the bank's customer typed it.
 
-    first: str = field(repr=False)
-    last: str = field(repr=False)
-    middle: str | None = field(default=None, repr=False)
+    Raises:
+        InvalidOrder: a part is no text.
+    """
+
+    first: str = field(converter=checks.to_text, repr=False)
+    last: str = field(converter=checks.to_text, repr=False)
+    middle: str | None = field(default=None, converter=checks.to_optional_text, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        checks.refuse(checks.person_name_problems(self))
 
 
 @frozen
 class OrderRequest:
-    """One wish to create one order, as `TransferClient.create_orders` takes it."""
+    """One wish to create one order, as `TransferClient.create_orders` takes it.
+
+    ``send_before`` becomes a time in UTC. What is wrong with any of it is said when it is carried out.
+    """
 
     order: NewOrder
-    key: str | None = None
+    key: str | None = field(default=None, converter=checks.to_optional_text)
     beneficiary: PersonName | None = None
-    held: str | None = None
-    send_before: datetime | None = None
+    held: str | None = field(default=None, converter=checks.to_optional_text)
+    send_before: datetime | None = field(default=None, converter=checks.to_moment)
 
 
 @frozen

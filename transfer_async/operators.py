@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from transfer_async import keys, recording
+from transfer_async import checks, keys, recording
 from transfer_async.clock import Clock, Duration, duration
 from transfer_async.doubt import ABANDONED, order_id_of
 from transfer_async.errors import Outcome
@@ -82,10 +82,8 @@ class Operators:
         observers: Sequence[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
-        if not (isinstance(scope, str) and scope):
-            raise ValueError("scope: must be a string with something in it")
         self._journal = journal
-        self._scope = scope
+        self._scope = checks.checked_scope(scope)
         self._settle_after = checked_settle_after(settle_after)
         self._observers = Observers(observers)
         self._clock = clock or Clock()
@@ -123,6 +121,7 @@ class Operators:
             checked_text("by", by),
             checked_text("reason", reason),
         )
+        key = checks.to_text(key)
         entry = await self._entry_in_doubt(key)
         move = Resolve(attempt=entry.attempt or "", order_id=order_id, reply=None, by=by, reason=reason)
         return await self._end(key, move, Outcome.CREATED, order_id=order_id)
@@ -146,6 +145,7 @@ class Operators:
             JournalFailed: the journal could not be read or written.
         """
         by, reason = checked_text("by", by), checked_text("reason", reason)
+        key = checks.to_text(key)
         entry = await self._entry_in_doubt(key)
         move = Refute(
             attempt=entry.attempt or "",
@@ -164,6 +164,7 @@ class Operators:
             InvalidOrder: there is none, and it cannot be a key.
             JournalFailed: the journal could not be read.
         """
+        key = checks.to_text(key)
         steps = await recording.read(self._journal.history(self._scope, key), key=key)
         if not steps:
             keys.refuse(key)
@@ -305,6 +306,9 @@ def checked_text(name: str, text: str) -> str:
     Raises:
         ValueError: there is nothing in it, or what would spoil a line.
     """
-    if not (isinstance(text, str) and text.strip() and text.strip().isprintable()):
+    line = checks.to_text(text).strip() if isinstance(text, str) else ""
+    if not (line and line.isprintable()):
         raise ValueError(f"{name}: must be a line of text with something in it; it is kept in the history")
-    return text.strip()
+    if len(line) > checks.REFERENCE:
+        raise ValueError(f"{name}: must be no longer than {checks.REFERENCE:,} characters")
+    return line

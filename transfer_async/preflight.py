@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from transfer_async.checks import REFERENCE
+from transfer_async.checks import REFERENCE, is_sendable, to_optional_text
 from transfer_async.errors import HoldFailed
 from transfer_async.models import OrderIntent
 
@@ -102,8 +102,8 @@ def checked(hooks: Sequence[Hook]) -> tuple[PreflightHook, ...]:
     """
     made = tuple(_hook(hook) for hook in hooks)
     names = [hook.name for hook in made]
-    if not all(isinstance(name, str) and name for name in names):
-        raise ValueError("hooks: each needs a name")
+    if not all(type(name) is str and name and is_sendable(name) for name in names):
+        raise ValueError("hooks: each needs a name, a plain str")
     if "held" in names:
         raise ValueError("hooks: the name 'held' is kept for the reference given as held=")
     if twice := {name for name in names if names.count(name) > 1}:
@@ -131,12 +131,15 @@ def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:
     Raises:
         HoldFailed: a hold without a reference, which could never be released by it.
         TypeError: something that is no text.
-        ValueError: one that is too long to go along with an outcome.
+        ValueError: one that is too long to go along with an outcome, or that cannot be written.
     """
     if receipt is not None and not isinstance(receipt, str):
         raise TypeError(f"a hook's receipt is a string or None, not a {type(receipt).__name__}")
+    receipt = to_optional_text(receipt)
     if is_hold(hook) and not (receipt or "").strip():
         raise HoldFailed("the hold came back without a reference", refused=False, hook=hook.name)
     if receipt is not None and len(receipt) > REFERENCE:
         raise ValueError(f"a hook's receipt is longer than {REFERENCE:,} characters")
+    if receipt is not None and not is_sendable(receipt):
+        raise ValueError("a hook's receipt cannot be written as UTF-8")
     return receipt

@@ -11,6 +11,7 @@ from typing import TypeVar
 import aiohttp
 from attrs import frozen
 
+from transfer_async import checks
 from transfer_async.auth import TokenSource
 from transfer_async.clock import Clock, Duration, duration
 from transfer_async.context import Context, Resolve
@@ -160,9 +161,7 @@ def scope(given: str | None, *, base_url: str) -> str:
     Raises:
         ValueError: it is no text, or an empty one.
     """
-    if given is not None and not (isinstance(given, str) and given):
-        raise ValueError("scope: must be a string with something in it")
-    return base_url if given is None else given
+    return base_url if given is None else checks.checked_scope(given)
 
 
 def observers(given: Sequence[Observer]) -> Observers:
