@@ -578,6 +578,19 @@ async def test_a_key_never_heard_of_is_none(at_work: World):
         assert await client.known("never") is None
 
 
+async def test_a_reply_that_no_longer_reads_is_told_by_its_id_as_create_order_does(at_work: World):
+    """A bank that asks before it places a hold would be told of a doubt, where its order exists."""
+    async with at_work.client() as client:
+        order = await client.create_order(new_order(), key="k")
+        memory = at_work.journal.journal
+        memory._entries = {at: entry.but(reply=b'{"id": 1}') for at, entry in memory._entries.items()}
+        known = await client.known("k")
+        again = await failure(client.create_order(new_order(), key="k"))
+
+    assert (known.state.value, known.order, known.order_id) == ("created", None, order.id)
+    assert (type(again), again.order_id) == (AlreadyCreated, order.id)
+
+
 async def test_a_journal_that_cannot_be_read_says_so(at_work: World, monkeypatch):
     async def fail(*_):
         raise OSError("disk")

@@ -7,7 +7,7 @@ import re
 
 import attrs
 
-from transfer_async import strict
+from transfer_async import checks, strict
 from transfer_async.answers import other_order
 from transfer_async.calls import Call, stamped
 from transfer_async.context import NO_ORDER, Context, log
@@ -20,10 +20,9 @@ from transfer_async.errors import (
     Refused,
     Refuted,
     TransferError,
-    UnreadableOrder,
 )
 from transfer_async.events import Resolved
-from transfer_async.journal.base import receipts_of
+from transfer_async.journal.base import order_on_record, receipts_of
 from transfer_async.journal.moves import Ending, Entry, KeyState, Refute, Verdict
 from transfer_async.journal.moves import Resolve as ResolveMove
 from transfer_async.journal.states import owed_by
@@ -44,16 +43,6 @@ def given_back(entry: Entry, call: Call) -> Order:
     if order := order_on_record(entry):
         return order
     raise stamped(AlreadyCreated(order_id=entry.order_id or ""), call, order_may_exist=True)
-
-
-def order_on_record(entry: Entry) -> Order | None:
-    """The order as the service answered it; None if that is not on record, or was read otherwise then."""
-    if entry.reply is None:
-        return None
-    try:
-        return Order.from_json(entry.reply)
-    except UnreadableOrder:  # it exists all the same: it is not in doubt
-        return None
 
 
 def refused_before(entry: Entry, call: Call) -> TransferError:
@@ -121,7 +110,7 @@ _LIKE_AN_ID = re.compile(r"tx-[!-~]{1,100}")  # looser than the specification: a
 
 def order_id_of(text: object) -> str | None:
     """``text``, trimmed, if it looks like the id of an order."""
-    given = text.strip() if isinstance(text, str) else ""
+    given = checks.to_text(text).strip() if isinstance(text, str) else ""
     return given if _LIKE_AN_ID.fullmatch(given) else None
 
 

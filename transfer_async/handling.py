@@ -23,9 +23,8 @@ from transfer_async import recording
 from transfer_async.calls import Call
 from transfer_async.context import Context, log
 from transfer_async.disposition import Action, Delays, Disposition, disposition
-from transfer_async.doubt import order_on_record
 from transfer_async.errors import JournalFailed, KeyConflict, Outcome, OutcomeUnknown, TransferError
-from transfer_async.journal.base import receipts_of
+from transfer_async.journal.base import order_on_record, receipts_of
 from transfer_async.journal.moves import Entry, KeyState, Promise, Told, Untold
 from transfer_async.messages import OrderCommand, OrderOutcome
 from transfer_async.models import Order

@@ -7,6 +7,7 @@ from typing import Protocol, Self
 
 from attrs import field, frozen
 
+from transfer_async.errors import UnreadableOrder
 from transfer_async.journal.moves import Entry, KeyState, Move, Step, Verdict
 from transfer_async.models import Order
 
@@ -110,7 +111,7 @@ class KeyRecord:
 
     Args:
         state: where the key stands.
-        order: the order, once it exists and its reply was recorded.
+        order: the order, once it exists, if its reply was recorded and still reads as one.
         order_id: the order's id, once it exists.
         receipts: what the hooks handed back, by hook name; ``"held"`` for ``held=``.
         held: the reference that was given as ``held=``.
@@ -129,12 +130,22 @@ def record_of(entry: Entry) -> KeyRecord:
     """The part of an entry that a bank may ask for."""
     return KeyRecord(
         state=entry.state,
-        order=None if entry.reply is None else Order.from_json(entry.reply),
+        order=order_on_record(entry),
         order_id=entry.order_id,
         receipts=receipts_of(entry.receipts, entry.held),
         held=entry.held,
         intent_id=entry.intent_id,
     )
+
+
+def order_on_record(entry: Entry) -> Order | None:
+    """The order as the service answered it; None if that is not on record, or was read otherwise then."""
+    if entry.reply is None:
+        return None
+    try:
+        return Order.from_json(entry.reply)
+    except UnreadableOrder:  # it exists all the same: it is not in doubt
+        return None
 
 
 def receipts_of(receipts: dict[str, str | None], held: str | None) -> dict[str, str | None]:
