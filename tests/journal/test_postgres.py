@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -34,6 +35,18 @@ async def refusal(dsn: str) -> str:
         await judged(journal, claim())
     await journal.close()
     return str(failed.value)
+
+
+@pytest.mark.parametrize("schema", ["user", "select", "table", "transfer_async"])
+async def test_a_schema_may_be_called_like_a_word_of_sql(database: str, schema: str):
+    async with PostgresJournal(database, schema=schema) as journal:
+        await made(journal, claim(), mark(), create())
+        steps = await journal.history(SCOPE, "k")
+        waiting = await journal.work(SCOPE, limit=1)
+        forgotten = await journal.prune(SCOPE, before=datetime.now(UTC) - timedelta(days=2))
+
+    assert [step.move for step in steps] == ["claim", "mark", "create"]
+    assert (waiting, forgotten) == ([], 0)
 
 
 # --- the server ---------------------------------------------------------------------------------

@@ -23,15 +23,15 @@ _VALUES = (
 
 
 class Statements:
-    """Every statement, for the tables in ``schema`` (a plain name: it stands in the text itself).
+    """Every statement, for the tables in ``schema``.
 
     Args:
-        schema: a plain name.
+        schema: a plain name, for it stands in the text itself; quoted, for it may be a word of SQL.
         idle: seconds that a transaction of ours may lie idle.
     """
 
     def __init__(self, schema: str, *, idle: float) -> None:
-        keys, history, meta = f"{schema}.keys", f"{schema}.history", f"{schema}.meta"
+        keys, history, meta = f'"{schema}".keys', f'"{schema}".history', f'"{schema}".meta'
         self.server: str = "SELECT current_setting('fsync'), pg_is_in_recovery()"
         # Not by to_regclass: within a transaction it does not see what others made since it was last asked.
         self.is_there: str = (
@@ -124,10 +124,10 @@ def _prune(keys: str, history: str) -> str:
 
 
 _TABLES = """
-CREATE SCHEMA IF NOT EXISTS {schema};
-CREATE TABLE {schema}.meta (version integer NOT NULL);
-INSERT INTO {schema}.meta VALUES ({version});
-CREATE TABLE {schema}.keys (
+CREATE SCHEMA IF NOT EXISTS "{schema}";
+CREATE TABLE "{schema}".meta (version integer NOT NULL);
+INSERT INTO "{schema}".meta VALUES ({version});
+CREATE TABLE "{schema}".keys (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     scope text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -141,11 +141,11 @@ CREATE TABLE {schema}.keys (
     reply bytea,
     UNIQUE (scope, key)
 ) WITH (fillfactor = 70);
-ALTER TABLE {schema}.keys ALTER COLUMN reply SET STORAGE EXTERNAL; -- compressing it costs more than it spares
-CREATE UNIQUE INDEX order_ids ON {schema}.keys (scope, order_id) WHERE order_id IS NOT NULL;
-CREATE INDEX waiting ON {schema}.keys (scope, key) WHERE ended_at IS NULL;
-CREATE INDEX ended ON {schema}.keys (scope, ended_at) WHERE ended_at IS NOT NULL;
-CREATE TABLE {schema}.history (
+ALTER TABLE "{schema}".keys ALTER COLUMN reply SET STORAGE EXTERNAL; -- compressing costs more than it spares
+CREATE UNIQUE INDEX order_ids ON "{schema}".keys (scope, order_id) WHERE order_id IS NOT NULL;
+CREATE INDEX waiting ON "{schema}".keys (scope, key) WHERE ended_at IS NULL;
+CREATE INDEX ended ON "{schema}".keys (scope, ended_at) WHERE ended_at IS NOT NULL;
+CREATE TABLE "{schema}".history (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key_id bigint NOT NULL, -- of keys; without a foreign key, which would look it up for every move
     token text NOT NULL,
@@ -160,5 +160,5 @@ CREATE TABLE {schema}.history (
     by_whom text,
     reason text
 );
-CREATE INDEX steps ON {schema}.history (key_id);
+CREATE INDEX steps ON "{schema}".history (key_id);
 """
