@@ -15,7 +15,7 @@ from tests.simulation import mutants
 from tests.simulation.mutants import Mutant
 from transfer_async import KeyState, PersonName
 from transfer_async.errors import OutcomeUnknown
-from transfer_async.journal import moves, states
+from transfer_async.journal import base, moves, states
 from transfer_async.sandbox import CloseAfterProcessing, StatusAfterProcessing, WrongTypes
 
 Check = Callable[[World], Awaitable[None]]
@@ -148,6 +148,16 @@ async def what_a_hook_did_that_is_gone_is_owed(world: World) -> None:
     assert owed_hooks(await world.entry()) == ["check"]
 
 
+async def a_key_of_today_is_never_forgotten(world: World) -> None:
+    async with world.client() as client:
+        await client.create_order(new_order(), key="k")
+        world.time.pass_(3600.0)
+        await client.prune(before=world.time.utc())
+        await client.create_order(new_order(), key="k")
+
+    assert len(world.sandbox.orders) == 1
+
+
 # --- what somebody might write, beside what the simulation's mutants do --------------------------
 
 
@@ -166,6 +176,10 @@ def believe_any_id(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(states, "_is_answer", lambda _move: False)
 
 
+def forget_whatever_is_asked_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(base, "KEPT", 0.0)
+
+
 CAUGHT: list[tuple[Mutant, Check]] = [
     (mutants.undone_on_unknown, a_hold_is_kept_in_doubt),
     (mutants.undone_before_the_no_is_recorded, a_hold_is_released_only_when_the_no_is_on_record),
@@ -180,6 +194,7 @@ CAUGHT: list[tuple[Mutant, Check]] = [
     (mutants.hold_beside_the_banks_own, a_hold_of_the_banks_own_leaves_no_other_behind),
     (mutants.hooks_that_are_lacking_forgotten, what_a_hook_did_that_is_gone_is_owed),
     (believe_any_id, the_order_of_another_key_is_never_ours),
+    (forget_whatever_is_asked_for, a_key_of_today_is_never_forgotten),
 ]
 
 

@@ -1,9 +1,11 @@
 """The bounds of the journal in memory; what it shares with every journal is in the contract suite."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -13,8 +15,11 @@ from tests.bank import Time, World, new_order
 from tests.journalling import judged, made
 from transfer_async import JournalFailed, MemoryJournal, OutcomeUnknown
 from transfer_async.errors import Outcome
+from transfer_async.journal import states
 from transfer_async.journal.moves import Denial
 from transfer_async.sandbox import CloseAfterProcessing
+
+T = TypeVar("T")
 
 DAY = 86_400.0
 
@@ -198,3 +203,61 @@ async def test_work_may_be_listed_while_keys_come_and_go(time: Time):
     )
 
     assert [key for key, _ in found] == ["k"]
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """What ``work``, which waits for nothing, comes to; without a loop, in which a test must not wait."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("it waits")
+
+
+def denials_of_two_threads(journal: MemoryJournal, patch: pytest.MonkeyPatch) -> list[Denial | None]:
+    """What two threads hear that claim one key, the second while the first has looked and not yet written."""
+    heard: list[Denial | None] = []
+    decide = states.decide
+
+    def claim_it(number: int) -> None:
+        heard.append(run(judged(journal, j.claim(number))).denial)
+
+    second = threading.Thread(target=claim_it, args=(2,))
+
+    def decide_slowly(*args: Any, **options: Any) -> Any:
+        verdict = decide(*args, **options)
+        if threading.current_thread() is not second:
+            second.start()
+            second.join(0.05)  # with a lock it waits for us; the time is for the fault to show
+        return verdict
+
+    patch.setattr(states, "decide", decide_slowly)
+    first = threading.Thread(target=claim_it, args=(1,))
+    first.start()
+    first.join()
+    second.join()
+    return heard
+
+
+def test_two_threads_do_not_get_one_key(time: Time, monkeypatch: pytest.MonkeyPatch):
+    """A web server with a loop for each of its threads would create the order of one click twice."""
+    heard = denials_of_two_threads(journal_of(time), monkeypatch)
+
+    assert sorted(heard, key=str) == [Denial.BUSY, None]
+
+
+def test_without_its_lock_they_would(time: Time, monkeypatch: pytest.MonkeyPatch):
+    journal = journal_of(time)
+    monkeypatch.setattr(journal, "_lock", nullcontext())
+
+    assert denials_of_two_threads(journal, monkeypatch) == [None, None]
+
+
+def test_it_may_be_used_on_one_loop_after_the_other(time: Time):
+    journal = journal_of(time)
+    asyncio.run(created(journal, "k"))
+
+    assert asyncio.run(judged(journal, j.claim(2))).denial is Denial.CREATED

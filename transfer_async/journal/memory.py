@@ -6,6 +6,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import datetime
+from threading import Lock
 from typing import Self
 
 from transfer_async.clock import Clock, Duration, seconds
@@ -25,6 +26,7 @@ class MemoryJournal:
 
     Claimed, sending and in-doubt keys and owed undos are never forgotten. Keys that a client made
     are forgotten once they ended; callers' keys are kept for ``keep``, or until newer ones need the room.
+    Clients of several threads, each with a loop of its own, may share one.
 
     Args:
         max_keys: how many keys are kept at most, whatever their state.
@@ -42,6 +44,7 @@ class MemoryJournal:
         self._max_keys = max_keys
         self._keep = seconds(keep)
         self._clock = clock or Clock()
+        self._lock = Lock()
         self._entries: dict[_Place, Entry] = {}
         self._moves: dict[_Place, list[tuple[float, Entry, Move]]] = {}
         self._ended: OrderedDict[_Place, float] = OrderedDict()  # what may be forgotten, oldest first
@@ -64,13 +67,14 @@ class MemoryJournal:
     async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
         """See `Journal.move`."""
         place = (scope, key)
-        now = self._clock.now()
-        before = self._entries.get(place)
-        if before is None and isinstance(move, moves.Claim):
-            self._make_room(now)
-        verdict = states.decide(before, move, now=now, id_taken=self._is_taken(scope, key, move))
-        if verdict is not None and (verdict.entry is not before or isinstance(move, moves.Suspect)):
-            self._store(place, verdict.entry, move, now)
+        with self._lock:  # another thread must not come between the look and the write
+            now = self._clock.now()
+            before = self._entries.get(place)
+            if before is None and isinstance(move, moves.Claim):
+                self._make_room(now)
+            verdict = states.decide(before, move, now=now, id_taken=self._is_taken(scope, key, move))
+            if verdict is not None and (verdict.entry is not before or isinstance(move, moves.Suspect)):
+                self._store(place, verdict.entry, move, now)
         return verdict
 
     def _is_taken(self, scope: str, key: str, move: Move) -> bool:
@@ -128,7 +132,9 @@ class MemoryJournal:
         return self._entries.get((scope, key))
 
     def _of(self, scope: str) -> Iterator[tuple[str, Entry]]:
-        return ((key, entry) for (at, key), entry in list(self._entries.items()) if at == scope)
+        with self._lock:
+            entries = list(self._entries.items())
+        return ((key, entry) for (at, key), entry in entries if at == scope)
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""
@@ -150,16 +156,18 @@ class MemoryJournal:
     async def history(self, scope: str, key: str) -> tuple[Step, ...]:
         """See `Journal.history`."""
         since_1970 = self._clock.utc().timestamp() - self._clock.now()
-        made = self._moves.get((scope, key), ())
+        with self._lock:
+            made = list(self._moves.get((scope, key), ()))
         return tuple(states.step(entry, move, now=since_1970 + at) for at, entry, move in made)
 
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""
         utc = self._clock.utc().timestamp()
         age = utc - forgettable(before, now=utc)
-        old = [place for place in self._older_than(self._clock.now() - age) if place[0] == scope]
-        for place in old:
-            self._forget(place)
+        with self._lock:
+            old = [place for place in self._older_than(self._clock.now() - age) if place[0] == scope]
+            for place in old:
+                self._forget(place)
         return len(old)
 
 
