@@ -576,6 +576,16 @@ async def test_an_answer_to_another_order_is_a_doubt_with_its_bytes(world: World
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
+async def test_of_an_amount_in_whole_units_not_even_a_cent_and_a_half_is_lost(world: World):
+    """One unit of the last place of 100 is 1: an answer of 99 would pay the beneficiary less, as agreed."""
+    whole = new_order(matcher_amount=100, poster_amount="155025")
+    for key, less in (("a", {"matcher_amount": 99}), ("b", {"poster_amount": Decimal("155024.985")})):
+        world.sandbox.faults.add(WrongTypes(less))
+        async with world.client() as client:
+            with pytest.raises(UnreadableOrder, match="another order"):
+                await client.create_order(whole, key=key)
+
+
 async def test_an_id_that_is_bound_to_another_key_is_a_doubt(world: World):
     async with world.client() as client:
         first = await client.create_order(new_order(), key="first")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from attrs import frozen
@@ -150,6 +151,10 @@ def judge(evidence: Evidence, policy: RetryPolicy, table: tuple[Row, ...]) -> Ve
     return next(row.verdict for row in table if row.fits(evidence, policy))
 
 
+_CENT = Decimal("0.01")
+"""No amount is answered further than this from the one sent, even where its last place is whole units."""
+
+
 def other_order(sent: NewOrder, answer: Answer) -> str | None:
     """The first field that shows ``answer`` to be to another order than the one sent; None if none does."""
     order = answer.order
@@ -158,7 +163,7 @@ def other_order(sent: NewOrder, answer: Answer) -> str | None:
             return name
     for name in ("poster_amount", "matcher_amount"):
         shown, wanted = getattr(order, name), getattr(sent, name)
-        if shown != wanted and checks.differ(shown, wanted, by_more_than=checks.unit(wanted)):
+        if shown != wanted and checks.differ(shown, wanted, by_more_than=min(checks.unit(wanted), _CENT)):
             return name
     if _is_other(answer.poster_username, sent.poster_username):
         return "poster's username"
