@@ -167,6 +167,7 @@ def test_its_spaces_do_not_matter(body):
         b'{"message": ["Unauthorized"]}',
         b'{"message": "Unauthorized", "id": "tx-1"}',
         b'{"Message": "Unauthorized"}',
+        b'{"message": "created", "message": "Unauthorized"}',
         b'["Unauthorized"]',
         b'"Unauthorized"',
         b"Unauthorized",

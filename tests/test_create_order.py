@@ -3,9 +3,10 @@ import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from attrs import evolve, frozen
 
 from tests import bank as banks
 from tests import journalling
@@ -584,6 +585,30 @@ async def test_of_an_amount_in_whole_units_not_even_a_cent_and_a_half_is_lost(wo
         async with world.client() as client:
             with pytest.raises(UnreadableOrder, match="another order"):
                 await client.create_order(whole, key=key)
+
+
+@pytest.mark.parametrize("twin", [b'"id":"tx-other1"', b'"user":null'])
+async def test_an_answer_that_says_twice_whose_order_it_is_is_a_doubt(world: World, twin: bytes):
+    """An order was recorded under the last of two ids; a second user, null, hid whose it was."""
+    world.sandbox.faults.add(_SaidTwice(twin))
+    async with world.client() as client:
+        with pytest.raises(UnreadableOrder, match="comes twice"):
+            await client.create_order(new_order(), key="k")
+
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert world.bank.open
+
+
+@frozen
+class _SaidTwice(Fault):
+    """The order exists: its answer says one field more."""
+
+    name: ClassVar[str] = "said-twice"
+    twin: bytes
+
+    async def __call__(self, exchange: Any) -> None:
+        reply = exchange.process()
+        await exchange.send(evolve(reply, body=reply.body[:-1] + b"," + self.twin + b"}"))
 
 
 async def test_an_id_that_is_bound_to_another_key_is_a_doubt(world: World):

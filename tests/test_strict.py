@@ -1,6 +1,9 @@
 """What money hangs on: read exactly and at once, or not at all."""
 
+import re
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
 import pytest
@@ -8,7 +11,7 @@ import pytest
 from tests import samples
 from transfer_async import strict
 from transfer_async.errors import Outcome, ServiceFailed, UnreadableOrder
-from transfer_async.models import ExternalOrder, Order
+from transfer_async.models import ExternalOrder, Order, User
 from transfer_async.wire import Unreadable
 
 ID = "tx-9fk2m1c0d4"
@@ -185,16 +188,79 @@ def test_a_strict_text_may_be_escaped():
     assert Order.from_json(raw).poster_currency == "USD"
 
 
-def test_of_a_field_said_twice_the_last_counts_in_every_part_of_the_order():
-    raw = (
-        samples.encode(samples.order_json())[:-1]
-        + b',"poster_amount":7.5,"user_id":"other","external_order":{'
-    )
-    raw += b'"current_account_balance":1,"transaction_fee":2,"transaction_fee_currency":"GBP"}}'
-    order = Order.from_json(raw)
+# --- what is said twice ---------------------------------------------------------------------------
 
-    assert (order.poster_amount, order.user_id) == (Decimal("7.5"), "other")
-    assert (order.external_order.transaction_fee, order.external_order.created_by) == (2, None)
+ONCE = (*TEXTS, *NUMBERS, *FLAGS, "$.external_order", "$.user", "$.postersBeneficiary")
+OTHER = b'"tx-other1"'
+ONCE += ("$.user.username", "$.postersBeneficiary.username")
+
+
+def said_twice(path, value, *, first, spelt=None):
+    """The sample order, in which ``value`` stands at the path once more: first of all, or last."""
+    holder, _, name = path.rpartition(".")
+    tree = samples.order_json()
+    inside = samples.encode(samples.inside(tree, holder))
+    field = (f'"{name}"' if spelt is None else spelt).encode() + b":" + value
+    both = b"{" + field + b"," + inside[1:] if first else inside[:-1] + b"," + field + b"}"
+    return both if holder == "$" else samples.encode(tree).replace(inside, both)
+
+
+@pytest.mark.parametrize("path", ONCE)
+def test_what_money_hangs_on_and_is_said_twice_makes_the_order_unreadable_whatever_is_said(path):
+    """Another reader believes the other one: an order would be on record here under the id of another."""
+    same = samples.encode(samples.inside(samples.order_json(), path))
+    escaped = '"' + "".join(f"\\u{ord(one):04x}" for one in path.rpartition(".")[2]) + '"'
+    for value in (same, b"null", OTHER, b"0", b"{}", b'{"username":"eve@example.org"}'):
+        for raw in (
+            said_twice(path, value, first=True),
+            said_twice(path, value, first=False),
+            said_twice(path, value, first=False, spelt=escaped),
+        ):
+            with pytest.raises(UnreadableOrder, match=r"\$") as caught:
+                Order.from_json(raw)
+            assert caught.value.order_id == (None if (path, value) == ("$.id", OTHER) else ID)
+    with pytest.raises(UnreadableOrder, match=re.escape(f"{path}: comes twice")):
+        Order.from_json(said_twice(path, same, first=True))
+
+
+def test_what_no_money_hangs_on_may_be_said_twice_and_the_last_counts():
+    for name in (
+        "user_id",
+        "extra",
+        "user.email",
+        "postersBeneficiary.currencies",
+        "external_order.created_by",
+    ):
+        assert Order.from_json(said_twice(f"$.{name}", b"null", first=False)).id == ID
+    order = Order.from_json(said_twice("$.user_id", b'"other"', first=False))
+
+    assert (order.user_id, order.unread) == ("other", ())
+
+
+def test_nobody_is_misled_by_other_threads_that_read_at_the_same_time():
+    """The leaves are counted for all threads together: too many are a reason to look, never an answer."""
+    good, bad = samples.encode(samples.order_json()), said_twice("$.id", b'"tx-other1"', first=False)
+
+    def read(_):
+        with pytest.raises(UnreadableOrder):
+            Order.from_json(bad)
+        return Order.from_json(good).id
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert set(threads.map(read, range(200))) == {ID}
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_a_persons_field_said_twice_makes_the_person_unreadable():
+    """A beneficiary's name would be compared that another reader does not see."""
+    raw = samples.encode(samples.user_json())[:-1] + b',"lastname":"Mallory"}'
+
+    with pytest.raises(ServiceFailed, match=r"\$\.lastname: comes twice"):
+        User.from_json(raw)
 
 
 # --- an order's id in what is not readably an order -----------------------------------------------
@@ -216,6 +282,8 @@ def test_of_a_field_said_twice_the_last_counts_in_every_part_of_the_order():
         (b'{"id":"tx-ab', None),
         (b'{"id":"TX-ABC"}', None),
         (b'{"id":7}', None),
+        (b'{"id":"tx-abc1","id":"tx-abc2"}', None),
+        (b'{"id":null,"id":"tx-abc2"}', "tx-abc2"),
         (b'{"text":"{\\"id\\":\\"tx-abc1\\"}"}', None),
         (b'{"order_id":"tx-abc1"}', None),
         (b"", None),
@@ -266,6 +334,13 @@ def test_an_answer_that_is_no_order_is_unreadable_at_its_path():
 
 
 # --- the bank's part by itself --------------------------------------------------------------------
+
+
+def test_the_banks_part_by_itself_says_nothing_twice_either():
+    raw = samples.encode(samples.external_order_json())[:-1] + b',"transaction_fee":0}'
+
+    with pytest.raises(ServiceFailed, match=r"\$\.transaction_fee: comes twice"):
+        ExternalOrder.from_json(raw)
 
 
 def test_an_external_order_is_read_by_itself():

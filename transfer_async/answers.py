@@ -27,7 +27,7 @@ from transfer_async.models import NewOrder
 from transfer_async.retry import RetryPolicy, retry_after
 from transfer_async.strict import Answer
 from transfer_async.transport import Evidence
-from transfer_async.wire import Unreadable, decode
+from transfer_async.wire import Unreadable, decode, has_twins
 
 WRONG_TOKEN = {"message": "Unauthorized"}
 """The one error body that the specification shows (section 7)."""
@@ -75,7 +75,8 @@ def _json(body: bytes) -> object:
 
 def _says_wrong_token(evidence: Evidence) -> bool:
     # 16 MB of JSON need not be read to know that it is not 27 bytes of it.
-    return len(evidence.body) < 200 and evidence.intact and _json(evidence.body) == WRONG_TOKEN
+    short = len(evidence.body) < 200 and evidence.intact
+    return short and _json(evidence.body) == WRONG_TOKEN and not has_twins(evidence.body)
 
 
 _NEVER_SENT = Row(

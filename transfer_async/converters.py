@@ -19,7 +19,7 @@ import cattrs
 import cattrs.gen
 import msgspec
 
-from transfer_async import checks, loose, models, strict
+from transfer_async import checks, loose, models, strict, wire
 from transfer_async.errors import InvalidOrder, ServiceFailed, UnreadableOrder
 from transfer_async.wire import FLAGS, LEAVES, WIRE_NAMES, Reader, Unreadable, decode, fields_of
 
@@ -170,8 +170,10 @@ def _write_fee(value: Decimal) -> msgspec.Raw:
 def _read_request(cls: type[T], raw: bytes) -> T:
     tree = decode(raw)
     problems: list[checks.Problem] = []
+    if wire.has_twins(raw):
+        problems.append(("$", "has a field twice"))
     model = request_in(cls, tree, problems, "")
-    if model is None:
+    if problems or model is None:
         raise InvalidOrder(problems)
     return model
 

@@ -19,6 +19,7 @@ from transfer_async.wire import (
     WIRE_NAMES,
     Reader,
     Unreadable,
+    as_written,
     decode,
     fields_of,
     read_object,
@@ -185,6 +186,8 @@ def read_part(cls: type[T], raw: bytes) -> T:
     tree = decode(raw)
     if type(tree) is not dict:
         raise Unreadable("$", "is not an object")
+    if twin := as_written(raw).twin(*map(wire_name, fields_of(cls))):  # a beneficiary's name or username, say
+        raise Unreadable(f"$.{twin}", "comes twice")
     unread: list[str] = []
     try:
         model: T = _read_part(cls, tree, "$", unread)

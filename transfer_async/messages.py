@@ -16,7 +16,6 @@ with a field that comes twice: readers differ in which of the two they believe.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -89,9 +88,10 @@ class OrderCommand:
         data = data.encode(errors="surrogatepass") if isinstance(data, str) else data
         try:
             tree = wire.decode(data)
+            has_twins = wire.has_twins(data)
         except wire.Unreadable as error:
             raise InvalidOrder([(error.path, error.why)]) from None
-        if _has_twins(data):
+        if has_twins:
             raise InvalidOrder([("$", "has a field twice")])
         return cls.from_tree(tree)
 
@@ -135,18 +135,6 @@ class OrderCommand:
         if self.send_before is not None:
             tree["send_before"] = self.send_before.astimezone(UTC).isoformat().replace("+00:00", "Z")
         return _encode(tree)
-
-
-def _has_twins(data: bytes) -> bool:
-    """Whether an object anywhere in ``data``, which can be decoded, has two fields of one name."""
-    found = False
-
-    def look(pairs: list[tuple[str, object]]) -> None:
-        nonlocal found
-        found = found or len({name for name, _ in pairs}) != len(pairs)
-
-    json.JSONDecoder(object_pairs_hook=look, parse_int=len, parse_float=len).decode(data.decode())
-    return found
 
 
 _COMMAND = ("version", "key", "order", "beneficiary", "held", "send_before")
@@ -296,6 +284,8 @@ class OrderOutcome:
             if (version := _read_version(data).version) != VERSION:
                 raise ValueError(f"an outcome of version {version}; this reads {VERSION}")
             read = _read_outcome(data)
+            if wire.has_twins(data.encode() if isinstance(data, str) else data):
+                raise ValueError("an outcome has no field twice")
         except msgspec.MsgspecError as error:
             raise ValueError(f"not readably an outcome ({error})") from None
         return cls(**{name: getattr(read, name) for name in _OUTCOME})

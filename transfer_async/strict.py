@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import decimal
 import functools
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import msgspec
 from msgspec.structs import astuple
 
 from transfer_async import loose, models
-from transfer_async.wire import EVERY_DIGIT, Reader, Unreadable, decode, exactly, fields_of, wire_name
+from transfer_async.wire import (
+    EVERY_DIGIT,
+    Fields,
+    Reader,
+    Unreadable,
+    as_written,
+    decode,
+    exactly,
+    fields_of,
+    wire_name,
+)
 
 _ORDER_ID = re.compile(r"tx-[a-z0-9]{1,100}")
 _ANY_ORDER_ID = re.compile(rb'"id"\s*:\s*"(tx-[a-z0-9]{1,100})"')
@@ -27,13 +38,21 @@ _ANY_ORDER_ID = re.compile(rb'"id"\s*:\s*"(tx-[a-z0-9]{1,100})"')
 def find_order_id(raw: bytes) -> str | None:
     """The order's id in bytes that are not readably an order, if just one can be found.
 
-    An id at the top is the order's own; elsewhere two are one too many to choose from.
+    An id at the top is the order's own; two are one too many to choose from, there or elsewhere.
     """
     try:
-        return _raw_order_id(_cut(_cut_id, raw).id)
+        whole = as_written(raw)
     except ValueError:
-        found = set(_ANY_ORDER_ID.findall(raw))
-    return found.pop().decode() if len(found) == 1 else None
+        whole = None
+    top = whole if isinstance(whole, Fields) else ()
+    found = {value for name, value in top if name == "id" and _is_order_id(value)}
+    if not found:
+        found = {one.decode() for one in _ANY_ORDER_ID.findall(raw)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _is_order_id(value: object) -> bool:
+    return type(value) is str and _ORDER_ID.fullmatch(value) is not None
 
 
 def _raw_number(raw: msgspec.Raw) -> Decimal:
@@ -115,41 +134,79 @@ _cut_head = msgspec.json.Decoder(
         external_order=_cutter(models.ExternalOrder, dict(_STRICT[models.ExternalOrder])),
     )
 )
-_cut_id = msgspec.json.Decoder(_cutter(models.Order, ("id",)))
 _cut_external_order = msgspec.json.Decoder(_RawExternalOrder)
 _cut_person = msgspec.json.Decoder(_cutter(models.User, ("username",)))
 
 _ORDER_FIELDS = tuple(dict(_STRICT[models.Order]))
 _BANK_FIELDS = tuple(dict(_STRICT[models.ExternalOrder]))
-_KIND: dict[Reader, Any] = {_raw_order_id: str, _raw_text: str, _raw_number: Any, _raw_flag: bool | int}
-_FLAG_OF: dict[Any, bool] = {0: False, 1: True}
 
 
-def _places(cls: type, reader: Reader) -> tuple[int, ...]:
-    return tuple(place for place, (_, read) in enumerate(_STRICT[cls]) if read is reader)
+# --- at once: an answer that is as it should be ---------------------------------------------------
 
 
-_NUMBERS_OF_ORDER, _NUMBERS_OF_BANK = (_places(cls, _raw_number) for cls in _STRICT)
-_FLAGS_OF_ORDER = _places(models.Order, _raw_flag)
+class _AnyValue(type):
+    """What msgspec asks of a type that it does not know, of each value: yes, it is one of these."""
+
+    __instancecheck__ = id  # type: ignore[assignment] # always true; said in Python it would cost as much as the reading
 
 
-def _typed(cls: type, *more: tuple[Any, ...]) -> Any:
-    """A struct of the strict fields with their types; numbers are exact, or of another type altogether."""
-    kinds = [(name, _KIND[read]) for name, read in _STRICT[cls]]
-    names = [field[0] for field in (*kinds, *more)]
-    rename = {name: wire_name(name) for name in names}
-    return msgspec.defstruct(f"Typed{cls.__name__}", [*kinds, *more], rename=rename, gc=False)
+class _Leaf(metaclass=_AnyValue):
+    """A value that msgspec leaves to `_take`: as it is where it is of the usual type, or how it is made."""
+
+    usual: ClassVar[type]
+    ways: ClassVar[dict[type, Callable[[Any], Any]]]
 
 
-_Named = msgspec.defstruct("Named", [("username", Any, None)], gc=False)
+class _Text(_Leaf):
+    usual = str
+    ways: ClassVar = {}
+
+
+class _Number(_Leaf):
+    usual = Decimal
+    ways: ClassVar = {int: Decimal}
+
+
+class _Flag(_Leaf):
+    usual = bool
+    ways: ClassVar = {int: {0: False, 1: True}.__getitem__}
+
+
+_tick = itertools.count().__next__
+
+
+def _take(kind: type[_Leaf], value: Any, *, tick: Callable[[], int] = _tick) -> Any:
+    """One leaf, counted. Of two with one name msgspec keeps the last, but it has asked for both."""
+    tick()
+    return value if type(value) is kind.usual else kind.ways[type(value)](value)
+
+
+_KIND: dict[Reader, type[_Leaf]] = {
+    _raw_order_id: _Text,
+    _raw_text: _Text,
+    _raw_number: _Number,
+    _raw_flag: _Flag,
+}
+
+
+def _typed(cls: type, **more: Any) -> Any:
+    """A struct of the strict fields, each of which is there."""
+    kinds = {name: _KIND[read] for name, read in _STRICT[cls]} | more
+    rename = {name: wire_name(name) for name in kinds}
+    return msgspec.defstruct(f"Typed{cls.__name__}", list(kinds.items()), rename=rename, gc=False)
+
+
+_Named = msgspec.defstruct("Named", [("username", _Text)], gc=False)
+_LEAVES = len(_ORDER_FIELDS) + len(_BANK_FIELDS) + len(_PEOPLE)
+"""How many are taken of an answer that says each of them, and each object they are in, but once."""
 _read_head = msgspec.json.Decoder(
-    _typed(
-        models.Order,
-        ("external_order", _typed(models.ExternalOrder)),
-        *((person, _Named | None, None) for person in _PEOPLE),
-    ),
+    _typed(models.Order, external_order=_typed(models.ExternalOrder), **dict.fromkeys(_PEOPLE, _Named)),
+    dec_hook=_take,
     float_hook=EVERY_DIGIT.create_decimal,
 ).decode
+
+
+# --- by piece: any other, so that what is wrong can be named --------------------------------------
 
 _HALVES = re.compile(  # what is whole comes first: an escaped backslash, then both halves of a character
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
@@ -206,39 +263,32 @@ def read_answer(raw: bytes) -> Answer:
 
 def _read_at_once(raw: bytes) -> Answer | None:
     """An order that is as it should be, in one go and a third less time; None for any other."""
+    before = _tick()
     try:
         read = _read_head(raw)
-        bank, user, beneficiary = read.external_order, read.user, read.posters_beneficiary
-        head = list(astuple(read)[: len(_ORDER_FIELDS)])
-        of_bank = [bank.current_account_balance, bank.transaction_fee, bank.transaction_fee_currency]
-        for values, places in ((head, _NUMBERS_OF_ORDER), (of_bank, _NUMBERS_OF_BANK)):
-            for place in places:
-                if type(number := values[place]) is not Decimal:
-                    values[place] = _whole_number(number, raw)
-        for place in _FLAGS_OF_ORDER:
-            head[place] = _FLAG_OF[head[place]]
-        if not _ORDER_ID.fullmatch(head[0]):
-            return None
-    except (msgspec.MsgspecError, ValueError, KeyError, RecursionError, decimal.DecimalException):
+    except (
+        msgspec.MsgspecError,
+        ValueError,
+        LookupError,
+        TypeError,
+        RecursionError,
+        decimal.DecimalException,
+    ):
         return None
-    order = _unread_order(
-        zip(_ORDER_FIELDS, head, strict=True), raw, dict(zip(_BANK_FIELDS, of_bank, strict=True))
-    )
-    return Answer(order, user and _text(user.username), beneficiary and _text(beneficiary.username))
+    if _tick() - before != _LEAVES + 1:  # a name comes twice, or another thread reads as well
+        return None
+    *head, bank, user, beneficiary = astuple(read)
+    of_bank = astuple(bank)
+    if not _ORDER_ID.fullmatch(head[0]):
+        return None
+    if not (all(head[:7]) and all(of_bank)) and b"-0" in raw:  # an int has no -0
+        return None
+    order = _unread_order(zip(_ORDER_FIELDS, head, strict=True), raw, of_bank)
+    return Answer(order, user.username, beneficiary.username)
 
 
-def _whole_number(number: object, raw: bytes) -> Decimal:
-    if type(number) is not int or (number == 0 and b"-0" in raw):  # an int has no -0
-        raise ValueError
-    return Decimal(number)
-
-
-def _text(value: object) -> str | None:
-    return value if type(value) is str else None
-
-
-def _unread_order(strict: Iterable[tuple[str, Any]], raw: bytes, of_bank: dict[str, Any]) -> models.Order:
-    """An order of which the rest is read when it is looked at."""
+def _unread_order(strict: Iterable[tuple[str, Any]], raw: bytes, of_bank: Iterable[Any]) -> models.Order:
+    """An order of which the rest is read when it is looked at; ``of_bank``: the strict part of the bank's."""
     order = object.__new__(models.Order)
     for name, value in strict:
         _put(order, name, value)
@@ -253,12 +303,33 @@ def _read_by_piece(raw: bytes) -> Answer:
     except Unreadable:
         raw = _without_half_characters(raw)
         head = _cut(_cut_head, raw)
+    _refuse_twins(raw)
     strict = _read_strictly(models.Order, head, "$")
     if head.external_order is _ABSENT:
         raise Unreadable("$.external_order", "is missing")
     of_bank = _read_strictly(models.ExternalOrder, head.external_order, "$.external_order")
-    order = _unread_order(strict, raw, dict(of_bank))
+    order = _unread_order(strict, raw, tuple(value for _, value in of_bank))
     return Answer(order, _username(head.user), _username(head.posters_beneficiary))
+
+
+def _refuse_twins(raw: bytes, *, top: str | None = None) -> None:
+    """Refuse a reply that says twice what money hangs on, whether or not it says the same.
+
+    Raises:
+        Unreadable: names it.
+    """
+    whole: Fields = as_written(raw)
+    for name, part in [(top, whole), *whole]:
+        if name in _ONCE and isinstance(part, Fields) and (twin := part.twin(*_ONCE[name])):
+            where = f"$.{twin}" if part is whole else f"$.{name}.{twin}"
+            raise Unreadable(where, "comes twice")
+
+
+_ONCE: dict[str | None, tuple[str, ...]] = {
+    None: (*_ORDER_FIELDS, "external_order", *map(wire_name, _PEOPLE)),
+    "external_order": _BANK_FIELDS,
+} | {wire_name(person): ("username",) for person in _PEOPLE}
+"""By the name of an object within an order, None for the order itself: what may be in it but once."""
 
 
 def _username(raw: msgspec.Raw) -> str | None:
@@ -276,14 +347,16 @@ def read_order(raw: bytes) -> models.Order:
 def read_external_order(raw: bytes) -> models.ExternalOrder:
     """An `ExternalOrder` by itself, all of it at once."""
     cut = _cut(_cut_external_order, raw)
+    _refuse_twins(raw, top="external_order")
     of_bank = dict(_read_strictly(models.ExternalOrder, cut, "$"))
     return models.ExternalOrder(**of_bank, **_loose_fields(models.ExternalOrder, cut, "$", []))
 
 
-def _read_rest(order: models.Order, *, raw: bytes, of_bank: dict[str, Any]) -> None:
+def _read_rest(order: models.Order, *, raw: bytes, of_bank: Iterable[Any]) -> None:
     """Fill the loose slots: all at once by msgspec; piece by piece only where some type is another."""
     unread: list[str] = []
-    for name, value in (_rest_at_once(raw, of_bank) or _rest_by_piece(raw, of_bank, unread)).items():
+    named = dict(zip(_BANK_FIELDS, of_bank, strict=True))
+    for name, value in (_rest_at_once(raw, named) or _rest_by_piece(raw, named, unread)).items():
         _put(order, name, value)
     _put(order, "unread", tuple(unread))
     _put(order, "_late", _nothing_left)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -97,6 +98,49 @@ def decode(raw: bytes | msgspec.Raw) -> Any:
     if data.count(b"{") + data.count(b"[") > LEVELS and _is_deep(tree):
         raise Unreadable("$", "is nested too deeply")
     return tree
+
+
+class Fields(list[tuple[str, Any]]):
+    """An object's fields as they were written: one that comes twice is there twice.
+
+    Readers differ in which of the two they believe, so what money hangs on is read from neither.
+    """
+
+    def twin(self, *among: str) -> str | None:
+        """The first name that comes twice, of those named, or of all; None if none does."""
+        seen: set[str] = set()
+        for name, _ in self:
+            if name in seen and (not among or name in among):
+                return name
+            seen.add(name)
+        return None
+
+
+def as_written(raw: bytes, *, each: Callable[[list[tuple[str, Any]]], Any] = Fields) -> Any:
+    """JSON that `decode` reads, each object as what ``each`` makes of its fields.
+
+    Numbers are not read: it is far slower than `decode`, and the names are all that it is for.
+
+    Raises:
+        Unreadable: it is nested too deeply.
+    """
+    try:
+        return json.JSONDecoder(object_pairs_hook=each, parse_int=len, parse_float=len).decode(
+            raw.decode(errors="replace")
+        )
+    except (ValueError, RecursionError):
+        raise Unreadable("$", "is not JSON that every reader takes") from None
+
+
+def has_twins(raw: bytes) -> bool:
+    """Whether an object anywhere in ``raw``, which `decode` reads, has two fields of one name.
+
+    Raises:
+        Unreadable: see `as_written`.
+    """
+    found: list[bool] = []
+    as_written(raw, each=lambda fields: found.append(Fields(fields).twin() is not None))
+    return any(found)
 
 
 def _is_deep(tree: Any) -> bool:
