@@ -7,10 +7,8 @@ journal's own does all the work on the file, so that no caller's loop waits for 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sqlite3
-import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +20,7 @@ import msgspec
 from transfer_async.clock import Clock, Duration, checked_timeout
 from transfer_async.errors import JournalFailed
 from transfer_async.journal.durable import PRUNED, DurableJournal
+from transfer_async.journal.files import Files, Identity, Moved, found, keep_private
 from transfer_async.journal.moves import Entry, Step
 from transfer_async.journal.rows import STEP_COLUMNS, VERSION, Row, entries_of, entry_of, step_of, step_values
 from transfer_async.journal.transaction import Place, Transaction, Wanted
@@ -110,7 +109,7 @@ class SQLiteJournal(DurableJournal):
         self._clock = clock or Clock()
         self._thread: ThreadPoolExecutor | None = None
         self._file: _File | None = None
-        self._identity: tuple[int, int] | None = None
+        self._identity: Identity | None = None
 
     async def _open(self) -> None:
         if self._file is None:
@@ -145,7 +144,7 @@ class SQLiteJournal(DurableJournal):
         return done.result()
 
     def _is_of_the_store(self, error: BaseException) -> bool:
-        return isinstance(error, (sqlite3.Error, OSError, _Moved)) and not isinstance(
+        return isinstance(error, (sqlite3.Error, OSError, Moved)) and not isinstance(
             error, sqlite3.IntegrityError
         )
 
@@ -165,13 +164,19 @@ class SQLiteJournal(DurableJournal):
             self._file = _File(self._path, timeout=self._timeout, make=self._identity is None)
             self._identity = self._identity or self._file.identity
         if self._file.identity != self._identity:
-            raise _Moved(f"another file than before is at {self._path.name}")
+            raise Moved(f"another file than before is at {self._path.name}")
         return self._file
 
     def _with_file(self, work: Callable[[_File], T]) -> T:
+        """What ``work`` gives, if the files were the journal's before it, and still are."""
         try:
-            return work(self._opened())
-        except (sqlite3.Error, _Moved):
+            file = self._opened()
+            file.refuse_if_moved()  # what is written to others would harm them
+            try:
+                return work(file)
+            finally:
+                file.refuse_if_moved()  # nobody would ever see it
+        except (sqlite3.Error, Moved):
             self._let_go()  # whatever state it is in: the next move opens it anew
             raise
 
@@ -216,22 +221,31 @@ class _File:
     """The open file; all of it within one thread."""
 
     def __init__(self, path: Path, *, timeout: float, make: bool = True) -> None:
-        _make_private(path, make=make)
-        self._path, self.identity = path, _identity(path)
-        self._db = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+        real = found(path, make=make)
+        self._files = Files(path, real)
+        self.identity, self.refuse_if_moved = self._files.main, self._files.refuse_if_moved
+        self._db = sqlite3.connect(
+            f"{real.as_uri()}?mode=rw",  # whatever has become of it meanwhile: no other is made here
+            uri=True,
+            timeout=timeout,
+            isolation_level=None,
+            check_same_thread=False,
+        )
         try:
             self._refuse_others_file(path)
+            keep_private(real)
             self._keep_a_log(timeout)
             for setting in _SETTINGS:
                 self._db.execute(setting)
             self._check_version(path)
+            self._files.remember()
         except BaseException:
-            self._db.close()
+            self.close()
             raise
         self._scopes: dict[str, int] = {}
 
     def close(self) -> None:
-        self._db.close()
+        self._files.let_go(self._db)
 
     def _refuse_others_file(self, path: Path) -> None:
         """Before any setting changes it: another application's file stays as it is."""
@@ -255,7 +269,7 @@ class _File:
                     raise
             else:
                 if mode != "wal":
-                    raise JournalFailed(f"a write-ahead log cannot be kept beside {self._path.name}")
+                    raise JournalFailed(f"a write-ahead log cannot be kept beside {self._files.path.name}")
                 return
             time.sleep(_PAUSE)
 
@@ -284,17 +298,7 @@ class _File:
 
     # --- writing --------------------------------------------------------------------------------
 
-    def _refuse_if_moved(self) -> None:
-        """A file that was moved or replaced still takes writes, and nobody else would ever see them."""
-        try:
-            there = _identity(self._path)
-        except FileNotFoundError:
-            there = None
-        if there != self.identity:
-            raise _Moved(f"{self._path.name} was moved, removed or replaced while it was in use")
-
     def commit(self, transaction: Transaction, now: Callable[[], float]) -> None:
-        self._refuse_if_moved()
         self._db.execute("BEGIN IMMEDIATE")
         try:
             ids = self._load(transaction)
@@ -426,31 +430,3 @@ def _by_scope(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     for scope, other in pairs:
         grouped.setdefault(scope, []).append(other)
     return [(scope, msgspec.json.encode(others).decode()) for scope, others in grouped.items()]
-
-
-class _Moved(JournalFailed):
-    """The file is no longer where it was opened."""
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_dev, found.st_ino
-
-
-def _make_private(path: Path, *, make: bool) -> None:
-    """Make the file, if it may be made, its name as durable as its content; for its owner's eyes alone."""
-    try:
-        os.close(os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if make else 0), 0o600))
-    except FileExistsError:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):  # before its mode is touched: it may be everybody's directory
-            raise JournalFailed(f"{path.name} is there, and is not a file") from None
-        if mode & 0o077:
-            with contextlib.suppress(PermissionError):  # somebody else's, who decides
-                path.chmod(0o600)
-        return
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
