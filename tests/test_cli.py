@@ -16,7 +16,7 @@ from transfer_async.cli import main
 from transfer_async.client import TransferClient
 from transfer_async.errors import ServiceFailed
 from transfer_async.models import User
-from transfer_async.sandbox import Sandbox
+from transfer_async.sandbox import Sandbox, Status
 from transfer_async.sandbox.service import WHO_AM_I_PATH
 
 
@@ -157,6 +157,22 @@ async def test_a_wrong_token_is_told_in_one_line_without_the_token(sandbox, monk
     assert result.stderr.count("\n") == 1
     assert "Unauthorized" in result.stderr
     assert "a-wrong-token" not in result.stderr
+
+
+@pytest.mark.parametrize("status", [404, 405])
+async def test_an_address_that_may_be_wrong_is_what_to_look_at(sandbox, monkeypatch, status):
+    """A prefix that is missing, or one too many: told "refused", one would look for a right to ask."""
+    if status == 404:
+        monkeypatch.setenv("TRANSFER_BASE_URL", f"{sandbox.base_url}/bank")
+    else:
+        sandbox.faults.add(Status(status), path=WHO_AM_I_PATH)
+    result = await asked("whoami")
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"whoami: Refused: the service refused (status {status}); is TRANSFER_BASE_URL right, "
+        "with the path before /api/api/v1 if there is one, and no more?\n"
+    )
 
 
 async def test_a_service_that_is_down_is_told_in_one_line(monkeypatch):

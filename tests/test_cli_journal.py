@@ -401,6 +401,14 @@ async def test_a_wrong_option_is_named(at_work: World, wrong: list[str], why: st
     assert (await at_work.entry("doubt")).state is KeyState.IN_DOUBT
 
 
+async def test_resolving_again_says_the_same(at_work: World):
+    """A script that was cut off is run again, and must not stop at what it has done."""
+    await in_doubt(at_work)
+    first, again = [await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID) for _ in range(2)]
+
+    assert (again.exit_code, again.output) == (first.exit_code, first.output) == (0, first.output)
+
+
 async def test_what_is_not_in_doubt_is_a_no(at_work: World):
     order_id = await created(at_work)
     result = await asked("resolve", "created", "--order-id", "tx-seen", *SAID)

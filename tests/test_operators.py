@@ -144,6 +144,21 @@ async def test_a_resolved_key_has_its_order(at_work: World):
     assert at_work.bank.open
 
 
+async def test_what_is_resolved_already_is_resolved_by_the_same_id(at_work: World):
+    """Two operators have seen the same statement, or one of them did not see that it went well."""
+    await in_doubt(at_work)
+    desk = operators(at_work)
+    first = await desk.resolve("k", order_id="tx-seen", **SAID)
+    again = await desk.resolve("k", order_id="tx-seen", by="bola", reason="seen, too")
+    why = await refusal(desk.resolve("k", order_id="tx-other", **SAID))
+
+    assert again == first
+    assert why == "key: must be in doubt; it is created (tx-seen)"
+    assert (await at_work.told())[-1] == "resolve: created"
+    assert [step.by for step in await desk.history("k")].count("bola") == 0
+    assert len(at_work.events_of(Resolved)) == 1
+
+
 async def test_who_said_so_and_why_is_kept(at_work: World):
     await in_doubt(at_work)
     desk = operators(at_work)
@@ -195,6 +210,20 @@ async def test_a_request_that_was_answered_meanwhile_has_its_order(at_work: Worl
     why = await refusal(operators(at_work).resolve("k", order_id="tx-seen", **SAID))
 
     assert why == "key: must be in doubt; it is created (tx-1)"
+
+
+async def test_two_who_resolve_it_alike_at_once_both_succeed(at_work: World):
+    await in_doubt(at_work)
+
+    async def settle(_: object) -> None:
+        at_work.journal.before.clear()
+        await at_work.resolve("tx-seen")
+
+    at_work.journal.before[moves.Resolve] = settle
+    record = await operators(at_work).resolve("k", order_id="tx-seen", **SAID)
+
+    assert (record.state, record.order_id) == (KeyState.CREATED, "tx-seen")
+    assert at_work.events_of(Resolved) == []
 
 
 async def test_an_id_of_another_key_is_refused(at_work: World):

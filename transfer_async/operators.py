@@ -103,6 +103,9 @@ class Operators:
     async def resolve(self, key: str, *, order_id: str, by: str, reason: str) -> KeyRecord:
         """Write down that the order of a doubt exists; from now on the key gives it back.
 
+        Of a key whose order is known by that very id, nothing is left to be done: what is on record is
+        given back, and not written anew.
+
         Args:
             key: a key in doubt.
             order_id: the order's id, ``tx-…``.
@@ -113,7 +116,8 @@ class Operators:
             What is on record of the key now.
 
         Raises:
-            ValueError: the key is not in doubt, the id is another key's, or an argument is no good.
+            ValueError: the key is neither in doubt nor created by that id, the id is another key's, or an
+                argument is no good.
             JournalFailed: the journal could not be read or written.
         """
         order_id, by, reason = (
@@ -122,7 +126,9 @@ class Operators:
             checked_text("reason", reason),
         )
         key = checks.to_text(key)
-        entry = await self._entry_in_doubt(key)
+        entry = await self._entry_in_doubt(key, or_made=order_id)
+        if _is_made(entry, order_id):
+            return record_of(entry)
         move = Resolve(attempt=entry.attempt or "", order_id=order_id, reply=None, by=by, reason=reason)
         return await self._end(key, move, Outcome.CREATED, order_id=order_id)
 
@@ -198,7 +204,7 @@ class Operators:
         there, here = await recording.read(self._journal.now()), self._clock.utc()
         return lambda seconds: here + timedelta(seconds=seconds - there)
 
-    async def _entry_in_doubt(self, key: str) -> Entry:
+    async def _entry_in_doubt(self, key: str, *, or_made: str | None = None) -> Entry:
         entry = await recording.read(self._journal.read(self._scope, key), key=key)
         if entry is None:
             raise nothing_on_record(key)
@@ -210,13 +216,15 @@ class Operators:
             elif verdict.denial is Denial.BUSY:
                 left = math.ceil(verdict.lease_left)
                 raise ValueError(f"key: a worker is sending its order; ask again in {left} s")
-        if entry.state is not KeyState.IN_DOUBT:
+        if entry.state is not KeyState.IN_DOUBT and not _is_made(entry, or_made):
             raise ValueError(f"key: must be in doubt; it is {_told(entry)}")
         return entry
 
     async def _end(self, key: str, move: Resolve | Refute, outcome: Outcome, **told: Any) -> KeyRecord:
         verdict = await self._write(key, move)
         if verdict.denial is not None:
+            if isinstance(move, Resolve) and _is_made(verdict.entry, move.order_id):
+                return record_of(verdict.entry)  # somebody else was faster, and said the same
             raise ValueError(_why_not(verdict, move))
         self._tell(Resolved, key, verdict.entry, outcome=outcome, **told)
         return record_of(verdict.entry)
@@ -250,6 +258,10 @@ def _doubt(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Doubt:
         receipts=receipts_of(entry.receipts, entry.held),
         held=entry.held,
     )
+
+
+def _is_made(entry: Entry, order_id: str | None) -> bool:
+    return entry.state is KeyState.CREATED and entry.order_id == order_id
 
 
 # --- what is said back --------------------------------------------------------------------------

@@ -1,4 +1,6 @@
 import asyncio
+import errno
+import socket
 import sys
 from datetime import timedelta
 
@@ -59,6 +61,14 @@ class ServiceUnavailableError(Exception):
         self.err_code = err_code
 
 
+def caused_by(error):
+    """As a driver's own, whose text has the address."""
+    try:
+        raise ConnectionError("Error 111 connecting to me:secret@host") from error
+    except ConnectionError as told:
+        return told
+
+
 @pytest.mark.parametrize(
     ("error", "why"),
     [
@@ -68,6 +78,11 @@ class ServiceUnavailableError(Exception):
         (TimeoutError("no answer within 10 s"), "no answer within 10 s"),
         (TimeoutError(), "no answer in time"),
         (OSError("ada.okafor@example.org"), "OSError"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "ada.okafor@example.org"), "connection refused"),
+        (socket.gaierror(-2, "ada.okafor@example.org"), "its name is not known"),
+        (caused_by(ConnectionRefusedError()), "connection refused"),
+        (OSError("Multiple exceptions: [Errno 111] of ::1, [Errno 111] of 127.0.0.1"), "connection refused"),
+        (OSError("Multiple exceptions: [Errno 111] of ::1, [Errno 113] of 127.0.0.1"), "OSError"),
     ],
 )
 def test_why_a_broker_cannot_be_used_is_said_in_words_where_there_are_some(error, why):

@@ -48,8 +48,13 @@ def as_lines(user: User) -> list[str]:
     ]
 
 
+_NOT_THERE = "is TRANSFER_BASE_URL right, with the path before /api/api/v1 if there is one, and no more?"
+
+
 def explained(error: TransferError) -> str:
     """``error`` in one line, with what to look at where that is known."""
     advice = next((said for kind, said in _ADVICE.items() if isinstance(error, kind)), None)
+    if getattr(error, "status", None) in (404, 405) and not isinstance(error, Unauthorized):
+        advice = _NOT_THERE
     told = f"{type(error).__name__}: {shown(str(error))}"
     return f"{told}; {advice}" if advice else told

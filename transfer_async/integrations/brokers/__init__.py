@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import re
+import socket
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -52,10 +56,30 @@ def reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         own = type(error) is TimeoutError and str(error)  # not a driver's, which says nothing more
         return own or "no answer in time"
+    for one in _chain(error):
+        if isinstance(one, socket.gaierror):
+            return "its name is not known"
+        if isinstance(one, OSError) and _is_refused(one):
+            return "connection refused"
     # By name, and told from a cluster that has no leader yet, whose answer has a code.
     if type(error).__name__ in _NO_JETSTREAM and getattr(error, "err_code", None) in _NOT_ENABLED:
         return "has no JetStream (nats-server -js)"
     return type(error).__name__
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """``error``, and what it came from: a driver's own has the address in its text, and no number."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_refused(error: OSError) -> bool:
+    if isinstance(error, ConnectionRefusedError):
+        return True
+    # Of a name with several addresses asyncio has one error, with the numbers of all in its text.
+    numbers = re.findall(r"\[Errno (\d+)\]", str(error))
+    return bool(numbers) and set(numbers) == {str(errno.ECONNREFUSED)}
 
 
 _NO_JETSTREAM = frozenset({"ServiceUnavailableError", "NoRespondersError"})

@@ -67,18 +67,55 @@ class NatsLine(Line):
         self.settings: WorkerSettings = settings
         self._streams: dict[str, str] = {}
         self._seen_to: Any = None
+        self._failed = 0
 
     @classmethod
     def at(cls, address: str, settings: WorkerSettings, **options: Any) -> Self:
         """The line of the server at ``address``, or of a cluster's at several, separated by commas."""
         servers = [one.strip() for one in address.split(",")]
+
+        async def failed(error: Exception) -> None:
+            line._note_failed(error, servers=len(servers))
+
         defaults: dict[str, Any] = {
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": 1,
             "logger": log,
             "log_level": logging.DEBUG,
+            "error_cb": failed,
         }
-        return cls(NatsBroker(servers, **defaults | options), settings)
+        line = cls(NatsBroker(servers, **defaults | options), settings)
+        return line
+
+    def _note_failed(self, error: Exception, *, servers: int) -> None:
+        """Take note of what the driver has met; ends the making of a connection that nobody accepts.
+
+        It would try for ever, and say nothing. A connection that breaks later is made again for ever.
+
+        Raises:
+            OSError: ``error``, if none of the ``servers`` can be connected to, and there is no connection.
+        """
+        # One that says nothing may be starting: whoever waits for it knows how long.
+        is_certain = isinstance(error, OSError) and not isinstance(error, TimeoutError)
+        self._failed = self._failed + 1 if is_certain else 0
+        if self._failed >= servers and not self._has_connection:
+            raise error
+
+    async def open(self, *, only_to_send: bool = False) -> None:
+        """Connect, and make what is missing.
+
+        Raises:
+            OSError: no server can be connected to: a port that is closed, a name that is not known.
+        """
+        self._failed = 0
+        await super().open(only_to_send=only_to_send)
+
+    @property
+    def _has_connection(self) -> bool:
+        try:
+            return self.broker.connection is not None
+        except IncorrectState:  # there is none yet, or no more
+            return False
 
     async def prepare(self, *, only_to_send: bool = False) -> None:
         """Make the streams that are missing, and the consumer."""
@@ -132,10 +169,9 @@ class NatsLine(Line):
     @property
     def is_closed(self) -> bool:
         """Whether the connection is closed for good: unlike one that broke, it never comes back."""
-        try:
-            connection: Any = self.broker.connection
-        except IncorrectState:  # there is none yet, or no more
+        if not self._has_connection:
             return False
+        connection: Any = self.broker.connection
         return bool(connection.is_closed) or _is_given_up(connection)
 
     def subscriber(self) -> Any:
