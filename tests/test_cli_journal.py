@@ -14,13 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.bank import NOON, World, new_order, refused_order
-from transfer_async import KeyState, MemoryJournal, OutcomeUnknown, Refused, SQLiteJournal
+from transfer_async import KeyState, MemoryJournal, OutcomeUnknown, Refused, SQLiteJournal, UnreadableOrder
 from transfer_async._cli import desk, tables
 from transfer_async._cli.app import app
 from transfer_async._cli.hooks import factory_named, made_by
 from transfer_async.errors import JournalFailed
 from transfer_async.journal import moves
-from transfer_async.sandbox import CloseAfterProcessing, Sandbox
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox, WrongTypes
 
 COMMANDS = ["list", "show", "resolve", "refute", "recover", "prune"]
 SAID = ["--by", "ada", "--reason", "seen on the statement"]
@@ -208,6 +208,7 @@ async def test_the_list_for_machines(at_work: World):
         "state": "in_doubt",
         "intent_id": entry.intent_id,
         "order_id": None,
+        "candidates": [],
         "poster_amount": "155025.00",
         "poster_currency": "NGN",
         "matcher_amount": "100.00",
@@ -316,6 +317,44 @@ async def test_a_key_never_heard_of_is_a_no(at_work: World):
 
 
 # --- resolve --------------------------------------------------------------------------------------
+
+
+async def unreadable(world: World) -> str:
+    """A doubt whose answer names the order, and cannot be read; its id."""
+    world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+    async with world.client() as client:
+        with pytest.raises(UnreadableOrder) as doubt:
+            await client.create_order(new_order(), key="doubt")
+    assert doubt.value.order_id is not None
+    return doubt.value.order_id
+
+
+async def test_the_id_that_an_unreadable_answer_named_is_shown_and_offered(at_work: World, somebody: None):
+    """Somebody would have to find an order at the service, whose id had been in our hands."""
+    order_id = await unreadable(at_work)
+    shown = json.loads((await asked("show", "doubt", "--json")).stdout)
+    no = await asked("resolve", "doubt", *SAID, answers="n\n")
+    assert (await at_work.entry("doubt")).state is KeyState.IN_DOUBT
+    yes = await asked("resolve", "doubt", *SAID, answers="y\n")
+
+    assert shown["candidates"] == [order_id]
+    assert f"the answer names {order_id}" in [step["reason"] for step in shown["history"]]
+    assert f"names {order_id}. Is it the order of doubt?" in no.stderr
+    assert (no.exit_code, yes.exit_code) == (1, 0)
+    assert (await at_work.entry("doubt")).order_id == order_id
+
+
+async def test_a_candidate_is_taken_unasked_only_where_that_is_said_and_there_is_one(at_work: World):
+    order_id = await unreadable(at_work)
+    await in_doubt(at_work, "none")
+    unsaid = await asked("resolve", "doubt", *SAID)
+    none = await asked("resolve", "none", "--candidate", *SAID)
+    said = await asked("resolve", "doubt", "--candidate", *SAID)
+
+    assert unsaid.stderr == ("journal: --order-id or --candidate: must be given where nobody can be asked\n")
+    assert none.stderr == "journal: --order-id: must be given; of orders, the key's answers name none\n"
+    assert (unsaid.exit_code, none.exit_code, said.exit_code) == (2, 2, 0)
+    assert (await at_work.entry("doubt")).order_id == order_id
 
 
 async def test_a_doubt_is_resolved(at_work: World):

@@ -21,6 +21,7 @@ from transfer_async import (
     NotSent,
     OrderCreated,
     OrderRefused,
+    OrderUnrecorded,
     Outcome,
     OutcomeUnknown,
     PersonName,
@@ -51,6 +52,7 @@ EVENTS = [
     WentInDoubt,
     Resolved,
     DuplicateSuspected,
+    OrderUnrecorded,
 ]
 COMMON = {"key": "payment-1", "intent_id": "intent-1", "attempt": 2, "seconds": 1.5}
 OWN = {
@@ -67,6 +69,7 @@ OWN = {
     WentInDoubt: {"error": "OutcomeUnknown", "status": None},
     Resolved: {"outcome": Outcome.CREATED, "order_id": "tx-1"},
     DuplicateSuspected: {"order_id": "tx-1"},
+    OrderUnrecorded: {"outcome": Outcome.CREATED, "order_id": "tx-1"},
 }
 EACH = pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
 
@@ -369,6 +372,7 @@ def test_key_intent_and_attempt_are_in_the_records_extra(caplog, kind):
         (UndoOwed, "WARNING"),
         (WentInDoubt, "WARNING"),
         (DuplicateSuspected, "ERROR"),
+        (OrderUnrecorded, "ERROR"),
     ],
 )
 def test_what_somebody_must_see_to_is_louder(caplog, kind, level):

@@ -62,6 +62,7 @@ CONTRACT = {
     # events
     *("Claimed", "HookPassed", "HookUndone", "UndoOwed", "AttemptStarted", "AttemptFailed", "RetryScheduled"),
     *("OrderCreated", "OrderRefused", "NotSent", "WentInDoubt", "Resolved", "DuplicateSuspected"),
+    "OrderUnrecorded",
     # the journal
     *("MemoryJournal", "Operators", "Doubt", "Step"),
 }

@@ -46,6 +46,7 @@ class Call:
         undone: how many hooks were undone.
         owed: how many undos failed, and are owed.
         sent: an exchange that handed its body over has ended.
+        told_unrecorded: its order's id was told, for the journal could not be.
         last_body: the body of the last exchange.
         on_the_way: the body of the exchange that is under way right now.
         abandoned: nobody waits any more, or the client closes.
@@ -76,6 +77,7 @@ class Call:
     undone: int = 0
     owed: int = 0
     sent: bool = False
+    told_unrecorded: bool = False
     last_body: GuardedBody | None = field(default=None, repr=False)
     on_the_way: GuardedBody | None = field(default=None, repr=False)
     abandoned: bool = False

@@ -67,6 +67,9 @@ class Context:
     undoable_but_hold: tuple[str, ...] = field(init=False)
     """The same, where the bank has placed the hold itself."""
 
+    unrecorded: dict[str, Callable[[], Awaitable[object]]] = field(factory=dict)
+    """By key, what makes up for a write of an answer that failed: this process alone knows of it."""
+
     places_hold: bool = field(init=False)
     """Whether one of the hooks is the hold."""
 

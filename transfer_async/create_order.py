@@ -21,7 +21,7 @@ import attrs
 from transfer_async.begun import Begun, begun
 from transfer_async.calls import Call, fresh_id, stamped
 from transfer_async.context import Context, log
-from transfer_async.doubt import ABANDONED, given_back, refused_before, settle_doubt
+from transfer_async.doubt import ABANDONED, doubt_on_record, given_back, refused_before, settle_doubt
 from transfer_async.errors import (
     ClientClosed,
     Expired,
@@ -68,6 +68,7 @@ from transfer_async.models import Order
 from transfer_async.preflight import PreflightHook, checked_receipt, is_hold
 from transfer_async.sending import is_expired, send
 from transfer_async.undoing import recorded, undo, what_is_owed
+from transfer_async.unrecorded import could_not_record, made_up
 
 
 async def create_order(context: Context, call: Call) -> Order:
@@ -100,6 +101,8 @@ async def create_order(context: Context, call: Call) -> Order:
 
 async def _claim(context: Context, call: Call) -> Order | None:
     """Take the key; or give back what it has come to already."""
+    if call.intent.key in context.unrecorded:
+        await _make_up(context, call)
     move = Claim(
         intent=call.intent,
         fingerprint=fingerprint(call.intent.order),
@@ -117,6 +120,15 @@ async def _claim(context: Context, call: Call) -> Order | None:
         return await _already(context, call, verdict)
     _take(context, call, verdict.entry)
     return None
+
+
+async def _make_up(context: Context, call: Call) -> None:
+    """Write down first what an earlier call with the key was answered: nobody else can."""
+    try:
+        await made_up(context, call.intent.key)
+    except JournalFailed as error:
+        again = JournalFailed(str(error))
+        raise stamped(again, call, order_may_exist=True) from error.__cause__
 
 
 def _take(context: Context, call: Call, entry: Entry) -> None:
@@ -140,7 +152,7 @@ async def _already(context: Context, call: Call, verdict: Verdict) -> Order:
     if denial is Denial.IN_DOUBT:
         if verdict.found_doubt:
             context.tell(WentInDoubt, call, error=ABANDONED)
-        doubt = OutcomeUnknown("an earlier call with this key is in doubt; nothing was sent now")
+        doubt = doubt_on_record(entry, "an earlier call with this key is in doubt; nothing was sent now")
         return await settle_doubt(context, call, verdict, doubt)
     if denial is Denial.CONFLICT:
         raise stamped(KeyConflict("this key is bound to a different order"), call, order_may_exist=True)
@@ -257,6 +269,8 @@ async def _settle(context: Context, call: Call, order: Order, reply: bytes) -> O
     try:
         verdict = await context.write(call.intent.key, create, certain=Outcome.CREATED, order=order)
     except JournalFailed as error:
+        again = partial(_settle, context, call, order, reply)
+        could_not_record(context, call, again, outcome=Outcome.CREATED, order_id=order.id)
         raise stamped(error, call, order_may_exist=True) from error.__cause__
     if verdict.denial is Denial.FOREIGN:
         if call.last_body is not None:
@@ -298,9 +312,13 @@ async def _duplicate(
 async def _went_in_doubt(context: Context, call: Call, doubt: OutcomeUnknown) -> Order:
     """Write down the doubt, keep everything, and ask whoever may know."""
     try:
-        move = Doubt(attempt=call.attempt_token or "")
+        found = getattr(doubt, "order_id", None)
+        move = Doubt(attempt=call.attempt_token or "", candidate=found)
         verdict = await context.write(call.intent.key, move, certain=Outcome.UNKNOWN)
     except JournalFailed as error:
+        if found is not None:
+            again = partial(_went_in_doubt, context, call, doubt)
+            could_not_record(context, call, again, outcome=Outcome.UNKNOWN, order_id=found)
         raise stamped(error, call, order_may_exist=True) from doubt
     if verdict.entry.state is KeyState.CREATED and verdict.entry.attempt == move.attempt:
         # An operator was faster.

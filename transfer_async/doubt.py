@@ -20,6 +20,7 @@ from transfer_async.errors import (
     Refused,
     Refuted,
     TransferError,
+    UnreadableOrder,
 )
 from transfer_async.events import Resolved
 from transfer_async.journal.base import order_on_record, receipts_of
@@ -43,6 +44,13 @@ def given_back(entry: Entry, call: Call) -> Order:
     if order := order_on_record(entry):
         return order
     raise stamped(AlreadyCreated(order_id=entry.order_id or ""), call, order_may_exist=True)
+
+
+def doubt_on_record(entry: Entry, text: str) -> OutcomeUnknown:
+    """The doubt of an earlier call, with the order's id if an answer named one."""
+    if not entry.candidates:
+        return OutcomeUnknown(text)
+    return UnreadableOrder(text, order_id=entry.candidates[-1])
 
 
 def refused_before(entry: Entry, call: Call) -> TransferError:

@@ -99,6 +99,17 @@ class OrderCreated(Event):
 
 
 @frozen(kw_only=True)
+class OrderUnrecorded(Event):
+    """The service answered, and the journal could not be told: write the order's id down yourself.
+
+    ``CREATED``: the order exists. ``UNKNOWN``: an answer that is not readably ours names it.
+    """
+
+    outcome: Outcome
+    order_id: str
+
+
+@frozen(kw_only=True)
 class OrderRefused(Event):
     """The service said no, and the journal knows."""
 
@@ -160,6 +171,7 @@ _LEVELS: dict[type[Event], int] = {
     AttemptFailed: logging.WARNING,
     WentInDoubt: logging.WARNING,
     DuplicateSuspected: logging.ERROR,
+    OrderUnrecorded: logging.ERROR,
     AttemptStarted: logging.DEBUG,
     HookPassed: logging.DEBUG,
 }

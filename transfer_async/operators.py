@@ -47,6 +47,7 @@ class Doubt:
         order: what was to be created; not in the ``repr``.
         receipts: what the hooks handed back, by hook name; not in the ``repr``.
         held: the reference of a hold that the bank placed itself; not in the ``repr``.
+        candidates: ids of orders that answers named which were not readably ours: look for them first.
     """
 
     key: str
@@ -57,6 +58,7 @@ class Doubt:
     order: NewOrder | None = field(default=None, repr=False)
     receipts: dict[str, str | None] = field(factory=dict, repr=False)
     held: str | None = field(default=None, repr=False)
+    candidates: tuple[str, ...] = ()
 
 
 class Operators:
@@ -257,6 +259,7 @@ def _doubt(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Doubt:
         order=order,
         receipts=receipts_of(entry.receipts, entry.held),
         held=entry.held,
+        candidates=entry.candidates,
     )
 
 

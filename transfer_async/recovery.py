@@ -13,12 +13,13 @@ from attrs import frozen
 from transfer_async import recording
 from transfer_async.calls import Call
 from transfer_async.context import Context, log
-from transfer_async.doubt import ABANDONED, settle_doubt
+from transfer_async.doubt import ABANDONED, doubt_on_record, settle_doubt
 from transfer_async.errors import AlreadyCreated, JournalFailed, Outcome, OutcomeUnknown, Refuted
 from transfer_async.events import WentInDoubt
 from transfer_async.journal.moves import Attend, Ending, Entry, Expire, Free, KeyState, Owed, TakeOver
 from transfer_async.journal.states import owed_by
 from transfer_async.undoing import recorded, undo
+from transfer_async.unrecorded import made_up
 
 BATCH = 100  # keys asked for at once
 IN_A_ROW = 3  # keys that fail, one after the other, before the journal is taken to be gone
@@ -68,6 +69,7 @@ class Recovery:
             JournalFailed: the journal could not be read or written.
         """
         context = self._context
+        await self._make_up()
         while keys := await self._waiting():
             for key, entry in keys:
                 if self._stop():
@@ -83,6 +85,14 @@ class Recovery:
             released=self._released,
             still_owed=self._still_owed,
         )
+
+    async def _make_up(self) -> None:
+        """What this process alone knows goes on record first."""
+        try:
+            for key in list(self._context.unrecorded):
+                self._resolved += await made_up(self._context, key)
+        except JournalFailed as error:
+            self._failure = error
 
     async def _try_to_work_off(self, key: str, entry: Entry) -> None:
         """One key that cannot be written does not keep the others from their turn."""
@@ -154,7 +164,7 @@ class Recovery:
         if entry.intent is None or attended.denial is not None:
             return
         call = Call(intent=entry.intent, client_made=entry.client_made, clock=context.clock)
-        doubt = OutcomeUnknown("in doubt", key=key, receipts=entry.receipts)
+        doubt = doubt_on_record(attended.entry, "in doubt")
         try:
             await settle_doubt(context, call, attended, doubt)
             self._resolved += 1

@@ -146,7 +146,9 @@ async def everything_that_can_happen(world: World, telemetry) -> None:
         await failed(AlreadyCreated, client.create_order(new_order(), key="doubt", **whose))
         world.journal.before[moves.Create] = refuted
         await failed(JournalFailed, client.create_order(new_order(), key="duplicate", **whose))
-        world.journal.fail_on, world.journal.error = moves.Mark, OSError(f"{MARK}-disk")
+        world.journal.fail_on, world.journal.error = moves.Create, OSError(f"{MARK}-disk")
+        await failed(JournalFailed, client.create_order(new_order(), key="unrecorded", **whose))
+        world.journal.fail_on = moves.Mark
         await failed(JournalFailed, client.create_order(new_order(), key="broken", **whose))
         world.journal.fail_on = None
         telemetry.report(await client.recover())

@@ -60,6 +60,7 @@ entries = st.builds(
     reply=st.none() | st.binary(max_size=20),
     ending=st.none() | endings,
     owed=st.lists(debts, max_size=2).map(tuple),
+    candidates=st.lists(NAMES, max_size=2).map(tuple),
 )
 steps = st.builds(
     Step,

@@ -46,6 +46,7 @@ class Line:
     untold: tuple[str, ...]
     ending: Ending | None
     receipts: dict[str, str | None]
+    candidates: tuple[str, ...]
 
     @property
     def summary(self) -> str:
@@ -107,6 +108,7 @@ def _line(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Line:
         untold=tuple(one.outcome.value for one in entry.untold),
         ending=entry.ending,
         receipts=receipts_of(entry.receipts, entry.held),
+        candidates=entry.candidates if entry.state is KeyState.IN_DOUBT else (),
     )
 
 

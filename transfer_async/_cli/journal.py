@@ -105,7 +105,10 @@ def show(
 def resolve(
     key: Key,
     *,
-    order_id: Annotated[str, typer.Option(help="The order's id, tx-…")],
+    order_id: Annotated[str | None, typer.Option(help="The order's id, tx-…")] = None,
+    candidate: Annotated[
+        bool, typer.Option("--candidate", help="It is the one that an answer named which could not be read.")
+    ] = False,
     journal: Address,
     by: By = None,
     reason: Reason = None,
@@ -115,10 +118,12 @@ def resolve(
 ) -> None:
     """End a doubt: its order exists.
 
-    From now on the key gives the order back, by its id.
+    From now on the key gives the order back, by its id. Without an id it asks about the candidate.
     """
     where, store = _named(journal, scope, base_url)
-    order_id = _checked(lambda: checked_order_id(order_id), "--order-id")
+    known_id = _candidate(key, where, store, take_it=candidate) if order_id is None else order_id
+    order_id = _checked(lambda: checked_order_id(known_id), "--order-id")
+    _, store = _named(journal, scope, base_url)
     by, reason = _said(by, reason)
 
     async def end() -> KeyRecord:
@@ -249,6 +254,25 @@ def _checked(check: Callable[[], T], option: str | None = None) -> T:
         return check()
     except ValueError as error:
         fail(f"journal: {_as_option(str(error), option)}", USAGE)
+
+
+def _candidate(key: str, scope: str, store: Journal, *, take_it: bool) -> str:
+    """The one order that answers named for a key in doubt, if somebody says that it is the key's."""
+
+    async def find() -> tuple[str, ...]:
+        async with desk.opened(store, scope) as at:
+            return (await at.one(key))[0].candidates
+
+    candidates = _done(find())
+    if len(candidates) != 1:
+        named = ", ".join(candidates) or "none"
+        fail(f"journal: --order-id: must be given; of orders, the key's answers name {named}", USAGE)
+    if not take_it:
+        if not somebody_is_there():
+            fail("journal: --order-id or --candidate: must be given where nobody can be asked", USAGE)
+        question = f"An answer that could not be read names {candidates[0]}. Is it the order of {shown(key)}?"
+        _confirmed(question, yes=False)
+    return candidates[0]
 
 
 def _as_option(why: str, option: str | None) -> str:

@@ -116,6 +116,7 @@ class Entry:
         owed: undos that must still be done, also of earlier intents.
         promised: somebody was told that the outcome of this intent is unknown, and is to be told its end.
         untold: what they must still be told, also of earlier intents.
+        candidates: ids of orders that answers to this intent named, without being readably our order.
     """
 
     state: KeyState
@@ -137,6 +138,7 @@ class Entry:
     owed: tuple[Owed, ...] = ()
     promised: bool = False
     untold: tuple[Untold, ...] = ()
+    candidates: tuple[str, ...] = ()
 
     def but(self, **changes: Any) -> Entry:
         """The same entry with ``changes``, at a sixth of the cost of `attrs.evolve`: a call makes five."""
@@ -231,9 +233,20 @@ class Free:
 
 @frozen(kw_only=True)
 class Doubt:
-    """The outcome is unknown; no request of this attempt follows."""
+    """The outcome is unknown; no request of this attempt follows.
+
+    Args:
+        attempt: the token of the mark.
+        candidate: the id of an order that the answer names, although it is not readably ours.
+    """
 
     attempt: str
+    candidate: str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """What the history says."""
+        return None if self.candidate is None else f"the answer names {self.candidate}"
 
 
 @frozen(kw_only=True)

@@ -86,6 +86,7 @@ class _Body:
     owed: tuple[_Owed, ...]
     promised: bool = False
     untold: tuple[Untold, ...] = ()
+    candidates: tuple[str, ...] = ()
 
 
 _encoder = msgspec.json.Encoder()
@@ -171,6 +172,8 @@ def _body(entry: Entry) -> dict[str, Any]:
     }
     if entry.promised or entry.untold:
         body |= {"promised": entry.promised, "untold": entry.untold}
+    if entry.candidates:
+        body["candidates"] = entry.candidates
     return body
 
 

@@ -344,8 +344,11 @@ def _leased(owed: tuple[Owed, ...], until: float) -> tuple[Owed, ...]:
     return tuple(attrs.evolve(one, lease_until=until) for one in owed)
 
 
-def _doubted(entry: Entry, _move: Doubt, now: float) -> Entry:
-    return entry.but(lease_until=0.0, sent_until=min(entry.sent_until, now))
+def _doubted(entry: Entry, move: Doubt, now: float) -> Entry:
+    doubted = entry.but(lease_until=0.0, sent_until=min(entry.sent_until, now))
+    if move.candidate is None or move.candidate in entry.candidates:
+        return doubted
+    return doubted.but(candidates=(*entry.candidates, move.candidate))
 
 
 def _expired(entry: Entry, _move: Expire, _now: float) -> Entry:
