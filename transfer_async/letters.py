@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from attrs import field, frozen
@@ -29,9 +29,9 @@ class UnreadableName(ValueError):
     """A text that is not read as a name; the message says why, and shows nothing of it."""
 
 
-@frozen
+@frozen(eq=False)
 class Word:
-    """One word of a name.
+    """One word of a name, itself and no other, however many are spelt alike.
 
     Args:
         native: in its own script: folded case, accents gone.
@@ -50,6 +50,30 @@ class Word:
     @plain.default
     def _plain(self) -> str:
         return "".join(ways[0] for ways in self.units)
+
+    @cached_property
+    def shortest(self) -> int:
+        """Letters of its shortest spelling."""
+        return sum(min(map(len, ways)) for ways in self.units)
+
+    @cached_property
+    def longest(self) -> int:
+        """Letters of its longest spelling."""
+        return sum(max(map(len, ways)) for ways in self.units)
+
+    def can_be_spelt(self, text: str) -> bool:
+        """Whether ``text`` is one of its spellings."""
+        return self.shortest <= len(text) <= self.longest and is_spelling(self.units, text)
+
+    @cached_property
+    def sound(self) -> str:
+        """What `sound` makes of the plain spelling."""
+        return sound(self.plain)
+
+    @cached_property
+    def skeleton(self) -> str:
+        """The consonants of its sound."""
+        return consonants(self.sound)
 
 
 def _table(rows: str, *, form: Literal["NFC", "NFD"] = "NFC") -> dict[str, tuple[str, ...]]:
@@ -72,13 +96,24 @@ def joined(words: Sequence[Word]) -> Word:
 
 
 def is_spelling(units: Units, text: str) -> bool:
-    """Whether ``text`` is one of the spellings of ``units``; in time linear in their number."""
-    places = {0}
+    """Whether ``text`` is one of the spellings of ``units``.
+
+    All ways are followed at once, so that it takes a step for each letter of each way, and no more.
+    """
+    where: dict[str, int] = {}  # of each letter, its places as bits
+    for place, letter in enumerate(text):
+        where[letter] = where.get(letter, 0) | 1 << place
+    reached = 1
     for ways in units:
-        places = {place + len(way) for place in places for way in ways if text.startswith(way, place)}
-        if not places:
+        before, reached = reached, 0
+        for way in ways:
+            places = before
+            for letter in way:
+                places = (places & where.get(letter, 0)) << 1
+            reached |= places
+        if not reached:
             return False
-    return len(text) in places
+    return bool(reached >> len(text) & 1)
 
 
 # --- from text to words -------------------------------------------------------------------------
@@ -104,6 +139,7 @@ def without_marks(text: str) -> str:
     return "".join(letter for letter in decomposed if not unicodedata.combining(letter))
 
 
+@lru_cache(maxsize=4096)
 def _kept(letter: str) -> str:
     kind = unicodedata.category(letter)
     if kind == "Cf" or letter == "\u034f" or "\ufe00" <= letter <= "\ufe0f":
@@ -173,7 +209,7 @@ def _latin(text: str) -> Word:
         if not unicodedata.combining(letter):
             units.append(_LATIN_LETTERS.get(letter, (letter,)))
             marks.append(frozenset())
-        elif units:
+        elif units and letter not in marks[-1]:
             units[-1] += _WITH_MARKS.get(units[-1][0] + letter, ())
             marks[-1] |= {letter}
     word = Word(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -13,10 +14,10 @@ from transfer_async.models import PersonName
 
 Words = tuple[Word, ...]
 
-MAX_LENGTH = 150
-"""Characters of a first, middle or last name; longer ones are not compared."""
+MAX_LENGTH = 140
+"""Characters of a whole name, which is what a payment message has room for; a longer one is not compared."""
 
-MAX_WORDS = 12
+MAX_WORDS = 14
 """Words of the same."""
 
 
@@ -127,7 +128,7 @@ def read_name(name: PersonName) -> NameParts:
         TooLong: it is longer than `MAX_LENGTH` or `MAX_WORDS`.
         UnreadableName: it mixes scripts, or holds what is no letter of a name.
     """
-    first, middle, last = (_texts(part or "") for part in (name.first, name.middle, name.last))
+    first, middle, last = _texts(name.first or "", name.middle or "", name.last or "")
     _drop_titles(first, middle, last)
     ranks = [_cut_rank(first, keep=1), _cut_rank(middle, keep=0), _cut_rank(last, keep=1)]
     parts = NameParts(
@@ -142,11 +143,12 @@ def read_name(name: PersonName) -> NameParts:
     return parts
 
 
-def _texts(part: str) -> list[str]:
-    if len(part) > MAX_LENGTH:
+def _texts(*parts: str) -> list[list[str]]:
+    if sum(map(len, parts)) > MAX_LENGTH:
         raise TooLong
-    texts = [text for text in letters.words_of(part) if text not in _PLACEHOLDERS]
-    if len(texts) > MAX_WORDS:
+    texts = [[text for text in letters.words_of(part) if text not in _PLACEHOLDERS] for part in parts]
+    words = list(itertools.chain(*texts))
+    if len(words) > MAX_WORDS or sum(map(len, words)) > MAX_LENGTH:  # a sign may stand for eighteen letters
         raise TooLong
     return texts
 
