@@ -26,7 +26,7 @@ from transfer_async.errors import (
 from transfer_async.models import NewOrder
 from transfer_async.retry import RetryPolicy, retry_after
 from transfer_async.strict import Answer
-from transfer_async.transport import Evidence
+from transfer_async.transport import SHORT, Evidence
 from transfer_async.wire import Unreadable, decode, has_twins
 
 WRONG_TOKEN = {"message": "Unauthorized"}
@@ -75,7 +75,7 @@ def _json(body: bytes) -> object:
 
 def _says_wrong_token(evidence: Evidence) -> bool:
     # 16 MB of JSON need not be read to know that it is not 27 bytes of it.
-    short = len(evidence.body) < 200 and evidence.intact
+    short = len(evidence.body) < SHORT and evidence.intact
     return short and _json(evidence.body) == WRONG_TOKEN and not has_twins(evidence.body)
 
 
@@ -100,6 +100,8 @@ _PROMISED = Row(
     "425 and 429 are given before the work begins; others by the bank's contract with the service",
 )
 
+_NOT_ALONE = "somebody else's answer was on the connection: ours is another, or still to come"
+
 ORDER_ANSWERS: tuple[Row, ...] = (
     _NEVER_SENT,
     Row(
@@ -107,6 +109,7 @@ ORDER_ANSWERS: tuple[Row, ...] = (
         Verdict.UNKNOWN,
         "the body left and nothing came back: 96 % of such orders turned out to be processed",
     ),
+    Row(lambda e, _: not e.alone, Verdict.UNKNOWN, _NOT_ALONE),
     _TOKEN_REFUSED,
     _SUCCESS,
     _PROMISED,
@@ -130,6 +133,7 @@ ORDER_ANSWERS: tuple[Row, ...] = (
 READ_ANSWERS: tuple[Row, ...] = (
     _NEVER_SENT,
     Row(lambda e, _: e.status is None, Verdict.FAILED, "the answer was lost, and asking again does no harm"),
+    Row(lambda e, _: not e.alone, Verdict.FAILED, _NOT_ALONE),
     _TOKEN_REFUSED,
     _SUCCESS,
     _PROMISED,

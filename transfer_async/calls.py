@@ -47,7 +47,7 @@ class Call:
         owed: how many undos failed, and are owed.
         sent: an exchange that handed its body over has ended.
         told_unrecorded: its order's id was told, for the journal could not be.
-        last_body: the body of the last exchange.
+        last_body: the last body that was handed over.
         on_the_way: the body of the exchange that is under way right now.
         abandoned: nobody waits any more, or the client closes.
         cut: the client closes and will wait no longer.

@@ -274,7 +274,7 @@ async def _settle(context: Context, call: Call, order: Order, reply: bytes) -> O
         raise stamped(error, call, order_may_exist=True) from error.__cause__
     if verdict.denial is Denial.FOREIGN:
         if call.last_body is not None:
-            call.last_body.distrust()
+            call.last_body.carrier.distrust()
         call.attempts[-1] = attrs.evolve(call.attempts[-1], outcome=Outcome.UNKNOWN)
         doubt = UnreadableOrder("the answer is the order of another key", raw=reply)
         return await _went_in_doubt(context, call, doubt)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import select
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
+
+from transfer_async.carrier import Carrier
 
 _TLS_TURNS = 4  # turns of the loop in which a session ticket is digested
 
@@ -51,7 +52,7 @@ class GuardedBody(aiohttp.BytesPayload):
         self.spent: bool = False
         self.stale: bool = False
         self.late: bool = False
-        self._connection: Any = None
+        self.carrier: Carrier = Carrier()
 
     @property
     def size(self) -> int:
@@ -69,8 +70,8 @@ class GuardedBody(aiohttp.BytesPayload):
         """Hand the body over, if nothing speaks against it; see the class."""
         if self.spent:
             raise NeverTwice
-        connection = getattr(writer, "protocol", None)
-        if connection in _UNJUDGED or await _is_stale(writer.transport, connection):
+        transport, protocol = writer.transport, getattr(writer, "protocol", None)
+        if not Carrier.may_take(protocol) or await _is_stale(transport, protocol):
             self.stale = True
             raise ConnectionStale
         if self.spent:  # given up while the connection was looked at
@@ -79,24 +80,9 @@ class GuardedBody(aiohttp.BytesPayload):
             self.late = True
             raise TooLate
         self.spent = self.handed_over = True
-        self._connection = connection
-        self.distrust()
+        self.carrier.take(transport, protocol)
         await super().write_with_length(writer, content_length)
-
-    def trust(self) -> None:
-        """The answer that came was ours: the connection may carry another order."""
-        if self._connection is not None:
-            _UNJUDGED.discard(self._connection)
-
-    def distrust(self) -> None:
-        """The connection carries no further order, unless it is trusted again."""
-        # Had somebody else's reply come first, ours would be the answer to the next order on it.
-        if self._connection is not None:
-            _UNJUDGED.add(self._connection)
-
-
-_UNJUDGED: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The connections of which the last answer is still to come, or was not to our question."""
+        self.carrier.sent(getattr(writer, "output_size", 0))
 
 
 class OnceGuard:
@@ -105,6 +91,7 @@ class OnceGuard:
     def __init__(self) -> None:
         self.sent: bool = False
         self.stale: bool = False
+        self.carrier: Carrier = Carrier()
 
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
@@ -115,10 +102,12 @@ class OnceGuard:
         async def send_once(connection: Any) -> aiohttp.ClientResponse:
             if self.sent:  # aiohttp sends GET, PUT and DELETE again by itself
                 raise NeverTwice
-            if await _is_stale(connection.transport, connection.protocol):
+            transport, protocol = connection.transport, connection.protocol
+            if not Carrier.may_take(protocol) or await _is_stale(transport, protocol):
                 self.stale = True
                 raise ConnectionStale
             self.sent = True
+            self.carrier.take(transport, protocol)
             return await send(connection)
 
         request.send = send_once  # type: ignore # the one place between a connection and its first byte

@@ -18,6 +18,7 @@ from transfer_async.errors import (
     ConnectionFailed,
     Expired,
     Outcome,
+    OutcomeUnknown,
     TokenUnavailable,
     TransferError,
     UnreadableOrder,
@@ -47,9 +48,16 @@ async def send(context: Context, call: Call) -> tuple[Order, bytes]:
     except TransferError as error:
         if not _may_go_again(context, call, error):
             raise
-        answer = await retry.go_again(
+        answer = await _go_again(context, call, error)
+    context.bucket.refund()
+    return answer
+
+
+async def _go_again(context: Context, call: Call, first: TransferError) -> tuple[Order, bytes]:
+    try:
+        return await retry.go_again(
             partial(_attempt, context, call),
-            error,
+            first,
             policy=context.policy,
             bucket=context.bucket,
             clock=context.clock,
@@ -57,8 +65,23 @@ async def send(context: Context, call: Call) -> tuple[Order, bytes]:
             may=partial(_may_go_again, context, call),
             pause=partial(_pause, context, call),
         )
-    context.bucket.refund()
-    return answer
+    except TransferError as error:
+        if error is call.last_no:  # pauses have passed since it was said
+            _check_quiet(context, call)
+        raise
+
+
+def _check_quiet(context: Context, call: Call) -> None:
+    """Look once more whether the last no is all that came on its connection.
+
+    Raises:
+        OutcomeUnknown: it is not: what came later is the answer to the order.
+    """
+    if call.last_body is not None and call.last_no is not None:
+        if context.transport.stays_quiet(call.last_body):
+            return
+        call.last_body.carrier.distrust()
+        raise OutcomeUnknown("another answer came after the service's no") from call.last_no
 
 
 async def _attempt(context: Context, call: Call) -> tuple[Order, bytes]:
@@ -67,6 +90,7 @@ async def _attempt(context: Context, call: Call) -> tuple[Order, bytes]:
         await _renew_token(context, call)
     if not _is_time(context, call):
         raise _too_late(context, call)
+    _check_quiet(context, call)
     began = context.clock.now()
     call.attempts_begun += 1
     context.tell(AttemptStarted, call)
@@ -75,6 +99,8 @@ async def _attempt(context: Context, call: Call) -> tuple[Order, bytes]:
     try:
         order = _answer(context, call, body, evidence)
     except TransferError as error:
+        if not body.carrier.trusted:
+            body.carrier.distrust()
         _note(context, call, evidence, error, context.clock.now() - began)
         raise
     _note(context, call, evidence, None, context.clock.now() - began)
@@ -83,12 +109,14 @@ async def _attempt(context: Context, call: Call) -> tuple[Order, bytes]:
 
 async def _exchange(context: Context, call: Call, body: GuardedBody) -> Evidence:
     assert call.headers is not None  # noqa: S101 - fetched before the mark
-    call.judgement, call.on_the_way, call.last_body = None, body, body
+    call.judgement, call.on_the_way = None, body
     try:
         left = call.deadline - context.clock.now()
         return await context.transport.post_order(body, headers=call.headers, left=left)
     finally:
-        call.sent, call.on_the_way = call.sent or body.handed_over, None
+        call.on_the_way = None
+        if body.handed_over:
+            call.sent, call.last_body = True, body
         call.swallow_cancellation()
 
 
@@ -100,7 +128,7 @@ def _answer(context: Context, call: Call, body: GuardedBody, evidence: Evidence)
     call.judgement = answers.judge(evidence, context.policy, answers.ORDER_ANSWERS)
     if call.judgement is not Judgement.ANSWERED:
         if evidence.intact and call.judgement in answers.SAID_NO:
-            body.trust()
+            body.carrier.trust()
         if call.judgement is Judgement.WRONG_TOKEN:
             context.tokens.distrust(call.headers)
         raise answers.error_of(call.judgement, evidence, now=context.clock.utc(), reading=False)
@@ -117,7 +145,7 @@ def _answer(context: Context, call: Call, body: GuardedBody, evidence: Evidence)
         raise UnreadableOrder(why, order_id=found, **common) from evidence.error
     if other := answers.other_order(call.intent.order, answer):
         raise UnreadableOrder(f"the answer is to another order: {other} differs", **common)
-    body.trust()
+    body.carrier.trust()
     return answer.order
 
 

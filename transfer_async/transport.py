@@ -31,11 +31,15 @@ from yarl import URL
 
 from transfer_async import addresses
 from transfer_async.bounded import BoundedBody
+from transfer_async.carrier import Carrier
 from transfer_async.clock import in_seconds
 from transfer_async.guards import AnsweredEarly, GuardedBody, OnceGuard
 
 POOL_KEEPALIVE = 4.0
 """Seconds a connection may idle: clearly below the 5 s after which common servers close theirs."""
+
+SHORT = 200
+"""Bytes of a body that may be the specification's error body, which is a no whatever its status."""
 
 _STALE_IN_A_ROW = 16  # connections that fail the look, before the exchange counts as failed
 
@@ -86,6 +90,8 @@ class Evidence:
         headers: the response's headers; case-insensitive.
         body: what was read of the response's body, cut at the limit.
         intact: whether the whole body was read, as far as HTTP can tell.
+        alone: whether it is all that came, and came after its question, as far as was looked: a 2xx to
+            an order is known by what it says.
         error: what went wrong beneath, if anything did.
     """
 
@@ -94,6 +100,7 @@ class Evidence:
     headers: Mapping[str, str] = field(factory=dict, repr=False)
     body: bytes = field(default=b"", repr=False)
     intact: bool = False
+    alone: bool = True
     error: BaseException | None = None
 
     @property
@@ -221,8 +228,7 @@ class Transport:
                     evidence = Evidence(sent=body.handed_over, error=error)
                 else:
                     if body.handed_over or not body.adopted:
-                        content, trouble = await self._read(response)
-                        return _evidence(response, content, trouble)
+                        return await self._heard(response, body.carrier, is_order=True)
                     # What answered before it was asked is a connection gone bad, like any other.
                     response.close()
                     body.stale = True
@@ -233,6 +239,12 @@ class Transport:
             return evidence
         finally:
             body.spent = True  # whatever aiohttp still has of it, it goes nowhere
+
+    def stays_quiet(self, body: GuardedBody) -> bool:
+        """Whether nothing has come after the answer to ``body`` since it was read."""
+        if self._borrowed or not body.carrier.trusted:  # others may use it by now, or it is closed
+            return True
+        return body.carrier.is_quiet()
 
     async def send(
         self, method: str, path: str, *, content: bytes | None, headers: CIMultiDict[str], left: float
@@ -256,13 +268,37 @@ class Transport:
             except Exception as error:  # noqa: BLE001 - the type proves nothing, the guard's word does
                 evidence = Evidence(sent=guard.sent, error=error)
             else:
-                content, trouble = await self._read(response)
-                if isinstance(trouble, asyncio.CancelledError):
-                    raise trouble
-                return _evidence(response, content, trouble)
+                evidence = await self._heard(response, guard.carrier, is_order=False)
+                if isinstance(evidence.error, asyncio.CancelledError):
+                    raise evidence.error
+                return evidence
             if not guard.stale:
                 break
         return evidence
+
+    async def _heard(self, response: aiohttp.ClientResponse, carrier: Carrier, *, is_order: bool) -> Evidence:
+        """What ``response`` says, and, where that is believed as it is, whether it is ours."""
+        content, error = await self._read(response)
+        alone = True
+        if not is_order or response.status // 100 != 2 or len(content) < SHORT:
+            try:
+                alone = await carrier.is_alone(whole=response.content.is_eof())
+            except asyncio.CancelledError as cancelled:
+                alone, error = False, cancelled
+        if not is_order:  # an order's is judged by what it says
+            if error is None and alone and response.status < 500:
+                carrier.trust()
+            else:
+                carrier.distrust()
+        return Evidence(
+            sent=True,
+            status=response.status,
+            headers=response.headers,
+            body=content,
+            intact=error is None,
+            alone=alone,
+            error=error,
+        )
 
     async def _read(self, response: aiohttp.ClientResponse) -> tuple[bytes, BaseException | None]:
         """The body, within bounds, and what cut it: how far it got never changes what the status says."""
@@ -276,14 +312,3 @@ class Transport:
             return body.content, error
         response.release()
         return body.content, None
-
-
-def _evidence(response: aiohttp.ClientResponse, content: bytes, error: BaseException | None) -> Evidence:
-    return Evidence(
-        sent=True,
-        status=response.status,
-        headers=response.headers,
-        body=content,
-        intact=error is None,
-        error=error,
-    )

@@ -1,0 +1,305 @@
+"""A no that is not ours comes first on a connection, and our own answer, an order, right behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests import samples
+from transfer_async import Clock, RetryPolicy, carrier
+from transfer_async.carrier import Carrier
+from transfer_async.errors import OutcomeUnknown, Refused, TransferError
+from transfer_async.transport import Transport
+
+from .parties import Bank, Certificates
+from .servers import Connection, Received, Script, Server, http, order_reply, replies, serving
+
+NOES = {status: http(status, b'{"message": "no"}') for status in (401, 422, 429)}
+UNAUTHORIZED = http(200, b'{"message": "Unauthorized"}')
+
+Check = Callable[[Bank], Awaitable[None]]
+
+
+def answered(*behind: Callable[[Received], bytes]) -> Script:
+    """The first order is created; after any later request comes what ``behind`` says, each in one piece."""
+
+    async def script(connection: Connection) -> None:
+        first = await connection.request()
+        connection.send(order_reply(first))
+        while request := await connection.request():
+            connection.send(b"".join(one(request) for one in behind))
+
+    return script
+
+
+async def second_order(bank: Bank, server: Server, **settings: Any) -> TransferError:
+    """Create an order, then another on the same connection; the error of that."""
+    async with bank.client(server.url, **settings) as client:
+        await client.create_order(samples.new_order(), key="first")
+        with pytest.raises(TransferError) as caught:
+            await client.create_order(samples.new_order(), key="second")
+    return caught.value
+
+
+def is_in_doubt(bank: Bank, server: Server, error: TransferError) -> None:
+    assert isinstance(error, OutcomeUnknown)
+    assert error.order_may_exist
+    assert len(server.requests) == 2
+    assert bank.funds.released == []
+
+
+# --- what must hold -----------------------------------------------------------------------------
+
+
+async def in_one_piece(bank: Bank) -> None:
+    """The bank would pay twice after a 429, and release the hold of an order that exists after a 422."""
+    for no in (*NOES.values(), UNAUTHORIZED):
+        party = Bank()
+        async with serving(answered(lambda _, no=no: no, order_reply)) as server:
+            is_in_doubt(party, server, await second_order(party, server))
+
+
+async def only_begun(bank: Bank) -> None:
+    """Of our answer no more than its first line has come: aiohttp keeps it to itself."""
+    async with serving(answered(lambda _: NOES[422] + b"HTTP/1.1 200 O")) as server:
+        is_in_doubt(bank, server, await second_order(bank, server))
+
+
+async def in_the_socket(bank: Bank) -> None:
+    """The loop was busy: our answer waits where aiohttp has not looked yet."""
+    look = Carrier.is_alone
+    with pytest.MonkeyPatch.context() as patch:
+        async with serving(answered(lambda _: NOES[422])) as server:
+
+            async def just_after_it_came(one: Carrier, **told: Any) -> bool:
+                server.open[0].send(order_reply(server.requests[-1]))
+                return await look(one, **told)
+
+            patch.setattr(Carrier, "is_alone", just_after_it_came)
+            is_in_doubt(bank, server, await second_order(bank, server))
+
+
+async def in_the_pause(bank: Bank) -> None:
+    """Our answer comes while the client waits to send the order once more."""
+    async with serving(answered(lambda _: NOES[429])) as server:
+
+        async def meanwhile(_: float) -> None:
+            server.open[0].send(order_reply(server.requests[-1]))
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+        clock = Clock(sleep=meanwhile, chance=lambda: 0.0)
+        is_in_doubt(bank, server, await second_order(bank, server, clock=clock))
+
+
+async def before_the_question(bank: Bank) -> None:
+    """The refusal came although not one byte of the request had arrived: it cannot be the answer to it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(carrier, "_unacknowledged", lambda _: 100_000)
+        async with serving(answered(lambda _: NOES[422])) as server:
+            is_in_doubt(bank, server, await second_order(bank, server))
+
+
+CHECKS: list[Check] = [in_one_piece, only_begun, in_the_socket, in_the_pause, before_the_question]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_a_no_with_another_answer_behind_it_is_a_doubt(check: Check, bank: Bank):
+    await check(bank)
+
+
+# --- what somebody might write instead ----------------------------------------------------------
+
+
+def believe_every_no(patch: pytest.MonkeyPatch) -> None:
+    async def alone(_: Carrier, *, whole: bool) -> bool:
+        return True
+
+    patch.setattr(Carrier, "is_alone", alone)
+
+
+def ask_only_what_aiohttp_shows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(carrier, "_is_amid_another", carrier._holds_another)
+
+
+def ask_only_the_socket(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(carrier, "_is_amid_another", lambda _: False)
+
+
+def ask_only_aiohttp(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(carrier, "_bytes_waiting", lambda *_: 0)
+
+
+def look_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Transport, "stays_quiet", lambda *_: True)
+
+
+def believe_what_came_before_the_question(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Carrier, "sent", lambda *_: None)
+
+
+CAUGHT = [
+    (believe_every_no, in_one_piece),
+    (ask_only_the_socket, in_one_piece),
+    (ask_only_what_aiohttp_shows, only_begun),
+    (ask_only_aiohttp, in_the_socket),
+    (look_once, in_the_pause),
+    (believe_what_came_before_the_question, before_the_question),
+]
+
+
+@pytest.mark.parametrize(("mutant", "check"), CAUGHT, ids=lambda one: one.__name__)
+async def test_a_deliberate_fault_is_caught(
+    mutant: Callable[[pytest.MonkeyPatch], None], check: Check, bank: Bank, monkeypatch: pytest.MonkeyPatch
+):
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        await check(bank)
+
+
+# --- over TLS, and what is no other answer ------------------------------------------------------
+
+
+async def test_over_tls_it_is_the_same(bank: Bank, certificates: Certificates):
+    script = answered(lambda _: NOES[422], order_reply)
+    async with serving(script, tls=certificates.server) as server:
+        is_in_doubt(bank, server, await second_order(bank, server, ssl=certificates.client))
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+@pytest.mark.parametrize("headers", [{}, {"Connection": "close"}], ids=["silently", "as told"])
+async def test_a_server_that_closes_after_its_no_has_said_no(
+    bank: Bank, certificates: Certificates, tls: bool, headers: dict[str, str]
+):
+    """Otherwise every refusal of such a service would be a doubt, and every hold kept."""
+
+    async def script(connection: Connection) -> None:
+        await connection.request()
+        connection.send(http(422, b"{}", headers=headers))
+        connection.close()
+
+    async with serving(script, tls=certificates.server if tls else None) as server:
+        error = await bank.try_order(server.url, **({"ssl": certificates.client} if tls else {}))
+
+    assert type(error) is Refused
+    assert bank.funds.state == "released"
+
+
+async def test_line_ends_after_a_no_are_no_answer(bank: Bank):
+    async with serving(answered(lambda _: NOES[422] + b"\r\n")) as server:
+        error = await second_order(bank, server)
+
+    assert type(error) is Refused
+
+
+async def test_a_no_that_is_looked_at_while_the_client_closes_is_a_doubt(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+):
+    """Otherwise the hold of an order that was sent would be released."""
+    looking = asyncio.Event()
+
+    async def look(_: Carrier, *, whole: bool) -> bool:
+        looking.set()
+        await asyncio.Event().wait()
+        return True
+
+    monkeypatch.setattr(Carrier, "is_alone", look)
+    async with serving(replies(NOES[422])) as server:
+        client = bank.client(server.url)
+        call = asyncio.create_task(client.create_order(samples.new_order(), key="k"))
+        await looking.wait()
+        await client.close(timeout=0)
+        (error,) = await asyncio.gather(call, return_exceptions=True)
+
+    assert isinstance(error, OutcomeUnknown)
+    assert bank.funds.state == "kept"
+
+
+# --- other requests -----------------------------------------------------------------------------
+
+
+def accounts(first: bytes) -> Script:
+    """On the first connection each answer after the first has ``first`` before it."""
+
+    async def script(connection: Connection) -> None:
+        while request := await connection.request():
+            ours = http(200, samples.encode(samples.user_json()))
+            shifted = connection.number == 1 and len(connection.server.requests) == 2
+            connection.send((first if shifted and request else b"") + ours)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    "first", [NOES[401], NOES[422], http(200, b'{"id": "usr-FOREIGN"}')], ids=["401", "422", "200"]
+)
+async def test_a_read_asks_again_elsewhere(bank: Bank, first: bytes):
+    """A beneficiary would be checked against somebody else's account."""
+    async with serving(accounts(first)) as server, bank.client(server.url) as client:
+        await client.who_am_i()
+        user = await client.who_am_i()
+
+    assert user.id == samples.user_json()["id"]
+    assert [request.connection for request in server.requests] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("status", [200, 422, 429])
+async def test_a_request_that_may_not_be_sent_twice_is_unknown(bank: Bank, status: int):
+    async with serving(accounts(http(status, b"{}"))) as server, bank.client(server.url) as client:
+        await client.request("POST", "/thing", json={})
+        with pytest.raises(OutcomeUnknown):
+            await client.request("POST", "/thing", json={})
+
+    assert len(server.requests) == 2
+
+
+# --- distrusted connections ---------------------------------------------------------------------
+
+
+async def test_an_outage_of_a_hundred_orders_leaves_no_connection_that_the_next_would_burn(bank: Bank):
+    """The next order would try 64 of them and never be sent, although the service is well again."""
+    together = asyncio.Barrier(100)
+
+    async def script(connection: Connection) -> None:
+        while request := await connection.request():
+            if len(connection.server.requests) > 100:
+                connection.send(order_reply(request))
+                continue
+            await together.wait()
+            connection.send(http(503))
+
+    async with (
+        serving(script) as server,
+        bank.client(server.url, retry=RetryPolicy(attempts=1)) as client,
+    ):
+        calls = (client.create_order(samples.new_order(), key=f"k{n}") for n in range(100))
+        errors = await asyncio.gather(*calls, return_exceptions=True)
+        order = await client.create_order(samples.new_order(), key="next")
+
+    assert {type(error) for error in errors} == {OutcomeUnknown}
+    assert order.id.startswith("tx-")
+    assert server.accepted == 101
+
+
+async def test_a_distrusted_connection_that_carries_another_order_is_left_to_it():
+    """Its order would go into doubt for no reason of its own."""
+    protocol = _Protocol()
+    first, second = Carrier(), Carrier()
+    first.take(None, protocol)
+    first.trust()
+    second.take(None, protocol)
+    first.distrust()
+    closed_early = protocol.closed
+    second.distrust()
+
+    assert (closed_early, protocol.closed) == (False, True)
+
+
+class _Protocol:
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
