@@ -2,10 +2,11 @@ import gzip
 import zlib
 
 import pytest
+from aiohttp import ClientRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfer_async.bounded import BodyCut, BodyTooLarge, BoundedBody
+from transfer_async.bounded import ACCEPTED, BodyCut, BodyTooLarge, BoundedBody
 
 TEXT = b'{"id": "tx-1"}' * 50
 
@@ -95,9 +96,39 @@ def test_a_body_of_nothing_is_complete():
     assert body.content == b""
 
 
-def test_what_follows_a_compressed_body_is_not_dropped_in_silence():
-    body = BoundedBody(10_000, encoding="gzip")
-    body.take(gzip.compress(b"one") + gzip.compress(b"two"))
-
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_what_follows_a_compressed_body_cuts_it(encoding: str):
+    pack = PACKERS[encoding]
+    body = BoundedBody(10_000, encoding=encoding)
     with pytest.raises(BodyCut):
-        body.end()
+        body.take(pack(b"one") + pack(b"two"))
+
+    assert body.content == b"one"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_what_follows_in_another_chunk_is_not_given_to_zlib(encoding: str):
+    body = BoundedBody(10_000, encoding=encoding)
+    body.take(PACKERS[encoding](b"one"))
+    with pytest.raises(BodyCut):
+        body.take(bytes(1000))
+
+    assert body._unpack.unused_data == b""
+
+
+def test_a_pack_without_end_that_holds_nothing_is_cut():
+    packer = zlib.compressobj(wbits=31)
+    nothing = packer.compress(b"") + packer.flush(zlib.Z_FULL_FLUSH)
+    body = BoundedBody(1000, encoding="gzip")
+    body.take(nothing)
+    with pytest.raises(BodyCut):
+        for _ in range(100):
+            body.take(packer.flush(zlib.Z_FULL_FLUSH) or b"\0\0\0\xff\xff" * 1000)
+
+
+def test_what_aiohttp_offers_beyond_our_own_is_refused():
+    ours = {name.strip() for name in ACCEPTED.split(",")}
+    theirs = ClientRequest.DEFAULT_HEADERS["Accept-Encoding"] + ", br, zstd, compress"
+    for encoding in {name.strip() for name in theirs.split(",")} - ours:
+        with pytest.raises(BodyCut, match="not asked for"):
+            BoundedBody(10_000, encoding=encoding).take(b"anything")

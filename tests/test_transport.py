@@ -509,6 +509,36 @@ async def test_a_read_is_not_sent_to_a_server_that_is_not_trusted(bank: Bank, ce
     assert server.heads == []
 
 
+async def test_a_borrowed_connector_that_verifies_nothing_does_not_decide_for_us(
+    bank: Bank, certificates: Certificates
+):
+    """An order, and the token, would go to whoever stands between the bank and the service."""
+    async with (
+        serving(answers, tls=certificates.other_server) as server,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session,
+    ):
+        async with session.get(server.url) as response:  # which the connector has no objection to
+            assert response.status == 200
+        error = await bank.try_order(server.url, session=session, retry=ONCE)
+        async with bank.client(server.url, session=session, retry=ONCE) as client:
+            with pytest.raises(ConnectionFailed):
+                await client.who_am_i()
+
+    assert type(error) is ConnectionFailed
+    assert len(server.heads) == 1
+    assert bank.funds.state == "released"
+
+
+async def test_a_borrowed_session_does_with_less_where_we_are_told_so(bank: Bank, certificates: Certificates):
+    async with (
+        serving(answers, tls=certificates.server) as server,
+        aiohttp.ClientSession() as session,
+    ):
+        order = await bank.send_order(server.url, session=session, ssl=certificates.client)
+
+    assert order.id.startswith("tx-")
+
+
 async def relay(connection: Connection, address: str) -> None:
     """What a proxy does after CONNECT."""
     host, _, port = address.rpartition(":")

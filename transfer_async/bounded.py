@@ -14,6 +14,7 @@ ACCEPTED = "gzip, deflate"
 """The encodings that are asked for, and understood."""
 
 _GZIP_OR_ZLIB = 47  # zlib's own number for: whichever of the two the header says
+_PACKING = 1 << 16  # bytes that packing may add; a pack that is longer than that holds next to nothing
 _BARE = -zlib.MAX_WBITS  # "deflate" without the header that it should have
 
 
@@ -38,6 +39,7 @@ class BoundedBody:
         self._chunks: list[bytes] = []
         self._encoding = (encoding or "identity").strip().lower()
         self._unpack: zlib._Decompress | None = None
+        self._packed_room = limit + _PACKING
 
     @property
     def content(self) -> bytes:
@@ -49,10 +51,13 @@ class BoundedBody:
 
         Raises:
             BodyTooLarge: it goes beyond the limit; what fits was taken.
-            BodyCut: it is not what the encoding says.
+            BodyCut: it is not what the encoding says, or follows what was packed.
         """
         if self._encoding != "identity":
             chunk = self._unpacked(chunk)
+        self._take(chunk)
+
+    def _take(self, chunk: bytes) -> None:
         self._chunks.append(chunk[: self._room])
         self._room -= len(chunk)
         if self._room < 0:
@@ -62,18 +67,25 @@ class BoundedBody:
         """There is no more of it.
 
         Raises:
-            BodyCut: there should be, or something follows what was packed.
+            BodyCut: there should be.
         """
-        if self._unpack is not None and (not self._unpack.eof or self._unpack.unused_data):
+        if self._unpack is not None and not self._unpack.eof:
             raise BodyCut
 
     def _unpacked(self, chunk: bytes) -> bytes:
         if self._unpack is None:
             self._unpack = zlib.decompressobj(self._wbits(chunk))
+        if self._unpack.eof:  # zlib would keep whatever follows, and copy all of it each time
+            raise BodyCut
+        self._packed_room -= len(chunk)
         try:
-            return self._unpack.decompress(chunk, self._room + 1)  # one more than fits tells that it doesn't
+            unpacked = self._unpack.decompress(chunk, self._room + 1)  # one more than fits tells it doesn't
         except zlib.error as error:
             raise BodyCut from error
+        if self._unpack.unused_data or self._packed_room < 0:
+            self._take(unpacked)
+            raise BodyCut
+        return unpacked
 
     def _wbits(self, chunk: bytes) -> int:
         if self._encoding not in ("gzip", "x-gzip", "deflate"):

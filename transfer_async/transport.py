@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import ssl as tls
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import aiohttp
@@ -78,6 +79,20 @@ def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
         sock_read=min(timeouts.sock_read, total),
         ceil_threshold=float("inf"),
     )
+
+
+@cache
+def _default_context() -> tls.SSLContext:
+    """One for all clients, made where it is needed: it reads the system's certificates, for 10 ms or more."""
+    context = tls.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _verifying(base_url: str, *, borrowed: bool) -> tls.SSLContext | bool:
+    """What makes aiohttp verify certificates, whatever the connector of a borrowed session says."""
+    # True leaves it to the connector, which may have been told not to; our own have not.
+    return _default_context() if borrowed and base_url.startswith("https:") else True
 
 
 @frozen(kw_only=True)
@@ -154,7 +169,7 @@ class Transport:
             "allow_redirects": False,
             "raise_for_status": False,
             "auto_decompress": False,  # see `bounded`
-            "ssl": True if ssl is None else ssl,
+            "ssl": _verifying(base_url, borrowed=session is not None) if ssl is None else ssl,
             "proxy": proxy,
         }
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import sys
 import zlib
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from tests import samples
 from tests.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts
+from transfer_async.bounded import BoundedBody
 from transfer_async.errors import Outcome, Refused, ServiceFailed, UnreadableOrder
 
 from .parties import Bank
@@ -110,6 +113,49 @@ async def test_a_read_of_300_megabytes_costs_less_than_60():
     print(seen)  # noqa: T201 - the figures are part of the result
     assert seen["error"] == "ServiceFailed"
     assert seen["grown"] < 60 * 1024
+
+
+def followed(connection: Connection) -> Awaitable[None]:
+    """A script: answers with a small whole pack, and megabytes behind it."""
+    whole = gzip.compress(START)
+    told = {"Content-Length": str(len(whole) + 4 * MEGABYTE), "Content-Encoding": "gzip"}
+    return then_closes(head(200, told) + whole, *[b"x" * MEGABYTE] * 4)(connection)
+
+
+async def nothing_behind_a_pack_is_taken() -> None:
+    """Otherwise the bank's loop stands still while zlib copies, over and over, what is thrown away."""
+    taken: list[int] = []
+    take = BoundedBody.take
+
+    def counted(body: BoundedBody, chunk: bytes) -> None:
+        taken.append(len(chunk))
+        take(body, chunk)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BoundedBody, "take", counted)
+        async with serving(followed) as server:
+            error = await Bank().try_order(server.url)
+
+    assert isinstance(error, UnreadableOrder)
+    assert error.order_id == "tx-huge"
+    assert error.raw == START
+    assert sum(taken) < MEGABYTE
+
+
+async def test_what_follows_a_whole_pack_is_not_taken():
+    await nothing_behind_a_pack_is_taken()
+
+
+def give_it_all_to_zlib(body: BoundedBody, chunk: bytes) -> bytes:
+    if body._unpack is None:
+        body._unpack = zlib.decompressobj(body._wbits(chunk))
+    return body._unpack.decompress(chunk, body._room + 1)
+
+
+async def test_a_deliberate_fault_is_caught(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(BoundedBody, "_unpacked", give_it_all_to_zlib)
+    with pytest.raises(AssertionError):
+        await nothing_behind_a_pack_is_taken()
 
 
 @needs_proc
