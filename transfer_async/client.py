@@ -64,8 +64,9 @@ class TransferClient:
             first use on; the first comes after a random share of them. None: whoever holds it calls it.
         observers: called with every event; see `transfer_async.events`.
         session: an ``aiohttp.ClientSession`` to use instead of its own; never closed, and its
-            redirects, ``raise_for_status`` and middlewares are overridden for each request.
-        ssl: the TLS context; the default one verifies the service's certificate.
+            redirects, ``raise_for_status``, middlewares and ``ssl`` are overridden for each request.
+        ssl: the TLS context; the default one verifies the service's certificate, also where a
+            borrowed session's connector would not.
         proxy: the address of an HTTP proxy.
         max_response_bytes: how much of an answer's body, decompressed, is read at most.
         max_connections: how many connections the pool for orders, and the one for everything
