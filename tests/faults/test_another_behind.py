@@ -17,7 +17,7 @@ from transfer_async.transport import Transport
 from .parties import Bank, Certificates
 from .servers import Connection, Received, Script, Server, http, order_reply, replies, serving
 
-NOES = {status: http(status, b'{"message": "no"}') for status in (401, 422, 429)}
+REFUSALS = {status: http(status, b'{"message": "no"}') for status in (401, 422, 429)}
 UNAUTHORIZED = http(200, b'{"message": "Unauthorized"}')
 
 Check = Callable[[Bank], Awaitable[None]]
@@ -56,7 +56,7 @@ def is_in_doubt(bank: Bank, server: Server, error: TransferError) -> None:
 
 async def in_one_piece(bank: Bank) -> None:
     """The bank would pay twice after a 429, and release the hold of an order that exists after a 422."""
-    for no in (*NOES.values(), UNAUTHORIZED):
+    for no in (*REFUSALS.values(), UNAUTHORIZED):
         party = Bank()
         async with serving(answered(lambda _, no=no: no, order_reply)) as server:
             is_in_doubt(party, server, await second_order(party, server))
@@ -64,7 +64,7 @@ async def in_one_piece(bank: Bank) -> None:
 
 async def only_begun(bank: Bank) -> None:
     """Of our answer no more than its first line has come: aiohttp keeps it to itself."""
-    async with serving(answered(lambda _: NOES[422] + b"HTTP/1.1 200 O")) as server:
+    async with serving(answered(lambda _: REFUSALS[422] + b"HTTP/1.1 200 O")) as server:
         is_in_doubt(bank, server, await second_order(bank, server))
 
 
@@ -72,7 +72,7 @@ async def in_the_socket(bank: Bank) -> None:
     """The loop was busy: our answer waits where aiohttp has not looked yet."""
     look = Carrier.is_alone
     with pytest.MonkeyPatch.context() as patch:
-        async with serving(answered(lambda _: NOES[422])) as server:
+        async with serving(answered(lambda _: REFUSALS[422])) as server:
 
             async def just_after_it_came(one: Carrier, **told: Any) -> bool:
                 server.open[0].send(order_reply(server.requests[-1]))
@@ -84,7 +84,7 @@ async def in_the_socket(bank: Bank) -> None:
 
 async def in_the_pause(bank: Bank) -> None:
     """Our answer comes while the client waits to send the order once more."""
-    async with serving(answered(lambda _: NOES[429])) as server:
+    async with serving(answered(lambda _: REFUSALS[429])) as server:
 
         async def meanwhile(_: float) -> None:
             server.open[0].send(order_reply(server.requests[-1]))
@@ -99,7 +99,7 @@ async def before_the_question(bank: Bank) -> None:
     """The refusal came although not one byte of the request had arrived: it cannot be the answer to it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(carrier, "_unacknowledged", lambda _: 100_000)
-        async with serving(answered(lambda _: NOES[422])) as server:
+        async with serving(answered(lambda _: REFUSALS[422])) as server:
             is_in_doubt(bank, server, await second_order(bank, server))
 
 
@@ -164,7 +164,7 @@ async def test_a_deliberate_fault_is_caught(
 
 
 async def test_over_tls_it_is_the_same(bank: Bank, certificates: Certificates):
-    script = answered(lambda _: NOES[422], order_reply)
+    script = answered(lambda _: REFUSALS[422], order_reply)
     async with serving(script, tls=certificates.server) as server:
         is_in_doubt(bank, server, await second_order(bank, server, ssl=certificates.client))
 
@@ -189,7 +189,7 @@ async def test_a_server_that_closes_after_its_no_has_said_no(
 
 
 async def test_line_ends_after_a_no_are_no_answer(bank: Bank):
-    async with serving(answered(lambda _: NOES[422] + b"\r\n")) as server:
+    async with serving(answered(lambda _: REFUSALS[422] + b"\r\n")) as server:
         error = await second_order(bank, server)
 
     assert type(error) is Refused
@@ -207,7 +207,7 @@ async def test_a_no_that_is_looked_at_while_the_client_closes_is_a_doubt(
         return True
 
     monkeypatch.setattr(Carrier, "is_alone", look)
-    async with serving(replies(NOES[422])) as server:
+    async with serving(replies(REFUSALS[422])) as server:
         client = bank.client(server.url)
         call = asyncio.create_task(client.create_order(samples.new_order(), key="k"))
         await looking.wait()
@@ -234,7 +234,7 @@ def accounts(first: bytes) -> Script:
 
 
 @pytest.mark.parametrize(
-    "first", [NOES[401], NOES[422], http(200, b'{"id": "usr-FOREIGN"}')], ids=["401", "422", "200"]
+    "first", [REFUSALS[401], REFUSALS[422], http(200, b'{"id": "usr-FOREIGN"}')], ids=["401", "422", "200"]
 )
 async def test_a_read_asks_again_elsewhere(bank: Bank, first: bytes):
     """A beneficiary would be checked against somebody else's account."""
