@@ -31,6 +31,7 @@ from transfer_async import (
     RetryBudget,
     RetryPolicy,
     ServiceFailed,
+    SQLiteJournal,
     Timeouts,
     TransferClient,
     TransferError,
@@ -299,6 +300,44 @@ async def test_the_environments_journal_is_closed_with_the_client(environment):
         pass
 
     assert journal.closed == 1
+
+
+async def test_a_journal_that_cannot_be_opened_is_told_when_the_client_is_entered(environment, tmp_path):
+    """Not at the first payment, hours after the deployment."""
+    environment.setenv("TRANSFER_BASE_URL", BASE)
+    environment.setenv("TRANSFER_API_TOKEN", "abc")
+    environment.setenv("TRANSFER_JOURNAL", str(tmp_path / "nowhere" / "journal.db"))
+    client = TransferClient.from_env()
+    with pytest.raises(JournalFailed, match=r"could not be opened \(FileNotFoundError\)"):
+        async with client:
+            pytest.fail("it was entered")
+    await asyncio.to_thread((tmp_path / "nowhere").mkdir)
+    async with client:
+        assert await client.known("k") is None
+
+
+async def test_a_journal_that_is_given_is_opened_and_stays_open(tmp_path):
+    journal = SQLiteJournal(tmp_path / "journal.db")
+    async with TransferClient(BASE, "abc", journal=journal), TransferClient(BASE, "abc", journal=journal):
+        there = await asyncio.to_thread((tmp_path / "journal.db").is_file)
+    found = await journal.read(BASE, "k")
+    await journal.close()
+
+    assert (there, found) == (True, None)
+
+
+async def test_a_journal_of_the_banks_own_needs_no_step_to_open_it(at_work):
+    class Plain:
+        durable = False
+
+        def __init__(self, journal):
+            for name in ("now", "move", "read", "work"):
+                setattr(self, name, getattr(journal, name))
+
+    async with at_work.client(journal=Plain(at_work.journal)) as client:
+        order = await client.create_order(new_order(), key="k")
+
+    assert order.id in at_work.sandbox.orders
 
 
 @pytest.mark.parametrize("journal", ["mysql://db/journal", " ", "redis://here"])

@@ -381,7 +381,13 @@ class TransferClient:
     # --- life cycle -----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        """Open the client, and its journal, if it is not open yet: one that it was given stays open after it.
+
+        Raises:
+            JournalFailed: the journal cannot be opened.
+        """
         self._refuse_if_closed()
+        await recording.opened(self._context.journal)
         self._context.transport.open()
         self._recoveries.begin()
         return self

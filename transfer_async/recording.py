@@ -70,3 +70,14 @@ async def read(
         if isinstance(error, (JournalFailed, *wrong_use)):
             raise
         raise JournalFailed(f"the journal could not be {doing} ({type(error).__name__})", key=key) from error
+
+
+async def opened(journal: Journal) -> None:
+    """Open ``journal``, so that what is wrong with it shows now; one of the bank's own may have no such step.
+
+    Raises:
+        JournalFailed: the journal raised.
+    """
+    enter = getattr(journal, "__aenter__", None)
+    if enter is not None:
+        await read(enter(), doing="opened")

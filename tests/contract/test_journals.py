@@ -1,8 +1,9 @@
 """What every journal does, whatever it stores its keys in."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import attrs
 import pytest
@@ -39,7 +40,7 @@ from tests.journalling import (
     take_over,
     told,
 )
-from transfer_async.errors import Outcome
+from transfer_async.errors import JournalFailed, Outcome
 from transfer_async.journal import moves
 from transfer_async.journal.base import KEPT, Journal
 from transfer_async.journal.moves import Denial, KeyState
@@ -679,3 +680,45 @@ async def test_a_promise_and_what_is_untold_are_kept_as_they_are(journal: Journa
     refuted = await made(journal, refute())
     assert refuted.untold == (refuted_later(),)
     assert await journal.read(SCOPE, "k") == refuted
+
+
+# --- loops --------------------------------------------------------------------------------------
+
+
+def in_another_loop(work: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+    """What ``work`` gives in a loop, and a thread, of its own."""
+
+    async def done() -> Any:
+        return await work()
+
+    return asyncio.to_thread(lambda: asyncio.run(done()))
+
+
+async def test_what_is_open_in_one_loop_is_refused_in_another_at_once(journal: Journal):
+    """Else a call waits for ever for what the other loop would have to do."""
+    await made(journal, claim())
+    if not journal.durable:
+        pytest.skip("what is in memory belongs to no loop")
+    for call in (
+        lambda: journal.move(SCOPE, "k", mark()),
+        lambda: journal.read(SCOPE, "k"),
+        lambda: journal.work(SCOPE, limit=1),
+        lambda: journal.prune(SCOPE, before=Time().utc()),
+        journal.__aenter__,
+        journal.close,
+    ):
+        with pytest.raises(JournalFailed, match="event loop"):
+            await in_another_loop(call)
+
+    assert (await journal.read(SCOPE, "k")) is not None
+
+
+async def test_loops_may_use_it_one_after_the_other(closed_journal: Journal):
+    async def used() -> None:
+        async with closed_journal:
+            await judged(closed_journal, claim())
+
+    await in_another_loop(used)
+    await in_another_loop(used)
+    async with closed_journal:
+        assert await closed_journal.read(SCOPE, "k") is not None

@@ -86,8 +86,8 @@ class _Worker:
             observers=[self._observe],
         )
         watch(client._context.transport, self._fate, Book(directory / "sent"))
-        async with client:
-            yield client
+        yield client
+        await client.close()
         await journal.close()
 
     def _observe(self, event: Event) -> None:

@@ -27,6 +27,7 @@ class Store(DurableJournal):
         self.pruned: list[float] = []
         self.error: Callable[[Sequence[Wanted]], BaseException | None] = lambda _: None
         self.gate: Callable[[], Any] | None = None
+        self.opening_error: BaseException | None = None
 
     async def _commit(self, wanted: Sequence[Wanted]) -> Transaction:
         self.commits.append(len(wanted))
@@ -44,6 +45,8 @@ class Store(DurableJournal):
         return transaction
 
     async def _open(self) -> None:
+        if self.opening_error is not None:
+            raise self.opening_error
         self.opened += 1
 
     async def _close(self) -> None:
@@ -238,3 +241,29 @@ async def test_what_was_written_last_is_remembered_for_the_next_move():
 
     assert known is not None
     assert known[1] is entry
+
+
+async def test_what_a_loop_left_open_when_it_ended_is_told_to_the_next_which_may_close_it():
+    store = Store()
+
+    async def left_open() -> None:
+        store.gate = Gate()
+        await waiting(store, 3)
+
+    await asyncio.to_thread(lambda: asyncio.run(left_open()))
+    with pytest.raises(JournalFailed, match="event loop"):
+        await judged(store, claim())
+    await store.close()
+    store.gate = None
+    async with store:
+        assert (await judged(store, claim(), key="later")).denial is None
+
+
+async def test_a_journal_that_could_not_be_opened_may_be_opened_in_another_loop():
+    store = Store()
+    store.opening_error = OSError("away")
+    with pytest.raises(OSError, match="away"):
+        await asyncio.to_thread(lambda: asyncio.run(store.__aenter__()))
+    store.opening_error = None
+    async with store:
+        assert (await judged(store, claim())).denial is None

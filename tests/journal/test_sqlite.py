@@ -2,7 +2,6 @@
 
 import asyncio
 import multiprocessing
-import os
 import sqlite3
 import stat
 from collections.abc import Callable
@@ -334,16 +333,6 @@ async def test_what_was_pruned_does_not_stay_in_the_log(tmp_path: Path):
         log = await asyncio.to_thread(path.with_name("journal.db-wal").read_bytes)
 
     assert log == b""
-
-
-async def test_a_journal_that_was_opened_before_a_fork_refuses_to_be_used_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async with SQLiteJournal(tmp_path / "journal.db") as journal:
-        await made(journal, claim())
-        monkeypatch.setattr(os, "getpid", lambda: -1)
-        with pytest.raises(JournalFailed, match="fork"):
-            await journal.move(SCOPE, "k2", claim())
 
 
 async def test_pages_of_keys_that_cannot_be_read_do_not_hide_those_behind_them(tmp_path: Path):

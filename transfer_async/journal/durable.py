@@ -42,7 +42,7 @@ class DurableJournal(abc.ABC):
         self._runners: set[asyncio.Task[None]] = set()
         self._recent = Recent()
         self._closed = False
-        self._process: int | None = None
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
 
     # --- what a back end does -------------------------------------------------------------------
 
@@ -74,8 +74,15 @@ class DurableJournal(abc.ABC):
 
     async def __aenter__(self) -> Self:
         """Open the journal, so that what is wrong with it shows now."""
+        was_open = self._home is not None
+        self._come_home()
         self._closed = False
-        await self._open()
+        try:
+            await self._open()
+        except BaseException:
+            if not (was_open or self._runners):
+                self._home = None
+            raise
         return self
 
     @abc.abstractmethod
@@ -88,15 +95,23 @@ class DurableJournal(abc.ABC):
 
     async def close(self) -> None:
         """Finish what has begun, then close the journal; what it holds stays."""
+        if self._is_parents:
+            self._closed = True  # what is open is the other process's, and waits there
+            return
+        if self._home is not None and self._home[1].is_closed():
+            self._runners.clear()  # they ended with it
+            self._waiting.clear()
+            self._home = None
+        self._come_home()
         self._closed = True
         while self._runners:
             await asyncio.wait(self._runners)
         await self._close()
+        self._home = None
 
     async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
         """See `Journal.move`."""
-        self._refuse_if_closed()
-        loop = asyncio.get_running_loop()
+        loop = self._admitted()
         wanted = Wanted((scope, key), move, os.urandom(16).hex(), loop.create_future())
         self._waiting.append(wanted)
         if len(self._runners) < self._at_once:
@@ -124,22 +139,38 @@ class DurableJournal(abc.ABC):
 
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""
-        self._refuse_if_closed()
+        self._admitted()
         count, until = 0, forgettable(before, now=await self.now())
         while some := await self._prune_some(scope, until):
             count += some
         return count
 
-    def _refuse_if_closed(self) -> None:
+    def _admitted(self) -> asyncio.AbstractEventLoop:
+        """The loop of a call that may be made here and now.
+
+        Raises:
+            JournalFailed: the journal is closed, or open elsewhere.
+        """
         if self._closed:
             raise JournalFailed("the journal is closed")
+        return self._come_home()
 
-    def _refuse_if_forked(self) -> None:
-        """What was opened in one process is of no use in its children, and would harm both."""
-        if self._process is None:
-            self._process = os.getpid()
-        elif self._process != os.getpid():
+    def _come_home(self) -> asyncio.AbstractEventLoop:
+        """The running loop: what the journal was opened in, process and loop, is where it is used."""
+        if self._is_parents:  # before anything is waited for that only the parent has: a thread, a reply
             raise JournalFailed("the journal was opened before a fork: each process must make its own")
+        loop = asyncio.get_running_loop()
+        if self._home is None:
+            self._home = (os.getpid(), loop)
+        elif self._home[1] is not loop:
+            raise JournalFailed(
+                "the journal is open in another event loop: close it there first, or make one for each"
+            )
+        return loop
+
+    @property
+    def _is_parents(self) -> bool:
+        return self._home is not None and self._home[0] != os.getpid()
 
     async def _run(self) -> None:
         """Commit whatever waits, until nothing does."""
@@ -154,7 +185,6 @@ class DurableJournal(abc.ABC):
 
     async def _commit_all(self, wanted: list[Wanted]) -> None:
         try:
-            self._refuse_if_forked()
             await self._open()
         except BaseException as error:  # noqa: BLE001 - whatever it is, each caller must hear of it
             _fail(wanted, error)

@@ -250,7 +250,7 @@ class PostgresJournal(DurableJournal):
     # --- reading --------------------------------------------------------------------------------
 
     async def _ask(self, question: Callable[[Any], Awaitable[T]]) -> T:
-        self._refuse_if_closed()
+        self._admitted()
 
         async def answered() -> T:
             async with self._transaction() as connection:

@@ -181,7 +181,7 @@ class SQLiteJournal(DurableJournal):
             raise
 
     async def _ask(self, work: Callable[[_File], T]) -> T:
-        self._refuse_if_closed()
+        self._admitted()
         return await self._in_thread(lambda: self._with_file(work))
 
     # --- reading --------------------------------------------------------------------------------
