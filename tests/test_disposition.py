@@ -48,6 +48,8 @@ EXPECTED: list[tuple[BaseException, Action, dict[str, Any]]] = [
     (e.Expired(), ACK, {}),
     (e.KeyBusy(retry_after=42.0), RETRY, {"after": 42.0}),
     (e.KeyBusy(retry_after=0.25), RETRY, {"after": 0.25}),
+    (e.KeyBusy(retry_after=3e8), RETRY, {"after": 3600.0}),
+    (e.KeyBusy(retry_after=float("inf")), RETRY, {"after": 3600.0}),
     (e.KeyBusy(), RETRY, {}),
     (e.TokenUnavailable(), RETRY, {"ready": False}),
     (e.ConnectionFailed(), RETRY, {"counts": True, "ready": False}),

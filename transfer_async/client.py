@@ -59,7 +59,7 @@ class TransferClient:
             of the intent and the `OutcomeUnknown`; returns the `Order`, its id, `NO_ORDER`, or None.
         settle_after: seconds after the last possible send before `NO_ORDER` is believed.
         lease: seconds that a worker's claim outlives its last sign of life; at least 1.5 times
-            the retry deadline.
+            the retry deadline, and an hour at most.
         recover_every: seconds between two runs of `recover` that the client makes by itself, from its
             first use on; the first comes after a random share of them. None: whoever holds it calls it.
         observers: called with every event; see `transfer_async.events`.

@@ -187,7 +187,7 @@ def disposition(
 def _after(row: Row, result: Any, deliveries: int, delays: Delays) -> float:
     asked_for = getattr(result, row.at_least, None) if row.at_least else None
     if asked_for is not None and isinstance(result, KeyBusy):
-        return float(asked_for)
+        return min(float(asked_for), LONGEST_ASKED_FOR)
     return max(delays.after(deliveries), min(asked_for or 0.0, LONGEST_ASKED_FOR))
 
 

@@ -17,6 +17,7 @@ from transfer_async.clock import Clock, Duration, duration
 from transfer_async.context import Context, Resolve
 from transfer_async.events import Observer, Observers
 from transfer_async.journal.base import Journal
+from transfer_async.journal.moves import LONGEST_LEASE
 from transfer_async.operators import checked_settle_after
 from transfer_async.preflight import PreflightHook
 from transfer_async.retry import RetryPolicy, TokenBucket
@@ -74,6 +75,11 @@ def times(
         raise ValueError(
             f"lease: must be finite and at least 1.5 times the retry deadline, {least:g} s, "
             "or a claim may run out while its request is on the way"
+        )
+    if made.lease > LONGEST_LEASE:
+        raise ValueError(
+            f"lease: must not be more than {LONGEST_LEASE:g} s, for which the key of a dead worker is bound; "
+            f"so the retry deadline can be {LONGEST_LEASE / 1.5:g} s at most"
         )
     if made.recover_every is not None and not 0 < made.recover_every < float("inf"):
         raise ValueError("recover_every: must be finite and more than 0 seconds, or None")

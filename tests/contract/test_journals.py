@@ -43,7 +43,7 @@ from tests.journalling import (
 from transfer_async.errors import JournalFailed, Outcome
 from transfer_async.journal import moves
 from transfer_async.journal.base import KEPT, Journal
-from transfer_async.journal.moves import Denial, KeyState
+from transfer_async.journal.moves import LONGEST_LEASE, Denial, KeyState
 
 LetPass = Callable[[float], None]
 
@@ -614,6 +614,47 @@ async def test_pruning_one_scope_leaves_the_others(journal: Journal, time: Time,
 
     assert pruned == 1
     assert await journal.read("https://other.example", "k") is not None
+
+
+async def test_what_a_clock_left_behind_that_was_years_ahead_comes_to_an_end(
+    journal: Journal, pass_time: LetPass
+):
+    """A machine that started in 2036 and was set right would bind its keys, and their holds, until 2036."""
+    years = 10 * 365 * KEPT
+    pass_time(years)
+    await made(journal, claim(), key="claimed")
+    await made(journal, claim(), mark(), key="sending")
+    await made(journal, claim(), mark(), doubt(), key="doubt")
+    await made(journal, claim(), free(None, owed=owing("hold")), key="owed")
+    pass_time(-years)
+    waiting = [key for key, _ in await journal.work(SCOPE, limit=10)]
+    fresh = await made(journal, claim(2), key="claimed")
+    found = await judged(journal, claim(2), key="sending")
+
+    assert waiting == ["claimed", "doubt", "owed", "sending"]
+    assert [(one.intent.id, one.hook) for one in fresh.owed] == [("intent-1", "hold"), ("intent-1", "check")]
+    assert (found.denial, found.found_doubt, found.entry.state) == (Denial.IN_DOUBT, True, KeyState.IN_DOUBT)
+    assert (await judged(journal, attend(), key="owed")).denial is None
+    for key in ("sending", "doubt"):
+        early = await judged(journal, refute(), key=key)
+        assert early.denial is Denial.TOO_EARLY
+        assert early.entry.sent_until - early.now == LONGEST_LEASE
+        assert (await journal.history(SCOPE, key))[-1].move != "refute"
+    pass_time(LONGEST_LEASE + SETTLE_AFTER)
+    for key in ("sending", "doubt"):
+        assert (await judged(journal, refute(), key=key)).denial is None
+
+
+async def test_a_worker_whose_clock_is_set_back_under_it_sends_nothing_it_could_not_vouch_for(
+    journal: Journal, pass_time: LetPass
+):
+    pass_time(KEPT)
+    await made(journal, claim())
+    pass_time(-2 * LONGEST_LEASE)
+    verdict = await judged(journal, mark())
+
+    assert (verdict.denial, verdict.lease_left) == (Denial.LOST, 0.0)
+    assert (await judged(journal, claim(2))).denial is None
 
 
 async def test_a_journal_may_be_closed_twice(journal: Journal):

@@ -32,8 +32,8 @@ def nothing_is_sent_without_its_mark(world: "World", call: Call) -> str | None:
 def nothing_is_sent_too_late(world: "World", call: Call) -> str | None:
     """The last look before the first byte is within the time that the record gives the attempt."""
     entry = world.database.entries.get(call.intent.key)
-    if entry is not None and entry.attempt == call.attempt_token and world.loop.time() > entry.sent_until:
-        return f"{call.intent.id} is sent {world.loop.time() - entry.sent_until:g} s after sent_until"
+    if entry is not None and entry.attempt == call.attempt_token and world.database.now() > entry.sent_until:
+        return f"{call.intent.id} is sent {world.database.now() - entry.sent_until:g} s after sent_until"
     return None
 
 

@@ -19,17 +19,26 @@ class DatabaseGone(Exception):
 
 
 class Database:
-    """Entries by key; the real state machine decides."""
+    """Entries by key; the real state machine decides, by a clock that may be far ahead and then set back."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
         self.entries: dict[str, Entry] = {}
         self.ids: dict[str, str] = {}
+        self.ahead = 0.0
+
+    def now(self) -> float:
+        return self.world.loop.time() + self.ahead
+
+    def set_back(self) -> None:
+        self.world.note("the database's clock is set back")
+        self.world.saw("clock set back")
+        self.ahead = 0.0
 
     def commit(self, key: str, move: Move) -> Verdict | None:
         before = self.entries.get(key)
         taken = isinstance(move, (moves.Create, moves.Resolve)) and self.ids.get(move.order_id, key) != key
-        verdict = states.decide(before, move, now=self.world.loop.time(), id_taken=taken)
+        verdict = states.decide(before, move, now=self.now(), id_taken=taken)
         self.store(key, before, move, verdict)
         return verdict
 
@@ -95,7 +104,7 @@ class WorkerJournal(Journal):
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         await self._reading()
-        now, entries = self.world.loop.time(), self.world.database.entries
+        now, entries = self.world.database.now(), self.world.database.entries
         found = [one for one in entries.items() if one[0] > after and states.is_waiting(one[1], now)]
         return sorted(found, key=lambda one: one[0])[:limit]
 
@@ -113,7 +122,7 @@ class WorkerJournal(Journal):
 
     async def now(self) -> float:
         await self._reading()
-        return self.world.loop.time()
+        return self.world.database.now()
 
     async def _reading(self) -> None:
         await self.world.sleep(self._latency())

@@ -130,7 +130,7 @@ def check_then_insert(patch: pytest.MonkeyPatch) -> None:
         if not isinstance(move, moves.Claim):
             return commit(self, key, move)
         before = self.entries.get(key)
-        verdict = states.decide(before, move, now=self.world.loop.time())
+        verdict = states.decide(before, move, now=self.now())
         if verdict is not None and verdict.denial is None:
             self.world.loop.call_later(0.02, self.store, key, before, move, verdict)
         return verdict
@@ -150,6 +150,22 @@ def receipts_not_kept(patch: pytest.MonkeyPatch) -> None:
 def refute_without_waiting(patch: pytest.MonkeyPatch) -> None:
     """`NO_ORDER` is believed at once."""
     patch.setattr(world, "BELIEVED_AFTER", 0.0)
+
+
+def leases_of_another_clock_believed(patch: pytest.MonkeyPatch) -> None:
+    """A clock that was ahead leaves its leases behind, and they are waited for."""
+    patch.setattr(states, "LONGEST_LEASE", float("inf"))
+
+
+def requests_of_another_clock_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """When a request may have been sent that a clock which was ahead knows of is taken for long ago."""
+    as_it_is = states._on_this_clock
+
+    def on_this_clock(entry: Any, now: float) -> Any:
+        found = as_it_is(entry, now)
+        return found if found.sent_until == entry.sent_until else found.but(sent_until=0.0)
+
+    patch.setattr(states, "_on_this_clock", on_this_clock)
 
 
 def doubt_forgets_the_mark(patch: pytest.MonkeyPatch) -> None:
@@ -313,6 +329,8 @@ MUTANTS: dict[str, Mutant] = {
         check_then_insert,
         receipts_not_kept,
         refute_without_waiting,
+        leases_of_another_clock_believed,
+        requests_of_another_clock_forgotten,
         doubt_forgets_the_mark,
         told_before_it_is_settled,
         unrecorded_doubt_is_a_no,

@@ -14,8 +14,9 @@ from tests.simulation.service import OTHER_WISH, WISH
 from tests.simulation.witness import Record
 from tests.simulation.world import Worker, World
 from transfer_async import client
+from transfer_async.journal.moves import LONGEST_LEASE
 
-LONG = 1500.0  # beyond every lease, claim and doubt
+LONG = LONGEST_LEASE + 1500.0  # beyond every lease, claim and doubt, whatever a clock did
 
 
 @frozen
@@ -79,6 +80,8 @@ def tell(seed: int, *, trace: bool = False) -> Verdict:
 def _begin(world: World) -> None:
     """Lay out what callers and operators do, and when."""
     chance, loop, when = world.chance, world.loop, world.loop.time()
+    if world.database.ahead:
+        loop.call_at(when + world.clock_is_set_back_after, world.database.set_back, context=OUTSIDE)
     for _ in range(2 + int(4 * chance.random())):
         when += chance.one_of(GAPS) * (0.5 + chance.random())
         loop.call_at(when, _deliver, world, context=OUTSIDE)

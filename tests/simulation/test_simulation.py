@@ -17,6 +17,7 @@ MUST_BE_SEEN = (
     "acted late",
     "cancelled",
     "claim taken over",
+    "clock set back",
     "close",
     "commit lost",
     "commit unknown",

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from tests.simulation.bank import Bank, Step
-from tests.simulation.chance import Chance, setting
+from tests.simulation.chance import GAPS, Chance, setting
 from tests.simulation.journal import Database, WorkerJournal
 from tests.simulation.loop import OUTSIDE, PROCESS, Process, VirtualLoop
 from tests.simulation.service import SETTLE_AFTER, Service, SimulatedTransport
@@ -41,6 +41,7 @@ MOMENTS = (
     "undo",
 )
 BELIEVED_AFTER = SETTLE_AFTER  # what clients are told: as long as a request may take
+YEARS = 3e8
 ADDRESS = "https://service.example"
 
 
@@ -51,12 +52,15 @@ class World:
         self.chance = Chance(seed)
         self.setting = setting(self.chance)
         self.by_messages = Chance(f"messages {seed}").once_in(0.5)
+        self.clocks = Chance(f"clocks {seed}")
         self.loop = VirtualLoop()
         self.trace: list[str] | None = [] if trace else None
         self.counts: Counter[str] = Counter()
         self.calm = False
         self.witness = Witness(self)
         self.database = Database(self)
+        self.database.ahead = YEARS if self.clocks.once_in(0.2) else 0.0
+        self.clock_is_set_back_after = self.clocks.one_of(GAPS) * (0.5 + self.clocks.random())
         self.service = Service(self)
         self.bank = Bank(self)
         self.clock = Clock(now=self.loop.time, utc=self.utc, sleep=self.sleep, chance=self.chance.random)

@@ -74,7 +74,7 @@ class MemoryJournal:
                 self._make_room(now)
             verdict = states.decide(before, move, now=now, id_taken=self._is_taken(scope, key, move))
             if verdict is not None and (verdict.entry is not before or isinstance(move, moves.Suspect)):
-                self._store(place, verdict.entry, move, now)
+                self._store(place, verdict, move, now)
         return verdict
 
     def _is_taken(self, scope: str, key: str, move: Move) -> bool:
@@ -82,7 +82,8 @@ class MemoryJournal:
             self._ids.get((scope, move.order_id), key) != key
         )
 
-    def _store(self, place: _Place, entry: Entry, move: Move, now: float) -> None:
+    def _store(self, place: _Place, verdict: Verdict, move: Move, now: float) -> None:
+        entry = verdict.entry
         if entry.order_id is not None and entry.state is KeyState.CREATED:
             self._ids[place[0], entry.order_id] = place[1]
             if len(self._ids) > self._max_keys:
@@ -92,7 +93,7 @@ class MemoryJournal:
             self._forget(place)
             return
         self._entries[place] = entry
-        if states.is_told(move):
+        if states.is_told(move, verdict):
             if (made := self._moves.get(place)) is None:
                 made = self._moves[place] = []
             made.append((now, entry, move))

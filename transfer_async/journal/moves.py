@@ -13,6 +13,9 @@ from attrs import field, frozen
 from transfer_async.errors import Outcome, is_final_no
 from transfer_async.models import OrderIntent
 
+LONGEST_LEASE = 3600.0
+"""Seconds: no client may be set to a longer one, so what reaches further was not written by this clock."""
+
 
 class KeyState(enum.Enum):
     """Where a key stands."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from transfer_async.journal.moves import LONGEST_LEASE
 from transfer_async.journal.rows import STEP_COLUMNS, VERSION
 
 _ROW = "k.state, k.token, k.order_id, k.due_at, k.ended_at, k.body::text, k.intent::text, k.reply"
@@ -58,7 +59,9 @@ class Statements:
         select = f"SELECT k.key, {_ROW} FROM {keys} k WHERE k.scope = $1"
         self.find: str = f"{select} AND k.key = $2"
         self.work: str = (
-            f"{select} AND k.key > $2 AND k.ended_at IS NULL AND k.due_at <= $3 ORDER BY k.key LIMIT $4"
+            # What is due later than any lease can be is due now: see `states.is_waiting`.
+            f"{select} AND k.key > $2 AND k.ended_at IS NULL "
+            f"AND NOT (k.due_at > $3 AND k.due_at <= $3 + {LONGEST_LEASE}) ORDER BY k.key LIMIT $4"
         )
         self.in_doubt: str = f"{select} AND k.ended_at IS NULL AND k.state = 'in_doubt'"
         self.count_in_doubt: str = (

@@ -21,7 +21,7 @@ from transfer_async.clock import Clock, Duration, checked_timeout
 from transfer_async.errors import JournalFailed
 from transfer_async.journal.durable import PRUNED, DurableJournal
 from transfer_async.journal.files import Files, Identity, Moved, found, keep_private
-from transfer_async.journal.moves import Entry, Step
+from transfer_async.journal.moves import LONGEST_LEASE, Entry, Step
 from transfer_async.journal.rows import STEP_COLUMNS, VERSION, Row, entries_of, entry_of, step_of, step_values
 from transfer_async.journal.transaction import Place, Transaction, Wanted
 
@@ -196,8 +196,12 @@ class SQLiteJournal(DurableJournal):
         return None if found is None else entry_of(found)
 
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, Row]]:
-        where = "s.name = ? AND k.key > ? AND k.ended_at IS NULL AND k.due_at <= ? ORDER BY k.key LIMIT ?"
-        return await self._ask(lambda file: file.find(where, scope, after, self._now(), limit))
+        # What is due later than any lease can be is due now: see `states.is_waiting`.
+        is_due = "NOT (k.due_at > ? AND k.due_at <= ?)"
+        where = f"s.name = ? AND k.key > ? AND k.ended_at IS NULL AND {is_due} ORDER BY k.key LIMIT ?"
+        now = self._now()
+        values = (scope, after, now, now + LONGEST_LEASE, limit)
+        return await self._ask(lambda file: file.find(where, *values))
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         """See `Journal.in_doubt`."""

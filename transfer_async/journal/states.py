@@ -21,7 +21,8 @@ write on, so none is forgotten whatever comes next.
 
 `decide` takes an entry, a move and the time, and gives the entry after it, or why not. A move that
 is denied changes nothing; only a claim that finds a dead worker's `SENDING` writes down the doubt
-that it finds. Keep in step with this page: `TABLE`, and the contract suite of the back ends.
+that it finds, and times that a clock left behind which was far ahead are set right by whoever finds
+them, in silence. Keep in step with this page: `TABLE`, and the contract suite of the back ends.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from attrs import frozen
 
 from transfer_async.errors import Outcome
 from transfer_async.journal.moves import (
+    LONGEST_LEASE,
     Attend,
     Claim,
     Create,
@@ -121,6 +123,7 @@ def decide(entry: Entry | None, move: Move, *, now: float, id_taken: bool = Fals
     Returns:
         The verdict; None if there is no entry that the move could be about.
     """
+    entry = None if entry is None else _on_this_clock(entry, now)
     if isinstance(move, Claim):
         return _claim(entry, move, now)
     if entry is None:
@@ -132,6 +135,27 @@ def decide(entry: Entry | None, move: Move, *, now: float, id_taken: bool = Fals
     if to is None or why_not is not None:
         return Verdict(now=now, entry=entry, denial=why_not)
     return Verdict(now=now, entry=_MADE[type(move)](entry.but(state=to), move, now))
+
+
+def _on_this_clock(entry: Entry, now: float) -> Entry:
+    """``entry``, without times that this clock, as it goes now, cannot have written.
+
+    A clock that was far ahead and is set back leaves behind leases that no command could end for years.
+    They are over: whoever had one and lives still hears so by the compare-and-set. When the last request
+    may have been sent, nobody knows any more: no later than the longest lease from now.
+    """
+    limit = now + LONGEST_LEASE
+    if entry.lease_until <= limit and entry.sent_until <= limit and not entry.owed:
+        return entry
+    changes: dict[str, Any] = {}
+    if entry.lease_until > limit:
+        changes["lease_until"] = 0.0
+    if entry.sent_until > limit and entry.state in _AT_WORK:
+        changes["sent_until"] = limit
+    if any(one.lease_until > limit for one in entry.owed):
+        over = (attrs.evolve(one, lease_until=0.0) if one.lease_until > limit else one for one in entry.owed)
+        changes["owed"] = tuple(over)
+    return entry.but(**changes) if changes else entry
 
 
 def _is_answer(move: Move) -> bool:
@@ -153,7 +177,7 @@ def _claim(entry: Entry | None, move: Claim, now: float) -> Verdict:
     if entry.state is S.SENDING:
         doubted = entry.but(state=S.IN_DOUBT)
         return Verdict(now=now, entry=doubted, denial=Denial.IN_DOUBT, found_doubt=True)
-    if now - entry.claimed_at > move.max_claim_age or not _serves(entry, move):
+    if abs(now - entry.claimed_at) > move.max_claim_age or not _serves(entry, move):
         return Verdict(now=now, entry=_new_intent(move, now, before=entry, owed=owed_by(entry)))
     return Verdict(now=now, entry=_gone_on_with(entry, move, now))
 
@@ -412,8 +436,10 @@ _MADE: dict[type, Callable[[Entry, Any, float], Entry]] = {
 }
 
 
-def is_told(move: Move) -> bool:
-    """Whether ``move`` has a line in the history: not if it only says that somebody is looking."""
+def is_told(move: Move, verdict: Verdict) -> bool:
+    """Whether ``move`` has a line in the history: not if it was denied, or only says that somebody looks."""
+    if verdict.denial is not None and not verdict.found_doubt:
+        return False
     return not (isinstance(move, Attend) or (isinstance(move, Paid) and not move.hooks))
 
 
@@ -436,7 +462,7 @@ def step(entry: Entry, move: Move, *, now: float) -> Step:
 def is_waiting(entry: Entry, now: float) -> bool:
     """Whether an entry waits for somebody, and nobody is at it now."""
     due = due_at(entry)
-    return due is not None and due <= now
+    return due is not None and not now < due <= now + LONGEST_LEASE
 
 
 def due_at(entry: Entry) -> float | None:

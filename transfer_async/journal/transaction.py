@@ -191,9 +191,9 @@ class Transaction:
         if verdict is None or verdict.entry is before:
             return verdict
         held.entry, held.changed_by = verdict.entry, one.token
-        if isinstance(move, (Create, Resolve)):
+        if isinstance(move, (Create, Resolve)) and verdict.denial is None:
             self._ids[scope, move.order_id] = key
-        if states.is_told(move):
+        if states.is_told(move, verdict):
             self.steps.append((one.place, one.token, states.step(verdict.entry, move, now=now)))
         return verdict
 
