@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from functools import wraps
 
 import pytest
 
@@ -284,9 +285,13 @@ async def test_a_callable_that_gives_no_token_failed(token):
     assert "s3cr" not in f"{caught.value} {caught.value.__cause__}"
 
 
-async def test_a_plain_function_is_no_async_callable():
+async def test_a_plain_function_that_passes_for_an_async_one_is_found_out_when_it_is_asked(issuer):
+    @wraps(issuer)
+    def decorated():
+        return "abc"
+
     with pytest.raises(TokenUnavailable) as caught:
-        await source(lambda: "abc").headers()
+        await source(decorated).headers()
 
     assert isinstance(caught.value.__cause__, TypeError)
 

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -199,9 +200,16 @@ async def test_a_look_up_that_hangs_is_not_possible() -> None:
     assert isinstance(caught.value.__cause__, TimeoutError)
 
 
-async def test_a_look_up_that_is_not_async_is_not_possible() -> None:
+async def test_a_look_up_that_only_passes_for_an_async_one_is_not_possible() -> None:
+    async def look_up(username: str) -> User | None:
+        return None
+
+    @wraps(look_up)
+    def decorated(username: str) -> Any:
+        return USER
+
     with pytest.raises(BeneficiaryNotVerified) as caught:
-        await BeneficiaryVerification(lambda username: USER).before(intent())
+        await BeneficiaryVerification(decorated).before(intent())
 
     assert caught.value.result is NOT_POSSIBLE
 

@@ -171,6 +171,7 @@ COUNT = "must be a whole number, 1 or more"
         ({"hooks": [sanctions, sanctions]}, "each needs a name of its own"),
         ({"hooks": [hold("held")]}, "the name 'held' is kept"),
         ({"hooks": ["sanctions"]}, "a str is neither a hook nor an async function"),
+        ({"hooks": hold()}, "must be a sequence of hooks"),
     ],
     ids=str,
 )

@@ -183,20 +183,6 @@ async def test_a_receipt_of_none_is_a_receipt(world: World):
     assert (await world.entry()).receipts["a_check"] is None
 
 
-async def test_a_plain_function_may_return_a_receipt_and_what_is_no_text_is_none(world: World):
-    async def known_customer(intent: Any) -> str:
-        return "customer-7"
-
-    async def truth(intent: Any) -> bool:
-        return True
-
-    async with world.client(hooks=[known_customer, truth, world.bank.hold]) as client:
-        await client.create_order(new_order(), key="k")
-
-    receipts = (await world.entry()).receipts
-    assert (receipts["known_customer"], receipts["truth"]) == ("customer-7", None)
-
-
 async def test_every_hook_that_passes_is_told_of_with_the_time_it_took(world: World):
     async def dawdle(_: object) -> None:
         world.time.pass_(3.0)
@@ -262,6 +248,28 @@ async def test_a_plain_function_that_breaks_stops_the_order(world: World):
 
     assert not failed.value.refused
     assert "Paid" not in world.journal.kinds  # there was nothing to undo
+
+
+@pytest.mark.parametrize("returned", [False, True, 0, "", "not within the limits"])
+async def test_a_plain_function_that_returns_anything_stops_the_order_and_says_so(
+    world: World, returned: object
+):
+    """Or an order that a check meant to stop with ``return False`` is paid."""
+
+    async def within_limits(intent: Any) -> Any:
+        return returned
+
+    async with world.client(hooks=[within_limits, world.bank.hold]) as client:
+        with pytest.raises(
+            PreflightFailed, match=rf"returned a {type(returned).__name__}: .* None"
+        ) as failed:
+            await client.create_order(new_order(), key="k")
+
+    assert (failed.value.refused, failed.value.hook) == (False, "within_limits")
+    assert (failed.value.outcome, failed.value.order_may_exist) == (Outcome.NOT_SENT, False)
+    assert "not within the limits" not in str(failed.value)
+    assert not world.bank.placed
+    assert not world.sandbox.requests
 
 
 async def test_a_hold_that_breaks_may_stand_and_is_released_by_its_intent(world: World):

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from multidict import CIMultiDict
 
 from transfer_async import bounded
+from transfer_async.callables import checked_async
 from transfer_async.errors import TokenUnavailable
 
 Token = str | Callable[[], Awaitable[str]]
@@ -27,6 +28,12 @@ def checked(token: object) -> str:
     return token
 
 
+def _checked_callable(token: Callable[[], Awaitable[str]]) -> Callable[[], Awaitable[str]]:
+    return checked_async(
+        token, "token()", name="token", kind="a string, or an async callable that returns one"
+    )
+
+
 class TokenSource:
     """One token for all callers, renewed once for all of them.
 
@@ -37,9 +44,7 @@ class TokenSource:
     """
 
     def __init__(self, token: Token, *, timeout: float, user_agent: str) -> None:
-        self._ask = None if isinstance(token, str) else token
-        if not isinstance(token, str) and not callable(token):
-            raise ValueError("token: is neither a string nor an async callable")  # noqa: TRY004 - a wrong setting
+        self._ask = None if isinstance(token, str) else _checked_callable(token)
         self._timeout = timeout
         self._user_agent = user_agent
         self._asking: asyncio.Task[CIMultiDict[str]] | None = None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from transfer_async import addresses
+from transfer_async.callables import checked_async
 from transfer_async.clock import Duration, duration
 from transfer_async.errors import BeneficiaryNotVerified, MatchResult, Refused
 from transfer_async.models import Currency, OrderIntent, PersonName, User
@@ -148,10 +149,19 @@ class BeneficiaryVerification:
             raise ImportError(
                 "BeneficiaryVerification compares names with rapidfuzz: pip install 'transfer_async[names]'"
             ) from error
-        if not callable(lookup):
-            raise ValueError("lookup: must be an async function of a username, or a UserLookup")  # noqa: TRY004 - one kind of error for every wrong setting
-        if accept_close is not None and not callable(accept_close):
-            raise ValueError("accept_close: must be an async function of the intent and the user")
+        checked_async(
+            lookup,
+            "lookup(username)",
+            name="lookup",
+            kind="an async function of a username, or a UserLookup",
+        )
+        if accept_close is not None:
+            checked_async(
+                accept_close,
+                "accept_close(intent, user)",
+                name="accept_close",
+                kind="an async function of the intent and the user",
+            )
         self.name = name
         self._timeout = duration("timeout", timeout)
         if not self._timeout > 0:

@@ -22,7 +22,7 @@ from transfer_async.context import Resolve
 from transfer_async.create_order import create_order
 from transfer_async.errors import ClientClosed, ServiceFailed
 from transfer_async.events import Observer
-from transfer_async.journal.base import Journal, KeyRecord, record_of
+from transfer_async.journal.base import Journal, KeyRecord, checked_journal, record_of
 from transfer_async.journal.choice import journal_at
 from transfer_async.journal.memory import MemoryJournal
 from transfer_async.journal.moves import Step
@@ -114,7 +114,7 @@ class TransferClient:
         self._context = settings.context(
             times,
             scope=settings.scope(scope, base_url=base_url),
-            journal=MemoryJournal(clock=clock) if journal is None else journal,
+            journal=MemoryJournal(clock=clock) if journal is None else checked_journal(journal),
             hooks=preflight.checked(hooks),
             transport=settings.transport(base_url, times, limits, session=session, ssl=ssl, proxy=proxy),
             tokens=TokenSource(token, timeout=times.timeouts.hook, user_agent=settings.USER_AGENT),

@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+from transfer_async.callables import is_async
 from transfer_async.errors import Outcome
 
 _log = logging.getLogger("transfer_async")
@@ -151,9 +152,19 @@ Observer = Callable[[Event], Any]
 
 
 class Observers:
-    """All observers of one client."""
+    """All observers of one client.
+
+    Raises:
+        ValueError: they are not a sequence of plain functions.
+    """
 
     def __init__(self, observers: Sequence[Observer]) -> None:
+        if not isinstance(observers, Sequence) or not all(map(callable, observers)):
+            raise ValueError("observers: must be a sequence of callables")
+        if any(isinstance(observer, type) for observer in observers):
+            raise ValueError("observers: must be a sequence of callables, not a class")
+        if any(map(is_async, observers)):
+            raise ValueError("observers: must be plain functions: nobody would wait for an async one")
         self.all: tuple[Observer, ...] = tuple(observers)
 
     def tell(self, event: Event) -> None:

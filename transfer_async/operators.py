@@ -19,7 +19,14 @@ from transfer_async.clock import Clock, Duration, duration
 from transfer_async.doubt import ABANDONED, order_id_of
 from transfer_async.errors import Outcome
 from transfer_async.events import Event, Observer, Observers, Resolved, WentInDoubt
-from transfer_async.journal.base import Journal, KeyRecord, NotToBeForgotten, receipts_of, record_of
+from transfer_async.journal.base import (
+    Journal,
+    KeyRecord,
+    NotToBeForgotten,
+    checked_journal,
+    receipts_of,
+    record_of,
+)
 from transfer_async.journal.moves import (
     Denial,
     Entry,
@@ -84,7 +91,7 @@ class Operators:
         observers: Sequence[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
-        self._journal = journal
+        self._journal = checked_journal(journal)
         self._scope = checks.checked_scope(scope)
         self._settle_after = checked_settle_after(settle_after)
         self._observers = Observers(observers)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol, runtime_checkable
 
+from transfer_async.callables import checked_async, refuse_class
 from transfer_async.checks import REFERENCE, is_sendable, to_optional_text
-from transfer_async.errors import HoldFailed
+from transfer_async.errors import HoldFailed, PreflightFailed
 from transfer_async.models import OrderIntent
 
 
@@ -43,6 +44,9 @@ class FundsHold:
         release: lets the reservation go; called with None if ``place`` may have acted but no
             reference came back, and then finds the hold by ``intent.id``, if there is one.
         name: unique among a client's hooks.
+
+    Raises:
+        ValueError: ``place`` or ``release`` is not async.
     """
 
     places_hold = True
@@ -55,8 +59,10 @@ class FundsHold:
         name: str = "funds_hold",
     ) -> None:
         self.name = name
-        self._place = place
-        self._release = release
+        self._place = checked_async(place, "place(intent)", name="place", kind="an async function")
+        self._release = checked_async(
+            release, "release(intent, receipt)", name="release", kind="an async function"
+        )
 
     async def before(self, intent: OrderIntent) -> str:
         """Place the hold; its reference is the receipt."""
@@ -68,25 +74,38 @@ class FundsHold:
 
 
 class PlainHook:
-    """An ``async def f(intent)`` as a hook that has nothing to undo."""
+    """An ``async def f(intent)`` as a hook that has nothing to undo.
+
+    It lets the order pass by ending, and stops it by raising. What it returns would be neither: a
+    ``False`` that somebody means as a no must not pass for a yes.
+    """
 
     nothing_to_undo = True
     """Spares the journal an undo that would do nothing; a hook without it is always undone."""
 
-    def __init__(self, function: Callable[[OrderIntent], Awaitable[Any]]) -> None:
+    def __init__(self, function: Callable[[OrderIntent], Awaitable[None]]) -> None:
         self.name: str = getattr(function, "__name__", type(function).__name__)
         self._function = function
 
-    async def before(self, intent: OrderIntent) -> str | None:
-        """Call the function; a text that it returns is the receipt."""
-        receipt = await self._function(intent)
-        return receipt if isinstance(receipt, str) else None
+    async def before(self, intent: OrderIntent) -> None:
+        """Call the function.
+
+        Raises:
+            PreflightFailed: it returned something.
+        """
+        returned: object = await self._function(intent)  # type: ignore[func-returns-value] # or so it says
+        if returned is not None:
+            raise PreflightFailed(
+                f"the hook {self.name!r} returned a {type(returned).__name__}: a plain function raises "
+                "PreflightFailed to stop an order, and returns None to let it pass",
+                refused=False,
+            )
 
     async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
         """A plain function has nothing to undo."""
 
 
-Hook = PreflightHook | Callable[[OrderIntent], Awaitable[Any]]
+Hook = PreflightHook | Callable[[OrderIntent], Awaitable[None]]
 
 
 def is_hold(hook: PreflightHook) -> bool:
@@ -98,8 +117,11 @@ def checked(hooks: Sequence[Hook]) -> tuple[PreflightHook, ...]:
     """``hooks`` as hooks, in their order.
 
     Raises:
-        ValueError: one is no hook, a name comes twice, or a hold is not the last or not the only one.
+        ValueError: one is no hook or not async, a name comes twice, or a hold is not the last or not the
+            only one.
     """
+    if not isinstance(hooks, Iterable):
+        raise ValueError("hooks: must be a sequence of hooks")  # noqa: TRY004 - one kind of error for every wrong setting
     made = tuple(_hook(hook) for hook in hooks)
     names = [hook.name for hook in made]
     if not all(type(name) is str and name and is_sendable(name) for name in names):
@@ -116,13 +138,27 @@ def checked(hooks: Sequence[Hook]) -> tuple[PreflightHook, ...]:
 
 
 def _hook(hook: Hook) -> PreflightHook:
+    refuse_class(hook, name="hooks")
     if isinstance(hook, PreflightHook):
-        return hook
+        return _checked_hook(hook)
     if not callable(hook):
         raise ValueError(  # noqa: TRY004 - one kind of error for every wrong setting
             f"hooks: a {type(hook).__name__} is neither a hook nor an async function"
         )
-    return PlainHook(hook)
+    plain = PlainHook(hook)
+    written = plain.name if plain.name.isidentifier() else "check"
+    checked_async(hook, f"{written}(intent)", name=f"hooks: {plain.name}", kind="an async function")
+    return plain
+
+
+def _checked_hook(hook: PreflightHook) -> PreflightHook:
+    for name, signature in (("before", "before(self, intent)"), ("undo", "undo(self, intent, receipt)")):
+        checked_async(
+            getattr(hook, name), signature, name=f"hooks: {hook.name}.{name}", kind="an async method"
+        )
+    if is_hold(hook) and getattr(hook, "nothing_to_undo", False):
+        raise ValueError(f"hooks: {hook.name}: a hold has something to undo")
+    return hook
 
 
 def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import ssl as tls
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +12,7 @@ from attrs import frozen
 
 from transfer_async import checks
 from transfer_async.auth import TokenSource
+from transfer_async.callables import checked_async
 from transfer_async.clock import Clock, Duration, duration
 from transfer_async.context import Context, Resolve
 from transfer_async.events import Observer, Observers
@@ -176,10 +176,6 @@ def observers(given: Sequence[Observer]) -> Observers:
     Raises:
         ValueError: they are not a sequence of plain functions.
     """
-    if not isinstance(given, Sequence) or not all(map(callable, given)):
-        raise ValueError("observers: must be a sequence of callables")
-    if any(map(inspect.iscoroutinefunction, given)):
-        raise ValueError("observers: must be plain functions: nobody would wait for an async one")
     return Observers(given)
 
 
@@ -187,11 +183,11 @@ def resolve(given: Resolve | None) -> Resolve | None:
     """The bank's own means to end a doubt.
 
     Raises:
-        ValueError: it cannot be called.
+        ValueError: it is not async.
     """
-    if given is not None and not callable(given):
-        raise ValueError("resolve: must be an async callable")
-    return given
+    if given is None:
+        return None
+    return checked_async(given, "resolve(intent, error)", name="resolve", kind="an async callable")
 
 
 def _checked_session(session: aiohttp.ClientSession | None) -> aiohttp.ClientSession | None:

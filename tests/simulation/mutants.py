@@ -257,7 +257,8 @@ def owed_undos_forgotten(patch: pytest.MonkeyPatch) -> None:
         async def once(context: Any, call: Any, debts: Any, undo: Any = undo) -> None:
             await undo(context, call, debts)
             if debts:
-                paid = moves.Paid(intent_id=debts[0].intent.id, hooks=tuple(one.hook for one in debts))
+                hooks = tuple(one.hook for one in debts)
+                paid = moves.Paid(intent_id=debts[0].intent.id, hooks=hooks, lease_until=0.0)
                 with suppress(JournalFailed):
                     await context.write(call.intent.key, paid, certain=Outcome.NOT_SENT)
 

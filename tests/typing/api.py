@@ -78,6 +78,18 @@ async def sanctions(intent: OrderIntent) -> None:
         raise PreflightFailed("nobody to look up", refused=True)
 
 
+async def within_limits(intent: OrderIntent) -> bool:
+    return intent.order.poster_amount < 1000
+
+
+def blocking(intent: OrderIntent) -> None:
+    return None
+
+
+def place_blocking(intent: OrderIntent) -> str:
+    return "ref"
+
+
 class Screening:
     """A hook of the bank's own: nothing to derive from."""
 
@@ -282,3 +294,8 @@ class OurClient(TransferClient):
 assert_type(OurClient.from_env(), OurClient)
 TransferClient("https://bank.example")  # type: ignore[call-arg] # must be refused
 TransferClient("https://bank.example", "token", [])  # type: ignore[call-arg] # must be refused
+TransferClient("https://bank.example", "token", hooks=[within_limits])  # type: ignore[list-item] # must be refused
+TransferClient("https://bank.example", "token", hooks=[blocking])  # type: ignore[list-item] # must be refused
+TransferClient("https://bank.example", "token", hooks=[FundsHold])  # type: ignore[list-item] # must be refused
+TransferClient("https://bank.example", "token", journal="x.db")  # type: ignore[arg-type] # must be refused
+FundsHold(place_blocking, release)  # type: ignore[arg-type] # must be refused

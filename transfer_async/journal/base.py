@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 from attrs import field, frozen
 
+from transfer_async.callables import refuse_class
 from transfer_async.errors import UnreadableOrder
 from transfer_async.journal.moves import Entry, KeyState, Move, Step, Verdict
 from transfer_async.models import Order
 
 
+@runtime_checkable
 class Journal(Protocol):
     """The durable record of intents and their outcomes: it stores, `states` decides.
 
@@ -103,6 +105,21 @@ def forgettable(before: datetime, *, now: float) -> float:
             "come again, and would be paid again"
         )
     return min(before.timestamp(), now - KEPT)
+
+
+def checked_journal(given: object) -> Journal:
+    """``given``, if it is a journal.
+
+    Raises:
+        ValueError: it is not; says what to write instead, and shows no address.
+    """
+    refuse_class(given, name="journal")
+    if not isinstance(given, Journal):
+        raise ValueError(  # noqa: TRY004 - one kind of error for every wrong setting
+            f"journal: is a {type(given).__name__}, and must be a journal: SQLiteJournal(path), "
+            "PostgresJournal(dsn) or MemoryJournal()"
+        )
+    return given
 
 
 @frozen(kw_only=True)

@@ -1,0 +1,135 @@
+"""What a bank hands over to be called: taken if it can be waited for, or told what to write instead."""
+
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+
+from transfer_async import (
+    BeneficiaryVerification,
+    FundsHold,
+    MemoryJournal,
+    Operators,
+    SQLiteJournal,
+    TransferClient,
+    UserLookup,
+)
+
+BASE = "https://bank.example"
+
+
+async def nothing(*_: object) -> Any:
+    """Does nothing, and can be waited for."""
+
+
+def sync(*_: object) -> Any:
+    """What nobody can wait for."""
+
+
+class Screening:
+    """A hook; whether it is a good one is up to a test."""
+
+    name = "screening"
+
+    async def before(self, intent: object) -> None:
+        """Act."""
+
+    async def undo(self, intent: object, receipt: object) -> None:
+        """Take it back."""
+
+
+def screening(**parts: Any) -> Any:
+    hook: Any = Screening()
+    hook.__dict__.update(parts)
+    return hook
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda: {"token": sync}, r"token: must be async, .* write 'async def token\(\)'"),
+        (lambda: {"token": Screening}, "token: is the class Screening: make one of it first"),
+        (lambda: {"resolve": sync}, r"resolve: must be async, .* write 'async def resolve\(intent, error\)'"),
+        (lambda: {"resolve": Screening}, "resolve: is the class Screening"),
+        (lambda: {"hooks": [sync]}, r"hooks: sync: must be async, .* write 'async def sync\(intent\)'"),
+        (
+            lambda: {"hooks": [lambda _: None]},
+            r"hooks: <lambda>: must be async, .* def check\(intent\)'",
+        ),
+        (lambda: {"hooks": [FundsHold]}, "hooks: is the class FundsHold: make one of it first"),
+        (lambda: {"hooks": [Screening]}, "hooks: is the class Screening: make one of it first"),
+        (lambda: {"hooks": [screening(before=sync)]}, r"hooks: screening\.before: must be async"),
+        (lambda: {"hooks": [screening(undo=sync)]}, r"hooks: screening\.undo: must be async"),
+        (
+            lambda: {"hooks": [screening(places_hold=True, nothing_to_undo=True)]},
+            "hooks: screening: a hold has something to undo",
+        ),
+        (
+            lambda: {"hooks": [FundsHold(sync, nothing)]},
+            r"place: must be async, .*'async def place\(intent\)'",
+        ),
+        (lambda: {"hooks": [FundsHold(nothing, sync)]}, "release: must be async"),
+        (lambda: {"hooks": [BeneficiaryVerification(sync)]}, "lookup: must be async"),
+        (lambda: {"hooks": [BeneficiaryVerification(UserLookup)]}, "lookup: is the class UserLookup"),
+        (lambda: {"hooks": [BeneficiaryVerification(nothing, sync)]}, "accept_close: must be async"),
+        (lambda: {"journal": "x.db"}, r"journal: .* SQLiteJournal\(path\)"),
+        (lambda: {"journal": Path("x.db")}, r"journal: .* SQLiteJournal\(path\)"),
+        (lambda: {"journal": SQLiteJournal}, "journal: is the class SQLiteJournal: make one of it first"),
+        (lambda: {"journal": "postgresql://u:hunter2@h"}, r"journal: .* PostgresJournal\(dsn\)"),
+        (lambda: {"observers": [partial(nothing)]}, "observers: must be plain functions"),
+        (lambda: {"observers": [AsyncMock()]}, "observers: must be plain functions"),
+        (lambda: {"observers": [Screening]}, "observers: must be a sequence of callables, not a class"),
+    ],
+)
+async def test_what_nobody_could_wait_for_is_refused_with_what_to_write_instead(made: Any, told: str):
+    """Or a release that blocks runs again at every recovery, each time for real, and is never done."""
+    with pytest.raises(ValueError, match=told) as refused:
+        TransferClient(BASE, **{"token": "abc"} | made())
+
+    assert "hunter2" not in str(refused.value)
+
+
+class Called:
+    """A function that is an object."""
+
+    async def __call__(self, *_: object) -> None:
+        """Do nothing."""
+
+
+@wraps(nothing)
+def logged(*args: Any) -> Any:
+    """A decorator's: what it hands back can be awaited, though itself it is not async."""
+    return nothing(*args)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        nothing,
+        Called(),
+        Called().__call__,
+        partial(nothing),
+        partial(Called()),
+        AsyncMock(spec=nothing),
+        logged,
+        partial(logged),
+    ],
+)
+async def test_whatever_can_be_waited_for_is_taken(given: Any):
+    verification = BeneficiaryVerification(given, given)
+    TransferClient(BASE, given, hooks=[verification, FundsHold(given, given)], resolve=given)
+    TransferClient(BASE, given, hooks=[screening(before=given, undo=given)])
+
+
+@pytest.mark.parametrize(
+    ("journal", "settings", "told"),
+    [
+        ("x.db", {}, "journal: "),
+        (MemoryJournal(), {"observers": [nothing]}, "observers: must be plain functions"),
+    ],
+)
+def test_operators_are_as_strict(journal: Any, settings: dict[str, Any], told: str):
+    with pytest.raises(ValueError, match=told):
+        Operators(journal, "live", **settings)
