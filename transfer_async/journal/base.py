@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self, cast
 
 from attrs import field, frozen
 
-from transfer_async.callables import refuse_class
+from transfer_async.callables import is_async, refuse_class
 from transfer_async.errors import UnreadableOrder
 from transfer_async.journal.moves import Entry, KeyState, Move, Step, Verdict
 from transfer_async.models import Order
 
 
-@runtime_checkable
 class Journal(Protocol):
     """The durable record of intents and their outcomes: it stores, `states` decides.
 
@@ -114,12 +113,12 @@ def checked_journal(given: object) -> Journal:
         ValueError: it is not; says what to write instead, and shows no address.
     """
     refuse_class(given, name="journal")
-    if not isinstance(given, Journal):
-        raise ValueError(  # noqa: TRY004 - one kind of error for every wrong setting
+    if not is_async(getattr(given, "move", None)):
+        raise ValueError(
             f"journal: is a {type(given).__name__}, and must be a journal: SQLiteJournal(path), "
             "PostgresJournal(dsn) or MemoryJournal()"
         )
-    return given
+    return cast("Journal", given)
 
 
 @frozen(kw_only=True)
