@@ -24,6 +24,7 @@ from transfer_async.answers import (
     READ_ANSWERS,
     Verdict,
     error_of,
+    fields_named,
     judge,
 )
 from transfer_async.transport import Evidence
@@ -379,3 +380,15 @@ def test_a_lost_answer_says_what_kind_of_trouble_it_was():
     told = error(Verdict.UNKNOWN, Evidence(sent=True, error=ConnectionResetError("s3cr3t")))
 
     assert "ConnectionResetError" in str(told)
+
+
+def test_only_the_specifications_own_names_are_taken_from_a_refusal():
+    """A service may name anything there, a customer too; a name of ours is a column to look at."""
+    named = {"matcher_amount": ["12 of Ada"], "ada.eze@example.com": [], "external_order.transaction_fee": 1}
+
+    assert fields_named(json.dumps({"errors": named}).encode()) == (
+        "matcher_amount",
+        "external_order.transaction_fee",
+    )
+    for body in (b"", b"{", b"[]", b'{"errors": ["matcher_amount"]}', b'{"errors": null}'):
+        assert fields_named(body) == ()

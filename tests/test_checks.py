@@ -258,3 +258,11 @@ def test_an_answer_to_our_order_is_ours(changes):
 )
 def test_an_answer_to_another_order_is_told_by_the_field_that_shows_it(changes, what):
     assert answers.other_order(samples.new_order(), answer(**changes)) == what
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, f"1.{'0' * 5000}", f"-{'9' * 5000}.5"])
+def test_an_amount_without_end_is_too_long_and_not_malformed(text: str):
+    """Its sender would look for a comma or a blank in it."""
+    assert checks.number_problem(checks.to_decimal(text)) == (
+        "has more than 64 digits on one side of the decimal point"
+    )

@@ -11,6 +11,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+import attrs
 from attrs import frozen
 
 from transfer_async import checks
@@ -23,7 +24,7 @@ from transfer_async.errors import (
     TransferError,
     Unauthorized,
 )
-from transfer_async.models import NewOrder
+from transfer_async.models import NewExternalOrder, NewOrder
 from transfer_async.retry import RetryPolicy, retry_after
 from transfer_async.strict import Answer
 from transfer_async.transport import SHORT, Evidence
@@ -191,6 +192,7 @@ def error_of(verdict: Verdict, evidence: Evidence, *, now: datetime, reading: bo
         error = Unauthorized(message=_message(evidence), body=evidence.body, **common)
     elif verdict in (Verdict.NOT_PROCESSED, Verdict.REFUSED):
         kind = RateLimited if evidence.status == 429 else Refused
+        common["fields"] = () if reading else fields_named(evidence.body)
         error = kind(message=_message(evidence), body=evidence.body, retry_after=wait, **common)
     elif reading:
         why = _why(evidence, "no usable answer")
@@ -202,6 +204,19 @@ def error_of(verdict: Verdict, evidence: Evidence, *, now: datetime, reading: bo
     if reading:
         error.order_may_exist = False
     return error
+
+
+_FIELDS = (
+    *(one.name for one in attrs.fields(NewOrder)),
+    *(f"external_order.{one.name}" for one in attrs.fields(NewExternalOrder)),
+)
+
+
+def fields_named(body: bytes) -> tuple[str, ...]:
+    """The fields of the request that a refusal's ``errors`` name, by the specification's names alone."""
+    said = _json(body)
+    errors = said.get("errors") if isinstance(said, dict) else None
+    return tuple(name for name in _FIELDS if name in errors) if isinstance(errors, dict) else ()
 
 
 def _message(evidence: Evidence) -> str | None:

@@ -39,6 +39,7 @@ NAME = 1_000
 """Characters of a part of a person's name."""
 
 _TOO_LONG = f"has more than {DIGITS} digits on one side of the decimal point"
+_NOT_PLAIN = "is not a plain decimal such as '1250.00' (no exponent, no spaces, no separators)"
 _PLAIN = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+")
 _CURRENCY = re.compile(r"[A-Z0-9]{2,10}")
@@ -112,7 +113,8 @@ def number_problem(value: object) -> str | None:
     if isinstance(value, float):
         return "is a float, which cannot hold most decimal amounts exactly: pass a Decimal or a string"
     if isinstance(value, str):
-        return "is not a plain decimal such as '1250.00' (no exponent, no spaces, no separators)"
+        # A plain one would have been converted, were it shorter.
+        return _TOO_LONG if _PLAIN.fullmatch(value) else _NOT_PLAIN
     if type(value) is int:
         return _TOO_LONG
     if not isinstance(value, Decimal):

@@ -393,6 +393,7 @@ def _ending(no: TransferError | asyncio.CancelledError) -> Ending:
             status=getattr(no, "status", None),
             refused=isinstance(no, PreflightFailed) and no.refused and not isinstance(no, HoldRequired),
             in_vain=is_in_vain(no),
+            fields=getattr(no, "fields", ()),
         )
     return Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
 

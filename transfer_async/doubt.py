@@ -65,7 +65,9 @@ def _said_before(ending: Ending) -> TransferError:
     if ending.outcome is Outcome.NOT_SENT:
         return PreflightFailed("a hook refused this order before; it was not asked again", refused=True)
     text = "the service refused this order before; it was not asked again"
-    return Refuted(text) if ending.error == Refuted.__name__ else Refused(text, status=ending.status)
+    if ending.error == Refuted.__name__:
+        return Refuted(text)
+    return Refused(text, status=ending.status, fields=ending.fields)
 
 
 def _on_record(entry: Entry, call: Call) -> None:

@@ -202,6 +202,8 @@ class Refused(TransferError):
         body: the body as received, cut at the client's limit; never in ``str``.
         request_id: the service's ``X-Request-Id``, where it sent one.
         retry_after: seconds the service asked to wait, where it did.
+        fields: those of the request that the service named in its ``errors``: names of the specification
+            (``external_order.transaction_fee``), none of the service's own words.
     """
 
     default_outcome = Outcome.REFUSED
@@ -215,9 +217,11 @@ class Refused(TransferError):
         body: bytes = b"",
         request_id: str | None = None,
         retry_after: float | None = None,
+        fields: Sequence[str] = (),
         **common: Any,
     ) -> None:
         super().__init__(text or _answered("the service refused", status, request_id), **common)
+        self.fields: tuple[str, ...] = tuple(fields)
         self.status = status
         self.message = message
         self.body = body

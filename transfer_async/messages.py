@@ -220,6 +220,7 @@ class OrderOutcome:
         order_id: of the order, once it exists.
         error: the name of the error's class, where it is not created.
         status: the HTTP status that the service answered with, where it said no.
+        fields: those of the request that the service named as it said no.
         receipts: what the hooks handed back, by hook name; ``"held"`` for the command's ``held``.
         state: where the order stands, as the service recorded it when it was created.
         poster_amount: and the others, as the service recorded them, exactly.
@@ -232,6 +233,7 @@ class OrderOutcome:
     order_id: str | None = None
     error: str | None = None
     status: int | None = None
+    fields: tuple[str, ...] = ()
     receipts: dict[str, str | None] = field(factory=dict, repr=False)
     state: OrderState | None = None
     poster_amount: Decimal | None = None
@@ -270,6 +272,7 @@ class OrderOutcome:
             order_id=getattr(result, "order_id", None),
             error=None if result.outcome is Outcome.CREATED else type(result).__name__,
             status=getattr(result, "status", None),
+            fields=getattr(result, "fields", ()),
             receipts=dict(receipts or result.receipts),
         )
 
@@ -292,7 +295,7 @@ class OrderOutcome:
 
     def to_json(self) -> bytes:
         """Write the outcome, digits kept; what is not known is left out."""
-        tree = {name: value for name in _OUTCOME if (value := getattr(self, name)) is not None}
+        tree = {name: value for name in _OUTCOME if (value := getattr(self, name)) not in (None, ())}
         for name, value in tree.items():
             if isinstance(value, Decimal):
                 tree[name] = wire.plain(value)

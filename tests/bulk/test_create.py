@@ -20,7 +20,13 @@ from transfer_async import FundsHold, HoldFailed, checks
 from transfer_async._cli.app import app
 from transfer_async._cli.bulk import checking, command, journal_option, run
 from transfer_async._cli.bulk.stopping import Stopping
-from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status, StatusAfterProcessing
+from transfer_async.sandbox import (
+    CloseAfterProcessing,
+    CloseBeforeReading,
+    Sandbox,
+    Status,
+    StatusAfterProcessing,
+)
 
 NOBODY = {"poster_recipient_username": "nobody@example.com"}
 PERSONAL = ("@bulk.example", "@example.com", "s3cr3t")
@@ -120,12 +126,14 @@ async def test_the_format_may_be_named(bench):
 
 
 @pytest.mark.parametrize(("name", "text"), [("orders.jsonl", ""), ("orders.csv", csv_text([]))])
-async def test_a_file_without_orders_is_done_at_once(bench, name, text):
-    result = await bench.run(await bench.write(text, name))
+@pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
+async def test_a_file_without_orders_is_a_fault(bench, name, text, arguments):
+    """An export that failed would otherwise pass for a salary run that went well."""
+    result = await bench.run(await bench.write(text, name), *arguments)
 
-    assert result.exit_code == 0
-    assert "0 orders" in result.stdout
-    assert f"{name}.outcomes.jsonl" in await bench.files()
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "create: FILE: has no orders; nothing was sent\n"
+    assert await bench.files() == [name]
 
 
 async def test_the_outcomes_go_where_they_are_wanted(bench, tmp_path):
@@ -380,6 +388,60 @@ async def test_a_dry_run_checks_what_is_given(bench, arguments):
 
 async def test_a_dry_run_finds_faults(bench):
     assert (await bench.run(await bench.orders(row(1), row(1)), "--dry-run")).exit_code == 2
+
+
+async def test_a_dry_run_finds_what_would_come_too_late(bench):
+    """The run itself takes the line: if its order was created in time, it is given back."""
+    late = row(2, send_before="2020-01-01T00:00:00Z")
+    file = await bench.orders(row(1, send_before="2999-01-01T00:00:00Z"), late)
+    dry = await bench.run(file, "--dry-run")
+    real = await bench.run(file)
+
+    assert (dry.exit_code, real.exit_code) == (2, 4)
+    assert dry.stderr.splitlines() == [
+        "line 3: send_before: has passed: unless its key has an order already, none will be made",
+        "1 fault in 1 line. Nothing was sent.",
+    ]
+    assert ": 1 created, 1 not sent" in real.stdout
+
+
+async def test_what_the_service_refuses_says_which_fields_it_names_and_what_to_do(bench):
+    """Whoever is told "Refused" alone has to ask the service's support."""
+    file = await bench.orders(row(1), row(2, **NOBODY, matcher_amount="1", poster_amount="1550.25"))
+    runs = [await bench.run(file) for _ in range(2)]
+
+    told = [one for one in await bench.told() if one["outcome"] == "refused"]
+    assert [one["fields"] for one in told] == [["poster_recipient_username"]]
+    for result in runs:
+        assert (
+            "would be refused again: 1 (Refused 1). The service names: poster_recipient_username 1. "
+            "Correct these lines, under the same keys, and run the same command again"
+        ) in result.stdout
+    corrected = await bench.run(await bench.orders(row(1), row(2)))
+
+    assert corrected.exit_code == 0
+    assert len(bench.sandbox.requests) == 3
+
+
+async def test_after_a_refutation_the_same_line_is_not_sent_again_and_says_so(bench):
+    """Its key is free, but the line is the old wish: whoever still wants it paid says so by another key."""
+    bench.sandbox.faults.add(CloseBeforeReading())
+    file = await bench.orders(row(1))
+    await bench.run(file)
+    words = ["journal", "refute", row(1)["key"], "--by", "ada", "--reason", "sure", "--yes"]
+    words += ["--settle-after", "0"]
+    refuted = await asyncio.to_thread(CliRunner().invoke, app, words)
+    again = await bench.run(file)
+    anew = await bench.run(await bench.orders(row(1, key="another")))
+
+    assert "another key" in refuted.stdout
+    assert again.exit_code == 3
+    assert (
+        "certainly no order, after a doubt: 1. These lines are not sent again: "
+        "what is still to be paid needs another key"
+    ) in again.stdout
+    assert anew.exit_code == 0
+    assert len(bench.sandbox.orders) == 1
 
 
 # --- the bank's hooks -----------------------------------------------------------------------------

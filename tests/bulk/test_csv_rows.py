@@ -117,20 +117,28 @@ def test_a_missing_column_is_a_fault_of_the_first_line(missing):
     assert faults(text) == [(1, missing, "is missing among the columns")]
 
 
-def test_unknown_and_doubled_columns_are_faults_of_the_first_line_and_no_name_is_shown():
-    text = csv_text([row(1)]).replace("key,", "key,Ada Eze,key,", 1)
+def test_unknown_and_doubled_columns_are_faults_of_the_first_line_told_by_name():
+    """By its number alone a misspelt one of fifteen would have to be counted out."""
+    text = csv_text([row(1)]).replace("key,", f"key,held\x1b[2J{'d' * 99},key,", 1)
 
     assert faults(text) == [
-        (1, "column 2", "has a name that is not known"),
+        (1, f"column 2, 'held?[2J{'d' * 32}…'", "is not known"),
         (1, "key", "is the name of more than one column"),
     ]
 
 
-def test_columns_that_are_separated_otherwise_are_told_so():
-    found = faults(csv_text([row(1)]).replace(",", ";"))
+@pytest.mark.parametrize(("mark", "name"), [(";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")])
+def test_columns_that_are_separated_otherwise_are_told_so_once(mark, name):
+    """As spreadsheets write them where the comma is for decimals."""
+    assert faults(csv_text([row(1)]).replace(",", mark)) == [
+        (1, "", f"names columns with {name} between them: write commas, and amounts with a point")
+    ]
 
-    assert found[-1] == (1, "", "names one column only: are they separated by commas?")
-    assert {line for line, _, _ in found} == {1}
+
+def test_a_header_that_was_forgotten_is_told_once_and_shows_nobodys_data():
+    text = csv_text([row(1), row(2)]).partition("\n")[2]
+
+    assert faults(text) == [(1, "", "names no column that is known: is it an order, and not the header?")]
 
 
 # --- rows -----------------------------------------------------------------------------------------

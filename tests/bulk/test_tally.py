@@ -102,7 +102,16 @@ def test_what_would_be_refused_again_is_no_reason_to_run_it_again():
     for result in (Refused(status=422), Refuted(), Refused(status=400)):
         tally.add(result)
 
-    assert list(tally.advice()) == ["would be refused again: 3 (Refused 2, Refuted 1)"]
+    assert list(tally.advice()) == [
+        (
+            "would be refused again: 2 (Refused 2). "
+            "Correct these lines, under the same keys, and run the same command again"
+        ),
+        (
+            "certainly no order, after a doubt: 1. These lines are not sent again: "
+            "what is still to be paid needs another key"
+        ),
+    ]
 
 
 def test_the_reasons_met_most_are_named_and_the_others_counted():

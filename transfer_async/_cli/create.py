@@ -96,8 +96,8 @@ def create(
     \b
       0    all orders are created, or the dry run found no fault
       1    it could not be carried through: the journal, the service, the file or the disk
-      2    a wrong use, or faults in the file; nothing was sent
-      3    some were refused, and would be again; all others are created
+      2    a wrong use, faults in the file, or no orders in it; nothing was sent
+      3    some were refused, and would be again, or refuted; all others are created
       4    some were not sent, or refused for a reason that may pass: run it again
       5    some are in doubt: they may exist; see transfer-async journal list
       130  stopped by Ctrl-C; 143 by SIGTERM

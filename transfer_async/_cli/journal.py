@@ -149,6 +149,8 @@ def refute(
     """End a doubt: no order exists, and none can appear.
 
     This frees the key, and the next recovery undoes its hooks: the hold is released. Asks before it does.
+    The message, or the line of a file, that the doubt came from is not sent when it comes again: it is
+    answered from the record. What is still to be paid needs another key.
     """
     where, store = _named(journal, scope, base_url)
     _checked(lambda: checked_settle_after(settle_after), "--settle-after")
@@ -317,12 +319,16 @@ def _done(work: Coroutine[Any, Any, T], *, says_no: int = FAILED) -> T:
         fail(f"journal: {shown(str(error))}", says_no)
 
 
+_REFUTED = (
+    "the next recovery undoes what is owed. The same message or line of a file is answered from the record: "
+    "what is still to be paid needs another key"
+)
+
+
 def _tell_record(key: str, record: KeyRecord, *, as_json: bool) -> None:
     if as_json:
         told = {"key": key, "state": record.state.value, "intent_id": record.intent_id}
         tell(tables.as_json(told | {"order_id": record.order_id}))
     else:
-        order = (
-            f"its order is {record.order_id}" if record.order_id else "the next recovery undoes what is owed"
-        )
+        order = f"its order is {record.order_id}" if record.order_id else _REFUTED
         tell(f"{shown(key)}: {record.state.value}; {order}")

@@ -11,7 +11,7 @@ import attrs
 
 from transfer_async._cli.desk import Line, Totals
 from transfer_async._cli.running import Say, shown, shown_json
-from transfer_async.journal.moves import Step
+from transfer_async.journal.moves import Ending, Step
 from transfer_async.recovery import RecoveryReport
 
 WAITING = ("key", "state", "age", "order", "order id", "owed")
@@ -100,12 +100,17 @@ def record_lines(line: Line) -> list[str]:
         "candidates": ", ".join(line.candidates) or None,
         "began": f"{iso(line.began)}, {age_told(line.age)} ago",
         "sent until": iso(line.sent_until),
-        "ended in": None if ending is None else f"{ending.error} ({ending.outcome.value.replace('_', ' ')})",
+        "ended in": None if ending is None else _ended_in(ending),
         "receipts": ", ".join(f"{name}: {receipt}" for name, receipt in line.receipts.items()) or None,
         "owed": ", ".join(line.owed) or None,
         "to tell": ", ".join(line.untold) or None,
     }
     return [f"{name:<12}{shown(value)}" for name, value in told.items()]
+
+
+def _ended_in(ending: Ending) -> str:
+    named = f"; the service names: {', '.join(ending.fields)}" if ending.fields else ""
+    return f"{ending.error} ({ending.outcome.value.replace('_', ' ')}){named}"
 
 
 def history_rows(steps: Sequence[Step]) -> list[tuple[str, ...]]:

@@ -53,6 +53,9 @@ class Ending:
     in_vain: bool = False
     """See `transfer_async.errors.is_in_vain`."""
 
+    fields: tuple[str, ...] = ()
+    """Those of the request that the service named as it refused."""
+
     @property
     def is_final(self) -> bool:
         """Whether the service refused, and would refuse the same order again."""

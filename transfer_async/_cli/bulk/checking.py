@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from decimal import Decimal
 
 from transfer_async._cli.bulk.keys import Keys
@@ -24,6 +25,8 @@ class Checking:
 
     Args:
         needs_held: every order must say that its funds are held, for no hook would hold them.
+        now: the time that it is, where an order that comes too late is a fault; None where it is not: one
+            that was created in time is given back.
         is_stopped: asked now and then.
 
     Attributes:
@@ -34,8 +37,14 @@ class Checking:
         sums: of the good ones, what is sent and what arrives, by currency.
     """
 
-    def __init__(self, *, needs_held: bool, is_stopped: Callable[[], bool] = lambda: False) -> None:
-        self._needs_held, self._is_stopped = needs_held, is_stopped
+    def __init__(
+        self,
+        *,
+        needs_held: bool,
+        now: datetime | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._needs_held, self._now, self._is_stopped = needs_held, now, is_stopped
         self.records = self.faulty = self.faults = 0
         self.told: list[str] = []
         self.sums: dict[str, dict[str, Decimal]] = {"sent": {}, "to arrive": {}}
@@ -65,6 +74,11 @@ class Checking:
             yield "key", f"stands on line {first} already"
         if self._needs_held and record.command is not None and record.command.held is None:
             yield "held", "is missing, and there is no hook that would hold the funds"
+        if record.command is not None and self._is_late(record.command.send_before):
+            yield "send_before", "has passed: unless its key has an order already, none will be made"
+
+    def _is_late(self, send_before: datetime | None) -> bool:
+        return self._now is not None and send_before is not None and send_before <= self._now
 
     def _note(self, line: int, faults: list[Fault]) -> None:
         self.faults += len(faults)

@@ -127,6 +127,8 @@ class _Creation:
             if checking.faults:
                 self._each(self._words.complain, checking.complaint())
                 return ExitCode.USAGE
+            if not checking.records:
+                raise ValueError("FILE: has no orders; nothing was sent")
             if client is None or journal is None or self._wanted.dry_run:
                 self._each(self._words.tell, [*checking.summary(), DRY])
                 return ExitCode.ALL_CREATED
@@ -174,7 +176,8 @@ class _Creation:
     # --- the two passes -------------------------------------------------------------------------
 
     async def _checked(self, *, needs_held: bool) -> Checking:
-        checking = Checking(needs_held=needs_held, is_stopped=self._stopping.asked.is_set)
+        now = self._clock.utc() if self._wanted.dry_run else None
+        checking = Checking(needs_held=needs_held, now=now, is_stopped=self._stopping.asked.is_set)
         work = asyncio.ensure_future(asyncio.to_thread(checking.run, self._orders.records()))
         while not work.done():
             await asyncio.wait([work], timeout=LOOKED_AT_EVERY)

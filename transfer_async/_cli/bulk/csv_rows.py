@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from transfer_async._cli.bulk.lines import BadLine, Fault, Lines, Record
+from transfer_async._cli.running import shown
 from transfer_async.errors import InvalidOrder
 from transfer_async.messages import VERSION, OrderCommand
 from transfer_async.models import NewExternalOrder, NewOrder, PersonName
@@ -83,18 +84,32 @@ def _next_row(reader: Iterator[list[str]], lines: Lines) -> _Row | Record | None
             return _Row(line, cells)
 
 
+_OTHER_MARKS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+_SHOWN = 40
+"""Characters of a column's name that are shown."""
+
+
 def _header_faults(header: Sequence[str]) -> Iterator[Fault]:
-    unknown = [number for number, name in enumerate(header, 1) if name not in COLUMNS]
-    for number in unknown:
-        # Its name is not shown: where a header was forgotten, it is somebody's data.
-        yield f"column {number}", "has a name that is not known"
+    if not set(header) & set(COLUMNS):
+        yield "", _why_none_is_known(header)
+        return
+    for number, name in enumerate(header, 1):
+        if name not in COLUMNS:
+            told = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+            yield f"column {number}, '{shown(told)}'", "is not known"
     for name in COLUMNS:
         if header.count(name) > 1:
             yield name, "is the name of more than one column"
         elif name not in header and name not in OPTIONAL:
             yield name, "is missing among the columns"
-    if len(header) == 1:
-        yield "", "names one column only: are they separated by commas?"
+
+
+def _why_none_is_known(header: Sequence[str]) -> str:
+    """Why no cell of a header is a column; none is shown: where one was forgotten, it is somebody's data."""
+    for mark, marks in _OTHER_MARKS.items():
+        if len(set(",".join(header).split(mark)) & set(COLUMNS)) > 1:
+            return f"names columns with {marks} between them: write commas, and amounts with a point"
+    return "names no column that is known: is it an order, and not the header?"
 
 
 _LINES = "goes on over several lines: is a quote not closed?"

@@ -5,7 +5,8 @@ One JSON object a line, in the order in which the orders ended::
     {"line": 7, "key": "payment-8731", "outcome": "created", "order_may_exist": true, "order_id": "tx-...",
      "state": "processing", "poster_amount": "155025.00", ...}
     {"line": 8, "key": "payment-8732", "outcome": "refused", "order_may_exist": false,
-     "error": "Refused", "status": 422, "reason": "the service said no, and would again"}
+     "error": "Refused", "status": 422, "fields": ["poster_recipient_username"],
+     "reason": "the service said no, and would again"}
 
 The names are those of `OrderOutcome`. Nothing in it is about a person.
 """
@@ -24,7 +25,7 @@ import msgspec
 from transfer_async._cli.running import shown
 from transfer_async.clock import Clock
 from transfer_async.disposition import disposition
-from transfer_async.errors import AlreadyCreated, Outcome, TransferError
+from transfer_async.errors import AlreadyCreated, Outcome, Refused, TransferError
 from transfer_async.messages import RECORDED
 from transfer_async.models import Order
 from transfer_async.wire import plain
@@ -70,6 +71,7 @@ def _of_error(error: Exception) -> dict[str, Any]:
         "order_id": getattr(getattr(error, "order", None), "id", None) or getattr(error, "order_id", None),
         "error": type(error).__name__,
         "status": getattr(error, "status", None) if known else None,
+        "fields": (error.fields or None) if isinstance(error, Refused) else None,
         "reason": disposition(error).reason,
     }
     return {name: value for name, value in told.items() if value is not None}

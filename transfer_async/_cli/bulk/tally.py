@@ -6,7 +6,7 @@ import enum
 from collections import Counter
 from collections.abc import Iterator
 
-from transfer_async.errors import AlreadyCreated, JournalFailed, Outcome, Refused, TransferError
+from transfer_async.errors import AlreadyCreated, JournalFailed, Outcome, Refused, Refuted, TransferError
 from transfer_async.models import Order
 
 NAMED = 3
@@ -72,12 +72,15 @@ class Tally:
         self.counts = dict.fromkeys(Kind, 0)
         self.done = self.owed = self.made = 0
         self._reasons: dict[ExitCode, Counter[str]] = {code: Counter() for code in ExitCode}
+        self._fields: Counter[str] = Counter()
 
     def add(self, result: Order | Exception) -> None:
         """Count one more."""
         self.done += 1
         self.counts[kind_of(result)] += 1
         self._reasons[code_of(result)][type(result).__name__] += 1
+        if isinstance(result, Refused):
+            self._fields.update(result.fields)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -99,15 +102,30 @@ class Tally:
             )
         if reasons := self._reasons[ExitCode.NOT_SENT]:
             yield f"may end otherwise another time: {_counted(reasons)}. Run the same command again"
-        if reasons := self._reasons[ExitCode.REFUSED]:
-            yield f"would be refused again: {_counted(reasons)}"
+        reasons = self._reasons[ExitCode.REFUSED].copy()
+        refuted = reasons.pop(Refuted.__name__, 0)
+        if reasons:
+            named = f" The service names: {_named(self._fields)}." if self._fields else ""
+            yield (
+                f"would be refused again: {_counted(reasons)}.{named} "
+                "Correct these lines, under the same keys, and run the same command again"
+            )
+        if refuted:
+            yield (
+                f"certainly no order, after a doubt: {refuted:,}. These lines are not sent again: "
+                "what is still to be paid needs another key"
+            )
         if self.owed:
             yield f"undos that failed and are owed: {self.owed:,}; see: transfer-async journal recover"
 
 
 def _counted(reasons: Counter[str]) -> str:
     """How many there are, and of which errors most of them."""
-    named = dict(reasons.most_common(NAMED))
-    if others := reasons.total() - sum(named.values()):
+    return f"{reasons.total():,} ({_named(reasons)})"
+
+
+def _named(counts: Counter[str]) -> str:
+    named = dict(counts.most_common(NAMED))
+    if others := counts.total() - sum(named.values()):
         named["others"] = others
-    return f"{reasons.total():,} ({', '.join(f'{name} {count:,}' for name, count in named.items())})"
+    return ", ".join(f"{name} {count:,}" for name, count in named.items())
