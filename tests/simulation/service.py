@@ -220,6 +220,10 @@ class SimulatedTransport:
             if not wire.reply.done():
                 wire.reply.set_exception(TransportClosed())
 
+    def stays_quiet(self, body: GuardedBody) -> bool:
+        """Nothing comes after an answer here."""
+        return True
+
     async def post_order(self, body: GuardedBody, *, headers: Any, left: float) -> Evidence:
         try:
             async with asyncio.timeout(min(25.0, max(left, 0.001))):
