@@ -297,3 +297,26 @@ def sound(plain: str) -> str:
 def consonants(sounds: str) -> str:
     """The consonants of what `sound` gave."""
     return re.sub("[aiu]", "", sounds)
+
+
+_NOT_HEARD = tuple(
+    re.compile(letter)
+    for letter in (
+        r"(?<=[aeiouy])h(?![aeiouy])",  # Jon and John, Isa and Isah; between vowels it is heard
+        r"(?<=r)h",  # Rea and Rhea; after s, t, n or z it makes another sound: Tai and Thai, Zou and Zhou
+        r"([^aeiou])(?=\1)",  # Ana and Anna; two vowels are another sound: Ben and Been
+        r"c(?=k)|(?<=c)k",  # Nik, Nic and Nick
+        r"(?<=ff|ll|nn|rr|ss|tt)e$",  # Ann and Anne; after one consonant it changes the vowel: Jan and Jane
+        r"(?<=[aeiou][wy])e$",  # Fay and Faye, Low and Lowe
+    )
+)
+"""A letter that a spelling has or lacks while the sound stays; all other letters make another name."""
+
+
+def differ_unheard(shorter: str, longer: str) -> bool:
+    """Whether ``longer`` is ``shorter`` with one letter more, which is not heard; both in plain Latin."""
+    return len(longer) == len(shorter) + 1 and any(
+        longer[: letter.start()] + longer[letter.end() :] == shorter
+        for unheard in _NOT_HEARD
+        for letter in unheard.finditer(longer)
+    )

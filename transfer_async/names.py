@@ -47,6 +47,9 @@ SHORT_FORM = 4
 SOUND = 0.88
 """Two ways to write one sound, as in Mohammed and Muhammad: close even if both halves do it."""
 
+UNHEARD = 3
+"""Letters of a word for which one more is forgiven if it is not heard: longer words forgive any slip."""
+
 SKELETON = (5, 3)
 """Sounds, and consonants among them, of words which sound alike but for a vowel; fewer are in many names."""
 
@@ -321,7 +324,7 @@ def _likeness(a: Word, b: Word) -> float:
         return 0.0
     if a.script == b.script and a.native == b.native:
         return MINOR  # but for accents
-    return max(_slip(a, b), _sounds_like(a, b))
+    return max(_slip(a, b), _sounds_like(a, b), _is_heard_alike(a, b))
 
 
 def _first_likeness(a: Word, b: Word) -> float:
@@ -373,6 +376,12 @@ def _sounds_like(a: Word, b: Word) -> float:
     skeleton = a.skeleton
     long = min(len(x), len(y)) >= SKELETON[0] and len(skeleton) >= SKELETON[1]
     return SOUND if long and skeleton == b.skeleton and OSA.distance(x, y) <= 1 else 0.0
+
+
+def _is_heard_alike(a: Word, b: Word) -> float:
+    """Whether two words too short for a slip differ in a letter that is not heard, as Jon and John do."""
+    x, y = sorted((a.plain, b.plain), key=len)
+    return SOUND if len(x) == UNHEARD and letters.differ_unheard(x, y) else 0.0
 
 
 def _abbreviates(a: Word, b: Word) -> bool:
