@@ -90,6 +90,7 @@ def test_a_middle_name_that_one_side_lacks_changes_nothing(tradition: str, data:
 @given(one=ANYBODY, other=ANYBODY)
 @example(PersonName("ь", "ъ"), PersonName("ь", "a"))
 @example(PersonName("ـ", "\u0301"), PersonName("ЬЬ", "\ud800"))
+@example(PersonName("1", ""), PersonName("a" * (MAX_LENGTH + 1), ""))
 def test_no_text_breaks_it_and_the_order_makes_no_difference(one: PersonName, other: PersonName) -> None:
     match = match_names(one, other)
 

@@ -102,7 +102,7 @@ def match_names(given: PersonName, found: PersonName) -> NameMatch:
         scripts are mixed.
     """
     try:
-        one, other = read_name(given), read_name(found)
+        one, other = _read(given, found)
     except TooLong:
         return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "a name is too long to be compared")
     except UnreadableName as error:
@@ -112,6 +112,19 @@ def match_names(given: PersonName, found: PersonName) -> NameMatch:
     if not (_can_be_read_as(one, other) and _can_be_read_as(other, one)):
         return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "the names are in scripts that cannot be compared")
     return _judge(one, other)
+
+
+def _read(*names: PersonName) -> list[NameParts]:
+    """The parts of both; what cannot be read on one side comes before what is too long on the other."""
+    parts, too_long = [], None
+    for name in names:
+        try:
+            parts.append(read_name(name))
+        except TooLong as error:
+            too_long = error
+    if too_long:
+        raise too_long
+    return parts
 
 
 def _judge(one: NameParts, other: NameParts) -> NameMatch:
