@@ -3,7 +3,7 @@
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, create_autospec
 
 import pytest
 
@@ -113,6 +113,7 @@ def logged(*args: Any) -> Any:
         partial(nothing),
         partial(Called()),
         AsyncMock(spec=nothing),
+        create_autospec(nothing),
         logged,
         partial(logged),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from typing import TypeVar
@@ -14,10 +15,18 @@ def is_async(given: object) -> bool:
     if isinstance(given, functools.partial):
         return is_async(given.func)
     called = getattr(type(given), "__call__", None)  # noqa: B004 - an object's own, not whether it has one
-    if inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(called):
+    if inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(called) or _is_marked(given):
         return True
     decorated = getattr(given, "__wrapped__", None)
     return decorated is not None and is_async(decorated)
+
+
+def _is_marked(given: object) -> bool:
+    """Whether it says so itself, as what Cython compiles and `unittest.mock.create_autospec` makes do."""
+    mark = getattr(
+        asyncio.coroutines, "_is_coroutine", None
+    )  # `asyncio.iscoroutinefunction` is on its way out
+    return mark is not None and getattr(given, "_is_coroutine", None) is mark
 
 
 def refuse_class(given: object, *, name: str) -> None:
