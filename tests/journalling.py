@@ -91,6 +91,10 @@ def take_over(epoch: int = 1, *, number: int = 1) -> moves.TakeOver:
     return moves.TakeOver(intent_id=f"intent-{number}", epoch=epoch, lease=LEASE)
 
 
+def lay_aside() -> moves.LayAside:
+    return moves.LayAside(by="operator", reason="cannot be read")
+
+
 def attend(lease: float = LEASE) -> moves.Attend:
     return moves.Attend(lease=lease)
 

@@ -209,6 +209,7 @@ async def test_the_list_for_machines(at_work: World):
         "intent_id": entry.intent_id,
         "order_id": None,
         "candidates": [],
+        "readable": True,
         "poster_amount": "155025.00",
         "poster_currency": "NGN",
         "matcher_amount": "100.00",
@@ -522,6 +523,27 @@ async def test_a_time_to_settle_that_is_none_is_a_wrong_use(at_work: World, sett
     assert result.stderr == f"journal: --settle-after: {rule}\n"
 
 
+async def test_a_row_that_cannot_be_read_is_shown_as_such_and_refuted_by_word(at_work: World):
+    """It would be in no list, and its hold would be kept for ever."""
+    await in_doubt(at_work)
+    sql = "UPDATE keys SET intent = '{}'"
+    await at_work.journal.journal._ask(lambda file: file._db.execute(sql).rowcount)  # type: ignore[attr-defined]
+    await at_work.journal.journal.close()
+    listed = await asked("list")
+    shown = json.loads((await asked("show", "doubt", "--json")).stdout)
+    no = await asked("refute", "doubt", "--yes", "--settle-after", "0", *SAID)
+    yes = await asked("refute", "doubt", "--yes", "--settle-after", "0", "--undone", *SAID)
+    after = json.loads((await asked("show", "doubt", "--json")).stdout)
+
+    assert "in doubt (unreadable)" in listed.stdout
+    assert (shown["state"], shown["readable"], len(shown["history"])) == ("in_doubt", False, 3)
+    assert no.stderr.startswith("journal: undone: must be said: ")
+    assert "(funds_hold)" in no.stderr
+    assert (no.exit_code, yes.exit_code) == (1, 0)
+    assert (after["state"], after["readable"], after["owed"]) == ("free", True, [])
+    assert [step["move"] for step in after["history"]][-2:] == ["layaside", "refute"]
+
+
 # --- recover --------------------------------------------------------------------------------------
 
 BANK = """
@@ -590,6 +612,7 @@ async def test_what_is_left_over_is_worked_off_with_the_banks_hooks(at_work: Wor
         "refuted          0",
         "released         2",
         "still owed       0",
+        "unreadable       0",
     ]
 
 
@@ -605,6 +628,7 @@ async def test_a_factory_may_be_async_and_bring_a_resolve(at_work: World, bank_m
         "refuted": 0,
         "released": 0,
         "still_owed": 0,
+        "unreadable": 0,
     }
     assert (await at_work.entry("doubt")).order_id == "tx-found"
 
@@ -615,7 +639,7 @@ async def test_a_recovery_that_leaves_an_undo_owed_has_a_code_of_its_own(at_work
     result = await asked("recover", "--hooks", "our_bank:hooks")
 
     assert result.exit_code == 3
-    assert result.stdout.splitlines()[-1] == "still owed       1"
+    assert result.stdout.splitlines()[-2:] == ["still owed       1", "unreadable       0"]
 
 
 @pytest.mark.parametrize(

@@ -296,15 +296,17 @@ class TransferClient:
         self._refuse_if_closed()
         return await self._operators.in_doubt()
 
-    async def resolve(self, key: str, *, order_id: str, by: str, reason: str) -> KeyRecord:
+    async def resolve(
+        self, key: str, *, order_id: str, by: str, reason: str, undone: bool = False
+    ) -> KeyRecord:
         """Write down that the order of a doubt exists; see `Operators.resolve`."""
         self._refuse_if_closed(key)
-        return await self._operators.resolve(key, order_id=order_id, by=by, reason=reason)
+        return await self._operators.resolve(key, order_id=order_id, by=by, reason=reason, undone=undone)
 
-    async def refute(self, key: str, *, by: str, reason: str) -> KeyRecord:
+    async def refute(self, key: str, *, by: str, reason: str, undone: bool = False) -> KeyRecord:
         """Write down that the order of a doubt is not, and cannot be any more; see `Operators.refute`."""
         self._refuse_if_closed(key)
-        return await self._operators.refute(key, by=by, reason=reason)
+        return await self._operators.refute(key, by=by, reason=reason, undone=undone)
 
     async def history(self, key: str) -> tuple[Step, ...]:
         """Every move of the key that is remembered, oldest first; see `Operators.history`."""

@@ -162,7 +162,7 @@ class Handler:
         while found := await recording.read(context.journal.work(context.scope, limit=BATCH, after=after)):
             after = found[-1][0]
             for key, entry in found:
-                for one in entry.untold:
+                for one in entry.untold if entry.unread is None else ():
                     # What was read with a whole page of others may have become old since.
                     now = await recording.read(context.journal.read(context.scope, key), key=key)
                     if now is not None and one in now.untold:

@@ -32,6 +32,7 @@ from transfer_async.journal.moves import (
     Entry,
     Expire,
     KeyState,
+    LayAside,
     Refute,
     Resolve,
     Step,
@@ -55,6 +56,7 @@ class Doubt:
         receipts: what the hooks handed back, by hook name; not in the ``repr``.
         held: the reference of a hold that the bank placed itself; not in the ``repr``.
         candidates: ids of orders that answers named which were not readably ours: look for them first.
+        readable: false where this is only what can be read of what is on record.
     """
 
     key: str
@@ -66,6 +68,7 @@ class Doubt:
     receipts: dict[str, str | None] = field(factory=dict, repr=False)
     held: str | None = field(default=None, repr=False)
     candidates: tuple[str, ...] = ()
+    readable: bool = True
 
 
 class Operators:
@@ -109,7 +112,9 @@ class Operators:
         utc = await self.times()
         return tuple(_doubt(key, entry, utc) for key, entry in found)
 
-    async def resolve(self, key: str, *, order_id: str, by: str, reason: str) -> KeyRecord:
+    async def resolve(
+        self, key: str, *, order_id: str, by: str, reason: str, undone: bool = False
+    ) -> KeyRecord:
         """Write down that the order of a doubt exists; from now on the key gives it back.
 
         Of a key whose order is known by that very id, nothing is left to be done: what is on record is
@@ -120,6 +125,7 @@ class Operators:
             order_id: the order's id, ``tx-…``.
             by: who says so.
             reason: how they know; it is kept in the key's history.
+            undone: where an undo that is owed for an earlier wish cannot be read: it is done by hand.
 
         Returns:
             What is on record of the key now.
@@ -135,13 +141,13 @@ class Operators:
             checked_text("reason", reason),
         )
         key = checks.to_text(key)
-        entry = await self._entry_in_doubt(key, or_made=order_id)
+        entry = await self._entry_in_doubt(key, by, reason, undone=undone, or_made=order_id)
         if _is_made(entry, order_id):
             return record_of(entry)
         move = Resolve(attempt=entry.attempt or "", order_id=order_id, reply=None, by=by, reason=reason)
         return await self._end(key, move, Outcome.CREATED, order_id=order_id)
 
-    async def refute(self, key: str, *, by: str, reason: str) -> KeyRecord:
+    async def refute(self, key: str, *, by: str, reason: str, undone: bool = False) -> KeyRecord:
         """Write down that the order of a doubt does not exist, and that none can appear any more.
 
         This frees the key, and the undos of its hooks become owed: `TransferClient.recover` pays them,
@@ -151,17 +157,22 @@ class Operators:
             key: a key in doubt, ``settle_after`` after the last possible send.
             by: who says so.
             reason: how they know; it is kept in the key's history.
+            undone: where the key's record cannot be read, whatever its state: what its hooks did is undone,
+                and the hold released, by hand; no `recover` could. What cannot be read is kept.
 
         Returns:
             What is on record of the key now.
 
         Raises:
-            ValueError: the key is not in doubt, it is too early, or an argument is no good.
+            ValueError: the key is not in doubt, it is too early, ``undone`` must be said, or an argument
+                is no good.
             JournalFailed: the journal could not be read or written.
         """
         by, reason = checked_text("by", by), checked_text("reason", reason)
         key = checks.to_text(key)
-        entry = await self._entry_in_doubt(key)
+        entry = await self._entry_in_doubt(key, by, reason, undone=undone)
+        if entry.state is KeyState.FREE:
+            return record_of(entry)
         move = Refute(
             attempt=entry.attempt or "",
             settle_after=self._settle_after,
@@ -213,10 +224,23 @@ class Operators:
         there, here = await recording.read(self._journal.now()), self._clock.utc()
         return lambda seconds: here + timedelta(seconds=seconds - there)
 
-    async def _entry_in_doubt(self, key: str, *, or_made: str | None = None) -> Entry:
+    async def _entry_in_doubt(
+        self, key: str, by: str, reason: str, *, undone: bool, or_made: str | None = None
+    ) -> Entry:
+        """The entry of a key in doubt; ``or_made`` by that id, or freed here, where it could not be read."""
         entry = await recording.read(self._journal.read(self._scope, key), key=key)
         if entry is None:
             raise nothing_on_record(key)
+        by_hand = _beyond_undoing(entry, refuting=or_made is None)
+        if by_hand is not None and not undone:
+            raise ValueError(
+                "undone: must be said: what is on record of the key cannot be read, so that no recovery can "
+                f"undo its hooks ({', '.join(by_hand) or 'none that is known of'}); undo them by hand first"
+            )
+        if entry.unread is not None:
+            entry = await self._laid_aside(key, by, reason, by_hand=by_hand or ())
+            if or_made is None and entry.state is KeyState.FREE:
+                return entry
         if entry.state is KeyState.SENDING and entry.attempt is not None:
             verdict = await self._write(key, Expire(attempt=entry.attempt))
             entry = verdict.entry
@@ -229,6 +253,16 @@ class Operators:
             raise ValueError(f"key: must be in doubt; it is {_told(entry)}")
         return entry
 
+    async def _laid_aside(self, key: str, by: str, reason: str, *, by_hand: tuple[str, ...]) -> Entry:
+        told = f"{reason}; what could not be read is kept"
+        if by_hand:
+            told += f"; undone by hand: {', '.join(by_hand)}"
+        verdict = await self._write(key, LayAside(by=by, reason=told))
+        if verdict.denial is Denial.BUSY:
+            left = math.ceil(verdict.lease_left)
+            raise ValueError(f"key: a worker may be at work on it; ask again in {left} s")
+        return verdict.entry
+
     async def _end(self, key: str, move: Resolve | Refute, outcome: Outcome, **told: Any) -> KeyRecord:
         verdict = await self._write(key, move)
         if verdict.denial is not None:
@@ -238,7 +272,7 @@ class Operators:
         self._tell(Resolved, key, verdict.entry, outcome=outcome, **told)
         return record_of(verdict.entry)
 
-    async def _write(self, key: str, move: Resolve | Refute | Expire) -> Verdict:
+    async def _write(self, key: str, move: Resolve | Refute | Expire | LayAside) -> Verdict:
         return await recording.write(self._journal, self._scope, key, move, certain=Outcome.UNKNOWN)
 
     def _tell(self, kind: type[Event], key: str, entry: Entry, **fields: Any) -> None:
@@ -260,18 +294,32 @@ def _doubt(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Doubt:
     return Doubt(
         key=key,
         intent_id=entry.intent_id,
-        summary=summary_of(order),
+        summary=summary_of(order) if entry.unread is None else "an order whose record cannot be read",
         claimed_at=utc(entry.claimed_at),
         sent_until=utc(entry.sent_until),
         order=order,
         receipts=receipts_of(entry.receipts, entry.held),
         held=entry.held,
         candidates=entry.candidates,
+        readable=entry.unread is None,
     )
 
 
 def _is_made(entry: Entry, order_id: str | None) -> bool:
     return entry.state is KeyState.CREATED and entry.order_id == order_id
+
+
+def _beyond_undoing(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
+    """Hooks to be undone of which what they acted for cannot be read, so that no recovery can; None: all can.
+
+    The hooks of an order that exists are not to be undone, only those of earlier intents of its key.
+    """
+    unread = entry.unread
+    if not refuting:
+        return (unread.owed or None) if unread is not None else None
+    if unread is not None:
+        return (*unread.hooks, *unread.owed)
+    return entry.hooks if entry.state is KeyState.IN_DOUBT and entry.intent is None else None
 
 
 # --- what is said back --------------------------------------------------------------------------

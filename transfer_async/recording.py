@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from transfer_async.errors import JournalFailed, Outcome
 from transfer_async.journal.base import Journal
-from transfer_async.journal.moves import Move, Verdict
+from transfer_async.journal.moves import Denial, Move, Verdict
 from transfer_async.models import Order
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ async def write(
         order: the order that would then be known to nobody else.
 
     Raises:
-        JournalFailed: the journal raised, or lost the key.
+        JournalFailed: the journal raised, lost the key, or cannot read what it holds of it.
     """
     try:
         verdict = await journal.move(scope, key, move)
@@ -43,6 +43,9 @@ async def write(
         ) from error
     if verdict is None:
         raise JournalFailed("the journal has lost the key", outcome=certain, order=order, key=key)
+    if verdict.denial is Denial.UNREAD:
+        why = "what the journal holds of the key cannot be read: it is bound until an operator ends it"
+        raise JournalFailed(why, outcome=certain, order=order, key=key)
     return verdict
 
 

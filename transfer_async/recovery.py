@@ -36,6 +36,7 @@ class RecoveryReport:
         refuted: doubts that ended with the certainty that there is none.
         released: undos done that were owed.
         still_owed: undos that are owed still.
+        unreadable: keys of which the record cannot be read: an operator must end them.
     """
 
     taken_over: int = 0
@@ -44,6 +45,7 @@ class RecoveryReport:
     refuted: int = 0
     released: int = 0
     still_owed: int = 0
+    unreadable: int = 0
 
 
 class Recovery:
@@ -61,6 +63,7 @@ class Recovery:
         self._failure: JournalFailed | None = None
         self._failed_in_a_row = 0
         self._taken_over = self._resolved = self._refuted = self._released = self._still_owed = 0
+        self._unreadable = 0
 
     async def run(self) -> RecoveryReport:
         """Work off every key that waits, once.
@@ -84,6 +87,7 @@ class Recovery:
             refuted=self._refuted,
             released=self._released,
             still_owed=self._still_owed,
+            unreadable=self._unreadable,
         )
 
     async def _make_up(self) -> None:
@@ -116,6 +120,9 @@ class Recovery:
         return found
 
     async def _work_off(self, key: str, entry: Entry) -> None:
+        if entry.unread is not None:
+            self._unreadable += 1
+            return
         if entry.state is KeyState.CLAIMED:
             await self._undo_abandoned(key, entry)
         elif entry.state is KeyState.SENDING and entry.attempt is not None:

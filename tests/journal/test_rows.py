@@ -1,10 +1,12 @@
 """What is written of an entry, and read again."""
 
 import asyncio
+import json
 from datetime import UTC
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import attrs
 import pytest
@@ -61,6 +63,7 @@ entries = st.builds(
     ending=st.none() | endings,
     owed=st.lists(debts, max_size=2).map(tuple),
     candidates=st.lists(NAMES, max_size=2).map(tuple),
+    laid_aside=st.lists(TEXTS, max_size=2).map(tuple),
 )
 steps = st.builds(
     Step,
@@ -126,29 +129,47 @@ def test_every_entry_comes_back_from_a_file_as_it_was(tmp_path_factory: pytest.T
     ],
     ids=str,
 )
-def test_what_is_not_an_entry_is_said_to_be_none(changes: dict[str, Any]):
-    verdict_row = rows.row_of(_claimed(), token="t", now=0.0)
-    with pytest.raises(JournalFailed, match="cannot be read"):
-        rows.entry_of(attrs.evolve(verdict_row, **changes))
+def test_of_what_is_not_an_entry_there_is_what_can_be_read_and_all_of_it_is_kept(changes: dict[str, Any]):
+    row = attrs.evolve(rows.row_of(_claimed(), token="t", now=0.0), **changes)
+    entry = rows.entry_of(row)
+
+    assert entry.unread is not None
+    assert entry.state is (KeyState.IN_DOUBT if "state" in changes else KeyState.CLAIMED)
+    assert (entry.intent_id, entry.fingerprint) == ("" if "body" in changes else "intent-1", ANY)
+    assert json.loads(entry.unread.kept) == {
+        name: getattr(row, name) for name in ("state", "order_id", "body", "intent")
+    }
 
 
 def test_an_order_that_is_none_any_more_is_said_to_be_unreadable():
     row = rows.row_of(_claimed(), token="t", now=0.0)
     assert row.intent is not None
-    with pytest.raises(JournalFailed, match="cannot be read"):
-        rows.entry_of(attrs.evolve(row, intent=row.intent.replace('"NGN"', '"?"')))
+    entry = rows.entry_of(attrs.evolve(row, intent=row.intent.replace('"NGN"', '"?"')))
+
+    assert entry == attrs.evolve(_claimed(), intent=None, unread=entry.unread)
+    assert entry.unread is not None
+    assert entry.unread.why == "InvalidOrder"
 
 
-def test_one_entry_that_cannot_be_read_is_named_and_does_not_hide_the_others(
+def test_an_undo_that_cannot_be_read_is_named_and_the_others_stay_owed():
+    debts = tuple(Owed(intent=intent(number), hook=f"hook-{number}", receipt="r") for number in (1, 2))
+    row = rows.row_of(attrs.evolve(_claimed(), owed=debts), token="t", now=0.0)
+    entry = rows.entry_of(attrs.evolve(row, body=row.body.replace('"NGN"', '"?"', 1)))
+
+    assert entry.unread is not None
+    assert (entry.owed, entry.unread.owed) == (debts[1:], ("hook-1",))
+
+
+def test_one_entry_that_cannot_be_read_is_named_in_the_log_and_hides_no_other(
     caplog: pytest.LogCaptureFixture,
 ):
     good = rows.row_of(_claimed(), token="t", now=0.0)
     bad = attrs.evolve(good, body="{")
     found = rows.entries_of([("k1", bad), ("k2", good)])
 
-    assert found == [("k2", _claimed())]
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
-        "the entry of key 'k1' is passed over"
+    assert [(key, entry.unread is None) for key, entry in found] == [("k1", False), ("k2", True)]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the entry of key 'k1' cannot be read (DecodeError)"
     ]
 
 

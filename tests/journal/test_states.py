@@ -35,8 +35,10 @@ MOVES: dict[type, Move] = {
         j.suspect(),
         j.promise(),
         j.told(),
+        j.lay_aside(),
     )
 }
+UNREAD = moves.Unread(why="DecodeError", kept="{", hooks=("hold",), owed=())
 ROWS = {(row.move, row.source): row.to for row in states.TABLE}
 PAIRS = [(kind, state) for kind in MOVES for state in KeyState]
 
@@ -85,6 +87,8 @@ def test_every_row_of_the_table_can_be_gone(kind: type, state: KeyState):
     entry = entry_in(state)
     if (kind, state) == (moves.Create, KeyState.FREE):
         entry = attrs.evolve(entry, attempt="a")  # of the very attempt that was refuted
+    if kind is moves.LayAside:
+        entry = attrs.evolve(entry, unread=UNREAD)
     verdict = judged(entry, MOVES[kind], now=when_allowed(kind, state))
 
     assert verdict.denial is None
@@ -101,6 +105,33 @@ def test_every_other_pair_is_denied_as_lost_and_changes_nothing(kind: type, stat
 
     assert verdict.denial is Denial.LOST
     assert verdict.entry is entry
+
+
+@pytest.mark.parametrize("state", KeyState, ids=named)
+@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind is not moves.LayAside], ids=named)
+def test_what_cannot_be_read_binds_its_key_whatever_is_asked_for(kind: type, state: KeyState):
+    entry = attrs.evolve(entry_in(state), unread=UNREAD)
+    verdict = judged(entry, MOVES[kind], now=NOW + 10_000.0)
+
+    assert (verdict.denial, verdict.entry) == (Denial.UNREAD, entry)
+
+
+@pytest.mark.parametrize(("state", "denial"), [(KeyState.CLAIMED, Denial.BUSY), (KeyState.FREE, None)])
+def test_what_cannot_be_read_is_laid_aside_once_no_worker_is_at_it(state: KeyState, denial: Denial | None):
+    entry = attrs.evolve(entry_in(state), unread=UNREAD)
+
+    assert judged(entry, j.lay_aside()).denial is denial
+    assert judged(attrs.evolve(entry, unread=None), j.lay_aside()).denial is Denial.LOST
+
+
+def test_a_claim_that_was_laid_aside_is_a_doubt_that_waits_like_any_other():
+    claimed = attrs.evolve(entry_in(KeyState.CLAIMED), unread=UNREAD)
+    aside = judged(claimed, j.lay_aside(), now=NOW + j.LEASE)
+    early = judged(aside.entry, j.refute(""), now=NOW + j.LEASE + j.SETTLE_AFTER - 1.0)
+
+    assert (aside.entry.intent, aside.entry.laid_aside) == (None, ("{",))
+    assert early.denial is Denial.TOO_EARLY
+    assert judged(aside.entry, j.refute(""), now=NOW + j.LEASE + j.SETTLE_AFTER).denial is None
 
 
 @pytest.mark.parametrize(

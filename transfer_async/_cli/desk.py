@@ -47,6 +47,7 @@ class Line:
     ending: Ending | None
     receipts: dict[str, str | None]
     candidates: tuple[str, ...]
+    readable: bool
 
     @property
     def summary(self) -> str:
@@ -108,6 +109,7 @@ def _line(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Line:
         untold=tuple(one.outcome.value for one in entry.untold),
         ending=entry.ending,
         receipts=receipts_of(entry.receipts, entry.held),
+        readable=entry.unread is None,
         candidates=entry.candidates if entry.state is KeyState.IN_DOUBT else (),
     )
 

@@ -50,6 +50,9 @@ SettleAfter = Annotated[
     float,
     typer.Option(help="Seconds after the last possible send before it is believed that no order exists."),
 ]
+Undone = Annotated[
+    bool, typer.Option("--undone", help="Of a record that cannot be read: its hooks are undone by hand.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -109,6 +112,7 @@ def resolve(
     candidate: Annotated[
         bool, typer.Option("--candidate", help="It is the one that an answer named which could not be read.")
     ] = False,
+    undone: Undone = False,
     journal: Address,
     by: By = None,
     reason: Reason = None,
@@ -128,7 +132,7 @@ def resolve(
 
     async def end() -> KeyRecord:
         async with desk.opened(store, where) as at:
-            return await at.operators.resolve(key, order_id=order_id, by=by, reason=reason)
+            return await at.operators.resolve(key, order_id=order_id, by=by, reason=reason, undone=undone)
 
     _tell_record(key, _done(end()), as_json=as_json)
 
@@ -141,6 +145,7 @@ def refute(
     by: By = None,
     reason: Reason = None,
     settle_after: SettleAfter = 300.0,
+    undone: Undone = False,
     yes: Yes = False,
     scope: Scope = None,
     base_url: BaseUrl = None,
@@ -163,7 +168,7 @@ def refute(
 
     async def end() -> KeyRecord:
         async with desk.opened(store, where, settle_after=settle_after) as at:
-            return await at.operators.refute(key, by=by, reason=reason)
+            return await at.operators.refute(key, by=by, reason=reason, undone=undone)
 
     _tell_record(key, _done(end()), as_json=as_json)
 

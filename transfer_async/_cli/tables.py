@@ -66,7 +66,8 @@ def waiting_rows(lines: Sequence[Line]) -> list[tuple[str, ...]]:
 
 def state_of(line: Line) -> str:
     """Where the key stands, in words."""
-    return line.state.value.replace("_", " ")
+    state = line.state.value.replace("_", " ")
+    return state if line.readable else f"{state} (unreadable)"
 
 
 def total_told(totals: Totals) -> str:
@@ -152,6 +153,7 @@ def line_json(line: Line) -> dict[str, Any]:
         "intent_id": line.intent_id,
         "order_id": line.order_id,
         "candidates": list(line.candidates),
+        "readable": line.readable,
         "poster_amount": None if order is None else f"{order.poster_amount:f}",
         "poster_currency": None if order is None else order.poster_currency,
         "matcher_amount": None if order is None else f"{order.matcher_amount:f}",

@@ -45,7 +45,7 @@ class Journal(Protocol):
         ...
 
     async def read(self, scope: str, key: str) -> Entry | None:
-        """The key's entry."""
+        """The key's entry; what can be read of one that cannot be read whole has ``unread``."""
         ...
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
@@ -132,6 +132,7 @@ class KeyRecord:
         receipts: what the hooks handed back, by hook name; ``"held"`` for ``held=``.
         held: the reference that was given as ``held=``.
         intent_id: of the current, or last, intent.
+        readable: false where this is only what can be read of what is on record: the key is bound.
     """
 
     state: KeyState
@@ -140,6 +141,7 @@ class KeyRecord:
     receipts: dict[str, str | None] = field(factory=dict, repr=False)
     held: str | None = field(default=None, repr=False)
     intent_id: str
+    readable: bool = True
 
 
 def record_of(entry: Entry) -> KeyRecord:
@@ -151,6 +153,7 @@ def record_of(entry: Entry) -> KeyRecord:
         receipts=receipts_of(entry.receipts, entry.held),
         held=entry.held,
         intent_id=entry.intent_id,
+        readable=entry.unread is None,
     )
 
 

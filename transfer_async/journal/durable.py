@@ -129,13 +129,8 @@ class DurableJournal(abc.ABC):
             self._start_runner()
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """See `Journal.work`; what cannot be read is passed over, and does not end the pages."""
-        while True:
-            page = await self._page(scope, limit=limit, after=after)
-            entries = entries_of(page)
-            if entries or len(page) < limit:
-                return entries
-            after = page[-1][0]
+        """See `Journal.work`."""
+        return entries_of(await self._page(scope, limit=limit, after=after))
 
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""

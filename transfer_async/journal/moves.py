@@ -38,6 +38,7 @@ class Denial(enum.Enum):
     TOO_EARLY = "a request may still take effect"
     FOREIGN = "the order's id is bound to another key"
     REFUSED = "the same order was refused before, and would be again"
+    UNREAD = "what is stored of the key cannot be read"
 
 
 @frozen(kw_only=True)
@@ -84,6 +85,23 @@ class Owed:
 
 
 @frozen(kw_only=True)
+class Unread:
+    """What is stored of a key and cannot be read.
+
+    Args:
+        why: the kind of error; nothing of what is stored.
+        kept: all of it, word for word.
+        hooks: what would have to be undone should this intent end in a certain no.
+        owed: what had to be undone already, for earlier intents.
+    """
+
+    why: str
+    kept: str
+    hooks: tuple[str, ...]
+    owed: tuple[str, ...]
+
+
+@frozen(kw_only=True)
 class Step:
     """One line of a key's history."""
 
@@ -123,6 +141,8 @@ class Entry:
         promised: somebody was told that the outcome of this intent is unknown, and is to be told its end.
         untold: what they must still be told, also of earlier intents.
         candidates: ids of orders that answers to this intent named, without being readably our order.
+        unread: why the rest of this is only what could be read of it; the key is bound, whatever its state.
+        laid_aside: what could not be read and was laid aside, word for word.
     """
 
     state: KeyState
@@ -145,6 +165,8 @@ class Entry:
     promised: bool = False
     untold: tuple[Untold, ...] = ()
     candidates: tuple[str, ...] = ()
+    unread: Unread | None = None
+    laid_aside: tuple[str, ...] = ()
 
     def but(self, **changes: Any) -> Entry:
         """The same entry with ``changes``, at a sixth of the cost of `attrs.evolve`: a call makes five."""
@@ -323,6 +345,17 @@ class Suspect:
 
 
 @frozen(kw_only=True)
+class LayAside:
+    """Put what cannot be read out of the way, word for word, so that operators can end the key.
+
+    A worker may have sent its order, whatever its state says: what was bound is in doubt.
+    """
+
+    by: str
+    reason: str
+
+
+@frozen(kw_only=True)
 class Promise:
     """Somebody is told that the outcome is unknown: the end of this doubt must be told, too."""
 
@@ -351,6 +384,7 @@ Move = (
     | Owe
     | Attend
     | Suspect
+    | LayAside
     | Promise
     | Told
 )

@@ -6,7 +6,9 @@ seldom change, and hold what is personal. All times are seconds since 1970.
 
 from __future__ import annotations
 
+import json
 import logging
+import typing
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -15,9 +17,10 @@ import msgspec
 from attrs import define, frozen
 
 from transfer_async import converters
-from transfer_async.errors import JournalFailed, TransferError
+from transfer_async.errors import TransferError
 from transfer_async.journal import states
-from transfer_async.journal.moves import Ending, Entry, KeyState, Owed, Step, Untold
+from transfer_async.journal.fingerprint import fingerprint
+from transfer_async.journal.moves import Ending, Entry, KeyState, Owed, Step, Unread, Untold
 from transfer_async.models import NewOrder, OrderIntent, PersonName
 
 log: logging.Logger = logging.getLogger("transfer_async")
@@ -87,6 +90,7 @@ class _Body:
     promised: bool = False
     untold: tuple[Untold, ...] = ()
     candidates: tuple[str, ...] = ()
+    laid_aside: tuple[str, ...] = ()
 
 
 _encoder = msgspec.json.Encoder()
@@ -110,11 +114,7 @@ def row_of(entry: Entry, *, token: str, now: float, with_intent: bool = True) ->
 
 
 def entry_of(row: Row) -> Entry:
-    """The entry that ``row`` holds.
-
-    Raises:
-        JournalFailed: what is stored is not an entry.
-    """
+    """The entry that ``row`` holds; what can be read of one that cannot be read whole has ``unread``."""
     try:
         body = _read_body(row.body)
         return Entry(
@@ -122,34 +122,23 @@ def entry_of(row: Row) -> Entry:
             order_id=row.order_id,
             intent=None if row.intent is None else _intent_of(_read_intent(row.intent)),
             reply=row.reply,
-            owed=tuple(
-                Owed(
-                    intent=_intent_of(one.intent),
-                    hook=one.hook,
-                    receipt=one.receipt,
-                    lease_until=one.lease_until,
-                )
-                for one in body.owed
-            ),
+            owed=tuple(map(_owed_of, body.owed)),
             **{name: getattr(body, name) for name in _SAME},
         )
-    except (msgspec.MsgspecError, ValueError, TypeError, TransferError) as error:
-        why = f"the journal holds an entry that cannot be read ({type(error).__name__})"
-        raise JournalFailed(why) from error
+    except _UNREADABLE as error:
+        return _what_can_be_read(row, type(error).__name__)
 
 
 def entries_of(found: Iterable[tuple[str, Row]]) -> list[tuple[str, Entry]]:
     """Keys with their entries; one that cannot be read is named in the log, and does not hide the others."""
-    entries = []
-    for key, row in found:
-        try:
-            entries.append((key, entry_of(row)))
-        except JournalFailed as error:
-            # Without its traceback, which may show what is in it.
-            log.error("the entry of key %r is passed over: %s", key, error)  # noqa: TRY400
+    entries = [(key, entry_of(row)) for key, row in found]
+    for key, entry in entries:
+        if entry.unread is not None:
+            log.error("the entry of key %r cannot be read (%s)", key, entry.unread.why)
     return entries
 
 
+_UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, TransferError)
 _SAME = tuple(name for name in _Body.__annotations__ if name != "owed")
 
 
@@ -174,6 +163,8 @@ def _body(entry: Entry) -> dict[str, Any]:
         body |= {"promised": entry.promised, "untold": entry.untold}
     if entry.candidates:
         body["candidates"] = entry.candidates
+    if entry.laid_aside:
+        body["laid_aside"] = entry.laid_aside
     return body
 
 
@@ -202,6 +193,93 @@ def _intent_of(stored: _Intent) -> OrderIntent:
         held=stored.held,
         send_before=stored.send_before,
     )
+
+
+def _owed_of(stored: _Owed) -> Owed:
+    return Owed(
+        intent=_intent_of(stored.intent),
+        hook=stored.hook,
+        receipt=stored.receipt,
+        lease_until=stored.lease_until,
+    )
+
+
+# --- what cannot be read ------------------------------------------------------------------------
+
+_KINDS = typing.get_type_hints(_Body)
+_LOST: dict[str, Any] = {
+    "intent_id": "",
+    "client_made": False,
+    "epoch": 1,
+    "hooks": (),
+    "claimed_at": 0.0,
+    "receipts": {},
+    "held": None,
+    "attempt": None,
+    "sent_until": 0.0,
+    "ending": None,
+    "promised": False,
+    "untold": (),
+    "candidates": (),
+    "laid_aside": (),
+}
+"""What stands for a field that cannot be read; a lease has its column."""
+
+
+def _what_can_be_read(row: Row, why: str) -> Entry:
+    """Enough to show the key and to end it; what is not known to be free is bound, and in doubt."""
+    parts = _read_as(dict[str, msgspec.Raw], row.body, {})
+    lost = _LOST | {"lease_until": row.due_at or 0.0, "fingerprint": _fingerprint_of(row.intent)}
+    values = {name: _read_as(_KINDS[name], parts.get(name), instead) for name, instead in lost.items()}
+    debts = _read_as(list[msgspec.Raw], parts.get("owed"), [msgspec.Raw(b"{}")])  # or who knows how many
+    owed = {one: _read_debt(one) for one in map(bytes, debts)}
+    state = KeyState(row.state) if row.state in {one.value for one in KeyState} else KeyState.IN_DOUBT
+    unread = Unread(
+        why=why,
+        kept=_kept(row),
+        hooks=() if state in (KeyState.FREE, KeyState.CREATED) else values["hooks"],
+        owed=tuple(_read_as(_Debtor, one, _Debtor()).hook for one, debt in owed.items() if debt is None),
+    )
+    return Entry(
+        state=state,
+        order_id=row.order_id,
+        intent=None,
+        reply=row.reply,
+        owed=tuple(debt for debt in owed.values() if debt is not None),
+        unread=unread,
+        **values,
+    )
+
+
+def _kept(row: Row) -> str:
+    kept = {"state": row.state, "order_id": row.order_id, "body": row.body, "intent": row.intent}
+    return json.dumps(kept, default=repr)
+
+
+def _fingerprint_of(intent: str | None) -> str:
+    try:
+        return "" if intent is None else fingerprint(_intent_of(_read_intent(intent)).order)
+    except _UNREADABLE:
+        return ""
+
+
+@frozen(kw_only=True)
+class _Debtor:
+    hook: str = "?"
+
+
+def _read_as(kind: Any, raw: Any, lost: Any) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except _UNREADABLE:
+        return lost
+
+
+def _read_debt(raw: bytes) -> Owed | None:
+    try:
+        return _owed_of(msgspec.json.decode(raw, type=_Owed))
+    except _UNREADABLE:
+        return None
 
 
 def _encode(value: Any) -> str:

@@ -47,6 +47,7 @@ from transfer_async.journal.moves import (
     Free,
     Keep,
     KeyState,
+    LayAside,
     Mark,
     Move,
     Owe,
@@ -99,6 +100,11 @@ TABLE: tuple[Row, ...] = (
     Row(Resolve, S.IN_DOUBT, S.CREATED, "somebody has seen the order"),
     Row(Promise, S.IN_DOUBT, S.IN_DOUBT, "whoever hears that it is unknown must hear how it ends"),
     Row(Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear any more"),
+    *(
+        Row(LayAside, state, S.IN_DOUBT, "what cannot be read may have been sent")
+        for state in (S.CLAIMED, S.SENDING, S.IN_DOUBT)
+    ),
+    *(Row(LayAside, state, state, "nothing can be sent any more") for state in (S.FREE, S.CREATED)),
     *(Row(Paid, state, state, "an undo is done") for state in KeyState),
     *(
         Row(Owe, state, state, "whoever slept may have acted since, and undoes what others ended")
@@ -124,6 +130,8 @@ def decide(entry: Entry | None, move: Move, *, now: float, id_taken: bool = Fals
         The verdict; None if there is no entry that the move could be about.
     """
     entry = None if entry is None else _on_this_clock(entry, now)
+    if entry is not None and entry.unread is not None and not isinstance(move, LayAside):
+        return Verdict(now=now, entry=entry, denial=Denial.UNREAD)
     if isinstance(move, Claim):
         return _claim(entry, move, now)
     if entry is None:
@@ -233,6 +241,7 @@ def _new_intent(move: Claim, now: float, *, before: Entry | None, owed: tuple[Ow
         held=move.intent.held,
         owed=(before.owed if before else ()) + owed,
         untold=before.untold if before else (),
+        laid_aside=before.laid_aside if before else (),
     )
 
 
@@ -296,6 +305,12 @@ def _unless_settled(entry: Entry, move: Refute, now: float, _id_taken: bool) -> 
     return None if now >= entry.sent_until + move.settle_after else Denial.TOO_EARLY
 
 
+def _unless_read(entry: Entry, _move: LayAside, now: float, _id_taken: bool) -> Denial | None:
+    if entry.unread is None:
+        return Denial.LOST
+    return Denial.BUSY if entry.state in _AT_WORK and now < entry.lease_until else None
+
+
 def _unless_attended(entry: Entry, move: Attend, now: float, _id_taken: bool) -> Denial | None:
     at_work = [one.lease_until for one in entry.owed]
     if entry.state is S.IN_DOUBT:
@@ -315,6 +330,7 @@ _DENIALS: dict[type, Callable[[Any, Any, float, bool], Denial | None]] = {
     Promise: _unless_same_intent,
     Refute: _unless_settled,
     Attend: _unless_attended,
+    LayAside: _unless_read,
 }
 
 
@@ -399,6 +415,15 @@ def _owing(entry: Entry, move: Owe, now: float) -> Entry:
     return entry.but(owed=others + _leased(tuple(due.values()), now + move.lease))
 
 
+def _laid_aside(entry: Entry, _move: LayAside, now: float) -> Entry:
+    assert entry.unread is not None  # noqa: S101 - or it was denied
+    readable = entry.but(unread=None, laid_aside=(*entry.laid_aside, entry.unread.kept), intent=None)
+    if entry.state is not S.IN_DOUBT:
+        return readable
+    # When its request can have been sent last may be what cannot be read: from now on it waits in any case.
+    return readable.but(attempt=entry.attempt or "", sent_until=entry.sent_until or now, lease_until=0.0)
+
+
 def _as_it_is(entry: Entry, _move: Suspect, _now: float) -> Entry:
     return entry
 
@@ -430,6 +455,7 @@ _MADE: dict[type, Callable[[Entry, Any, float], Entry]] = {
     Paid: _paid,
     Owe: _owing,
     Attend: _attended,
+    LayAside: _laid_aside,
     Suspect: _as_it_is,
     Promise: _promised,
     Told: _told,

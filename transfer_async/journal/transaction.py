@@ -218,7 +218,7 @@ def _read_back(one: Wanted, held: _Held, now: float) -> Verdict:
 def _write(place: Place, held: _Held, now: float) -> Write:
     entry, stored, token = held.entry, held.stored, held.changed_by
     assert entry is not None and token is not None  # noqa: S101, PT018 - only what was changed is written
-    intent_changed = stored is None or entry.intent is not stored.intent
+    intent_changed = stored is None or entry.intent is not stored.intent or stored.unread is not None
     return Write(
         place=place,
         is_new=stored is None,
