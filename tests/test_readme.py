@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shlex
+import subprocess
+import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +18,13 @@ from nats import connect
 from typer.testing import CliRunner
 
 import transfer_async
-from tests.bank import new_order
+from tests.bank import World, new_order
 from tests.brokers import NatsServer
 from tests.worker.test_command import running
-from transfer_async import OrderCommand, OrderOutcome, Outcome
+from transfer_async import OrderCommand, OrderOutcome, Outcome, OutcomeUnknown, SQLiteJournal
 from transfer_async._cli.app import app
 from transfer_async.retry import REFUSED
-from transfer_async.sandbox import Sandbox
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
@@ -164,6 +168,73 @@ def test_the_readme_tries_a_worker_in_two_commands() -> None:
 
     assert first.endswith("pip install --quiet '.[try]'")
     assert second == ".venv-worker/bin/transfer-async worker --try"
+
+
+def test_the_test_of_the_readme_runs_as_pasted_and_fails_for_a_bank_that_pays_twice(tmp_path: Path) -> None:
+    """In pytest-asyncio's default mode; a test that asserts nothing would pass for any bank."""
+    (example,) = [example for example in EXAMPLES if "transfer_sandbox" in example]
+    (tmp_path / "test_as_pasted.py").write_text(example, encoding="utf-8")
+    pays_twice = example.replace('key="payment-8731"', "key=None")
+    assert pays_twice != example
+    (tmp_path / "test_pays_twice.py").write_text(pays_twice, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += ["-p", "pytest_asyncio.plugin", "-p", "transfer_async.sandbox.fixtures"]  # and no others
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100, check=False
+    )
+
+    assert ended.stdout.splitlines()[-1].startswith("1 failed, 1 passed in ")
+    assert "FAILED test_pays_twice.py::" in ended.stdout
+
+
+def test_whatever_the_readme_installs_can_be_installed_from_a_clone() -> None:
+    """The package is on no index: its name alone would install nothing, or somebody else's."""
+    settings = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = settings["project"]["optional-dependencies"]
+    installed = [
+        word
+        for line in re.findall(r"pip install ([^`\n&]+)", README)
+        for word in shlex.split(line, comments=True)
+        if not word.startswith("--")
+    ]
+
+    assert len(installed) > 10
+    for one in installed:
+        named = re.fullmatch(r"\.(?:\[([a-z,]+)\])?", one)
+        if named is None:
+            assert one in {"opentelemetry-sdk", "pytest", "pytest-asyncio"}
+        else:
+            assert set(filter(None, (named[1] or "").split(","))) <= set(extras)
+
+
+async def test_an_operators_day_goes_as_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    days = re.findall(r"^transfer-async (journal .*)$", README, re.MULTILINE)
+    (module,) = [example for example in EXAMPLES if example.startswith("# our_bank.py")]
+    await asyncio.to_thread((tmp_path / "our_bank.py").write_text, module)
+    await asyncio.to_thread(monkeypatch.chdir, tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr("transfer_async._cli.journal.somebody_is_there", lambda: True)
+    async with Sandbox() as sandbox:
+        world, path = World(sandbox), tmp_path / "payments.journal"
+        world.journal.journal = SQLiteJournal(path, clock=world.time.clock)  # in 2024
+        monkeypatch.setenv("TRANSFER_JOURNAL", str(tmp_path / "payments.journal"))
+        monkeypatch.setenv("TRANSFER_BASE_URL", sandbox.base_url)
+        monkeypatch.setenv("TRANSFER_API_TOKEN", sandbox.token)
+        async with world.client() as client:
+            for key in ("payment-8731", "payment-8732"):
+                sandbox.faults.add(CloseAfterProcessing())
+                with pytest.raises(OutcomeUnknown):
+                    await client.create_order(new_order(), key=key)
+        await world.journal.journal.close()
+        ended = [
+            await asyncio.to_thread(CliRunner().invoke, app, shlex.split(line, comments=True), input="y\n")
+            for line in days
+        ]
+    sys.modules.pop("our_bank", None)
+
+    assert [one.exit_code for one in ended] == [0] * len(days) == [0] * 6, [one.output for one in ended]
+    assert re.search(r"^released +1$", ended[4].stdout, re.MULTILINE)
 
 
 def test_the_readme_is_filled_in() -> None:
