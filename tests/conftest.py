@@ -11,11 +11,17 @@ from aioresponses import aioresponses
 from aioresponses import core as aioresponses_core
 from blockbuster import BlockBuster, blockbuster_ctx
 
+from tests import trials
 from tests.brokers import Broker, NatsServer, RedisServer
 from tests.loop_time import LoopTime
 from tests.postgres import PostgresServer, is_installed
 
 _Kind = TypeVar("_Kind", bound=Broker)
+
+pytest_addoption = trials.add_option
+pytest_configure = trials.look_at_heavy_modules
+pytest_generate_tests = trials.give_size
+pytest_collection_modifyitems = trials.leave_out
 
 _ASYNCPG = {"_parse_connect_dsn_and_args", "_read_password_file", "_dot_postgresql_path"}
 

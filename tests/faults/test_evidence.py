@@ -1,12 +1,8 @@
-"""Whenever the evidence says "never sent", the service never got the request: by trial, and by mutants.
-
-``TRANSFER_TRIALS=long`` makes it forty times as many: a good soak.
-"""
+"""Whenever the evidence says "never sent", the service never got the request: by trial, and by mutants."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import socket
 import ssl
@@ -43,7 +39,6 @@ from .servers import (
     until,
 )
 
-TRIALS = 40_000 if os.environ.get("TRANSFER_TRIALS") == "long" else 1000
 LARGE = b" " * 600_000  # more than two sockets' buffers of the size set below
 
 
@@ -146,18 +141,26 @@ class Trial:
     beside: bool = False
 
     async def run(self, count: int, *, seed: int) -> tuple[list[Posted], Server]:
-        """Post ``count`` requests, twenty at a time; back when the server has read all that will come."""
+        """Post ``count`` requests, twenty at a time; back when the server has read all that will come.
+
+        Where the machine is so busy that every request met its time limit, it is asked once more with
+        twice the time: both sides of the question must come up.
+        """
         draw = random.Random(seed)
         posted: list[Posted] = []
         serve = serving_beside if self.beside else serving
         mine, its = (self.tls.client, self.tls.server) if self.tls else (None, None)
         async with serve(Erratic(random.Random(seed + 1)), tls=its) as server:
-            limits = Timeouts(total=0.05, connect=0.02)
-            async with transport_to(server, limits=limits, pool=8, tls=mine) as transport:
-                for start in range(0, count, 20):
-                    numbers = range(start, min(start + 20, count))
-                    posted += await asyncio.gather(*(post(transport, number, draw) for number in numbers))
-            await server.idle()
+            for patience in (1, 2, 4, 8, 16, 32):
+                limits = Timeouts(total=0.05 * patience, connect=0.02 * patience)
+                first = len(posted)
+                async with transport_to(server, limits=limits, pool=8, tls=mine) as transport:
+                    for start in range(first, first + count, 20):
+                        numbers = range(start, min(start + 20, first + count))
+                        posted += await asyncio.gather(*(post(transport, number, draw) for number in numbers))
+                await server.idle()
+                if any(one.evidence.sent and one.evidence.status is None for one in posted):
+                    break
         return posted, server
 
 
@@ -167,13 +170,19 @@ def mismatches(posted: list[Posted], server: Server) -> list[Posted]:
     return [one for one in posted if not one.evidence.sent and one.number in arrived]
 
 
+@pytest.mark.trial(short=300, ci=5_000, long=40_000)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("beside", [False, True], ids=["one loop", "beside"])
 @pytest.mark.parametrize("over", ["plain", "TLS"])
 async def test_what_is_said_never_to_be_sent_never_arrived(
-    certificates: Certificates, over: str, beside: bool, record_property: Callable[[str, object], None]
+    certificates: Certificates,
+    over: str,
+    beside: bool,
+    size: int,
+    record_property: Callable[[str, object], None],
 ):
     trial = Trial(tls=certificates if over == "TLS" else None, beside=beside)
-    posted, server = await trial.run(TRIALS, seed=20)
+    posted, server = await trial.run(size, seed=20)
 
     whole = Counter(int(request.headers["x-number"]) for request in server.requests)
     sent = [one for one in posted if one.evidence.sent]
@@ -189,7 +198,7 @@ async def test_what_is_said_never_to_be_sent_never_arrived(
     for name, figure in told.items():
         record_property(name, figure)
     print(told)  # noqa: T201 - the figures are part of the result
-    assert len(posted) == TRIALS
+    assert len(posted) >= size
     assert mismatches(posted, server) == []
     assert max(whole.values()) == 1
     assert set(whole) <= {one.number for one in sent}

@@ -1,7 +1,6 @@
 """A few seconds of hostile replies; `python -m tests.fuzz --seconds 600` runs for longer."""
 
 import importlib.util
-import os
 import random
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from tests.fuzz import seeds, targets
 from tests.fuzz.mutation import mutate
 
-SECONDS = os.environ.get("TRANSFER_FUZZ_SECONDS", "8")
 ROOT = Path(__file__).parents[2]
 SEEDS = seeds.inputs()
 
@@ -46,9 +44,11 @@ def test_a_reply_of_any_bytes_keeps_the_promises(target: int, raw: bytes):
     targets.check(bytes([target]) + raw)
 
 
+@pytest.mark.trial(ci=20, long=600)
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed")
-def test_a_search_guided_by_coverage_finds_no_promise_broken(tmp_path):
-    command = [sys.executable, "-m", "tests.fuzz", "--seconds", SECONDS, "--found", str(tmp_path)]
+def test_a_search_guided_by_coverage_finds_no_promise_broken(tmp_path: Path, size: int):
+    command = [sys.executable, "-m", "tests.fuzz", "--seconds", str(size), "--found", str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
 
     assert ended.returncode == 0, ended.stdout

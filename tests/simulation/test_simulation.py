@@ -1,6 +1,5 @@
 """The promise under a seed's worth of trouble, and faults put in on purpose, which must not survive it."""
 
-import os
 from collections import deque
 from typing import Any
 
@@ -10,8 +9,8 @@ from tests.simulation import trials
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.trials import Tally
 
-SEEDS = range(1_000_000 if os.environ.get("TRANSFER_TRIALS") == "long" else 10_000)
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(7200 if len(SEEDS) > 10_000 else 250)]
+pytestmark = pytest.mark.timeout(7200)
+seeded = pytest.mark.trial(short=2_000, ci=20_000, long=1_000_000)
 
 MUST_BE_SEEN = (
     "acted late",
@@ -46,21 +45,22 @@ MUST_BE_SEEN = (
 )
 
 
-@pytest.fixture(scope="module")
-def tally() -> Tally:
-    return deque(trials.trial(SEEDS, jobs=2), maxlen=1).pop()
+@pytest.fixture(scope="session")
+def tally(size: int) -> Tally:
+    return deque(trials.trial(range(size), jobs=1 if size == 2_000 else 2), maxlen=1).pop()
 
 
-def test_every_promise_is_kept(tally: Tally):
+@seeded
+def test_every_promise_is_kept(tally: Tally, size: int):
     told = [f"{verdict.broken[0]}\n    {trials.replay(verdict)}" for verdict in tally.broken[:10]]
 
-    assert tally.seeds == len(SEEDS)
+    assert tally.seeds == size
     assert not tally.broken, "\n".join([f"{len(tally.broken)} seeds are broken", *told])
 
 
-@pytest.mark.parametrize("what", MUST_BE_SEEN)
-def test_the_seeds_have_every_kind_of_trouble(tally: Tally, what: str):
-    assert tally.counts[what] > 0
+@seeded
+def test_the_seeds_have_every_kind_of_trouble(tally: Tally):
+    assert [what for what in MUST_BE_SEEN if not tally.counts[what]] == []
 
 
 @pytest.mark.parametrize("seed", [3, 14, 159])

@@ -28,6 +28,7 @@ from benchmarks.measure import Sample, interleaved, percentile, ratio, table, ta
 from benchmarks.server import HELD_AFTER, service
 from transfer_async import Order
 
+pytestmark = pytest.mark.trial(ci=1, long=1)
 ROOT = Path(__file__).parent.parent
 
 SMALLEST = Effort(

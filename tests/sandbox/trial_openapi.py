@@ -1,0 +1,210 @@
+"""The sandbox answers as its OpenAPI document says, whatever is asked of it.
+
+Schemathesis makes the requests, good and bad, and judges the answers; the size is the number of them for
+each operation. Its plug-in is not needed, and not loaded: it would cost every run of the tests seconds.
+"""
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+import jsonschema_rs as jsonschema
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis.specs.openapi import checks as openapi
+
+from tests.sandbox.wire_client import CREATE, order_body
+from transfer_async.sandbox import DEFAULT_ACCOUNTS, Sandbox, wire
+from transfer_async.sandbox.control import DOCUMENT
+from transfer_async.sandbox.people import CURRENCY_LIMITS, default_payment_types
+
+PATIENCE = 10.0  # seconds for one answer: more is a hang
+OPERATIONS = [
+    found.ok() for found in schemathesis.openapi.from_dict(json.loads(DOCUMENT)).get_all_operations()
+]
+
+pytestmark = [pytest.mark.trial(ci=150, long=5_000), pytest.mark.timeout(3600)]
+each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.label)
+
+DOCUMENTED = json.loads(DOCUMENT)
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    openapi.status_code_conformance,
+    openapi.content_type_conformance,
+    openapi.response_schema_conformance,
+    openapi.negative_data_rejection,
+    openapi.ignored_auth,
+    openapi.unsupported_method,
+]
+
+
+class Service:
+    """A sandbox on a loop of its own, in a thread of its own, and how often each status was answered."""
+
+    def __init__(self) -> None:
+        self.sandbox = Sandbox(keep_requests=10)
+        self.session = requests.Session()
+        self.answered: Counter[int] = Counter()
+        self._ready, self._stop = threading.Event(), asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._serve()])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.sandbox.token}"}
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._ready.wait(PATIENCE)
+
+    def stop(self) -> None:
+        self.session.close()
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(PATIENCE)
+        self._loop.close()
+
+    def create(self, body: bytes) -> Any:
+        headers = self.headers | {"Content-Type": "application/json", "Accept": "application/json"}
+        url = self.sandbox.base_url + CREATE
+        response = self.session.post(url, data=body, headers=headers, timeout=PATIENCE)
+        self.answered[response.status_code] += 1
+        return response
+
+    async def _serve(self) -> None:
+        async with self.sandbox:
+            self._ready.set()
+            await self._stop.wait()
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    service = Service()
+    service.start()
+    yield service
+    service.stop()
+    print(f"answered: {sum(service.answered.values())} requests, by status {dict(service.answered)}")  # noqa: T201
+
+
+def many(size: int, cases: st.SearchStrategy[Any], check: Callable[[Any], None]) -> None:
+    """Check so many cases."""
+
+    @given(cases)
+    @settings(max_examples=size, deadline=None, suppress_health_check=list(HealthCheck))
+    def each(case: Any) -> None:
+        check(case)
+
+    each()
+
+
+@each_operation
+def test_every_answer_is_in_the_document(operation: Any, service: Service, size: int):
+    def check(case: Any) -> None:
+        response = case.call_and_validate(
+            base_url=service.sandbox.base_url,
+            session=service.session,
+            headers=service.headers,
+            checks=CHECKS,
+            timeout=PATIENCE,
+        )
+        service.answered[response.status_code] += 1
+
+    many(size, operation.as_strategy(), check)
+
+
+@each_operation
+def test_nobody_gets_in_without_the_token(operation: Any, service: Service, size: int):
+    def check(case: Any) -> None:
+        before = len(service.sandbox.orders)
+        response = case.call(base_url=service.sandbox.base_url, session=service.session, timeout=PATIENCE)
+        service.answered[response.status_code] += 1
+
+        assert response.status_code in (400, 401, 405)
+        assert response.status_code != 401 or response.json() == {"message": "Unauthorized"}
+        assert len(service.sandbox.orders) == before
+
+    many(size, operation.as_strategy(), check)
+
+
+# --- good orders ----------------------------------------------------------------------------------
+
+
+def fits(schema: str, value: Any) -> bool:
+    """Whether a value is what the document says of this schema."""
+    wanted = {"$ref": f"#/components/schemas/{schema}", "components": DOCUMENTED["components"]}
+    return bool(jsonschema.validator_for(wanted, validate_formats=True).is_valid(value))
+
+
+RECIPIENTS = [one for one in DEFAULT_ACCOUNTS if one.payable and one.active and not one.is_bank]
+TRADES = [
+    (recipient, held, CURRENCY_LIMITS[code.upper()])
+    for recipient in RECIPIENTS
+    for held in recipient.currencies
+    for code in held.can_trade_with
+]
+
+
+def grid(draw: st.DrawFn, low: Decimal, high: Decimal, step: Decimal) -> Decimal:
+    """A multiple of `step` between two amounts."""
+    least = int((low / step).to_integral_value(ROUND_CEILING))
+    return draw(st.integers(least, int(high // step))) * step
+
+
+@st.composite
+def good_orders(draw: st.DrawFn) -> dict[str, Any]:
+    """Orders that nothing speaks against, of customers old and new."""
+    recipient, wanted, paid = draw(st.sampled_from(TRADES))
+    whole = max(Decimal(1), wanted.steps)
+    amount = grid(draw, wanted.min_amount, min(wanted.max_amount, paid.max_amount / paid.steps), whole)
+    rate = grid(draw, paid.min_amount / amount, paid.max_amount / amount, paid.steps)
+    written = draw(st.sampled_from([str, Decimal]))
+    name = draw(st.from_regex(r"[a-z]{1,20}(\.[a-z]{1,20})?[0-9]{3}", fullmatch=True))
+    customer = f"{name}@{paid.code.lower()}.example"  # a customer has the currency of the first order
+    return order_body(
+        poster_username=customer,
+        poster_recipient_username=recipient.username,
+        poster_currency=paid.code,
+        poster_amount=written(amount * rate),
+        poster_payment_method_type=draw(
+            st.sampled_from(sorted(default_payment_types(paid.code, name="-", email=customer)))
+        ),
+        matcher_currency=wanted.code,
+        matcher_amount=written(amount),
+        exchange_rate=str(rate),
+    )
+
+
+def test_a_good_order_is_created_as_it_was_sent(service: Service, size: int):
+    many(size, good_orders(), lambda order: created_as_sent(service, order))
+
+
+def created_as_sent(service: Service, order: dict[str, Any]) -> None:
+    body = wire.write(order)
+    response = service.create(body)
+    answer = wire.read(response.content)
+    sent = ("poster_currency", "poster_payment_method_type", "matcher_currency", "matcher_country")
+
+    assert response.status_code == 200, response.text
+    assert answer["id"] in service.sandbox.orders
+    assert answer["poster_amount"] == Decimal(order["poster_amount"])
+    assert answer["matcher_amount"] * answer["exchange_rate"] == answer["poster_amount"]
+    assert {name: answer[name] for name in sent} == {name: order[name] for name in sent}
+    assert answer["poster_fee"] == answer["external_order"]["transaction_fee"] == 250
+    assert fits("NewOrder", json.loads(body))
+    assert fits("Order", response.json())
+
+
+def test_the_documents_example_creates_an_order(service: Service):
+    operation = DOCUMENTED["paths"][CREATE]["post"]
+    (example,) = operation["requestBody"]["content"]["application/json"]["examples"].values()
+    before = len(service.sandbox.orders)
+
+    assert fits("NewOrder", example["value"])
+    assert service.create(wire.write(example["value"])).status_code == 200
+    assert len(service.sandbox.orders) == before + 1
