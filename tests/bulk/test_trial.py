@@ -1,6 +1,5 @@
-"""The trial in short; `python -m tests.bulk --lines 100000` is the long one."""
+"""A command that is killed; any number of times by `python -m tests.bulk`."""
 
-import os
 import re
 import subprocess
 import sys
@@ -8,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-LONG = os.environ.get("TRANSFER_TRIALS") == "long"
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if LONG else 240)]
+pytestmark = [pytest.mark.trial(ci=2_000, long=100_000), pytest.mark.timeout(3600)]
 
 
 @pytest.mark.parametrize("faults", [(), ("close-after-processing=0.02", "status=0.02:status=429")])
-def test_a_command_that_is_killed_again_and_again_loses_no_order_and_creates_none_twice(faults):
-    lines, kills = (100_000, 20) if LONG else (2000, 5)
+def test_a_command_that_is_killed_again_and_again_loses_no_order_and_creates_none_twice(faults, size: int):
+    lines, kills = size, 5 if size < 100_000 else 20
     words = ["--lines", str(lines), "--kills", str(kills), *(f"--fault={fault}" for fault in faults)]
 
     ended = subprocess.run(

@@ -1,6 +1,5 @@
-"""Three hundred real deaths in every run; three thousand with ``TRANSFER_TRIALS=long``."""
+"""Real deaths of workers, of their broker and of their database; more by `python -m tests.chaos`."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +11,10 @@ from tests.brokers import NatsServer
 from tests.chaos import mutants
 from tests.deaths.test_deaths import count
 
-LONG = os.environ.get("TRANSFER_TRIALS") == "long"
-PATIENCE = 3000 if LONG else 400
+PATIENCE = 3000
 ROOT = Path(__file__).parents[2]
 
 pytestmark = [
-    pytest.mark.soak,
     pytest.mark.timeout(PATIENCE + 120),
     pytest.mark.skipif(not postgres.is_installed(), reason="there is no PostgreSQL to start"),
     pytest.mark.skipif(not NatsServer.is_installed(), reason="there is no NATS to start"),
@@ -29,8 +26,9 @@ def trial(*options: str, patience: int = PATIENCE) -> subprocess.CompletedProces
     return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
 
 
-def test_every_command_is_answered_and_no_order_is_doubled_or_lost():
-    kills, restarts = (3000, 60) if LONG else (300, 6)
+@pytest.mark.trial(ci=200, long=3_000)
+def test_every_command_is_answered_and_no_order_is_doubled_or_lost(size: int):
+    kills, restarts = size, size // 50
 
     ended = trial("--kills", str(kills), "--restarts", str(restarts), "--seed", "1")
 
@@ -41,13 +39,14 @@ def test_every_command_is_answered_and_no_order_is_doubled_or_lost():
     assert count(ended.stdout, "created") > kills
 
 
+@pytest.mark.trial(ci=20, long=20)
 @pytest.mark.parametrize(
     ("mutant", "violation"),
     [("acknowledge-first", "unended"), ("never-tell", "untold"), ("send-again", "duplicate")],
 )
-def test_a_fault_of_our_own_making_is_noticed(mutant: str, violation: str):
+def test_a_fault_of_our_own_making_is_noticed(mutant: str, violation: str, size: int):
     assert mutant in mutants.MUTANTS
-    ended = trial("--kills", "20", "--restarts", "0", "--seed", "4", "--mutant", mutant, patience=15)
+    ended = trial("--kills", str(size), "--restarts", "0", "--seed", "4", "--mutant", mutant, patience=15)
 
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert count(ended.stdout, violation) > 0, ended.stdout + ended.stderr

@@ -1,6 +1,5 @@
-"""Some hundred real deaths; some thousand with ``TRANSFER_TRIALS=long``; any number by the command line."""
+"""Real deaths; any number of them by `python -m tests.deaths`."""
 
-import os
 import re
 import subprocess
 import sys
@@ -11,11 +10,10 @@ import pytest
 from tests import postgres
 from tests.deaths import mutants
 
-LONG = os.environ.get("TRANSFER_TRIALS") == "long"
-PATIENCE = 1800 if LONG else 160
+PATIENCE = 1800
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE + 60)]
+pytestmark = pytest.mark.timeout(PATIENCE + 60)
 needs_postgres = pytest.mark.skipif(not postgres.is_installed(), reason="there is no PostgreSQL to start")
 
 
@@ -29,8 +27,9 @@ def count(table: str, row: str) -> int:
     return int(found[1]) if found else 0
 
 
-def test_workers_on_a_file_are_killed_and_stopped_and_no_order_is_doubled_or_lost():
-    kills, pauses = (5000, 100) if LONG else (300, 10)
+@pytest.mark.trial(short=20, ci=300, long=5_000)
+def test_workers_on_a_file_are_killed_and_stopped_and_no_order_is_doubled_or_lost(size: int):
+    kills, pauses = size, size // 50
 
     ended = trial("--journal", "sqlite", "--kills", str(kills), "--pauses", str(pauses), "--seed", "1")
 
@@ -41,8 +40,9 @@ def test_workers_on_a_file_are_killed_and_stopped_and_no_order_is_doubled_or_los
 
 
 @needs_postgres
-def test_workers_on_postgres_are_killed_and_robbed_of_it_and_no_order_is_doubled_or_lost():
-    kills, stops = (1000, 200) if LONG else (100, 20)
+@pytest.mark.trial(short=10, ci=100, long=1_000)
+def test_workers_on_postgres_are_killed_and_robbed_of_it_and_no_order_is_doubled_or_lost(size: int):
+    kills, stops = size, size // 5
 
     ended = trial("--journal", "postgres", "--kills", str(kills), "--stops", str(stops), "--seed", "2")
 
@@ -52,16 +52,16 @@ def test_workers_on_postgres_are_killed_and_robbed_of_it_and_no_order_is_doubled
 
 
 @needs_postgres
-def test_workers_on_postgres_sleep_beyond_their_leases_and_no_order_is_doubled_or_lost():
-    pauses = 200 if LONG else 20
-
-    ended = trial("--journal", "postgres", "--pauses", str(pauses), "--seed", "3")
+@pytest.mark.trial(ci=20, long=200)
+def test_workers_on_postgres_sleep_beyond_their_leases_and_no_order_is_doubled_or_lost(size: int):
+    ended = trial("--journal", "postgres", "--pauses", str(size), "--seed", "3")
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert count(ended.stdout, "pauses") >= pauses
-    assert count(ended.stdout, "not waited for") < pauses / 2
+    assert count(ended.stdout, "pauses") >= size
+    assert count(ended.stdout, "not waited for") < size / 2
 
 
+@pytest.mark.trial(ci=15, long=15)
 @pytest.mark.parametrize(
     ("mutant", "violation"),
     [
@@ -71,8 +71,8 @@ def test_workers_on_postgres_sleep_beyond_their_leases_and_no_order_is_doubled_o
         (mutants.RELEASED, "hold"),
     ],
 )
-def test_a_fault_of_our_own_making_is_noticed(mutant: str, violation: str):
-    ended = trial("--kills", "15", "--seed", "4", "--mutant", mutant, patience=6)
+def test_a_fault_of_our_own_making_is_noticed(mutant: str, violation: str, size: int):
+    ended = trial("--kills", str(size), "--seed", "4", "--mutant", mutant, patience=6)
 
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert count(ended.stdout, violation) > 0, ended.stdout + ended.stderr

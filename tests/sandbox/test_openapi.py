@@ -1,4 +1,4 @@
-"""The sandbox's OpenAPI document: two operations, and what the specification does not show marked as our own."""
+"""The sandbox's OpenAPI document: two operations, what the specification does not show is marked."""
 
 import json
 
