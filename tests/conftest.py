@@ -19,7 +19,7 @@ from tests.postgres import PostgresServer, is_installed
 _Kind = TypeVar("_Kind", bound=Broker)
 
 pytest_addoption = trials.add_option
-pytest_configure = trials.look_at_heavy_modules
+pytest_configure = trials.set_level
 pytest_generate_tests = trials.give_size
 pytest_collection_modifyitems = trials.leave_out
 

@@ -4,7 +4,7 @@ import itertools
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from transfer_async.addresses import CREATE_ORDER, WHO_AM_I, checked_path, normalised
@@ -239,7 +239,6 @@ def disguised(draw):
 
 
 @given(disguised())
-@settings(max_examples=300)
 def test_no_mix_of_disguises_passes(path):
     with pytest.raises(ValueError, match=r"^path: "):
         checked_path(path)

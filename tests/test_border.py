@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import attrs
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.bank import Bank, external_order, new_order
@@ -229,7 +229,6 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.Ru
         runner.run(made.close())
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(fields=FIELDS, call=CALLS, receipt=RECEIPTS)
 @example(fields={}, call={"key": Text("k"), "beneficiary": ("Ben", None)}, receipt=None)
 @example(fields={}, call={"key": "kk", "beneficiary": (1, 2)}, receipt=None)

@@ -13,7 +13,7 @@ from decimal import Decimal
 import attrs
 import cattrs
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests import samples, strategies
@@ -30,10 +30,6 @@ from transfer_async.models import (
     UserOption,
 )
 from transfer_async.wire import Unreadable
-
-QUICK = settings(max_examples=60, deadline=None)
-MANY = settings(max_examples=150, deadline=None)
-
 
 # --- requests -------------------------------------------------------------------------------------
 
@@ -104,7 +100,6 @@ def test_a_balance_may_be_written_negative_and_a_fee_zero():
 
 
 @given(strategies.new_order_fields())
-@QUICK
 def test_every_new_order_is_written_without_an_exponent_and_read_back_as_it_was(fields):
     order = NewOrder.quote(**fields, places=8)
     raw = order.to_json()
@@ -324,7 +319,6 @@ def test_a_time_is_written_in_utc_with_milliseconds_or_all_that_it_has(time_read
 
 
 @given(strategies.orders())
-@MANY
 def test_an_order_that_is_written_and_read_again_is_the_same_to_the_last_digit(tree):
     order = Order.from_json(samples.encode(tree))
     again = Order.from_json(order.to_json())
@@ -337,7 +331,6 @@ def test_an_order_that_is_written_and_read_again_is_the_same_to_the_last_digit(t
 
 
 @given(strategies.orders())
-@QUICK
 def test_a_pickled_order_is_the_same_order(tree):
     order = Order.from_json(samples.encode(tree))
 
@@ -355,7 +348,6 @@ PLACES = sorted(SPOILS)
 
 
 @given(strategies.orders(), st.sets(st.sampled_from(PLACES), min_size=1))
-@MANY
 def test_the_careful_reading_of_a_spoiled_order_agrees_with_the_fast_one_of_the_rest(tree, paths):
     """A wrong value makes its part be read field by field; all else must come out as it would have."""
     spoiled = clean = tree
@@ -402,25 +394,21 @@ def look_at_all_of(model):
 
 
 @given(st.binary(max_size=200))
-@MANY
 def test_arbitrary_bytes_are_read_or_refused(raw):
     read_with_every_reader(raw)
 
 
 @given(strategies.JSON)
-@MANY
 def test_arbitrary_json_is_read_or_refused(tree):
     read_with_every_reader(samples.encode(tree))
 
 
 @given(strategies.spoiled_orders())
-@settings(max_examples=250, deadline=None)
 def test_a_spoiled_order_is_read_or_refused(raw):
     read_with_every_reader(raw)
 
 
 @given(st.text(st.characters(), max_size=40))
-@QUICK
 @example("\ud800")
 @example('{"id":"\udfff"}')
 def test_arbitrary_text_lone_surrogates_too_is_read_or_refused(text):

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import samples, strategies
@@ -643,7 +643,6 @@ def test_no_repr_of_a_request_shows_a_person_or_a_balance(request_):
 
 
 @given(strategies.orders())
-@settings(max_examples=30, deadline=None)
 def test_no_repr_of_an_order_shows_what_it_holds_of_people(tree):
     order = read(tree)
 

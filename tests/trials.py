@@ -12,6 +12,7 @@ At a level of which it says nothing it is left out. Modules of trials that are h
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 LEVELS = ("short", "ci", "long")
 OPTION = "--trials"
@@ -28,10 +29,19 @@ def add_option(parser: pytest.Parser) -> None:
     )
 
 
-def look_at_heavy_modules(config: pytest.Config) -> None:
-    """Collect `trial_*.py`, too, unless trials are short."""
-    if config.getoption(OPTION) != "short":
+EXAMPLES = {"short": 50, "ci": 250, "long": 5_000}
+"""How many examples a property is tried with, unless it says so itself."""
+
+
+def set_level(config: pytest.Config) -> None:
+    """Collect `trial_*.py`, too, unless trials are short; and try properties as often as is wanted."""
+    level = config.getoption(OPTION)
+    if level != "short":
         config.addinivalue_line("python_files", "trial_*.py")
+    settings.register_profile(
+        level, max_examples=EXAMPLES[level], deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    settings.load_profile(level)
 
 
 def size_of(item: Any, config: pytest.Config) -> int:

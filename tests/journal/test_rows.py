@@ -10,7 +10,7 @@ from unittest.mock import ANY
 
 import attrs
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bank import new_order
@@ -79,16 +79,12 @@ steps = st.builds(
     reason=st.none() | TEXTS,
 )
 
-few = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
-
-@few
 @given(entries)
 def test_every_entry_comes_back_as_it_was(entry: Entry):
     assert rows.entry_of(rows.row_of(entry, token="t", now=0.0)) == entry
 
 
-@few
 @given(steps)
 def test_every_line_of_history_comes_back_as_it_was(step: Step):
     assert rows.step_of(rows.step_values(step)) == step
@@ -105,7 +101,7 @@ async def _through(path: Path, entry: Entry) -> Any:
         return await journal.read(SCOPE, "k")
 
 
-@settings(few, max_examples=15)
+@settings(max_examples=15)
 @given(entry=entries)
 def test_every_entry_comes_back_from_a_file_as_it_was(tmp_path_factory: pytest.TempPathFactory, entry: Entry):
     path = tmp_path_factory.mktemp("rows") / "journal.db"

@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import journalling as j
@@ -329,7 +329,6 @@ def walk(steps: list[tuple[float, Move]]) -> list[tuple[Entry | None, Move, floa
     return walked
 
 
-@settings(max_examples=400, deadline=None)
 @given(STEPS)
 def test_no_way_leads_out_of_sending_or_doubt_but_an_answer_to_that_very_attempt(
     steps: list[tuple[float, Move]],
@@ -347,7 +346,6 @@ def test_no_way_leads_out_of_sending_or_doubt_but_an_answer_to_that_very_attempt
         assert isinstance(move, moves.Free) or (late and before.state is KeyState.IN_DOUBT)
 
 
-@settings(max_examples=400, deadline=None)
 @given(STEPS)
 def test_nothing_is_marked_but_a_live_claim_by_its_own_epoch_and_no_attempt_is_marked_over(
     steps: list[tuple[float, Move]],
@@ -359,7 +357,6 @@ def test_nothing_is_marked_but_a_live_claim_by_its_own_epoch_and_no_attempt_is_m
             assert (before.epoch, now < before.lease_until) == (move.epoch, True)
 
 
-@settings(max_examples=400, deadline=None)
 @given(STEPS)
 def test_a_created_key_keeps_its_order_for_ever(steps: list[tuple[float, Move]]):
     created: list[Entry] = []
@@ -372,7 +369,6 @@ def test_a_created_key_keeps_its_order_for_ever(steps: list[tuple[float, Move]])
     assert len({(entry.order_id, entry.reply) for entry in created}) <= 1
 
 
-@settings(max_examples=400, deadline=None)
 @given(STEPS)
 def test_a_debt_goes_only_when_it_is_paid(steps: list[tuple[float, Move]]):
     for before, move, _, verdict in walk(steps):
@@ -383,7 +379,6 @@ def test_a_debt_goes_only_when_it_is_paid(steps: list[tuple[float, Move]]):
         assert not gone or (isinstance(move, moves.Paid) and all(debt[0] == move.intent_id for debt in gone))
 
 
-@settings(max_examples=400, deadline=None)
 @given(STEPS)
 def test_an_intent_changes_with_a_claim_of_a_free_key_or_one_that_serves_no_more_whose_hooks_are_then_owed(
     steps: list[tuple[float, Move]],
@@ -399,7 +394,6 @@ def test_an_intent_changes_with_a_claim_of_a_free_key_or_one_that_serves_no_more
         assert not abandoned or {(before.intent_id, hook) for hook in before.hooks} <= due
 
 
-@settings(max_examples=400, deadline=None)
 @given(STEPS)
 def test_a_claim_is_gone_on_with_only_where_what_its_hooks_did_serves(steps: list[tuple[float, Move]]):
     for before, move, now, verdict in walk(steps):
@@ -415,7 +409,6 @@ def _serves(before: Entry, claim: moves.Claim, now: float) -> bool:
     return same_words and now - before.claimed_at <= j.MAX_AGE and set(before.hooks) <= set(claim.hooks)
 
 
-@settings(max_examples=400, deadline=None)
 @given(STEPS)
 def test_a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds(steps: list[tuple[float, Move]]):
     for before, move, _, verdict in walk(steps):
@@ -427,7 +420,6 @@ def test_a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds(steps: l
         assert verdict.entry == attrs.evolve(before, state=KeyState.IN_DOUBT)
 
 
-@settings(max_examples=400, deadline=None)
 @given(STEPS)
 def test_what_is_in_doubt_keeps_all_that_undoing_and_resolving_need(steps: list[tuple[float, Move]]):
     for _, _, _, verdict in walk(steps):

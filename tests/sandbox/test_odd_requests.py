@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from transfer_async.sandbox import Sandbox, wire
@@ -55,7 +55,6 @@ ODD_BODIES = (
 
 
 @given(ODD_BODIES)
-@settings(max_examples=300, deadline=None)
 def test_an_odd_body_is_created_or_refused_and_nothing_else(body: bytes):
     sandbox = Sandbox()
     headers = {"Authorization": f"Bearer {sandbox.token}", "Content-Type": "application/json"}
@@ -68,7 +67,6 @@ def test_an_odd_body_is_created_or_refused_and_nothing_else(body: bytes):
 
 
 @given(ODD_BODIES)
-@settings(max_examples=50, deadline=None)
 async def test_an_odd_body_is_answered_on_the_wire_in_json(body: bytes):
     async with Sandbox() as sandbox, connected(sandbox) as client:
         answer = await client.ask(body)

@@ -18,7 +18,6 @@ from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal import moves
 from transfer_async.journal.sqlite import _File
 
-TRIALS = 1000
 IN_MEMORY = Path("/dev/shm")
 
 STORY: list[tuple[str, moves.Move]] = [
@@ -105,20 +104,22 @@ def test_a_log_that_is_whole_is_read_to_its_end(directory: Path, written: Writte
     assert reread(directory, written.main, written.log) == written.contents[-1]
 
 
+@pytest.mark.trial(short=50, ci=500, long=20_000)
 def test_a_log_that_is_cut_anywhere_holds_what_was_committed_before_and_no_more(
-    directory: Path, written: Written
+    directory: Path, written: Written, size: int
 ):
     chance = random.Random(7)
-    for _ in range(TRIALS // 2):
+    for _ in range(size):
         at = chance.randrange(len(written.log))
         assert reread(directory, written.main, written.log[:at]) == written.expected(at), at
 
 
+@pytest.mark.trial(short=50, ci=500, long=20_000)
 def test_a_log_with_a_wrong_byte_holds_what_was_committed_before_it_and_no_more(
-    directory: Path, written: Written
+    directory: Path, written: Written, size: int
 ):
     chance = random.Random(8)
-    for _ in range(TRIALS // 2):
+    for _ in range(size):
         at = chance.randrange(len(written.log))
         log = bytearray(written.log)
         log[at] ^= chance.randrange(1, 256)
