@@ -127,7 +127,7 @@ async def test_a_claim_that_somebody_else_made_meanwhile_is_not_believed(databas
 
 async def test_a_commit_that_arrives_while_it_is_looked_for_is_believed(database: str):
     def looks_for_it(message: Message) -> bool:
-        return b"UPDATE transfer_async.meta" in message.raw
+        return b'UPDATE "transfer_async".meta' in message.raw
 
     choose = Once(Cut.LATE)
     async with CuttingProxy(database, choose, arrives=looks_for_it) as proxy:
