@@ -178,9 +178,24 @@ async def test_what_is_not_the_payable_account_of_that_person_is_no_match(found:
             id="payment types that are none",
         ),
         pytest.param(evolve(USER, firstname="明", lastname="王"), id="a script that cannot be compared"),
+        pytest.param(evolve(USER, firstname="a" * 100_000), id="a name without an end"),
+        pytest.param(evolve(USER, username=5), id="a username of another type"),
+        pytest.param(evolve(USER, firstname=5), id="a name of another type"),
+        pytest.param(evolve(USER, middlename=["Chi"]), id="a middle name of another type"),
+        pytest.param(evolve(USER, is_active="false"), id="active as a text, which is true in Python"),
+        pytest.param(evolve(USER, is_active=1), id="active as a number"),
+        pytest.param(evolve(USER, currencies="USD"), id="currencies of another type"),
+        pytest.param(evolve(USER, currencies=("USD",)), id="a currency of another type"),
+        pytest.param(
+            evolve(USER, currencies=(evolve(DOLLARS, currency_code=840),)), id="a code of another type"
+        ),
+        pytest.param(
+            evolve(USER, currencies=(evolve(DOLLARS, payment_types="none"),)), id="payment types as a text"
+        ),
     ],
 )
 async def test_what_cannot_be_checked_is_not_possible(found: Any) -> None:
+    """A bank's own look-up fills the `User` itself: nothing but what its fields say may pass for a yes."""
     error = await refusal(found, accept_close=answering(True))
 
     assert (error.result, error.refused, error.outcome) == (NOT_POSSIBLE, False, Outcome.NOT_SENT)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -102,6 +102,7 @@ class BeneficiaryVerification:
     no name was given, or none that can be compared               ``NOT_POSSIBLE``
     the look-up failed, hung, or gave no `User`                   ``NOT_POSSIBLE``, cause chained
     the answer lacks username, names or ``is_active``             ``NOT_POSSIBLE``
+    what is looked at in it has another type than `User` says     ``NOT_POSSIBLE``
     nobody is registered under the username                       ``NO_MATCH``
     the answer is about another username                          ``NO_MATCH``
     the account is not active                                     ``NO_MATCH``
@@ -211,7 +212,9 @@ class BeneficiaryVerification:
         return user
 
     def _compare(self, given: PersonName, user: User) -> MatchResult:
-        if {"$.firstname", "$.middlename", "$.lastname"} & set(user.unread):
+        parts = (user.firstname, user.middlename, user.lastname)
+        unread = {"$.firstname", "$.middlename", "$.lastname"} & set(user.unread)
+        if unread or not all(_is_text_or_none(part) for part in parts):
             raise _not(MatchResult.NOT_POSSIBLE, "the account's name cannot be read")
         found = PersonName(first=user.firstname or "", middle=user.middlename, last=user.lastname or "")
         match = self._match_names(given, found)
@@ -237,11 +240,11 @@ def _not(result: MatchResult, why: str) -> BeneficiaryNotVerified:
 
 def _check_account(user: User, username: str) -> None:
     """Whether ``user`` is the active account of ``username``."""
-    if not user.username:
+    if not user.username or not _is_text_or_none(user.username):
         raise _not(MatchResult.NOT_POSSIBLE, "the look-up does not show whose account it found")
     if user.username.casefold() != username.casefold():
         raise _not(MatchResult.NO_MATCH, "the look-up found the account of another username")
-    if user.is_active is None:
+    if not isinstance(user.is_active, bool):  # a bank's own look-up may say "false", which is true
         raise _not(MatchResult.NOT_POSSIBLE, "the look-up does not show whether the account is active")
     if not user.is_active:
         raise _not(MatchResult.NO_MATCH, "the account is not active")
@@ -249,7 +252,7 @@ def _check_account(user: User, username: str) -> None:
 
 def _check_payable(user: User, currency: str) -> None:
     """Whether the account can be paid in ``currency``, where that is shown."""
-    if any(map(_CURRENCY_PATH.fullmatch, user.unread)):
+    if any(map(_CURRENCY_PATH.fullmatch, user.unread)) or not _are_currencies(user.currencies):
         raise _not(MatchResult.NOT_POSSIBLE, "the account's currencies cannot be read")
     if user.currencies is not None and not any(_pays(held, currency) for held in user.currencies):
         raise _not(MatchResult.NO_MATCH, "the account cannot be paid in the order's currency")
@@ -258,3 +261,20 @@ def _check_payable(user: User, currency: str) -> None:
 def _pays(held: Currency, currency: str) -> bool:
     shown = held.payment_types is None or len(held.payment_types) > 0
     return shown and (held.currency_code or "").casefold() == currency.casefold()
+
+
+def _is_text_or_none(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _are_currencies(value: object) -> bool:
+    """Whether a `User` that a bank filled shows currencies as one that was read does, or none."""
+    return value is None or (
+        isinstance(value, list | tuple)
+        and all(
+            isinstance(held, Currency)
+            and _is_text_or_none(held.currency_code)
+            and (held.payment_types is None or isinstance(held.payment_types, Mapping))
+            for held in value
+        )
+    )
