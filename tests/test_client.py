@@ -3,11 +3,13 @@
 import asyncio
 import copy
 import gc
+import inspect
 import pickle
 import ssl
 import warnings
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import get_type_hints
 
 import aiohttp
 import pytest
@@ -47,6 +49,7 @@ from transfer_async.sandbox import (
     Sandbox,
     Status,
 )
+from transfer_async.settings import ClientSettings
 
 BASE = "https://bank.example"
 
@@ -203,6 +206,16 @@ async def test_a_session_with_an_auth_of_its_own_is_refused():
             TransferClient(BASE, "abc", session=session)
 
     assert "s3cr3t" not in str(caught.value)
+
+
+def test_from_env_is_typed_as_the_constructor_is():
+    constructor = get_type_hints(TransferClient.__init__)
+
+    assert get_type_hints(ClientSettings) == {
+        name: constructor[name]
+        for name, parameter in inspect.signature(TransferClient).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
 
 
 def test_all_but_address_and_token_is_keyword_only():

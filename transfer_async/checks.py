@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Problem = tuple[str, str]
 
+Exact = Decimal | int | str
+"""What an amount or a rate may be given as: never a float, which a type checker then names, too."""
+
 EXACT = decimal.Context(
     prec=decimal.MAX_PREC,
     Emax=decimal.MAX_EMAX,
@@ -93,7 +96,7 @@ def to_moment(value: datetime | None) -> datetime | None:
         return value
 
 
-def to_decimal(value: object) -> Any:
+def to_decimal(value: Exact) -> Any:
     """Convert what is exact; leave everything else as it is, for `number_problem` to name."""
     if isinstance(value, str):
         value = to_text(value)
@@ -138,7 +141,7 @@ def unit(value: Decimal) -> Decimal:
     return Decimal((0, (1,), -places(value)))
 
 
-def product(amount: object, rate: object, *, places: int) -> Decimal:
+def product(amount: Exact, rate: Exact, *, places: int) -> Decimal:
     """``amount × rate`` to ``places`` decimals, half-even.
 
     1 where either is no amount: its own fault will be told.

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 import aiohttp
 
@@ -32,6 +32,7 @@ from transfer_async.preflight import Hook
 from transfer_async.recoveries import Recoveries
 from transfer_async.recovery import RecoveryReport
 from transfer_async.retry import RetryPolicy
+from transfer_async.settings import ClientSettings
 from transfer_async.transport import Timeouts
 
 T = TypeVar("T")
@@ -142,7 +143,7 @@ class TransferClient:
         self._closed = False
 
     @classmethod
-    def from_env(cls, **settings: Any) -> Self:
+    def from_env(cls, **settings: Unpack[ClientSettings]) -> Self:
         """Make a client from ``TRANSFER_BASE_URL``, ``TRANSFER_API_TOKEN`` and, if set, ``TRANSFER_JOURNAL``.
 
         The journal is a path, or a ``postgresql://`` address; it is the client's own, and closed with it.
@@ -160,7 +161,8 @@ class TransferClient:
         address = os.environ.get("TRANSFER_JOURNAL")
         if not address or settings.get("journal") is not None:
             return cls(where, token, **settings)
-        client = cls(where, token, **settings | {"journal": _journal_at(address)})
+        settings["journal"] = _journal_at(address)
+        client = cls(where, token, **settings)
         client._owns_journal = True
         return client
 

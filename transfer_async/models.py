@@ -153,8 +153,8 @@ class NewOrder(Wire):
         poster_payment_method_type: str,
         matcher_currency: str,
         matcher_country: str,
-        matcher_amount: Decimal | int | str,
-        exchange_rate: Decimal | int | str,
+        matcher_amount: checks.Exact,
+        exchange_rate: checks.Exact,
         external_order: NewExternalOrder,
         places: int = 2,
     ) -> Self:

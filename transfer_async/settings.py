@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl as tls
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 import aiohttp
 from attrs import frozen
@@ -19,7 +19,7 @@ from transfer_async.events import Observer, Observers
 from transfer_async.journal.base import Journal
 from transfer_async.journal.moves import LONGEST_LEASE
 from transfer_async.operators import checked_settle_after
-from transfer_async.preflight import PreflightHook
+from transfer_async.preflight import Hook, PreflightHook
 from transfer_async.retry import RetryPolicy, TokenBucket
 from transfer_async.transport import Timeouts, Transport
 
@@ -37,6 +37,27 @@ def _user_agent() -> str:
 
 
 USER_AGENT = _user_agent()  # read once, on import: it reads a file, and a client is made within a loop
+
+
+class ClientSettings(TypedDict, total=False):
+    """What `TransferClient` takes beside the address and the token, each under its own name."""
+
+    hooks: Sequence[Hook]
+    journal: Journal | None
+    scope: str | None
+    retry: RetryPolicy | None
+    timeouts: Timeouts | None
+    resolve: Resolve | None
+    settle_after: Duration
+    lease: Duration
+    recover_every: Duration | None
+    observers: Sequence[Observer]
+    session: aiohttp.ClientSession | None
+    ssl: tls.SSLContext | None
+    proxy: str | None
+    max_response_bytes: int
+    max_connections: int
+    clock: Clock | None
 
 
 @frozen(kw_only=True)

@@ -147,6 +147,25 @@ ORDER = NewOrder.quote(
         current_account_balance="900000.10", transaction_fee=250, transaction_fee_currency="NGN"
     ),
 )
+FEE = NewExternalOrder(current_account_balance=0, transaction_fee=Decimal(0), transaction_fee_currency="NGN")
+NewExternalOrder(
+    current_account_balance=1.5,  # type: ignore[arg-type] # a float must be refused
+    transaction_fee=0.1,  # type: ignore[arg-type] # must be refused
+    transaction_fee_currency="NGN",
+)
+NewOrder(
+    poster_username="ada.eze@example.com",
+    poster_recipient_username="ben.okri@example.com",
+    poster_currency="NGN",
+    poster_country="NG",
+    poster_amount=155025.0,  # type: ignore[arg-type] # must be refused
+    poster_payment_method_type="nigerian_bank_payment",
+    matcher_currency="USD",
+    matcher_country="US",
+    matcher_amount=100.0,  # type: ignore[arg-type] # must be refused
+    exchange_rate=1550.25,  # type: ignore[arg-type] # must be refused
+    external_order=FEE,
+)
 
 
 @attrs.frozen
@@ -292,6 +311,12 @@ class OurClient(TransferClient):
 
 
 assert_type(OurClient.from_env(), OurClient)
+TransferClient.from_env(
+    hooks=[sanctions, FundsHold(place, release)], lease=timedelta(seconds=60), journal=None, resolve=resolve
+)
+TransferClient.from_env(lease="60")  # type: ignore[arg-type] # must be refused
+TransferClient.from_env(leases=60)  # type: ignore[call-arg] # must be refused
+TransferClient.from_env(base_url="https://bank.example")  # type: ignore[call-arg] # the environment says it
 TransferClient("https://bank.example")  # type: ignore[call-arg] # must be refused
 TransferClient("https://bank.example", "token", [])  # type: ignore[call-arg] # must be refused
 TransferClient("https://bank.example", "token", hooks=[within_limits])  # type: ignore[list-item] # must be refused
