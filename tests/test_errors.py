@@ -55,6 +55,7 @@ EVERY = {
     errors.KeyBusy: {"retry_after": 2.5},
     errors.JournalFailed: {"order": ANSWER},
     errors.ClientClosed: {},
+    errors.OpenElsewhere: {},
     errors.ServiceFailed: REPLY | {"body": BODY},
 }
 EACH = pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
@@ -115,7 +116,10 @@ def test_every_class_of_the_tree_is_tried_here():
     ("names", "outcome"),
     [
         ("InvalidOrder PreflightFailed HoldFailed HoldRequired BeneficiaryNotVerified", Outcome.NOT_SENT),
-        ("ConnectionFailed TokenUnavailable Expired KeyConflict KeyBusy ClientClosed", Outcome.NOT_SENT),
+        (
+            "ConnectionFailed TokenUnavailable Expired KeyConflict KeyBusy ClientClosed OpenElsewhere",
+            Outcome.NOT_SENT,
+        ),
         ("Refused Unauthorized RateLimited Refuted", Outcome.REFUSED),
         ("OutcomeUnknown UnreadableOrder", Outcome.UNKNOWN),
         ("AlreadyCreated", Outcome.CREATED),

@@ -44,7 +44,7 @@ CONTRACT = {
         "KeyConflict",
         "KeyBusy",
     ),
-    *("JournalFailed", "ClientClosed", "ServiceFailed"),
+    *("JournalFailed", "ClientClosed", "OpenElsewhere", "ServiceFailed"),
     # the client
     *(
         "TransferClient",

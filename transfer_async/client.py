@@ -20,8 +20,9 @@ from transfer_async.calls import Call, InFlight, fresh_id
 from transfer_async.clock import Clock, Duration, duration
 from transfer_async.context import Resolve
 from transfer_async.create_order import create_order
-from transfer_async.errors import ClientClosed, ServiceFailed
+from transfer_async.errors import ClientClosed, OpenElsewhere, ServiceFailed
 from transfer_async.events import Observer
+from transfer_async.home import Home
 from transfer_async.journal.base import Journal, KeyRecord, checked_journal, record_of
 from transfer_async.journal.choice import journal_at
 from transfer_async.journal.memory import MemoryJournal
@@ -45,7 +46,7 @@ class TransferClient:
     """A client of the transfer order service, for one base address and one account.
 
     Use it as ``async with TransferClient(...) as client:``, or ``await client.close()`` yourself.
-    It may be shared by any number of tasks of one event loop.
+    It may be shared by any number of tasks of one event loop: the one that it is first used in.
 
     Args:
         base_url: scheme, host and optional path prefix; https, unless the host is loopback.
@@ -126,6 +127,7 @@ class TransferClient:
         self._prepare(recover_every=times.recover_every)
 
     def _prepare(self, *, recover_every: float | None) -> None:
+        self._home = Home()
         self._calls = InFlight()
         self._reads = reading.UnderWay()
         self._recoveries = Recoveries(self._context, every=recover_every)
@@ -216,7 +218,7 @@ class TransferClient:
             ),
             key=key,
         )
-        self._refuse_if_closed(key)
+        self._refuse_unless_open(key)
         intent_id = fresh_id()
         intent = OrderIntent(
             id=intent_id,
@@ -266,7 +268,7 @@ class TransferClient:
             InvalidOrder: nothing is, and it cannot be a key.
             JournalFailed: the journal could not be read.
         """
-        self._refuse_if_closed(key)
+        self._refuse_unless_open(key)
         self._recoveries.begin()
         key = checks.to_text(key)
         entry = await recording.read(self._context.journal.read(self._context.scope, key), key=key)
@@ -282,7 +284,7 @@ class TransferClient:
             JournalFailed: the journal could not be read or written.
             ClientClosed: the client is closed, or was, and would not wait for the end.
         """
-        self._refuse_if_closed()
+        self._refuse_unless_open()
         self._recoveries.begin()
         return await self._recoveries.run()
 
@@ -295,29 +297,29 @@ class TransferClient:
 
     async def in_doubt(self) -> tuple[Doubt, ...]:
         """Every key in doubt, oldest first; see `Operators.in_doubt`."""
-        self._refuse_if_closed()
+        self._refuse_unless_open()
         return await self._operators.in_doubt()
 
     async def resolve(
         self, key: str, *, order_id: str, by: str, reason: str, undone: bool = False
     ) -> KeyRecord:
         """Write down that the order of a doubt exists; see `Operators.resolve`."""
-        self._refuse_if_closed(key)
+        self._refuse_unless_open(key)
         return await self._operators.resolve(key, order_id=order_id, by=by, reason=reason, undone=undone)
 
     async def refute(self, key: str, *, by: str, reason: str, undone: bool = False) -> KeyRecord:
         """Write down that the order of a doubt is not, and cannot be any more; see `Operators.refute`."""
-        self._refuse_if_closed(key)
+        self._refuse_unless_open(key)
         return await self._operators.refute(key, by=by, reason=reason, undone=undone)
 
     async def history(self, key: str) -> tuple[Step, ...]:
         """Every move of the key that is remembered, oldest first; see `Operators.history`."""
-        self._refuse_if_closed(key)
+        self._refuse_unless_open(key)
         return await self._operators.history(key)
 
     async def prune(self, *, before: datetime) -> int:
         """Forget keys that ended before then, and say how many; see `Operators.prune`."""
-        self._refuse_if_closed()
+        self._refuse_unless_open()
         return await self._operators.prune(before=before)
 
     # --- everything else ------------------------------------------------------------------------
@@ -373,14 +375,16 @@ class TransferClient:
         )
         task = asyncio.current_task()
         if not (self._calls.carries(task) or self._recoveries.carries(task)):
-            self._refuse_if_closed()  # a hook may look something up to the end
+            self._refuse_unless_open()  # a hook may look something up to the end
             self._recoveries.begin()
         with self._reads:
             return await reading.fetch(self._context, wanted, cut=lambda: self._reads.cut)
 
-    def _refuse_if_closed(self, key: str | None = None) -> None:
+    def _refuse_unless_open(self, key: str | None = None) -> None:
         if self._closed:
             raise ClientClosed("the client is closed", key=key, order_may_exist=key is not None)
+        if why := self._home.elsewhere():
+            raise OpenElsewhere(why, key=key, order_may_exist=key is not None)
 
     # --- life cycle -----------------------------------------------------------------------------
 
@@ -389,8 +393,9 @@ class TransferClient:
 
         Raises:
             JournalFailed: the journal cannot be opened.
+            ClientClosed: it was closed, or is open elsewhere.
         """
-        self._refuse_if_closed()
+        self._refuse_unless_open()
         await recording.opened(self._context.journal)
         self._context.transport.open()
         self._recoveries.begin()
@@ -404,11 +409,27 @@ class TransferClient:
 
         New calls are refused; what is in flight is waited for, then cut off: what was sent is recorded
         as in doubt, what was not is undone and ends as `ClientClosed`. So are the runs of `recover`:
-        an undo that is cut off stays owed.
+        an undo that is cut off stays owed. In a forked process there is nothing to close: what the client
+        holds is its parent's.
 
         Args:
             timeout: seconds to wait for what is in flight; longer than the retry deadline by default.
+
+        Raises:
+            OpenElsewhere: it is in use in another event loop, and must be closed there.
         """
+        if self._home.is_forked:
+            self._closed = True
+            return
+        if not self._home.is_gone:
+            await self._wind_up(timeout)
+        else:
+            self._closed = True
+            await self._let_go()
+
+    async def _wind_up(self, timeout: Duration) -> None:  # noqa: ASYNC109 - of `close`
+        if why := self._home.elsewhere():
+            raise OpenElsewhere(why, order_may_exist=False)
         loop = asyncio.get_running_loop()
         end = loop.time() + duration("timeout", timeout)
         self._closed = True
@@ -425,12 +446,16 @@ class TransferClient:
             self._recoveries.cut_off()
             self._reads.cut = True
             self._context.tokens.close()
-            await self._context.transport.close()
-            if self._owns_journal:
-                await self._context.journal.close()
+            await self._let_go()
+
+    async def _let_go(self) -> None:
+        await self._context.transport.close()
+        if self._owns_journal:
+            await self._context.journal.close()
 
     def __del__(self) -> None:
-        if not self._closed and (self._context.transport.is_open or self._recoveries.begun):
+        in_use = not self._closed and (self._context.transport.is_open or self._recoveries.begun)
+        if in_use and not self._home.is_forked:
             self._recoveries.abandon()
             warnings.warn(
                 "a TransferClient was never closed: use 'async with TransferClient(...)', "

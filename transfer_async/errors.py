@@ -22,6 +22,7 @@
     ├── KeyBusy                          NOT_SENT   another task or worker is at work on the key
     ├── JournalFailed                    (certain)  the journal could not be read or written
     ├── ClientClosed                     NOT_SENT   the client is closed
+    │   └── OpenElsewhere                NOT_SENT   it is another event loop's, or was opened before a fork
     └── ServiceFailed                    NOT_SENT   a read (never an order) got no usable answer
 
 ``outcome`` speaks of *this call*; ``order_may_exist`` of *the key*.
@@ -331,6 +332,10 @@ class JournalFailed(TransferError):
 
 class ClientClosed(TransferError):
     """The client is closed, or was closed before this call could send anything."""
+
+
+class OpenElsewhere(ClientClosed):
+    """The client belongs to another event loop, or to the process that this one was forked from."""
 
 
 class ServiceFailed(TransferError):
