@@ -1,6 +1,11 @@
 """A loop's time that runs ahead of the clock: what is due later is due at once, and nobody waits for it."""
 
+from __future__ import annotations
+
 import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -16,10 +21,53 @@ class LoopTime:
         loop = asyncio.get_running_loop()
         now = loop.time
         self.passed = 0.0
+        self._timers: list[_Timer] = []
         patch.setattr(loop, "time", lambda: now() + self.passed)
+        if not isinstance(loop, asyncio.BaseEventLoop):  # uvloop's timers do not ask for the time
+            call_later = loop.call_later
+
+            def call_at(when: float, act: Callable[..., object], *args: Any, context: Any = None) -> _Timer:
+                timer = _Timer(when, partial(act, *args))
+                timer.real = call_later(max(0.0, when - loop.time()), timer.ring, context=context)
+                self._timers.append(timer)
+                return timer
+
+            patch.setattr(loop, "call_at", call_at)
+            patch.setattr(
+                loop, "call_later", lambda delay, *rest, **named: call_at(loop.time() + delay, *rest, **named)
+            )
 
     async def pass_(self, seconds: float) -> None:
         """Let so many seconds have gone by, and whoever waited for them act."""
         self.passed += seconds
+        now = asyncio.get_running_loop().time()
+        for timer in [timer for timer in self._timers if timer.when() <= now]:
+            self._timers.remove(timer)
+            timer.ring()
         for _ in range(5):
             await asyncio.sleep(0)
+
+
+class _Timer:
+    """As much of a timer's handle as is asked for; it rings once."""
+
+    def __init__(self, when: float, act: Callable[[], object]) -> None:
+        self._when = when
+        self._act = act
+        self._is_over = False
+        self.real: asyncio.TimerHandle
+
+    def when(self) -> float:
+        return self._when
+
+    def ring(self) -> None:
+        if not self._is_over:
+            self.cancel()
+            self._act()
+
+    def cancel(self) -> None:
+        self._is_over = True
+        self.real.cancel()
+
+    def cancelled(self) -> bool:
+        return self._is_over
