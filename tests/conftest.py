@@ -1,9 +1,4 @@
-"""What all tests share: nothing may block the loop, and a mocked service for those who need no sockets.
-
-``pytest --loop=uvloop`` runs every async test on uvloop, which the command line uses where it is installed::
-
-    pytest --loop=uvloop tests/faults tests/test_cancellation.py tests/test_transport.py tests/test_guards.py
-"""
+"""What all tests share: nothing may block the loop, and a mocked service for those who need no sockets."""
 
 import inspect
 from collections.abc import Iterator
@@ -16,39 +11,27 @@ from aioresponses import aioresponses
 from aioresponses import core as aioresponses_core
 from blockbuster import BlockBuster, blockbuster_ctx
 
-from tests import trials
+from tests import loops, trials
 from tests.brokers import Broker, NatsServer, RedisServer
 from tests.loop_time import LoopTime
 from tests.postgres import PostgresServer, is_installed
 
 _Kind = TypeVar("_Kind", bound=Broker)
 
-pytest_addoption = trials.add_option
-pytest_configure = trials.set_level
 pytest_generate_tests = trials.give_size
 pytest_collection_modifyitems = trials.leave_out
 
 _ASYNCPG = {"_parse_connect_dsn_and_args", "_read_password_file", "_dot_postgresql_path"}
 
 
-class _OnUvloop:
-    """The plugin that ``--loop=uvloop`` stands for."""
-
-    def pytest_asyncio_loop_factories(self) -> dict[str, Any]:
-        import uvloop  # only where it is asked for: the system may have none
-
-        return {"uvloop": uvloop.new_event_loop}
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--loop", choices=["asyncio", "uvloop"], default="asyncio", help="what async tests run on"
-    )
+    trials.add_option(parser)
+    loops.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--loop") == "uvloop":
-        config.pluginmanager.register(_OnUvloop())
+    trials.set_level(config)
+    loops.choose(config)
 
 
 @pytest.fixture(autouse=True)
