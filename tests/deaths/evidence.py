@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,11 @@ class _Books:
 
 def gather(trial: Trial, keys: Sequence[str]) -> list[KeyEvidence]:
     """Let everything come to rest, then gather what there is of every key."""
-    return asyncio.run(_Gathering(trial, keys).run())
+    gathering = _Gathering(trial, keys)
+    try:
+        return asyncio.run(gathering.run())
+    except sqlite3.DatabaseError:  # the file is spoiled, and nothing in it can be read
+        return gathering.together({}, {}, {}, {}, {}, {})
 
 
 class _Gathering:
@@ -96,13 +101,25 @@ class _Gathering:
             resolved = await self._at_rest(resolve=self._know)
             holds_resolved = _open_holds(self._directory / "bank")
             history = {key: await self._journal.history(SCOPE, key) for key in self._keys}
+        return self.together(entries, listed, resolved, history, holds, holds_resolved)
+
+    def together(
+        self,
+        entries: Mapping[str, Entry | None],
+        listed: Container[str],
+        resolved: Mapping[str, Entry | None],
+        history: Mapping[str, Sequence[Step]],
+        holds: Mapping[str, frozenset[str]],
+        holds_resolved: Mapping[str, frozenset[str]],
+    ) -> list[KeyEvidence]:
+        """What there is of each key."""
         return [
             KeyEvidence(
                 key=key,
-                entry=entries[key],
+                entry=entries.get(key),
                 is_listed=key in listed,
-                resolved=resolved[key],
-                history=history[key],
+                resolved=resolved.get(key),
+                history=history.get(key, ()),
                 sends=self._books.sends.get(key, ()),
                 received=self._books.received.get(poster_of(key), 0),
                 orders=self._books.orders.get(poster_of(key), ()),

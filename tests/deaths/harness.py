@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.deaths import service, worker
+from tests.deaths import service, visitor, worker
 from tests.deaths.commands import Commands
 from tests.deaths.crew import Worker
 from tests.deaths.fates import Fates
@@ -52,12 +52,14 @@ class Harness:
         self.stops = 0
         self.outwaited = 0  # workers that went on before anybody could do without them
         self.journal_failed = 0
+        self.visitors = 0  # they die there, too
         self.troubles: list[str] = []
         self._workers: dict[int, Worker] = {}
         self._selector = selectors.DefaultSelector()
         self._deliveries = 0
         self._next_stop = ENDS_PER_STOP
         self._service: worker.Service
+        self._visitor: int | None = None
 
     # --- the run --------------------------------------------------------------------------------
 
@@ -71,6 +73,7 @@ class Harness:
         finally:
             for one in self._workers.values():
                 os.kill(one.pid, signal.SIGKILL)
+            self._end_visits()
             tell(end, stop=True)
             _await_end(end, self.troubles, "the service")
             os.waitpid(pid, 0)
@@ -102,6 +105,7 @@ class Harness:
     def _turn(self) -> None:
         while len(self._workers) < self.trial.workers:
             self._hire()
+        self._invite()
         now = time.monotonic()
         self._hand_out(now)
         self._listen(replace=True)
@@ -118,6 +122,20 @@ class Harness:
         pid, end = fork(begin)
         self._workers[pid] = Worker(pid, end)
         self._selector.register(end, selectors.EVENT_READ, self._workers[pid])
+
+    def _invite(self) -> None:
+        """See to it that somebody comes and goes besides."""
+        if self._visitor is not None and os.waitpid(self._visitor, os.WNOHANG)[0]:
+            self._visitor, self.visitors = None, self.visitors + 1
+        if self._visitor is None:
+            begin = partial(visitor.visit, trial=self.trial, seed=self.chance.getrandbits(32))
+            self._visitor, end = fork(begin)
+            end.close()  # nobody talks to it
+
+    def _end_visits(self) -> None:
+        if self._visitor is not None:
+            os.kill(self._visitor, signal.SIGKILL)
+            os.waitpid(self._visitor, 0)
 
     def _hand_out(self, now: float) -> None:
         for one in sorted(self._workers.values(), key=lambda worker: len(worker.out)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import attrs
 from tests.deaths.books import Book
 from tests.deaths.trial import Trial
 from transfer_async.errors import OutcomeUnknown
-from transfer_async.journal import states
+from transfer_async.journal import files, sqlite, states
 from transfer_async.journal.base import Journal
 from transfer_async.journal.moves import Claim, Create, Entry, KeyState, Mark, Move, Verdict
 
@@ -19,12 +20,15 @@ RESEND = "takes over what is sending"
 UNMARKED = "forgets the mark"
 UNSETTLED = "forgets to settle"
 RELEASED = "releases when in doubt"
-MUTANTS = (RESEND, UNMARKED, UNSETTLED, RELEASED)
+UNLOCKED = "closes a descriptor of the file"
+MUTANTS = (RESEND, UNMARKED, UNSETTLED, RELEASED, UNLOCKED)
 
 
 def spoil(journal: Journal, mutant: str | None) -> Journal:
     """The journal as a mutant has it."""
-    if mutant == RESEND:
+    if mutant == UNLOCKED:
+        sqlite.found, files.Files.remember = _touched, _forget  # type: ignore[assignment] # that is the fault
+    if mutant == RESEND and states._claim.__module__ == states.__name__:
         states._claim = _take_over_sending(states._claim)
     if mutant == UNMARKED:
         return _Forgetful(journal, Mark, KeyState.SENDING)
@@ -43,6 +47,18 @@ def after_a_doubt(trial: Trial, key: str, doubt: OutcomeUnknown) -> None:
     if trial.mutant == RELEASED:
         receipt = doubt.receipts["funds_hold"] or ""
         Book(Path(trial.directory) / "bank").write("release", key, receipt.removeprefix("hold-"))
+
+
+def _touched(path: Path, *, make: bool) -> Path:
+    """As it once was: making the file private opened and closed it, which drops SQLite's locks."""
+    real = files.found(path, make=make)
+    if not make:
+        os.close(os.open(real, os.O_RDWR))
+    return real
+
+
+def _forget(_: files.Files) -> None:
+    """As it once was: nobody looks at the log."""
 
 
 def _take_over_sending(claim: Callable[..., Verdict]) -> Callable[..., Verdict]:

@@ -35,7 +35,7 @@ class Report:
     def lines(self) -> Iterator[str]:
         """The table."""
         trial, harness = self.harness.trial, self.harness
-        kind = "postgres" if trial.journal.startswith("postgres") else "sqlite"
+        kind = "postgres" if trial.is_postgres else "sqlite"
         yield f"{kind}, seed {trial.seed}: {self.seconds:.1f} s" + (
             f", {trial.mutant}" if trial.mutant else ""
         )
@@ -43,6 +43,7 @@ class Report:
         yield from _fates("pauses", harness.pauses)
         yield row("  not waited for", harness.outwaited)
         yield row("stops of the database", harness.stops)
+        yield row("visitors that died", harness.visitors)
         yield row("calls that lost the journal", harness.journal_failed)
         yield from self._keys()
         broken = Counter(kind for kind, _ in self.violations)

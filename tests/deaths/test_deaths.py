@@ -69,6 +69,7 @@ def test_workers_on_postgres_sleep_beyond_their_leases_and_no_order_is_doubled_o
         (mutants.UNMARKED, "unmarked"),
         (mutants.UNSETTLED, "lost"),
         (mutants.RELEASED, "hold"),
+        (mutants.UNLOCKED, "lost"),
     ],
 )
 def test_a_fault_of_our_own_making_is_noticed(mutant: str, violation: str, size: int):

@@ -7,7 +7,7 @@ import enum
 from attrs import frozen
 
 from tests.bank import new_order
-from transfer_async import NewOrder, RetryPolicy
+from transfer_async import NewOrder, PostgresJournal, RetryPolicy, SQLiteJournal
 from transfer_async.sandbox import (
     CloseAfterProcessing,
     CloseBeforeReading,
@@ -24,6 +24,13 @@ from transfer_async.sandbox import (
 SCOPE = "deaths"
 DEADLINE = 0.8
 LEASE = 1.25
+PATIENCE = 0.2
+LOCKED = 1.5 * PATIENCE
+"""Seconds that a worker waits for a locked file, and for which somebody else may lock it."""
+
+JOURNALS = (2, 4)
+"""How many journal objects, with a client each, a worker has at least and at most."""
+
 POLICY = RetryPolicy(deadline=DEADLINE, first_delay=0.01, max_delay=0.1)
 
 FAULTS: dict[Fault, float] = {
@@ -96,6 +103,18 @@ class Trial:
     workers: int = 3
     at_once: int = 4
     patience: float = 600.0
+
+    @property
+    def is_postgres(self) -> bool:
+        """Whether the journal is a database."""
+        return self.journal.startswith("postgres")
+
+
+def journal_of(trial: Trial) -> PostgresJournal | SQLiteJournal:
+    """A journal object more."""
+    if trial.is_postgres:
+        return PostgresJournal(trial.journal)
+    return SQLiteJournal(trial.journal, timeout=PATIENCE)
 
 
 def order_of(key: str) -> NewOrder:

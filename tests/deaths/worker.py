@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,12 @@ from tests.deaths import mutants
 from tests.deaths.books import Bank, Book, Check
 from tests.deaths.fate import Delivery, Fate, at_work
 from tests.deaths.processes import Channel
-from tests.deaths.trial import LEASE, POLICY, SCOPE, Point, Trial, order_of
+from tests.deaths.trial import JOURNALS, LEASE, POLICY, SCOPE, Point, Trial, journal_of, order_of
 from tests.deaths.watched import MortalJournal, watch
-from transfer_async import FundsHold, TransferClient
+from transfer_async import FundsHold, PostgresJournal, SQLiteJournal, TransferClient
 from transfer_async.errors import (
     AlreadyCreated,
+    ClientClosed,
     HoldFailed,
     JournalFailed,
     KeyBusy,
@@ -30,9 +30,10 @@ from transfer_async.errors import (
     TransferError,
 )
 from transfer_async.events import Claimed, Event
-from transfer_async.journal import journal_at
 
 RECOVER_EVERY = 0.5
+ANEW_EVERY = 0.3
+LOOK_EVERY = 0.1
 
 
 @frozen(kw_only=True)
@@ -58,23 +59,29 @@ class _Worker:
         self._told = Book(Path(trial.directory) / "told")
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_recovery = Delivery(-1, "")
+        self._sides: list[_Side] = []
 
     async def run(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._broke)
-        async with self._open() as client:
-            recovery = asyncio.create_task(self._recover_again_and_again(client))
-            while (message := await self._channel.next()) is not None and "stop" not in message:
-                self._begin(client, message)
-            if self._tasks:
-                await asyncio.wait(self._tasks)
-            recovery.cancel()
-            await asyncio.wait([recovery])
+        self._sides = [self._side() for _ in range(self._chance.randint(*JOURNALS))]
+        others = [
+            asyncio.create_task(work())
+            for work in (self._recover_again_and_again, self._begin_anew_again_and_again, self._look_in)
+        ]
+        while (message := await self._channel.next()) is not None and "stop" not in message:
+            self._begin(message)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for other in others:
+            other.cancel()
+        await asyncio.wait(others)
+        for side in self._sides:
+            await side.close()
 
-    @contextlib.asynccontextmanager
-    async def _open(self) -> AsyncIterator[TransferClient]:
+    def _side(self) -> _Side:
         trial, directory = self._trial, Path(self._trial.directory)
         bank = Bank(Book(directory / "bank"), self._fate, self._chance)
-        journal = journal_at(trial.journal)  # it opens when it is used: its database may be away now
+        journal = journal_of(trial)  # it opens when it is used: its database may be away now
         client = TransferClient(
             self._service.base_url,
             self._service.token,
@@ -86,9 +93,7 @@ class _Worker:
             observers=[self._observe],
         )
         watch(client._context.transport, self._fate, Book(directory / "sent"))
-        yield client
-        await client.close()
-        await journal.close()
+        return _Side(client, journal)
 
     def _observe(self, event: Event) -> None:
         if isinstance(event, Claimed) and event.taken_over:
@@ -98,7 +103,7 @@ class _Worker:
         if "exception" in context:
             self._channel.tell(broken=f"{context['message']}: {context['exception']!r}")
 
-    def _begin(self, client: TransferClient, message: dict[str, Any]) -> None:
+    def _begin(self, message: dict[str, Any]) -> None:
         if "recovery" in message:
             self._at_recovery.point, self._at_recovery.signal = Point.RECOVERING, message["recovery"]
             return
@@ -106,7 +111,7 @@ class _Worker:
         delivery = Delivery(
             message["delivery"], message["key"], point and Point(point), signal=message["signal"]
         )
-        task = asyncio.create_task(self._handle(client, delivery))
+        task = asyncio.create_task(self._handle(self._chance.choice(self._sides).client, delivery))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -143,9 +148,38 @@ class _Worker:
             return {"ended": "unclear" if error.order_may_exist else "refused"}
         return {"again": 0.02}
 
-    async def _recover_again_and_again(self, client: TransferClient) -> None:
+    async def _recover_again_and_again(self) -> None:
         at_work.set(self._at_recovery)
         while not mutants.recovers_never(self._trial.mutant):
-            with contextlib.suppress(JournalFailed):
-                await client.recover()
+            with contextlib.suppress(JournalFailed, ClientClosed):
+                await self._chance.choice(self._sides).client.recover()
             await asyncio.sleep(self._chance.uniform(0.5, 1.5) * RECOVER_EVERY)
+
+    async def _begin_anew_again_and_again(self) -> None:
+        """Put a new client with a new journal in an old one's place, which ends what it has begun."""
+        while True:
+            await asyncio.sleep(self._chance.uniform(0.5, 1.5) * ANEW_EVERY)
+            at = self._chance.randrange(len(self._sides))
+            old, self._sides[at] = self._sides[at], self._side()
+            await old.close()
+
+    async def _look_in(self) -> None:
+        """A page that shows the state of things: it enters and leaves one journal object again and again."""
+        journal = journal_of(self._trial)
+        while True:
+            with contextlib.suppress(Exception):  # whatever its store raises: it may be away, or locked
+                async with journal:
+                    await journal.count_in_doubt(SCOPE)
+            await asyncio.sleep(self._chance.uniform(0.5, 1.5) * LOOK_EVERY)
+
+
+@frozen
+class _Side:
+    """One of a worker's clients, and its journal."""
+
+    client: TransferClient
+    journal: PostgresJournal | SQLiteJournal
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self.journal.close()
