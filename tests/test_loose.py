@@ -432,6 +432,16 @@ def test_a_user_by_itself_tells_what_could_not_be_read():
     assert user.unread == ("$.phone", "$.currencies[0].steps")
 
 
+@pytest.mark.parametrize("one", ["{}", "5", '{"can_trade_with":[5,5,5,5]}'])
+def test_a_user_with_more_values_than_anybody_means_is_no_answer(one):
+    """Whoever answers a look-up must not choose how long the event loop stands still."""
+    many, few = (b'{"currencies":[' + b",".join([one.encode()] * count) + b"]}" for count in (30_000, 300))
+
+    with pytest.raises(ServiceFailed, match="20,000"):
+        User.from_json(many)
+    assert User.from_json(few).currencies is not None
+
+
 def test_a_user_with_hardly_any_stack_left_is_no_answer_rather_than_a_crash():
     raw = users_within_users(30, b'{"is_active":7}')
     outcomes = set()

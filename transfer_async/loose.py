@@ -29,6 +29,12 @@ from transfer_async.wire import (
 
 T = TypeVar("T")
 
+MOST_VALUES = 20_000
+"""Values, about, of a model by itself beyond which it is not read; a user with fifty currencies has hundreds.
+
+A megabyte has room for half a million, which would hold up the event loop for seconds.
+"""
+
 _WRONG = object()  # stands in a tree for a value that no field takes
 
 
@@ -183,6 +189,8 @@ def _read_model(cls: Any, tree: Any, path: str, unread: list[str]) -> Any:
 
 def read_part(cls: type[T], raw: bytes) -> T:
     """A model that has no strict field, by itself."""
+    if raw.count(b",") + raw.count(b"{") > MOST_VALUES:  # commas in a text count too: there are not so many
+        raise Unreadable("$", f"has more than {MOST_VALUES:,} values")
     tree = decode(raw)
     if type(tree) is not dict:
         raise Unreadable("$", "is not an object")
