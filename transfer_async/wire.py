@@ -93,6 +93,8 @@ def decode(raw: bytes | msgspec.Raw) -> Any:
     data = bytes(raw)
     try:
         tree = _decoder.decode(data)
+    except msgspec.ValidationError:  # of JSON of any shape, the one thing that is not taken
+        raise Unreadable("$", "has a whole number of too many digits") from None
     except (msgspec.MsgspecError, ValueError, RecursionError, decimal.DecimalException) as error:
         raise Unreadable("$", f"is not JSON that can be read ({type(error).__name__})") from None
     if data.count(b"{") + data.count(b"[") > LEVELS and _is_deep(tree):

@@ -70,6 +70,13 @@ def test_what_is_no_object_is_a_fault_of_the_line_itself(text):
     assert only_fault(text) == (1, "", "is not an object")
 
 
+def test_a_number_without_end_is_told_as_that():
+    """Told that it is no JSON, its sender would look for a bracket."""
+    text = jsonl_text([tree(1)]).replace('"155025.00"', "9" * 5000)
+
+    assert only_fault(text) == (1, "", "has a whole number of too many digits")
+
+
 def test_bad_bytes_are_a_fault_of_their_line():
     assert only_fault(json.dumps(tree(1)).encode().replace(b"payment", b"p\xff")) == (1, "", "is not UTF-8")
 

@@ -14,6 +14,7 @@ import aiohttp
 import attrs
 import nats
 import pytest
+from nats.aio.client import Client
 from typer.testing import CliRunner
 
 from tests.bank import refused_order
@@ -27,7 +28,6 @@ from transfer_async.errors import JournalFailed
 from transfer_async.health import Health
 from transfer_async.integrations.brokers.line import WorkerSettings
 from transfer_async.journal.choice import journal_at
-from transfer_async.models import PersonName
 from transfer_async.sandbox import Sandbox
 
 ROOT = Path(working.__file__).parents[3]
@@ -410,9 +410,10 @@ async def test_of_a_cluster_one_server_that_is_there_is_enough(nats, tmp_path):
         await sending.send(servers, [sent], settings)
 
 
-async def test_what_is_too_large_for_the_broker_is_named_and_not_tried_for_ever(nats, tmp_path):
+async def test_what_is_too_large_for_the_broker_is_named_and_not_tried_for_ever(nats, tmp_path, monkeypatch):
+    monkeypatch.setattr(Client, "max_payload", 5000)  # as some servers have it: a command is never a mebibyte
     settings = NatsSide(nats).settings
-    large = command("large", beneficiary=PersonName("B" * 1_047_900, "Okri"))
+    large = command("large", held="h" * 5000)
     file = tmp_path / "commands"
     data = b"\n".join(one.to_json() for one in (command("first"), large, command("last")))
     await asyncio.to_thread(file.write_bytes, data)
@@ -421,7 +422,7 @@ async def test_what_is_too_large_for_the_broker_is_named_and_not_tried_for_ever(
     result = await asyncio.to_thread(invoke, *arguments)
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("send: 'large': a message of 1049")
+    assert result.stderr.startswith("send: 'large': a message of ")
     assert result.stderr.endswith("; those before it are sent, those after it are not\n")
 
 
