@@ -1,10 +1,11 @@
-"""Where requests may go: the base address, and the paths below it."""
+"""Where requests may go: the base address, the paths below it, the proxy; and how addresses are told."""
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import re
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from yarl import URL
 
@@ -25,16 +26,15 @@ def normalised(base_url: str) -> str:
     """
     if isinstance(base_url, str) and (not base_url.isprintable() or " " in base_url):
         raise ValueError("base_url: must not hold spaces or control characters")
-    try:
-        url = URL(base_url)
-        host, port = url.raw_host, url.explicit_port
-    except (TypeError, ValueError):
-        raise ValueError("base_url: is not a URL") from None
+    url = _url(base_url)
+    if url is None:
+        raise ValueError("base_url: is not a URL")
+    host, port = url.raw_host, url.explicit_port
     if url.scheme not in ("https", "http") or not host or not _HOST.fullmatch(host):
         raise ValueError("base_url: is not an https address")
     if url.scheme == "http" and not _is_loopback(host.removesuffix(".")):
         raise ValueError("base_url: must be https, unless the host is this machine's loopback")
-    if url.user is not None or url.password is not None:
+    if url.user is not None or url.password is not None or "@" in base_url:  # one with a "/" ends the host
         raise ValueError("base_url: must not carry a user or a password")
     if url.query_string or url.fragment:
         raise ValueError("base_url: must not carry a query or a fragment")
@@ -45,6 +45,100 @@ def normalised(base_url: str) -> str:
     if port == {"https": 443, "http": 80}[url.scheme]:
         url = url.with_port(None)
     return str(url).rstrip("/")
+
+
+def _url(text: object) -> URL | None:
+    """``text`` as a URL; None, and no error that would show it, if it is none."""
+    try:
+        url = URL(text)  # type: ignore[arg-type] # whatever it is, it is told whether it is one
+        _ = url.raw_host, url.explicit_port
+    except (TypeError, ValueError):
+        return None
+    return url
+
+
+def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
+    """A proxy's address without its user and password, and the header that says them.
+
+    aiohttp shows the address in its errors, and in what it logs of a connection.
+
+    Raises:
+        ValueError: it is no address; the message does not show it.
+    """
+    if proxy is None:
+        return None, None
+    url = _url(proxy) if isinstance(proxy, str) and proxy.isprintable() and " " not in proxy else None
+    if url is None or url.scheme not in ("http", "https") or not url.raw_host:
+        raise ValueError("proxy: must be an address such as http://user:password@host:port, percent-encoded")
+    if url.raw_path not in ("", "/") or url.raw_query_string or url.raw_fragment:
+        raise ValueError(
+            "proxy: must not carry a path; are the password's special characters percent-encoded?"
+        )
+    clean = str(url.with_user(None))
+    if url.user is None and url.password is None:
+        return clean, None
+    said = base64.b64encode(f"{url.user or ''}:{url.password or ''}".encode())
+    return clean, f"Basic {said.decode()}"
+
+
+_ENCODED = r"(?:[^@/?#%\s\[\]\\]|%[0-9A-Fa-f]{2})*"
+_SERVER = r"(?:\[[0-9A-Fa-f:.%\w]+\]|[\w.%-]*)(?::[0-9]{1,5})?"
+_DATABASE = re.compile(
+    rf"postgres(?:ql)?://(?:{_ENCODED}@)?{_SERVER}(?:,{_SERVER})*(?:/{_ENCODED})?"
+    r"(?:\?(?!(?:.*&)?port=(?![0-9,]+(?:&|$)))(?:[\w.-]+=[^&@#\s]*(?:&|$))*)?"
+)
+
+
+def checked_database(dsn: str) -> str:
+    """``dsn``, if it is the address of a PostgreSQL database of which every part is where it seems to be.
+
+    A driver would take the rest of a password with a ``/`` or an ``@`` for a port or a host, show it in
+    its errors, and ask the name service for it.
+
+    Raises:
+        ValueError: it is not; the message does not show it.
+    """
+    if not isinstance(dsn, str) or not dsn.startswith(("postgresql://", "postgres://")):
+        raise ValueError("dsn: must begin with postgresql://")
+    if not _DATABASE.fullmatch(dsn):
+        raise ValueError(
+            "dsn: must be postgresql://user:password@host:port/database, "
+            "with the password's special characters percent-encoded ('/' is %2F, '@' is %40)"
+        )
+    return dsn
+
+
+def public(address: str) -> str:
+    """``address``, or several with commas between them, without a name, a password or other secrets."""
+    if "://" not in address:
+        return "..." if _LIKE_A_LOGIN.search(address) else address  # a file
+    first, *others = (one.strip() for one in address.split(","))
+    if any("@" in one and "://" not in one for one in others):
+        return f"{first.partition('://')[0]}://..."  # a password with a comma
+    # Of several, only the first need say how it is spoken to.
+    return ",".join(
+        [
+            _public(first),
+            *(_public(f"//{one}" if "://" not in one else one).removeprefix("//") for one in others),
+        ]
+    )
+
+
+def _public(address: str) -> str:
+    scheme = address.partition("//")[0]
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return f"{scheme}//..."
+    where = parts.netloc.rpartition("@")[2]
+    shown = f"{where}{parts.path}"
+    if "@" in f"{shown}{parts.query}{parts.fragment}" or not _SERVER_AND_PORT.fullmatch(where):
+        shown = "..."  # a password with characters that should have been escaped
+    return f"{scheme}//{shown}"
+
+
+_LIKE_A_LOGIN = re.compile(r":.*@|\bpass\w*\s*=|\bpwd\s*=", re.DOTALL | re.IGNORECASE)
+_SERVER_AND_PORT = re.compile(r"([^:\[\]]*|\[.*\])(:[0-9]*)?")
 
 
 def checked_path(path: str, *, below: str = "") -> str:

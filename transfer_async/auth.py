@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from multidict import CIMultiDict
 
 from transfer_async import bounded
+from transfer_async.beneath import bare
 from transfer_async.callables import checked_async
 from transfer_async.errors import TokenUnavailable
 
@@ -102,9 +103,10 @@ class TokenSource:
                 raise ValueError("there is nobody to ask")  # noqa: TRY301 - told like any other failure
             async with asyncio.timeout(self._timeout):
                 self._headers = self._headers_for(checked(await self._ask()))
-        except Exception as error:
-            raise TokenUnavailable(f"the token callable failed ({type(error).__name__})") from error
-        return self._headers
+            return self._headers
+        except Exception as error:  # noqa: BLE001 - told below, where it is no context of what is raised
+            cause = bare(error)
+        raise TokenUnavailable(f"the token callable failed ({type(cause).__name__})") from cause
 
     def _headers_for(self, token: str) -> CIMultiDict[str]:
         return CIMultiDict(

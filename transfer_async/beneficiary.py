@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from transfer_async import addresses
+from transfer_async.beneath import bare
 from transfer_async.callables import checked_async
 from transfer_async.clock import Duration, duration
 from transfer_async.errors import BeneficiaryNotVerified, MatchResult, Refused
@@ -198,12 +199,15 @@ class BeneficiaryVerification:
         """A check has nothing to undo."""
 
     async def _look_up(self, username: str) -> User:
+        cause: BaseException | None = None
         try:
             async with asyncio.timeout(self._timeout):
                 user = await self._lookup(username)
-        except Exception as error:
-            why = f"the look-up failed ({type(error).__name__})"
-            raise _not(MatchResult.NOT_POSSIBLE, why) from error
+        except Exception as error:  # noqa: BLE001 - told below, where it is no context of what is raised
+            cause = bare(error)
+        if cause is not None:
+            why = f"the look-up failed ({type(cause).__name__})"
+            raise _not(MatchResult.NOT_POSSIBLE, why) from cause
         if user is None:
             raise _not(MatchResult.NO_MATCH, "nobody is registered under the username")
         if not isinstance(user, User):
@@ -223,14 +227,14 @@ class BeneficiaryVerification:
         raise _not(match.result, match.reason)
 
     async def _ask(self, intent: OrderIntent, user: User) -> None:
-        cause: Exception | None = None
+        cause: BaseException | None = None
         try:
             if self._accept_close is not None:
                 async with asyncio.timeout(self._timeout):
                     if await self._accept_close(intent, user) is True:
                         return
         except Exception as error:  # noqa: BLE001 - whatever it is, it is no yes
-            cause = error
+            cause = bare(error)
         raise _not(MatchResult.CLOSE_MATCH, "the names are close, which was not accepted") from cause
 
 

@@ -18,6 +18,7 @@ from attrs import define, field
 from multidict import CIMultiDict
 
 from transfer_async.answers import Verdict
+from transfer_async.beneath import bare
 from transfer_async.clock import Clock
 from transfer_async.errors import Attempt, TransferError
 from transfer_async.guards import GuardedBody
@@ -239,7 +240,8 @@ else:
 
 
 def stamped(error: TransferError, call: Call, *, order_may_exist: bool) -> TransferError:
-    """``error`` with what the call knows on it."""
+    """``error`` with what the call knows on it, and nothing in its chain that must not be shown."""
+    bare(error)
     error.key = call.intent.key
     error.attempts = tuple(call.attempts)
     error.receipts = dict(call.receipts)

@@ -19,6 +19,7 @@ from functools import partial
 import attrs
 
 from transfer_async.begun import Begun, begun
+from transfer_async.beneath import bare
 from transfer_async.calls import Call, fresh_id, stamped
 from transfer_async.context import Context, log
 from transfer_async.doubt import ABANDONED, doubt_on_record, given_back, refused_before, settle_doubt
@@ -231,7 +232,7 @@ async def _run_hook(context: Context, call: Call, hook: PreflightHook) -> None:
         if isinstance(error, asyncio.CancelledError) and call.abandoned:
             raise
         why = f"the hook {hook.name!r} broke ({type(error).__name__})"
-        raise broke(why, refused=False, hook=hook.name) from error
+        raise broke(why, refused=False, hook=hook.name) from bare(error)
     try:
         call.receipts[hook.name] = checked_receipt(hook, receipt)
     except (TypeError, ValueError) as error:

@@ -15,6 +15,7 @@ from multidict import CIMultiDict
 
 from transfer_async import answers, converters, retry
 from transfer_async.answers import Verdict
+from transfer_async.beneath import bare
 from transfer_async.context import Context
 from transfer_async.errors import (
     Attempt,
@@ -160,6 +161,7 @@ async def fetch(context: Context, wanted: Wanted, *, cut: Callable[[], bool] = l
                 pause=lambda pause: context.clock.sleep(pause.seconds),
             )
     except TransferError as error:
+        bare(error)
         error.attempts = tuple(reading.attempts)
         error.order_may_exist = False
         raise
@@ -213,11 +215,12 @@ def _answer(context: Context, wanted: Wanted, reading: _Reading, evidence: Evide
             raise Unreadable("$", f"the body was cut ({type(evidence.error).__name__})")  # noqa: TRY301
         return converters.read_into(wanted.into, evidence.body)
     except Exception as error:  # noqa: BLE001 - the caller's own model may raise anything, and the request is out
-        told = error if isinstance(error, Unreadable) else type(error).__name__
-        why = f"the answer cannot be read: {told}"
-        if wanted.safe:
-            raise ServiceFailed(why, body=evidence.body, **common) from evidence.error
-        raise OutcomeUnknown(why, raw=evidence.body, **common) from evidence.error
+        # Only told: it has parts of the body in it.
+        told = str(error) if isinstance(error, Unreadable) else type(error).__name__
+    why = f"the answer cannot be read: {told}"
+    if wanted.safe:
+        raise ServiceFailed(why, body=evidence.body, **common) from evidence.error
+    raise OutcomeUnknown(why, raw=evidence.body, **common) from evidence.error
 
 
 def _may_go_again(context: Context, reading: _Reading, error: TransferError) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TypeVar
 
+from transfer_async.beneath import bare
 from transfer_async.errors import JournalFailed, Outcome
 from transfer_async.journal.base import Journal
 from transfer_async.journal.moves import Denial, Move, Verdict
@@ -33,14 +34,15 @@ async def write(
         verdict = await journal.move(scope, key, move)
     except JournalFailed as error:  # a back end's own, which cannot know what is certain
         error.outcome, error.order, error.key = certain, order, key
+        bare(error)
         raise
-    except Exception as error:
-        raise JournalFailed(
-            f"the journal failed on {type(move).__name__.lower()} ({type(error).__name__})",
-            outcome=certain,
-            order=order,
-            key=key,
-        ) from error
+    except Exception as error:  # noqa: BLE001 - told below, where it is no context of what is raised
+        cause, verdict = bare(error), None
+    else:
+        cause = None
+    if cause is not None:
+        why = f"the journal failed on {type(move).__name__.lower()} ({type(cause).__name__})"
+        raise JournalFailed(why, outcome=certain, order=order, key=key) from cause
     if verdict is None:
         raise JournalFailed("the journal has lost the key", outcome=certain, order=order, key=key)
     if verdict.denial is Denial.UNREAD:
@@ -70,9 +72,10 @@ async def read(
     try:
         return await reading
     except Exception as error:
+        cause = bare(error)
         if isinstance(error, (JournalFailed, *wrong_use)):
             raise
-        raise JournalFailed(f"the journal could not be {doing} ({type(error).__name__})", key=key) from error
+    raise JournalFailed(f"the journal could not be {doing} ({type(cause).__name__})", key=key) from cause
 
 
 async def opened(journal: Journal) -> None:

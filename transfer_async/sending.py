@@ -140,8 +140,9 @@ def _answer(context: Context, call: Call, body: GuardedBody, evidence: Evidence)
     try:
         answer = strict.read_answer(evidence.body)
     except Unreadable as error:
+        answer, why = None, f"the answer is not readably an order: {error}"
+    if answer is None:  # and what was not readable is no context of this
         found = strict.find_order_id(evidence.body)
-        why = f"the answer is not readably an order: {error}"
         raise UnreadableOrder(why, order_id=found, **common) from evidence.error
     if other := answers.other_order(call.intent.order, answer):
         raise UnreadableOrder(f"the answer is to another order: {other} differs", **common)

@@ -26,11 +26,13 @@ from typing import Any
 
 import aiohttp
 import attrs
+from aiohttp import hdrs
 from attrs import field, frozen
 from multidict import CIMultiDict
 from yarl import URL
 
 from transfer_async import addresses
+from transfer_async.beneath import bare
 from transfer_async.bounded import BoundedBody
 from transfer_async.carrier import Carrier
 from transfer_async.clock import in_seconds
@@ -95,6 +97,11 @@ def _verifying(base_url: str, *, borrowed: bool) -> tls.SSLContext | bool:
     return _default_context() if borrowed and base_url.startswith("https:") else True
 
 
+def _without_secrets(error: BaseException | None) -> BaseException | None:
+    """``error`` fit to be chained; the frames that it went through have the token in their variables."""
+    return None if error is None else bare(error).with_traceback(None)
+
+
 @frozen(kw_only=True)
 class Evidence:
     """How far one exchange got.
@@ -107,7 +114,7 @@ class Evidence:
         intact: whether the whole body was read, as far as HTTP can tell.
         alone: whether it is all that came, and came after its question, as far as was looked: a 2xx to
             an order is known by what it says.
-        error: what went wrong beneath, if anything did.
+        error: what went wrong beneath, if anything did: without the request, and whatever else it carried.
     """
 
     sent: bool
@@ -116,7 +123,7 @@ class Evidence:
     body: bytes = field(default=b"", repr=False)
     intact: bool = False
     alone: bool = True
-    error: BaseException | None = None
+    error: BaseException | None = field(default=None, converter=_without_secrets)
 
     @property
     def request_id(self) -> str | None:
@@ -170,8 +177,15 @@ class Transport:
             "raise_for_status": False,
             "auto_decompress": False,  # see `bounded`
             "ssl": _verifying(base_url, borrowed=session is not None) if ssl is None else ssl,
-            "proxy": proxy,
         }
+        self._proxy_authorization: str | None = None
+        address, authorization = addresses.proxy_and_authorization(proxy)
+        if address is not None:
+            self._options["proxy"] = address
+        if authorization is not None and self._create_order.scheme == "https":
+            self._options["proxy_headers"] = {hdrs.PROXY_AUTHORIZATION: authorization}
+        elif authorization is not None:
+            self._proxy_authorization = authorization
 
     @property
     def is_open(self) -> bool:
@@ -195,6 +209,14 @@ class Transport:
         session = self._orders if orders else self._others
         assert session is not None  # noqa: S101 - open() has made both
         return session
+
+    def _with_proxy(self, headers: CIMultiDict[str]) -> CIMultiDict[str]:
+        """``headers``; without TLS, what a proxy is to know goes along with the request itself."""
+        if self._proxy_authorization is None:
+            return headers
+        told = headers.copy()
+        told[hdrs.PROXY_AUTHORIZATION] = self._proxy_authorization
+        return told
 
     def _session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
@@ -226,7 +248,7 @@ class Transport:
         timeout = self._full_timeout if full else _for_exchange(self._timeouts, left=left)
         request: dict[str, Any] = {
             "data": body,
-            "headers": headers,
+            "headers": self._with_proxy(headers),
             "middlewares": (),
             **self._options,
         }
@@ -268,7 +290,7 @@ class Transport:
         url = URL(self._base_url + path, encoded=True)
         request: dict[str, Any] = {
             "data": content,
-            "headers": headers,
+            "headers": self._with_proxy(headers),
             **self._options,
         }
         until = asyncio.get_running_loop().time() + left

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Self
 
+from transfer_async.beneath import bare
 from transfer_async.errors import JournalFailed
 from transfer_async.journal.base import forgettable
 from transfer_async.journal.moves import Entry, Move, Verdict
@@ -204,5 +205,5 @@ def _fail(wanted: list[Wanted], error: BaseException) -> None:
     for one in wanted:
         if not one.verdict.done():
             own = JournalFailed(why)  # what is certain differs from call to call
-            own.__cause__ = error
+            own.__cause__ = bare(error)
             one.verdict.set_exception(own)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from transfer_async.addresses import checked_database
 from transfer_async.clock import Duration, checked_timeout
 from transfer_async.errors import JournalFailed
 from transfer_async.journal.durable import PRUNED, DurableJournal
@@ -38,7 +39,7 @@ class PostgresJournal(DurableJournal):
     Needs ``pip install 'transfer_async[postgres]'``.
 
     Args:
-        dsn: ``postgresql://user:password@host:port/database``.
+        dsn: ``postgresql://user:password@host:port/database``, special characters percent-encoded.
         schema: where the tables are; made if they are not there and the user may.
         prepared: keep prepared statements, which makes orders about a quarter faster. Only where nothing
             pools transactions between here and the server: behind such a proxy they are another's.
@@ -53,11 +54,9 @@ class PostgresJournal(DurableJournal):
         self, dsn: str, *, schema: str = "transfer_async", prepared: bool = False, timeout: Duration = 10.0
     ) -> None:
         super().__init__(at_once=AT_ONCE)
-        if not dsn.startswith(("postgresql://", "postgres://")):
-            raise ValueError("dsn: must begin with postgresql://")
         if not _NAME.fullmatch(schema):
             raise ValueError("schema: must be a plain lower-case name")
-        self._dsn = dsn
+        self._dsn = checked_database(dsn)
         self._prepared = prepared
         self._timeout = checked_timeout(timeout)
         self._sql = Statements(schema, idle=self._timeout)

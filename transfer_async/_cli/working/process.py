@@ -14,7 +14,7 @@ from transfer_async._cli.hooks import BankSide, made_by
 from transfer_async._cli.lines import NEEDS_TOKEN, logged
 from transfer_async._cli.running import Say
 from transfer_async._cli.signals import on_signals
-from transfer_async._cli.working.addresses import public
+from transfer_async.addresses import public
 from transfer_async.client import TransferClient
 from transfer_async.context import log as logger
 from transfer_async.errors import JournalFailed

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from transfer_async._cli.working.addresses import public
+from transfer_async.addresses import public
 from transfer_async.errors import InvalidOrder
 from transfer_async.integrations.brokers import line_at, reason
 from transfer_async.integrations.brokers.line import TooLarge, WorkerSettings
