@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfer_async.addresses import CREATE_ORDER, WHO_AM_I, checked_path, normalised
+from transfer_async import PostgresJournal
+from transfer_async.addresses import (
+    CREATE_ORDER,
+    WHO_AM_I,
+    checked_path,
+    normalised,
+    proxy_and_authorization,
+    public,
+)
+from transfer_async.integrations.brokers import line_at
+from transfer_async.journal.choice import journal_at
 
 # --- the base address ---------------------------------------------------------------------------
 
@@ -306,3 +316,55 @@ def test_what_is_said_of_a_path_does_not_repeat_it():
             checked_path(path)
 
         assert path not in str(caught.value)
+
+
+# --- how they are told ----------------------------------------------------------------------------
+
+ODD = st.text(st.sampled_from("/@:?#%,[]\\ \n&=+;ü\u2100\t1"), max_size=4)
+SCHEMES = ("postgresql://", "postgres://", "postgresql:/", "", "nats://", "redis://", "http://", "https://")
+READERS = (
+    lambda address: pytest.fail(address) if "hunter" in public(address) else None,
+    journal_at,
+    PostgresJournal,
+    normalised,
+    proxy_and_authorization,
+)
+
+
+def why_not(read, address):
+    """Why ``address`` is not taken, with all that this is chained to; nothing if it is."""
+    try:
+        read(address)
+    except ValueError as error:
+        return f"{error} {[error, error.__cause__, error.__context__]}"
+    return ""
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(SCHEMES), ODD, ODD, st.sampled_from(("db", "db:5432", "[::1]", "a,b:1", "")), ODD)
+def test_no_part_of_a_password_is_told_however_an_address_is_mistyped(scheme, odd, odder, host, behind):
+    """A password with a slash in it was shown to whoever mistyped it, and sent to the name service."""
+    for password in (f"hunter{odd}2{odder}hunter", f"{odd}hunter"):
+        for address in (
+            f"{scheme}bank:{password}@{host}/{behind}",
+            f"{scheme}bank:{password}@{host}",
+            f"host={host} user=bank password={password}",
+        ):
+            assert not [read for read in READERS if "hunter" in why_not(read, address)]
+
+
+@pytest.mark.parametrize(
+    "address", ["redis://bank:hunter/2@db", "nats://bank:hunter@b@db:x", "nats://[hunter"]
+)
+def test_no_part_of_a_brokers_password_is_told(address):
+    assert "hunter" not in why_not(line_at, address)
+
+
+ENDS = ("", "/", "/payments", "/p%20q", "/p?sslmode=require&port=5", "?host=/run/pg")
+
+
+@pytest.mark.parametrize("host", ["db", "db:5432", "[::1]:5432", "a:1,b:2", "", "db_1.example."])
+@pytest.mark.parametrize("login", ["", "bank@", "bank:@", "bank:%40%2F%3A%3F%23@", "b%20k:a!$&'()*+,;=:~@"])
+def test_a_well_formed_address_of_a_database_is_taken(login, host):
+    for end in ENDS:
+        PostgresJournal(f"postgresql://{login}{host}{end}")

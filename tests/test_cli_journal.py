@@ -878,3 +878,16 @@ async def test_the_journal_is_closed_whatever_happens(at_work: World):
         await desk.recovered(journal, lambda: 1 / 0, base_url="https://bank.example", token="abc")
 
     assert journal.closed == 2
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["postgresql://bank:hunter/2@db/x", "postgresql:/bank:hunter@db/x", "host=db user=bank password=hunter"],
+)
+async def test_a_mistyped_address_is_refused_without_its_password(address: str):
+    """A part of it was printed as what is no port: into a terminal's history, and a support ticket."""
+    result = await asked("list", "--journal", address, "--scope", "https://bank.example")
+
+    assert result.exit_code == 2
+    assert "--journal: " in result.stderr
+    assert "hunter" not in result.output

@@ -52,7 +52,7 @@ def _url(text: object) -> URL | None:
     try:
         url = URL(text)  # type: ignore[arg-type] # whatever it is, it is told whether it is one
         _ = url.raw_host, url.explicit_port
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, IndexError):  # the last is yarl's own, of brackets without a host
         return None
     return url
 
@@ -110,16 +110,14 @@ def checked_database(dsn: str) -> str:
 
 def public(address: str) -> str:
     """``address``, or several with commas between them, without a name, a password or other secrets."""
-    if "://" not in address:
+    if not _SCHEME.match(address.strip()):
         return "..." if _LIKE_A_LOGIN.search(address) else address  # a file
     first, *others = (one.strip() for one in address.split(","))
-    if any("@" in one and "://" not in one for one in others):
-        return f"{first.partition('://')[0]}://..."  # a password with a comma
     # Of several, only the first need say how it is spoken to.
     return ",".join(
         [
             _public(first),
-            *(_public(f"//{one}" if "://" not in one else one).removeprefix("//") for one in others),
+            *(_public(one if _SCHEME.match(one) else f"//{one}").removeprefix("//") for one in others),
         ]
     )
 
@@ -137,6 +135,7 @@ def _public(address: str) -> str:
     return f"{scheme}//{shown}"
 
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LIKE_A_LOGIN = re.compile(r":.*@|\bpass\w*\s*=|\bpwd\s*=", re.DOTALL | re.IGNORECASE)
 _SERVER_AND_PORT = re.compile(r"([^:\[\]]*|\[.*\])(:[0-9]*)?")
 

@@ -12,7 +12,10 @@ aiohttp's and asyncpg's in its chain is replaced, too.
 from __future__ import annotations
 
 import functools
+import sqlite3
 from typing import Any, cast
+
+from transfer_async.errors import TransferError
 
 _CARRIERS = frozenset({"aiohttp", "asyncpg"})
 
@@ -42,6 +45,15 @@ class _Bare:
 def bare(error: BaseException) -> BaseException:
     """``error`` if it may be chained as it is, or else one of its kind; and so what it is chained to."""
     return _bare(error, {})
+
+
+def said(error: BaseException) -> str:
+    """The first line of what ``error`` says, if it is one whose words are known to be safe; else nothing.
+
+    Of a ``ValueError``, say, they may be the value: of an address that is none, a part of its password.
+    """
+    is_known = isinstance(error, (_Bare, OSError, sqlite3.Error, TransferError))
+    return str(error).partition("\n")[0] if is_known else ""
 
 
 def _bare(error: BaseException, seen: dict[int, BaseException]) -> BaseException:

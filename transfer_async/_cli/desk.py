@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from transfer_async import addresses, recording
+from transfer_async import addresses, beneath, recording
 from transfer_async._cli.hooks import made_by
 from transfer_async._cli.lines import NEEDS_TOKEN
 from transfer_async._cli.running import shown
@@ -165,7 +165,7 @@ def journal_named(address: str) -> Journal:
         ValueError: there is none.
     """
     if "://" not in address and not Path(address).is_file():
-        raise ValueError(f"--journal: there is no file {shown(address)}")
+        raise ValueError(f"--journal: there is no file {shown(addresses.public(address))}")
     try:
         return journal_at(address)
     except ValueError as error:
@@ -205,11 +205,11 @@ async def recovered(
 
 
 def explained(error: TransferError) -> str:
-    """``error`` in one line, with the first line of what the store said."""
+    """``error`` in one line, with the first line of what the store said, where that is safe."""
     cause = error.__cause__
     told = f"{type(error).__name__}: {error}"
-    if cause is not None and str(cause):
-        told += f": {str(cause).splitlines()[0]}"
+    if cause is not None and (said := beneath.said(cause)):
+        told += f": {said}"
     return shown(told)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from transfer_async.addresses import public
 from transfer_async.journal.base import Journal
 from transfer_async.journal.postgres import PostgresJournal
 from transfer_async.journal.sqlite import SQLiteJournal
@@ -15,6 +16,6 @@ def journal_at(address: str) -> Journal:
     """
     if address.startswith(("postgresql://", "postgres://")):
         return PostgresJournal(address)
-    if "://" in address or not address.strip():
+    if "://" in address or not address.strip() or public(address) != address:  # "host=db password=..."
         raise ValueError("a journal is the path of a file, or a postgresql:// address")
     return SQLiteJournal(address)

@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import frozen
 
-from transfer_async import preflight
+from transfer_async import beneath, preflight
 from transfer_async._cli.bulk.checking import Checking, Stopped
 from transfer_async._cli.bulk.journal_option import journal_and_files
 from transfer_async._cli.bulk.order_file import Format, OrderFile, opened
@@ -26,7 +26,7 @@ from transfer_async._cli.hooks import BankSide, made_by
 from transfer_async._cli.running import Say, run, shown
 from transfer_async.client import TransferClient
 from transfer_async.clock import Clock
-from transfer_async.errors import JournalFailed, Outcome
+from transfer_async.errors import Outcome
 from transfer_async.events import Event, OrderCreated, Resolved, UndoOwed
 from transfer_async.journal.base import Journal
 
@@ -252,9 +252,7 @@ async def _open(journal: Journal) -> AsyncIterator[None]:
 
 
 def _told(error: Exception) -> str:
-    # Others may show an address that is none, with its password: the class must do.
-    told = str(error) if isinstance(error, (JournalFailed, OSError, sqlite3.Error)) else ""
-    return f"{type(error).__name__}: {told}".partition("\n")[0].removesuffix(": ")
+    return f"{type(error).__name__}: {beneath.said(error)}".removesuffix(": ")
 
 
 async def _bank_side(factory: Callable[[], object] | None) -> BankSide:

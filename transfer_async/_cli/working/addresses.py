@@ -1,6 +1,10 @@
-"""Addresses that are read from options."""
+"""Addresses: read from options, and shown without their secrets."""
 
 from __future__ import annotations
+
+from transfer_async.addresses import public
+
+__all__ = ["host_and_port", "public"]
 
 
 def host_and_port(text: str) -> tuple[str, int]:

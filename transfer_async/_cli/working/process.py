@@ -10,6 +10,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from transfer_async import beneath
 from transfer_async._cli.hooks import BankSide, made_by
 from transfer_async._cli.lines import NEEDS_TOKEN, logged
 from transfer_async._cli.running import Say
@@ -113,9 +114,7 @@ async def _looked_at(journal: Journal, address: str) -> None:
         why = f"no answer within {PATIENCE:g} s"
     except Exception as error:
         if _is_for_ever(error, address):
-            # One that is no address at all has its password anywhere.
-            where = "not an address" if isinstance(error, ValueError) else public(address)
-            raise ValueError(f"--journal: {where}: {_told(error)}") from error
+            raise ValueError(f"--journal: {public(address)}: {_told(error)}") from error
         why = _told(error)
     else:
         return
@@ -132,10 +131,7 @@ def _is_for_ever(error: Exception, address: str) -> bool:
 
 
 def _told(error: Exception) -> str:
-    if isinstance(error, JournalFailed):
-        return str(error)
-    told = isinstance(error, (OSError, sqlite3.Error)) and (getattr(error, "strerror", None) or str(error))
-    return told or type(error).__name__  # of an address that is none, the text may show the password
+    return (isinstance(error, OSError) and error.strerror) or beneath.said(error) or type(error).__name__
 
 
 @asynccontextmanager

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import re
 import socket
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 from transfer_async.integrations.brokers.line import Line, WorkerSettings
 
@@ -34,7 +34,7 @@ def line_at(address: str, settings: WorkerSettings | None = None, **options: Any
     Raises:
         ValueError: it names no broker that is known, or what it needs is not installed.
     """
-    scheme = urlsplit(address.partition(",")[0]).scheme
+    scheme = address.partition(":")[0].lower()
     if scheme not in LINES:
         known = ", ".join(f"{one}://" for one in LINES)
         raise ValueError(f"broker: must be an address that begins with one of {known}")
@@ -44,10 +44,11 @@ def line_at(address: str, settings: WorkerSettings | None = None, **options: Any
     except ImportError as error:
         needed = f'pip install "transfer_async[{extra}]"'
         raise ValueError(f"broker: {scheme}:// needs an extra: {needed}") from error
-    try:
-        made: Line = line.at(address, settings or WorkerSettings(), **options)
-    except ValueError:  # its text may have a part of the password
-        raise ValueError(f"broker: {scheme}:// is followed by what is no address") from None
+    made: Line | None = None
+    with contextlib.suppress(ValueError):  # its text may have a part of the password
+        made = line.at(address, settings or WorkerSettings(), **options)
+    if made is None:
+        raise ValueError(f"broker: {scheme}:// is followed by what is no address")
     return made
 
 

@@ -1,0 +1,353 @@
+"""No secret comes out: not in an error, in what it is chained to, in its pickle, or in a log line."""
+
+import asyncio
+import base64
+import gc
+import io
+import logging
+import pickle
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import asyncpg
+import pytest
+from attrs import define, field
+
+from tests import samples
+from tests.bank import SpiedJournal, new_order
+from tests.faults.servers import Connection, Script, foreign_reply, head, http, replies, serving, then_closes
+from transfer_async import (
+    BeneficiaryVerification,
+    FundsHold,
+    MemoryJournal,
+    Order,
+    OrderCommand,
+    PersonName,
+    PostgresJournal,
+    RetryPolicy,
+    Timeouts,
+    TransferClient,
+    UserLookup,
+    beneath,
+    log_events,
+)
+from transfer_async.errors import TransferError
+from transfer_async.journal import moves
+
+TOKEN = "cr3dential-of-the-bank"
+PASSWORD = "cr3dential-of-the-proxy"
+BASIC = base64.b64encode(f"cr3dential-user:{PASSWORD}".encode()).decode()
+CREDENTIALS = ("cr3dential", BASIC)
+"""Come out nowhere at all."""
+SECRETS = (*CREDENTIALS, "s3cr3t")
+"""Of people and of the service's words: come out only where an error's docstring says so."""
+WORDS = b'{"message": "s3cr3t words", "bvn": "s3cr3t"}'
+DOCUMENTED = {"body", "raw", "message", "receipts", "order", "key"}
+
+ORDER = new_order(
+    poster_username="ada.s3cr3t@example.com", poster_recipient_username="ben.s3cr3t@example.com"
+)
+BEN = PersonName("s3cr3tben", "s3cr3tokri")
+ONCE = RetryPolicy(attempts=1)
+
+# --- where a secret could come out ----------------------------------------------------------------
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """``error`` and all that it is chained to, suppressed or not."""
+    seen, left = set(), [error]
+    while left:
+        if (one := left.pop()) is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        left += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+
+
+def shown(error: BaseException) -> Iterator[tuple[str, str]]:
+    """Every place of one error where something may be read, and what is there."""
+    own = {name: value for name, value in vars(error).items() if name not in DOCUMENTED}
+    yield "str", str(error)
+    yield "repr", repr(error)
+    yield "args", repr(error.args)
+    yield "vars", repr(own)
+    yield "vars of its values", repr([getattr(value, "__dict__", value) for value in own.values()])
+    yield "traceback", "".join(traceback.format_exception(error))
+    if not isinstance(error, TransferError):
+        yield "pickle", pickled(error)
+
+
+def pickled(error: BaseException) -> str:
+    """Its pickle, if it has one."""
+    try:
+        return pickle.dumps(error).decode("latin-1")
+    except (TypeError, AttributeError, pickle.PicklingError):
+        return ""
+
+
+def leaks(error: BaseException) -> list[str]:
+    """Where a secret came out."""
+    found = [
+        f"{type(one).__name__}: {place}: {text[:300]}"
+        for one in chain(error)
+        for place, text in shown(one)
+        if any(secret in text for secret in SECRETS)
+    ]
+    for one in chain(error):
+        everything = f"{vars(one)!r} {pickled(one)}"
+        found += [f"{type(one).__name__}: {secret}" for secret in CREDENTIALS if secret in everything]
+    return found
+
+
+# --- what can go wrong ----------------------------------------------------------------------------
+
+
+@define
+class Bank:
+    """A bank whose client knows all the secrets."""
+
+    settings: dict[str, Any] = field(factory=dict)
+
+    async def place(self, _: Any) -> str:
+        return "s3cr3t-hold"
+
+    async def release(self, _: Any, __: str | None) -> None:
+        """Nothing to be done."""
+
+    @asynccontextmanager
+    async def client(self, url: str, **settings: Any) -> AsyncIterator[TransferClient]:
+        made: dict[str, Any] = {"retry": ONCE, "observers": [log_events], **settings}
+        hooks = [*made.pop("hooks", ()), FundsHold(self.place, self.release)]
+        async with TransferClient(url, made.pop("token", TOKEN), hooks=hooks, **made) as client:
+            yield client
+
+    async def order(self, url: str, **settings: Any) -> BaseException:
+        async with self.client(url, **settings) as client:
+            return await failure(client.create_order(ORDER, key="k", beneficiary=BEN))
+
+    async def read(self, url: str, **settings: Any) -> BaseException:
+        async with self.client(url, **settings) as client:
+            return await failure(client.request("GET", "/users/s3cr3t", into=_Quote, safe=True))
+
+
+async def failure(work: Awaitable[object]) -> BaseException:
+    (error,) = await asyncio.gather(work, return_exceptions=True)
+    assert isinstance(error, TransferError), error
+    return error
+
+
+def behind(script: Script, **settings: Any) -> Callable[[Bank], AsyncIterator[BaseException]]:
+    """An order, and a read, that meet ``script``."""
+
+    async def errors(bank: Bank) -> AsyncIterator[BaseException]:
+        async with serving(script) as server:
+            yield await bank.order(server.url, **settings)
+            yield await bank.read(server.url, **settings)
+
+    return errors
+
+
+async def nobody_listens(bank: Bank) -> AsyncIterator[BaseException]:
+    yield await bank.order("http://127.0.0.1:1")
+    yield await bank.read("http://127.0.0.1:1")
+
+
+class _NoNames(aiohttp.abc.AbstractResolver):
+    async def resolve(self, *_: object, **__: object) -> Any:
+        raise OSError(None, "DNS lookup failed")
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def no_name(bank: Bank) -> AsyncIterator[BaseException]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=_NoNames())) as session:
+        yield await bank.order("https://service.invalid", session=session)
+
+
+async def no_tls(bank: Bank) -> AsyncIterator[BaseException]:
+    async def speak(connection: Connection) -> None:
+        connection.send(http(400, WORDS))
+
+    async with serving(speak) as server:
+        yield await bank.order(server.url.replace("http:", "https:"))
+
+
+def proxied(script: Script, scheme: str) -> Callable[[Bank], AsyncIterator[BaseException]]:
+    """A proxy that asks for a password."""
+
+    async def errors(bank: Bank) -> AsyncIterator[BaseException]:
+        async with serving(script) as server:
+            address = server.url.replace("://", f"://cr3dential-user:{PASSWORD}@")
+            yield await bank.order(f"{scheme}://127.0.0.1:1", proxy=address)
+            assert server.heads[0].headers["proxy-authorization"] == f"Basic {BASIC}"
+            yield await bank.read(f"{scheme}://127.0.0.1:1", proxy=address)
+
+    return errors
+
+
+async def no_proxy(bank: Bank) -> AsyncIterator[BaseException]:
+    address = f"http://cr3dential-user:{PASSWORD}@127.0.0.1:1"
+    yield await bank.order("https://service.invalid", proxy=address)
+    for wrong in (address.replace("-of", "/of"), address.replace("-of", "#of"), "cr3dential", address + "\n"):
+        with pytest.raises(ValueError, match=r"^proxy: ") as caught:
+            TransferClient("https://service.invalid", TOKEN, proxy=wrong)
+        yield caught.value
+
+
+async def wrong_settings(_: Bank) -> AsyncIterator[BaseException]:
+    for where in ("bank:cr3dential@host", "bank:cr3dential/1@host", "bank:1/cr3dential@host", "[cr3dential"):
+        with pytest.raises(ValueError, match=r"^base_url: ") as caught:
+            TransferClient(f"https://{where}", TOKEN)
+        yield caught.value
+        for scheme in ("postgresql://", "postgres:/"):
+            with pytest.raises(ValueError, match=r"^dsn: ") as caught:
+                PostgresJournal(f"{scheme}{where.replace('@', '@b@')}/x")
+            yield caught.value
+    with pytest.raises(ValueError, match=r"^token: ") as caught:
+        TransferClient("https://host", f"{TOKEN}\n")
+    yield caught.value
+
+
+async def the_banks_own_requests(bank: Bank) -> AsyncIterator[BaseException]:
+    """A hook, a look-up, a token callable that speak HTTP themselves, with their own token."""
+
+    async def ask(*_: Any) -> Any:
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session:
+            await session.get(f"{server.url}/s3cr3t", raise_for_status=True)
+
+    async def ask_in_vain(*_: Any) -> Any:
+        try:
+            await ask()
+        except aiohttp.ClientError as error:
+            raise RuntimeError("the back office is down") from error
+
+    async def ask_twice(*_: Any) -> Any:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ask())
+
+    async with serving(replies(http(403, WORDS))) as server:
+        for asking in (ask, ask_in_vain, ask_twice):
+            yield await bank.order(server.url, token=asking)
+            yield await bank.read(server.url, token=asking)
+            yield await bank.order(server.url, hooks=[asking])
+            yield await bank.order(server.url, hooks=[BeneficiaryVerification(asking)])
+        yield await bank.order(server.url, hooks=[BeneficiaryVerification(UserLookup("/users/{username}"))])
+
+
+async def the_journal(bank: Bank) -> AsyncIterator[BaseException]:
+    """A database whose words have the values of a row, and of an address."""
+    said = {"C": "23505", "M": 'duplicate key "s3cr3t"', "D": "Key (key)=(s3cr3t) exists", "S": "ERROR"}
+    denied = {"C": "28P01", "M": 'password authentication failed for user "cr3dential"', "S": "FATAL"}
+    for words in (said, denied):
+        for move in (moves.Claim, moves.Mark, moves.Create):
+            journal = SpiedJournal(MemoryJournal())
+            journal.fail_on, journal.error = move, asyncpg.exceptions.PostgresError.new(words)
+            async with serving(_answers) as server:
+                yield await bank.order(server.url, journal=journal)
+    down = PostgresJournal("postgresql://cr3dential:cr3dential@127.0.0.1:1/x", timeout=0.1)
+    yield await bank.order("http://127.0.0.1:1", journal=down)
+
+
+async def _answers(connection: Connection) -> None:
+    while request := await connection.request():
+        answer = samples.order_json(**{name: request.order[name] for name in ("poster_currency",)})
+        connection.send(http(200, samples.encode(answer)))
+
+
+async def unreadable(_: Bank) -> AsyncIterator[BaseException]:
+    raw = samples.encode(samples.order_json())
+    for wrong in (
+        raw.replace(b'"is_matched":0', b'"is_matched":"s3cr3t"'),
+        raw.replace(b'"poster_amount":1250', b'"poster_amount":"s3cr3t"'),
+        raw[:-1] + b',"s3cr3t":1,"id":"s3cr3t"}',
+        raw[:-1] + b',"s3cr3t',
+        b'{"id": "tx-1", "s3cr3t": s3cr3t}',
+    ):
+        assert wrong != raw
+        for read in (Order.from_json, OrderCommand.from_json):
+            with pytest.raises(TransferError) as caught:
+                read(wrong)
+            yield caught.value
+
+
+@define
+class _Quote:
+    """A class of the bank's own, which shows what it cannot take."""
+
+    bvn: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        raise ValueError(f"s3cr3t: {self.bvn}")
+
+
+GARBAGE = head(200, {"X-S3cr3t": "s3cr3t\x00"})
+SLOW = Timeouts(sock_read=0.03)
+BROKEN: dict[str, Callable[[Bank], AsyncIterator[BaseException]]] = {
+    "nobody listens": nobody_listens,
+    "no name": no_name,
+    "no TLS": no_tls,
+    "garbage in the head": behind(then_closes(GARBAGE)),
+    "a head too long": behind(then_closes(head(200, {"X-Long": "s3cr3t" * 9000}))),
+    "no HTTP": behind(then_closes(b"s3cr3t\r\n\r\n")),
+    "closed": behind(then_closes()),
+    "half a head": behind(then_closes(b"HTTP/1.1 200 s3cr3t\r\nX: s3cr3t")),
+    "a cut body": behind(then_closes(head(200, {"Content-Length": "99"}) + WORDS)),
+    "a broken chunk": behind(
+        then_closes(head(200, {"Transfer-Encoding": "chunked"}) + b"s3cr3t\r\n"),
+        timeouts=Timeouts(total=0.05),
+    ),
+    "an unasked encoding": behind(replies(http(200, WORDS, headers={"Content-Encoding": "s3cr3t"}))),
+    "no answer": behind(Connection.gone_after_request, timeouts=SLOW),
+    "no answer in all": behind(Connection.gone_after_request, timeouts=Timeouts(total=0.03)),
+    "an answer that is none": behind(replies(http(200, WORDS))),
+    "another's order": behind(replies(foreign_reply())),
+    "a wrong token": behind(replies(http(401, WORDS))),
+    "a refusal": behind(replies(http(422, WORDS, headers={"X-Request-Id": "r-7"}))),
+    "a redirect": behind(replies(http(302, WORDS, headers={"Location": "http://s3cr3t"}))),
+    "trouble": behind(replies(http(503, WORDS))),
+    "a proxy that refuses to connect": proxied(replies(http(403, WORDS)), "https"),
+    "a proxy that asks again": proxied(replies(http(407, WORDS)), "https"),
+    "a proxy that answers garbage": proxied(then_closes(GARBAGE), "https"),
+    "a proxy without TLS": proxied(then_closes(GARBAGE), "http"),
+    "no proxy": no_proxy,
+    "wrong settings": wrong_settings,
+    "the bank's own requests": the_banks_own_requests,
+    "the journal": the_journal,
+    "what cannot be read": unreadable,
+}
+
+
+async def test_no_secret_comes_out_of_any_error_or_log(caplog: pytest.LogCaptureFixture):
+    """A token in a cause's ``request_info`` is in every error tracker that a bank uses."""
+    caplog.set_level(logging.DEBUG)
+    for name, broken in BROKEN.items():
+        errors = [error async for error in broken(Bank())]
+        assert errors, name
+        assert not [(name, leak) for error in errors for leak in leaks(error)]
+        for error in errors:
+            twin = pickle.loads(pickle.dumps(error))
+            assert (type(twin), str(twin), vars(twin).keys()) == (type(error), str(error), vars(error).keys())
+    del errors, error, twin
+    gc.collect()  # of what is not closed, asyncio and aiohttp tell
+    assert not [told for told in map(_told, caplog.records) if any(one in told for one in SECRETS)]
+
+
+def _told(record: logging.LogRecord) -> str:
+    told = io.StringIO()
+    traceback.print_exception(record.exc_info[1] if record.exc_info else None, file=told)
+    return f"{record.getMessage()} {vars(record)!r} {told.getvalue()}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["garbage in the head", "a proxy that refuses to connect", "the bank's own requests", "the journal"],
+)
+async def test_a_cause_that_is_chained_as_it_is_is_caught(name: str, monkeypatch: pytest.MonkeyPatch):
+    """A deliberate fault: were aiohttp's and asyncpg's errors not replaced, the test above would say so."""
+    monkeypatch.setattr(beneath, "_carries", lambda _: False)
+
+    assert any([leaks(error) async for error in BROKEN[name](Bank())])
