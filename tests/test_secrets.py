@@ -249,7 +249,9 @@ async def the_journal(bank: Bank) -> AsyncIterator[BaseException]:
             async with serving(_answers) as server:
                 yield await bank.order(server.url, journal=journal)
     down = PostgresJournal("postgresql://cr3dential:cr3dential@127.0.0.1:1/x", timeout=0.1)
-    yield await bank.order("http://127.0.0.1:1", journal=down)
+    client = TransferClient("http://127.0.0.1:1", TOKEN, journal=down)
+    yield await failure(client.__aenter__())
+    await client.close()
 
 
 async def _answers(connection: Connection) -> None:

@@ -30,6 +30,8 @@ async def write(
     Raises:
         JournalFailed: the journal raised, lost the key, or cannot read what it holds of it.
     """
+    cause: BaseException | None = None
+    verdict: Verdict | None = None
     try:
         verdict = await journal.move(scope, key, move)
     except JournalFailed as error:  # a back end's own, which cannot know what is certain
@@ -37,9 +39,7 @@ async def write(
         bare(error)
         raise
     except Exception as error:  # noqa: BLE001 - told below, where it is no context of what is raised
-        cause, verdict = bare(error), None
-    else:
-        cause = None
+        cause = bare(error)
     if cause is not None:
         why = f"the journal failed on {type(move).__name__.lower()} ({type(cause).__name__})"
         raise JournalFailed(why, outcome=certain, order=order, key=key) from cause
