@@ -4,7 +4,7 @@ import itertools
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transfer_async import PostgresJournal
