@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.bank import Bank, external_order, new_order
+from tests.ids import told
 from transfer_async import (
     InvalidOrder,
     KeyState,
@@ -252,7 +253,7 @@ def test_whatever_a_call_takes_a_new_process_can_read_show_and_end(
 # --- what is told, and when ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parts", [("Ben", None), (1, 2), ("Ben", "Okri", 3)], ids=str)
+@pytest.mark.parametrize("parts", [("Ben", None), (1, 2), ("Ben", "Okri", 3)], ids=told)
 def test_a_name_that_is_none_is_refused_when_it_is_made(parts: Any):
     with pytest.raises(InvalidOrder, match="is not a string"):
         PersonName(*parts)

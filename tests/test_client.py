@@ -17,6 +17,7 @@ import pytest
 from tests import samples
 from tests.answering import answering
 from tests.bank import NOON, SpiedJournal, Time, World, new_order, world
+from tests.ids import told
 from transfer_async import (
     NO_ORDER,
     AlreadyCreated,
@@ -116,7 +117,7 @@ async def observe_async(_):
         {"timeouts": Timeouts(total=1), "retry": RetryPolicy()},
         {"journal": MemoryJournal()},
     ],
-    ids=str,
+    ids=told,
 )
 async def test_good_settings_are_taken(settings):
     assert isinstance(TransferClient(BASE, "abc", **settings), TransferClient)
@@ -176,7 +177,7 @@ COUNT = "must be a whole number, 1 or more"
         ({"hooks": ["sanctions"]}, "a str is neither a hook nor an async function"),
         ({"hooks": hold()}, "must be a sequence of hooks"),
     ],
-    ids=str,
+    ids=told,
 )
 async def test_a_wrong_setting_is_refused_by_name_and_rule(settings, rule):
     with pytest.raises(ValueError, match=rf"^{next(iter(settings))}: {rule}"):
@@ -474,7 +475,7 @@ async def test_what_else_is_wrong_in_it_is_not_read(at_work: World):
         CloseAfterProcessing(),
         ResetAfterProcessing(),
     ],
-    ids=str,
+    ids=told,
 )
 async def test_it_is_asked_again_after_passing_trouble(at_work: World, fault):
     at_work.sandbox.faults.add(fault, times=3, path=WHO_AM_I)
@@ -584,7 +585,7 @@ async def test_every_fault_of_the_arguments_is_told_at_once_and_nothing_happens(
     assert (at_work.bank.log, at_work.journal.moves, list(at_work.sandbox.requests)) == ([], [], [])
 
 
-@pytest.mark.parametrize("key", ["", "a" * 201, "line\nbreak", "nul\x00", "\u2028", 5, b"key"], ids=repr)
+@pytest.mark.parametrize("key", ["", "a" * 201, "line\nbreak", "nul\x00", "\u2028", 5, b"key"], ids=told)
 async def test_a_key_is_1_to_200_printable_characters(at_work: World, key):
     async with at_work.client() as client:
         error = await failure(client.create_order(new_order(), key=key))

@@ -11,6 +11,7 @@ from attrs import evolve, frozen
 from tests import bank as banks
 from tests import journalling
 from tests.bank import NOON, Gate, World, new_order, other_order, refused_order
+from tests.ids import told
 from transfer_async import (
     AlreadyCreated,
     BeneficiaryNotVerified,
@@ -471,7 +472,7 @@ async def test_a_hook_sees_the_whole_intent(world: World):
         (WrongTypes(), UnreadableOrder, Outcome.UNKNOWN, True),
         (AnotherOrder(), UnreadableOrder, Outcome.UNKNOWN, True),
     ],
-    ids=str,
+    ids=told,
 )
 async def test_every_answer_leads_to_its_error_and_the_hold_follows(
     world: World, fault: Fault, error: type, outcome: Outcome, may_exist: bool, key: str | None

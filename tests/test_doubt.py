@@ -10,6 +10,7 @@ import pytest
 
 from tests import bank as banks
 from tests.bank import Gate, World, new_order
+from tests.ids import told
 from transfer_async import (
     NO_ORDER,
     AlreadyCreated,
@@ -369,7 +370,7 @@ def test_there_is_one_no_order_and_it_says_so():
         {"poster_fee": None},
         {"extra_order_details": (object(),)},
     ],
-    ids=repr,
+    ids=told,
 )
 async def test_an_order_of_resolve_that_is_another_or_no_order_is_not_believed(
     world: World, changes: dict[str, Any]

@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from tests.bank import World, new_order, world
+from tests.ids import told
 from transfer_async import (
     NO_ORDER,
     AttemptFailed,
@@ -277,7 +278,7 @@ def test_every_observer_is_told_in_turn():
     assert seen == [("first", event()), ("second", event())]
 
 
-@pytest.mark.parametrize("error", [ValueError("oops"), asyncio.CancelledError(), RecursionError()], ids=repr)
+@pytest.mark.parametrize("error", [ValueError("oops"), asyncio.CancelledError(), RecursionError()], ids=told)
 def test_an_observer_that_raises_is_logged_and_does_not_keep_it_from_the_others(caplog, error):
     def fail(_):
         raise error

@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from tests import samples
+from tests.ids import told
 from transfer_async.errors import ServiceFailed
 from transfer_async.models import Currency, ExternalUser, Order, User, UserOption
 from transfer_async.wire import WIRE_NAMES
@@ -114,7 +115,7 @@ def found(order, path):
 
 
 @pytest.mark.parametrize(
-    ("path", "wrong"), [(path, wrong) for path, kind in FIELDS for wrong in WRONG[kind]], ids=str
+    ("path", "wrong"), [(path, wrong) for path, kind in FIELDS for wrong in WRONG[kind]], ids=told
 )
 def test_a_loose_field_of_another_type_is_none_and_its_path_is_told(path, wrong):
     tree = samples.order_json()

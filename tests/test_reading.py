@@ -10,6 +10,7 @@ import pytest
 from tests import samples
 from tests.answering import Answering, answering
 from tests.bank import Time
+from tests.ids import told
 from transfer_async import (
     ClientClosed,
     ConnectionFailed,
@@ -90,7 +91,7 @@ def test_nothing_else_may_be_safe(method):
         {"amount": Decimal("Infinity")},
         [Decimal("-sNaN")],
     ],
-    ids=repr,
+    ids=told,
 )
 def test_what_is_no_json_is_refused_by_name(json):
     with pytest.raises(ValueError, match=r"^json: cannot be written as JSON"):
@@ -131,7 +132,7 @@ def test_json_is_written_exactly(value, written):
         {"method": "POST", "safe": True},
         {"json": object()},
     ],
-    ids=str,
+    ids=told,
 )
 async def test_a_wrong_argument_sends_nothing(client, service, wrong):
     call = {"method": "GET", "path": "/a", **wrong}
@@ -607,7 +608,7 @@ async def test_many_at_once_get_each_their_own_answer(client):
     assert answers == asked
 
 
-@pytest.mark.parametrize("json", [float("nan"), {"a": [float("inf")]}, [{"b": (float("-inf"),)}]], ids=repr)
+@pytest.mark.parametrize("json", [float("nan"), {"a": [float("inf")]}, [{"b": (float("-inf"),)}]], ids=told)
 def test_a_float_that_is_no_number_is_not_sent_as_null(json):
     with pytest.raises(ValueError, match="json: cannot be written"):
         encoded(json)

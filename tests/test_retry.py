@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bank import NOON, World, new_order, world
+from tests.ids import told
 from transfer_async import (
     Clock,
     ConnectionFailed,
@@ -126,7 +127,7 @@ STATUSES = "must hold HTTP statuses, 100 to 599"
         *[({"budget": value}, "must be a RetryBudget") for value in (None, 500, {"capacity": 500})],
         ({"first_delay": 2, "max_delay": 1}, None),
     ],
-    ids=str,
+    ids=told,
 )
 def test_a_wrong_policy_is_refused_by_name_and_rule(wrong, rule):
     name = next(iter(wrong))
@@ -670,7 +671,7 @@ async def test_the_happy_path_never_enters_tenacity(at_work: World, monkeypatch)
         CloseAfterProcessing(),
         GarbageBody(),
     ],
-    ids=str,
+    ids=told,
 )
 async def test_no_caller_ever_sees_a_tenacity_type(at_work: World, fault):
     at_work.sandbox.faults.add(fault, times=None, path="*")

@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 
 from tests import samples
+from tests.ids import told
 from transfer_async import RetryPolicy, Timeouts
 from transfer_async.errors import (
     ConnectionFailed,
@@ -181,7 +182,7 @@ async def test_an_expired_certificate_is_not_sent(bank: Bank, certificates: Cert
 
 
 @pytest.mark.parametrize(
-    "said", [b"HTTP/1.1 400 Speak plainly\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x28", b""], ids=repr
+    "said", [b"HTTP/1.1 400 Speak plainly\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x28", b""], ids=told
 )
 async def test_a_broken_handshake_is_not_sent(bank: Bank, certificates: Certificates, said: bytes):
     async def break_off(connection: Connection) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bank import new_order
+from tests.ids import told
 from tests.journalling import SCOPE, claim, create, doubt, intent, judged, made, mark
 from transfer_async import JournalFailed, MemoryJournal, Outcome, PersonName, PostgresJournal, SQLiteJournal
 from transfer_async.journal import rows
@@ -123,7 +124,7 @@ def test_every_entry_comes_back_from_a_file_as_it_was(tmp_path_factory: pytest.T
         {"intent": "null"},
         {"body": None},
     ],
-    ids=str,
+    ids=told,
 )
 def test_of_what_is_not_an_entry_there_is_what_can_be_read_and_all_of_it_is_kept(changes: dict[str, Any]):
     row = attrs.evolve(rows.row_of(_claimed(), token="t", now=0.0), **changes)
