@@ -263,6 +263,8 @@ class Transport:
                     )
                 except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - its type proves nothing
                     evidence = Evidence(sent=body.handed_over, error=error)
+                    # Time to read begins with the body written: this is a timer of the request before.
+                    body.stale = body.stale or isinstance(error, aiohttp.SocketTimeoutError)
                 else:
                     if body.handed_over or not body.adopted:
                         return await self._heard(response, body.carrier, is_order=True)

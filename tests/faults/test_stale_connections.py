@@ -518,6 +518,22 @@ async def test_a_borrowed_pool_that_forgets_its_idle_time_is_looked_at_all_the_s
     assert len(server.requests) == 2
 
 
+async def test_a_read_timer_that_outlived_its_request_sends_the_order_elsewhere(bank: Bank):
+    """Some of aiohttp's versions leave one; the order would end as if the service could not be reached."""
+    async with (
+        serving(answers) as server,
+        aiohttp.ClientSession() as session,
+        bank.client(server.url, session=session, retry=ONCE) as client,
+    ):
+        await order_of(client, "first")
+        for idle in session.connector._conns.values():
+            idle[0][0].set_exception(aiohttp.SocketTimeoutError("Timeout on reading data from socket"))
+        await order_of(client, "second")
+
+    assert len(server.requests) == server.accepted == 2
+    assert bank.pauses == []
+
+
 # --- reads --------------------------------------------------------------------------------------
 
 
