@@ -657,6 +657,24 @@ async def test_a_worker_whose_clock_is_set_back_under_it_sends_nothing_it_could_
     assert (await judged(journal, claim(2))).denial is None
 
 
+async def test_a_journal_that_knows_other_scopes_only_warns_once(
+    journal: Journal, caplog: pytest.LogCaptureFixture
+):
+    """After a change of the service's address every key would be free, and each old order be paid again."""
+    await made(journal, claim(), free(None))
+    await made(journal, claim(), key="k2")
+    quiet = list(caplog.messages)
+    for key in ("k", "k2"):
+        await journal.move("https://new.example", key, claim())
+    await made(journal, claim(), key="k3")
+
+    assert quiet == []
+    assert [f"keys of {SCOPE!r}, and none of 'https://new.example'" in told for told in caplog.messages] == [
+        True
+    ] * journal.durable
+    assert all(f"say scope={SCOPE!r}" in told for told in caplog.messages)
+
+
 async def test_a_journal_may_be_closed_twice(journal: Journal):
     await made(journal, claim(), mark(), create(reply=REPLY))
     await journal.close()

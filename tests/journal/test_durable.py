@@ -55,6 +55,10 @@ class Store(DurableJournal):
     async def now(self) -> float:
         return NOON.timestamp() + 10 * KEPT
 
+    async def _other_scope(self, scope: str) -> str | None:
+        scopes = {place[0] for place in self.rows}
+        return None if scope in scopes else min(scopes, default=None)
+
     async def _prune_some(self, scope: str, before: float) -> int:
         self.pruned.append(before)
         return self.old.pop() if self.old else 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
+import logging
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -20,6 +22,8 @@ from transfer_async.journal.base import forgettable
 from transfer_async.journal.moves import Entry, Move, Verdict
 from transfer_async.journal.rows import Row, entries_of
 from transfer_async.journal.transaction import Recent, Transaction, Wanted
+
+log: logging.Logger = logging.getLogger("transfer_async")
 
 SHARED = 256
 """How many moves one commit carries at most."""
@@ -42,6 +46,7 @@ class DurableJournal(abc.ABC):
         self._waiting: deque[Wanted] = deque()
         self._runners: set[asyncio.Task[None]] = set()
         self._recent = Recent()
+        self._scopes_seen: set[str] = set()
         self._closed = False
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
 
@@ -66,6 +71,10 @@ class DurableJournal(abc.ABC):
     @abc.abstractmethod
     async def _prune_some(self, scope: str, before: float) -> int:
         """Forget up to `PRUNED` keys that ended before that time; how many it were."""
+
+    @abc.abstractmethod
+    async def _other_scope(self, scope: str) -> str | None:
+        """The name of a scope with keys, if there is one, and ``scope`` has none."""
 
     @abc.abstractmethod
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, Row]]:
@@ -182,6 +191,7 @@ class DurableJournal(abc.ABC):
     async def _commit_all(self, wanted: list[Wanted]) -> None:
         try:
             await self._open()
+            await self._look_at_scopes(wanted)
         except BaseException as error:  # noqa: BLE001 - whatever it is, each caller must hear of it
             _fail(wanted, error)
             return
@@ -198,6 +208,22 @@ class DurableJournal(abc.ABC):
         for one, verdict in zip(wanted, transaction.verdicts, strict=True):
             if not one.verdict.done():
                 one.verdict.set_result(verdict)
+
+    async def _look_at_scopes(self, wanted: list[Wanted]) -> None:
+        """Warn, once each, of a scope that has no keys where others have: its address may have changed."""
+        for scope in {one.place[0] for one in wanted} - self._scopes_seen:
+            self._scopes_seen.add(scope)
+            other = None
+            with contextlib.suppress(Exception):  # the commit that follows will tell
+                other = await self._other_scope(scope)
+            if other is not None:
+                log.warning(
+                    "the journal has keys of %r, and none of %r: if it is the same service under a new "
+                    "address, say scope=%r, or every key is free, and may be paid again",
+                    other,
+                    scope,
+                    other,
+                )
 
 
 def _fail(wanted: list[Wanted], error: BaseException) -> None:

@@ -289,6 +289,11 @@ class PostgresJournal(DurableJournal):
         found = await self._ask(lambda connection: connection.fetch(self._sql.history, scope, key))
         return tuple(step_of(tuple(row)) for row in found)
 
+    async def _other_scope(self, scope: str) -> str | None:
+        sql = self._sql.other_scope
+        found: str | None = await self._ask(lambda connection: connection.fetchval(sql, scope))
+        return found
+
     async def _prune_some(self, scope: str, before: float) -> int:
         sql = self._sql.prune
         return int(await self._ask(lambda connection: connection.fetchval(sql, scope, before, PRUNED)))

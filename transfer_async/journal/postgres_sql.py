@@ -71,6 +71,9 @@ class Statements:
             f"SELECT {', '.join('h.' + name for name in STEP_COLUMNS)} FROM {history} h "
             f"JOIN {keys} k ON k.id = h.key_id WHERE k.scope = $1 AND k.key = $2 ORDER BY h.id"
         )
+        self.other_scope: str = (
+            f"SELECT scope FROM {keys} WHERE NOT EXISTS (SELECT FROM {keys} WHERE scope = $1) LIMIT 1"
+        )
         self.prune: str = _prune(keys, history)
 
 

@@ -217,6 +217,9 @@ class SQLiteJournal(DurableJournal):
         """See `Journal.history`."""
         return await self._ask(lambda file: file.history(scope, key))
 
+    async def _other_scope(self, scope: str) -> str | None:
+        return await self._ask(lambda file: file.other_scope(scope))
+
     async def _prune_some(self, scope: str, before: float) -> int:
         return await self._ask(lambda file: file.prune(scope, before))
 
@@ -397,6 +400,10 @@ class _File:
         found = self._db.execute(f"SELECT k.key, {_ROW} FROM {_KEYS} WHERE {where}", values)
         return [(key, Row(*row)) for key, *row in found]
 
+    def other_scope(self, scope: str) -> str | None:
+        found = self._db.execute(_OTHER_SCOPE, (scope,)).fetchone()
+        return None if found is None else str(found[0])
+
     def count_in_doubt(self, scope: str) -> int:
         sql = f"SELECT count(*) FROM {_KEYS} WHERE s.name = ? AND k.ended_at IS NULL AND k.state = 'in_doubt'"
         return self._value(sql, scope)
@@ -411,6 +418,10 @@ class _File:
 
 
 _OLD = "SELECT id FROM keys WHERE scope = ? AND ended_at < ? ORDER BY ended_at LIMIT ?"
+_OTHER_SCOPE = (
+    "SELECT o.name FROM scopes o WHERE EXISTS (SELECT 1 FROM keys WHERE scope = o.id) AND NOT EXISTS "
+    "(SELECT 1 FROM keys WHERE scope = (SELECT id FROM scopes WHERE name = ?)) LIMIT 1"
+)
 _FIND_TOKENS = "SELECT id, key, token FROM keys WHERE scope = ? AND key IN (SELECT value FROM json_each(?))"
 _FIND_ROW = f"SELECT {_ROW} FROM keys k LEFT JOIN replies r ON r.key_id = k.id WHERE k.id = ?"
 _FIND_ORDERS = (
