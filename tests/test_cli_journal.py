@@ -523,19 +523,24 @@ async def test_a_time_to_settle_that_is_none_is_a_wrong_use(at_work: World, sett
     assert result.stderr == f"journal: --settle-after: {rule}\n"
 
 
-async def test_a_row_that_cannot_be_read_is_shown_as_such_and_refuted_by_word(at_work: World):
+async def test_a_row_that_cannot_be_read_is_shown_as_such_and_refuted_by_word(
+    at_work: World, bank_module: Any
+):
     """It would be in no list, and its hold would be kept for ever."""
+    await asyncio.to_thread(bank_module)
     await in_doubt(at_work)
     sql = "UPDATE keys SET intent = '{}'"
     await at_work.journal.journal._ask(lambda file: file._db.execute(sql).rowcount)  # type: ignore[attr-defined]
     await at_work.journal.journal.close()
     listed = await asked("list")
     shown = json.loads((await asked("show", "doubt", "--json")).stdout)
+    recovered = await asked("recover", "--hooks", "our_bank:hooks")
     no = await asked("refute", "doubt", "--yes", "--settle-after", "0", *SAID)
     yes = await asked("refute", "doubt", "--yes", "--settle-after", "0", "--undone", *SAID)
     after = json.loads((await asked("show", "doubt", "--json")).stdout)
 
     assert "in doubt (unreadable)" in listed.stdout
+    assert (recovered.exit_code, recovered.stdout.splitlines()[-1]) == (3, "unreadable       1")
     assert (shown["state"], shown["readable"], len(shown["history"])) == ("in_doubt", False, 3)
     assert no.stderr.startswith("journal: undone: must be said: ")
     assert "(funds_hold)" in no.stderr

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from transfer_async.callables import checked_async, refuse_class
-from transfer_async.checks import REFERENCE, is_sendable, to_optional_text
+from transfer_async.checks import REFERENCE, is_clean, is_sendable, to_optional_text
 from transfer_async.errors import HoldFailed, PreflightFailed
 from transfer_async.models import OrderIntent
 
@@ -124,7 +124,7 @@ def checked(hooks: Sequence[Hook]) -> tuple[PreflightHook, ...]:
         raise ValueError("hooks: must be a sequence of hooks")  # noqa: TRY004 - one kind of error for every wrong setting
     made = tuple(_hook(hook) for hook in hooks)
     names = [hook.name for hook in made]
-    if not all(type(name) is str and name and is_sendable(name) for name in names):
+    if not all(type(name) is str and name and is_clean(name) for name in names):
         raise ValueError("hooks: each needs a name, a plain str")
     if "held" in names:
         raise ValueError("hooks: the name 'held' is kept for the reference given as held=")

@@ -23,7 +23,7 @@ from transfer_async.operators import checked_order_id, checked_settle_after, che
 T = TypeVar("T")
 
 OWED = 3
-"""The exit code of a recovery that leaves an undo owed."""
+"""The exit code of a recovery that leaves an undo owed, or a record that cannot be read."""
 
 app = typer.Typer(
     help="Look after a journal: what is in doubt, what is owed, and how it ends.\n\n"
@@ -192,7 +192,7 @@ def recover(
 
     FACTORY returns a sequence of hooks; or a mapping, or an object, with hooks and perhaps resolve,
     the bank's own means to end a doubt. It may be async.
-    Exit codes: as above; 3 if an undo is owed still.
+    Exit codes: as above; 3 if an undo is owed still, or a record cannot be read.
     """
     where, store = _named(journal, scope, base_url)
     factory = _checked(lambda: factory_named(hooks))
@@ -205,7 +205,7 @@ def recover(
     else:
         for line in tables.report_lines(report):
             tell(line)
-    if report.still_owed:
+    if report.still_owed or report.unreadable:
         raise typer.Exit(OWED)
 
 
