@@ -24,8 +24,8 @@ from transfer_async.sandbox import (
 SCOPE = "deaths"
 DEADLINE = 0.8
 LEASE = 1.25
-PATIENCE = 0.2
-LOCKED = 1.5 * PATIENCE
+PATIENCE = 0.5
+LOCKED = 1.2 * PATIENCE
 """Seconds that a worker waits for a locked file, and for which somebody else may lock it."""
 
 JOURNALS = (2, 4)

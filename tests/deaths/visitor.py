@@ -15,9 +15,9 @@ import time
 
 from tests.deaths.trial import LOCKED, PATIENCE, SCOPE, Trial, journal_of
 
-PAUSE = 0.05
+PAUSE = 0.2
 DEATHS = 0.05
-LOCKS = 0.02
+LOCKS = 0.01
 
 
 def visit(_end: socket.socket, *, trial: Trial, seed: int) -> None:

@@ -32,8 +32,8 @@ from transfer_async.errors import (
 from transfer_async.events import Claimed, Event
 
 RECOVER_EVERY = 0.5
-ANEW_EVERY = 0.3
-LOOK_EVERY = 0.1
+ANEW_EVERY = 1.0
+LOOK_EVERY = 0.3
 
 
 @frozen(kw_only=True)
