@@ -279,7 +279,9 @@ async def test_a_no_stays_on_record(world: World):
             await client.create_order(refused_order(), key="k")
 
     ending = (await world.entry()).ending
-    assert ending == moves.Ending(outcome=Outcome.REFUSED, error="Refused", status=422)
+    assert ending == moves.Ending(
+        outcome=Outcome.REFUSED, error="Refused", status=422, fields=("poster_recipient_username",)
+    )
 
 
 async def test_known_says_where_a_key_stands(world: World):
