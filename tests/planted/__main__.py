@@ -1,0 +1,88 @@
+"""`python -m tests.planted`: exit code 0 if every fault was caught, else 1."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+from tests.planted.asking import FAULTS, Found, ask, record, recorded
+from tests.planted.checkout import Checkout
+from tests.planted.fault import Fault
+
+
+@contextmanager
+def checkouts(count: int) -> Iterator[SimpleQueue[Checkout]]:
+    """So many copies, to be taken and given back."""
+    with tempfile.TemporaryDirectory(prefix="planted-") as directory:
+        free: SimpleQueue[Checkout] = SimpleQueue()
+        for number in range(count):
+            free.put(Checkout(Path(directory) / str(number)))
+        yield free
+
+
+def ask_all(faults: Sequence[Fault], at_once: int) -> Iterator[Found]:
+    """What becomes of each of ``faults``, as it is known."""
+    known = recorded()
+    with checkouts(at_once) as free, ThreadPoolExecutor(at_once) as threads:
+
+        def ask_one(fault: Fault) -> Found:
+            checkout = free.get()
+            try:
+                return ask(fault, checkout, last=known.get(fault.name))
+            finally:
+                free.put(checkout)
+
+        for done in as_completed([threads.submit(ask_one, fault) for fault in faults]):
+            yield done.result()
+
+
+def logged(path: Path | None) -> dict[str, str]:
+    """What an earlier run came to."""
+    if path is None or not path.exists():
+        return {}
+    return dict(line.split(" ", 1) for line in path.read_text().splitlines())
+
+
+def say(found: Found) -> None:
+    """One line of the table."""
+    print(f"{found.name:46} {found.seconds:6.1f} s  {found.verdict}", flush=True)  # noqa: T201
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Ask about all faults, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.planted", description=__doc__)
+    parser.add_argument("--only", metavar="NAME", help="only faults with this in their name")
+    parser.add_argument("--list", action="store_true", help="show the faults, and plant none")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="go on where this log ends")
+    parser.add_argument("--record", action="store_true", help="write down which test caught which fault")
+    parser.add_argument("--at-once", type=int, default=2, help="how many at once")
+    options = parser.parse_args(arguments)
+    chosen = [fault for fault in FAULTS if options.only is None or options.only in fault.name]
+    if options.list:
+        known = recorded()
+        for fault in chosen:
+            print(f"{fault.name}: {fault.loses}\n    {fault.module}; {known.get(fault.name, '-')}")  # noqa: T201
+        return 0
+    results = logged(options.log)
+    for found in ask_all([fault for fault in chosen if fault.name not in results], options.at_once):
+        say(found)
+        results[found.name] = found.verdict
+        if options.log is not None:
+            with options.log.open("a") as log:
+                log.write(f"{found.name} {results[found.name]}\n")
+    caught = {name: by for name, by in results.items() if not by.startswith(("SURVIVED", "FAILS"))}
+    if options.record:
+        record(recorded() | caught)
+    survivors = [fault.name for fault in chosen if fault.name not in caught]
+    print(f"{len(chosen)} faults, {len(survivors)} survived {' '.join(survivors)}")  # noqa: T201
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""A copy of the checkout, in which a fault is planted and tests run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.planted.fault import Fault, path_of
+
+HERE = Path(__file__).parents[2]
+PATIENCE = 900.0
+"""Seconds after which a run of tests is taken to hang; each test has a bound of its own."""
+
+HANGS = "it hangs"
+"""In place of a test that failed."""
+
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_NOT_THERE = (4, 5)  # pytest: no such test; none collected
+_PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no", "-rfE")
+
+
+class Checkout:
+    """A copy of the checkout, as it is on the disk, but for what git ignores."""
+
+    def __init__(self, top: Path) -> None:
+        self._top = top
+        self._changes = 0
+        command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+        listed = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout
+        for name in filter(None, listed.split("\0")):
+            if (HERE / name).is_file():
+                (top / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(HERE / name, top / name)
+
+    @contextmanager
+    def with_fault(self, fault: Fault) -> Iterator[None]:
+        """Plant ``fault``, and take it out again.
+
+        Raises:
+            SnippetNotFound: it does not fit.
+        """
+        path = self._top / path_of(fault.module)
+        sound = path.read_text()
+        self._write(path, fault.planted(sound))
+        try:
+            yield
+        finally:
+            self._write(path, sound)
+
+    def _write(self, path: Path, source: str) -> None:
+        """Write a module so that Python sees it as new: its bytecode goes by whole seconds and size."""
+        path.write_text(source)
+        self._changes += 1
+        when = time.time() - 1_000_000 + self._changes
+        os.utime(path, (when, when))
+
+    def first_failure(self, tests: Sequence[str]) -> str | None:
+        """The first of ``tests`` that fails, `HANGS`, or None if all pass or are not there."""
+        try:
+            done = subprocess.run(
+                [sys.executable, *_PYTEST, *tests],
+                cwd=self._top,
+                env=self._environment(),
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return HANGS
+        if done.returncode == 0 or done.returncode in _NOT_THERE:
+            return None
+        found = _FAILED.search(done.stdout)
+        if found is None:
+            raise RuntimeError(f"pytest told of no test:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        return found[1]
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
+        kept.pop("PYTHONDONTWRITEBYTECODE", None)
+        return kept | {"PYTHONPATH": str(self._top)}  # so do the processes that tests start

@@ -1,0 +1,72 @@
+"""Where faults are planted, each module named once, and the tests that are asked about it first."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+
+@frozen
+class Place:
+    """A module, and its tests: files or folders, those that are quick first."""
+
+    module: str
+    asked: tuple[str, ...]
+
+
+_CALLS = ("tests/test_create_order.py", "tests/test_calls.py", "tests/test_cancellation.py")
+_TABLE = ("tests/faults/test_failure_table.py", "tests/faults/test_evidence.py")
+_STATES = ("tests/journal/test_states.py", "tests/contract")
+_DURABLE = ("tests/journal/test_transaction.py", "tests/journal/test_durable.py", "tests/contract")
+
+PLACES = {
+    "create_order": Place(
+        "transfer_async.create_order",
+        (*_CALLS, "tests/test_undoing.py", "tests/test_unrecorded.py", "tests/test_deliberate_faults.py"),
+    ),
+    "sending": Place("transfer_async.sending", ("tests/test_create_order.py", *_TABLE, *_CALLS)),
+    "doubt": Place("transfer_async.doubt", ("tests/test_doubt.py", "tests/test_recovery.py")),
+    "undoing": Place("transfer_async.undoing", ("tests/test_undoing.py", "tests/test_create_order.py")),
+    "recovery": Place("transfer_async.recovery", ("tests/test_recovery.py", "tests/test_recoveries.py")),
+    "unrecorded": Place("transfer_async.unrecorded", ("tests/test_unrecorded.py", "tests/test_recovery.py")),
+    "leases": Place("transfer_async.leases", ("tests/test_leases.py",)),
+    "calls": Place("transfer_async.calls", ("tests/test_calls.py", "tests/test_cancellation.py")),
+    "retry": Place("transfer_async.retry", ("tests/test_retry.py",)),
+    "answers": Place("transfer_async.answers", ("tests/test_answers.py", *_TABLE)),
+    "transport": Place("transfer_async.transport", ("tests/test_transport.py", "tests/faults")),
+    "guards": Place("transfer_async.guards", ("tests/test_guards.py", "tests/faults")),
+    "carrier": Place("transfer_async.carrier", ("tests/faults/test_another_behind.py", "tests/faults")),
+    "bounded": Place(
+        "transfer_async.bounded", ("tests/test_bounded.py", "tests/faults/test_bounded_reading.py")
+    ),
+    "disposition": Place(
+        "transfer_async.disposition", ("tests/test_disposition.py", "tests/test_handling.py")
+    ),
+    "handling": Place("transfer_async.handling", ("tests/test_handling.py",)),
+    "states": Place("transfer_async.journal.states", _STATES),
+    "transaction": Place("transfer_async.journal.transaction", _DURABLE),
+    "durable": Place("transfer_async.journal.durable", _DURABLE),
+    "memory": Place("transfer_async.journal.memory", ("tests/journal/test_memory.py", "tests/contract")),
+    "sqlite": Place(
+        "transfer_async.journal.sqlite",
+        ("tests/journal/test_sqlite.py", "tests/contract", "tests/trouble/test_sqlite_trouble.py"),
+    ),
+    "postgres": Place(
+        "transfer_async.journal.postgres",
+        ("tests/journal/test_postgres.py", "tests/contract", "tests/trouble"),
+    ),
+    "postgres_sql": Place(
+        "transfer_async.journal.postgres_sql",
+        ("tests/journal/test_postgres.py", "tests/contract", "tests/trouble"),
+    ),
+    "rows": Place("transfer_async.journal.rows", ("tests/journal/test_rows.py", "tests/contract")),
+}
+
+PROMISE = (
+    "tests/test_create_order.py",
+    "tests/test_deliberate_faults.py",
+    "tests/faults",
+    "tests/contract",
+    "tests/trouble",
+    "tests/simulation",
+)
+"""The tests that prove the promise as a whole: asked last."""

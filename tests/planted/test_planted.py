@@ -1,0 +1,42 @@
+"""The list itself: every fault still fits its module, and the tests that are asked are there."""
+
+import ast
+from collections import Counter
+
+import pytest
+
+from tests.planted.asking import FAULTS, recorded
+from tests.planted.checkout import HERE
+from tests.planted.fault import Fault, SnippetNotFound, path_of
+from tests.planted.places import PLACES, PROMISE
+
+
+def test_every_fault_fits_its_module_once_and_leaves_python_behind():
+    for fault in FAULTS:
+        source = (HERE / path_of(fault.module)).read_text()
+        planted = ast.parse(fault.planted(source))
+
+        assert ast.dump(planted) != ast.dump(ast.parse(source)), fault.name
+
+
+def test_the_names_are_unique():
+    assert [name for name, count in Counter(fault.name for fault in FAULTS).items() if count > 1] == []
+
+
+def test_the_tests_that_are_asked_are_there():
+    asked = {path for place in PLACES.values() for path in place.asked} | set(PROMISE)
+
+    assert [path for path in sorted(asked) if not (HERE / path).exists()] == []
+
+
+def test_what_was_caught_is_on_record_for_every_fault():
+    assert set(recorded()) == {fault.name for fault in FAULTS}
+
+
+def test_a_fault_that_does_not_fit_is_told():
+    fault = Fault("odd", "states", "now < then", "now <= then", "nothing")
+
+    with pytest.raises(SnippetNotFound, match="odd: found 0 times"):
+        fault.planted("now > then")
+    with pytest.raises(SnippetNotFound, match="found 2 times"):
+        fault.planted("now < then or now < then")
