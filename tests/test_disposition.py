@@ -17,7 +17,7 @@ ACK, RETRY, PARK, LEAVE = Action.ACK, Action.RETRY, Action.PARK, Action.LEAVE
 def public(of: type) -> set[type]:
     """``of`` and every class of errors beneath it that callers may meet by name."""
     found = {of}.union(*map(public, of.__subclasses__()))
-    return {kind for kind in found if not kind.__name__.startswith("_")}
+    return {kind for kind in found if kind.__module__ == e.__name__}
 
 
 EXPECTED: list[tuple[BaseException, Action, dict[str, Any]]] = [
@@ -60,6 +60,7 @@ EXPECTED: list[tuple[BaseException, Action, dict[str, Any]]] = [
     (e.InvalidOrder([("key", "is missing")]), PARK, {}),
     (e.KeyConflict(), PARK, {}),
     (e.ClientClosed(), LEAVE, {}),
+    (e.OpenElsewhere(), LEAVE, {}),
     (e.ServiceFailed(), LEAVE, {}),
     (asyncio.CancelledError(), LEAVE, {}),
     (RuntimeError("ours"), LEAVE, {}),
