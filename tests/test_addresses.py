@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cases import each
 from transfer_async import PostgresJournal
 from transfer_async.addresses import (
     CREATE_ORDER,
@@ -22,7 +23,7 @@ from transfer_async.journal.choice import journal_at
 # --- the base address ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("given_as", "becomes"),
     [
         ("https://bank.example", "https://bank.example"),
@@ -64,7 +65,7 @@ def test_an_address_has_one_form(given_as, becomes):
     assert normalised(becomes) == becomes
 
 
-@pytest.mark.parametrize(
+@each(
     "address",
     [
         "http://bank.example",
@@ -85,7 +86,7 @@ def test_http_is_for_loopback_alone(address):
         normalised(address)
 
 
-@pytest.mark.parametrize(
+@each(
     ("address", "why"),
     [
         ("https://user@bank.example", "must not carry a user or a password"),
@@ -160,7 +161,7 @@ FINE = [
 ]
 
 
-@pytest.mark.parametrize("path", FINE)
+@each("path", FINE)
 def test_a_fine_path_is_given_back_as_it_is(path):
     assert checked_path(path) is path
 
@@ -222,7 +223,7 @@ DISGUISES = [
 ]
 
 
-@pytest.mark.parametrize("path", DISGUISES)
+@each("path", DISGUISES)
 def test_the_way_to_create_an_order_is_refused_in_every_disguise(path):
     with pytest.raises(ValueError, match=r"^path: "):
         checked_path(path)
@@ -254,7 +255,7 @@ def test_no_mix_of_disguises_passes(path):
         checked_path(path)
 
 
-@pytest.mark.parametrize(
+@each(
     "path",
     [
         "",
@@ -363,8 +364,8 @@ def test_no_part_of_a_brokers_password_is_told(address):
 ENDS = ("", "/", "/payments", "/p%20q", "/p?sslmode=require&port=5", "?host=/run/pg")
 
 
-@pytest.mark.parametrize("host", ["db", "db:5432", "[::1]:5432", "a:1,b:2", "", "db_1.example."])
-@pytest.mark.parametrize("login", ["", "bank@", "bank:@", "bank:%40%2F%3A%3F%23@", "b%20k:a!$&'()*+,;=:~@"])
+@each("host", ["db", "db:5432", "[::1]:5432", "a:1,b:2", "", "db_1.example."])
+@each("login", ["", "bank@", "bank:@", "bank:%40%2F%3A%3F%23@", "b%20k:a!$&'()*+,;=:~@"])
 def test_a_well_formed_address_of_a_database_is_taken(login, host):
     for end in ENDS:
         PostgresJournal(f"postgresql://{login}{host}{end}")

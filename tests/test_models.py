@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import samples, strategies
+from tests.cases import each
 from transfer_async import models
 from transfer_async.errors import InvalidOrder
 from transfer_async.models import (
@@ -43,7 +44,7 @@ def named(make):
 # --- requests -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(samples.order_fields()))
+@each("name", sorted(samples.order_fields()))
 def test_every_field_of_a_new_order_is_required(name):
     fields = samples.order_fields()
     del fields[name]
@@ -90,8 +91,8 @@ def test_amounts_are_taken_exactly_from_whole_numbers_and_plain_strings(given, e
     assert str(order.poster_amount) == exact
 
 
-@pytest.mark.parametrize("name", AMOUNTS)
-@pytest.mark.parametrize(
+@each("name", AMOUNTS)
+@each(
     "wrong",
     [
         *(1250.0, "1.25e3", "1E3", True, None, "", "1 250", "1,250", [], b"1250"),
@@ -108,16 +109,13 @@ def test_amounts_are_taken_exactly_from_whole_numbers_and_plain_strings(given, e
         ),
         *(Decimal("1E+999999999999999999"), Decimal("1E-999999999999999999"), "9" * 65, 10**70),
     ],
-    ids=lambda wrong: repr(wrong)[:30],
 )
 def test_an_amount_that_is_none_is_a_fault_of_its_field(name, wrong):
     assert named(lambda: samples.new_order(**{name: wrong})) == [name]
 
 
-@pytest.mark.parametrize("name", ["current_account_balance", "transaction_fee"])
-@pytest.mark.parametrize(
-    "wrong", [1.5, "1e3", None, True, Decimal("NaN"), Decimal("-Infinity"), Decimal("1E+70")]
-)
+@each("name", ["current_account_balance", "transaction_fee"])
+@each("wrong", [1.5, "1e3", None, True, Decimal("NaN"), Decimal("-Infinity"), Decimal("1E+70")])
 def test_a_fee_or_balance_that_is_no_amount_is_a_fault_of_its_field(name, wrong):
     assert named(lambda: samples.new_external_order(**{name: wrong})) == [name]
 
@@ -152,8 +150,8 @@ def test_a_fee_may_not_be_negative():
     assert named(lambda: samples.new_external_order(transaction_fee="-0.01")) == ["transaction_fee"]
 
 
-@pytest.mark.parametrize("name", ["poster_username", "poster_recipient_username"])
-@pytest.mark.parametrize(
+@each("name", ["poster_username", "poster_recipient_username"])
+@each(
     "wrong",
     [
         *("", " ", "ada", "ada@", "@example.org", "ada@example", "ada@@example.org", "a b@example.org"),
@@ -166,8 +164,8 @@ def test_a_username_that_is_no_e_mail_address_is_a_fault_of_its_field(name, wron
     assert named(lambda: samples.new_order(**{name: wrong})) == [name]
 
 
-@pytest.mark.parametrize("name", ["poster_currency", "matcher_currency"])
-@pytest.mark.parametrize(
+@each("name", ["poster_currency", "matcher_currency"])
+@each(
     "wrong",
     [
         *(
@@ -191,7 +189,7 @@ def test_a_currency_is_2_to_10_plain_capitals_and_digits_and_no_look_alikes(name
     assert named(lambda: samples.new_order(**{name: wrong})) == [name]
 
 
-@pytest.mark.parametrize("wrong", ["usd", "U", "USＤ", "ABCDEFGHIJK", "USD\x1b", None, 5])
+@each("wrong", ["usd", "U", "USＤ", "ABCDEFGHIJK", "USD\x1b", None, 5])
 def test_the_fees_currency_keeps_the_same_rule(wrong):
     assert named(lambda: samples.new_external_order(transaction_fee_currency=wrong)) == [
         "transaction_fee_currency"
@@ -203,17 +201,13 @@ def test_a_currency_of_2_to_10_capitals_and_digits_is_taken(right):
     assert samples.new_order(poster_currency=right).poster_currency == right
 
 
-@pytest.mark.parametrize("name", ["poster_country", "matcher_country"])
-@pytest.mark.parametrize(
-    "wrong", ["", "U", "us", "Us", "USA", "U1", "US\n", "ＵＳ", "ΝG", "\ud800\ud800", None, 5]
-)
+@each("name", ["poster_country", "matcher_country"])
+@each("wrong", ["", "U", "us", "Us", "USA", "U1", "US\n", "ＵＳ", "ΝG", "\ud800\ud800", None, 5])
 def test_a_country_is_two_plain_capitals(name, wrong):
     assert named(lambda: samples.new_order(**{name: wrong})) == [name]
 
 
-@pytest.mark.parametrize(
-    "wrong", ["", "  ", "paypal\x00payment", "paypal\npayment", "\ud800", "\u2029", "p" * 255, None, 5]
-)
+@each("wrong", ["", "  ", "paypal\x00payment", "paypal\npayment", "\ud800", "\u2029", "p" * 255, None, 5])
 def test_a_payment_method_is_a_text_with_something_in_it(wrong):
     assert named(lambda: samples.new_order(poster_payment_method_type=wrong)) == [
         "poster_payment_method_type"
@@ -263,7 +257,7 @@ def test_a_fault_says_neither_a_person_nor_an_amount():
     assert not [secret for secret in ("secret", "771177", "882288") if secret in shown]
 
 
-@pytest.mark.parametrize(
+@each(
     ("poster", "matcher", "rate"),
     [
         ("1250.00", "1000000", "0.00125"),
@@ -283,7 +277,7 @@ def test_amounts_agree_to_within_half_a_unit_of_the_last_place(poster, matcher, 
     assert order.poster_amount == Decimal(poster)
 
 
-@pytest.mark.parametrize(
+@each(
     ("poster", "matcher", "rate"),
     [
         ("1250.01", "1000000", "0.00125"),
@@ -309,7 +303,7 @@ def quote(**changes):
     return NewOrder.quote(**fields | changes)
 
 
-@pytest.mark.parametrize(
+@each(
     ("matcher", "rate", "places", "poster"),
     [
         ("1000000", "0.00125", {}, "1250.00"),
@@ -327,8 +321,8 @@ def test_a_quote_works_the_posters_amount_out_half_even(matcher, rate, places, p
     assert str(order.poster_amount) == poster
 
 
-@pytest.mark.parametrize("wrong", [1.5, "1e3", True, None, Decimal("NaN"), Decimal("1E+999999999")])
-@pytest.mark.parametrize("name", ["matcher_amount", "exchange_rate"])
+@each("wrong", [1.5, "1e3", True, None, Decimal("NaN"), Decimal("1E+999999999")])
+@each("name", ["matcher_amount", "exchange_rate"])
 def test_a_quote_of_what_is_no_amount_is_a_fault_of_that_field(name, wrong):
     assert named(lambda: quote(**{name: wrong})) == [name]
 
@@ -401,7 +395,7 @@ def read(tree=None, **changes):
 RANKS = list(OrderState)[:-1]
 
 
-@pytest.mark.parametrize("state", RANKS)
+@each("state", RANKS)
 def test_the_first_true_flag_is_the_state(state):
     later = {f"is_{other.value}": 1 for other in RANKS[RANKS.index(state) :]}
     order = read(**dict.fromkeys(samples.FLAGS, 0) | later)
@@ -553,7 +547,7 @@ def test_an_order_that_was_read_can_be_looked_at_with_little_of_the_stack_left()
     assert isinstance(order.unread, tuple)
 
 
-@pytest.mark.parametrize("levels", [10, 60, 64, 65, 100, 400])
+@each("levels", [10, 60, 64, 65, 100, 400])
 def test_whatever_depth_was_read_can_be_written_copied_and_compared(levels):
     order = paid_in(levels)
 
@@ -596,7 +590,7 @@ MODELS = [
 ]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@each("model", MODELS)
 def test_no_repr_of_a_response_shows_more_than_it_may(model):
     """Every field holds a mark of its own; only marks of what may be shown come out."""
     marks = {name: f"<mark of {name}>" for name in attrs.fields_dict(model)}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings, target
 from hypothesis import strategies as st
 
+from tests.cases import each
 from tests.name_pairs import CROWDS, PAIRS, Pair, name
 from transfer_async import letters
 from transfer_async.errors import MatchResult
@@ -37,13 +38,9 @@ def result(given: str, found: str) -> MatchResult:
 # --- the table ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.tradition}: {pair.reason}")
-def test_a_pair_of_the_table(pair: Pair) -> None:
+@each("pair", PAIRS)
+def test_a_pair_of_the_table_whichever_name_is_which(pair: Pair) -> None:
     assert match_names(pair.given, pair.found).result is pair.expected
-
-
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.tradition}: {pair.reason}")
-def test_which_name_is_which_makes_no_difference(pair: Pair) -> None:
     assert match_names(pair.found, pair.given).result is pair.expected
 
 
@@ -127,7 +124,7 @@ def are_one(a: PersonName, b: PersonName) -> bool:
     return bare[0] == bare[1] or bare[0] == bare[1][::-1]
 
 
-@pytest.mark.parametrize("tradition", CROWDS)
+@each("tradition", sorted(CROWDS))
 def test_different_people_of_one_tradition_never_match_and_are_rarely_close(tradition: str) -> None:
     pairs = [pair for pair in combinations(people(tradition, 30), 2) if not are_one(*pair)]
     results = [match_names(*pair).result for pair in pairs]
@@ -161,9 +158,7 @@ LOOK_ALIKES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("letter", "other"), [(letter, other) for letter, others in LOOK_ALIKES.items() for other in others]
-)
+@each(("letter", "other"), [(letter, other) for letter, others in LOOK_ALIKES.items() for other in others])
 def test_a_look_alike_within_a_word_is_no_match(letter: str, other: str) -> None:
     word = f"b{letter}rnard"
 
@@ -172,9 +167,7 @@ def test_a_look_alike_within_a_word_is_no_match(letter: str, other: str) -> None
     assert match.result is NO
 
 
-@pytest.mark.parametrize(
-    "hidden", ["\u200b", "\u200d", "\u200e", "\u202e", "\u2060", "\ufeff", "\u00ad", "\ufe0f"]
-)
+@each("hidden", ["\u200b", "\u200d", "\u200e", "\u202e", "\u2060", "\ufeff", "\u00ad", "\ufe0f"])
 def test_what_cannot_be_seen_is_not_read(hidden: str) -> None:
     assert (
         match_names(PersonName(f"B{hidden}en{hidden}", f"{hidden}Okri"), name("Ben / Okri")).result is MATCH
@@ -184,7 +177,7 @@ def test_what_cannot_be_seen_is_not_read(hidden: str) -> None:
 # --- thresholds ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("length", "edits"), [(3, 0), (4, 1), (11, 1), (12, 2), (20, 2)])
+@each(("length", "edits"), [(3, 0), (4, 1), (11, 1), (12, 2), (20, 2)])
 def test_how_many_edits_are_forgiven_hangs_on_the_length(length: int, edits: int) -> None:
     word = "bcdfghjklmnpqrstvwxz"[:length]
 
@@ -216,7 +209,7 @@ def test_nothing_of_a_name_is_in_a_repr() -> None:
 # --- limits -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "long",
     [
         PersonName("a" * (MAX_LENGTH + 1), "Okri"),
@@ -225,7 +218,6 @@ def test_nothing_of_a_name_is_in_a_repr() -> None:
         PersonName("a " * (MAX_WORDS + 1), "Okri"),
         PersonName("a " * MAX_WORDS, "Okri"),
     ],
-    ids=["a part", "all parts", "as letters", "words", "words of all parts"],
 )
 def test_a_name_that_is_too_long_is_not_compared(long: PersonName) -> None:
     assert match_names(long, name("Ben / Okri")).result is NOT_POSSIBLE
@@ -279,7 +271,7 @@ CRAFTED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("one", "other"), [row[1:] for row in CRAFTED], ids=[row[0] for row in CRAFTED])
+@each(("one", "other"), [row[1:] for row in CRAFTED])
 def test_no_crafted_name_is_much_work(one: str, other: str) -> None:
     """It runs on the event loop: whoever chooses a name must not choose how long all payments wait."""
     assert work(name(one), name(other)) <= MOST_WORK
@@ -302,7 +294,7 @@ def test_the_search_for_much_work_finds_none(letters: str, data: st.DataObject) 
 # --- words --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         ("O'Brien-Smith", ["obrien", "smith"]),
@@ -318,7 +310,7 @@ def test_a_text_is_cut_into_words(text: str, words: list[str]) -> None:
     assert letters.words_of(text) == words
 
 
-@pytest.mark.parametrize(
+@each(
     ("word", "spelt"),
     [
         ("müller", "mueller"),
@@ -336,7 +328,7 @@ def test_a_word_has_spellings(word: str, spelt: str) -> None:
     assert letters.is_spelling(letters.read_word(text).units, spelt)
 
 
-@pytest.mark.parametrize("word", ["mаria", "mɑria", "b3n", "ben🎉", "\u0301", "ѱ", "ϗ", "ـ", "\u1d00"])
+@each("word", ["mаria", "mɑria", "b3n", "ben🎉", "\u0301", "ѱ", "ϗ", "ـ", "\u1d00"])
 def test_a_word_that_is_none_is_not_read(word: str) -> None:
     with pytest.raises(letters.UnreadableName):
         letters.read_word(word)

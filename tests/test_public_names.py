@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import transfer_async
+from tests.cases import each
 from transfer_async.errors import TransferError
 
 ROOT = Path(__file__).parent.parent
@@ -81,7 +82,7 @@ def test_every_name_of_the_contract_is_there():
     assert CONTRACT - set(transfer_async.__all__) == set()
 
 
-@pytest.mark.parametrize("name", transfer_async.__all__)
+@each("name", transfer_async.__all__)
 def test_each_name_can_be_imported(name):
     assert getattr(transfer_async, name) is not None
 
@@ -111,7 +112,7 @@ def test_there_is_no_logic_in_the_table_of_contents():
     assert {type(one) for one in rest} == {ast.ImportFrom, ast.Assign}
 
 
-@pytest.mark.parametrize("name", transfer_async.__all__)
+@each("name", transfer_async.__all__)
 def test_each_class_and_function_says_what_it_is(name):
     one = getattr(transfer_async, name)
 
@@ -215,9 +216,7 @@ def test_models_know_nobody_above_them():
     assert reachable("transfer_async.models") <= checks
 
 
-@pytest.mark.parametrize(
-    "name", ["answers", "retry", "events", "clock", "addresses", "auth", "wire", "transport"]
-)
+@each("name", ["answers", "retry", "events", "clock", "addresses", "auth", "wire", "transport"])
 def test_what_lies_below_the_pipeline_does_not_know_it(name):
     above = {
         f"transfer_async.{one}" for one in ("client", "create_order", "recovery", "doubt", "context", "batch")
@@ -265,7 +264,7 @@ def signatures():
                 yield f"{name}.{inside}", str(inspect.signature(function))
 
 
-@pytest.mark.parametrize(("name", "signature"), [*signatures()])
+@each(("name", "signature"), [*signatures()])
 def test_no_public_signature_shows_a_librarys_type_but_the_borrowed_session(name, signature):
     told = signature.replace("aiohttp.ClientSession", "")
 

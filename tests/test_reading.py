@@ -10,6 +10,7 @@ import pytest
 from tests import samples
 from tests.answering import Answering, answering
 from tests.bank import Time
+from tests.cases import each
 from tests.ids import told
 from transfer_async import (
     ClientClosed,
@@ -58,12 +59,12 @@ async def failure(call) -> Any:
 # --- what may be asked --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["get", "Post", "PUT", "patch", "DELETE", "head", "OPTIONS"])
+@each("method", ["get", "Post", "PUT", "patch", "DELETE", "head", "OPTIONS"])
 def test_methods_may_be_in_any_case(method):
     assert checked_method(method, safe=False) == method.upper()
 
 
-@pytest.mark.parametrize("method", ["", "FETCH", "GET ", "G\nT", "CONNECT", "TRACE", None, 5])
+@each("method", ["", "FETCH", "GET ", "G\nT", "CONNECT", "TRACE", None, 5])
 def test_any_other_method_is_refused(method):
     with pytest.raises(ValueError, match=r"^method: must be one of DELETE, GET, HEAD"):
         checked_method(method, safe=False)
@@ -74,13 +75,13 @@ def test_get_and_head_may_be_safe(method):
     assert checked_method(method, safe=True) == method.upper()
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "delete"])
+@each("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "delete"])
 def test_nothing_else_may_be_safe(method):
     with pytest.raises(ValueError, match=r"^safe: is for GET and HEAD"):
         checked_method(method, safe=True)
 
 
-@pytest.mark.parametrize(
+@each(
     "json",
     [
         object(),
@@ -91,7 +92,6 @@ def test_nothing_else_may_be_safe(method):
         {"amount": Decimal("Infinity")},
         [Decimal("-sNaN")],
     ],
-    ids=told,
 )
 def test_what_is_no_json_is_refused_by_name(json):
     with pytest.raises(ValueError, match=r"^json: cannot be written as JSON"):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bank import NOON, World, new_order, world
+from tests.cases import each
 from tests.ids import told
 from transfer_async import (
     Clock,
@@ -108,7 +109,7 @@ SECONDS = "must be a finite number of seconds, {} or more"
 STATUSES = "must hold HTTP statuses, 100 to 599"
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "rule"),
     [
         *[({"attempts": value}, WHOLE.format(1)) for value in (0, -1, 1.0, True, "4", None)],
@@ -127,7 +128,6 @@ STATUSES = "must hold HTTP statuses, 100 to 599"
         *[({"budget": value}, "must be a RetryBudget") for value in (None, 500, {"capacity": 500})],
         ({"first_delay": 2, "max_delay": 1}, None),
     ],
-    ids=told,
 )
 def test_a_wrong_policy_is_refused_by_name_and_rule(wrong, rule):
     name = next(iter(wrong))
@@ -137,15 +137,15 @@ def test_a_wrong_policy_is_refused_by_name_and_rule(wrong, rule):
         RetryPolicy(**wrong)
 
 
-@pytest.mark.parametrize("name", ["capacity", "cost", "throttle_cost", "refund"])
-@pytest.mark.parametrize("value", [-1, 0.5, True, "5", None])
+@each("name", ["capacity", "cost", "throttle_cost", "refund"])
+@each("value", [-1, 0.5, True, "5", None])
 def test_a_wrong_budget_is_refused_by_name_and_rule(name, value):
     with pytest.raises(ValueError, match=rf"^{name}: must be a whole number, 0 or more$"):
         RetryBudget(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["connect", "sock_connect", "sock_read", "total", "hook"])
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), True, "5", None, timedelta(0)])
+@each("name", ["connect", "sock_connect", "sock_read", "total", "hook"])
+@each("value", [0, -1, float("nan"), float("inf"), True, "5", None, timedelta(0)])
 def test_a_wrong_timeout_is_refused_by_name_and_rule(name, value):
     with pytest.raises(ValueError, match=rf"^{name}: must be more than 0 seconds, and finite$"):
         Timeouts(**{name: value})
@@ -173,9 +173,7 @@ def test_a_delay_is_never_shorter_than_what_the_service_asked_for(policy, failur
     assert delay == max(asked, policy.delay(failures, chance=chance))
 
 
-@pytest.mark.parametrize(
-    ("failures", "bound"), [(1, 0.05), (2, 0.1), (3, 0.2), (7, 3.2), (8, 5.0), (10**6, 5.0)]
-)
+@each(("failures", "bound"), [(1, 0.05), (2, 0.1), (3, 0.2), (7, 3.2), (8, 5.0), (10**6, 5.0)])
 def test_the_bounds_of_the_defaults(failures, bound):
     assert RetryPolicy().delay(failures, chance=0.0) == 0.0
     assert RetryPolicy().delay(failures, chance=0.5) == pytest.approx(bound / 2)
@@ -202,7 +200,7 @@ def test_a_date_that_has_passed_asks_for_no_wait(header):
     assert retry_after(header, now=NOW + timedelta(hours=1)) == 0.0
 
 
-@pytest.mark.parametrize(
+@each(
     "header",
     [
         None,

@@ -17,6 +17,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from tests import samples
+from tests.cases import each
 from tests.faults.parties import KEY, Bank, Certificates, make_certificates
 from tests.faults.servers import (
     Connection,
@@ -102,10 +103,8 @@ def test_limits_are_seconds_or_timedelta():
     assert limits.total == 3.0
 
 
-@pytest.mark.parametrize("name", ["connect", "sock_connect", "sock_read", "total", "hook"])
-@pytest.mark.parametrize(
-    "value", [0, -1, float("inf"), float("nan"), timedelta(0), timedelta(seconds=-1), "5", None, True]
-)
+@each("name", ["connect", "sock_connect", "sock_read", "total", "hook"])
+@each("value", [0, -1, float("inf"), float("nan"), timedelta(0), timedelta(seconds=-1), "5", None, True])
 def test_a_limit_that_is_none_names_the_argument(name: str, value: object):
     with pytest.raises(ValueError, match=f"^{name}: "):
         Timeouts(**{name: value})
@@ -151,7 +150,7 @@ async def test_each_attempt_has_the_time_that_is_left(mocked_service: aiorespons
 # --- what is said of an exchange ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("told", "shown"),
     [
         ("req-7", "req-7"),

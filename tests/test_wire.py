@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import samples, strategies
+from tests.cases import each
 from transfer_async import models, wire
 from transfer_async.wire import Unreadable, decode
 
@@ -26,7 +27,7 @@ MODELS = (
 )
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         *("0.1", "12345678901234567.89", "1.50", "1E+400", "-0.0", "0.000", "1E-400"),
@@ -55,7 +56,7 @@ def test_any_json_is_decoded_as_it_was_meant(tree):
     assert decode(samples.encode(tree)) == tree
 
 
-@pytest.mark.parametrize(
+@each(
     "raw",
     [
         *(
@@ -92,7 +93,6 @@ def test_any_json_is_decoded_as_it_was_meant(tree):
         ),
         *(b"1" * 5000, b"1" * 1_000_000),
     ],
-    ids=lambda raw: repr(raw[:24]),
 )
 def test_what_is_not_json_or_beyond_all_measure_is_unreadable_and_no_bomb(raw):
     began = time.process_time()
@@ -109,10 +109,8 @@ def test_arbitrary_bytes_are_decoded_or_unreadable(raw):
         decode(raw)
 
 
-@pytest.mark.parametrize(
-    ("levels", "fits"), [(1, True), (wire.LEVELS, True), (wire.LEVELS + 1, False), (900, False)]
-)
-@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":1,"b":', b"}")])
+@each(("levels", "fits"), [(1, True), (wire.LEVELS, True), (wire.LEVELS + 1, False), (900, False)])
+@each(("opening", "closing"), [(b"[", b"]"), (b'{"a":1,"b":', b"}")])
 def test_json_is_read_to_a_certain_depth_only(levels, fits, opening, closing):
     raw = opening * levels + b"1" + closing * levels
 
@@ -151,7 +149,7 @@ def test_six_names_are_the_services_own():
     }
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "tree"),
     [
         (models.Order, samples.order_json()),
@@ -161,7 +159,6 @@ def test_six_names_are_the_services_own():
         (models.Currency, samples.currency_json()),
         (models.UserOption, samples.option_json()),
     ],
-    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_each_model_has_just_the_fields_of_the_specification(model, tree):
     assert sorted(wire.wire_name(name) for name in wire.fields_of(model)) == sorted(tree)
@@ -191,7 +188,7 @@ def test_every_flag_of_the_specification_is_a_bool_in_its_model():
     assert flags <= {name for model in MODELS for name in wire.fields_of(model)}
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "value", "read"),
     [
         (str, "a", "a"),
@@ -214,7 +211,7 @@ def test_a_leaf_of_its_type_is_read(kind, value, read):
     assert getattr(found, "tzinfo", None) is getattr(read, "tzinfo", None)
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "value"),
     [
         *((str, wrong) for wrong in (None, 5, True, Decimal(5), [], {}, b"a")),
