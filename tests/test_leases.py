@@ -7,6 +7,7 @@ import pytest
 
 from tests import bank as banks
 from tests.bank import Gate, World, new_order, turns
+from tests.loop_time import LoopTime
 from transfer_async import (
     Clock,
     ConnectionFailed,
@@ -115,6 +116,19 @@ async def test_a_claims_lease_is_renewed_while_a_hook_runs_so_that_nobody_takes_
 
     assert (await world.entry()).state is KeyState.CREATED
     assert (await world.entry()).epoch == 1
+
+
+async def test_a_claims_lease_is_renewed_long_before_it_is_over(world: World, loop_time: LoopTime):
+    world.bank.on_placed = gate = Gate()
+    async with world.client() as client:
+        call = asyncio.create_task(client.create_order(new_order(), key="k"))
+        await gate.reached.wait()
+        await loop_time.pass_(30.0)  # half a lease
+        renewed = world.journal.kinds == ["Claim", "Keep"]
+        gate.open()
+        await call
+
+    assert renewed
 
 
 async def test_a_renewal_in_flight_does_not_lose_a_receipt_that_came_after_it(world: World):

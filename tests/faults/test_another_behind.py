@@ -246,6 +246,20 @@ async def test_a_read_asks_again_elsewhere(bank: Bank, first: bytes):
     assert [request.connection for request in server.requests] == [1, 1, 2]
 
 
+async def test_a_read_goes_on_elsewhere_after_an_answer_of_a_service_in_trouble(bank: Bank):
+    """Who says 503 may have a proxy before it whose own answer comes later."""
+
+    async def script(connection: Connection) -> None:
+        while await connection.request():
+            is_first = len(connection.server.requests) == 1
+            connection.send(http(503) if is_first else http(200, samples.encode(samples.user_json())))
+
+    async with serving(script) as server, bank.client(server.url) as client:
+        await client.who_am_i()
+
+    assert [request.connection for request in server.requests] == [1, 2]
+
+
 @pytest.mark.parametrize("status", [200, 422, 429])
 async def test_a_request_that_may_not_be_sent_twice_is_unknown(bank: Bank, status: int):
     async with serving(accounts(http(status, b"{}"))) as server, bank.client(server.url) as client:

@@ -22,7 +22,7 @@ HANGS = "it hangs"
 """In place of a test that failed."""
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
-_NOT_THERE = (4, 5)  # pytest: no such test; none collected
+_USAGE, _NONE = 4, 5  # of pytest's exit codes: wrongly called; no test was collected
 _PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no", "-rfE")
 
 
@@ -75,7 +75,8 @@ class Checkout:
             )
         except subprocess.TimeoutExpired:
             return HANGS
-        if done.returncode == 0 or done.returncode in _NOT_THERE:
+        is_gone = done.returncode == _USAGE and "not found" in done.stderr
+        if done.returncode in (0, _NONE) or is_gone:
             return None
         found = _FAILED.search(done.stdout)
         if found is None:

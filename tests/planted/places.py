@@ -13,28 +13,37 @@ class Place:
     asked: tuple[str, ...]
 
 
-_CALLS = ("tests/test_create_order.py", "tests/test_calls.py", "tests/test_cancellation.py")
-_TABLE = ("tests/faults/test_failure_table.py", "tests/faults/test_evidence.py")
-_STATES = ("tests/journal/test_states.py", "tests/contract")
+_CALLS = ("tests/test_undoing.py", "tests/test_preflight.py", "tests/test_leases.py", "tests/test_calls.py")
+_WIRE = (
+    "tests/faults/test_failure_table.py",
+    "tests/faults/test_another_behind.py",
+    "tests/faults/test_stale_connections.py",
+    "tests/faults/test_cancellation.py",
+    "tests/faults/test_bounded_reading.py",
+)
+_STATES = ("tests/journal/test_states.py", "tests/test_handling.py", "tests/contract")
 _DURABLE = ("tests/journal/test_transaction.py", "tests/journal/test_durable.py", "tests/contract")
 
 PLACES = {
     "create_order": Place(
         "transfer_async.create_order",
-        (*_CALLS, "tests/test_undoing.py", "tests/test_unrecorded.py", "tests/test_deliberate_faults.py"),
+        ("tests/test_create_order.py", *_CALLS, "tests/test_unrecorded.py", "tests/test_cancellation.py"),
     ),
-    "sending": Place("transfer_async.sending", ("tests/test_create_order.py", *_TABLE, *_CALLS)),
+    "sending": Place("transfer_async.sending", ("tests/test_create_order.py", "tests/test_auth.py", *_WIRE)),
     "doubt": Place("transfer_async.doubt", ("tests/test_doubt.py", "tests/test_recovery.py")),
-    "undoing": Place("transfer_async.undoing", ("tests/test_undoing.py", "tests/test_create_order.py")),
+    "undoing": Place("transfer_async.undoing", ("tests/test_undoing.py", "tests/test_preflight.py")),
     "recovery": Place("transfer_async.recovery", ("tests/test_recovery.py", "tests/test_recoveries.py")),
     "unrecorded": Place("transfer_async.unrecorded", ("tests/test_unrecorded.py", "tests/test_recovery.py")),
     "leases": Place("transfer_async.leases", ("tests/test_leases.py",)),
-    "calls": Place("transfer_async.calls", ("tests/test_calls.py", "tests/test_cancellation.py")),
+    "calls": Place(
+        "transfer_async.calls",
+        ("tests/test_calls.py", "tests/faults/test_cancellation.py", "tests/test_client.py"),
+    ),
     "retry": Place("transfer_async.retry", ("tests/test_retry.py",)),
-    "answers": Place("transfer_async.answers", ("tests/test_answers.py", *_TABLE)),
-    "transport": Place("transfer_async.transport", ("tests/test_transport.py", "tests/faults")),
-    "guards": Place("transfer_async.guards", ("tests/test_guards.py", "tests/faults")),
-    "carrier": Place("transfer_async.carrier", ("tests/faults/test_another_behind.py", "tests/faults")),
+    "answers": Place("transfer_async.answers", ("tests/test_answers.py", "tests/test_checks.py", *_WIRE)),
+    "transport": Place("transfer_async.transport", ("tests/test_transport.py", *_WIRE)),
+    "guards": Place("transfer_async.guards", ("tests/test_guards.py", *_WIRE)),
+    "carrier": Place("transfer_async.carrier", _WIRE),
     "bounded": Place(
         "transfer_async.bounded", ("tests/test_bounded.py", "tests/faults/test_bounded_reading.py")
     ),
@@ -64,7 +73,7 @@ PLACES = {
 PROMISE = (
     "tests/test_create_order.py",
     "tests/test_deliberate_faults.py",
-    "tests/faults",
+    *_WIRE,
     "tests/contract",
     "tests/trouble",
     "tests/simulation",
