@@ -95,6 +95,21 @@ async def in_the_pause(bank: Bank) -> None:
         is_in_doubt(bank, server, await second_order(bank, server, clock=clock))
 
 
+async def in_a_pause_too_long(bank: Bank) -> None:
+    """Our answer comes while the client waits, and after that it is too late to send the order once more."""
+    now = [0.0]
+    async with serving(answered(lambda _: REFUSALS[429])) as server:
+
+        async def meanwhile(_: float) -> None:
+            server.open[0].send(order_reply(server.requests[-1]))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            now[0] += 1000.0
+
+        clock = Clock(now=lambda: now[0], sleep=meanwhile, chance=lambda: 0.0)
+        is_in_doubt(bank, server, await second_order(bank, server, clock=clock))
+
+
 async def before_the_question(bank: Bank) -> None:
     """The refusal came although not one byte of the request had arrived: it cannot be the answer to it."""
     with pytest.MonkeyPatch.context() as patch:
@@ -103,7 +118,14 @@ async def before_the_question(bank: Bank) -> None:
             is_in_doubt(bank, server, await second_order(bank, server))
 
 
-CHECKS: list[Check] = [in_one_piece, only_begun, in_the_socket, in_the_pause, before_the_question]
+CHECKS: list[Check] = [
+    in_one_piece,
+    only_begun,
+    in_the_socket,
+    in_the_pause,
+    in_a_pause_too_long,
+    before_the_question,
+]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
