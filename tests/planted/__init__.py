@@ -7,8 +7,8 @@ list of faults that would cost a bank money, or its evidence, each a small chang
   turned, conditions dropped, flags flipped. Those are kept that change what the module does.
 - `by_hand`: what somebody might write instead, and believe to be right.
 
-The mutants of `tests/simulation`, `tests/deaths` and `tests/chaos` are put in while a test runs, and tell
-whether *that* trial sees them. These are put in the files, and tell whether *any* test does.
+The mutants of `tests/simulation` and `tests/kills` are put in while a test runs, and tell whether *that*
+trial sees them. These are put in the files, and tell whether *any* test does.
 
 How to ask::
 

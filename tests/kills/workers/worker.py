@@ -6,18 +6,17 @@ import asyncio
 import contextlib
 import random
 import socket
-from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
-from tests.deaths import mutants
-from tests.deaths.books import Bank, Book, Check
-from tests.deaths.fate import Delivery, Fate, at_work
-from tests.deaths.processes import Channel
-from tests.deaths.trial import JOURNALS, LEASE, POLICY, SCOPE, Point, Trial, journal_of, order_of
-from tests.deaths.watched import MortalJournal, watch
-from transfer_async import FundsHold, PostgresJournal, SQLiteJournal, TransferClient
+from tests.kills.bank import Bank, Book
+from tests.kills.mutants import MUTANTS
+from tests.kills.processes import Channel
+from tests.kills.setting import LEASE, POLICY, SCOPE, Place, Point, order_of
+from tests.kills.workers.fate import Delivery, Fate, at_work
+from tests.kills.workers.watched import MortalJournal, watch
+from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
 from transfer_async.errors import (
     AlreadyCreated,
     ClientClosed,
@@ -31,32 +30,28 @@ from transfer_async.errors import (
 )
 from transfer_async.events import Claimed, Event
 
+JOURNALS = (2, 4)
+"""How many journal objects, with a client each, a worker has at least and at most."""
+
 RECOVER_EVERY = 0.5
 ANEW_EVERY = 1.0
 LOOK_EVERY = 0.3
 
 
-@frozen(kw_only=True)
-class Service:
-    """Where the service is."""
-
-    base_url: str
-    token: str
-
-
-def work(end: socket.socket, *, trial: Trial, service: Service, seed: int) -> None:
+def work(end: socket.socket, *, place: Place, mutant: str | None, seed: int) -> None:
     """Work until told to stop."""
-    asyncio.run(_Worker(Channel(end), trial, service, seed).run())
+    if mutant is not None:
+        MUTANTS[mutant]()
+    asyncio.run(_Worker(Channel(end), place, seed).run())
 
 
 class _Worker:
-    def __init__(self, channel: Channel, trial: Trial, service: Service, seed: int) -> None:
+    def __init__(self, channel: Channel, place: Place, seed: int) -> None:
         self._channel = channel
-        self._trial = trial
-        self._service = service
+        self._place = place
         self._chance = random.Random(seed)
         self._fate = Fate(channel)
-        self._told = Book(Path(trial.directory) / "told")
+        self._told = Book(place.path("told"))
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_recovery = Delivery(-1, "")
         self._sides: list[_Side] = []
@@ -79,20 +74,20 @@ class _Worker:
             await side.close()
 
     def _side(self) -> _Side:
-        trial, directory = self._trial, Path(self._trial.directory)
-        bank = Bank(Book(directory / "bank"), self._fate, self._chance)
-        journal = journal_of(trial)  # it opens when it is used: its database may be away now
+        place = self._place
+        bank = Bank(place.path("bank"), chance=self._chance, come_by=self._fate.meet)
+        journal = place.new_journal()  # it opens when it is used: its database may be away now
         client = TransferClient(
-            self._service.base_url,
-            self._service.token,
+            place.base_url,
+            place.token,
             scope=SCOPE,
-            hooks=[Check(), FundsHold(bank.place, bank.release)],
-            journal=MortalJournal(mutants.spoil(journal, trial.mutant), self._fate, self._chance),
+            hooks=bank.hooks,
+            journal=MortalJournal(journal, self._fate, self._chance),
             retry=POLICY,
             lease=LEASE,
             observers=[self._observe],
         )
-        watch(client._context.transport, self._fate, Book(directory / "sent"))
+        watch(client._context.transport, self._fate, Book(place.path("sent")))
         return _Side(client, journal)
 
     def _observe(self, event: Event) -> None:
@@ -123,7 +118,7 @@ class _Worker:
                 order = await client.create_order(order_of(delivery.key), key=delivery.key)
                 said = {"ended": "created", "order": order.id}
             except TransferError as error:
-                said = self._said(delivery, error)
+                said = _said(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must be heard of
             self._channel.tell(broken=f"{delivery.key}: {error!r}")
             return
@@ -133,25 +128,9 @@ class _Worker:
             self._told.write(delivery.key, said["ended"], said.get("order") or "-")
         self._channel.tell(delivery=delivery.number, **said)
 
-    def _said(self, delivery: Delivery, error: TransferError) -> dict[str, Any]:
-        """What the broker and the customer are told: an end, or how soon to deliver again."""
-        if isinstance(error, AlreadyCreated):
-            return {"ended": "created", "order": error.order_id}
-        if isinstance(error, OutcomeUnknown):
-            mutants.after_a_doubt(self._trial, delivery.key, error)
-            return {"ended": "unknown"}
-        if isinstance(error, KeyBusy):
-            return {"again": error.retry_after or 0.01}
-        if isinstance(error, JournalFailed):
-            return {"again": 0.05, "journal_failed": True}
-        refused = isinstance(error, Refused) and not isinstance(error, RateLimited)
-        if refused or (isinstance(error, HoldFailed) and error.refused):
-            return {"ended": "unclear" if error.order_may_exist else "refused"}
-        return {"again": 0.02}
-
     async def _recover_again_and_again(self) -> None:
         at_work.set(self._at_recovery)
-        while not mutants.recovers_never(self._trial.mutant):
+        while True:
             with contextlib.suppress(JournalFailed, ClientClosed):
                 await self._chance.choice(self._sides).client.recover()
             await asyncio.sleep(self._chance.uniform(0.5, 1.5) * RECOVER_EVERY)
@@ -166,12 +145,28 @@ class _Worker:
 
     async def _look_in(self) -> None:
         """A page that shows the state of things: it enters and leaves one journal object again and again."""
-        journal = journal_of(self._trial)
+        journal = self._place.new_journal()
         while True:
             with contextlib.suppress(Exception):  # whatever its store raises: it may be away, or locked
                 async with journal:
                     await journal.count_in_doubt(SCOPE)
             await asyncio.sleep(self._chance.uniform(0.5, 1.5) * LOOK_EVERY)
+
+
+def _said(error: TransferError) -> dict[str, Any]:
+    """What the broker and the customer are told: an end, or how soon to deliver again."""
+    if isinstance(error, AlreadyCreated):
+        return {"ended": "created", "order": error.order_id}
+    if isinstance(error, OutcomeUnknown):
+        return {"ended": "unknown"}
+    if isinstance(error, KeyBusy):
+        return {"again": error.retry_after or 0.01}
+    if isinstance(error, JournalFailed):
+        return {"again": 0.05, "journal_failed": True}
+    refused = isinstance(error, Refused) and not isinstance(error, RateLimited)
+    if refused or (isinstance(error, HoldFailed) and error.refused):
+        return {"ended": "unclear" if error.order_may_exist else "refused"}
+    return {"again": 0.02}
 
 
 @frozen

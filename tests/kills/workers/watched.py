@@ -8,9 +8,9 @@ import time
 from functools import partial
 from typing import Any
 
-from tests.deaths.books import Book
-from tests.deaths.fate import Fate, at_work
-from tests.deaths.trial import Point
+from tests.kills.bank import Book
+from tests.kills.setting import Point
+from tests.kills.workers.fate import Fate, at_work
 from transfer_async.guards import GuardedBody
 from transfer_async.journal.base import Journal
 from transfer_async.journal.moves import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 
-from tests.deaths.evidence import KeyEvidence
+from tests.kills.evidence import Evidence, KeyEvidence
 from transfer_async.journal import KeyState
 
 TIME_STEP = 0.002
@@ -12,19 +12,21 @@ TIME_STEP = 0.002
 
 _ENDS = (KeyState.CREATED, KeyState.FREE, KeyState.IN_DOUBT)
 
+Faults = Iterator[tuple[str, str]]
+"""Of promises that were broken: what it is called, and how."""
 
-def violations(evidence: Sequence[KeyEvidence], *, marks: bool = True) -> list[tuple[str, str]]:
-    """The kind of every promise that was broken, and for which key and how.
 
-    Args:
-        evidence: all there is.
-        marks: whether it was written down what was sent, to be compared with the marks.
-    """
-    found = [(kind, f"{one.key}: {why} ({one.story})") for one in evidence for kind, why in _of_key(one)]
-    if marks:
-        found += [(kind, f"{one.key}: {why}") for one in evidence for kind, why in _against_the_marks(one)]
+def violations(evidence: Evidence, *checks: Callable[[KeyEvidence], Faults]) -> list[tuple[str, str]]:
+    """The kind of every promise that was broken, and for which key and how."""
+    found = [
+        (kind, f"{one.key}: {why} ({one.story})")
+        for one in evidence.keys
+        for check in checks
+        for kind, why in check(one)
+    ]
+    found += [("unasked", f"{key}: an order exists that nobody asked for") for key in evidence.unasked]
     owners: dict[str, str] = {}
-    for one in evidence:
+    for one in evidence.keys:
         if one.entry is not None and one.entry.order_id is not None:
             other = owners.setdefault(one.entry.order_id, one.key)
             if other != one.key:
@@ -32,7 +34,8 @@ def violations(evidence: Sequence[KeyEvidence], *, marks: bool = True) -> list[t
     return found
 
 
-def _of_key(one: KeyEvidence) -> Iterator[tuple[str, str]]:
+def of_the_key(one: KeyEvidence) -> Faults:
+    """At most one order, and all agree about it: the journal, the service, the bank and who was told."""
     if len(one.orders) > 1:
         yield "duplicate", f"{len(one.orders)} orders exist"
     if one.entry is None or one.entry.state not in _ENDS or one.entry.owed:
@@ -44,7 +47,7 @@ def _of_key(one: KeyEvidence) -> Iterator[tuple[str, str]]:
     yield from _against_what_was_told(one)
 
 
-def _against_the_service(one: KeyEvidence) -> Iterator[tuple[str, str]]:
+def _against_the_service(one: KeyEvidence) -> Faults:
     assert one.entry is not None
     state, order_id = one.entry.state, one.entry.order_id
     if state is KeyState.CREATED and order_id not in one.orders:
@@ -60,7 +63,7 @@ def _against_the_service(one: KeyEvidence) -> Iterator[tuple[str, str]]:
         yield "unresolved", f"{len(one.orders)} orders exist, and it ended {end}"
 
 
-def _against_the_bank(one: KeyEvidence) -> Iterator[tuple[str, str]]:
+def _against_the_bank(one: KeyEvidence) -> Faults:
     assert one.entry is not None
     bound = one.entry.state is not KeyState.FREE
     if one.holds != (frozenset({one.entry.intent_id}) if bound else frozenset()):
@@ -69,7 +72,7 @@ def _against_the_bank(one: KeyEvidence) -> Iterator[tuple[str, str]]:
         yield "hold", f"{len(one.orders)} orders and {len(one.holds_resolved)} holds in the end"
 
 
-def _against_what_was_told(one: KeyEvidence) -> Iterator[tuple[str, str]]:
+def _against_what_was_told(one: KeyEvidence) -> Faults:
     state, order_id = (one.entry.state, one.entry.order_id) if one.entry else (None, None)
     for ended, told_id in one.told:
         if ended == "created" and (state is not KeyState.CREATED or told_id != order_id):
@@ -79,13 +82,29 @@ def _against_what_was_told(one: KeyEvidence) -> Iterator[tuple[str, str]]:
     if not one.told:
         yield "unended", "nobody was ever told"
     # Of two deliveries at the same time one may be refused, and say so last, and the other created.
-    elif one.orders and all(ended == "refused" for ended, _ in one.told):
-        yield "lost", "everybody was told refused, and an order exists"
+    elif one.orders and one.ends <= {"refused", "not_sent"}:
+        yield "lost", "everybody was told that there is none, and an order exists"
 
 
-def _against_the_marks(one: KeyEvidence) -> Iterator[tuple[str, str]]:
+def of_the_marks(one: KeyEvidence) -> Faults:
+    """Nothing was sent without its mark; for trials in which all that is sent is written down."""
     if one.received > len(one.sends):
         yield "unmarked", f"{one.received} requests, of which {len(one.sends)} are accounted for"
     for attempt, at in one.sends:
         if one.marks.get(attempt, float("inf")) > at + TIME_STEP:
             yield "unmarked", "a request was sent without its mark"
+
+
+def of_the_telling(one: KeyEvidence) -> Faults:
+    """The end that is on record was told, whatever was told before it."""
+    if one.entry is None:
+        return
+    if one.entry.untold:
+        yield "untold", "how its doubt ended was not told"
+    if one.entry.state is KeyState.CREATED and ("created", one.entry.order_id) not in set(one.told):
+        yield "untold", "the order was not told"
+    if one.entry.state is KeyState.IN_DOUBT and "unknown" not in one.ends:
+        yield "untold", "the doubt was not told"
+    ending = one.entry.ending
+    if one.entry.state is KeyState.FREE and ending is not None and ending.outcome.value not in one.ends:
+        yield "untold", f"{ending.error} was not told"

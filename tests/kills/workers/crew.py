@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-
 from attrs import define, field
 
-from tests.deaths.fates import Fates
-from tests.deaths.trial import Point
+from tests.kills.processes import Child
+from tests.kills.setting import Point
+from tests.kills.workers.fates import Fates
 
 
 @define(eq=False)
@@ -15,8 +14,7 @@ class Worker:
     """One worker.
 
     Args:
-        pid: its process.
-        end: the way to it.
+        child: its process.
         out: what it has been handed: by delivery number, the key and the fate that is planned for it.
         doomed: the moment at which a fate comes to it, whatever it is doing, and of which kind.
         paused_at: when it was stopped.
@@ -25,8 +23,7 @@ class Worker:
         is_killed: its end is expected.
     """
 
-    pid: int
-    end: socket.socket
+    child: Child
     out: dict[int, tuple[str, Fates | None, Point | None]] = field(factory=dict)
     doomed: tuple[float, Fates] | None = None
     paused_at: float | None = None

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
-import selectors
 import signal
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from tests.deaths import service, visitor, worker
-from tests.deaths.commands import Commands
-from tests.deaths.crew import Worker
-from tests.deaths.fates import Fates
-from tests.deaths.processes import fork, hear, tell
-from tests.deaths.trial import LEASE, Point, Trial
+from tests.kills.processes import LAST_WORDS, Child, fork, listen
+from tests.kills.setting import LEASE, Place, Point
+from tests.kills.workers import visitor, worker
+from tests.kills.workers.commands import Commands
+from tests.kills.workers.crew import Worker
+from tests.kills.workers.fates import Fates
 from tests.postgres import PostgresServer
 
 TOO_LONG = 3 * LEASE
 """How long others get to do without a worker that was stopped, before it goes on in any case: whoever
 sleeps with the journal's lock keeps them from it."""
 
-LAST_WORDS = 20.0
-"""Seconds that a process gets to come to its end when told to."""
+WORKERS = 3
+AT_ONCE = 4
+"""How many workers are alive at the same time, and how many commands each works at."""
 
 ENDS_PER_STOP = 10
 """How many commands end between two stops of the database."""
@@ -38,56 +38,47 @@ class Harness:
     """One trial up to the point at which every command has ended.
 
     Args:
-        trial: what is to happen.
+        options: what is to happen.
         postgres: the server under the journal, if there is one to be stopped.
     """
 
-    def __init__(self, trial: Trial, postgres: PostgresServer | None) -> None:
-        self.trial = trial
+    def __init__(self, options: argparse.Namespace, postgres: PostgresServer | None) -> None:
+        self.options = options
         self.postgres = postgres
-        self.chance = random.Random(trial.seed)
+        self.chance = random.Random(options.seed)
         self.commands = Commands(self.chance)
-        self.kills = Fates(signal.SIGKILL, trial.kills, self.chance)
-        self.pauses = Fates(signal.SIGSTOP, trial.pauses, self.chance, at_once=1)
+        self.kills = Fates(signal.SIGKILL, options.kills, self.chance)
+        self.pauses = Fates(signal.SIGSTOP, options.pauses, self.chance, at_once=1)
         self.stops = 0
         self.outwaited = 0  # workers that went on before anybody could do without them
         self.journal_failed = 0
         self.visitors = 0  # they die there, too
         self.troubles: list[str] = []
-        self._workers: dict[int, Worker] = {}
-        self._selector = selectors.DefaultSelector()
+        self._workers: dict[Child, Worker] = {}
         self._deliveries = 0
         self._next_stop = ENDS_PER_STOP
-        self._service: worker.Service
-        self._visitor: int | None = None
+        self._visitor: Child | None = None
 
     # --- the run --------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def run(self, place: Place) -> None:
         """Run until everything that was wanted has happened and every command has ended."""
-        results = Path(self.trial.directory) / "service"
-        pid, end = fork(partial(service.serve, seed=self.trial.seed, results=results))
         try:
-            self._service = worker.Service(**(hear(end) or {}))
-            self._run()
+            self._run(place)
         finally:
-            for one in self._workers.values():
-                os.kill(one.pid, signal.SIGKILL)
-            self._end_visits()
-            tell(end, stop=True)
-            _await_end(end, self.troubles, "the service")
-            os.waitpid(pid, 0)
+            for child in (*self._workers, *filter(None, [self._visitor])):
+                child.kill()
 
-    def _run(self) -> None:
-        until = time.monotonic() + self.trial.patience
+    def _run(self, place: Place) -> None:
+        until = time.monotonic() + self.options.patience
         while not self._is_done() and len(self.troubles) < MANY:
             if time.monotonic() > until:
-                self.troubles.append(f"it did not come to its end within {self.trial.patience:g} s")
+                self.troubles.append(f"it did not come to its end within {self.options.patience:g} s")
                 break
-            self._turn()
+            self._turn(place)
         for one in list(self._workers.values()):
             self._wake(one)
-            tell(one.end, stop=True)
+            one.child.tell(stop=True)
         until = time.monotonic() + LAST_WORDS
         while self._workers and time.monotonic() < until:
             self._listen(replace=False)
@@ -100,48 +91,37 @@ class Harness:
 
     @property
     def _goes_on(self) -> bool:
-        return not (self.kills.done and self.pauses.done and self.stops >= self.trial.stops)
+        return not (self.kills.done and self.pauses.done and self.stops >= self.options.stops)
 
-    def _turn(self) -> None:
-        while len(self._workers) < self.trial.workers:
-            self._hire()
-        self._invite()
+    def _turn(self, place: Place) -> None:
+        while len(self._workers) < WORKERS:
+            self._hire(place)
+        self._invite(place)
         now = time.monotonic()
         self._hand_out(now)
         self._listen(replace=True)
         self._time_comes(time.monotonic())
-        if self.stops < self.trial.stops and self.commands.ended >= self._next_stop:
+        if self.stops < self.options.stops and self.commands.ended >= self._next_stop:
             self._stop_the_database()
 
     # --- workers --------------------------------------------------------------------------------
 
-    def _hire(self) -> None:
-        begin = partial(
-            worker.work, trial=self.trial, service=self._service, seed=self.chance.getrandbits(32)
-        )
-        pid, end = fork(begin)
-        self._workers[pid] = Worker(pid, end)
-        self._selector.register(end, selectors.EVENT_READ, self._workers[pid])
+    def _hire(self, place: Place) -> None:
+        seed = self.chance.getrandbits(32)
+        child = fork(partial(worker.work, place=place, mutant=self.options.mutant, seed=seed))
+        self._workers[child] = Worker(child)
 
-    def _invite(self) -> None:
+    def _invite(self, place: Place) -> None:
         """See to it that somebody comes and goes besides."""
-        if self._visitor is not None and os.waitpid(self._visitor, os.WNOHANG)[0]:
-            self._visitor, self.visitors = None, self.visitors + 1
         if self._visitor is None:
-            begin = partial(visitor.visit, trial=self.trial, seed=self.chance.getrandbits(32))
-            self._visitor, end = fork(begin)
-            end.close()  # nobody talks to it
-
-    def _end_visits(self) -> None:
-        if self._visitor is not None:
-            os.kill(self._visitor, signal.SIGKILL)
-            os.waitpid(self._visitor, 0)
+            seed = self.chance.getrandbits(32)
+            self._visitor = fork(partial(visitor.visit, place=place, seed=seed))
 
     def _hand_out(self, now: float) -> None:
         for one in sorted(self._workers.values(), key=lambda worker: len(worker.out)):
             if one.paused_at is not None or one.is_killed:
                 continue
-            while len(one.out) < self.trial.at_once:
+            while len(one.out) < AT_ONCE:
                 key = self.commands.take(now, new=self._goes_on)
                 if key is None:
                     return
@@ -159,7 +139,7 @@ class Harness:
         self._deliveries += 1
         one.out[self._deliveries] = (key, fates, point)
         number = fates.signal if fates is not None else 0
-        tell(one.end, delivery=self._deliveries, key=key, point=point, signal=number)
+        one.child.tell(delivery=self._deliveries, key=key, point=point, signal=number)
 
     def _fates(self) -> Iterator[Fates]:
         everybody_is_up = not any(one.paused_at for one in self._workers.values())
@@ -169,17 +149,18 @@ class Harness:
         for fates in self._fates():
             if one.recovery is None and fates.plan_recovery() is not None:
                 one.recovery = fates
-                tell(one.end, recovery=fates.signal)
+                one.child.tell(recovery=fates.signal)
 
     # --- what they say --------------------------------------------------------------------------
 
     def _listen(self, *, replace: bool) -> None:
-        for ready, _ in self._selector.select(0.01):
-            message = hear(ready.fileobj)  # type: ignore[arg-type] # only pipes are registered
-            if message is None:
-                self._bury(ready.data, expected=not replace)
+        for child, message in listen([*self._workers, *filter(None, [self._visitor])], 0.01):
+            if child is self._visitor:
+                self._visitor, self.visitors = None, self.visitors + 1
+            elif message is None:
+                self._bury(self._workers.pop(child), expected=not replace)
             else:
-                self._understand(ready.data, message)
+                self._understand(self._workers[child], message)
 
     def _understand(self, one: Worker, message: dict[str, Any]) -> None:
         if "broken" in message:
@@ -221,12 +202,8 @@ class Harness:
         self._do_without(one, key)
 
     def _bury(self, one: Worker, *, expected: bool) -> None:
-        self._selector.unregister(one.end)
-        one.end.close()
-        del self._workers[one.pid]
-        _, status = os.waitpid(one.pid, 0)
-        if not (one.is_killed or (expected and status == 0)):
-            self.troubles.append(f"a worker ended by itself: {os.waitstatus_to_exitcode(status)}")
+        if not (one.is_killed or (expected and one.child.code == 0)):
+            self.troubles.append(f"a worker ended by itself: {one.child.code}")
         one.forget_fates()
         for key in one.keys:
             # Some come back at once and find a live lease; some so late that others recover them first.
@@ -238,7 +215,7 @@ class Harness:
         for one in self._workers.values():
             if one.doomed is not None and now >= one.doomed[0] and one.paused_at is None:
                 fates, one.doomed = one.doomed[1], None
-                os.kill(one.pid, fates.signal)
+                one.child.send(fates.signal)
                 fates.come(Point.ANYWHERE)
                 if fates is self.kills:
                     one.is_killed = True
@@ -250,7 +227,7 @@ class Harness:
 
     def _pause(self, one: Worker, keys: list[str]) -> None:
         """All that a worker has at hand is delivered once more; it sleeps until somebody had to act."""
-        os.waitid(os.P_PID, one.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # it sleeps, or is dead
+        os.waitid(os.P_PID, one.child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # it sleeps, or is dead
         one.paused_at, one.missed = time.monotonic(), set(keys)
         for key in one.keys:
             self.commands.put_back(key, due=time.monotonic())
@@ -266,7 +243,7 @@ class Harness:
     def _wake(self, one: Worker) -> None:
         if one.paused_at is not None:
             one.paused_at, one.missed = None, set()
-            os.kill(one.pid, signal.SIGCONT)
+            one.child.send(signal.SIGCONT)
 
     def _stop_the_database(self) -> None:
         if self.postgres is None:
@@ -274,12 +251,3 @@ class Harness:
         self.postgres.restart(at_once=True)
         self.stops += 1
         self._next_stop = self.commands.ended + ENDS_PER_STOP
-
-
-def _await_end(end: Any, troubles: list[str], what: str) -> None:
-    end.settimeout(LAST_WORDS)
-    try:
-        while hear(end) is not None:
-            pass
-    except TimeoutError:
-        troubles.append(f"{what} did not come to its end")

@@ -7,20 +7,20 @@ import contextlib
 import random
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
-from tests.chaos.bank import is_known
-from tests.chaos.trial import Place, command_of
-from tests.deaths.books import Book
-from tests.deaths.processes import Channel
-from tests.deaths.trial import SCOPE
+from tests.kills.bank import Book, is_known
+from tests.kills.broker.harness import ACK_WAIT
+from tests.kills.processes import Channel
+from tests.kills.setting import SCOPE, Place, order_of
 from transfer_async.errors import JournalFailed
+from transfer_async.integrations.brokers import WorkerSettings, line_at
 from transfer_async.journal import KeyState, PostgresJournal
-from transfer_async.messages import OrderOutcome
+from transfer_async.journal.moves import Entry
+from transfer_async.messages import OrderCommand, OrderOutcome
 
 OUTSTANDING = 60
 """How many commands wait for their outcome at the same time."""
@@ -40,9 +40,9 @@ class _Customers:
     def __init__(self, channel: Channel, place: Place, seed: int) -> None:
         self._channel = channel
         self._place = place
-        self._line: Any = place.line()
+        self._line: Any = line_at(place.broker, WorkerSettings(ack_wait=ACK_WAIT))
         self._chance = random.Random(seed)
-        self._told = Book(Path(place.directory) / "told")
+        self._told = Book(place.path("told"))
         self._open: set[str] = set()
         self._keys: list[str] = []
         self._room = asyncio.Event()
@@ -64,7 +64,7 @@ class _Customers:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        (Path(self._place.directory) / "keys").write_text("\n".join(self._keys))
+        self._place.path("keys").write_text("\n".join(self._keys))
 
     async def _live(self) -> None:
         await self._send_until_told()
@@ -89,7 +89,7 @@ class _Customers:
                 await _sooner_or_later(self._sending(key))
 
     def _sending(self, key: str) -> Callable[[], Awaitable[None]]:
-        return lambda: self._line.send(self._line.settings.commands, command_of(key), {})
+        return lambda: self._line.send(self._line.settings.commands, _command_of(key), {})
 
     async def _room_made(self) -> None:
         self._room.clear()
@@ -148,21 +148,27 @@ class _Customers:
                 await asyncio.sleep(0.2)  # between two looks
 
     async def _waits(self, journal: PostgresJournal) -> bool:
+        readable = [key for key in self._keys if not key.startswith("bad")]
         try:
-            entries = [await journal.read(SCOPE, key) for key in self._keys if not key.startswith("bad")]
+            return any([_is_awaited(key, await journal.read(SCOPE, key)) for key in readable])
         except (JournalFailed, OSError):
             return True
-        found = zip((key for key in self._keys if not key.startswith("bad")), entries, strict=True)
-        return any(
-            entry is not None
-            and (
-                entry.untold
-                or entry.owed
-                or entry.state in (KeyState.CLAIMED, KeyState.SENDING)
-                or (entry.state is KeyState.IN_DOUBT and is_known(key))
-            )
-            for key, entry in found
-        )
+
+
+def _is_awaited(key: str, entry: Entry | None) -> bool:
+    """Whether the workers have something to do about a key."""
+    return entry is not None and (
+        bool(entry.untold or entry.owed)
+        or entry.state in (KeyState.CLAIMED, KeyState.SENDING)
+        or (entry.state is KeyState.IN_DOUBT and is_known(key))
+    )
+
+
+def _command_of(key: str) -> bytes:
+    """The message that asks for a key's order; some cannot be read."""
+    if key.startswith("bad"):
+        return f'{{"version": 1, "key": "{key}"}}'.encode()
+    return OrderCommand(key=key, order=order_of(key)).to_json()
 
 
 async def _sooner_or_later(do: Callable[[], Awaitable[object]]) -> None:

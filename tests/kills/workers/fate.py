@@ -11,8 +11,8 @@ from contextvars import ContextVar
 
 from attrs import define
 
-from tests.deaths.processes import Channel
-from tests.deaths.trial import Point
+from tests.kills.processes import Channel
+from tests.kills.setting import Point
 
 
 @define(eq=False)

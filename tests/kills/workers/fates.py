@@ -8,7 +8,15 @@ from collections import Counter
 
 from attrs import define, field
 
-from tests.deaths.trial import KINDS, Point
+from tests.kills.setting import Point
+
+KINDS = {
+    "good": tuple(point for point in Point if point not in (Point.UNDONE, Point.RECOVERING)),
+    "unknown": (Point.UNDONE, Point.SETTLED, Point.COMMITTING, Point.ANYWHERE),
+    "poor": (Point.BEFORE_CLAIM, Point.CLAIMED, Point.COMMITTING, Point.ANYWHERE),
+}
+"""The kinds of orders, each with the points that its call passes: most are good, some have a
+beneficiary whom nobody knows, some a customer without funds."""
 
 
 @define

@@ -13,27 +13,29 @@ import socket
 import sqlite3
 import time
 
-from tests.deaths.trial import LOCKED, PATIENCE, SCOPE, Trial, journal_of
+from tests.kills.setting import PATIENCE, SCOPE, Place
 
 PAUSE = 0.2
 DEATHS = 0.05
 LOCKS = 0.01
+LOCKED = 1.2 * PATIENCE
+"""Seconds for which it may lock a file."""
 
 
-def visit(_end: socket.socket, *, trial: Trial, seed: int) -> None:
+def visit(_end: socket.socket, *, place: Place, seed: int) -> None:
     """Come and go until killed."""
     chance = random.Random(seed)
     while True:
-        asyncio.run(look(trial, chance))
-        if not trial.is_postgres and chance.random() < LOCKS:
-            _lock(trial.journal)
+        asyncio.run(look(place, chance))
+        if not place.is_postgres and chance.random() < LOCKS:
+            _lock(place.journal)
         time.sleep(chance.uniform(0, PAUSE))
 
 
-async def look(trial: Trial, chance: random.Random) -> None:
+async def look(place: Place, chance: random.Random) -> None:
     """Open, look, and close; or die in between."""
     try:
-        async with journal_of(trial) as journal:
+        async with place.new_journal() as journal:
             await journal.count_in_doubt(SCOPE)
             if chance.random() < DEATHS:
                 os.kill(os.getpid(), signal.SIGKILL)

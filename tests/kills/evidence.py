@@ -1,0 +1,186 @@
+"""What the service, the bank, the journal and those who were told say in the end, for comparison."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import Factory, field, frozen
+
+from tests.kills.bank import Bank, lines, open_holds
+from tests.kills.setting import LEASE, POLICY, SCOPE, Place
+from transfer_async import TransferClient
+from transfer_async.context import NO_ORDER
+from transfer_async.errors import OutcomeUnknown
+from transfer_async.journal import Journal, KeyState, journal_at
+from transfer_async.journal.moves import Entry, Step
+from transfer_async.models import OrderIntent
+
+IN_THE_END = 60.0
+"""Seconds in which every lease must be over and every debt paid; and some for every key."""
+
+
+@frozen(kw_only=True)
+class KeyEvidence:
+    """All that is known of one key.
+
+    Args:
+        entry: the journal's, when nothing waits any more.
+        is_listed: the journal lists it among those in doubt.
+        resolved: the journal's, once somebody who knows was asked about every doubt.
+        history: the journal's, of all its moves.
+        sends: the token and the time of every request that a worker was about to send.
+        received: how many requests came to the service.
+        orders: the orders that exist.
+        told: what was told: how it ended, and the order's id.
+        holds: the intents whose holds were open, when nothing waited any more.
+        holds_resolved: those that are open in the end.
+    """
+
+    key: str
+    entry: Entry | None
+    is_listed: bool
+    resolved: Entry | None
+    history: Sequence[Step]
+    sends: Sequence[tuple[str, float]]
+    received: int
+    orders: Sequence[str]
+    told: Sequence[tuple[str, str]]
+    holds: frozenset[str]
+    holds_resolved: frozenset[str]
+
+    @property
+    def ends(self) -> set[str]:
+        """How it ended, as was told."""
+        return {ended for ended, _ in self.told}
+
+    @property
+    def marks(self) -> dict[str, float]:
+        """The tokens of its marks, and when each was made."""
+        return {step.attempt or "": step.at for step in self.history if step.move == "mark"}
+
+    @property
+    def story(self) -> str:
+        """What became of it, in short."""
+        moves = (f"{step.move} {step.intent_id[:3]}.{step.epoch}" for step in self.history)
+        return f"{', '.join(moves)}; told {', '.join(ended for ended, _ in self.told)}"
+
+
+@frozen(kw_only=True)
+class Evidence:
+    """What there is of every key, and the keys of orders that nobody asked for."""
+
+    keys: Sequence[KeyEvidence]
+    unasked: Sequence[str]
+
+    @property
+    def states(self) -> Counter[str]:
+        """How many keys ended in which state."""
+        return Counter(one.entry.state.value if one.entry else "nowhere" for one in self.keys)
+
+    @property
+    def doubts(self) -> list[KeyEvidence]:
+        """The keys that are in doubt in the end."""
+        return [one for one in self.keys if one.entry and one.entry.state is KeyState.IN_DOUBT]
+
+
+class _Books:
+    """What was written down while there were processes to kill, by key."""
+
+    def __init__(self, place: Place) -> None:
+        service = json.loads(place.path("service").read_text())
+        self.received: dict[str, int] = service["received"]
+        self.orders: dict[str, list[str]] = {}
+        self.sends: dict[str, list[tuple[str, float]]] = {}
+        self.told: dict[str, list[tuple[str, str]]] = {}
+        for key, order_id in service["orders"]:
+            self.orders.setdefault(key, []).append(order_id)
+        for key, attempt, at in lines(place.path("sent")):
+            self.sends.setdefault(key, []).append((attempt, float(at)))
+        for key, ended, order_id in lines(place.path("told")):
+            self.told.setdefault(key, []).append((ended, order_id))
+
+
+_Entries = Mapping[str, Entry | None]
+_Holds = Mapping[str, frozenset[str]]
+
+
+@frozen(kw_only=True)
+class _Found:
+    """What the journal and the bank's book say; nothing where they cannot be read."""
+
+    entries: _Entries = field(default=Factory(dict))
+    listed: frozenset[str] = frozenset()
+    holds: _Holds = field(default=Factory(dict))
+    resolved: _Entries = field(default=Factory(dict))
+    holds_resolved: _Holds = field(default=Factory(dict))
+    history: Mapping[str, Sequence[Step]] = field(default=Factory(dict))
+
+
+def gather(place: Place, keys: Sequence[str]) -> Evidence:
+    """Let everything come to rest, then gather what there is of every key."""
+    books = _Books(place)
+    try:
+        found = asyncio.run(_look(place, keys, books))
+    except sqlite3.DatabaseError:  # the file is spoiled, and nothing in it can be read
+        found = _Found()
+    return Evidence(
+        keys=[
+            KeyEvidence(
+                key=key,
+                entry=found.entries.get(key),
+                is_listed=key in found.listed,
+                resolved=found.resolved.get(key),
+                history=found.history.get(key, ()),
+                sends=books.sends.get(key, ()),
+                received=books.received.get(key, 0),
+                orders=books.orders.get(key, ()),
+                told=books.told.get(key, ()),
+                holds=found.holds.get(key, frozenset()),
+                holds_resolved=found.holds_resolved.get(key, frozenset()),
+            )
+            for key in keys
+        ],
+        unasked=sorted(books.orders.keys() - set(keys)),
+    )
+
+
+async def _look(place: Place, keys: Sequence[str], books: _Books) -> _Found:
+    async def know(intent: OrderIntent, _: OutcomeUnknown) -> Any:
+        return next(iter(books.orders.get(intent.key, ())), NO_ORDER)
+
+    bank = Bank(place.path("bank"))
+    async with journal_at(place.journal) as journal:
+        return _Found(
+            entries=await _at_rest(journal, keys, bank),
+            listed=frozenset([key for key, _ in await journal.in_doubt(SCOPE)]),
+            holds=open_holds(place.path("bank")),
+            resolved=await _at_rest(journal, keys, bank, resolve=know),
+            holds_resolved=open_holds(place.path("bank")),
+            history={key: await journal.history(SCOPE, key) for key in keys},
+        )
+
+
+async def _at_rest(journal: Journal, keys: Sequence[str], bank: Bank, *, resolve: Any = None) -> _Entries:
+    """Every entry, once `recover` has nothing left to do but doubts."""
+    settings: dict[str, Any] = {"scope": SCOPE, "retry": POLICY, "lease": LEASE, "settle_after": 0.0}
+    until = time.monotonic() + IN_THE_END + 0.02 * len(keys)
+    client = TransferClient(
+        "http://127.0.0.1:9", "t", journal=journal, hooks=bank.hooks, resolve=resolve, **settings
+    )
+    async with client:
+        while True:
+            await client.recover()
+            entries = {key: await journal.read(SCOPE, key) for key in keys}
+            if time.monotonic() > until or not any(map(_waits, entries.values())):
+                return entries
+            await asyncio.sleep(LEASE / 4)  # for the last leases to end
+
+
+def _waits(entry: Entry | None) -> bool:
+    return entry is not None and (entry.state in (KeyState.CLAIMED, KeyState.SENDING) or bool(entry.owed))

@@ -1,0 +1,143 @@
+"""Faults of our own making: each is one that somebody might write, and a trial must notice it.
+
+Each changes the process that it is called in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from tests.kills.bank import Book
+from tests.kills.setting import Place
+from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
+from transfer_async.errors import OutcomeUnknown
+from transfer_async.handling import Handler
+from transfer_async.journal import files, sqlite, states
+from transfer_async.journal.moves import Claim, Create, Entry, KeyState, Mark, Move, Verdict
+from transfer_async.models import Order
+from transfer_async.worker import Worker
+
+# --- of a client ----------------------------------------------------------------------------------------
+
+
+def resend() -> None:
+    """A journal that lets a worker take over what another is sending."""
+    claim = states._claim
+
+    def mutated(entry: Entry | None, move: Claim, now: float) -> Verdict:
+        if entry is not None and entry.state is KeyState.SENDING and entry.lease_until <= now:
+            entry = attrs.evolve(entry, state=KeyState.CLAIMED)
+        return claim(entry, move, now)
+
+    async def nothing(_: TransferClient) -> None:
+        """It could not be seen where others put dead workers' requests into doubt."""
+
+    states._claim, TransferClient.recover = mutated, nothing  # type: ignore[assignment,method-assign] # a mutant
+
+
+def unmarked() -> None:
+    """A journal that forgets the mark."""
+    _forget_moves(Mark, KeyState.SENDING)
+
+
+def unsettled() -> None:
+    """A journal that forgets to settle."""
+    _forget_moves(Create, KeyState.CREATED)
+
+
+def _forget_moves(kind: type, state: KeyState) -> None:
+    """Have journals say that they made a kind of move, when they did not."""
+    for journal in (SQLiteJournal, PostgresJournal):
+        journal.move = _forgetful(journal.move, kind, state)  # type: ignore[method-assign] # a mutant
+
+
+def _forgetful(make: Callable[..., Any], kind: type, state: KeyState) -> Callable[..., Any]:
+    async def move(self: Any, scope: str, key: str, move: Move) -> Verdict | None:
+        if not isinstance(move, kind):
+            return await make(self, scope, key, move)
+        entry = await self.read(scope, key)
+        if entry is None:
+            return None
+        made = attrs.evolve(entry, state=state, order_id=getattr(move, "order_id", None))
+        return Verdict(entry=made, now=0.0)
+
+    return move
+
+
+def released() -> None:
+    """A careless bank, that releases when nobody knows."""
+    create_order = TransferClient.create_order
+
+    async def careless(self: TransferClient, *order: Any, **settings: Any) -> Order:
+        try:
+            return await create_order(self, *order, **settings)
+        except OutcomeUnknown as doubt:
+            receipt = doubt.receipts["funds_hold"] or ""
+            Book(Place.here().path("bank")).write("release", doubt.key, receipt.removeprefix("hold-"))
+            raise
+
+    TransferClient.create_order = careless  # type: ignore[method-assign] # a mutant
+
+
+def unlocked() -> None:
+    """A journal that closes a descriptor of its file, as it once was, which drops SQLite's locks."""
+
+    def touched(path: Path, *, make: bool) -> Path:
+        real = files.found(path, make=make)
+        if not make:
+            os.close(os.open(real, os.O_RDWR))
+        return real
+
+    def forget(_: files.Files) -> None:
+        """As it once was: nobody looks at the log."""
+
+    sqlite.found, files.Files.remember = touched, forget  # type: ignore[assignment,method-assign] # a mutant
+
+
+def send_again() -> None:
+    """A journal that takes a dead worker's request for one that was never sent."""
+    claim = states._claim
+
+    def trusting(entry: Entry | None, move: Claim, now: float) -> Verdict:
+        sent = entry is not None and entry.state in (KeyState.SENDING, KeyState.IN_DOUBT)
+        if entry is not None and sent and now >= entry.lease_until:
+            return Verdict(now=now, entry=states._new_intent(move, now, before=entry))
+        return claim(entry, move, now)
+
+    states._claim = trusting  # a mutant
+
+
+# --- of a worker on a broker ----------------------------------------------------------------------------
+
+
+def acknowledge_first() -> None:
+    """A worker that acknowledges a message before it has carried it out."""
+    see_through = Worker._see_through
+
+    async def hasty(self: Worker, delivery: Any) -> None:
+        await delivery.ack()
+        await see_through(self, delivery)
+
+    Worker._see_through = hasty  # type: ignore[method-assign] # a mutant
+
+
+def never_tell() -> None:
+    """A sweeper that forgets whoever was told that it is unknown."""
+
+    async def nothing(self: Handler) -> AsyncIterator[Any]:
+        for outcome in ():
+            yield outcome
+
+    Handler.untold = nothing  # type: ignore[method-assign] # a mutant
+
+
+MUTANTS: dict[str, Callable[[], None]] = {
+    mutant.__name__.replace("_", "-"): mutant
+    for mutant in (resend, unmarked, unsettled, released, unlocked, send_again, acknowledge_first, never_tell)
+}
+"""What changes a process, by name."""

@@ -1,0 +1,48 @@
+"""The service, in a process of its own: a sandbox with faults, and at the end a list of what it has."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.kills.processes import Channel, beside
+from tests.kills.setting import FAULTS, key_of
+from transfer_async.sandbox import Fault, Sandbox
+
+
+@contextmanager
+def service(
+    directory: Path, *, seed: int, troubles: list[str], faults: Mapping[Fault, float] = FAULTS
+) -> Iterator[dict[str, str]]:
+    """Where it is while the block runs; then every order and every request is written down."""
+    serve = partial(_serve, seed=seed, faults=faults, results=directory / "service")
+    with beside(serve, "the service", troubles) as serving:
+        yield serving.hear() or {}
+
+
+def _serve(end: socket.socket, *, seed: int, faults: Mapping[Fault, float], results: Path) -> None:
+    results.write_text(json.dumps(asyncio.run(_served(Channel(end), seed, faults))))
+
+
+async def _served(channel: Channel, seed: int, faults: Mapping[Fault, float]) -> dict[str, Any]:
+    async with Sandbox(seed=seed, faults=faults, keep_requests=10_000_000) as sandbox:
+        channel.tell(base_url=sandbox.base_url, token=sandbox.token)
+        await channel.next()
+        await sandbox._waiting.until(lambda: _is_done(sandbox))
+        received = Counter(
+            key_of(str(request.field_of_body("poster_username"))) for request in sandbox.requests
+        )
+        orders = [(key_of(order.poster_username), order.id) for order in sandbox.orders.values()]
+    return {"orders": orders, "received": received}
+
+
+def _is_done(sandbox: Sandbox) -> bool:
+    sandbox.faults.release()  # a stall may yet make an order
+    return all(request.finished for request in sandbox.requests)

@@ -1,0 +1,125 @@
+"""Where everything is, what is asked for, and what goes wrong at the service besides."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+from pathlib import Path
+
+from attrs import asdict, frozen
+
+from tests.bank import new_order
+from transfer_async import NewOrder, PostgresJournal, RetryPolicy, SQLiteJournal
+from transfer_async.sandbox import (
+    CloseAfterProcessing,
+    CloseBeforeReading,
+    Fault,
+    ResetAfterProcessing,
+    StallAfterProcessing,
+    StallBeforeProcessing,
+    Status,
+    StatusAfterProcessing,
+    TruncatedBody,
+    UnsolicitedReply,
+)
+
+SCOPE = "kills"
+DEADLINE = 0.8
+LEASE = 1.25
+PATIENCE = 0.5
+"""Seconds that a worker waits for a locked file."""
+
+POLICY = RetryPolicy(deadline=DEADLINE, first_delay=0.01, max_delay=0.1)
+
+FAULTS: dict[Fault, float] = {
+    CloseBeforeReading(): 0.02,
+    CloseAfterProcessing(): 0.02,
+    ResetAfterProcessing(): 0.02,
+    StallAfterProcessing(): 0.01,
+    StallBeforeProcessing(0.5): 0.01,
+    StallBeforeProcessing(1.0): 0.01,  # the order comes into being after its sender has given up
+    Status(422): 0.03,
+    Status(429, headers={"Retry-After": "0"}): 0.05,
+    Status(503): 0.01,
+    StatusAfterProcessing(500): 0.01,
+    TruncatedBody(): 0.01,
+    UnsolicitedReply(): 0.02,
+}
+"""What goes wrong at the service, and for which share of the orders."""
+
+_HERE = "KILLS_PLACE"
+
+
+class Point(enum.StrEnum):
+    """Where a process can be made to die, or to stop."""
+
+    BEFORE_CLAIM = "before the claim"
+    CLAIMED = "after the claim"
+    BETWEEN_HOOKS = "between two hooks"
+    HELD = "hold placed, not recorded"
+    MARKED = "marked, not sent"
+    SENT = "sent, not answered"
+    ANSWERED = "answered, not settled"
+    SETTLED = "settled, not acknowledged"
+    UNDONE = "hold released, not recorded"
+    COMMITTING = "within a commit"
+    RECOVERING = "during recover"
+    ANYWHERE = "at a random time"
+
+
+@frozen(kw_only=True)
+class Place:
+    """Where everything is; a process finds it in its environment.
+
+    Args:
+        directory: of the books.
+        journal: its address.
+        base_url: the service's.
+        token: the service's.
+        broker: its address, if there is one.
+    """
+
+    directory: str
+    journal: str
+    base_url: str
+    token: str
+    broker: str = ""
+
+    def enter(self) -> None:
+        """Make it the place of this process, and of all that come of it."""
+        service = {"TRANSFER_BASE_URL": self.base_url, "TRANSFER_API_TOKEN": self.token}
+        os.environ.update(service | {_HERE: json.dumps(asdict(self))})
+
+    @classmethod
+    def here(cls) -> Place:
+        """The place of this process."""
+        return cls(**json.loads(os.environ[_HERE]))
+
+    @property
+    def is_postgres(self) -> bool:
+        """Whether the journal is a database."""
+        return self.journal.startswith("postgres")
+
+    def path(self, name: str) -> Path:
+        """Where a file of that name is."""
+        return Path(self.directory) / name
+
+    def new_journal(self) -> PostgresJournal | SQLiteJournal:
+        """A journal object more."""
+        if self.is_postgres:
+            return PostgresJournal(self.journal)
+        return SQLiteJournal(self.journal, timeout=PATIENCE)
+
+
+def order_of(key: str) -> NewOrder:
+    """The order that a key asks for; the poster's username says whose it is at the service."""
+    poster = f"{key}@kills.example"
+    if key.startswith("unknown"):
+        return new_order(poster_username=poster, poster_recipient_username="nobody@example.com")
+    return new_order(poster_username=poster)
+
+
+def key_of(poster: str) -> str:
+    """The key under which somebody's order was asked for."""
+    return poster.partition("@")[0]

@@ -1,0 +1,129 @@
+"""Real kills; any number of them by `python -m tests.kills`."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import postgres
+from tests.brokers import NatsServer
+
+PATIENCE = 3000
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.timeout(PATIENCE + 120)
+needs_postgres = pytest.mark.skipif(not postgres.is_installed(), reason="there is no PostgreSQL to start")
+needs_nats = pytest.mark.skipif(not NatsServer.is_installed(), reason="there is no NATS to start")
+
+
+def trial(*options: object, patience: int = PATIENCE) -> subprocess.CompletedProcess[str]:
+    words = [*map(str, options), "--patience", str(patience)]
+    return subprocess.run(
+        [sys.executable, "-m", "tests.kills", *words], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+
+
+def count(table: str, row: str) -> int:
+    found = re.search(rf"^ *{row} +(\d+)", table, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+@pytest.mark.trial(short=20, ci=300, long=5_000)
+def test_workers_on_a_file_are_killed_and_stopped_and_no_order_is_doubled_or_lost(size: int):
+    kills, pauses = size, size // 50
+
+    ended = trial("workers", "--journal", "sqlite", "--kills", kills, "--pauses", pauses, "--seed", 1)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert count(ended.stdout, "kills") >= kills
+    assert count(ended.stdout, "pauses") >= pauses
+    assert count(ended.stdout, "created") > kills
+
+
+@needs_postgres
+@pytest.mark.trial(short=10, ci=100, long=1_000)
+def test_workers_on_postgres_are_killed_and_robbed_of_it_and_no_order_is_doubled_or_lost(size: int):
+    kills, stops = size, size // 5
+
+    ended = trial("workers", "--journal", "postgres", "--kills", kills, "--stops", stops, "--seed", 2)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert count(ended.stdout, "kills") >= kills
+    assert count(ended.stdout, "stops of the database") >= stops
+
+
+@needs_postgres
+@pytest.mark.trial(ci=20, long=200)
+def test_workers_on_postgres_sleep_beyond_their_leases_and_no_order_is_doubled_or_lost(size: int):
+    ended = trial("workers", "--journal", "postgres", "--pauses", size, "--seed", 3)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert count(ended.stdout, "pauses") >= size
+    assert count(ended.stdout, "not waited for") < size / 2
+
+
+@needs_postgres
+@needs_nats
+@pytest.mark.trial(ci=200, long=3_000)
+def test_every_command_on_a_broker_is_answered_and_no_order_is_doubled_or_lost(size: int):
+    kills, restarts = size, size // 50
+
+    ended = trial("broker", "--kills", kills, "--restarts", restarts, "--seed", 1)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert count(ended.stdout, "kills") >= kills
+    assert count(ended.stdout, "restarts of the broker") == restarts
+    assert count(ended.stdout, "stops of the database") == restarts
+    assert count(ended.stdout, "created") > kills
+
+
+@pytest.mark.trial(ci=2_000, long=100_000)
+@pytest.mark.parametrize("faults", [(), ("close-after-processing=0.02", "status=0.02:status=429")])
+def test_a_bulk_command_that_is_killed_again_and_again_loses_no_order_and_creates_none_twice(
+    faults: tuple[str, ...], size: int
+):
+    kills = 5 if size < 100_000 else 20
+
+    ended = trial("bulk", "--lines", size, "--kills", kills, *(f"--fault={fault}" for fault in faults))
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert count(ended.stdout, "kills") == kills
+    assert count(ended.stdout, "lines in the outcome file") == size
+
+
+MUTANTS = {
+    "resend": "duplicate",
+    "unmarked": "unmarked",
+    "unsettled": "lost",
+    "released": "hold",
+    "unlocked": "lost",
+}
+
+
+@pytest.mark.trial(ci=15, long=15)
+@pytest.mark.parametrize(("mutant", "violation"), MUTANTS.items())
+def test_a_fault_in_the_workers_is_noticed(mutant: str, violation: str, size: int):
+    notices(violation, trial("workers", "--kills", size, "--seed", 4, "--mutant", mutant, patience=6))
+
+
+BROKER_MUTANTS = {"acknowledge-first": "unended", "never-tell": "untold", "send-again": "duplicate"}
+
+
+@needs_postgres
+@needs_nats
+@pytest.mark.trial(ci=20, long=20)
+@pytest.mark.parametrize(("mutant", "violation"), BROKER_MUTANTS.items())
+def test_a_fault_in_the_workers_on_a_broker_is_noticed(mutant: str, violation: str, size: int):
+    notices(violation, trial("broker", "--kills", size, "--seed", 4, "--mutant", mutant, patience=15))
+
+
+@pytest.mark.trial(ci=600, long=600)
+def test_a_fault_in_the_bulk_command_is_noticed(size: int):
+    notices("duplicate", trial("bulk", "--lines", size, "--kills", 3, "--mutant", "send-again"))
+
+
+def notices(violation: str, ended: subprocess.CompletedProcess[str]) -> None:
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert count(ended.stdout, violation) > 0, ended.stdout + ended.stderr
