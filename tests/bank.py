@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Self
 
-from transfer_async import FundsHold, MemoryJournal, NewExternalOrder, NewOrder, TransferClient
+import pytest
+
+from transfer_async import FundsHold, MemoryJournal, NewExternalOrder, NewOrder, TransferClient, TransferError
 from transfer_async.clock import Clock
 from transfer_async.events import Event
 from transfer_async.journal.base import Journal
@@ -346,6 +348,13 @@ class World:
 async def world() -> AsyncIterator[World]:
     async with Sandbox() as sandbox:
         yield World(sandbox)
+
+
+async def failure(call: Awaitable[object]) -> Any:
+    """The error that a call ends in."""
+    with pytest.raises(TransferError) as caught:
+        await call
+    return caught.value
 
 
 async def turns(count: int) -> None:

@@ -1,7 +1,7 @@
 """What all tests share: nothing may block the loop, and a mocked service for those who need no sockets."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from aioresponses import core as aioresponses_core
 from blockbuster import BlockBuster, blockbuster_ctx
 
 from tests import loops, trials
+from tests.bank import World, world
 from tests.brokers import Broker, NatsServer, RedisServer
 from tests.loop_time import LoopTime
 from tests.postgres import PostgresServer, is_installed
@@ -56,6 +57,13 @@ def blockbuster() -> Iterator[BlockBuster]:
 async def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
     """The time of the test's loop."""
     return LoopTime(monkeypatch)
+
+
+@pytest.fixture
+async def at_work() -> AsyncIterator[World]:
+    """A bank at work, and a sandbox in the service's place."""
+    async with world() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

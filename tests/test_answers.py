@@ -164,17 +164,10 @@ def test_its_spaces_do_not_matter(body):
 @each(
     "body",
     [
-        b'{"message": "unauthorized"}',
-        b'{"message": "Unauthorized."}',
-        b'{"message": ["Unauthorized"]}',
-        b'{"message": "Unauthorized", "id": "tx-1"}',
-        b'{"Message": "Unauthorized"}',
-        b'{"message": "created", "message": "Unauthorized"}',
-        b'["Unauthorized"]',
-        b'"Unauthorized"',
-        b"Unauthorized",
-        b'{"message": "Unauthorized"}}',
-        b"",
+        *(b'{"message": "unauthorized"}', b'{"message": "Unauthorized."}', b'{"message": ["Unauthorized"]}'),
+        *(b'{"message": "Unauthorized", "id": "tx-1"}', b'{"Message": "Unauthorized"}'),
+        *(b'{"message": "created", "message": "Unauthorized"}', b'["Unauthorized"]', b'"Unauthorized"'),
+        *(b"Unauthorized", b'{"message": "Unauthorized"}}', b""),
     ],
 )
 def test_no_other_body_is_a_wrong_token(body):
@@ -368,13 +361,6 @@ def test_a_message_shows_status_and_request_id(verdict, reading):
 
     assert "422" in str(told)
     assert "req-7" in str(told)
-
-
-@pytest.mark.parametrize("request_id", ["", "a" * 101, "line\u2028break", "ümlaut", "tab\there"])
-def test_a_request_id_that_is_not_fit_for_a_log_is_dropped(request_id):
-    told = error(Verdict.REFUSED, answered(422, headers={"X-Request-Id": request_id}))
-
-    assert told.request_id is None
 
 
 def test_a_lost_answer_says_what_kind_of_trouble_it_was():

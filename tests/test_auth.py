@@ -11,13 +11,7 @@ from transfer_async import TokenUnavailable, TransferError
 from transfer_async.auth import TokenSource, checked
 
 WRONG = [
-    "s3cr3t token",
-    " s3cr3t",
-    "s3cr3t\n",
-    "s3cr3t\r\nX: y",
-    "s3cr\x003t",
-    "s3cr\x7f3t",
-    "s3cr3t-ü",
+    *("s3cr3t token", " s3cr3t", "s3cr3t\n", "s3cr3t\r\nX: y", "s3cr\x003t", "s3cr\x7f3t", "s3cr3t-ü"),
     "s3cr3t\u2028",
 ]
 NO_TEXT = ["", None, b"s3cr3t", 5, object(), ["s3cr3t"]]

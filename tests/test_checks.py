@@ -67,11 +67,7 @@ def test_what_is_not_finite_is_a_problem(text):
 @each(
     "number",
     [
-        Decimal("9" * 64),
-        Decimal("0." + "9" * 64),
-        Decimal("1E+63"),
-        Decimal("1E-64"),
-        Decimal("0E-64"),
+        *(Decimal("9" * 64), Decimal("0." + "9" * 64), Decimal("1E+63"), Decimal("1E-64"), Decimal("0E-64")),
         Decimal(0),
     ],
 )
@@ -181,13 +177,8 @@ def call(**changes):
 @each(
     "said",
     [
-        {},
-        {"key": "k"},
-        {"key": "k" * 200},
-        {"key": "payment 8731/ü"},
-        {"beneficiary": PersonName("Ben", "Okri")},
-        {"held": "hold-1"},
-        {"send_before": NOON},
+        *({}, {"key": "k"}, {"key": "k" * 200}, {"key": "payment 8731/ü"}),
+        *({"beneficiary": PersonName("Ben", "Okri")}, {"held": "hold-1"}, {"send_before": NOON}),
     ],
 )
 def test_a_call_that_says_it_right_has_no_fault(said):

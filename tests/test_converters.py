@@ -149,12 +149,8 @@ def test_every_fault_of_a_request_and_of_the_banks_data_comes_in_one_error():
     del tree["matcher_country"]
 
     assert sorted(invalid(NewOrder, samples.encode(tree))) == [
-        "external_order.current_account_balance",
-        "external_order.transaction_fee",
-        "external_order.transaction_fee_currency",
-        "matcher_amount",
-        "matcher_country",
-        "poster_currency",
+        *("external_order.current_account_balance", "external_order.transaction_fee"),
+        *("external_order.transaction_fee_currency", "matcher_amount", "matcher_country", "poster_currency"),
         "poster_username",
     ]
 
@@ -182,14 +178,7 @@ def test_the_banks_data_of_a_request_is_an_object(wrong):
 @each(
     "raw",
     [
-        b"",
-        b"null",
-        b"[]",
-        b"5",
-        b"{",
-        b"\xff",
-        b"[" * 100_000,
-        b'{"a":1e99999999999999999999}',
+        *(b"", b"null", b"[]", b"5", b"{", b"\xff", b"[" * 100_000, b'{"a":1e99999999999999999999}'),
         b"\xef\xbb\xbf{}",
     ],
 )
@@ -225,11 +214,7 @@ def expected(tree):
 
 def shown(model, *, leave=()):
     renamed = {
-        "postersBeneficiary",
-        "externalUser",
-        "userOptions",
-        "confirmedMatches",
-        "extraOrderDetails",
+        *("postersBeneficiary", "externalUser", "userOptions", "confirmedMatches", "extraOrderDetails"),
         "createdBy",
     }
     return {

@@ -9,6 +9,7 @@ import traceback
 import pytest
 
 from tests import samples
+from tests.cases import each
 from transfer_async import errors
 from transfer_async.errors import Attempt, MatchResult, Outcome, TransferError
 from transfer_async.models import NewOrder, Order, User
@@ -58,7 +59,7 @@ EVERY = {
     errors.OpenElsewhere: {},
     errors.ServiceFailed: REPLY | {"body": BODY},
 }
-EACH = pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
+EACH = each("kind", list(EVERY))
 
 
 def full(kind):
@@ -132,26 +133,14 @@ def test_each_error_has_the_outcome_of_the_contracts_table(names, outcome):
 
 
 @EACH
-def test_an_order_may_exist_unless_it_is_known_better(kind):
+def test_what_is_not_told_is_not_made_up_and_what_is_certain_can_be_told(kind):
     """An order that was never valid cannot exist, and a read makes none; all else must be told."""
-    never = kind in (errors.InvalidOrder, errors.ServiceFailed)
-
-    assert bare(kind).order_may_exist is not never
-
-
-@EACH
-def test_what_is_certain_can_be_told(kind):
+    error, never = bare(kind), kind in (errors.InvalidOrder, errors.ServiceFailed)
     told = kind(**EVERY[kind], **COMMON | {"outcome": Outcome.REFUSED, "order_may_exist": False})
 
-    assert told.outcome is Outcome.REFUSED
-    assert told.order_may_exist is False
-
-
-@EACH
-def test_every_error_carries_what_all_carry(kind):
-    error = bare(kind)
-
     assert (error.key, error.attempts, error.receipts) == (None, (), {})
+    assert error.order_may_exist is not never
+    assert (told.outcome, told.order_may_exist) == (Outcome.REFUSED, False)
 
 
 @EACH
@@ -166,9 +155,7 @@ def test_every_attribute_that_is_set_is_there(kind):
 
 
 @EACH
-@pytest.mark.parametrize(
-    "again", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy], ids=["pickle", "copy"]
-)
+@each("again", {"pickle": lambda error: pickle.loads(pickle.dumps(error)), "copy": copy.copy})
 def test_every_error_survives_pickle_and_copy_with_all_that_it_carries(kind, again):
     error = full(kind)
     error.add_note("seen on worker 3")
@@ -181,7 +168,7 @@ def test_every_error_survives_pickle_and_copy_with_all_that_it_carries(kind, aga
 
 
 @EACH
-@pytest.mark.parametrize("make", [full, bare])
+@each("make", [full, bare])
 def test_no_error_shows_a_message_a_body_a_receipt_or_an_order(kind, make, caplog):
     error = make(kind)
     logging.getLogger("bank").error("failed: %s %r", error, error, exc_info=error)

@@ -7,7 +7,8 @@ from decimal import Decimal
 import attrs
 import pytest
 
-from tests.bank import World, new_order, world
+from tests.bank import World, failure, new_order
+from tests.cases import each
 from tests.ids import told
 from transfer_async import (
     NO_ORDER,
@@ -39,22 +40,6 @@ from transfer_async.addresses import WHO_AM_I
 from transfer_async.events import Observers
 from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
 
-EVENTS = [
-    Claimed,
-    HookPassed,
-    HookUndone,
-    UndoOwed,
-    AttemptStarted,
-    AttemptFailed,
-    RetryScheduled,
-    OrderCreated,
-    OrderRefused,
-    NotSent,
-    WentInDoubt,
-    Resolved,
-    DuplicateSuspected,
-    OrderUnrecorded,
-]
 COMMON = {"key": "payment-1", "intent_id": "intent-1", "attempt": 2, "seconds": 1.5}
 OWN = {
     Claimed: {"taken_over": True},
@@ -72,19 +57,7 @@ OWN = {
     DuplicateSuspected: {"order_id": "tx-1"},
     OrderUnrecorded: {"outcome": Outcome.CREATED, "order_id": "tx-1"},
 }
-EACH = pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
-
-
-@pytest.fixture
-async def at_work():
-    async with world() as made:
-        yield made
-
-
-async def failed(call) -> TransferError:
-    with pytest.raises(TransferError) as caught:
-        await call
-    return caught.value
+EACH = each("kind", list(OWN))
 
 
 def names(seen):
@@ -97,27 +70,17 @@ def names(seen):
 def test_these_are_all_the_events_there_are():
     kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)}
 
-    assert kinds == {Event, *EVENTS}
+    assert kinds == {Event, *OWN}
 
 
 @EACH
-def test_each_carries_the_common_fields_and_its_own(kind):
+def test_each_carries_the_common_fields_and_its_own_by_keyword_and_for_ever(kind):
     event = kind(**COMMON, **OWN[kind])
 
     assert attrs.asdict(event, recurse=False) == COMMON | OWN[kind]
     assert [attribute.name for attribute in attrs.fields(kind)] == [*COMMON, *OWN[kind]]
-
-
-@EACH
-def test_each_is_frozen(kind):
-    event = kind(**COMMON, **OWN[kind])
-
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         event.key = "other"
-
-
-@EACH
-def test_each_is_keyword_only(kind):
     with pytest.raises(TypeError):
         kind(*COMMON.values(), *OWN[kind].values())
 
@@ -140,12 +103,7 @@ async def test_an_order_that_is_created_at_the_second_attempt(at_work: World):
         await client.create_order(new_order(), key="k")
 
     assert names(at_work.events) == [
-        "Claimed",
-        "HookPassed",
-        "AttemptStarted",
-        "AttemptFailed",
-        "RetryScheduled",
-        "AttemptStarted",
+        *("Claimed", "HookPassed", "AttemptStarted", "AttemptFailed", "RetryScheduled", "AttemptStarted"),
         "OrderCreated",
     ]
     (failed,) = at_work.events_of(AttemptFailed)
@@ -161,7 +119,7 @@ async def test_an_order_that_is_created_at_the_second_attempt(at_work: World):
 async def test_an_order_that_is_refused(at_work: World):
     at_work.sandbox.faults.add(Status(422))
     async with at_work.client() as client:
-        await failed(client.create_order(new_order(), key="k"))
+        await failure(client.create_order(new_order(), key="k"))
 
     assert names(at_work.events) == [
         "Claimed",
@@ -178,7 +136,7 @@ async def test_an_order_that_is_refused(at_work: World):
 async def test_an_order_that_a_hook_stops(at_work: World):
     at_work.bank.place_error = OSError()
     async with at_work.client() as client:
-        await failed(client.create_order(new_order(), key="k"))
+        await failure(client.create_order(new_order(), key="k"))
 
     assert names(at_work.events) == ["Claimed", "NotSent", "HookUndone"]
     assert at_work.events_of(NotSent)[0].error == "HoldFailed"
@@ -188,7 +146,7 @@ async def test_an_undo_that_fails(at_work: World):
     at_work.bank.release_error = OSError("s3cr3t")
     at_work.sandbox.faults.add(Status(422))
     async with at_work.client() as client:
-        await failed(client.create_order(new_order(), key="k"))
+        await failure(client.create_order(new_order(), key="k"))
 
     assert names(at_work.events)[-2:] == ["OrderRefused", "UndoOwed"]
     (owed,) = at_work.events_of(UndoOwed)
@@ -198,7 +156,7 @@ async def test_an_undo_that_fails(at_work: World):
 async def test_an_order_that_goes_in_doubt(at_work: World):
     at_work.sandbox.faults.add(CloseAfterProcessing())
     async with at_work.client() as client:
-        await failed(client.create_order(new_order(), key="k"))
+        await failure(client.create_order(new_order(), key="k"))
 
     assert names(at_work.events) == [
         "Claimed",
@@ -217,7 +175,7 @@ async def test_a_doubt_that_is_resolved(at_work: World):
 
     at_work.sandbox.faults.add(CloseAfterProcessing())
     async with at_work.client(resolve=resolve) as client:
-        await failed(client.create_order(new_order(), key="k"))
+        await failure(client.create_order(new_order(), key="k"))
 
     assert names(at_work.events)[-2:] == ["WentInDoubt", "Resolved"]
     (resolved,) = at_work.events_of(Resolved)
@@ -230,7 +188,7 @@ async def test_a_doubt_that_is_refuted(at_work: World):
 
     at_work.sandbox.faults.add(Status(503))
     async with at_work.client(resolve=resolve, settle_after=0.0) as client:
-        await failed(client.create_order(new_order(), key="k"))
+        await failure(client.create_order(new_order(), key="k"))
 
     assert names(at_work.events)[-3:] == ["WentInDoubt", "Resolved", "HookUndone"]
     (resolved,) = at_work.events_of(Resolved)
@@ -327,12 +285,12 @@ async def test_without_observers_no_event_is_made(at_work: World, monkeypatch):
     def explode(*_, **__):
         raise AssertionError("an event was made")
 
-    for kind in EVENTS:
+    for kind in OWN:
         monkeypatch.setattr(kind, "__init__", explode)
     at_work.sandbox.faults.add(Status(429))
     at_work.sandbox.faults.add(Status(422))
     async with at_work.client(observers=()) as client:
-        error = await failed(client.create_order(new_order(), key="k"))
+        error = await failure(client.create_order(new_order(), key="k"))
 
     assert type(error) is Refused
 
@@ -341,7 +299,8 @@ async def test_without_observers_no_event_is_made(at_work: World, monkeypatch):
 
 
 @EACH
-def test_an_event_is_one_line_of_the_log(caplog, kind):
+def test_an_event_is_one_line_of_the_log_and_its_fields_are_in_the_records_extra(caplog, kind):
+    caplog.clear()
     caplog.set_level(logging.DEBUG, "transfer_async")
     log_events(kind(**COMMON, **OWN[kind]))
 
@@ -350,20 +309,12 @@ def test_an_event_is_one_line_of_the_log(caplog, kind):
     assert record.name == "transfer_async"
     assert line.startswith(f"{kind.__name__} key=payment-1 ")
     assert "\n" not in line
-
-
-@EACH
-def test_key_intent_and_attempt_are_in_the_records_extra(caplog, kind):
-    caplog.set_level(logging.DEBUG, "transfer_async")
-    log_events(kind(**COMMON, **OWN[kind]))
-
-    (record,) = caplog.records
     assert (record.key, record.intent_id, record.attempt) == ("payment-1", "intent-1", 2)
     assert {name: getattr(record, f"transfer_{name}") for name in OWN[kind]} == OWN[kind]
     assert record.transfer_seconds == 1.5
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "level"),
     [
         (AttemptStarted, "DEBUG"),
@@ -377,6 +328,7 @@ def test_key_intent_and_attempt_are_in_the_records_extra(caplog, kind):
     ],
 )
 def test_what_somebody_must_see_to_is_louder(caplog, kind, level):
+    caplog.clear()
     caplog.set_level(logging.DEBUG, "transfer_async")
     log_events(kind(**COMMON, **OWN[kind]))
 
@@ -427,9 +379,9 @@ async def test_the_log_of_a_whole_call_with_faults_holds_nothing_private(at_work
     settings = {"token": ask, "observers": [log_events], "resolve": resolve}
     async with at_work.client(**settings) as client:
         beneficiary = PersonName(f"{MARK}-first", f"{MARK}-last")
-        refused = await failed(client.create_order(order, key="k", beneficiary=beneficiary))
-        doubtful = await failed(client.create_order(order, key="l", beneficiary=beneficiary))
-        await failed(client.who_am_i())
+        refused = await failure(client.create_order(order, key="k", beneficiary=beneficiary))
+        doubtful = await failure(client.create_order(order, key="l", beneficiary=beneficiary))
+        await failure(client.who_am_i())
         await client.recover()
 
     formatter = logging.Formatter()

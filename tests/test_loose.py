@@ -22,15 +22,7 @@ LIST = "list"
 WRONG = {
     TEXT: (5, True, Decimal("1.5"), [], {}),
     TIME: (
-        5,
-        Decimal("1.5"),
-        True,
-        [],
-        {},
-        "",
-        "yesterday",
-        "2024-05-01",
-        "2024-05-01T10:20:30",
+        *(5, Decimal("1.5"), True, [], {}, "", "yesterday", "2024-05-01", "2024-05-01T10:20:30"),
         "0001-01-01T00:00:00+02:00",
     ),
     FLAG: (2, -1, Decimal("1.0"), "1", "true", "", [], {}),
@@ -190,20 +182,13 @@ def test_one_wrong_value_takes_no_other_along():
     assert order.user.external_user.bvn == "22200000001"
     assert order.user.currencies[0].max_amount == 1000000
     assert sorted(order.unread) == [
-        "$.posted_at",
-        "$.user.currencies[0].steps",
-        "$.user.externalUser.createdBy.is_active",
-        "$.user.phone",
-        "$.user_id",
+        *("$.posted_at", "$.user.currencies[0].steps", "$.user.externalUser.createdBy.is_active"),
+        *("$.user.phone", "$.user_id"),
     ]
 
 
 ANYWHERE = (
-    "$",
-    "$.external_order",
-    "$.user",
-    "$.user.externalUser",
-    "$.user.currencies[0]",
+    *("$", "$.external_order", "$.user", "$.user.externalUser", "$.user.currencies[0]"),
     "$.user.userOptions[0]",
 )
 

@@ -23,39 +23,17 @@ TYPING = Path(__file__).parent / "typing" / "api.py"
 
 CONTRACT = {
     # models
-    *(
-        "NewOrder",
-        "NewExternalOrder",
-        "Order",
-        "User",
-        "ExternalUser",
-        "ExternalOrder",
-        "Currency",
-        "UserOption",
-    ),
+    *("NewOrder", "NewExternalOrder", "Order", "User", "ExternalUser", "ExternalOrder", "Currency"),
+    "UserOption",
     # errors
     *("TransferError", "InvalidOrder", "PreflightFailed", "HoldFailed", "HoldRequired"),
     *("BeneficiaryNotVerified", "ConnectionFailed", "TokenUnavailable", "Expired", "Refused", "Unauthorized"),
-    *(
-        "RateLimited",
-        "Refuted",
-        "OutcomeUnknown",
-        "UnreadableOrder",
-        "AlreadyCreated",
-        "KeyConflict",
-        "KeyBusy",
-    ),
+    *("RateLimited", "Refuted", "OutcomeUnknown", "UnreadableOrder", "AlreadyCreated", "KeyConflict"),
+    "KeyBusy",
     *("JournalFailed", "ClientClosed", "OpenElsewhere", "ServiceFailed"),
     # the client
-    *(
-        "TransferClient",
-        "PersonName",
-        "KeyRecord",
-        "OrderRequest",
-        "OrderResult",
-        "RecoveryReport",
-        "Timeouts",
-    ),
+    *("TransferClient", "PersonName", "KeyRecord", "OrderRequest", "OrderResult", "RecoveryReport"),
+    "Timeouts",
     # hooks
     *("PreflightHook", "FundsHold", "OrderIntent"),
     # retry
@@ -80,11 +58,6 @@ def test_the_names_are_sorted_and_each_is_there_once():
 
 def test_every_name_of_the_contract_is_there():
     assert CONTRACT - set(transfer_async.__all__) == set()
-
-
-@each("name", transfer_async.__all__)
-def test_each_name_can_be_imported(name):
-    assert getattr(transfer_async, name) is not None
 
 
 def test_no_other_name_is_imported_there():
@@ -113,9 +86,10 @@ def test_there_is_no_logic_in_the_table_of_contents():
 
 
 @each("name", transfer_async.__all__)
-def test_each_class_and_function_says_what_it_is(name):
+def test_each_name_is_there_and_says_what_it_is(name):
     one = getattr(transfer_async, name)
 
+    assert one is not None
     if inspect.isclass(one) or inspect.isfunction(one):
         assert inspect.getdoc(one)
 

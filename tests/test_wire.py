@@ -18,11 +18,7 @@ from transfer_async import models, wire
 from transfer_async.wire import Unreadable, decode
 
 MODELS = (
-    models.Order,
-    models.User,
-    models.ExternalUser,
-    models.ExternalOrder,
-    models.Currency,
+    *(models.Order, models.User, models.ExternalUser, models.ExternalOrder, models.Currency),
     models.UserOption,
 )
 
@@ -59,31 +55,10 @@ def test_any_json_is_decoded_as_it_was_meant(tree):
 @each(
     "raw",
     [
-        *(
-            b"",
-            b" ",
-            b"{",
-            b"[1,]",
-            b"{]",
-            b"nul",
-            b"NaN",
-            b"Infinity",
-            b"01",
-            b"1.",
-            b".5",
-            b"+1",
-            b"1_0",
-            b"'a'",
-        ),
-        *(
-            b'"\\ud800"',
-            b'"\\udc00\\ud800"',
-            b'"\xff"',
-            b'"\xed\xa0\x80"',
-            b'"\x00"',
-            b"\xef\xbb\xbf{}",
-            b"{}{}",
-        ),
+        *(b"", b" ", b"{", b"[1,]", b"{]", b"nul", b"NaN", b"Infinity", b"01", b"1.", b".5", b"+1"),
+        *(b"1_0", b"'a'"),
+        *(b'"\\ud800"', b'"\\udc00\\ud800"', b'"\xff"', b'"\xed\xa0\x80"', b'"\x00"', b"\xef\xbb\xbf{}"),
+        b"{}{}",
         *('{"a":1}'.encode("utf-16"), b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 100_000),
         *(
             b"1e99999999999999999999",
@@ -175,13 +150,8 @@ def test_only_unread_is_ours_alone():
 def test_every_flag_of_the_specification_is_a_bool_in_its_model():
     flags = {
         *samples.FLAGS,
-        *(
-            "is_active",
-            "can_post_offers",
-            "can_accept_offers",
-            "tfa_required_for_login",
-            "two_factor_verified",
-        ),
+        *("is_active", "can_post_offers", "can_accept_offers", "tfa_required_for_login"),
+        "two_factor_verified",
     }
 
     assert flags == wire.FLAGS

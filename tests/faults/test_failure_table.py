@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 
 from tests import samples
+from tests.cases import each
 from tests.ids import told
 from transfer_async import RetryPolicy, Timeouts
 from transfer_async.errors import (
@@ -115,23 +116,6 @@ async def test_a_name_that_does_not_resolve_is_not_sent(bank: Bank, monkeypatch:
 
     expect_not_sent(error, bank)
     assert isinstance(error.__cause__, aiohttp.ClientConnectorDNSError)
-
-
-async def test_a_name_that_never_resolves_is_not_sent(bank: Bank):
-    class Silent(aiohttp.abc.AbstractResolver):
-        async def resolve(self, *_: object, **__: object) -> Any:
-            await asyncio.Event().wait()
-
-        async def close(self) -> None:
-            pass
-
-    connector = aiohttp.TCPConnector(resolver=Silent())
-    async with aiohttp.ClientSession(connector=connector) as session:
-        error = await bank.try_order(
-            "https://service.invalid", session=session, retry=ONCE, timeouts=Timeouts(connect=0.03)
-        )
-
-    expect_not_sent(error, bank)
 
 
 @pytest.mark.parametrize("limit", ["connect", "total"])
@@ -633,12 +617,10 @@ async def test_a_403_whose_body_is_cut_is_a_doubt(bank: Bank, form: str):
 # --- every other status -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("body", [JSON_NO, HTML, b""], ids=["json", "page", "empty"])
 @pytest.mark.parametrize("status", UNKNOWN)
-async def test_a_status_that_proves_nothing_is_a_doubt_and_never_sent_again(
-    bank: Bank, status: int, body: bytes
-):
-    answer = http(status, body, headers={"Retry-After": "1"})
+@each("body", {"json": JSON_NO, "page": HTML, "empty": b""})
+async def test_a_status_that_proves_nothing_is_a_doubt_and_never_sent_again(status: int, body: bytes):
+    bank, answer = Bank(), http(status, body, headers={"Retry-After": "1"})
     async with serving(then_closes(answer)) as server:
         error = await bank.try_order(server.url)
 
