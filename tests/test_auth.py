@@ -59,25 +59,12 @@ def test_a_token_is_printable_ascii_without_spaces(token):
 
 
 @each("token", [*WRONG, *NO_TEXT])
-def test_nothing_else_is_a_token_and_the_message_does_not_show_it(token):
+@each("read", [checked, source])
+def test_nothing_else_is_a_token_and_the_message_does_not_show_it(token, read):
     with pytest.raises(ValueError, match=r"^token: ") as caught:
-        checked(token)
+        read(token)
 
     assert "s3cr" not in str(caught.value)
-
-
-@each("token", [*WRONG, *NO_TEXT])
-def test_a_wrong_token_is_refused_when_it_is_given(token):
-    with pytest.raises(ValueError, match=r"^token: ") as caught:
-        source(token)
-
-    assert "s3cr" not in str(caught.value)
-
-
-async def test_a_given_token_is_used_as_it_is():
-    headers = await source("abc").headers()
-
-    assert headers["Authorization"] == "Bearer abc"
 
 
 async def test_the_headers_are_the_specifications():

@@ -1,4 +1,4 @@
-"""Tables that are gone through within one test: every row is, in every combination, and a failure says which."""
+"""Tables that are gone through within one test: each row is, and a failure says which."""
 
 import pytest
 

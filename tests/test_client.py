@@ -158,16 +158,11 @@ async def test_a_wrong_setting_is_refused_by_name_and_rule(settings, rule):
         TransferClient(BASE, "abc", **settings)
 
 
-@pytest.mark.parametrize("address", ["http://bank.example", "bank.example", "", None])
-async def test_a_wrong_address_is_refused_by_name(address):
+async def test_a_wrong_address_and_a_wrong_token_are_refused_by_name():
     with pytest.raises(ValueError, match=r"^base_url: "):
-        TransferClient(address, "abc")
-
-
-@pytest.mark.parametrize("token", ["", "a b", "s3cr3t\n", None, 5])
-async def test_a_wrong_token_is_refused_by_name_and_not_shown(token):
+        TransferClient("http://bank.example", "abc")
     with pytest.raises(ValueError, match=r"^token: ") as caught:
-        TransferClient(BASE, token)
+        TransferClient(BASE, "s3cr3t\n")
 
     assert "s3cr3t" not in str(caught.value)
 

@@ -447,15 +447,6 @@ async def test_what_is_not_ours_passes_through():
     assert loop.script == ["never"]
 
 
-async def test_no_tenacity_type_is_raised_nor_chained():
-    loop = Loop(lost(2), lost(3), lost(4))
-
-    with pytest.raises(TransferError) as caught:
-        await loop.run(lost(1))
-
-    assert_no_tenacity(caught.value)
-
-
 def assert_no_tenacity(error):
     seen = set()
     while error is not None and id(error) not in seen:
@@ -512,14 +503,6 @@ async def test_a_read_waits_what_a_503_asked_for(at_work: World):
     assert at_work.time.slept == [2.0]
 
 
-async def test_one_attempt_never_sleeps(at_work: World):
-    at_work.sandbox.faults.add(Status(429))
-    error = await failed(at_work, RateLimited, retry=RetryPolicy(attempts=1))
-
-    assert at_work.time.slept == []
-    assert len(error.attempts) == 1
-
-
 async def test_the_history_of_attempts_is_on_the_error(at_work: World):
     at_work.sandbox.faults.add(Status(425, headers={"X-Request-Id": "r-1"}))
     at_work.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-2"}), times=3)
@@ -539,14 +522,6 @@ async def test_the_history_ends_with_what_ended_the_call(at_work: World):
     error = await failed(at_work, Refused)
 
     assert [one.status for one in error.attempts] == [429, 422]
-
-
-async def test_an_empty_budget_stops_retries_at_once(at_work: World):
-    at_work.sandbox.faults.add(Status(429))
-    error = await failed(at_work, RateLimited, retry=RetryPolicy(budget=RetryBudget(capacity=4)))
-
-    assert len(error.attempts) == 1
-    assert at_work.time.slept == []
 
 
 async def test_an_outage_empties_the_budget_for_all_calls_of_the_client(at_work: World):

