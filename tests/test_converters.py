@@ -428,7 +428,7 @@ BOMBS = {
     "the same key twice": b'{"id":1,"id":"tx-abc","id":null}',
     "an escaped key": b'{"\\u0069d":"tx-abc"}',
     "half a character for a key": b'{"\\ud800":1}',
-    "a wide list": b"[" + b",".join([b"{}"] * 50_000) + b"]",
+    "a wide list": b"[" + b",".join([b"{}"] * 21_000) + b"]",
     "a long text": b'"' + b"x" * 1_000_000 + b'"',
     "a long escape": b'"' + b"\\u0041" * 150_000 + b'"',
 }
@@ -442,8 +442,8 @@ def test_a_bomb_by_itself_is_read_or_refused(bomb):
     read_with_every_reader(bomb)
 
 
+@pytest.mark.parametrize("path", SPOTS)
 @each("bomb", BOMBS)
-@each("path", SPOTS)
 def test_a_bomb_anywhere_in_an_order_is_read_or_refused(bomb, path):
     raw = samples.encode(samples.changed(samples.order_json(), path, "HERE")).replace(b'"HERE"', bomb)
     with contextlib.suppress(UnreadableOrder):
