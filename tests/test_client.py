@@ -258,8 +258,10 @@ async def test_the_environment_says_where_and_who(environment, service):
     ],
 )
 async def test_each_missing_variable_is_named(environment, there, missing):
-    for name in ("TRANSFER_BASE_URL", "TRANSFER_API_TOKEN"):
-        environment.setenv(name, there.get(name, ""))
+    for name in {"TRANSFER_BASE_URL", "TRANSFER_API_TOKEN"} - set(there):
+        environment.delenv(name)
+    for name, value in there.items():
+        environment.setenv(name, value)
 
     with pytest.raises(ValueError, match=rf"^{missing}: must be set in the environment$"):
         TransferClient.from_env()
