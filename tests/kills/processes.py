@@ -112,7 +112,7 @@ def fork(run: Callable[[socket.socket], None]) -> Child:
 
 def listen(children: Collection[Child], seconds: float) -> Iterator[tuple[Child, dict[str, Any] | None]]:
     """What those say who say something within that time; None: somebody has ended."""
-    by_end = {child.end: child for child in children}
+    by_end = {child.end: child for child in children if child.code is None}
     for end in select.select(list(by_end), [], [], max(0.0, seconds))[0]:
         yield by_end[end], by_end[end].hear()
 

@@ -116,7 +116,7 @@ BROKER_MUTANTS = {"acknowledge-first": "unended", "never-tell": "untold", "send-
 @pytest.mark.trial(ci=20, long=20)
 @pytest.mark.parametrize(("mutant", "violation"), BROKER_MUTANTS.items())
 def test_a_fault_in_the_workers_on_a_broker_is_noticed(mutant: str, violation: str, size: int):
-    notices(violation, trial("broker", "--kills", size, "--seed", 4, "--mutant", mutant, patience=15))
+    notices(violation, trial("broker", "--kills", size, "--seed", 4, "--mutant", mutant, patience=30))
 
 
 @pytest.mark.trial(ci=600, long=600)

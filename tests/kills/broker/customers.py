@@ -138,6 +138,7 @@ class _Customers:
     def _answered(self, key: str) -> None:
         self._open.discard(key)
         self._room.set()
+        self._channel.tell(outcome=key)
 
     # --- the end --------------------------------------------------------------------------------
 

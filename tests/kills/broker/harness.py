@@ -17,8 +17,8 @@ from tests.kills.processes import LAST_WORDS, Child, as_options, command, fork, 
 from tests.kills.setting import LEASE, SCOPE, Place
 from tests.postgres import PostgresServer
 
-BETWEEN_FATES = (0.05, 0.35)
-"""Seconds between two fates: a worker lives for a second, and is at some ten orders then."""
+BETWEEN_FATES = (0, 8)
+"""So many outcomes are told between two fates, so that there are orders to be killed in at any speed."""
 
 FATES = {signal.SIGKILL: 0.86, signal.SIGTERM: 0.08, signal.SIGSTOP: 0.06}
 
@@ -94,21 +94,22 @@ class Harness:
             return
         began = time.monotonic()
         self._replace(place)
-        self._let_fates_come(place)
+        self._let_fates_come(place, customers)
         customers.tell(stop=True)
         self.answered = int((self._hears(customers, "answered") or {}).get("answered", 0))
         self.seconds = time.monotonic() - began
         self._hears(customers, "quiet")
         self._stop_in_order()
 
-    def _let_fates_come(self, place: Place) -> None:
+    def _let_fates_come(self, place: Place, customers: Child) -> None:
         wanted, times = self.options.kills, self.options.restarts
         restarts = [wanted * (at + 1) // (times + 1) for at in range(times)]
         while self.met["kills"] < wanted:
             if time.monotonic() > self._until:
                 self.troubles.append(f"it did not come to its end within {self.options.patience:g} s")
                 return
-            time.sleep(self._chance.uniform(*BETWEEN_FATES))  # what is tried is what happens at any time
+            self._await_outcomes(customers)
+            time.sleep(self._chance.uniform(0, 0.1))  # what is tried is what happens at any time
             self._wake()
             self._meet_fate()
             self._bury()
@@ -116,6 +117,12 @@ class Harness:
             if restarts and self.met["kills"] >= restarts[0]:
                 restarts.pop(0)
                 self._restart_servers()
+
+    def _await_outcomes(self, customers: Child) -> None:
+        """Return when some outcomes more were told, or none is to be expected before messages come again."""
+        left, until = self._chance.randint(*BETWEEN_FATES), time.monotonic() + ACK_WAIT
+        while left > 0 and time.monotonic() < until:
+            left -= len(list(listen([customers], until - time.monotonic())))
 
     def _meet_fate(self) -> None:
         one = self._chance.choice([one for one in self._workers.values() if not one.is_told] or [None])
@@ -172,12 +179,10 @@ class Harness:
 
     def _hears(self, customers: Child, word: str) -> dict[str, Any] | None:
         """The customers' message with ``word`` in it; meanwhile whoever sleeps is woken."""
-        while time.monotonic() < self._until:
+        while customers.code is None and time.monotonic() < self._until:
             self._wake()
             for _, message in listen([customers], 0.1):
-                if message is None:
-                    self.troubles.append("the customers are gone")
-                if message is None or word in message:
+                if message is not None and word in message:
                     return message
         self.troubles.append(f"it was never {word}, within {self.options.patience:g} s")
         return None
