@@ -6,6 +6,7 @@ import asyncio
 import json
 import sqlite3
 import time
+import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from tests.kills.bank import Bank, lines, open_holds
 from tests.kills.setting import LEASE, POLICY, SCOPE, Place
 from transfer_async import TransferClient
 from transfer_async.context import NO_ORDER
-from transfer_async.errors import OutcomeUnknown
+from transfer_async.errors import JournalFailed, OutcomeUnknown
 from transfer_async.journal import Journal, KeyState, journal_at
 from transfer_async.journal.moves import Entry, Step
 from transfer_async.models import OrderIntent
@@ -127,7 +128,8 @@ def gather(place: Place, keys: Sequence[str]) -> Evidence:
     books = _Books(place)
     try:
         found = asyncio.run(_look(place, keys, books))
-    except sqlite3.DatabaseError:  # the file is spoiled, and nothing in it can be read
+    except (sqlite3.DatabaseError, JournalFailed):  # it is spoiled, and nothing in it can be read
+        traceback.print_exc()
         found = _Found()
     return Evidence(
         keys=[
