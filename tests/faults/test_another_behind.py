@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -339,3 +343,20 @@ class _Protocol:
 
     def close(self) -> None:
         self.closed = True
+
+
+# --- acknowledgements ---------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
+def test_what_the_peer_has_not_acknowledged_is_counted():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as ours,
+    ):
+        ours.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:  # nobody reads: at last nothing more is taken
+                ours.send(bytes(1 << 16))
+
+        assert carrier._unacknowledged(SimpleNamespace(get_extra_info=lambda _: ours)) > 0

@@ -21,7 +21,14 @@ _WIRE = (
     "tests/faults/test_cancellation.py",
     "tests/faults/test_bounded_reading.py",
 )
-_STATES = ("tests/journal/test_states.py", "tests/test_handling.py", "tests/contract")
+_STATES = (
+    "tests/journal/test_states.py",
+    "tests/test_handling.py",
+    "tests/test_leases.py",
+    "tests/test_unrecorded.py",
+    "tests/test_doubt.py",
+    "tests/contract",
+)
 _DURABLE = ("tests/journal/test_transaction.py", "tests/journal/test_durable.py", "tests/contract")
 
 PLACES = {
