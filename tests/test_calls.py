@@ -74,8 +74,15 @@ async def test_closing_refuses_new_calls_at_once_and_waits_for_what_is_in_flight
 
 
 async def test_what_is_on_the_way_at_the_end_is_cut_off_into_doubt_and_its_caller_hears_of_the_doubt(
-    world: World,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ):
+    let_go, when_let_go = TransferClient._let_go, []
+
+    async def note(client: TransferClient) -> None:
+        when_let_go.append((await world.entry()).state)
+        await let_go(client)
+
+    monkeypatch.setattr(TransferClient, "_let_go", note)
     world.sandbox.faults.add(StallAfterProcessing())
     client = world.made()
     call = ordering(client)
@@ -85,7 +92,7 @@ async def test_what_is_on_the_way_at_the_end_is_cut_off_into_doubt_and_its_calle
         await call
 
     assert (doubt.value.key, doubt.value.order_may_exist) == ("k", True)
-    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert when_let_go == [KeyState.IN_DOUBT]  # before the connections and the journal are closed
     assert world.bank.open
     assert call.cancelling() == 0
 

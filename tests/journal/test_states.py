@@ -539,3 +539,9 @@ def test_to_be_told_twice_does_no_harm():
     entry = after(j.promise(), j.promise(), j.resolve(), j.told())
 
     assert judged(entry, j.told()).denial is None
+
+
+def test_every_order_that_an_answer_named_is_kept_once():
+    named_ones = (moves.Doubt(attempt="a", candidate=one) for one in ("tx-1", "tx-2", "tx-1"))
+
+    assert after(*named_ones).candidates == ("tx-1", "tx-2")

@@ -44,7 +44,7 @@ PLACES = {
     "leases": Place("transfer_async.leases", ("tests/test_leases.py",)),
     "calls": Place(
         "transfer_async.calls",
-        ("tests/test_calls.py", "tests/faults/test_cancellation.py", "tests/test_client.py"),
+        ("tests/test_calls.py", "tests/test_cancellation.py", "tests/faults/test_cancellation.py"),
     ),
     "retry": Place("transfer_async.retry", ("tests/test_retry.py",)),
     "answers": Place("transfer_async.answers", ("tests/test_answers.py", "tests/test_checks.py", *_WIRE)),
