@@ -10,10 +10,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.journalling import SCOPE, claim, create, judged, made, mark
+from tests.journalling import SCOPE, claim, create, free, judged, made, mark
 from tests.postgres import PostgresServer, is_installed
 from transfer_async import JournalFailed, PostgresJournal
-from transfer_async.journal.moves import Denial
+from transfer_async.journal.moves import Denial, Move
 from transfer_async.journal.transaction import Transaction, Wanted
 
 
@@ -176,13 +176,15 @@ async def test_of_many_that_come_first_at_once_one_makes_the_tables(
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("before", [(), (claim(9), free(number=9))], ids=["new", "free again"])
 async def test_many_journals_that_want_the_same_keys_get_each_once(
-    database: str, caplog: pytest.LogCaptureFixture
+    database: str, caplog: pytest.LogCaptureFixture, before: Sequence[Move]
 ):
     journals = [PostgresJournal(database) for _ in range(8)]
     for journal in journals:
         await journal._open()
     keys = [f"k-{number}" for number in range(20)]
+    await asyncio.gather(*(made(journals[0], *before, key=key) for key in keys if before))
     wanted = [
         judged(journal, claim(number), key=key)
         for number, journal in enumerate(journals)

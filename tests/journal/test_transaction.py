@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.journalling import SCOPE, attend, claim, create, free, keep, mark, owing, paid, resolve
-from transfer_async.journal import moves, states
+from transfer_async.journal import moves, rows, states
 from transfer_async.journal.moves import Denial, Entry, KeyState
 from transfer_async.journal.transaction import Recent, Transaction, Wanted
 
@@ -208,3 +208,14 @@ async def test_no_more_is_remembered_than_the_limit(makes: Makes):
 
     assert [number for number in range(5) if recent.get((SCOPE, f"k-{number}"))] == [2, 3, 4]
     assert entry.state is KeyState.CLAIMED
+
+
+async def test_what_others_have_written_since_is_what_counts(makes: Makes):
+    mine = makes.store("k", "mine", claim())
+    theirs = rows.row_of(mine.but(epoch=2), token="theirs", now=0.0)
+    transaction = Transaction(makes.wanted(("k", mark())), makes.recent)
+    transaction.load((SCOPE, "k"), "theirs", theirs)
+    transaction.decide(0.0)
+
+    assert denials(transaction) == [Denial.LOST]
+    assert transaction.writes == []

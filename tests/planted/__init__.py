@@ -12,7 +12,7 @@ trial sees them. These are put in the files, and tell whether *any* test does.
 
 How to ask::
 
-    python -m tests.planted                     all of them, some ten minutes on two quiet cores
+    python -m tests.planted                     all of them, some six minutes on two quiet cores
     python -m tests.planted --only mark         those with "mark" in the name
     python -m tests.planted --list              what there is, and which test caught it last
     python -m tests.planted --log DIR/log       those that are in the log already are not asked again

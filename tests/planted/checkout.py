@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.planted.fault import Fault, path_of
@@ -61,18 +61,16 @@ class Checkout:
         when = time.time() - 1_000_000 + self._changes
         os.utime(path, (when, when))
 
-    def first_failure(self, tests: Sequence[str]) -> str | None:
+    def passes(self, tests: Iterable[str]) -> bool:
+        """Whether all of ``tests`` are there, and pass."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._run(tests).returncode == 0
+        return False
+
+    def first_failure(self, tests: Iterable[str]) -> str | None:
         """The first of ``tests`` that fails, `HANGS`, or None if all pass or are not there."""
         try:
-            done = subprocess.run(
-                [sys.executable, *_PYTEST, *tests],
-                cwd=self._top,
-                env=self._environment(),
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-                check=False,
-            )
+            done = self._run(tests)
         except subprocess.TimeoutExpired:
             return HANGS
         is_gone = done.returncode == _USAGE and "not found" in done.stderr
@@ -82,6 +80,17 @@ class Checkout:
         if found is None:
             raise RuntimeError(f"pytest told of no test:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
         return found[1]
+
+    def _run(self, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *_PYTEST, *tests],
+            cwd=self._top,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}

@@ -250,7 +250,7 @@ MUTATED = (
         "a client that closes leaves its requests without a word in the journal",
     ),
     Fault(
-        "oldest-answer-kept",
+        "late-record-is-not-counted",
         "unrecorded",
         "        return False\n    return True",
         "        return False\n    return False",
