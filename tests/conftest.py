@@ -11,7 +11,7 @@ from aioresponses import aioresponses
 from aioresponses import core as aioresponses_core
 from blockbuster import BlockBuster, blockbuster_ctx
 
-from tests import loops, trials
+from tests import loops, sharing, trials
 from tests.bank import World, world
 from tests.brokers import Broker, NatsServer, RedisServer
 from tests.loop_time import LoopTime
@@ -33,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     trials.set_level(config)
     loops.choose(config)
+    sharing.watch(config)
 
 
 @pytest.fixture(autouse=True)

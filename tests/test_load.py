@@ -222,6 +222,7 @@ def test_wrong_options_are_refused(
 # --- the whole ----------------------------------------------------------------------------------
 
 
+@pytest.mark.trial(ci=1, long=1)
 def test_a_sweep_with_faults_ends_in_a_report_and_no_order_is_there_twice(tmp_path: Path):
     arguments = ["--at-once=1,4", "--for=5", "--orders=60", "--fault=close-after-processing=0.2"]
     journal, report = tmp_path / "journal.sqlite", tmp_path / "report"
@@ -245,6 +246,7 @@ def test_a_sweep_with_faults_ends_in_a_report_and_no_order_is_there_twice(tmp_pa
         assert (report / name).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.trial(ci=1, long=1)
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no Ctrl-C to be sent to another process alone")
 def test_ctrl_c_ends_it_in_order_and_what_was_measured_is_told():
     command = [sys.executable, "-u", "-m", "benchmarks.load", "--rate=50,60", "--for=60"]

@@ -22,6 +22,7 @@ def ask(dsn: str, *questions: str) -> Any:
     return asyncio.run(asked())
 
 
+@pytest.mark.trial(ci=1, long=1)
 def test_what_was_committed_survives_a_stop_at_once():
     with postgres.postgres_server() as server:
         database = server.new_database()
@@ -32,6 +33,7 @@ def test_what_was_committed_survives_a_stop_at_once():
         assert ask(database, "SHOW fsync") == "on"
 
 
+@pytest.mark.trial(ci=1, long=1)
 def test_a_setting_can_be_changed():
     with postgres.postgres_server(extra={"fsync": "off"}) as server:
         assert ask(server.dsn, "SHOW fsync") == "off"

@@ -23,6 +23,8 @@ print(server.port, server.directory, flush=True)
 input()
 """
 
+pytestmark = pytest.mark.trial(ci=1, long=1)  # of the tests' own servers
+
 
 @pytest.fixture(params=[PostgresServer, NatsServer, RedisServer], ids=lambda kind: kind.NAME)
 def kind(request: pytest.FixtureRequest) -> Iterator[type[ServerProcess]]:

@@ -100,6 +100,7 @@ async def test_a_signal_lets_those_in_flight_come_to_their_end_and_another_run_d
     assert len(bench.sandbox.orders) == len(await bench.told()) == LINES
 
 
+@pytest.mark.trial(ci=1, long=1)
 async def test_a_second_ctrl_c_cuts_off_what_is_in_flight_and_leaves_it_in_doubt(bench):
     bench.sandbox.faults.add(StallAfterProcessing(), times=2)
     async with bench.started("--concurrency", "2") as process:
@@ -133,6 +134,7 @@ async def test_a_run_that_is_killed_is_gone_on_with(bench):
     assert len(bench.sandbox.orders) == len(await bench.told()) == LINES
 
 
+@pytest.mark.trial(ci=1, long=1)
 async def test_two_runs_of_one_file_do_not_write_one_outcome_file(bench):
     bench.sandbox.faults.add(StallAfterProcessing(), times=1)
     async with bench.started() as process:
@@ -147,6 +149,7 @@ async def test_two_runs_of_one_file_do_not_write_one_outcome_file(bench):
     assert len(bench.sandbox.orders) == LINES
 
 
+@pytest.mark.trial(ci=1, long=1)
 async def test_two_runs_at_once_with_outcome_files_of_their_own_create_no_order_twice(bench):
     other = str(bench.directory / "other")
     first, second = await asyncio.gather(bench.ran(), bench.ran("--outcomes", other))
@@ -158,6 +161,7 @@ async def test_two_runs_at_once_with_outcome_files_of_their_own_create_no_order_
     assert len(bench.sandbox.orders) == LINES
 
 
+@pytest.mark.trial(ci=1, long=1)
 async def test_on_a_terminal_there_is_a_bar_and_the_result_is_where_it_belongs(bench):
     ours, theirs = os.openpty()
     async with bench.started(stderr=theirs) as process:

@@ -62,6 +62,7 @@ async def exports(process: asyncio.subprocess.Process) -> dict[str, str]:
     return told
 
 
+@pytest.mark.trial(ci=1, long=1)
 async def test_the_demo_tells_its_story_and_ends_well():
     code, out, err = await ran("demo")
 
@@ -73,6 +74,7 @@ async def test_the_demo_tells_its_story_and_ends_well():
     assert re.fullmatch(rf"demo ok: {TX} matched, {TX} matched, 1 refused, 0 in doubt", out[-1])
 
 
+@pytest.mark.trial(ci=1, long=1)
 async def test_the_demo_goes_on_quietly_when_nobody_reads_it():
     read, write = os.pipe()
     os.close(read)
@@ -100,6 +102,7 @@ async def test_the_sandbox_serves_until_a_signal_and_stops_cleanly(number):
     assert re.fullmatch(r"[0-9:]{8} GET '/api/api/v1/user/who-am-i' -> 200, fault -", log.decode().strip())
 
 
+@pytest.mark.trial(ci=1, long=1)
 async def test_a_port_that_is_taken_ends_the_second_sandbox():
     async with started("sandbox", "--token", "abc") as first:
         environment = await exports(first)

@@ -95,6 +95,7 @@ async def test_a_body_of_300_megabytes_costs_less_than_60(script: Script, error:
     assert len(server.requests) == 1
 
 
+@pytest.mark.trial(ci=1, long=1)
 @needs_proc
 async def test_the_limit_may_be_raised_and_still_bounds_the_memory():
     async with serving(explodes(200, "gzip")) as server:
@@ -105,6 +106,7 @@ async def test_the_limit_may_be_raised_and_still_bounds_the_memory():
     assert seen["grown"] < 60 * 1024
 
 
+@pytest.mark.trial(ci=1, long=1)
 @needs_proc
 async def test_a_read_of_300_megabytes_costs_less_than_60():
     async with serving(explodes(200, "gzip")) as server:

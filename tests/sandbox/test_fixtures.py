@@ -75,6 +75,7 @@ def test_who_does_not_use_it_imports_nothing(installed):
     run(installed, NOT_USED, *others).assert_outcomes(passed=1)
 
 
+@pytest.mark.trial(ci=1, long=1)
 def test_each_test_has_a_sandbox_of_its_own(installed):
     test = """
     seen = []
@@ -89,6 +90,7 @@ def test_each_test_has_a_sandbox_of_its_own(installed):
     run(installed, test, "--asyncio-mode", "auto").assert_outcomes(passed=2)
 
 
+@pytest.mark.trial(ci=1, long=1)
 def test_it_is_listed_among_the_fixtures_with_what_it_is(installed):
     result = run(installed, "", "--fixtures")
 

@@ -9,6 +9,18 @@ from tests.simulation import trials
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.trials import Tally
 
+CAUGHT_BY = {
+    "any_attempt_will_do": 109,
+    "checked_for_anybody": 725,
+    "doubts_end_not_promised": 931,
+    "hold_beside_the_banks_own": 123,
+    "hooks_that_are_lacking_forgotten": 146,
+    "inherited_hooks_forgotten": 199,
+    "late_acts_forgotten": 501,
+    "no_compare_and_set": 131,
+}
+"""Late seeds that catch a mutant, tried first; where one no longer does, all the others are tried."""
+
 pytestmark = pytest.mark.timeout(7200)
 seeded = pytest.mark.trial(short=2_000, ci=20_000, long=1_000_000)
 
@@ -70,7 +82,8 @@ def test_a_seed_tells_the_same_story_twice(seed: int):
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_mutant_is_caught(mutant: str, record_property: Any):
-    verdict = trials.caught(mutant, range(trials.BOUND))
+    seeds = (CAUGHT_BY.get(mutant, 0), *range(trials.BOUND))
+    verdict = trials.caught(mutant, seeds)
 
     assert verdict is not None
     assert not trials.traced(verdict.seed).broken  # it is the mutant's doing

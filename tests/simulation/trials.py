@@ -3,7 +3,7 @@
 import gc
 import multiprocessing
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
@@ -32,7 +32,7 @@ class Tally:
             self.broken.append(verdict)
 
 
-def stories(seeds: range) -> Iterator[Verdict]:
+def stories(seeds: Iterable[int]) -> Iterator[Verdict]:
     """Each seed's verdict; the garbage of one story is collected between two others."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -68,7 +68,7 @@ def trial(seeds: range, *, jobs: int) -> Iterator[Tally]:
             yield total
 
 
-def caught(mutant: str, seeds: range) -> Verdict | None:
+def caught(mutant: str, seeds: Iterable[int]) -> Verdict | None:
     """The first seed that catches a mutant."""
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[mutant](patch)

@@ -254,6 +254,7 @@ async def test_a_worker_takes_commands_until_it_is_stopped(there, tmp_path):
         assert sandbox.token not in "".join(process.lines)
 
 
+@pytest.mark.trial(ci=1, long=1)
 async def test_a_second_signal_stops_it_at_once_and_its_message_comes_again(there, tmp_path):
     async with Sandbox() as sandbox, worker(there, sandbox, tmp_path) as process:
         await there.send(command("slow").to_json())
