@@ -102,7 +102,7 @@ MUTANTS = {
 }
 
 
-@pytest.mark.trial(ci=15, long=15)
+@pytest.mark.trial(ci=40, long=40)
 @pytest.mark.parametrize(("mutant", "violation"), MUTANTS.items())
 def test_a_fault_in_the_workers_is_noticed(mutant: str, violation: str, size: int):
     notices(violation, trial("workers", "--kills", size, "--seed", 4, "--mutant", mutant, patience=6))
