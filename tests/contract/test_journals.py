@@ -150,7 +150,7 @@ async def test_a_move_that_has_begun_is_finished_even_if_its_caller_is_cancelled
     await asyncio.sleep(0)
     caller.cancel()
     await asyncio.gather(caller, return_exceptions=True)
-    while await journal.read(SCOPE, "k") is None:  # another connection may be faster than the one at work
+    while await journal.read(SCOPE, "k") is None:  # noqa: ASYNC110 - another connection may be faster
         await asyncio.sleep(0)
 
     assert (await judged(journal, claim(2))).denial is Denial.BUSY

@@ -225,3 +225,16 @@ async def test_callers_that_come_at_once_share_commits(database: str):
         await asyncio.gather(*(judged(journal, claim(), key=f"k-{number}") for number in range(64)))
 
     assert journal.count < 16
+
+
+async def test_what_would_fail_again_is_tried_once():
+    tries = []
+
+    async def fails() -> None:
+        tries.append(1)
+        raise asyncpg.DataError
+
+    with pytest.raises(asyncpg.DataError):
+        await PostgresJournal("postgresql://nobody@localhost/nothing", timeout=1.0)._patiently(fails)
+
+    assert len(tries) == 1
