@@ -9,7 +9,7 @@ from pathlib import Path
 from attrs import frozen
 
 from tests.planted.by_hand import BY_HAND
-from tests.planted.checkout import HANGS, Checkout
+from tests.planted.checkout import DIES, HANGS, Checkout
 from tests.planted.fault import Fault
 from tests.planted.mutated import MUTATED
 from tests.planted.places import PROMISE
@@ -65,7 +65,7 @@ def ask(fault: Fault, checkout: Checkout, *, last: str | None, sound: Container[
     with checkout.with_fault(fault):
         failures = map(checkout.first_failure, _asked(fault, last))
         failed = next(filter(None, failures), None)
-    proves = failed in (None, HANGS) or failed in sound or checkout.passes([failed])
+    proves = failed in (None, HANGS, DIES) or failed in sound or checkout.passes([failed])
     by, in_vain = (failed, None) if proves else (None, failed)
     return Found(fault.name, by, in_vain, time.monotonic() - began)
 

@@ -18,7 +18,7 @@ HERE = Path(__file__).parents[2]
 PATIENCE = 900.0
 """Seconds after which a run of tests is taken to hang; each test has a bound of its own."""
 
-HANGS = "it hangs"
+HANGS, DIES = "it hangs", "it dies"
 """In place of a test that failed."""
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
@@ -68,7 +68,7 @@ class Checkout:
         return False
 
     def first_failure(self, tests: Iterable[str]) -> str | None:
-        """The first of ``tests`` that fails, `HANGS`, or None if all pass or are not there."""
+        """The first of ``tests`` that fails, `HANGS`, `DIES`, or None if all pass or are not there."""
         try:
             done = self._run(tests)
         except subprocess.TimeoutExpired:
@@ -76,6 +76,8 @@ class Checkout:
         is_gone = done.returncode == _USAGE and "not found" in done.stderr
         if done.returncode in (0, _NONE) or is_gone:
             return None
+        if done.returncode < 0:
+            return DIES
         found = _FAILED.search(done.stdout)
         if found is None:
             raise RuntimeError(f"pytest told of no test:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
