@@ -349,3 +349,20 @@ async def test_pages_of_keys_that_cannot_be_read_do_not_hide_those_behind_them(t
 def _spoil(path: Path, count: int) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE keys SET body = '{' WHERE id <= ?", (count,))
+
+
+async def test_a_commit_waits_for_the_disk(path: Path):
+    full = 2
+    async with SQLiteJournal(path) as journal:
+        assert await journal._ask(lambda file: file._value("PRAGMA synchronous")) == full
+
+
+async def test_a_move_that_cannot_have_its_line_in_the_history_is_not_made(path: Path):
+    async with SQLiteJournal(path) as journal:
+        await in_file(
+            path, "CREATE TRIGGER refuse BEFORE INSERT ON history BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
+        with pytest.raises(JournalFailed):
+            await judged(journal, claim())
+
+        assert await journal.read(SCOPE, "k") is None
