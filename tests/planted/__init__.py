@@ -22,9 +22,8 @@ How to ask::
 It copies the checkout, as it is, to a temporary directory for each of two processes, plants one fault,
 and lets the tests run until the first fails. Asked first is the test that caught it last (`caught.txt`);
 then the tests of the module (`places`); then those that prove the promise as a whole. A test that
-catches must pass without the fault, or it proves nothing. A run that hangs or dies counts as
-caught. The exit
-code is 1 if any fault survives.
+catches must pass without the fault, or it proves nothing. A run that hangs or dies counts as caught.
+The exit code is 1 if any fault survives.
 
 What you may have to do:
 
