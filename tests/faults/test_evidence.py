@@ -265,9 +265,10 @@ async def test_a_body_that_tells_too_late_would_be_caught_by_the_trial(monkeypat
         body.spent = body.handed_over = True
 
     monkeypatch.setattr(GuardedBody, "write_with_length", write_then_tell)
-    posted, server = await Trial().run(500, seed=20)
-
-    assert len(mismatches(posted, server)) > 0
+    for seed in range(20, 120):  # how many cancellations meet a body half written is the machine's doing
+        if mismatches(*await Trial().run(200, seed=seed)):
+            return
+    pytest.fail("the trial does not notice")
 
 
 async def foreign_answer_on_a_busy_loop(bank: Bank) -> tuple[Server, Any]:
