@@ -241,7 +241,7 @@ def dribbles(loop_time: LoopTime, *, start: bytes, piece: bytes = b"{") -> Scrip
         connection.send(start)
         while True:
             connection.send(piece)
-            await loop_time.pass_(0.005)
+            await loop_time.pass_(0.1)
 
     return script
 
@@ -251,40 +251,40 @@ LONG = head(200, {"Content-Length": "100000"})
 
 async def test_an_answer_that_dribbles_ends_at_the_total_time(bank: Bank, loop_time: LoopTime):
     async with serving(dribbles(loop_time, start=LONG)) as server:
-        error = await bank.try_order(server.url, timeouts=Timeouts(total=0.15, sock_read=0.1))
+        error = await bank.try_order(server.url, timeouts=Timeouts(total=3.0, sock_read=2.0))
 
     assert isinstance(error, UnreadableOrder)
     assert error.outcome is Outcome.UNKNOWN
-    assert loop_time.passed < 1.0
+    assert loop_time.passed < 20.0
 
 
 async def test_a_read_that_dribbles_ends_at_the_total_time(bank: Bank, loop_time: LoopTime):
     async with (
         serving(dribbles(loop_time, start=LONG)) as server,
-        bank.client(server.url, timeouts=Timeouts(total=0.1), retry=RetryPolicy(attempts=1)) as client,
+        bank.client(server.url, timeouts=Timeouts(total=2.0), retry=RetryPolicy(attempts=1)) as client,
     ):
         with pytest.raises(ServiceFailed):
             await client.who_am_i()
 
     assert len(server.requests) == 1
-    assert loop_time.passed < 1.0
+    assert loop_time.passed < 20.0
 
 
 async def test_headers_that_dribble_end_at_the_total_time(bank: Bank, loop_time: LoopTime):
     dribble = dribbles(loop_time, start=b"HTTP/1.1 200 OK\r\nX-Slow: ", piece=b"x")
     async with serving(dribble) as server:
-        error = await bank.try_order(server.url, timeouts=Timeouts(total=0.15, sock_read=0.1))
+        error = await bank.try_order(server.url, timeouts=Timeouts(total=3.0, sock_read=2.0))
 
     assert error.outcome is Outcome.UNKNOWN
     assert error.attempts[0].status is None
     assert len(server.requests) == 1
-    assert loop_time.passed < 1.0
+    assert loop_time.passed < 20.0
 
 
 async def test_interim_answers_without_end_are_bounded_by_the_total_time(bank: Bank, loop_time: LoopTime):
     keep_waiting = dribbles(loop_time, start=b"", piece=b"HTTP/1.1 102 Processing\r\n\r\n")
     async with serving(keep_waiting) as server:
-        error = await bank.try_order(server.url, timeouts=Timeouts(total=0.15, sock_read=0.1))
+        error = await bank.try_order(server.url, timeouts=Timeouts(total=3.0, sock_read=2.0))
 
     assert error.outcome is Outcome.UNKNOWN
     assert len(server.requests) == 1

@@ -17,6 +17,7 @@ from attrs import define, evolve, frozen
 from multidict import CIMultiDict
 
 from tests import samples
+from tests.loop_time import LoopTime
 from transfer_async import Timeouts, guards, sending
 from transfer_async.answers import MAY_GO_AGAIN, Verdict
 from transfer_async.errors import Outcome, OutcomeUnknown, Refused, UnreadableOrder
@@ -380,33 +381,39 @@ async def test_a_body_that_lets_itself_be_sent_twice_would_be_caught(
     assert len(server.requests) == 10
 
 
-async def lost_answer(bank: Bank) -> Server:
+async def lost_answer(bank: Bank, loop_time: LoopTime) -> Server:
     """An order that is never answered."""
-    async with serving(Connection.gone_after_request) as server:
-        await bank.try_order(server.url, timeouts=Timeouts(total=0.03))
+
+    async def takes_too_long(connection: Connection) -> None:
+        await connection.request()
+        await loop_time.pass_(Timeouts().total + 1.0)
+        await connection.gone()
+
+    async with serving(takes_too_long) as server:
+        await bank.try_order(server.url)
     return server
 
 
-async def test_a_time_out_is_not_tried_again(bank: Bank):
-    server = await lost_answer(bank)
+async def test_a_time_out_is_not_tried_again(bank: Bank, loop_time: LoopTime):
+    server = await lost_answer(bank, loop_time)
 
     assert len(server.requests) == 1
 
 
 async def test_a_client_that_tries_again_after_a_time_out_would_be_caught(
-    bank: Bank, monkeypatch: pytest.MonkeyPatch
+    bank: Bank, loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(sending, "_may_go_again", lambda *_: True)
-    server = await lost_answer(bank)
+    server = await lost_answer(bank, loop_time)
 
     assert len(server.requests) == 4
 
 
 async def test_an_unknown_outcome_in_the_table_of_what_may_go_again_is_not_enough_to_send_twice(
-    bank: Bank, monkeypatch: pytest.MonkeyPatch
+    bank: Bank, loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("transfer_async.answers.MAY_GO_AGAIN", MAY_GO_AGAIN | {Verdict.UNKNOWN})
-    server = await lost_answer(bank)
+    server = await lost_answer(bank, loop_time)
 
     assert len(server.requests) == 1
 
@@ -434,7 +441,7 @@ async def test_a_client_that_takes_a_status_from_an_exception_would_be_caught(
 
 
 async def test_a_client_that_goes_by_the_exceptions_type_would_be_caught(
-    bank: Bank, monkeypatch: pytest.MonkeyPatch
+    bank: Bank, loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
 ):
     # A bare TimeoutError before anything was sent, and one after: the type cannot tell.
     post_order = Transport.post_order
@@ -444,7 +451,7 @@ async def test_a_client_that_goes_by_the_exceptions_type_would_be_caught(
         return evolve(evidence, sent=not isinstance(evidence.error, TimeoutError))
 
     monkeypatch.setattr(Transport, "post_order", guess)
-    server = await lost_answer(bank)
+    server = await lost_answer(bank, loop_time)
 
     assert len(server.requests) == 4
 
