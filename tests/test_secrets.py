@@ -344,9 +344,17 @@ def _told(record: logging.LogRecord) -> str:
     return f"{record.getMessage()} {vars(record)!r} {told.getvalue()}"
 
 
+strict = pytest.mark.skipif(
+    aiohttp.__version__ < "3.14", reason="an older aiohttp takes such a head, and makes no error of it"
+)
+
+
 @pytest.mark.parametrize(
     "name",
-    ["garbage in the head", "a proxy that refuses to connect", "the bank's own requests", "the journal"],
+    [
+        pytest.param("garbage in the head", marks=strict),
+        *("a proxy that refuses to connect", "the bank's own requests", "the journal"),
+    ],
 )
 async def test_a_cause_that_is_chained_as_it_is_is_caught(name: str, monkeypatch: pytest.MonkeyPatch):
     """A deliberate fault: were aiohttp's and asyncpg's errors not replaced, the test above would say so."""

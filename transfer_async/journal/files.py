@@ -149,8 +149,9 @@ class Files:
     """
 
     def __init__(self, path: Path, real: Path) -> None:
-        self.path, self._process, self._is_open = path, os.getpid(), True
-        self.main = identity(str(path))
+        self.path: Path = path
+        self.main: Identity | None = identity(str(path))
+        self._process, self._is_open = os.getpid(), True
         self._beside = (f"{real}{LOG}", f"{real}{INDEX}")
         self._known: list[tuple[str, Identity | None]] = [(str(path), self.main)]
         for other in filter(None, [one() for one in list(_OPEN)]):
