@@ -8,7 +8,7 @@ import pytest
 from benchmarks import guard
 from benchmarks.guard import BLOCKS, CALLS, DECODE, ORDER, Line
 
-pytestmark = pytest.mark.trial(ci=1, long=1)
+pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]
 ADVICE = "if that is as it should be: python -m benchmarks.guard --store"
 here = pytest.mark.skipif(  # figures are of one kind of machine and version
     guard.key() not in guard.stored(), reason=f"no figures are stored for {guard.key()}"

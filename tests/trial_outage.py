@@ -10,7 +10,7 @@ from benchmarks.outage_fleet import GOAL, NO_BUDGET, Fleet, Found, Setting
 from benchmarks.outage_service import Loop, Service, Weather
 from transfer_async import RetryBudget
 
-pytestmark = pytest.mark.trial(ci=1, long=1)
+pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]
 DEFAULT = RetryBudget()
 
 
