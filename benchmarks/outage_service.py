@@ -173,6 +173,10 @@ class Way:
     async def close(self) -> None:
         """There is nothing to close."""
 
+    def stays_quiet(self, _body: GuardedBody) -> bool:
+        """Whether nothing came after an answer: nothing does here."""
+        return True
+
     async def post_order(self, body: GuardedBody, *, headers: Any, left: float) -> Evidence:
         """Send one request; see the original."""
         del headers, left  # no answer takes as long as that
