@@ -1,5 +1,6 @@
 """What all tests share: nothing may block the loop, and a mocked service for those who need no sockets."""
 
+import contextlib
 import inspect
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
@@ -16,6 +17,9 @@ from tests.bank import World, world
 from tests.brokers import Broker, NatsServer, RedisServer
 from tests.loop_time import LoopTime
 from tests.postgres import PostgresServer, is_installed
+
+with contextlib.suppress(ImportError):
+    import opentelemetry.propagate  # noqa: F401 - an older one looks for files then: not within async code
 
 _Kind = TypeVar("_Kind", bound=Broker)
 
