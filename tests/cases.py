@@ -43,7 +43,7 @@ def each(names: str | tuple[str, ...], table: Iterable[Any]) -> Callable[[Callab
         whole = all_rows_async if inspect.iscoroutinefunction(test) else all_rows
         signature = inspect.signature(test)
         fixtures = [one for name, one in signature.parameters.items() if name not in names]
-        whole.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined]
+        whole.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined] # pytest reads it
         return whole
 
     return decorate

@@ -530,7 +530,7 @@ async def test_a_row_that_cannot_be_read_is_shown_as_such_and_refuted_by_word(
     await asyncio.to_thread(bank_module)
     await in_doubt(at_work)
     sql = "UPDATE keys SET intent = '{}'"
-    await at_work.journal.journal._ask(lambda file: file._db.execute(sql).rowcount)  # type: ignore[attr-defined]
+    await at_work.journal.journal._ask(lambda file: file._db.execute(sql).rowcount)  # type: ignore[attr-defined] # SQLite
     await at_work.journal.journal.close()
     listed = await asked("list")
     shown = json.loads((await asked("show", "doubt", "--json")).stdout)

@@ -110,7 +110,7 @@ async def test_the_id_in_an_unreadable_answer_is_on_record_for_whoever_may_know(
 
     async def resolve(_: object, doubt: OutcomeUnknown) -> object:
         asked.append(doubt)
-        return NO_ORDER if len(asked) < 3 else doubt.order_id  # type: ignore[attr-defined]
+        return NO_ORDER if len(asked) < 3 else doubt.order_id  # type: ignore[attr-defined] # of one kind
 
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
     async with world.client(resolve=resolve) as client:
