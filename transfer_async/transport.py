@@ -318,14 +318,16 @@ class Transport:
     async def _heard(self, response: aiohttp.ClientResponse, carrier: Carrier, *, is_order: bool) -> Evidence:
         """What ``response`` says, and, where that is believed as it is, whether it is ours."""
         content, error = await self._read(response)
+        # After HEAD an older aiohttp waits for the body that does not come: what is left there tells nothing.
+        whole = response.content.is_eof() and response.method != hdrs.METH_HEAD
         alone = True
         if not is_order or response.status // 100 != 2 or len(content) < SHORT:
             try:
-                alone = await carrier.is_alone(whole=response.content.is_eof())
+                alone = await carrier.is_alone(whole=whole)
             except asyncio.CancelledError as cancelled:
                 alone, error = False, cancelled
         if not is_order:  # an order's is judged by what it says
-            if error is None and alone and response.status < 500:
+            if error is None and alone and whole and response.status < 500:
                 carrier.trust()
             else:
                 carrier.distrust()
