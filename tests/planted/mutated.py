@@ -352,8 +352,8 @@ MUTATED = (
     Fault(
         "cut-answer-is-trusted",
         "transport",
-        "if error is None and alone and response.status < 500:",
-        "if error is None or alone and response.status < 500:",
+        "if error is None and alone and whole and response.status < 500:",
+        "if error is None or alone and whole and response.status < 500:",
         "the rest of a cut answer is read as the answer to the next request",
     ),
     Fault(
