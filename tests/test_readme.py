@@ -138,11 +138,8 @@ async def test_the_worker_of_the_readme_takes_orders_from_nats(
 
     async with running(*shlex.split(command), cwd=tmp_path, **environment) as worker:
         await worker.line("health ")
-        async with running("send", "--broker", nats.address, "-") as sending:
-            assert sending.process.stdin is not None
-            sending.process.stdin.write(order)
-            sending.process.stdin.close()
-            assert (await sending.end())[0] == 0
+        send = ["send", "--broker", nats.address, "-"]
+        assert (await asyncio.to_thread(CliRunner().invoke, app, send, input=order)).exit_code == 0
         outcome = await first_outcome(nats.address)
         worker.process.terminate()
         assert (await worker.end())[0] == 0

@@ -1,6 +1,8 @@
 """The trace's context is carried from one message to the next, and no person is told of anywhere."""
 
 import asyncio
+import importlib
+import re
 import subprocess
 import sys
 from decimal import Decimal
@@ -198,44 +200,39 @@ async def test_metrics_go_by_no_key_or_id(at_work: World, traced: Traced):
 # --- the extra ----------------------------------------------------------------------------------
 
 
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
-    )
+OURS = "transfer_async.integrations.opentelemetry"
 
 
-def test_without_it_the_import_says_what_to_install():
-    done = run(
-        "import sys\n"
-        "sys.modules['opentelemetry'] = None\n"
-        "import transfer_async\n"
-        "import transfer_async.integrations.opentelemetry"
-    )
-
-    assert done.returncode == 1
-    needed = "transfer_async.integrations.opentelemetry needs opentelemetry-api"
-    assert f"ImportError: {needed}: pip install 'transfer_async[opentelemetry]'" in done.stderr
+@pytest.fixture
+def nothing_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if neither it nor ours had been imported yet."""
+    for name in [*sys.modules]:
+        if name == OURS or name.split(".")[0] == "opentelemetry":
+            monkeypatch.delitem(sys.modules, name)
 
 
-def test_an_api_that_is_broken_is_not_taken_for_a_missing_one(tmp_path):
+@pytest.mark.usefixtures("nothing_imported")
+def test_without_it_the_import_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+
+    needed = f"{OURS} needs opentelemetry-api: pip install 'transfer_async[opentelemetry]'"
+    with pytest.raises(ImportError, match=re.escape(needed)):
+        importlib.import_module(OURS)
+
+
+@pytest.mark.usefixtures("nothing_imported")
+def test_an_api_that_is_broken_is_not_taken_for_a_missing_one(monkeypatch, tmp_path):
     (tmp_path / "opentelemetry").mkdir()
     (tmp_path / "opentelemetry" / "__init__.py").write_text("import what_it_needs")
-    done = run(
-        "import sys\n"
-        f"sys.path.insert(0, {str(tmp_path)!r})\n"
-        "import transfer_async\n"
-        "import transfer_async.integrations.opentelemetry"
-    )
+    monkeypatch.syspath_prepend(tmp_path)
 
-    assert done.stderr.endswith("ModuleNotFoundError: No module named 'what_it_needs'\n")
+    with pytest.raises(ModuleNotFoundError, match="No module named 'what_it_needs'"):
+        importlib.import_module(OURS)
 
 
 def test_it_needs_nothing_but_the_api():
-    done = run(
-        "import sys\n"
-        "import transfer_async.integrations.opentelemetry\n"
-        "print(*(name for name in sys.modules if name.startswith('opentelemetry.')))"
-    )
+    told = f"import sys, {OURS}; print(*(name for name in sys.modules if name.startswith('opentelemetry.')))"
+    done = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert "opentelemetry.trace" in done.stdout.split()
     assert not any(part in done.stdout for part in ("opentelemetry.sdk", "opentelemetry.semconv"))

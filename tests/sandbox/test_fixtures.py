@@ -22,6 +22,16 @@ async def test_the_bank_knows_itself(transfer_sandbox):
 """
 STRICT = BANKS_TEST.replace("async def", "import pytest\n\n@pytest.mark.asyncio\nasync def", 1)
 BY_NAME = ["-p", "no:transfer_async"]  # and not as the entry point, if the package is installed
+OTHERS = [
+    "aiohttp",
+    "cacheprovider",
+    "cov",
+    "hypothesispytest",
+    "pytest_cov",
+    "schemathesis",
+    "timeout",
+    "xdist",
+]
 INI = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
 NOT_USED = """
 import sys
@@ -46,33 +56,33 @@ def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyt
     return pytester
 
 
-def run(pytester: pytest.Pytester, test: str, *options: str) -> pytest.RunResult:
-    pytester.makepyfile(test)
+def run(pytester: pytest.Pytester, *options: str, **tests: str) -> pytest.RunResult:
+    """Run files of tests, by their names, with no other plug-ins than pytest-asyncio and ours."""
+    pytester.makepyfile(**tests)
     if "no:asyncio" not in options:
         pytester.makeini(INI)
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:cov", "-W", "error", *options)
+    without = [word for name in OTHERS for word in ("-p", f"no:{name}")]
+    return pytester.runpytest_subprocess(*without, "-W", "error", *options)
 
 
-@pytest.mark.parametrize(("mode", "test"), [("auto", BANKS_TEST), ("strict", STRICT), ("auto", STRICT)])
-def test_five_lines_of_a_bank_work_as_soon_as_the_package_is_installed(installed, mode, test):
-    run(installed, test, "--asyncio-mode", mode).assert_outcomes(passed=1)
+@pytest.mark.parametrize(
+    ("mode", "tests"),
+    [("auto", {"test_auto": BANKS_TEST, "test_strict": STRICT}), ("strict", {"test_strict": STRICT})],
+)
+def test_five_lines_of_a_bank_work_as_soon_as_the_package_is_installed(installed, mode, tests):
+    run(installed, "--asyncio-mode", mode, **tests).assert_outcomes(passed=len(tests))
 
 
-def test_without_pytest_asyncio_the_fixture_says_what_it_needs(installed):
-    test = "def test_it(transfer_sandbox):\n    pass\n"
-    result = run(installed, test, "-p", "no:asyncio")
+def test_without_pytest_asyncio_the_fixture_says_what_it_needs_and_other_tests_run(installed):
+    test = "def test_it(transfer_sandbox):\n    pass\n\ndef test_another():\n    pass\n"
+    result = run(installed, "-p", "no:asyncio", test_it=test)
 
-    result.assert_outcomes(errors=1)
+    result.assert_outcomes(errors=1, passed=1)
     result.stdout.fnmatch_lines(["*the fixture transfer_sandbox needs pytest-asyncio: pip install *"])
 
 
-def test_without_pytest_asyncio_other_tests_run(installed):
-    run(installed, "def test_it():\n    pass\n", "-p", "no:asyncio").assert_outcomes(passed=1)
-
-
 def test_who_does_not_use_it_imports_nothing(installed):
-    others = ["-p", "no:aiohttp", "-p", "no:schemathesis", "-p", "no:hypothesispytest", "-p", "no:xdist"]
-    run(installed, NOT_USED, *others).assert_outcomes(passed=1)
+    run(installed, test_it=NOT_USED).assert_outcomes(passed=1)
 
 
 @pytest.mark.trial(ci=1, long=1)
@@ -87,12 +97,12 @@ def test_each_test_has_a_sandbox_of_its_own(installed):
         assert transfer_sandbox not in seen
         assert transfer_sandbox.base_url
     """
-    run(installed, test, "--asyncio-mode", "auto").assert_outcomes(passed=2)
+    run(installed, "--asyncio-mode", "auto", test_it=test).assert_outcomes(passed=2)
 
 
 @pytest.mark.trial(ci=1, long=1)
 def test_it_is_listed_among_the_fixtures_with_what_it_is(installed):
-    result = run(installed, "", "--fixtures")
+    result = run(installed, "--fixtures", test_it="")
 
     result.stdout.fnmatch_lines(["transfer_sandbox*", "*A sandbox of the test's own, listening on loopback*"])
 

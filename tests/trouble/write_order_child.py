@@ -1,8 +1,9 @@
-"""A bank that says on its standard error what it has reached: to be watched from outside, call by call."""
+"""Banks that say on their standard error what they have reached: to be watched from outside, call by call."""
 
 import asyncio
 import os
 import sys
+from pathlib import Path
 
 from tests.bank import new_order
 from transfer_async import FundsHold, SQLiteJournal, TransferClient
@@ -20,7 +21,7 @@ async def _release(intent: OrderIntent, receipt: str | None) -> None:
     raise AssertionError("nothing is undone")
 
 
-async def _orders(path: str, count: int) -> None:
+async def _orders(path: Path, count: int) -> None:
     hold = FundsHold(_place, _release)
     async with (
         Sandbox() as sandbox,
@@ -33,9 +34,14 @@ async def _orders(path: str, count: int) -> None:
 
 
 def main() -> None:
-    path, count, level = sys.argv[1:]
-    sqlite._SETTINGS = tuple(one.replace("=FULL", f"={level}") for one in sqlite._SETTINGS)
-    asyncio.run(_orders(path, int(count)))
+    directory, *clients = sys.argv[1:]
+    as_they_are = sqlite._SETTINGS
+    for count, level in zip(clients[::2], clients[1::2], strict=True):
+        sqlite._SETTINGS = tuple(one.replace("=FULL", f"={level}") for one in as_they_are)
+        path = Path(directory) / level
+        path.mkdir()
+        asyncio.run(_orders(path / "journal.db", int(count)))
+        os.write(2, b"END\n")
 
 
 if __name__ == "__main__":

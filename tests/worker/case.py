@@ -19,7 +19,7 @@ LABELS = [
 ]
 """The rows of the table by their reasons, and the second of two with the same one so marked."""
 
-DELAYS = Delays(first=0.2, longest=0.4)
+DELAYS = Delays(first=0.05, longest=0.1)
 
 
 def row_of(result):

@@ -20,15 +20,15 @@ async def release(intent, receipt):
 
 async def main(broker, path, base_url, token, commands):
     names = {name: commands.replace("commands", name) for name in ("commands", "outcomes", "parked")}
-    line = line_at(broker, WorkerSettings(**names, ack_wait=1.0, poll=0.2, concurrency=1))
+    line = line_at(broker, WorkerSettings(**names, ack_wait=0.5, poll=0.05, concurrency=1))
     async with SQLiteJournal(path) as journal:
         client = TransferClient(
             base_url,
             token,
             hooks=[FundsHold(place, release)],
             journal=journal,
-            retry=RetryPolicy(attempts=1, deadline=1.0),
-            lease=1.5,
+            retry=RetryPolicy(attempts=1, deadline=0.4),
+            lease=0.6,
         )
         async with client:
             await OrderWorker(client, line).run(asyncio.Event())

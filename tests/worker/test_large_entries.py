@@ -11,7 +11,7 @@ from transfer_async.integrations.faststream import line_at
 MANY = 5000
 """Fields, where Lua passes on no more than 8000 names and values."""
 
-MORE_THAN_AN_ENVELOPE_TAKES = 70_000
+MORE_THAN_AN_ENVELOPE_TAKES = 66_000
 
 ODD = bytes(range(256))
 
@@ -58,7 +58,7 @@ async def pending(case):
     return (await case.side._client.xpending(settings.commands, settings.group))["pending"]
 
 
-@pytest.mark.parametrize("count", [3000, 3500, 3998, 4001, MANY, MORE_THAN_AN_ENVELOPE_TAKES])
+@pytest.mark.parametrize("count", [3500, 3998, 4001, MORE_THAN_AN_ENVELOPE_TAKES])
 async def test_a_large_entry_is_parked_with_its_reason_and_the_others_pass(case, count):
     await case.worker()
 
