@@ -149,12 +149,12 @@ async def test_as_many_are_in_flight_as_asked_for_and_never_more(service, concur
 
 
 @BOTH
-async def test_memory_stays_flat_over_twenty_thousand_orders(service, kind):
+async def test_memory_stays_flat_over_many_orders(service, kind):
     alive: weakref.WeakSet[OrderRequest] = weakref.WeakSet()
     most = count = 0
 
     def requests() -> Iterator[OrderRequest]:
-        for number in range(20_000):
+        for number in range(2_000):
             request = OrderRequest(ORDER, key=f"k-{number}")
             alive.add(request)
             yield request
@@ -169,7 +169,7 @@ async def test_memory_stays_flat_over_twenty_thousand_orders(service, kind):
             count += 1
             most = max(most, len(alive))
 
-    assert count == service.ended == 20_000
+    assert count == service.ended == 2_000
     assert most <= 64 + 4  # those in flight, and the few that are being handed on
 
 

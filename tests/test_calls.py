@@ -1,5 +1,4 @@
 import asyncio
-import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -276,31 +275,6 @@ async def test_a_borrowed_session_is_used_and_never_closed(world: World):
 
     assert open_still
     assert order.id in world.sandbox.orders
-
-
-@pytest.mark.filterwarnings("ignore:Unclosed")
-async def test_a_client_left_open_warns_and_says_what_to_do(world: World):
-    clients = [world.made()]
-    await clients[0].create_order(new_order(), key="k")
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # aiohttp complains there too
-    with pytest.warns(ResourceWarning, match="async with TransferClient"):
-        _drop(clients)
-
-
-def _drop(clients: list[TransferClient]) -> None:
-    clients.clear()
-    gc.collect()
-
-
-async def test_a_client_that_was_closed_or_never_opened_does_not_warn(
-    world: World, recwarn: pytest.WarningsRecorder
-):
-    clients = [world.made(), world.made()]
-    await clients[0].create_order(new_order(), key="k")
-    await clients[0].close()
-    _drop(clients)
-
-    assert [warning for warning in recwarn if "TransferClient" in str(warning.message)] == []
 
 
 # --- carrying -----------------------------------------------------------------------------------

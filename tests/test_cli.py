@@ -7,21 +7,16 @@ import sys
 import types
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.commands import asked, invoke
 from transfer_async import demo
 from transfer_async._cli import lines, running, serving, whoami
-from transfer_async._cli.app import app
 from transfer_async.cli import main
 from transfer_async.client import TransferClient
 from transfer_async.errors import ServiceFailed
 from transfer_async.models import User
 from transfer_async.sandbox import Sandbox, Status
 from transfer_async.sandbox.service import WHO_AM_I_PATH
-
-
-def invoke(*arguments: str):
-    return CliRunner().invoke(app, arguments, prog_name="transfer-async")
 
 
 @pytest.fixture
@@ -32,11 +27,6 @@ async def sandbox(monkeypatch):
         monkeypatch.setenv("TRANSFER_API_TOKEN", sandbox.token)
         monkeypatch.delenv("TRANSFER_JOURNAL", raising=False)
         yield sandbox
-
-
-async def asked(*arguments: str):
-    """Run a command that asks the sandbox of this loop."""
-    return await asyncio.to_thread(invoke, *arguments)
 
 
 def test_a_line_of_the_log_moves_no_cursor():

@@ -1,3 +1,4 @@
+import asyncio
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -60,63 +61,61 @@ def found_in(lines: list[str], pattern: str) -> int:
     return next(at for at, line in enumerate(lines) if re.search(pattern, line))
 
 
-@pytest.fixture
-def sandboxes(monkeypatch) -> list[Sandbox]:
-    """The sandboxes that the demo opens."""
-    made: list[Sandbox] = []
+class Story:
+    """The demo as it was played once: its lines, and how many requests and orders there were at each."""
 
-    class Remembered(Sandbox):
-        def __init__(self, **options: Any) -> None:
-            super().__init__(**options)
-            made.append(self)
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.seen: list[tuple[int, int]] = []
+        self.sandbox: Sandbox
 
-    monkeypatch.setattr(demo, "Sandbox", Remembered)
+    def opened(self, **options: Any) -> Sandbox:
+        self.sandbox = Sandbox(**options)
+        return self.sandbox
+
+    def look(self, line: str) -> None:
+        requests = [one for one in self.sandbox.requests if one.path == CREATE_ORDER_PATH]
+        self.seen.append((len(requests), len(self.sandbox.orders)))
+
+
+@pytest.fixture(scope="module")
+def story() -> Story:
+    made = Story()
+    with pytest.MonkeyPatch.context() as patch, asyncio.Runner() as runner:
+        patch.setattr(demo, "Sandbox", made.opened)
+        made.lines = runner.run(played(made.look))
     return made
 
 
-async def test_the_story_is_told_in_its_order():
-    lines = await played()
-
-    at = [found_in(lines, pattern) for pattern in STORY]
+def test_the_story_is_told_in_its_order(story):
+    at = [found_in(story.lines, pattern) for pattern in STORY]
     assert at == sorted(at)
 
 
-async def test_the_last_line_names_the_orders_that_the_sandbox_has(sandboxes):
-    lines = await played()
+def test_the_last_line_names_the_orders_that_the_sandbox_has(story):
+    last = story.lines[-1]
 
-    assert re.fullmatch(rf"demo ok: {TX} matched, {TX} matched, 1 refused, 0 in doubt", lines[-1])
-    assert set(re.findall(TX, lines[-1])) == set(sandboxes[0].orders)
+    assert re.fullmatch(rf"demo ok: {TX} matched, {TX} matched, 1 refused, 0 in doubt", last)
+    assert set(re.findall(TX, last)) == set(story.sandbox.orders)
 
 
-async def test_a_line_is_told_when_its_thing_happens(sandboxes):
-    seen: dict[str, tuple[int, int]] = {}
+def test_a_line_is_told_when_its_thing_happens(story):
+    placed = story.seen[found_in(story.lines, "hold-1 placed")]
+    created = story.seen[found_in(story.lines, "created: tx-")]
 
-    def look(line: str) -> None:
-        requests = (
-            [one for one in sandboxes[0].requests if one.path == CREATE_ORDER_PATH] if sandboxes else []
-        )
-        seen[line[13:]] = (len(requests), len(sandboxes[0].orders) if sandboxes else 0)
-
-    await played(look)
-
-    placed = next(state for line, state in seen.items() if "hold-1 placed" in line)
-    created = next(state for line, state in seen.items() if "created: tx-" in line)
     assert placed == (0, 0)
     assert created == (1, 1)
 
 
-async def test_seconds_never_go_back():
-    lines = await played()
+def test_seconds_never_go_back(story):
+    told = [float(found.group(1)) for line in story.lines if (found := re.match(r" +([0-9.]+) s  ", line))]
 
-    told = [float(found.group(1)) for line in lines if (found := re.match(r" +([0-9.]+) s  ", line))]
     assert len(told) > 30
     assert told == sorted(told)
 
 
-async def test_no_line_shows_the_token(sandboxes):
-    lines = await played()
-
-    assert not any(sandboxes[0].token in line for line in lines)
+def test_no_line_shows_the_token(story):
+    assert not any(story.sandbox.token in line for line in story.lines)
 
 
 # --- it does not claim what is not so -------------------------------------------------------------
@@ -201,8 +200,8 @@ def test_money_is_shown_in_full():
     assert money(Decimal("1234567.80"), "NGN") == "1,234,567.80 NGN"
 
 
-async def test_a_close_match_is_put_to_the_customer_and_another_name_gets_no_hold():
-    lines = await played()
+def test_a_close_match_is_put_to_the_customer_and_another_name_gets_no_hold(story):
+    lines = story.lines
 
     asked = found_in(lines, r"bank +payment-5 +a close match, put to the customer")
     assert asked < found_in(lines, rf"client +payment-5 +created: {TX}")
@@ -210,10 +209,10 @@ async def test_a_close_match_is_put_to_the_customer_and_another_name_gets_no_hol
     assert not any(re.search(r"bank +payment-6 .*placed", line) for line in lines)
 
 
-async def test_two_hundred_orders_end_as_the_table_says():
-    lines = await played()
+def test_two_hundred_orders_end_as_the_table_says(story):
+    rows = story.lines[-8:-3]
 
-    table = {line.split("  ")[1]: [int(n) for n in re.findall(r"\d+", line)] for line in lines[-8:-3]}
+    table = {line.split("  ")[1]: [int(n) for n in re.findall(r"\d+", line)] for line in rows}
     created, refused, never_sent, unknown, everything = table.values()
     assert list(table) == ["created", "refused", "never sent", "unknown", "all"]
     assert everything[0] == 200

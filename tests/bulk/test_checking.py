@@ -120,4 +120,4 @@ def test_memory_stays_flat_over_a_long_file():
 
     few = most(2000)
 
-    assert most(40_000) < few + 100_000
+    assert most(10_000) < few + 100_000

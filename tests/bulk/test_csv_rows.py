@@ -286,11 +286,11 @@ def as_row(command: OrderCommand) -> dict[str, str]:
     return cells
 
 
-@given(st.lists(commands(), max_size=4))
+@given(commands())
 def test_a_command_written_as_csv_is_read_as_it_was(wanted):
-    text = csv_text(map(as_row, wanted))
+    (record,) = read(csv_text([as_row(wanted)]))
 
-    assert [one.command for one in read(text)] == wanted
+    assert record.command == wanted
 
 
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))

@@ -380,7 +380,8 @@ async def test_whoever_stops_it_gets_the_outcomes_of_those_in_flight(desk):
     assert not desk.made.is_whole
 
 
-async def test_a_second_signal_cuts_off_what_does_not_end(desk):
+async def test_a_second_signal_cuts_off_what_does_not_end(desk, monkeypatch):
+    monkeypatch.setattr(run, "CUT_OFF", 0.01)
     desk.world.sandbox.faults.add(StallAfterProcessing(), times=2)
     async with desk.world.client() as client:
         running = asyncio.create_task(desk.run(client, *range(1, 1001), concurrency=2))

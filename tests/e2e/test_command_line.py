@@ -1,7 +1,6 @@
 """The command line as people run it: processes of their own, their lines, signals and exit codes."""
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -19,6 +18,7 @@ from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 
 ROOT = Path(transfer_async.__file__).parent.parent
 TX = r"tx-[a-z0-9]{20}"
+AT_LENGTH = pytest.mark.trial(ci=1, long=1)
 
 
 @asynccontextmanager
@@ -62,7 +62,7 @@ async def exports(process: asyncio.subprocess.Process) -> dict[str, str]:
     return told
 
 
-@pytest.mark.trial(ci=1, long=1)
+@AT_LENGTH
 async def test_the_demo_tells_its_story_and_ends_well():
     code, out, err = await ran("demo")
 
@@ -74,7 +74,7 @@ async def test_the_demo_tells_its_story_and_ends_well():
     assert re.fullmatch(rf"demo ok: {TX} matched, {TX} matched, 1 refused, 0 in doubt", out[-1])
 
 
-@pytest.mark.trial(ci=1, long=1)
+@AT_LENGTH
 async def test_the_demo_goes_on_quietly_when_nobody_reads_it():
     read, write = os.pipe()
     os.close(read)
@@ -87,7 +87,7 @@ async def test_the_demo_goes_on_quietly_when_nobody_reads_it():
     assert (process.returncode, err) == (0, b"")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=AT_LENGTH)])
 async def test_the_sandbox_serves_until_a_signal_and_stops_cleanly(number):
     async with started("sandbox", "--match-every", "60") as sandbox:
         environment = await exports(sandbox)
@@ -102,7 +102,7 @@ async def test_the_sandbox_serves_until_a_signal_and_stops_cleanly(number):
     assert re.fullmatch(r"[0-9:]{8} GET '/api/api/v1/user/who-am-i' -> 200, fault -", log.decode().strip())
 
 
-@pytest.mark.trial(ci=1, long=1)
+@AT_LENGTH
 async def test_a_port_that_is_taken_ends_the_second_sandbox():
     async with started("sandbox", "--token", "abc") as first:
         environment = await exports(first)
@@ -115,6 +115,7 @@ async def test_a_port_that_is_taken_ends_the_second_sandbox():
     assert "cannot listen" in err[0]
 
 
+@AT_LENGTH
 async def test_a_missing_environment_is_a_wrong_use():
     code, out, err = await ran("whoami")
 
@@ -131,15 +132,10 @@ async def test_an_operator_ends_a_doubt_that_another_process_left(tmp_path: Path
                 await client.create_order(new_order(), key="payment-1", held="hold-1")
             (order_id,) = sandbox.orders
             there = {"TRANSFER_JOURNAL": path, "TRANSFER_BASE_URL": sandbox.base_url}
-            _, listed, _ = await ran("journal", "list", "--json", **there)
-            early = await ran("journal", "refute", "payment-1", "--reason", "sure", "--yes", **there)
             said = ["--order-id", order_id, "--by", "ada", "--reason", "seen"]
             done = await ran("journal", "resolve", "payment-1", *said, **there)
             with pytest.raises(AlreadyCreated) as given_back:
                 await client.create_order(new_order(), key="payment-1", held="hold-1")
 
-    assert [key["key"] for key in json.loads("\n".join(listed))["keys"]] == ["payment-1"]
-    assert (early[0], len(early[2])) == (1, 1)
-    assert "too early" in early[2][0]
     assert done == (0, [f"payment-1: created; its order is {order_id}"], [])
     assert given_back.value.order_id == order_id

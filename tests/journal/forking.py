@@ -1,4 +1,4 @@
-"""A process that opens a journal and is then forked: tells what its child may do with it, and what it may."""
+"""A process that opens journals and is then forked: what its child may do with each, and what it may."""
 
 import asyncio
 import json
@@ -48,19 +48,23 @@ async def _told(address: str, journal: Journal) -> dict[str, dict[str, str]]:
     return {"its parent's": await _tried(journal), "its own": await _tried(journal_at(address))}
 
 
+def _forked(parent: asyncio.Runner, address: str) -> None:
+    journal = journal_at(address)
+    parent.run(journal.__aenter__())
+    child = os.fork()
+    if not child:
+        signal.alarm(HANGS)
+        print(json.dumps(asyncio.run(_told(address, journal))), flush=True)  # noqa: T201 - for the test
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+    print(json.dumps(parent.run(_tried(journal))), flush=True)  # noqa: T201 - for the test
+
+
 def main() -> None:
-    address = sys.argv[1]
     with asyncio.Runner() as parent:
-        journal = journal_at(address)
-        parent.run(journal.__aenter__())
-        child = os.fork()
-        if not child:
-            signal.alarm(HANGS)
-            print(json.dumps(asyncio.run(_told(address, journal))), flush=True)  # noqa: T201 - for the test
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        assert status == 0, status
-        print(json.dumps(parent.run(_tried(journal))))  # noqa: T201 - for the test
+        for address in sys.argv[1:]:
+            _forked(parent, address)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """The journal in a file."""
 
 import asyncio
-import multiprocessing
+import json
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +14,6 @@ from typing import Any
 import pytest
 
 from tests.bank import Time
-from tests.journal.sqlite_worker import claim_all, open_all
 from tests.journalling import SCOPE, claim, create, free, judged, keep, made, mark
 from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal.base import KEPT
@@ -241,22 +242,17 @@ async def test_an_order_that_another_has_bound_is_foreign(path: Path):
     assert verdict.denial is Denial.FOREIGN
 
 
-def in_processes(work: Callable[..., None], *args: Any) -> list[Any]:
+def in_processes(work: str, *arguments: str) -> list[Any]:
     """What each of four processes has to tell that do the work at once."""
-    spawn = multiprocessing.get_context("spawn")
-    together, results = spawn.Barrier(4), spawn.Queue()
-    processes = [spawn.Process(target=work, args=(n, together, results, *args)) for n in range(4)]
-    for process in processes:
-        process.start()
-    told = [results.get(timeout=50) for _ in processes]
-    for process in processes:
-        process.join()
+    command = [sys.executable, "-m", "tests.journal.sqlite_workers", work, *arguments]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=100)
+    told: list[Any] = json.loads(done.stdout)
     return told
 
 
 def test_many_processes_that_want_the_same_keys_get_each_once(path: Path):
     keys = [f"k-{number}" for number in range(200)]
-    granted = in_processes(claim_all, str(path), keys)
+    granted = in_processes("claim_all", str(path), *keys)
 
     assert not [one for one in granted if isinstance(one, str)]
     assert sorted(key for one in granted for key in one) == sorted(keys)
@@ -265,7 +261,7 @@ def test_many_processes_that_want_the_same_keys_get_each_once(path: Path):
 def test_many_processes_that_open_a_new_file_at_once_wait_for_each_other(tmp_path: Path):
     paths = [str(tmp_path / f"{number}.db") for number in range(80)]
 
-    assert in_processes(open_all, paths) == [[], [], [], []]
+    assert in_processes("open_all", *paths) == [[], [], [], []]
 
 
 async def test_a_file_that_was_moved_while_in_use_takes_no_further_move(tmp_path: Path):

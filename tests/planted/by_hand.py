@@ -271,6 +271,13 @@ BY_HAND = (
     ),
     # --- the journal ----------------------------------------------------------------------------
     Fault(
+        "keys-of-today-are-forgotten",
+        "base",
+        "KEPT = 86_400.0",
+        "KEPT = 0.0",
+        "a redelivery of an order that was pruned the same day creates it again",
+    ),
+    Fault(
         "compare-and-set-without-the-attempt",
         "states",
         "def _unless_attempt(entry: Entry, move: Any, _now: float, id_taken: bool) -> Denial | None:\n"

@@ -58,6 +58,7 @@ PLACES = {
         "transfer_async.disposition", ("tests/test_disposition.py", "tests/test_handling.py")
     ),
     "handling": Place("transfer_async.handling", ("tests/test_handling.py",)),
+    "base": Place("transfer_async.journal.base", ("tests/contract",)),
     "states": Place("transfer_async.journal.states", _STATES),
     "transaction": Place("transfer_async.journal.transaction", _DURABLE),
     "durable": Place("transfer_async.journal.durable", _DURABLE),
@@ -79,7 +80,6 @@ PLACES = {
 
 PROMISE = (
     "tests/test_create_order.py",
-    "tests/test_deliberate_faults.py",
     *_WIRE,
     "tests/contract",
     "tests/trouble",

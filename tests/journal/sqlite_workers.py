@@ -1,7 +1,10 @@
-"""A process that does to a journal's file what other processes do at the same time."""
+"""Four processes that do something to journals' files at the same time, and tell what came of it."""
 
 import asyncio
+import json
+import multiprocessing
 import sqlite3
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,11 @@ from tests.journalling import claim, judged
 from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal.sqlite import _File
 
+FORK = multiprocessing.get_context("fork")
+"""Nothing is open yet, and what was imported need not be imported again."""
 
-def claim_all(number: int, together: Any, results: Any, path: str, keys: Sequence[str]) -> None:
+
+def claim_all(number: int, together: Any, results: Any, path: str, *keys: str) -> None:
     """Claim them all, at once with the others; tells which were granted, or what went wrong."""
     try:
         results.put(asyncio.run(_claim_all(path, number, keys, together)))
@@ -32,7 +38,7 @@ async def _claim_all(path: str, number: int, keys: Sequence[str], together: Any)
     return granted
 
 
-def open_all(_number: int, together: Any, results: Any, paths: Sequence[str]) -> None:
+def open_all(_number: int, together: Any, results: Any, *paths: str) -> None:
     """Open each of the files, and close it, at once with the others; tells what went wrong."""
     wrong = []
     for path in paths:
@@ -42,3 +48,18 @@ def open_all(_number: int, together: Any, results: Any, paths: Sequence[str]) ->
         except (JournalFailed, OSError, sqlite3.Error) as error:
             wrong.append(repr(error))
     results.put(wrong)
+
+
+def main(work: str, *arguments: str) -> None:
+    together, results = FORK.Barrier(4), FORK.Queue()
+    does = {"claim_all": claim_all, "open_all": open_all}[work]
+    processes = [FORK.Process(target=does, args=(n, together, results, *arguments)) for n in range(4)]
+    for process in processes:
+        process.start()
+    print(json.dumps([results.get(timeout=50) for _ in processes]))  # noqa: T201 - for the test
+    for process in processes:
+        process.join()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
