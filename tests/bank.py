@@ -2,14 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pytest
 
-from transfer_async import FundsHold, MemoryJournal, NewExternalOrder, NewOrder, TransferClient, TransferError
+from transfer_async import (
+    FundsHold,
+    MemoryJournal,
+    NewExternalOrder,
+    NewOrder,
+    Order,
+    TransferClient,
+    TransferError,
+)
 from transfer_async.clock import Clock
 from transfer_async.events import Event
 from transfer_async.journal.base import Journal
@@ -17,7 +25,11 @@ from transfer_async.journal.moves import Entry, Expire, KeyState, Move, Refute, 
 from transfer_async.models import OrderIntent
 from transfer_async.sandbox import Sandbox, Status
 
+E = TypeVar("E", bound=BaseException)
+
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
+CALL = ("beneficiary", "held", "send_before")
+"""What is said with one call, beside its order and its key."""
 
 
 def new_order(**changes: Any) -> NewOrder:
@@ -270,6 +282,21 @@ class World:
         }
         return TransferClient(self.sandbox.base_url, options.pop("token"), **options)
 
+    async def create(self, order: NewOrder | None = None, *, key: str | None = "k", **words: Any) -> Order:
+        """One call by a client of its own; `words` are the call's, or the client's settings."""
+        call = {name: words.pop(name) for name in CALL if name in words}
+        async with self.client(**words) as client:
+            wish = new_order() if order is None else order
+            return await client.create_order(wish, key=key, **call)
+
+    async def fails(
+        self, kind: type[E], order: NewOrder | None = None, *, match: str | None = None, **words: Any
+    ) -> E:
+        """The same where it ends in an error, which is given back."""
+        with pytest.raises(kind, match=match) as caught:
+            await self.create(order, **words)
+        return caught.value
+
     async def entry(self, key: str = "k") -> Entry:
         entry = await self.journal.read(self.scope, key)
         assert entry is not None
@@ -298,14 +325,10 @@ class World:
         async def die(_: object) -> None:
             raise Gone
 
-        words = ("beneficiary", "held", "send_before")
-        call = {name: settings.pop(name) for name in words if name in settings}
         self.journal.before[at] = die
-        async with self.client(**settings) as client:
-            try:
-                await client.create_order(new_order(), key=key, **call)
-            except Gone:
-                del self.journal.before[at]
+        with suppress(Gone):
+            await self.create(key=key, **settings)
+        self.journal.before.pop(at, None)
         return (await self.entry(key)).intent_id
 
     async def refusing(self, client: TransferClient) -> None:

@@ -269,8 +269,7 @@ async def test_a_journal_that_was_given_is_not_closed_and_one_of_its_own_is(
 
 async def test_a_borrowed_session_is_used_and_never_closed(world: World):
     async with aiohttp.ClientSession() as session:
-        async with world.client(session=session) as client:
-            order = await client.create_order(new_order(), key="k")
+        order = await world.create(session=session)
         open_still = not session.closed
 
     assert open_still

@@ -59,16 +59,12 @@ def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def in_doubt(world: World, key: str = "doubt", **call: Any) -> None:
     world.sandbox.faults.add(CloseAfterProcessing())
-    async with world.client() as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key=key, **call)
+    await world.fails(OutcomeUnknown, key=key, **call)
 
 
 async def owing(world: World, key: str = "owing") -> None:
     world.bank.release_error = RuntimeError()
-    async with world.client() as client:
-        with pytest.raises(Refused):
-            await client.create_order(refused_order(), key=key)
+    await world.fails(Refused, refused_order(), key=key)
     world.bank.release_error = None
 
 
@@ -321,11 +317,9 @@ async def test_a_key_never_heard_of_is_a_no(at_work: World):
 async def unreadable(world: World) -> str:
     """A doubt whose answer names the order, and cannot be read; its id."""
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
-    async with world.client() as client:
-        with pytest.raises(UnreadableOrder) as doubt:
-            await client.create_order(new_order(), key="doubt")
-    assert doubt.value.order_id is not None
-    return doubt.value.order_id
+    doubt = await world.fails(UnreadableOrder, key="doubt")
+    assert doubt.order_id is not None
+    return doubt.order_id
 
 
 async def test_the_id_that_an_unreadable_answer_named_is_shown_and_offered(at_work: World, somebody: None):

@@ -317,8 +317,7 @@ async def test_a_journal_of_the_banks_own_needs_no_step_to_open_it(at_work):
             for name in ("now", "move", "read", "work"):
                 setattr(self, name, getattr(journal, name))
 
-    async with at_work.client(journal=Plain(at_work.journal)) as client:
-        order = await client.create_order(new_order(), key="k")
+    order = await at_work.create(journal=Plain(at_work.journal))
 
     assert order.id in at_work.sandbox.orders
 
@@ -449,8 +448,7 @@ async def test_who_am_i_on_the_wire_is_the_specifications(service):
 
 
 async def test_an_order_is_created(at_work: World):
-    async with at_work.client() as client:
-        order = await client.create_order(new_order(), key="payment-1")
+    order = await at_work.create(key="payment-1")
 
     assert list(at_work.sandbox.orders) == [order.id]
     assert order.poster_amount == Decimal("155025.00")

@@ -54,10 +54,7 @@ class BackOffice:
 
 async def doubted(world: World, **settings: Any) -> OutcomeUnknown:
     """A key in doubt, of a client that has nobody to ask."""
-    async with world.client(**settings) as client:
-        with pytest.raises(OutcomeUnknown) as doubt:
-            await client.create_order(new_order(), key="k")
-    return doubt.value
+    return await world.fails(OutcomeUnknown, **settings)
 
 
 def the_order(world: World) -> Order:
@@ -79,13 +76,11 @@ async def test_without_anybody_to_ask_a_doubt_stays_and_everything_is_kept(world
 
 async def test_resolve_is_asked_with_the_intent_and_an_error_that_has_all_the_call_knows(world: World):
     office = BackOffice()
-    async with world.client(resolve=office) as client:
-        with pytest.raises(OutcomeUnknown) as doubt:
-            await client.create_order(new_order(), key="k")
+    doubt = await world.fails(OutcomeUnknown, resolve=office)
 
     ((intent, error),) = office.asked
     assert intent == world.bank.intents[0]
-    assert error is doubt.value
+    assert error is doubt
     assert (error.key, len(error.attempts)) == ("k", 1)
     assert error.receipts == {"funds_hold": f"hold-{intent.id}"}
 
@@ -107,11 +102,9 @@ async def test_an_order_that_resolve_has_is_the_calls_order(world: World):
 
 
 async def test_an_id_that_resolve_has_makes_the_key_created(world: World):
-    async with world.client(resolve=BackOffice("tx-seen")) as client:
-        with pytest.raises(AlreadyCreated) as created:
-            await client.create_order(new_order(), key="k")
+    created = await world.fails(AlreadyCreated, resolve=BackOffice("tx-seen"))
 
-    assert (created.value.order_id, created.value.outcome) == ("tx-seen", Outcome.CREATED)
+    assert (created.order_id, created.outcome) == ("tx-seen", Outcome.CREATED)
     assert (await world.entry()).order_id == "tx-seen"
     assert world.bank.open
 
@@ -119,9 +112,7 @@ async def test_an_id_that_resolve_has_makes_the_key_created(world: World):
 async def test_a_later_call_with_the_key_asks_resolve_instead_of_sending(world: World):
     await doubted(world)
     office = BackOffice("tx-seen")
-    async with world.client(resolve=office) as client:
-        with pytest.raises(AlreadyCreated):
-            await client.create_order(new_order(), key="k")
+    await world.fails(AlreadyCreated, resolve=office)
 
     assert len(world.sandbox.requests) == len(world.bank.placed) == 1
     assert office.asked[0][0] == world.bank.intents[0]
@@ -169,9 +160,7 @@ async def test_a_no_order_that_was_asked_for_too_early_is_not_believed_however_l
         world.time.pass_(10_000.0)
         return NO_ORDER
 
-    async with world.client(resolve=BackOffice(take_long)) as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key="k")
+    await world.fails(OutcomeUnknown, resolve=BackOffice(take_long))
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
     assert world.bank.open
@@ -206,12 +195,10 @@ async def test_settle_after_counts_from_the_last_possible_send(world: World):
 
 
 async def test_with_settle_after_of_nothing_the_first_call_is_refuted_at_once(world: World):
-    async with world.client(resolve=BackOffice(NO_ORDER), settle_after=0) as client:
-        with pytest.raises(Refuted) as refuted:
-            await client.create_order(new_order(), key="k")
+    refuted = await world.fails(Refuted, resolve=BackOffice(NO_ORDER), settle_after=0)
 
-    assert len(refuted.value.attempts) == 1
-    assert refuted.value.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
+    assert len(refuted.attempts) == 1
+    assert refuted.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
     assert not world.bank.open
 
 
@@ -226,12 +213,10 @@ async def test_a_refuted_key_may_be_used_again_with_a_new_intent(world: World):
 
 
 async def test_a_refuted_hold_of_the_banks_own_is_the_banks_to_release(world: World):
-    async with world.client(resolve=BackOffice(NO_ORDER), settle_after=0) as client:
-        with pytest.raises(Refuted) as refuted:
-            await client.create_order(new_order(), key="k", held="H1")
+    refuted = await world.fails(Refuted, held="H1", resolve=BackOffice(NO_ORDER), settle_after=0)
 
-    assert refuted.value.receipts == {"held": "H1"}
-    assert not refuted.value.order_may_exist
+    assert refuted.receipts == {"held": "H1"}
+    assert not refuted.order_may_exist
     assert world.bank.log == []
 
 
@@ -239,37 +224,28 @@ async def test_a_refuted_hold_of_the_banks_own_is_the_banks_to_release(world: Wo
 async def test_whatever_else_resolve_does_it_knows_nothing(
     world: World, answer: object, caplog: pytest.LogCaptureFixture
 ):
-    async with world.client(resolve=BackOffice(answer), settle_after=0) as client:
-        with pytest.raises(OutcomeUnknown) as doubt:
-            await client.create_order(new_order(), key="k")
+    doubt = await world.fails(OutcomeUnknown, resolve=BackOffice(answer), settle_after=0)
 
-    assert type(doubt.value) is OutcomeUnknown
+    assert type(doubt) is OutcomeUnknown
     assert (await world.entry()).state is KeyState.IN_DOUBT
     assert ("no usable answer" in caplog.text) is (answer is not None)
 
 
 async def test_a_resolve_that_is_cancelled_from_within_knows_nothing(world: World):
-    async with world.client(resolve=BackOffice(asyncio.CancelledError())) as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key="k")
+    await world.fails(OutcomeUnknown, resolve=BackOffice(asyncio.CancelledError()))
 
 
 async def test_a_resolve_that_hangs_knows_nothing(world: World):
-    async with world.client(resolve=BackOffice(Gate()), timeouts=Timeouts(hook=0.01)) as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key="k")
+    await world.fails(OutcomeUnknown, resolve=BackOffice(Gate()), timeouts=Timeouts(hook=0.01))
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
 async def test_an_id_that_is_bound_to_another_key_does_not_resolve_the_doubt(world: World):
     world.sandbox.faults.clear()
-    async with world.client() as client:
-        other = await client.create_order(new_order(), key="other")
+    other = await world.create(key="other")
     world.sandbox.faults.add(CloseAfterProcessing())
-    async with world.client(resolve=BackOffice(other.id)) as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key="k")
+    await world.fails(OutcomeUnknown, resolve=BackOffice(other.id))
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
@@ -279,11 +255,9 @@ async def test_a_doubt_that_an_operator_resolved_meanwhile_gives_what_is_on_reco
         await world.resolve("tx-seen")
 
     world.journal.before[moves.Doubt] = operator
-    async with world.client() as client:
-        with pytest.raises(AlreadyCreated) as created:
-            await client.create_order(new_order(), key="k")
+    created = await world.fails(AlreadyCreated)
 
-    assert created.value.order_id == "tx-seen"
+    assert created.order_id == "tx-seen"
 
 
 async def test_a_doubt_that_an_operator_resolved_while_resolve_was_asked_gives_what_is_on_record(
@@ -293,11 +267,9 @@ async def test_a_doubt_that_an_operator_resolved_while_resolve_was_asked_gives_w
         await world.resolve("tx-operator")
         return "tx-bank"
 
-    async with world.client(resolve=BackOffice(ask)) as client:
-        with pytest.raises(AlreadyCreated) as created:
-            await client.create_order(new_order(), key="k")
+    created = await world.fails(AlreadyCreated, resolve=BackOffice(ask))
 
-    assert created.value.order_id == "tx-operator"
+    assert created.order_id == "tx-operator"
 
 
 async def test_a_doubt_that_was_refuted_while_resolve_was_asked_stays_a_doubt_for_its_caller(world: World):
@@ -305,11 +277,9 @@ async def test_a_doubt_that_was_refuted_while_resolve_was_asked_stays_a_doubt_fo
         await world.refute()
         return "tx-bank"
 
-    async with world.client(resolve=BackOffice(ask)) as client:
-        with pytest.raises(OutcomeUnknown) as doubt:
-            await client.create_order(new_order(), key="k")
+    doubt = await world.fails(OutcomeUnknown, resolve=BackOffice(ask))
 
-    assert doubt.value.order_may_exist
+    assert doubt.order_may_exist
 
 
 async def test_a_doubt_of_an_attempt_that_was_refuted_is_not_hidden_by_the_order_of_a_later_call(
@@ -318,15 +288,12 @@ async def test_a_doubt_of_an_attempt_that_was_refuted_is_not_hidden_by_the_order
     async def later(_: object) -> None:
         world.journal.before.clear()
         await world.refute()
-        async with world.client() as other:
-            await other.create_order(new_order(), key="k")
+        await world.create()
 
     world.journal.before[moves.Doubt] = later
-    async with world.client() as client:
-        with pytest.raises(OutcomeUnknown) as doubt:
-            await client.create_order(new_order(), key="k")
+    doubt = await world.fails(OutcomeUnknown)
 
-    assert doubt.value.order_may_exist
+    assert doubt.order_may_exist
     assert (await world.entry()).state is KeyState.CREATED
 
 
@@ -337,11 +304,9 @@ async def test_a_journal_that_fails_at_the_end_of_a_doubt_leaves_the_key_bound(
     world: World, answer: object, outcome: Outcome
 ):
     world.journal.fail_on = moves.Resolve if answer == "tx-seen" else moves.Refute
-    async with world.client(resolve=BackOffice(answer), settle_after=0) as client:
-        with pytest.raises(JournalFailed) as failed:
-            await client.create_order(new_order(), key="k")
+    failed = await world.fails(JournalFailed, resolve=BackOffice(answer), settle_after=0)
 
-    assert (failed.value.outcome, failed.value.order_may_exist, failed.value.key) == (outcome, True, "k")
+    assert (failed.outcome, failed.order_may_exist, failed.key) == (outcome, True, "k")
     assert (await world.entry()).state is KeyState.IN_DOUBT
     assert world.bank.open
 
@@ -393,9 +358,7 @@ async def test_what_resolve_raises_is_logged_without_its_words(
 ):
     caplog.set_level("DEBUG")
     error = RuntimeError("ada.eze@example.com is unknown")
-    async with world.client(resolve=BackOffice(error)) as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key="k")
+    await world.fails(OutcomeUnknown, resolve=BackOffice(error))
 
     assert "no usable answer (RuntimeError)" in caplog.text
     assert "ada.eze" not in caplog.text

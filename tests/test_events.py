@@ -89,8 +89,7 @@ def test_each_carries_the_common_fields_and_its_own_by_keyword_and_for_ever(kind
 
 
 async def test_an_order_that_is_created(at_work: World):
-    async with at_work.client() as client:
-        order = await client.create_order(new_order(), key="k")
+    order = await at_work.create()
 
     assert names(at_work.events) == ["Claimed", "HookPassed", "AttemptStarted", "OrderCreated"]
     assert at_work.events[-1].order_id == order.id
@@ -99,8 +98,7 @@ async def test_an_order_that_is_created(at_work: World):
 async def test_an_order_that_is_created_at_the_second_attempt(at_work: World):
     at_work.time.chances = [0.5]
     at_work.sandbox.faults.add(Status(429, headers={"X-Request-Id": "req-7"}))
-    async with at_work.client() as client:
-        await client.create_order(new_order(), key="k")
+    await at_work.create()
 
     assert names(at_work.events) == [
         *("Claimed", "HookPassed", "AttemptStarted", "AttemptFailed", "RetryScheduled", "AttemptStarted"),
@@ -201,8 +199,7 @@ async def test_all_events_of_a_call_share_key_and_intent_and_count_attempts_and_
 
     at_work.bank.on_place = take_long
     at_work.sandbox.faults.add(Status(429, headers={"Retry-After": "3"}))
-    async with at_work.client() as client:
-        await client.create_order(new_order(), key="k")
+    await at_work.create()
 
     assert {event.key for event in at_work.events} == {"k"}
     assert {event.intent_id for event in at_work.events} == set(at_work.bank.placed)

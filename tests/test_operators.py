@@ -42,9 +42,7 @@ def operators(world: World, **settings: Any) -> Operators:
 
 async def in_doubt(world: World, key: str = "k", **call: Any) -> None:
     world.sandbox.faults.add(CloseAfterProcessing())
-    async with world.client() as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key=key, **call)
+    await world.fails(OutcomeUnknown, key=key, **call)
 
 
 async def refusal(call: Any) -> str:
@@ -227,8 +225,7 @@ async def test_two_who_resolve_it_alike_at_once_both_succeed(at_work: World):
 
 
 async def test_an_id_of_another_key_is_refused(at_work: World):
-    async with at_work.client() as client:
-        order = await client.create_order(new_order(), key="other")
+    order = await at_work.create(key="other")
     await in_doubt(at_work)
     why = await refusal(operators(at_work).resolve("k", order_id=order.id, **SAID))
 
@@ -356,17 +353,14 @@ async def test_a_key_never_heard_of_is_refused(at_work: World):
 
 
 async def test_a_key_that_has_its_order_is_not_in_doubt(at_work: World):
-    async with at_work.client() as client:
-        order = await client.create_order(new_order(), key="k")
+    order = await at_work.create()
 
     for ending in endings(operators(at_work), **SAID):
         assert await refusal(ending) == f"key: must be in doubt; it is created ({order.id})"
 
 
 async def test_a_free_or_claimed_key_is_not_in_doubt(at_work: World):
-    async with at_work.client() as client:
-        with pytest.raises(Refused):
-            await client.create_order(refused_order(), key="k")
+    await at_work.fails(Refused, refused_order())
     free = [await refusal(ending) for ending in endings(operators(at_work), **SAID)]
     await at_work.crash(moves.Mark)
     claimed = [await refusal(ending) for ending in endings(operators(at_work), **SAID)]

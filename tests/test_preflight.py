@@ -155,17 +155,14 @@ def test_a_receipt_that_is_no_text_cannot_be_kept():
 
 async def test_hooks_run_in_the_order_given_and_are_undone_in_reverse(world: World):
     hooks = [world.bank.step("one"), a_check, world.bank.step("two"), world.bank.hold]
-    async with world.client(hooks=hooks) as client:
-        with pytest.raises(Refused):
-            await client.create_order(refused_order(), key="k")
+    await world.fails(Refused, refused_order(), hooks=hooks)
 
     assert world.bank.log == ["one", "two", "place", "release", "undo two", "undo one"]
 
 
 async def test_each_receipt_is_written_with_the_next_write_and_the_last_rides_with_the_mark(world: World):
     hooks = [world.bank.step("one"), world.bank.step("two"), world.bank.hold]
-    async with world.client(hooks=hooks) as client:
-        await client.create_order(new_order(), key="k")
+    await world.create(hooks=hooks)
 
     assert world.journal.kinds == ["Claim", "Keep", "Keep", "Mark", "Create"]
     assert [[*move.receipts] for move in world.journal.moves if hasattr(move, "receipts")] == [
@@ -176,8 +173,7 @@ async def test_each_receipt_is_written_with_the_next_write_and_the_last_rides_wi
 
 
 async def test_a_receipt_of_none_is_a_receipt(world: World):
-    async with world.client(hooks=[a_check, another_check, world.bank.hold]) as client:
-        await client.create_order(new_order(), key="k")
+    await world.create(hooks=[a_check, another_check, world.bank.hold])
 
     assert (await world.entry()).receipts.keys() == {"a_check", "another_check", "funds_hold"}
     assert (await world.entry()).receipts["a_check"] is None
@@ -188,8 +184,7 @@ async def test_every_hook_that_passes_is_told_of_with_the_time_it_took(world: Wo
         world.time.pass_(3.0)
 
     world.bank.on_place = dawdle
-    async with world.client(hooks=[a_check, world.bank.hold]) as client:
-        await client.create_order(new_order(), key="k")
+    await world.create(hooks=[a_check, world.bank.hold])
 
     assert [(event.hook, event.took) for event in world.events_of(HookPassed)] == [
         ("a_check", 0.0),
@@ -203,37 +198,33 @@ async def test_every_hook_that_passes_is_told_of_with_the_time_it_took(world: Wo
 async def test_a_hook_that_raises_preflight_failed_vouches_and_is_not_undone(world: World):
     no = PreflightFailed("not today")
     first, second = world.bank.step("one"), world.bank.step("two", error=no)
-    async with world.client(hooks=[first, second, world.bank.hold]) as client:
-        with pytest.raises(PreflightFailed) as failed:
-            await client.create_order(new_order(), key="k")
+    failed = await world.fails(PreflightFailed, hooks=[first, second, world.bank.hold])
 
-    assert str(failed.value) == str(no)
-    assert (failed.value.refused, failed.value.hook) == (True, "two")
-    assert (failed.value.outcome, failed.value.order_may_exist) == (Outcome.NOT_SENT, False)
+    assert str(failed) == str(no)
+    assert (failed.refused, failed.hook) == (True, "two")
+    assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, False)
     assert world.bank.log == ["one", "two", "undo one"]
-    assert set(failed.value.receipts) == {"one"}
+    assert set(failed.receipts) == {"one"}
 
 
 async def test_a_verification_that_does_not_match_is_raised_as_it_is(world: World):
     error = BeneficiaryNotVerified("no match", result=MatchResult.NO_MATCH)
-    async with world.client(hooks=[world.bank.step("vop", error=error), world.bank.hold]) as client:
-        with pytest.raises(BeneficiaryNotVerified) as raised:
-            await client.create_order(new_order(), key="k")
+    raised = await world.fails(
+        BeneficiaryNotVerified, hooks=[world.bank.step("vop", error=error), world.bank.hold]
+    )
 
-    assert raised.value.result is MatchResult.NO_MATCH
+    assert raised.result is MatchResult.NO_MATCH
     assert not world.bank.placed
 
 
 async def test_a_hook_that_breaks_may_have_acted_and_is_undone_without_a_receipt(world: World):
     broken = world.bank.step("check", error=RuntimeError("secret details"))
-    async with world.client(hooks=[broken, world.bank.hold]) as client:
-        with pytest.raises(PreflightFailed) as failed:
-            await client.create_order(new_order(), key="k")
+    failed = await world.fails(PreflightFailed, hooks=[broken, world.bank.hold])
 
-    assert not failed.value.refused
-    assert failed.value.hook == "check"
-    assert isinstance(failed.value.__cause__, RuntimeError)
-    assert "secret" not in str(failed.value)
+    assert not failed.refused
+    assert failed.hook == "check"
+    assert isinstance(failed.__cause__, RuntimeError)
+    assert "secret" not in str(failed)
     assert broken.undone == [((await world.entry()).intent_id, None)]
     assert not world.bank.placed
 
@@ -242,11 +233,9 @@ async def test_a_plain_function_that_breaks_stops_the_order(world: World):
     async def check(intent: Any) -> None:
         raise LookupError
 
-    async with world.client(hooks=[check, world.bank.hold]) as client:
-        with pytest.raises(PreflightFailed) as failed:
-            await client.create_order(new_order(), key="k")
+    failed = await world.fails(PreflightFailed, hooks=[check, world.bank.hold])
 
-    assert not failed.value.refused
+    assert not failed.refused
     assert "Paid" not in world.journal.kinds  # there was nothing to undo
 
 
@@ -259,15 +248,15 @@ async def test_a_plain_function_that_returns_anything_stops_the_order_and_says_s
     async def within_limits(intent: Any) -> Any:
         return returned
 
-    async with world.client(hooks=[within_limits, world.bank.hold]) as client:
-        with pytest.raises(
-            PreflightFailed, match=rf"returned a {type(returned).__name__}: .* None"
-        ) as failed:
-            await client.create_order(new_order(), key="k")
+    failed = await world.fails(
+        PreflightFailed,
+        match=rf"returned a {type(returned).__name__}: .* None",
+        hooks=[within_limits, world.bank.hold],
+    )
 
-    assert (failed.value.refused, failed.value.hook) == (False, "within_limits")
-    assert (failed.value.outcome, failed.value.order_may_exist) == (Outcome.NOT_SENT, False)
-    assert "not within the limits" not in str(failed.value)
+    assert (failed.refused, failed.hook) == (False, "within_limits")
+    assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, False)
+    assert "not within the limits" not in str(failed)
     assert not world.bank.placed
     assert not world.sandbox.requests
 
@@ -277,23 +266,19 @@ async def test_a_hold_that_breaks_may_stand_and_is_released_by_its_intent(world:
         raise ConnectionError
 
     world.bank.on_placed = break_late
-    async with world.client() as client:
-        with pytest.raises(HoldFailed) as failed:
-            await client.create_order(new_order(), key="k")
+    failed = await world.fails(HoldFailed)
 
-    assert (failed.value.refused, failed.value.order_may_exist) == (False, False)
-    assert isinstance(failed.value.__cause__, ConnectionError)
+    assert (failed.refused, failed.order_may_exist) == (False, False)
+    assert isinstance(failed.__cause__, ConnectionError)
     assert world.bank.released == [(world.bank.placed[0], None)]
     assert not world.bank.open
 
 
 async def test_a_bank_that_knows_that_it_placed_nothing_is_believed(world: World):
     world.bank.place_error = HoldFailed("not enough funds")
-    async with world.client() as client:
-        with pytest.raises(HoldFailed) as failed:
-            await client.create_order(new_order(), key="k")
+    failed = await world.fails(HoldFailed)
 
-    assert failed.value.refused
+    assert failed.refused
     assert world.bank.log == ["place"]
     assert (await world.entry()).state is KeyState.FREE
 
@@ -303,50 +288,40 @@ async def test_an_empty_or_strange_reference_is_a_failure_and_undone_without_a_r
     world: World, reference: object
 ):
     world.bank.reference = reference
-    async with world.client() as client:
-        with pytest.raises(HoldFailed) as failed:
-            await client.create_order(new_order(), key="k")
+    failed = await world.fails(HoldFailed)
 
-    assert (failed.value.refused, failed.value.hook) == (False, "funds_hold")
-    assert failed.value.receipts == {}
+    assert (failed.refused, failed.hook) == (False, "funds_hold")
+    assert failed.receipts == {}
     assert world.bank.released == [(world.bank.placed[0], None)]
     assert not world.sandbox.requests
 
 
 async def test_a_hook_that_takes_too_long_may_have_acted_and_is_undone(world: World):
     world.bank.on_placed = Gate()
-    async with world.client(timeouts=Timeouts(hook=0.01)) as client:
-        with pytest.raises(HoldFailed) as failed:
-            await client.create_order(new_order(), key="k")
+    failed = await world.fails(HoldFailed, timeouts=Timeouts(hook=0.01))
 
-    assert isinstance(failed.value.__cause__, TimeoutError)
+    assert isinstance(failed.__cause__, TimeoutError)
     assert world.bank.released == [(world.bank.placed[0], None)]
 
 
 async def test_a_hook_that_was_cancelled_from_within_is_broken_and_the_caller_is_not_cancelled(world: World):
     world.bank.place_error = asyncio.CancelledError()
-    async with world.client() as client:
-        with pytest.raises(HoldFailed) as failed:
-            await client.create_order(new_order(), key="k")
+    failed = await world.fails(HoldFailed)
 
-    assert isinstance(failed.value.__cause__, asyncio.CancelledError)
+    assert isinstance(failed.__cause__, asyncio.CancelledError)
     assert world.bank.log == ["place", "release"]
 
 
 async def test_another_error_of_ours_from_a_hook_is_not_taken_for_the_orders_outcome(world: World):
     world.bank.place_error = Refused(status=422)
-    async with world.client() as client:
-        with pytest.raises(HoldFailed) as failed:
-            await client.create_order(new_order(), key="k")
+    failed = await world.fails(HoldFailed)
 
-    assert failed.value.outcome is Outcome.NOT_SENT
+    assert failed.outcome is Outcome.NOT_SENT
 
 
 async def test_hooks_after_the_one_that_failed_do_not_run_and_are_not_undone(world: World):
     hooks = [world.bank.step("one", error=PreflightFailed()), world.bank.step("two"), world.bank.hold]
-    async with world.client(hooks=hooks) as client:
-        with pytest.raises(PreflightFailed):
-            await client.create_order(new_order(), key="k")
+    await world.fails(PreflightFailed, hooks=hooks)
 
     assert world.bank.log == ["one"]
 

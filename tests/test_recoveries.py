@@ -20,9 +20,7 @@ async def at_work() -> AsyncIterator[World]:
 
 async def owing(world: World, key: str = "k") -> None:
     world.bank.release_error = RuntimeError()
-    async with world.client() as client:
-        with pytest.raises(Refused):
-            await client.create_order(refused_order(), key=key)
+    await world.fails(Refused, refused_order(), key=key)
     world.bank.release_error = None
     world.bank.log.clear()
 

@@ -28,16 +28,12 @@ async def world() -> AsyncIterator[World]:
 
 async def in_doubt(world: World, key: str = "k", **settings: Any) -> None:
     world.sandbox.faults.add(CloseAfterProcessing())
-    async with world.client(**settings) as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key=key)
+    await world.fails(OutcomeUnknown, key=key, **settings)
 
 
 async def owing(world: World, key: str = "k") -> None:
     world.bank.release_error = RuntimeError()
-    async with world.client() as client:
-        with pytest.raises(Refused):
-            await client.create_order(refused_order(), key=key)
+    await world.fails(Refused, refused_order(), key=key)
     world.bank.release_error = None
 
 
@@ -112,8 +108,7 @@ async def test_a_claim_that_was_taken_up_again_meanwhile_is_not_undone(world: Wo
 
     async def redelivery(_: object) -> None:
         world.journal.before.clear()
-        async with world.client() as other:
-            await other.create_order(new_order(), key="k")
+        await world.create()
 
     world.journal.before[moves.TakeOver] = redelivery
     report = await recovered(world)
@@ -130,8 +125,7 @@ async def test_a_claim_that_was_taken_up_after_it_was_taken_over_is_not_undone(w
     async def redelivery(_: object) -> None:
         world.journal.before.clear()
         world.time.pass_(60.0)
-        async with world.client() as other:
-            await other.create_order(new_order(), key="k")
+        await world.create()
 
     world.journal.before[moves.Free] = redelivery
     report = await recovered(world)
@@ -388,8 +382,7 @@ async def test_the_report_adds_up_over_many_keys(world: World):
     world.time.pass_(60.0)
     await in_doubt(world, "doubt")
     await owing(world, "owing")
-    async with world.client() as client:
-        await client.create_order(new_order(), key="created")
+    await world.create(key="created")
 
     assert await recovered(world) == RecoveryReport(taken_over=1, in_doubt=2, released=2)
 

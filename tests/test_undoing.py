@@ -19,9 +19,7 @@ async def world() -> AsyncIterator[World]:
 
 async def test_after_an_unknown_outcome_nothing_is_undone(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
-    async with world.client(hooks=[world.bank.step("check"), world.bank.hold]) as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key="k")
+    await world.fails(OutcomeUnknown, hooks=[world.bank.step("check"), world.bank.hold])
 
     assert world.bank.log == ["check", "place"]
     assert (await world.entry()).owed == ()
@@ -29,9 +27,7 @@ async def test_after_an_unknown_outcome_nothing_is_undone(world: World):
 
 async def test_what_is_undone_is_undone_with_its_receipt_and_told_of(world: World):
     check = world.bank.step("check")
-    async with world.client(hooks=[check, world.bank.hold]) as client:
-        with pytest.raises(Refused):
-            await client.create_order(refused_order(), key="k")
+    await world.fails(Refused, refused_order(), hooks=[check, world.bank.hold])
 
     intent_id = (await world.entry()).intent_id
     assert world.bank.released == [(intent_id, f"hold-{intent_id}")]
@@ -47,9 +43,7 @@ async def test_what_is_owed_is_on_record_with_the_no_before_anything_is_undone(w
         seen.append(await world.entry())
 
     world.bank.on_release = look
-    async with world.client(hooks=[world.bank.step("check"), world.bank.hold]) as client:
-        with pytest.raises(Refused):
-            await client.create_order(refused_order(), key="k")
+    await world.fails(Refused, refused_order(), hooks=[world.bank.step("check"), world.bank.hold])
 
     (at_release,) = seen
     assert at_release.state is KeyState.FREE
@@ -62,11 +56,9 @@ async def test_an_undo_that_fails_is_owed_and_told_and_does_not_hide_the_error(
     world: World, error: BaseException
 ):
     world.bank.release_error = error
-    async with world.client(hooks=[world.bank.step("check"), world.bank.hold]) as client:
-        with pytest.raises(Refused) as refused:
-            await client.create_order(refused_order(), key="k")
+    refused = await world.fails(Refused, refused_order(), hooks=[world.bank.step("check"), world.bank.hold])
 
-    assert not refused.value.order_may_exist
+    assert not refused.order_may_exist
     assert world.bank.log == ["check", "place", "release", "undo check"]  # the others are undone all the same
     (owed,) = (await world.entry()).owed
     assert (owed.hook, owed.receipt, owed.intent.id) == (
@@ -81,9 +73,7 @@ async def test_an_undo_that_fails_is_owed_and_told_and_does_not_hide_the_error(
 
 async def test_an_undo_that_takes_too_long_is_owed(world: World):
     world.bank.on_release = Gate()
-    async with world.client(timeouts=Timeouts(hook=0.01)) as client:
-        with pytest.raises(Refused):
-            await client.create_order(refused_order(), key="k")
+    await world.fails(Refused, refused_order(), timeouts=Timeouts(hook=0.01))
 
     assert owed_hooks(await world.entry()) == ["funds_hold"]
     assert world.events_of(UndoOwed)[0].error == "TimeoutError"
@@ -139,9 +129,7 @@ async def test_an_undo_sees_the_intent_as_the_hook_saw_it(world: World):
         seen.append(intent)
 
     world.bank.on_release = look
-    async with world.client() as client:
-        with pytest.raises(Refused):
-            await client.create_order(refused_order(), key="k")
+    await world.fails(Refused, refused_order())
 
     assert seen == world.bank.intents
 

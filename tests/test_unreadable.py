@@ -114,9 +114,7 @@ async def test_a_row_that_cannot_be_read_is_shown_bound_and_ended_by_operators_a
 async def test_an_undo_that_cannot_be_read_is_given_up_by_word_alone(world: World, opened: Callable[[], Any]):
     world.bank.release_error = RuntimeError()
     async with opened() as journal:
-        async with world.client(journal=journal) as client:
-            with pytest.raises(Refused):
-                await client.create_order(refused_order(), key="k", beneficiary=NAME)
+        await world.fails(Refused, refused_order(), beneficiary=NAME, journal=journal)
         await damage(journal, "body", '["Ben","Okri",null]', "[1,2,null]")
     async with opened() as journal, world.client(journal=journal) as client:
         report = await client.recover()
