@@ -12,8 +12,9 @@ from aioresponses import aioresponses
 from aioresponses import core as aioresponses_core
 from blockbuster import BlockBuster, blockbuster_ctx
 
+from tests import bank as banks
 from tests import loops, sharing, trials
-from tests.bank import World, world
+from tests.bank import World
 from tests.brokers import Broker, NatsServer, RedisServer
 from tests.loop_time import LoopTime
 from tests.postgres import PostgresServer, is_installed
@@ -65,10 +66,16 @@ async def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
 
 
 @pytest.fixture
-async def at_work() -> AsyncIterator[World]:
+async def world() -> AsyncIterator[World]:
     """A bank at work, and a sandbox in the service's place."""
-    async with world() as made:
+    async with banks.world() as made:
         yield made
+
+
+@pytest.fixture
+def at_work(world: World) -> World:
+    """The same by another name."""
+    return world
 
 
 @pytest.fixture(scope="session")

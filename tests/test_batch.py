@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 import pytest
 
-from tests.bank import Gate, Gone, World, new_order, refused_order, turns, world
+from tests.bank import Gate, Gone, new_order, refused_order, turns
 from transfer_async import ClientClosed, InvalidOrder, OrderRequest, OutcomeUnknown, Refused
 from transfer_async.batch import Batch, OrderResult
 from transfer_async.journal.states import KeyState
@@ -29,12 +29,6 @@ async def nothing_hangs() -> AsyncIterator[None]:
     yield
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert unheard == []
-
-
-@pytest.fixture
-async def at_work() -> AsyncIterator[World]:
-    async with world() as made:
-        yield made
 
 
 class Input:
@@ -523,36 +517,36 @@ async def test_whoever_is_cancelled_while_waiting_cuts_off_what_is_in_flight(ser
 
 
 @pytest.mark.parametrize("concurrency", [0, -1, 1.0, True, "4", None])
-async def test_a_wrong_concurrency_is_refused_at_once(at_work, concurrency):
-    async with at_work.client() as client:
+async def test_a_wrong_concurrency_is_refused_at_once(world, concurrency):
+    async with world.client() as client:
         with pytest.raises(ValueError, match=r"^concurrency: must be a whole number, 1 or more"):
             client.create_orders([], concurrency=concurrency)
 
 
 @pytest.mark.parametrize("requests", [None, 7, ORDER, OrderRequest(ORDER), object()])
-async def test_what_cannot_be_iterated_is_refused_at_once(at_work, requests):
-    async with at_work.client() as client:
+async def test_what_cannot_be_iterated_is_refused_at_once(world, requests):
+    async with world.client() as client:
         with pytest.raises(TypeError):
             client.create_orders(requests)
 
 
-async def test_good_and_bad_orders_each_have_their_result(at_work):
+async def test_good_and_bad_orders_each_have_their_result(world):
     wishes = [
         OrderRequest(refused_order() if number % 3 == 0 else ORDER, key=f"k-{number}") for number in range(30)
     ]
-    async with at_work.client() as client:
+    async with world.client() as client:
         told = {result.request.key: result async for result in client.create_orders(wishes, concurrency=8)}
 
     assert len(told) == 30
     assert sum(isinstance(one.error, Refused) for one in told.values()) == 10
-    assert {one.order.id for one in told.values() if one.order} == set(at_work.sandbox.orders)
-    assert len(at_work.bank.open) == 20
+    assert {one.order.id for one in told.values() if one.order} == set(world.sandbox.orders)
+    assert len(world.bank.open) == 20
 
 
 @BOTH
-async def test_leaving_early_leaves_no_order_that_the_journal_does_not_know(at_work, kind):
+async def test_leaving_early_leaves_no_order_that_the_journal_does_not_know(world, kind):
     source = Input()
-    async with at_work.client() as client:
+    async with world.client() as client:
         async with aclosing(client.create_orders(source.of(kind), concurrency=8)) as results:
             told = [result.order async for _, result in _first(5, results)]
         known = [await client.known(f"k-{number}") for number in range(1, source.taken + 1)]
@@ -560,19 +554,19 @@ async def test_leaving_early_leaves_no_order_that_the_journal_does_not_know(at_w
     assert len(told) == 5
     assert 5 <= len(known) <= 5 + 8
     assert {one.state for one in known} == {KeyState.CREATED}
-    assert {one.order_id for one in known} == set(at_work.sandbox.orders)
+    assert {one.order_id for one in known} == set(world.sandbox.orders)
 
 
-async def test_cancelling_the_consumer_undoes_what_is_not_sent_and_close_finishes_what_is(at_work):
+async def test_cancelling_the_consumer_undoes_what_is_not_sent_and_close_finishes_what_is(world):
     in_hook = Gate()
 
     async def wait_for_k2(intent) -> None:
         if intent.key == "k-2":
             await in_hook()
 
-    at_work.bank.on_placed = wait_for_k2
-    at_work.sandbox.faults.add(StallAfterProcessing())
-    client = at_work.made()
+    world.bank.on_placed = wait_for_k2
+    world.sandbox.faults.add(StallAfterProcessing())
+    client = world.made()
 
     async def consume() -> None:
         async with aclosing(client.create_orders(Input().sync(), concurrency=2)) as results:
@@ -580,26 +574,26 @@ async def test_cancelling_the_consumer_undoes_what_is_not_sent_and_close_finishe
 
     consumer = asyncio.create_task(consume())
     await in_hook.reached.wait()
-    await at_work.sandbox.stalled()
+    await world.sandbox.stalled()
     consumer.cancel()
     await asyncio.wait([consumer])
-    unsent = await at_work.known("k-2")
-    at_work.sandbox.faults.release()
+    unsent = await world.known("k-2")
+    world.sandbox.faults.release()
     await client.close()
 
     assert consumer.cancelled()
     assert unsent.state is KeyState.FREE
-    assert [receipt for _, receipt in at_work.bank.released] == [None]
-    assert (await at_work.entry("k-1")).state is KeyState.CREATED
-    assert {(await at_work.entry("k-1")).order_id} == set(at_work.sandbox.orders)
-    assert len(at_work.bank.open) == 1
+    assert [receipt for _, receipt in world.bank.released] == [None]
+    assert (await world.entry("k-1")).state is KeyState.CREATED
+    assert {(await world.entry("k-1")).order_id} == set(world.sandbox.orders)
+    assert len(world.bank.open) == 1
 
 
 @BOTH
-async def test_a_client_that_closes_ends_an_endless_input(at_work, kind):
+async def test_a_client_that_closes_ends_an_endless_input(world, kind):
     source = Input()
     told = []
-    async with at_work.client() as client:
+    async with world.client() as client:
         async for result in client.create_orders(source.of(kind), concurrency=4):
             told.append(result)
             if len(told) == 3:
@@ -607,26 +601,26 @@ async def test_a_client_that_closes_ends_an_endless_input(at_work, kind):
 
     assert len(told) == source.taken <= 3 + 4
     assert isinstance(told[-1].error, ClientClosed)
-    assert sum(result.order is not None for result in told) == len(at_work.sandbox.orders)
+    assert sum(result.order is not None for result in told) == len(world.sandbox.orders)
 
 
-async def test_results_that_wait_while_the_client_closes_are_handed_out_all_the_same(at_work):
+async def test_results_that_wait_while_the_client_closes_are_handed_out_all_the_same(world):
     source = Input()
-    async with at_work.client() as client:
+    async with world.client() as client:
         results = client.create_orders(source.sync(), concurrency=4)
         told = [await anext(results)]
-        await at_work.sandbox.created(4)
+        await world.sandbox.created(4)
         await client.close()  # their orders exist, and nobody has taken them yet
         told += [result async for result in results]
 
     created = [result for result in told if result.order is not None]
-    assert {result.order.id for result in created} == set(at_work.sandbox.orders)
+    assert {result.order.id for result in created} == set(world.sandbox.orders)
     assert len(created) >= 4
     assert all(isinstance(result.error, ClientClosed) for result in told if result.order is None)
     assert len(told) == source.taken
 
 
-async def test_a_client_that_closes_ends_an_input_that_would_never_bring_the_next(at_work):
+async def test_a_client_that_closes_ends_an_input_that_would_never_bring_the_next(world):
     async def requests() -> AsyncIterator[OrderRequest]:
         for number in itertools.count():
             if number == 3:
@@ -634,7 +628,7 @@ async def test_a_client_that_closes_ends_an_input_that_would_never_bring_the_nex
             yield OrderRequest(ORDER, key=f"k-{number}")
 
     told = []
-    async with asyncio.timeout(10), at_work.client() as client:
+    async with asyncio.timeout(10), world.client() as client:
         async for result in client.create_orders(requests(), concurrency=2):
             told.append(result)
             if len(told) == 1:

@@ -1,12 +1,10 @@
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import attrs
 import pytest
 
-from tests import bank as banks
 from tests.bank import Gate, World, new_order, refused_order, turns
 from transfer_async import (
     ClientClosed,
@@ -22,12 +20,6 @@ from transfer_async import (
 )
 from transfer_async.journal import moves
 from transfer_async.sandbox import CloseAfterProcessing, StallAfterProcessing, Status
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with banks.world() as world:
-        yield world
 
 
 def ordering(client: TransferClient, **fields: Any) -> asyncio.Task[Order]:

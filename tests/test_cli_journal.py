@@ -38,7 +38,7 @@ async def asked(*arguments: str, answers: str | None = None) -> Any:
 
 
 @pytest.fixture
-async def at_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[World]:
+async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[World]:
     """A world with a journal in a file, in 2024, which the environment names."""
     async with Sandbox(token="s3cr3t") as sandbox:
         world = World(sandbox)
@@ -136,10 +136,8 @@ async def test_a_file_that_is_no_journal_is_told_in_one_line(tmp_path: Path):
     assert result.stderr.count("\n") == 1
 
 
-async def test_without_a_scope_or_an_address_it_is_a_wrong_use(
-    at_work: World, monkeypatch: pytest.MonkeyPatch
-):
-    await created(at_work)
+async def test_without_a_scope_or_an_address_it_is_a_wrong_use(world: World, monkeypatch: pytest.MonkeyPatch):
+    await created(world)
     monkeypatch.delenv("TRANSFER_BASE_URL")
     result = await asked("list")
 
@@ -147,8 +145,8 @@ async def test_without_a_scope_or_an_address_it_is_a_wrong_use(
     assert result.stderr.startswith("journal: --scope: name it, or ")
 
 
-async def test_an_address_that_is_none_is_told(at_work: World):
-    await created(at_work)
+async def test_an_address_that_is_none_is_told(world: World):
+    await created(world)
     result = await asked("list", "--base-url", "http://bank.example")
 
     assert (result.exit_code, result.stderr.partition(": must")[0]) == (2, "journal: base_url")
@@ -157,16 +155,16 @@ async def test_an_address_that_is_none_is_told(at_work: World):
 # --- list -----------------------------------------------------------------------------------------
 
 
-async def test_nothing_waits_in_a_journal_where_all_went_well(at_work: World):
-    await created(at_work)
+async def test_nothing_waits_in_a_journal_where_all_went_well(world: World):
+    await created(world)
     result = await asked("list")
 
     assert result.exit_code == 0
     assert result.stdout == "nothing waits: nothing in doubt, nothing owed, nothing left behind\n"
 
 
-async def test_what_waits_is_listed_oldest_first_and_summed_up(at_work: World):
-    await everything(at_work)
+async def test_what_waits_is_listed_oldest_first_and_summed_up(world: World):
+    await everything(world)
     result = await asked("list")
 
     *rows, total = result.stdout.splitlines()
@@ -185,14 +183,14 @@ async def test_what_waits_is_listed_oldest_first_and_summed_up(at_work: World):
     assert total == ("4 keys: 1 claimed, 1 free, 1 in doubt, 1 sending, 1 undo owed; in doubt: 155025.00 NGN")
 
 
-async def test_the_list_for_machines(at_work: World):
-    await everything(at_work)
+async def test_the_list_for_machines(world: World):
+    await everything(world)
     told = json.loads((await asked("list", "--json")).stdout)
 
-    entry = await at_work.entry("doubt")
+    entry = await world.entry("doubt")
     doubt, owing, *_ = told["keys"]
     assert set(told) == {"scope", "keys", "totals"}
-    assert told["scope"] == at_work.scope
+    assert told["scope"] == world.scope
     age = doubt.pop("age_seconds")
     assert age == pytest.approx((datetime.now(UTC) - NOON).total_seconds() - 10, abs=60)
     for name in ("began", "sent_until"):
@@ -221,11 +219,11 @@ async def test_the_list_for_machines(at_work: World):
     }
 
 
-async def test_an_end_that_nobody_was_told_of_is_listed(at_work: World):
-    await everything(at_work)
-    intent_id = (await at_work.entry("doubt")).intent_id
-    await at_work.move(moves.Promise(intent_id=intent_id), "doubt")
-    await at_work.resolve("tx-seen", "doubt")
+async def test_an_end_that_nobody_was_told_of_is_listed(world: World):
+    await everything(world)
+    intent_id = (await world.entry("doubt")).intent_id
+    await world.move(moves.Promise(intent_id=intent_id), "doubt")
+    await world.resolve("tx-seen", "doubt")
     (row,) = [row for row in (await asked("list")).stdout.splitlines() if "tx-seen" in row]
     lines = (await asked("show", "doubt")).stdout.splitlines()
 
@@ -233,24 +231,24 @@ async def test_an_end_that_nobody_was_told_of_is_listed(at_work: World):
     assert "to tell     created" in lines
 
 
-async def test_an_empty_list_for_machines_is_a_document_too(at_work: World):
-    await created(at_work)
+async def test_an_empty_list_for_machines_is_a_document_too(world: World):
+    await created(world)
     told = json.loads((await asked("list", "--json")).stdout)
 
     assert (told["keys"], told["totals"]["keys"]) == ([], 0)
 
 
-async def test_more_keys_than_a_page_are_all_listed(at_work: World, monkeypatch: pytest.MonkeyPatch):
+async def test_more_keys_than_a_page_are_all_listed(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(desk, "PAGE", 2)
     for number in range(5):
-        await at_work.crash(moves.Mark, key=f"claimed-{number}")
+        await world.crash(moves.Mark, key=f"claimed-{number}")
     result = await asked("list")
 
     assert result.stdout.splitlines()[-1] == "5 keys: 5 claimed"
 
 
-async def test_another_scope_is_another_list(at_work: World):
-    await everything(at_work)
+async def test_another_scope_is_another_list(world: World):
+    await everything(world)
 
     assert "nothing waits" in (await asked("list", "--scope", "elsewhere")).stdout
 
@@ -258,11 +256,11 @@ async def test_another_scope_is_another_list(at_work: World):
 # --- show -----------------------------------------------------------------------------------------
 
 
-async def test_a_key_is_shown_with_its_history(at_work: World):
-    await in_doubt(at_work)
+async def test_a_key_is_shown_with_its_history(world: World):
+    await in_doubt(world)
     result = await asked("show", "doubt")
 
-    entry = await at_work.entry("doubt")
+    entry = await world.entry("doubt")
     assert result.exit_code == 0
     assert f"intent      {entry.intent_id}" in result.stdout
     assert "state       in doubt" in result.stdout
@@ -271,15 +269,15 @@ async def test_a_key_is_shown_with_its_history(at_work: World):
     assert [line.split()[1] for line in result.stdout.splitlines()[-3:]] == ["claim", "mark", "doubt"]
 
 
-async def test_a_key_that_has_its_order_is_shown_too(at_work: World):
-    order_id = await created(at_work)
+async def test_a_key_that_has_its_order_is_shown_too(world: World):
+    order_id = await created(world)
     result = await asked("show", "created")
 
     assert f"order id    {order_id}" in result.stdout
 
 
-async def test_a_key_for_machines(at_work: World):
-    await in_doubt(at_work, held="H1")
+async def test_a_key_for_machines(world: World):
+    await in_doubt(world, held="H1")
     await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID)
     told = json.loads((await asked("show", "doubt", "--json")).stdout)
 
@@ -289,11 +287,11 @@ async def test_a_key_for_machines(at_work: World):
     assert all(datetime.fromisoformat(step["at"]).tzinfo for step in told["history"])
 
 
-async def test_nothing_of_others_moves_an_operators_terminal(at_work: World):
+async def test_nothing_of_others_moves_an_operators_terminal(world: World):
     """Raw, a receipt could clear the screen, or show one order's id beside another's key."""
     receipt = "\x9b2J\u202e71-dloh\u2066\x7f ø"
-    at_work.bank.reference = receipt
-    await in_doubt(at_work)
+    world.bank.reference = receipt
+    await in_doubt(world)
     as_json = await asked("show", "doubt", "--json")
     as_text = await asked("show", "doubt")
 
@@ -303,8 +301,8 @@ async def test_nothing_of_others_moves_an_operators_terminal(at_work: World):
         assert said.replace("\n", "").isprintable()
 
 
-async def test_a_key_never_heard_of_is_a_no(at_work: World):
-    await created(at_work)
+async def test_a_key_never_heard_of_is_a_no(world: World):
+    await created(world)
     result = await asked("show", "never")
 
     assert (result.exit_code, result.stdout) == (1, "")
@@ -322,24 +320,24 @@ async def unreadable(world: World) -> str:
     return doubt.order_id
 
 
-async def test_the_id_that_an_unreadable_answer_named_is_shown_and_offered(at_work: World, somebody: None):
+async def test_the_id_that_an_unreadable_answer_named_is_shown_and_offered(world: World, somebody: None):
     """Somebody would have to find an order at the service, whose id had been in our hands."""
-    order_id = await unreadable(at_work)
+    order_id = await unreadable(world)
     shown = json.loads((await asked("show", "doubt", "--json")).stdout)
     no = await asked("resolve", "doubt", *SAID, answers="n\n")
-    assert (await at_work.entry("doubt")).state is KeyState.IN_DOUBT
+    assert (await world.entry("doubt")).state is KeyState.IN_DOUBT
     yes = await asked("resolve", "doubt", *SAID, answers="y\n")
 
     assert shown["candidates"] == [order_id]
     assert f"the answer names {order_id}" in [step["reason"] for step in shown["history"]]
     assert f"names {order_id}. Is it the order of doubt?" in no.stderr
     assert (no.exit_code, yes.exit_code) == (1, 0)
-    assert (await at_work.entry("doubt")).order_id == order_id
+    assert (await world.entry("doubt")).order_id == order_id
 
 
-async def test_a_candidate_is_taken_unasked_only_where_that_is_said_and_there_is_one(at_work: World):
-    order_id = await unreadable(at_work)
-    await in_doubt(at_work, "none")
+async def test_a_candidate_is_taken_unasked_only_where_that_is_said_and_there_is_one(world: World):
+    order_id = await unreadable(world)
+    await in_doubt(world, "none")
     unsaid = await asked("resolve", "doubt", *SAID)
     none = await asked("resolve", "none", "--candidate", *SAID)
     said = await asked("resolve", "doubt", "--candidate", *SAID)
@@ -347,23 +345,23 @@ async def test_a_candidate_is_taken_unasked_only_where_that_is_said_and_there_is
     assert unsaid.stderr == ("journal: --order-id or --candidate: must be given where nobody can be asked\n")
     assert none.stderr == "journal: --order-id: must be given; of orders, the key's answers name none\n"
     assert (unsaid.exit_code, none.exit_code, said.exit_code) == (2, 2, 0)
-    assert (await at_work.entry("doubt")).order_id == order_id
+    assert (await world.entry("doubt")).order_id == order_id
 
 
-async def test_a_doubt_is_resolved(at_work: World):
-    await in_doubt(at_work)
+async def test_a_doubt_is_resolved(world: World):
+    await in_doubt(world)
     result = await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID)
 
-    entry = await at_work.entry("doubt")
+    entry = await world.entry("doubt")
     assert (result.exit_code, result.stdout) == (0, "doubt: created; its order is tx-seen\n")
     assert (entry.state, entry.order_id) == (KeyState.CREATED, "tx-seen")
 
 
-async def test_a_resolution_for_machines(at_work: World):
-    await in_doubt(at_work)
+async def test_a_resolution_for_machines(world: World):
+    await in_doubt(world)
     told = json.loads((await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID, "--json")).stdout)
 
-    entry = await at_work.entry("doubt")
+    entry = await world.entry("doubt")
     assert told == {
         "key": "doubt",
         "state": "created",
@@ -372,25 +370,23 @@ async def test_a_resolution_for_machines(at_work: World):
     }
 
 
-async def test_the_login_name_says_so_unless_another_is_given(
-    at_work: World, monkeypatch: pytest.MonkeyPatch
-):
+async def test_the_login_name_says_so_unless_another_is_given(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("getpass.getuser", lambda: "grace")
-    await in_doubt(at_work)
+    await in_doubt(world)
     await asked("resolve", "doubt", "--order-id", "tx-seen", "--reason", "seen")
-    *_, last = await at_work.journal.history(at_work.scope, "doubt")
+    *_, last = await world.journal.history(world.scope, "doubt")
 
     assert last.by == "grace"
 
 
 async def test_where_nobody_is_logged_in_somebody_must_be_named(
-    at_work: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ):
     def nobody() -> str:
         raise OSError("no username set in the environment")
 
     monkeypatch.setattr("getpass.getuser", nobody)
-    await in_doubt(at_work)
+    await in_doubt(world)
     result = await asked("resolve", "doubt", "--order-id", "tx-seen", "--reason", "seen")
 
     assert result.exit_code == 2
@@ -398,18 +394,18 @@ async def test_where_nobody_is_logged_in_somebody_must_be_named(
 
 
 @pytest.mark.usefixtures("somebody")
-async def test_a_reason_that_is_not_given_is_asked_for(at_work: World):
-    await in_doubt(at_work)
+async def test_a_reason_that_is_not_given_is_asked_for(world: World):
+    await in_doubt(world)
     result = await asked("resolve", "doubt", "--order-id", "tx-seen", "--by", "ada", answers="a letter\n")
-    *_, last = await at_work.journal.history(at_work.scope, "doubt")
+    *_, last = await world.journal.history(world.scope, "doubt")
 
     assert result.exit_code == 0
     assert "How do you know" in result.stderr
     assert last.reason == "a letter"
 
 
-async def test_where_nobody_can_be_asked_a_reason_must_be_given(at_work: World):
-    await in_doubt(at_work)
+async def test_where_nobody_can_be_asked_a_reason_must_be_given(world: World):
+    await in_doubt(world)
     result = await asked("resolve", "doubt", "--order-id", "tx-seen", "--by", "ada")
 
     assert result.exit_code == 2
@@ -424,32 +420,32 @@ async def test_where_nobody_can_be_asked_a_reason_must_be_given(at_work: World):
         (["--reason", ""], "--reason: must be a line of text"),
     ],
 )
-async def test_a_wrong_option_is_named(at_work: World, wrong: list[str], why: str):
-    await in_doubt(at_work)
+async def test_a_wrong_option_is_named(world: World, wrong: list[str], why: str):
+    await in_doubt(world)
     result = await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID, *wrong)
 
     assert result.exit_code == 2
     assert why in result.stderr
-    assert (await at_work.entry("doubt")).state is KeyState.IN_DOUBT
+    assert (await world.entry("doubt")).state is KeyState.IN_DOUBT
 
 
-async def test_what_the_service_refused_says_which_fields_it_named(at_work: World):
-    await owing(at_work)
+async def test_what_the_service_refused_says_which_fields_it_named(world: World):
+    await owing(world)
     result = await asked("show", "owing")
 
     assert "ended in    Refused (refused); the service names: poster_recipient_username\n" in result.stdout
 
 
-async def test_resolving_again_says_the_same(at_work: World):
+async def test_resolving_again_says_the_same(world: World):
     """A script that was cut off is run again, and must not stop at what it has done."""
-    await in_doubt(at_work)
+    await in_doubt(world)
     first, again = [await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID) for _ in range(2)]
 
     assert (again.exit_code, again.output) == (first.exit_code, first.output) == (0, first.output)
 
 
-async def test_what_is_not_in_doubt_is_a_no(at_work: World):
-    order_id = await created(at_work)
+async def test_what_is_not_in_doubt_is_a_no(world: World):
+    order_id = await created(world)
     result = await asked("resolve", "created", "--order-id", "tx-seen", *SAID)
 
     assert result.exit_code == 1
@@ -459,11 +455,11 @@ async def test_what_is_not_in_doubt_is_a_no(at_work: World):
 # --- refute ---------------------------------------------------------------------------------------
 
 
-async def test_a_doubt_is_refuted(at_work: World):
-    await in_doubt(at_work)
+async def test_a_doubt_is_refuted(world: World):
+    await in_doubt(world)
     result = await asked("refute", "doubt", *SAID, "--yes")
 
-    entry = await at_work.entry("doubt")
+    entry = await world.entry("doubt")
     assert result.exit_code == 0
     assert result.stdout.startswith(
         "doubt: free; the next recovery undoes what is owed. The same message or "
@@ -476,26 +472,26 @@ async def test_a_doubt_is_refuted(at_work: World):
     ("answer", "code", "state"),
     [("y\n", 0, KeyState.FREE), ("n\n", 1, KeyState.IN_DOUBT), ("\n", 1, KeyState.IN_DOUBT)],
 )
-async def test_it_asks_before_it_frees_the_key(at_work: World, answer: str, code: int, state: KeyState):
-    await in_doubt(at_work)
+async def test_it_asks_before_it_frees_the_key(world: World, answer: str, code: int, state: KeyState):
+    await in_doubt(world)
     result = await asked("refute", "doubt", *SAID, answers=answer)
 
     assert result.exit_code == code
     assert "doubt: this frees the key, and the hold will be released." in result.stderr
-    assert (await at_work.entry("doubt")).state is state
+    assert (await world.entry("doubt")).state is state
 
 
-async def test_where_nobody_can_be_asked_it_must_be_told_to_go_on(at_work: World):
-    await in_doubt(at_work)
+async def test_where_nobody_can_be_asked_it_must_be_told_to_go_on(world: World):
+    await in_doubt(world)
     result = await asked("refute", "doubt", *SAID)
 
     assert result.exit_code == 2
     assert result.stderr == "journal: --yes: must be given where nobody can be asked\n"
-    assert (await at_work.entry("doubt")).state is KeyState.IN_DOUBT
+    assert (await world.entry("doubt")).state is KeyState.IN_DOUBT
 
 
-async def test_what_comes_too_early_is_a_no_and_says_how_long_still(at_work: World):
-    await in_doubt(at_work)
+async def test_what_comes_too_early_is_a_no_and_says_how_long_still(world: World):
+    await in_doubt(world)
     settle_after = (datetime.now(UTC) - NOON).total_seconds() + 1e6
     result = await asked("refute", "doubt", *SAID, "--yes", "--settle-after", str(settle_after))
 
@@ -507,23 +503,21 @@ async def test_what_comes_too_early_is_a_no_and_says_how_long_still(at_work: Wor
     ("settle_after", "rule"),
     [("-1", "must be 0 seconds or more"), ("nan", "is not a number of seconds or a timedelta")],
 )
-async def test_a_time_to_settle_that_is_none_is_a_wrong_use(at_work: World, settle_after: str, rule: str):
-    await in_doubt(at_work)
+async def test_a_time_to_settle_that_is_none_is_a_wrong_use(world: World, settle_after: str, rule: str):
+    await in_doubt(world)
     result = await asked("refute", "doubt", *SAID, "--yes", "--settle-after", settle_after)
 
     assert result.exit_code == 2
     assert result.stderr == f"journal: --settle-after: {rule}\n"
 
 
-async def test_a_row_that_cannot_be_read_is_shown_as_such_and_refuted_by_word(
-    at_work: World, bank_module: Any
-):
+async def test_a_row_that_cannot_be_read_is_shown_as_such_and_refuted_by_word(world: World, bank_module: Any):
     """It would be in no list, and its hold would be kept for ever."""
     await asyncio.to_thread(bank_module)
-    await in_doubt(at_work)
+    await in_doubt(world)
     sql = "UPDATE keys SET intent = '{}'"
-    await at_work.journal.journal._ask(lambda file: file._db.execute(sql).rowcount)  # type: ignore[attr-defined] # SQLite
-    await at_work.journal.journal.close()
+    await world.journal.journal._ask(lambda file: file._db.execute(sql).rowcount)  # type: ignore[attr-defined] # SQLite
+    await world.journal.journal.close()
     listed = await asked("list")
     shown = json.loads((await asked("show", "doubt", "--json")).stdout)
     recovered = await asked("recover", "--hooks", "our_bank:hooks")
@@ -596,9 +590,9 @@ def bank_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     sys.modules.pop("our_bank", None)
 
 
-async def test_what_is_left_over_is_worked_off_with_the_banks_hooks(at_work: World, bank_module: Any):
+async def test_what_is_left_over_is_worked_off_with_the_banks_hooks(world: World, bank_module: Any):
     await asyncio.to_thread(bank_module)
-    await everything(at_work)
+    await everything(world)
     result = await asked("recover", "--hooks", "our_bank:hooks")
 
     assert result.exit_code == 0
@@ -613,9 +607,9 @@ async def test_what_is_left_over_is_worked_off_with_the_banks_hooks(at_work: Wor
     ]
 
 
-async def test_a_factory_may_be_async_and_bring_a_resolve(at_work: World, bank_module: Any):
+async def test_a_factory_may_be_async_and_bring_a_resolve(world: World, bank_module: Any):
     await asyncio.to_thread(bank_module)
-    await in_doubt(at_work)
+    await in_doubt(world)
     result = await asked("recover", "--hooks", "our_bank:everything", "--json")
 
     assert json.loads(result.stdout) == {
@@ -627,12 +621,12 @@ async def test_a_factory_may_be_async_and_bring_a_resolve(at_work: World, bank_m
         "still_owed": 0,
         "unreadable": 0,
     }
-    assert (await at_work.entry("doubt")).order_id == "tx-found"
+    assert (await world.entry("doubt")).order_id == "tx-found"
 
 
-async def test_a_recovery_that_leaves_an_undo_owed_has_a_code_of_its_own(at_work: World, bank_module: Any):
+async def test_a_recovery_that_leaves_an_undo_owed_has_a_code_of_its_own(world: World, bank_module: Any):
     await asyncio.to_thread(bank_module, release="raise OSError")
-    await owing(at_work)
+    await owing(world)
     result = await asked("recover", "--hooks", "our_bank:hooks")
 
     assert result.exit_code == 3
@@ -656,10 +650,10 @@ async def test_a_recovery_that_leaves_an_undo_owed_has_a_code_of_its_own(at_work
     ],
 )
 async def test_hooks_that_cannot_be_had_are_told_in_one_line(
-    at_work: World, bank_module: Any, spec: str, why: str
+    world: World, bank_module: Any, spec: str, why: str
 ):
     await asyncio.to_thread(bank_module)
-    await owing(at_work)
+    await owing(world)
     result = await asked("recover", "--hooks", spec)
 
     assert result.exit_code == 2
@@ -700,10 +694,10 @@ def test_what_lies_about_in_the_current_directory_stands_for_no_library(bank_mod
 
 
 async def test_without_a_token_it_is_a_wrong_use(
-    at_work: World, bank_module: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, bank_module: Any, monkeypatch: pytest.MonkeyPatch
 ):
     await asyncio.to_thread(bank_module)
-    await created(at_work)
+    await created(world)
     monkeypatch.delenv("TRANSFER_API_TOKEN")
     result = await asked("recover", "--hooks", "our_bank:hooks")
 
@@ -714,19 +708,19 @@ async def test_without_a_token_it_is_a_wrong_use(
 
 
 async def test_the_factory_may_bring_the_token(
-    at_work: World, bank_module: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, bank_module: Any, monkeypatch: pytest.MonkeyPatch
 ):
     await asyncio.to_thread(bank_module)
-    await created(at_work)
+    await created(world)
     monkeypatch.delenv("TRANSFER_API_TOKEN")
     result = await asked("recover", "--hooks", "our_bank:with_token")
 
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-async def test_the_token_is_not_told(at_work: World, bank_module: Any):
+async def test_the_token_is_not_told(world: World, bank_module: Any):
     await asyncio.to_thread(bank_module)
-    await created(at_work)
+    await created(world)
     result = await asked("recover", "--hooks", "our_bank:hooks", "--token", "very s3cr3t")
 
     assert result.exit_code == 2
@@ -738,27 +732,27 @@ async def test_the_token_is_not_told(at_work: World, bank_module: Any):
 
 
 @pytest.mark.parametrize("when", [["--before", "2024-06-01"], ["--older-than", "90d"]])
-async def test_what_ended_long_ago_is_forgotten(at_work: World, when: list[str]):
-    await everything(at_work)
+async def test_what_ended_long_ago_is_forgotten(world: World, when: list[str]):
+    await everything(world)
     result = await asked("prune", *when, "--yes")
 
     assert (result.exit_code, result.stdout) == (0, "1 key forgotten\n")
-    assert [await at_work.known(key) is None for key in ("created", "doubt", "owing")] == [True, False, False]
+    assert [await world.known(key) is None for key in ("created", "doubt", "owing")] == [True, False, False]
 
 
-async def test_what_ended_within_a_day_is_kept_and_the_command_says_so(at_work: World):
+async def test_what_ended_within_a_day_is_kept_and_the_command_says_so(world: World):
     """An age mistyped must not pay a file again that has just been paid."""
-    at_work.time.pass_((datetime.now(UTC) - NOON).total_seconds() - 60.0)
-    await created(at_work)
+    world.time.pass_((datetime.now(UTC) - NOON).total_seconds() - 60.0)
+    await created(world)
     for age in ("0m", "1m", "23h"):
         result = await asked("prune", "--older-than", age, "--yes")
         assert (result.exit_code, result.stdout) == (0, "0 keys forgotten\n")
         assert "journal: what ended within the last day is kept" in result.stderr
-    assert await at_work.known("created") is not None
+    assert await world.known("created") is not None
 
 
-async def test_what_ended_later_is_kept(at_work: World):
-    await created(at_work)
+async def test_what_ended_later_is_kept(world: World):
+    await created(world)
     result = await asked("prune", "--before", "2024-05-06T11:00:00+00:00", "--yes", "--json")
 
     assert json.loads(result.stdout) == {"forgotten": 0}
@@ -766,21 +760,21 @@ async def test_what_ended_later_is_kept(at_work: World):
 
 @pytest.mark.usefixtures("somebody")
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1)])
-async def test_it_asks_before_it_forgets(at_work: World, answer: str, code: int):
-    await created(at_work)
+async def test_it_asks_before_it_forgets(world: World, answer: str, code: int):
+    await created(world)
     result = await asked("prune", "--before", "2024-06-01", answers=answer)
 
     assert result.exit_code == code
     assert "ended before 2024-06-01T00:00:00.000Z" in result.stderr
-    assert (await at_work.known("created") is None) is (code == 0)
+    assert (await world.known("created") is None) is (code == 0)
 
 
-async def test_where_nobody_can_be_asked_nothing_is_forgotten(at_work: World):
-    await created(at_work)
+async def test_where_nobody_can_be_asked_nothing_is_forgotten(world: World):
+    await created(world)
     result = await asked("prune", "--before", "2024-06-01")
 
     assert result.exit_code == 2
-    assert await at_work.known("created") is not None
+    assert await world.known("created") is not None
 
 
 @pytest.mark.parametrize(
@@ -795,8 +789,8 @@ async def test_where_nobody_can_be_asked_nothing_is_forgotten(at_work: World):
         (["--before", "2999-01-01"], "--before: must not lie ahead: a key that is forgotten is free"),
     ],
 )
-async def test_a_time_that_is_none_is_a_wrong_use(at_work: World, when: list[str], why: str):
-    await created(at_work)
+async def test_a_time_that_is_none_is_a_wrong_use(world: World, when: list[str], why: str):
+    await created(world)
     result = await asked("prune", *when, "--yes")
 
     assert result.exit_code == 2
@@ -864,8 +858,8 @@ def test_a_failure_without_a_cause_is_told_alone():
     assert desk.explained(JournalFailed("closed")) == "JournalFailed: closed"
 
 
-async def test_the_journal_is_closed_whatever_happens(at_work: World):
-    journal = at_work.journal
+async def test_the_journal_is_closed_whatever_happens(world: World):
+    journal = world.journal
     journal.journal = MemoryJournal()
 
     with pytest.raises(RuntimeError):

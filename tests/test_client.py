@@ -309,7 +309,7 @@ async def test_a_journal_that_is_given_is_opened_and_stays_open(tmp_path):
     assert (there, found) == (True, None)
 
 
-async def test_a_journal_of_the_banks_own_needs_no_step_to_open_it(at_work):
+async def test_a_journal_of_the_banks_own_needs_no_step_to_open_it(world):
     class Plain:
         durable = False
 
@@ -317,9 +317,9 @@ async def test_a_journal_of_the_banks_own_needs_no_step_to_open_it(at_work):
             for name in ("now", "move", "read", "work"):
                 setattr(self, name, getattr(journal, name))
 
-    order = await at_work.create(journal=Plain(at_work.journal))
+    order = await world.create(journal=Plain(world.journal))
 
-    assert order.id in at_work.sandbox.orders
+    assert order.id in world.sandbox.orders
 
 
 @pytest.mark.parametrize("journal", ["mysql://db/journal", " ", "redis://here"])
@@ -360,25 +360,25 @@ async def test_a_subclass_makes_one_of_its_own(environment):
 # --- who am I -----------------------------------------------------------------------------------
 
 
-async def test_it_says_who_the_caller_is(at_work: World):
-    async with at_work.client() as client:
+async def test_it_says_who_the_caller_is(world: World):
+    async with world.client() as client:
         me = await client.who_am_i()
 
-    bank = at_work.sandbox.accounts.bank
+    bank = world.sandbox.accounts.bank
     assert isinstance(me, User)
     assert (me.id, me.username) == (bank.id, bank.username)
 
 
-async def test_a_wrong_token_is_unauthorized_whatever_the_status(at_work: World):
-    at_work.sandbox.faults.add(Status(200, body='{"message": "Unauthorized"}'), path=WHO_AM_I)
-    async with at_work.client(token="wrong") as client:
+async def test_a_wrong_token_is_unauthorized_whatever_the_status(world: World):
+    world.sandbox.faults.add(Status(200, body='{"message": "Unauthorized"}'), path=WHO_AM_I)
+    async with world.client(token="wrong") as client:
         errors = [await failure(client.who_am_i()) for _ in range(2)]
 
     assert [(type(error), error.status) for error in errors] == [(Unauthorized, 200), (Unauthorized, 401)]
     for error in errors:
         assert (error.message, error.outcome) == ("Unauthorized", Outcome.REFUSED)
         assert error.order_may_exist is False
-    assert len(at_work.sandbox.requests) == 2
+    assert len(world.sandbox.requests) == 2
 
 
 @pytest.mark.parametrize(
@@ -388,31 +388,31 @@ async def test_a_wrong_token_is_unauthorized_whatever_the_status(at_work: World)
         '{"message": "no"}',
     ],
 )
-async def test_an_answer_that_does_not_say_who_failed(at_work: World, body):
-    at_work.sandbox.faults.add(Status(200, body=body), path=WHO_AM_I)
-    async with at_work.client() as client:
+async def test_an_answer_that_does_not_say_who_failed(world: World, body):
+    world.sandbox.faults.add(Status(200, body=body), path=WHO_AM_I)
+    async with world.client() as client:
         error = await failure(client.who_am_i())
 
     assert type(error) is ServiceFailed
     assert error.order_may_exist is False
 
 
-async def test_what_else_is_wrong_in_it_is_not_read(at_work: World):
-    at_work.sandbox.faults.add(Status(200, body='{"id": "usr-1", "is_active": "yes"}'), path=WHO_AM_I)
-    async with at_work.client() as client:
+async def test_what_else_is_wrong_in_it_is_not_read(world: World):
+    world.sandbox.faults.add(Status(200, body='{"id": "usr-1", "is_active": "yes"}'), path=WHO_AM_I)
+    async with world.client() as client:
         me = await client.who_am_i()
 
     assert (me.id, me.is_active, me.unread) == ("usr-1", None, ("$.is_active",))
 
 
 @pytest.mark.parametrize("fault", [Status(503), CloseBeforeReading(), ResetAfterProcessing()], ids=told)
-async def test_it_is_asked_again_after_passing_trouble(at_work: World, fault):
-    at_work.sandbox.faults.add(fault, times=3, path=WHO_AM_I)
-    async with at_work.client() as client:
+async def test_it_is_asked_again_after_passing_trouble(world: World, fault):
+    world.sandbox.faults.add(fault, times=3, path=WHO_AM_I)
+    async with world.client() as client:
         me = await client.who_am_i()
 
-    assert me.id == at_work.sandbox.accounts.bank.id
-    assert len(at_work.sandbox.requests) == 4
+    assert me.id == world.sandbox.accounts.bank.id
+    assert len(world.sandbox.requests) == 4
 
 
 async def test_when_nobody_listens_nothing_was_sent(unused_tcp_port):
@@ -447,15 +447,15 @@ async def test_who_am_i_on_the_wire_is_the_specifications(service):
 # --- creating an order: what is checked before anything happens ---------------------------------
 
 
-async def test_an_order_is_created(at_work: World):
-    order = await at_work.create(key="payment-1")
+async def test_an_order_is_created(world: World):
+    order = await world.create(key="payment-1")
 
-    assert list(at_work.sandbox.orders) == [order.id]
+    assert list(world.sandbox.orders) == [order.id]
     assert order.poster_amount == Decimal("155025.00")
 
 
-async def test_every_fault_of_the_arguments_is_told_at_once_and_nothing_happens(at_work: World):
-    async with at_work.client() as client:
+async def test_every_fault_of_the_arguments_is_told_at_once_and_nothing_happens(world: World):
+    async with world.client() as client:
         error = await failure(
             client.create_order(
                 {"poster_amount": 1},
@@ -469,36 +469,36 @@ async def test_every_fault_of_the_arguments_is_told_at_once_and_nothing_happens(
     assert type(error) is InvalidOrder
     assert [field for field, _ in error.problems] == ["order", "key", "beneficiary", "held", "send_before"]
     assert error.order_may_exist is False
-    assert (at_work.bank.log, at_work.journal.moves, list(at_work.sandbox.requests)) == ([], [], [])
+    assert (world.bank.log, world.journal.moves, list(world.sandbox.requests)) == ([], [], [])
 
 
 @pytest.mark.parametrize("key", ["", "a" * 201, "line\nbreak", "nul\x00", "\u2028", 5, b"key"], ids=told)
-async def test_a_key_is_1_to_200_printable_characters(at_work: World, key):
-    async with at_work.client() as client:
+async def test_a_key_is_1_to_200_printable_characters(world: World, key):
+    async with world.client() as client:
         error = await failure(client.create_order(new_order(), key=key))
 
     assert [field for field, _ in error.problems] == ["key"]
 
 
 @pytest.mark.parametrize("key", ["1", "a" * 200, "payment 8731/ü✓"])
-async def test_any_other_key_is_good(at_work: World, key):
-    async with at_work.client() as client:
+async def test_any_other_key_is_good(world: World, key):
+    async with world.client() as client:
         await client.create_order(new_order(), key=key)
 
         assert (await client.known(key)).state.value == "created"
 
 
-async def test_without_a_key_one_is_made_and_is_on_the_error(at_work: World):
-    at_work.sandbox.faults.add(Status(422), times=2)
-    async with at_work.client() as client:
+async def test_without_a_key_one_is_made_and_is_on_the_error(world: World):
+    world.sandbox.faults.add(Status(422), times=2)
+    async with world.client() as client:
         errors = [await failure(client.create_order(new_order())) for _ in range(2)]
 
     assert len({error.key for error in errors}) == 2
     assert all(error.key for error in errors)
 
 
-async def test_a_name_a_hold_and_a_limit_of_time_are_taken(at_work: World):
-    async with at_work.client() as client:
+async def test_a_name_a_hold_and_a_limit_of_time_are_taken(world: World):
+    async with world.client() as client:
         order = await client.create_order(
             new_order(),
             key="k",
@@ -510,22 +510,22 @@ async def test_a_name_a_hold_and_a_limit_of_time_are_taken(at_work: World):
 
     assert known.order == order
     assert (known.held, known.receipts) == ("ref-1", {"held": "ref-1"})
-    assert at_work.bank.placed == []
+    assert world.bank.placed == []
 
 
 # --- known --------------------------------------------------------------------------------------
 
 
-async def test_a_key_never_heard_of_is_none(at_work: World):
-    async with at_work.client() as client:
+async def test_a_key_never_heard_of_is_none(world: World):
+    async with world.client() as client:
         assert await client.known("never") is None
 
 
-async def test_a_reply_that_no_longer_reads_is_told_by_its_id_as_create_order_does(at_work: World):
+async def test_a_reply_that_no_longer_reads_is_told_by_its_id_as_create_order_does(world: World):
     """A bank that asks before it places a hold would be told of a doubt, where its order exists."""
-    async with at_work.client() as client:
+    async with world.client() as client:
         order = await client.create_order(new_order(), key="k")
-        memory = at_work.journal.journal
+        memory = world.journal.journal
         memory._entries = {at: entry.but(reply=b'{"id": 1}') for at, entry in memory._entries.items()}
         known = await client.known("k")
         again = await failure(client.create_order(new_order(), key="k"))
@@ -534,12 +534,12 @@ async def test_a_reply_that_no_longer_reads_is_told_by_its_id_as_create_order_do
     assert (type(again), again.order_id) == (AlreadyCreated, order.id)
 
 
-async def test_a_journal_that_cannot_be_read_says_so(at_work: World, monkeypatch):
+async def test_a_journal_that_cannot_be_read_says_so(world: World, monkeypatch):
     async def fail(*_):
         raise OSError("disk")
 
-    monkeypatch.setattr(at_work.journal, "read", fail)
-    async with at_work.client() as client:
+    monkeypatch.setattr(world.journal, "read", fail)
+    async with world.client() as client:
         error = await failure(client.known("k"))
 
     assert type(error) is JournalFailed
@@ -550,37 +550,37 @@ async def test_a_journal_that_cannot_be_read_says_so(at_work: World, monkeypatch
 # --- operators ----------------------------------------------------------------------------------
 
 
-async def test_an_operator_may_end_a_doubt_through_the_client(at_work: World):
-    at_work.sandbox.faults.add(CloseAfterProcessing())
-    async with at_work.client() as client:
+async def test_an_operator_may_end_a_doubt_through_the_client(world: World):
+    world.sandbox.faults.add(CloseAfterProcessing())
+    async with world.client() as client:
         await failure(client.create_order(new_order(), key="k"))
         (doubt,) = await client.in_doubt()
-        (order_id,) = at_work.sandbox.orders
+        (order_id,) = world.sandbox.orders
         record = await client.resolve(doubt.key, order_id=order_id, by="ada", reason="seen")
         steps = await client.history("k")
         again = await failure(client.create_order(new_order(), key="k"))
-        at_work.time.pass_(86_401.0)
+        world.time.pass_(86_401.0)
         forgotten = await client.prune(before=NOON + timedelta(seconds=0.5))
 
     assert record.order_id == order_id
     assert [step.by for step in steps] == [None, None, None, "ada"]
     assert (type(again), again.order_id) == (AlreadyCreated, order_id)
-    assert [event.order_id for event in at_work.events_of(Resolved)] == [order_id]
+    assert [event.order_id for event in world.events_of(Resolved)] == [order_id]
     assert forgotten == 1
 
 
-async def test_a_refutation_is_believed_after_the_clients_own_settle_after(at_work: World):
-    at_work.sandbox.faults.add(CloseAfterProcessing())
-    async with at_work.client(settle_after=10) as client:
+async def test_a_refutation_is_believed_after_the_clients_own_settle_after(world: World):
+    world.sandbox.faults.add(CloseAfterProcessing())
+    async with world.client(settle_after=10) as client:
         await failure(client.create_order(new_order(), key="k"))
         with pytest.raises(ValueError, match=r"ask again in 10 s$"):
             await client.refute("k", by="ada", reason="sure")
-        at_work.time.pass_(10.0)
+        world.time.pass_(10.0)
         await client.refute("k", by="ada", reason="sure")
         report = await client.recover()
 
     assert report.released == 1
-    assert not at_work.bank.open
+    assert not world.bank.open
 
 
 # --- life cycle ---------------------------------------------------------------------------------
@@ -741,13 +741,13 @@ async def test_a_client_may_be_shared_by_many_tasks():
         assert len(sandbox.orders) == 20
 
 
-async def test_the_same_key_gives_the_same_order_back(at_work: World):
-    async with at_work.client() as client:
+async def test_the_same_key_gives_the_same_order_back(world: World):
+    async with world.client() as client:
         first = await client.create_order(new_order(), key="k")
         again = await client.create_order(new_order(), key="k")
 
     assert again == first
-    assert len(at_work.sandbox.requests) == 1
+    assert len(world.sandbox.requests) == 1
 
 
 NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - that is the fault

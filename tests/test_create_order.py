@@ -1,6 +1,5 @@
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -64,12 +63,6 @@ from transfer_async.sandbox import (
 )
 
 BUSY = Status(429, headers={"Retry-After": "2"})
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with banks.world() as world:
-        yield world
 
 
 # --- the happy way ------------------------------------------------------------------------------

@@ -88,38 +88,38 @@ def test_each_carries_the_common_fields_and_its_own_by_keyword_and_for_ever(kind
 # --- in which order -----------------------------------------------------------------------------
 
 
-async def test_an_order_that_is_created(at_work: World):
-    order = await at_work.create()
+async def test_an_order_that_is_created(world: World):
+    order = await world.create()
 
-    assert names(at_work.events) == ["Claimed", "HookPassed", "AttemptStarted", "OrderCreated"]
-    assert at_work.events[-1].order_id == order.id
+    assert names(world.events) == ["Claimed", "HookPassed", "AttemptStarted", "OrderCreated"]
+    assert world.events[-1].order_id == order.id
 
 
-async def test_an_order_that_is_created_at_the_second_attempt(at_work: World):
-    at_work.time.chances = [0.5]
-    at_work.sandbox.faults.add(Status(429, headers={"X-Request-Id": "req-7"}))
-    await at_work.create()
+async def test_an_order_that_is_created_at_the_second_attempt(world: World):
+    world.time.chances = [0.5]
+    world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "req-7"}))
+    await world.create()
 
-    assert names(at_work.events) == [
+    assert names(world.events) == [
         *("Claimed", "HookPassed", "AttemptStarted", "AttemptFailed", "RetryScheduled", "AttemptStarted"),
         "OrderCreated",
     ]
-    (failed,) = at_work.events_of(AttemptFailed)
+    (failed,) = world.events_of(AttemptFailed)
     assert (failed.outcome, failed.error, failed.status, failed.request_id) == (
         Outcome.REFUSED,
         "RateLimited",
         429,
         "req-7",
     )
-    assert at_work.events_of(RetryScheduled)[0].pause == pytest.approx(0.025)
+    assert world.events_of(RetryScheduled)[0].pause == pytest.approx(0.025)
 
 
-async def test_an_order_that_is_refused(at_work: World):
-    at_work.sandbox.faults.add(Status(422))
-    async with at_work.client() as client:
+async def test_an_order_that_is_refused(world: World):
+    world.sandbox.faults.add(Status(422))
+    async with world.client() as client:
         await failure(client.create_order(new_order(), key="k"))
 
-    assert names(at_work.events) == [
+    assert names(world.events) == [
         "Claimed",
         "HookPassed",
         "AttemptStarted",
@@ -127,94 +127,94 @@ async def test_an_order_that_is_refused(at_work: World):
         "OrderRefused",
         "HookUndone",
     ]
-    (refused,) = at_work.events_of(OrderRefused)
+    (refused,) = world.events_of(OrderRefused)
     assert (refused.error, refused.status) == ("Refused", 422)
 
 
-async def test_an_order_that_a_hook_stops(at_work: World):
-    at_work.bank.place_error = OSError()
-    async with at_work.client() as client:
+async def test_an_order_that_a_hook_stops(world: World):
+    world.bank.place_error = OSError()
+    async with world.client() as client:
         await failure(client.create_order(new_order(), key="k"))
 
-    assert names(at_work.events) == ["Claimed", "NotSent", "HookUndone"]
-    assert at_work.events_of(NotSent)[0].error == "HoldFailed"
+    assert names(world.events) == ["Claimed", "NotSent", "HookUndone"]
+    assert world.events_of(NotSent)[0].error == "HoldFailed"
 
 
-async def test_an_undo_that_fails(at_work: World):
-    at_work.bank.release_error = OSError("s3cr3t")
-    at_work.sandbox.faults.add(Status(422))
-    async with at_work.client() as client:
+async def test_an_undo_that_fails(world: World):
+    world.bank.release_error = OSError("s3cr3t")
+    world.sandbox.faults.add(Status(422))
+    async with world.client() as client:
         await failure(client.create_order(new_order(), key="k"))
 
-    assert names(at_work.events)[-2:] == ["OrderRefused", "UndoOwed"]
-    (owed,) = at_work.events_of(UndoOwed)
+    assert names(world.events)[-2:] == ["OrderRefused", "UndoOwed"]
+    (owed,) = world.events_of(UndoOwed)
     assert (owed.hook, owed.error) == ("funds_hold", "OSError")
 
 
-async def test_an_order_that_goes_in_doubt(at_work: World):
-    at_work.sandbox.faults.add(CloseAfterProcessing())
-    async with at_work.client() as client:
+async def test_an_order_that_goes_in_doubt(world: World):
+    world.sandbox.faults.add(CloseAfterProcessing())
+    async with world.client() as client:
         await failure(client.create_order(new_order(), key="k"))
 
-    assert names(at_work.events) == [
+    assert names(world.events) == [
         "Claimed",
         "HookPassed",
         "AttemptStarted",
         "AttemptFailed",
         "WentInDoubt",
     ]
-    (doubt,) = at_work.events_of(WentInDoubt)
+    (doubt,) = world.events_of(WentInDoubt)
     assert (doubt.error, doubt.status) == ("OutcomeUnknown", None)
 
 
-async def test_a_doubt_that_is_resolved(at_work: World):
+async def test_a_doubt_that_is_resolved(world: World):
     async def resolve(intent, error):
-        return next(iter(at_work.sandbox.orders))
+        return next(iter(world.sandbox.orders))
 
-    at_work.sandbox.faults.add(CloseAfterProcessing())
-    async with at_work.client(resolve=resolve) as client:
+    world.sandbox.faults.add(CloseAfterProcessing())
+    async with world.client(resolve=resolve) as client:
         await failure(client.create_order(new_order(), key="k"))
 
-    assert names(at_work.events)[-2:] == ["WentInDoubt", "Resolved"]
-    (resolved,) = at_work.events_of(Resolved)
-    assert (resolved.outcome, resolved.order_id) == (Outcome.CREATED, next(iter(at_work.sandbox.orders)))
+    assert names(world.events)[-2:] == ["WentInDoubt", "Resolved"]
+    (resolved,) = world.events_of(Resolved)
+    assert (resolved.outcome, resolved.order_id) == (Outcome.CREATED, next(iter(world.sandbox.orders)))
 
 
-async def test_a_doubt_that_is_refuted(at_work: World):
+async def test_a_doubt_that_is_refuted(world: World):
     async def resolve(intent, error):
         return NO_ORDER
 
-    at_work.sandbox.faults.add(Status(503))
-    async with at_work.client(resolve=resolve, settle_after=0.0) as client:
+    world.sandbox.faults.add(Status(503))
+    async with world.client(resolve=resolve, settle_after=0.0) as client:
         await failure(client.create_order(new_order(), key="k"))
 
-    assert names(at_work.events)[-3:] == ["WentInDoubt", "Resolved", "HookUndone"]
-    (resolved,) = at_work.events_of(Resolved)
+    assert names(world.events)[-3:] == ["WentInDoubt", "Resolved", "HookUndone"]
+    (resolved,) = world.events_of(Resolved)
     assert (resolved.outcome, resolved.order_id) == (Outcome.REFUSED, None)
 
 
-async def test_all_events_of_a_call_share_key_and_intent_and_count_attempts_and_seconds(at_work: World):
+async def test_all_events_of_a_call_share_key_and_intent_and_count_attempts_and_seconds(world: World):
     async def take_long(_):
-        at_work.time.pass_(2.0)
+        world.time.pass_(2.0)
 
-    at_work.bank.on_place = take_long
-    at_work.sandbox.faults.add(Status(429, headers={"Retry-After": "3"}))
-    await at_work.create()
+    world.bank.on_place = take_long
+    world.sandbox.faults.add(Status(429, headers={"Retry-After": "3"}))
+    await world.create()
 
-    assert {event.key for event in at_work.events} == {"k"}
-    assert {event.intent_id for event in at_work.events} == set(at_work.bank.placed)
-    assert [event.attempt for event in at_work.events] == [0, 0, 1, 1, 1, 2, 2]
-    assert [event.seconds for event in at_work.events] == [0.0, 2.0, 2.0, 2.0, 2.0, 5.0, 5.0]
-    assert at_work.events_of(HookPassed)[0].took == 2.0
+    assert {event.key for event in world.events} == {"k"}
+    assert {event.intent_id for event in world.events} == set(world.bank.placed)
+    assert [event.attempt for event in world.events] == [0, 0, 1, 1, 1, 2, 2]
+    assert [event.seconds for event in world.events] == [0.0, 2.0, 2.0, 2.0, 2.0, 5.0, 5.0]
+    assert world.events_of(HookPassed)[0].took == 2.0
 
 
-async def test_an_order_given_back_is_no_event(at_work: World):
-    async with at_work.client() as client:
+async def test_an_order_given_back_is_no_event(world: World):
+    async with world.client() as client:
         await client.create_order(new_order(), key="k")
-        at_work.events.clear()
+        world.events.clear()
         await client.create_order(new_order(), key="k")
 
-    assert at_work.events == []
+    assert world.events == []
 
 
 # --- observers ----------------------------------------------------------------------------------
@@ -259,14 +259,14 @@ def test_an_observer_that_raises_is_logged_and_does_not_keep_it_from_the_others(
 )
 @pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
 async def test_an_observer_that_raises_at_every_event_never_touches_the_call(
-    at_work: World, fault, outcome, state, undone, error
+    world: World, fault, outcome, state, undone, error
 ):
     def fail(_):
         raise error
 
     if fault is not None:
-        at_work.sandbox.faults.add(fault)
-    async with at_work.client(observers=[fail]) as client:
+        world.sandbox.faults.add(fault)
+    async with world.client(observers=[fail]) as client:
         try:
             await client.create_order(new_order(), key="k")
             ended = None
@@ -274,19 +274,19 @@ async def test_an_observer_that_raises_at_every_event_never_touches_the_call(
             ended = raised.outcome
 
     assert ended is outcome
-    assert (await at_work.entry()).state is state
-    assert len(at_work.bank.released) == undone
+    assert (await world.entry()).state is state
+    assert len(world.bank.released) == undone
 
 
-async def test_without_observers_no_event_is_made(at_work: World, monkeypatch):
+async def test_without_observers_no_event_is_made(world: World, monkeypatch):
     def explode(*_, **__):
         raise AssertionError("an event was made")
 
     for kind in OWN:
         monkeypatch.setattr(kind, "__init__", explode)
-    at_work.sandbox.faults.add(Status(429))
-    at_work.sandbox.faults.add(Status(422))
-    async with at_work.client(observers=()) as client:
+    world.sandbox.faults.add(Status(429))
+    world.sandbox.faults.add(Status(422))
+    async with world.client(observers=()) as client:
         error = await failure(client.create_order(new_order(), key="k"))
 
     assert type(error) is Refused
@@ -352,7 +352,7 @@ def test_a_level_that_is_off_costs_nothing(caplog, monkeypatch):
 MARK = "s3cr3t"
 
 
-async def test_the_log_of_a_whole_call_with_faults_holds_nothing_private(at_work: World, caplog):
+async def test_the_log_of_a_whole_call_with_faults_holds_nothing_private(world: World, caplog):
     caplog.set_level(logging.DEBUG)
     body = f'{{"message": "{MARK}-message", "id": "{MARK}-id"}}'
     order = new_order(
@@ -361,8 +361,8 @@ async def test_the_log_of_a_whole_call_with_faults_holds_nothing_private(at_work
         matcher_amount=Decimal("77123456789.01"),
         exchange_rate=1,
     )
-    at_work.bank.reference = f"{MARK}-hold"
-    at_work.bank.release_error = OSError(f"{MARK}-release")
+    world.bank.reference = f"{MARK}-hold"
+    world.bank.release_error = OSError(f"{MARK}-release")
 
     async def ask():
         return f"{MARK}-token"
@@ -371,10 +371,10 @@ async def test_the_log_of_a_whole_call_with_faults_holds_nothing_private(at_work
         raise OSError("the back office is closed")
 
     for fault in (Status(429, body=body), Status(425, body=body), Status(422, body=body), GarbageBody(body)):
-        at_work.sandbox.faults.add(fault)
-    at_work.sandbox.faults.add(Status(401, body=body), path=WHO_AM_I, times=None)
+        world.sandbox.faults.add(fault)
+    world.sandbox.faults.add(Status(401, body=body), path=WHO_AM_I, times=None)
     settings = {"token": ask, "observers": [log_events], "resolve": resolve}
-    async with at_work.client(**settings) as client:
+    async with world.client(**settings) as client:
         beneficiary = PersonName(f"{MARK}-first", f"{MARK}-last")
         refused = await failure(client.create_order(order, key="k", beneficiary=beneficiary))
         doubtful = await failure(client.create_order(order, key="l", beneficiary=beneficiary))

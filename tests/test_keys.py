@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.bank import World, new_order, world
+from tests.bank import World, new_order
 from tests.bulk.files import csv_text, row
 from tests.bulk.test_csv_rows import read
 from tests.journalling import claim, doubt, mark
@@ -41,17 +41,11 @@ LOOK_ALIKES = {
 look_alikes = pytest.mark.parametrize("key", LOOK_ALIKES.values(), ids=LOOK_ALIKES)
 
 
-@pytest.fixture
-async def at_work():
-    async with world() as made:
-        yield made
-
-
 @look_alikes
-async def test_a_key_that_looks_like_another_is_refused_at_every_door(at_work: World, key: str):
+async def test_a_key_that_looks_like_another_is_refused_at_every_door(world: World, key: str):
     """A spreadsheet's blank, or another system's accents, would pay the same invoice a second time."""
-    desk = Operators(at_work.journal, at_work.scope)
-    async with at_work.client() as client:
+    desk = Operators(world.journal, world.scope)
+    async with world.client() as client:
         for door in (
             client.create_order(new_order(), key=key),
             client.known(key),
@@ -77,8 +71,8 @@ async def test_a_key_that_looks_like_another_is_refused_at_every_door(at_work: W
     ((fault,),) = (record.faults for record in read(csv_text([row(1) | {"key": key}])))
 
     assert fault[0] == "key"
-    assert not at_work.journal.moves
-    assert not at_work.sandbox.requests
+    assert not world.journal.moves
+    assert not world.sandbox.requests
 
 
 @pytest.mark.parametrize(
@@ -96,13 +90,13 @@ def test_what_is_never_seen_is_what_unicode_says():
 
 
 @pytest.mark.parametrize("key", ["K-9 ", "K-9\ufe0f", "Cafe\u0301"])
-async def test_a_key_of_old_may_have_an_order_and_can_still_be_named(at_work: World, key: str):
+async def test_a_key_of_old_may_have_an_order_and_can_still_be_named(world: World, key: str):
     """Earlier versions took it: its hold must not be released, and its doubt must come to an end."""
     for move in (claim(), mark(), doubt()):
-        await at_work.move(move, key)
+        await world.move(move, key)
     command = {"version": VERSION, "key": key, "order": json.loads(new_order().to_json())}
     raised: list[Any] = []
-    async with at_work.client() as client:
+    async with world.client() as client:
         for call in (lambda: client.create_order(new_order(), key=key), client.recover):
             try:
                 await call()

@@ -1,11 +1,9 @@
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
 
-from tests import bank as banks
 from tests.bank import Gate, World, new_order, turns
 from tests.loop_time import LoopTime
 from transfer_async import (
@@ -19,12 +17,6 @@ from transfer_async import (
 )
 from transfer_async.journal import moves
 from transfer_async.leases import LeaseKeeper
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with banks.world() as world:
-        yield world
 
 
 class Renewals:

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.bank import NOON, World, new_order, owed_hooks, refused_order, world
+from tests.bank import NOON, World, new_order, owed_hooks, refused_order
 from transfer_async import (
     Clock,
     Doubt,
@@ -29,12 +29,6 @@ from transfer_async.sandbox import CloseAfterProcessing
 SAID = {"by": "ada", "reason": "seen on the statement"}
 
 
-@pytest.fixture
-async def at_work():
-    async with world() as made:
-        yield made
-
-
 def operators(world: World, **settings: Any) -> Operators:
     options: dict[str, Any] = {"clock": world.time.clock, "observers": [world.events.append], **settings}
     return Operators(world.journal, options.pop("scope", world.scope), **options)
@@ -54,17 +48,17 @@ async def refusal(call: Any) -> str:
 # --- what is in doubt ---------------------------------------------------------------------------
 
 
-async def test_nothing_is_in_doubt_in_an_empty_journal(at_work: World):
-    assert await operators(at_work).in_doubt() == ()
-    assert at_work.journal.moves == []
+async def test_nothing_is_in_doubt_in_an_empty_journal(world: World):
+    assert await operators(world).in_doubt() == ()
+    assert world.journal.moves == []
 
 
-async def test_a_doubt_says_what_is_needed_to_look_for_its_order(at_work: World):
-    await in_doubt(at_work)
-    at_work.time.pass_(500.0)
-    (doubt,) = await operators(at_work).in_doubt()
+async def test_a_doubt_says_what_is_needed_to_look_for_its_order(world: World):
+    await in_doubt(world)
+    world.time.pass_(500.0)
+    (doubt,) = await operators(world).in_doubt()
 
-    entry = await at_work.entry()
+    entry = await world.entry()
     assert doubt == Doubt(
         key="k",
         intent_id=entry.intent_id,
@@ -77,52 +71,52 @@ async def test_a_doubt_says_what_is_needed_to_look_for_its_order(at_work: World)
     )
 
 
-async def test_a_hold_of_the_banks_own_is_among_the_receipts(at_work: World):
-    await in_doubt(at_work, held="H1")
-    (doubt,) = await operators(at_work).in_doubt()
+async def test_a_hold_of_the_banks_own_is_among_the_receipts(world: World):
+    await in_doubt(world, held="H1")
+    (doubt,) = await operators(world).in_doubt()
 
     assert (doubt.held, doubt.receipts) == ("H1", {"held": "H1"})
 
 
-async def test_its_repr_tells_of_no_person(at_work: World):
-    await in_doubt(at_work, held="H1")
-    (doubt,) = await operators(at_work).in_doubt()
+async def test_its_repr_tells_of_no_person(world: World):
+    await in_doubt(world, held="H1")
+    (doubt,) = await operators(world).in_doubt()
 
     assert "155025.00 NGN" in repr(doubt)
     assert not any(told in repr(doubt) for told in ("ada.eze", "ben.okri", "example.com", "H1"))
 
 
-async def test_the_oldest_doubt_comes_first(at_work: World):
+async def test_the_oldest_doubt_comes_first(world: World):
     for key in ("c", "a", "b"):
-        await in_doubt(at_work, key)
-        at_work.time.pass_(10.0)
-    doubts = await operators(at_work).in_doubt()
+        await in_doubt(world, key)
+        world.time.pass_(10.0)
+    doubts = await operators(world).in_doubt()
 
     assert [doubt.key for doubt in doubts] == ["c", "a", "b"]
     assert [doubt.sent_until - NOON for doubt in doubts] == [timedelta(seconds=n) for n in (0, 10, 20)]
 
 
-async def test_the_times_are_right_on_a_journal_with_a_clock_of_its_own(at_work: World):
-    at_work.journal.journal = MemoryJournal(clock=Clock(now=lambda: at_work.time.seconds + 5e8))
-    await in_doubt(at_work)
-    at_work.time.pass_(90.0)
-    (doubt,) = await operators(at_work).in_doubt()
+async def test_the_times_are_right_on_a_journal_with_a_clock_of_its_own(world: World):
+    world.journal.journal = MemoryJournal(clock=Clock(now=lambda: world.time.seconds + 5e8))
+    await in_doubt(world)
+    world.time.pass_(90.0)
+    (doubt,) = await operators(world).in_doubt()
 
     assert doubt.claimed_at == NOON
 
 
-async def test_looking_changes_nothing(at_work: World):
-    await in_doubt(at_work)
-    before = await at_work.entry()
-    await operators(at_work).in_doubt()
+async def test_looking_changes_nothing(world: World):
+    await in_doubt(world)
+    before = await world.entry()
+    await operators(world).in_doubt()
 
-    assert await at_work.entry() == before
+    assert await world.entry() == before
 
 
-async def test_another_scopes_doubts_are_not_shown(at_work: World):
-    await in_doubt(at_work)
+async def test_another_scopes_doubts_are_not_shown(world: World):
+    await in_doubt(world)
 
-    assert await operators(at_work, scope="elsewhere").in_doubt() == ()
+    assert await operators(world, scope="elsewhere").in_doubt() == ()
 
 
 def test_an_order_that_is_gone_has_a_summary_too():
@@ -132,34 +126,34 @@ def test_an_order_that_is_gone_has_a_summary_too():
 # --- resolve ------------------------------------------------------------------------------------
 
 
-async def test_a_resolved_key_has_its_order(at_work: World):
-    await in_doubt(at_work)
-    record = await operators(at_work).resolve("k", order_id=" tx-seen ", **SAID)
+async def test_a_resolved_key_has_its_order(world: World):
+    await in_doubt(world)
+    record = await operators(world).resolve("k", order_id=" tx-seen ", **SAID)
 
-    entry = await at_work.entry()
+    entry = await world.entry()
     assert (record.state, record.order_id, record.order) == (KeyState.CREATED, "tx-seen", None)
     assert (entry.state, entry.order_id, entry.owed) == (KeyState.CREATED, "tx-seen", ())
-    assert at_work.bank.open
+    assert world.bank.open
 
 
-async def test_what_is_resolved_already_is_resolved_by_the_same_id(at_work: World):
+async def test_what_is_resolved_already_is_resolved_by_the_same_id(world: World):
     """Two operators have seen the same statement, or one of them did not see that it went well."""
-    await in_doubt(at_work)
-    desk = operators(at_work)
+    await in_doubt(world)
+    desk = operators(world)
     first = await desk.resolve("k", order_id="tx-seen", **SAID)
     again = await desk.resolve("k", order_id="tx-seen", by="bola", reason="seen, too")
     why = await refusal(desk.resolve("k", order_id="tx-other", **SAID))
 
     assert again == first
     assert why == "key: must be in doubt; it is created (tx-seen)"
-    assert (await at_work.told())[-1] == "resolve: created"
+    assert (await world.told())[-1] == "resolve: created"
     assert [step.by for step in await desk.history("k")].count("bola") == 0
-    assert len(at_work.events_of(Resolved)) == 1
+    assert len(world.events_of(Resolved)) == 1
 
 
-async def test_who_said_so_and_why_is_kept(at_work: World):
-    await in_doubt(at_work)
-    desk = operators(at_work)
+async def test_who_said_so_and_why_is_kept(world: World):
+    await in_doubt(world)
+    desk = operators(world)
     await desk.resolve("k", order_id="tx-seen", by=" ada ", reason="seen")
     *_, last = await desk.history("k")
 
@@ -167,117 +161,117 @@ async def test_who_said_so_and_why_is_kept(at_work: World):
     assert (last.by, last.reason, last.order_id) == ("ada", "seen", "tx-seen")
 
 
-async def test_the_observers_hear_of_it(at_work: World):
-    await in_doubt(at_work)
-    await operators(at_work).resolve("k", order_id="tx-seen", **SAID)
-    (told,) = at_work.events_of(Resolved)
+async def test_the_observers_hear_of_it(world: World):
+    await in_doubt(world)
+    await operators(world).resolve("k", order_id="tx-seen", **SAID)
+    (told,) = world.events_of(Resolved)
 
-    entry = await at_work.entry()
+    entry = await world.entry()
     assert (told.key, told.intent_id) == ("k", entry.intent_id)
     assert (told.outcome, told.order_id) == (Outcome.CREATED, "tx-seen")
 
 
-async def test_a_dead_workers_request_is_made_a_doubt_first(at_work: World):
-    await at_work.crash(moves.Create)
-    at_work.time.pass_(60.0)
-    at_work.events.clear()
-    await operators(at_work).resolve("k", order_id="tx-seen", **SAID)
+async def test_a_dead_workers_request_is_made_a_doubt_first(world: World):
+    await world.crash(moves.Create)
+    world.time.pass_(60.0)
+    world.events.clear()
+    await operators(world).resolve("k", order_id="tx-seen", **SAID)
 
-    assert [type(event) for event in at_work.events] == [WentInDoubt, Resolved]
-    assert (await at_work.told())[-2:] == ["expire: in_doubt", "resolve: created"]
+    assert [type(event) for event in world.events] == [WentInDoubt, Resolved]
+    assert (await world.told())[-2:] == ["expire: in_doubt", "resolve: created"]
 
 
-async def test_a_live_workers_request_is_its_own(at_work: World):
-    await at_work.crash(moves.Create)
-    at_work.time.pass_(20.5)
-    why = await refusal(operators(at_work).resolve("k", order_id="tx-seen", **SAID))
+async def test_a_live_workers_request_is_its_own(world: World):
+    await world.crash(moves.Create)
+    world.time.pass_(20.5)
+    why = await refusal(operators(world).resolve("k", order_id="tx-seen", **SAID))
 
     assert why == "key: a worker is sending its order; ask again in 40 s"
-    assert (await at_work.entry()).state is KeyState.SENDING
+    assert (await world.entry()).state is KeyState.SENDING
 
 
-async def test_a_request_that_was_answered_meanwhile_has_its_order(at_work: World):
-    await at_work.crash(moves.Create)
-    at_work.time.pass_(60.0)
-    attempt = (await at_work.entry()).attempt or ""
+async def test_a_request_that_was_answered_meanwhile_has_its_order(world: World):
+    await world.crash(moves.Create)
+    world.time.pass_(60.0)
+    attempt = (await world.entry()).attempt or ""
 
     async def answer(_: object) -> None:
-        await at_work.move(moves.Create(attempt=attempt, order_id="tx-1", reply=b""))
+        await world.move(moves.Create(attempt=attempt, order_id="tx-1", reply=b""))
 
-    at_work.journal.before[moves.Expire] = answer
-    why = await refusal(operators(at_work).resolve("k", order_id="tx-seen", **SAID))
+    world.journal.before[moves.Expire] = answer
+    why = await refusal(operators(world).resolve("k", order_id="tx-seen", **SAID))
 
     assert why == "key: must be in doubt; it is created (tx-1)"
 
 
-async def test_two_who_resolve_it_alike_at_once_both_succeed(at_work: World):
-    await in_doubt(at_work)
+async def test_two_who_resolve_it_alike_at_once_both_succeed(world: World):
+    await in_doubt(world)
 
     async def settle(_: object) -> None:
-        at_work.journal.before.clear()
-        await at_work.resolve("tx-seen")
+        world.journal.before.clear()
+        await world.resolve("tx-seen")
 
-    at_work.journal.before[moves.Resolve] = settle
-    record = await operators(at_work).resolve("k", order_id="tx-seen", **SAID)
+    world.journal.before[moves.Resolve] = settle
+    record = await operators(world).resolve("k", order_id="tx-seen", **SAID)
 
     assert (record.state, record.order_id) == (KeyState.CREATED, "tx-seen")
-    assert at_work.events_of(Resolved) == []
+    assert world.events_of(Resolved) == []
 
 
-async def test_an_id_of_another_key_is_refused(at_work: World):
-    order = await at_work.create(key="other")
-    await in_doubt(at_work)
-    why = await refusal(operators(at_work).resolve("k", order_id=order.id, **SAID))
+async def test_an_id_of_another_key_is_refused(world: World):
+    order = await world.create(key="other")
+    await in_doubt(world)
+    why = await refusal(operators(world).resolve("k", order_id=order.id, **SAID))
 
     assert why == "order_id: is the order of another key"
-    assert (await at_work.entry()).state is KeyState.IN_DOUBT
+    assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
 @pytest.mark.parametrize("order_id", ["", "tx-", "order-1", "tx-a b", "tx-\n", None, 5, b"tx-1"])
-async def test_an_id_must_look_like_one(at_work: World, order_id: Any):
-    await in_doubt(at_work)
-    why = await refusal(operators(at_work).resolve("k", order_id=order_id, **SAID))
+async def test_an_id_must_look_like_one(world: World, order_id: Any):
+    await in_doubt(world)
+    why = await refusal(operators(world).resolve("k", order_id=order_id, **SAID))
 
     assert why == "order_id: must look like 'tx-…'"
 
 
-async def test_what_was_settled_meanwhile_stays_as_it_is(at_work: World):
-    await in_doubt(at_work)
+async def test_what_was_settled_meanwhile_stays_as_it_is(world: World):
+    await in_doubt(world)
 
     async def settle(_: object) -> None:
-        at_work.journal.before.clear()
-        await at_work.resolve("tx-first")
+        world.journal.before.clear()
+        await world.resolve("tx-first")
 
-    at_work.journal.before[moves.Resolve] = settle
-    why = await refusal(operators(at_work).resolve("k", order_id="tx-second", **SAID))
+    world.journal.before[moves.Resolve] = settle
+    why = await refusal(operators(world).resolve("k", order_id="tx-second", **SAID))
 
     assert why == "key: was changed by somebody else just now; it is created (tx-first)"
-    assert at_work.events_of(Resolved) == []
+    assert world.events_of(Resolved) == []
 
 
 # --- refute -------------------------------------------------------------------------------------
 
 
-async def test_a_refuted_key_is_free_and_its_hold_is_released_by_recover(at_work: World):
-    await in_doubt(at_work)
-    at_work.time.pass_(300.0)
-    record = await operators(at_work).refute("k", **SAID)
-    owed = owed_hooks(await at_work.entry())
-    async with at_work.client() as client:
+async def test_a_refuted_key_is_free_and_its_hold_is_released_by_recover(world: World):
+    await in_doubt(world)
+    world.time.pass_(300.0)
+    record = await operators(world).refute("k", **SAID)
+    owed = owed_hooks(await world.entry())
+    async with world.client() as client:
         report = await client.recover()
 
     assert (record.state, owed) == (KeyState.FREE, ["funds_hold"])
     assert report == RecoveryReport(released=1)
-    assert not at_work.bank.open
+    assert not world.bank.open
 
 
-async def test_a_refutation_is_told_and_kept(at_work: World):
-    await in_doubt(at_work)
-    at_work.time.pass_(300.0)
-    desk = operators(at_work)
+async def test_a_refutation_is_told_and_kept(world: World):
+    await in_doubt(world)
+    world.time.pass_(300.0)
+    desk = operators(world)
     await desk.refute("k", **SAID)
 
-    (told,) = at_work.events_of(Resolved)
+    (told,) = world.events_of(Resolved)
     last = (await desk.history("k"))[-1]
     assert (told.outcome, told.order_id) == (Outcome.REFUSED, None)
     assert (last.by, last.reason, last.move) == ("ada", "seen on the statement", "refute")
@@ -286,57 +280,57 @@ async def test_a_refutation_is_told_and_kept(at_work: World):
 
 @pytest.mark.parametrize(("passed", "left"), [(0.0, 300), (0.5, 300), (299.5, 1)])
 async def test_a_refutation_that_comes_too_early_is_told_how_long_still(
-    at_work: World, passed: float, left: int
+    world: World, passed: float, left: int
 ):
-    await in_doubt(at_work)
-    at_work.time.pass_(passed)
-    why = await refusal(operators(at_work).refute("k", **SAID))
+    await in_doubt(world)
+    world.time.pass_(passed)
+    why = await refusal(operators(world).refute("k", **SAID))
 
     assert why == f"key: it is too early, a request may still take effect; ask again in {left} s"
-    assert (await at_work.entry()).state is KeyState.IN_DOUBT
+    assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
-async def test_a_dead_workers_request_settles_from_its_last_possible_send(at_work: World):
-    await at_work.crash(moves.Create)
-    at_work.time.pass_(60.0)
-    early = await refusal(operators(at_work).refute("k", **SAID))
-    at_work.time.pass_(270.0)
-    record = await operators(at_work).refute("k", **SAID)
+async def test_a_dead_workers_request_settles_from_its_last_possible_send(world: World):
+    await world.crash(moves.Create)
+    world.time.pass_(60.0)
+    early = await refusal(operators(world).refute("k", **SAID))
+    world.time.pass_(270.0)
+    record = await operators(world).refute("k", **SAID)
 
     assert early.endswith("ask again in 270 s")
     assert record.state is KeyState.FREE
 
 
-async def test_what_is_never_believed_is_never_believed(at_work: World):
-    await in_doubt(at_work)
-    why = await refusal(operators(at_work, settle_after=float("inf")).refute("k", **SAID))
+async def test_what_is_never_believed_is_never_believed(world: World):
+    await in_doubt(world)
+    why = await refusal(operators(world, settle_after=float("inf")).refute("k", **SAID))
 
     assert why.endswith("ask again in inf s")
 
 
-async def test_settle_after_may_be_a_timedelta(at_work: World):
-    await in_doubt(at_work)
-    at_work.time.pass_(60.0)
+async def test_settle_after_may_be_a_timedelta(world: World):
+    await in_doubt(world)
+    world.time.pass_(60.0)
 
-    assert (await operators(at_work, settle_after=timedelta(minutes=1)).refute("k", **SAID)).state is (
+    assert (await operators(world, settle_after=timedelta(minutes=1)).refute("k", **SAID)).state is (
         KeyState.FREE
     )
 
 
-async def test_another_doubt_of_the_same_key_is_not_refuted_in_its_place(at_work: World):
-    await in_doubt(at_work)
-    at_work.time.pass_(300.0)
+async def test_another_doubt_of_the_same_key_is_not_refuted_in_its_place(world: World):
+    await in_doubt(world)
+    world.time.pass_(300.0)
 
     async def go_on(_: object) -> None:
-        at_work.journal.before.clear()
-        await at_work.refute()
-        await in_doubt(at_work)
+        world.journal.before.clear()
+        await world.refute()
+        await in_doubt(world)
 
-    at_work.journal.before[moves.Refute] = go_on
-    why = await refusal(operators(at_work).refute("k", **SAID))
+    world.journal.before[moves.Refute] = go_on
+    why = await refusal(operators(world).refute("k", **SAID))
 
     assert why == "key: was changed by somebody else just now; it is in doubt"
-    assert (await at_work.entry()).state is KeyState.IN_DOUBT
+    assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
 # --- what both refuse ---------------------------------------------------------------------------
@@ -347,23 +341,23 @@ def endings(desk: Operators, **said: Any) -> list[Any]:
     return [desk.resolve("k", order_id="tx-1", **said), desk.refute("k", **said)]
 
 
-async def test_a_key_never_heard_of_is_refused(at_work: World):
-    for ending in endings(operators(at_work), **SAID):
+async def test_a_key_never_heard_of_is_refused(world: World):
+    for ending in endings(operators(world), **SAID):
         assert await refusal(ending) == "key: nothing is on record of it in this scope"
 
 
-async def test_a_key_that_has_its_order_is_not_in_doubt(at_work: World):
-    order = await at_work.create()
+async def test_a_key_that_has_its_order_is_not_in_doubt(world: World):
+    order = await world.create()
 
-    for ending in endings(operators(at_work), **SAID):
+    for ending in endings(operators(world), **SAID):
         assert await refusal(ending) == f"key: must be in doubt; it is created ({order.id})"
 
 
-async def test_a_free_or_claimed_key_is_not_in_doubt(at_work: World):
-    await at_work.fails(Refused, refused_order())
-    free = [await refusal(ending) for ending in endings(operators(at_work), **SAID)]
-    await at_work.crash(moves.Mark)
-    claimed = [await refusal(ending) for ending in endings(operators(at_work), **SAID)]
+async def test_a_free_or_claimed_key_is_not_in_doubt(world: World):
+    await world.fails(Refused, refused_order())
+    free = [await refusal(ending) for ending in endings(operators(world), **SAID)]
+    await world.crash(moves.Mark)
+    claimed = [await refusal(ending) for ending in endings(operators(world), **SAID)]
 
     assert free == ["key: must be in doubt; it is free"] * 2
     assert claimed == ["key: must be in doubt; it is claimed"] * 2
@@ -371,59 +365,59 @@ async def test_a_free_or_claimed_key_is_not_in_doubt(at_work: World):
 
 @pytest.mark.parametrize("name", ["by", "reason"])
 @pytest.mark.parametrize("text", ["", "  ", "two\nlines", "nul\x00", None, 5])
-async def test_who_and_why_must_be_said(at_work: World, name: str, text: Any):
-    await in_doubt(at_work)
-    at_work.time.pass_(300.0)
+async def test_who_and_why_must_be_said(world: World, name: str, text: Any):
+    await in_doubt(world)
+    world.time.pass_(300.0)
 
-    for ending in endings(operators(at_work), **SAID | {name: text}):
+    for ending in endings(operators(world), **SAID | {name: text}):
         why = await refusal(ending)
         assert why == f"{name}: must be a line of text with something in it; it is kept in the history"
-    assert (await at_work.entry()).state is KeyState.IN_DOUBT
+    assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
 # --- history and prune --------------------------------------------------------------------------
 
 
-async def test_a_key_has_its_history(at_work: World):
-    await in_doubt(at_work)
-    steps = await operators(at_work).history("k")
+async def test_a_key_has_its_history(world: World):
+    await in_doubt(world)
+    steps = await operators(world).history("k")
 
     assert [step.move for step in steps] == ["claim", "mark", "doubt"]
     assert [step.at for step in steps] == [NOON.timestamp()] * 3
 
 
-async def test_a_key_never_heard_of_has_none(at_work: World):
-    assert await operators(at_work).history("never") == ()
+async def test_a_key_never_heard_of_has_none(world: World):
+    assert await operators(world).history("never") == ()
 
 
-async def test_what_ended_is_forgotten_and_what_waits_is_not(at_work: World):
-    async with at_work.client() as client:
+async def test_what_ended_is_forgotten_and_what_waits_is_not(world: World):
+    async with world.client() as client:
         await client.create_order(new_order(), key="created")
-        at_work.bank.release_error = RuntimeError()
+        world.bank.release_error = RuntimeError()
         with pytest.raises(Refused):
             await client.create_order(refused_order(), key="owing")
-    await in_doubt(at_work, "doubt")
-    at_work.time.pass_(KEPT + 60.0)
-    forgotten = await operators(at_work).prune(before=NOON + timedelta(seconds=30))
+    await in_doubt(world, "doubt")
+    world.time.pass_(KEPT + 60.0)
+    forgotten = await operators(world).prune(before=NOON + timedelta(seconds=30))
 
     assert forgotten == 1
-    assert [await at_work.known(key) is None for key in ("created", "owing", "doubt")] == [True, False, False]
+    assert [await world.known(key) is None for key in ("created", "owing", "doubt")] == [True, False, False]
 
 
-async def test_any_time_zone_will_do(at_work: World):
+async def test_any_time_zone_will_do(world: World):
     there = timezone(timedelta(hours=5))
 
-    assert await operators(at_work).prune(before=NOON.astimezone(there)) == 0
+    assert await operators(world).prune(before=NOON.astimezone(there)) == 0
 
 
 @pytest.mark.parametrize("before", [datetime(2026, 1, 1), NOON.date(), "2026-01-01", None, 0])  # noqa: DTZ001
-async def test_a_time_must_be_aware(at_work: World, before: Any):
-    assert await refusal(operators(at_work).prune(before=before)) == "before: must be an aware datetime"
+async def test_a_time_must_be_aware(world: World, before: Any):
+    assert await refusal(operators(world).prune(before=before)) == "before: must be an aware datetime"
 
 
-async def test_a_time_must_not_lie_ahead(at_work: World):
-    async with at_work.client() as client:
-        for desk in (client, operators(at_work)):
+async def test_a_time_must_not_lie_ahead(world: World):
+    async with world.client() as client:
+        for desk in (client, operators(world)):
             why = await refusal(desk.prune(before=NOON + timedelta(days=1)))
             assert why.startswith("before: must not lie ahead: ")
 
@@ -444,30 +438,30 @@ async def test_a_time_must_not_lie_ahead(at_work: World):
     ],
 )
 async def test_a_store_that_fails_is_a_journal_that_failed(
-    at_work: World, monkeypatch: pytest.MonkeyPatch, method: str, call: Any
+    world: World, monkeypatch: pytest.MonkeyPatch, method: str, call: Any
 ):
-    await in_doubt(at_work)
+    await in_doubt(world)
 
     async def broken(*_: object, **__: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(at_work.journal, method, broken)
+    monkeypatch.setattr(world.journal, method, broken)
     with pytest.raises(JournalFailed) as failed:
-        await call(operators(at_work))
+        await call(operators(world))
 
     assert isinstance(failed.value.__cause__, OSError)
     assert "disk full" not in str(failed.value)
 
 
-async def test_a_journals_own_failure_is_handed_on(at_work: World, monkeypatch: pytest.MonkeyPatch):
+async def test_a_journals_own_failure_is_handed_on(world: World, monkeypatch: pytest.MonkeyPatch):
     own = JournalFailed("a newer version wrote this")
 
     async def broken(*_: object) -> None:
         raise own
 
-    monkeypatch.setattr(at_work.journal, "in_doubt", broken)
+    monkeypatch.setattr(world.journal, "in_doubt", broken)
     with pytest.raises(JournalFailed) as failed:
-        await operators(at_work).in_doubt()
+        await operators(world).in_doubt()
 
     assert failed.value is own
 

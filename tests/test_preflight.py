@@ -1,10 +1,8 @@
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests import bank as banks
 from tests.bank import Bank, Gate, World, new_order, refused_order
 from transfer_async import (
     BeneficiaryNotVerified,
@@ -22,13 +20,6 @@ from transfer_async import (
 )
 from transfer_async.models import OrderIntent
 from transfer_async.preflight import PlainHook, checked, checked_receipt, is_hold
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with banks.world() as world:
-        yield world
-
 
 # --- what may be a hook -------------------------------------------------------------------------
 

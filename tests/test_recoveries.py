@@ -2,20 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.bank import Gate, World, new_order, owed_hooks, refused_order, turns, world
+from tests.bank import Gate, World, new_order, owed_hooks, refused_order, turns
 from transfer_async import ClientClosed, RecoveryReport, Refused, TransferClient
 from transfer_async.errors import JournalFailed
-
-
-@pytest.fixture
-async def at_work() -> AsyncIterator[World]:
-    async with world() as made:
-        yield made
 
 
 async def owing(world: World, key: str = "k") -> None:
@@ -46,35 +39,35 @@ class Pauses:
 # --- by itself ----------------------------------------------------------------------------------
 
 
-async def test_a_client_recovers_by_itself_every_so_often(at_work: World):
-    pauses = Pauses(at_work)
-    async with at_work.client(recover_every=60):
+async def test_a_client_recovers_by_itself_every_so_often(world: World):
+    pauses = Pauses(world)
+    async with world.client(recover_every=60):
         (await pauses.next()).open()
         second = await pauses.next()
-        await owing(at_work)
+        await owing(world)
         second.open()
         await pauses.next()
 
-    assert at_work.time.slept == [30.0, 60.0, 60.0]
-    assert at_work.bank.log == ["release"]
-    assert not at_work.bank.open
+    assert world.time.slept == [30.0, 60.0, 60.0]
+    assert world.bank.log == ["release"]
+    assert not world.bank.open
 
 
-async def test_the_first_run_comes_after_a_random_share_of_the_interval(at_work: World):
-    at_work.time.chances = [0.25]
-    pauses = Pauses(at_work)
-    async with at_work.client(recover_every=60):
+async def test_the_first_run_comes_after_a_random_share_of_the_interval(world: World):
+    world.time.chances = [0.25]
+    pauses = Pauses(world)
+    async with world.client(recover_every=60):
         await pauses.next()
 
-    assert at_work.time.slept == [15.0]
+    assert world.time.slept == [15.0]
 
 
-async def test_without_an_interval_nothing_is_recovered_by_itself(at_work: World):
-    async with at_work.client() as client:
+async def test_without_an_interval_nothing_is_recovered_by_itself(world: World):
+    async with world.client() as client:
         await client.create_order(new_order())
         await turns(20)
 
-    assert at_work.time.slept == []
+    assert world.time.slept == []
 
 
 @pytest.mark.parametrize(
@@ -87,31 +80,31 @@ async def test_without_an_interval_nothing_is_recovered_by_itself(at_work: World
     ],
     ids=["known", "create_order", "who_am_i", "recover"],
 )
-async def test_without_async_with_it_begins_with_the_first_use(at_work: World, use: Any):
-    pauses = Pauses(at_work)
-    client = at_work.made(recover_every=60)
+async def test_without_async_with_it_begins_with_the_first_use(world: World, use: Any):
+    pauses = Pauses(world)
+    client = world.made(recover_every=60)
     await turns(5)
-    before = list(at_work.time.slept)
+    before = list(world.time.slept)
     await use(client)
     await use(client)
     await pauses.next()
     await client.close()
 
     assert before == []
-    assert at_work.time.slept == [30.0]
+    assert world.time.slept == [30.0]
 
 
 async def test_a_failure_is_logged_by_its_class_alone_and_it_goes_on(
-    at_work: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     async def broken(*_: object, **__: object) -> None:
         raise OSError("/secret/path")
 
-    pauses = Pauses(at_work)
-    await owing(at_work)
+    pauses = Pauses(world)
+    await owing(world)
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(at_work.journal, "work", broken)
-        async with at_work.client(recover_every=60):
+        patch.setattr(world.journal, "work", broken)
+        async with world.client(recover_every=60):
             (await pauses.next()).open()
             second = await pauses.next()
             patch.undo()
@@ -122,28 +115,28 @@ async def test_a_failure_is_logged_by_its_class_alone_and_it_goes_on(
         "a recovery in the background failed (JournalFailed)"
     ]
     assert "secret" not in caplog.text
-    assert not at_work.bank.open
+    assert not world.bank.open
 
 
 # --- closing ------------------------------------------------------------------------------------
 
 
-async def test_closing_between_two_runs_waits_for_nothing(at_work: World):
-    pauses = Pauses(at_work)
-    async with at_work.client(recover_every=60) as client:
+async def test_closing_between_two_runs_waits_for_nothing(world: World):
+    pauses = Pauses(world)
+    async with world.client(recover_every=60) as client:
         await pauses.next()
     await turns(5)
 
-    assert at_work.time.slept == [30.0]
+    assert world.time.slept == [30.0]
     assert not client._recoveries.begun
 
 
-async def test_closing_waits_for_the_undo_in_progress_and_leaves_the_rest(at_work: World):
-    await owing(at_work, "a")
-    await owing(at_work, "b")
-    undo = at_work.bank.on_release = Gate()
-    pauses = Pauses(at_work)
-    client = at_work.made(recover_every=60)
+async def test_closing_waits_for_the_undo_in_progress_and_leaves_the_rest(world: World):
+    await owing(world, "a")
+    await owing(world, "b")
+    undo = world.bank.on_release = Gate()
+    pauses = Pauses(world)
+    client = world.made(recover_every=60)
     await client.known("a")
     (await pauses.next()).open()
     await undo.reached.wait()
@@ -154,16 +147,16 @@ async def test_closing_waits_for_the_undo_in_progress_and_leaves_the_rest(at_wor
     await closing
 
     assert waited
-    assert owed_hooks(await at_work.entry("a")) == []
-    assert owed_hooks(await at_work.entry("b")) == ["funds_hold"]
-    assert at_work.bank.log == ["release"]
+    assert owed_hooks(await world.entry("a")) == []
+    assert owed_hooks(await world.entry("b")) == ["funds_hold"]
+    assert world.bank.log == ["release"]
 
 
-async def test_an_undo_that_outlasts_the_patience_is_cut_and_stays_owed(at_work: World):
-    await owing(at_work)
-    undo = at_work.bank.on_release = Gate()
-    pauses = Pauses(at_work)
-    client = at_work.made(recover_every=60)
+async def test_an_undo_that_outlasts_the_patience_is_cut_and_stays_owed(world: World):
+    await owing(world)
+    undo = world.bank.on_release = Gate()
+    pauses = Pauses(world)
+    client = world.made(recover_every=60)
     await client.known("k")
     (await pauses.next()).open()
     await undo.reached.wait()
@@ -171,14 +164,14 @@ async def test_an_undo_that_outlasts_the_patience_is_cut_and_stays_owed(at_work:
 
     assert not undo.passed
     assert not client._recoveries.begun
-    assert owed_hooks(await at_work.entry()) == ["funds_hold"]
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
 
 
-async def test_closing_waits_for_a_recovery_that_was_asked_for_and_it_is_done_whole(at_work: World):
-    await owing(at_work, "a")
-    await owing(at_work, "b")
-    undo = at_work.bank.on_release = Gate()
-    client = at_work.made()
+async def test_closing_waits_for_a_recovery_that_was_asked_for_and_it_is_done_whole(world: World):
+    await owing(world, "a")
+    await owing(world, "b")
+    undo = world.bank.on_release = Gate()
+    client = world.made()
     recovery = asyncio.create_task(client.recover())
     await undo.reached.wait()
     closing = asyncio.create_task(client.close())
@@ -191,23 +184,23 @@ async def test_closing_waits_for_a_recovery_that_was_asked_for_and_it_is_done_wh
     assert await recovery == RecoveryReport(released=2)
 
 
-async def test_a_recovery_that_outlasts_the_patience_ends_as_closed(at_work: World):
-    await owing(at_work)
-    undo = at_work.bank.on_release = Gate()
-    client = at_work.made()
+async def test_a_recovery_that_outlasts_the_patience_ends_as_closed(world: World):
+    await owing(world)
+    undo = world.bank.on_release = Gate()
+    client = world.made()
     recovery = asyncio.create_task(client.recover())
     await undo.reached.wait()
     await client.close(timeout=0.01)
     with pytest.raises(ClientClosed):
         await recovery
 
-    assert owed_hooks(await at_work.entry()) == ["funds_hold"]
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
 
 
-async def test_a_close_that_is_cancelled_lets_nothing_go_on_behind_its_back(at_work: World):
-    await owing(at_work)
-    undo = at_work.bank.on_release = Gate()
-    client = at_work.made()
+async def test_a_close_that_is_cancelled_lets_nothing_go_on_behind_its_back(world: World):
+    await owing(world)
+    undo = world.bank.on_release = Gate()
+    client = world.made()
     recovery = asyncio.create_task(client.recover())
     await undo.reached.wait()
     closing = asyncio.create_task(client.close())
@@ -221,8 +214,8 @@ async def test_a_close_that_is_cancelled_lets_nothing_go_on_behind_its_back(at_w
     assert not undo.passed
 
 
-async def test_an_undo_may_look_something_up_while_the_client_closes(at_work: World):
-    await owing(at_work)
+async def test_an_undo_may_look_something_up_while_the_client_closes(world: World):
+    await owing(world)
     clients: list[TransferClient] = []
     looked_up: list[Any] = []
     gate = Gate()
@@ -231,8 +224,8 @@ async def test_an_undo_may_look_something_up_while_the_client_closes(at_work: Wo
         await gate()
         looked_up.append(await clients[0].who_am_i())
 
-    at_work.bank.on_release = look_up
-    clients.append(at_work.made())
+    world.bank.on_release = look_up
+    clients.append(world.made())
     recovery = asyncio.create_task(clients[0].recover())
     await gate.reached.wait()
     closing = asyncio.create_task(clients[0].close())
@@ -244,10 +237,10 @@ async def test_an_undo_may_look_something_up_while_the_client_closes(at_work: Wo
     assert await recovery == RecoveryReport(released=1)
 
 
-async def test_whoever_asked_and_is_cancelled_hears_of_that_and_not_of_the_client(at_work: World):
-    await owing(at_work)
-    undo = at_work.bank.on_release = Gate()
-    async with at_work.client() as client:
+async def test_whoever_asked_and_is_cancelled_hears_of_that_and_not_of_the_client(world: World):
+    await owing(world)
+    undo = world.bank.on_release = Gate()
+    async with world.client() as client:
         recovery = asyncio.create_task(client.recover())
         await undo.reached.wait()
         recovery.cancel()
@@ -258,21 +251,21 @@ async def test_whoever_asked_and_is_cancelled_hears_of_that_and_not_of_the_clien
 
 
 async def test_what_fails_in_a_recovery_is_told_to_whoever_asked(
-    at_work: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ):
     async def broken(*_: object, **__: object) -> None:
         raise OSError
 
-    monkeypatch.setattr(at_work.journal, "work", broken)
-    async with at_work.client() as client:
+    monkeypatch.setattr(world.journal, "work", broken)
+    async with world.client() as client:
         with pytest.raises(JournalFailed):
             await client.recover()
 
 
-async def test_after_closing_nothing_begins(at_work: World):
-    client = at_work.made(recover_every=60)
+async def test_after_closing_nothing_begins(world: World):
+    client = world.made(recover_every=60)
     await client.close()
     client._recoveries.begin()
     await turns(5)
 
-    assert at_work.time.slept == []
+    assert world.time.slept == []

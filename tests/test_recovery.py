@@ -1,5 +1,4 @@
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,12 +17,6 @@ from transfer_async import (
 )
 from transfer_async.journal import moves
 from transfer_async.sandbox import CloseAfterProcessing
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with banks.world() as world:
-        yield world
 
 
 async def in_doubt(world: World, key: str = "k", **settings: Any) -> None:

@@ -1,20 +1,12 @@
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 
 import pytest
 
-from tests import bank as banks
 from tests.bank import Gate, World, new_order, owed_hooks, refused_order
 from transfer_async import HookUndone, KeyState, OutcomeUnknown, Refused, Timeouts, UndoOwed
 from transfer_async.journal import moves
 from transfer_async.sandbox import CloseAfterProcessing
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with banks.world() as world:
-        yield world
 
 
 async def test_after_an_unknown_outcome_nothing_is_undone(world: World):

@@ -1,12 +1,11 @@
 """Rows that cannot be read: they bind their key, operators see them, and operators can end them."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from tests import bank as banks
 from tests.bank import World, new_order, refused_order
 from transfer_async import (
     AlreadyCreated,
@@ -34,12 +33,6 @@ def opened(request: pytest.FixtureRequest) -> Callable[[], Any]:
     if request.param == "postgres":
         return partial(PostgresJournal, request.getfixturevalue("database"))
     return partial(SQLiteJournal, request.getfixturevalue("tmp_path") / "journal.db")
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with banks.world() as world:
-        yield world
 
 
 async def damage(journal: Any, column: str, old: str, new: str) -> None:

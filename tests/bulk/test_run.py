@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.bank import Gate, Gone, World, world
+from tests.bank import Gate, Gone, World
 from tests.bulk.files import row, told
 from transfer_async import TransferClient
 from transfer_async._cli.bulk import csv_rows, run
@@ -62,8 +62,8 @@ class Heard:
 class Desk:
     """All that a run needs."""
 
-    def __init__(self, at_work: World, outcomes: OutcomeFile) -> None:
-        self.world, self.outcomes = at_work, outcomes
+    def __init__(self, world: World, outcomes: OutcomeFile) -> None:
+        self.world, self.outcomes = world, outcomes
         self.progress, self.stopping, self.tally = Heard(), Stopping(), Tally()
         self.made: BulkRun
 
@@ -92,9 +92,8 @@ def outcomes(tmp_path):
 
 
 @pytest.fixture
-async def desk(outcomes):
-    async with world() as at_work:
-        yield Desk(at_work, outcomes)
+def desk(world, outcomes):
+    return Desk(world, outcomes)
 
 
 # --- results --------------------------------------------------------------------------------------

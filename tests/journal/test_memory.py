@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -22,12 +22,6 @@ from transfer_async.sandbox import CloseAfterProcessing
 T = TypeVar("T")
 
 DAY = 86_400.0
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with banks.world() as world:
-        yield world
 
 
 @pytest.fixture
