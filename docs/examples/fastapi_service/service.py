@@ -1,0 +1,90 @@
+"""A payment service on FastAPI.
+
+``POST /payments`` creates the order of a payment; ``GET /payments/{key}`` says what is known of it.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Header, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from answers import Answer, answer, answer_of_record
+from bank import Bank
+from transfer_async import FundsHold, SQLiteJournal, TransferClient, TransferError
+
+
+class Payment(BaseModel):
+    """What our callers send. Amounts are strings: a JSON number would become a ``float`` on its way here."""
+
+    customer: str
+    beneficiary: str
+    amount: str
+    rate: str
+
+
+def make_app(bank: Bank, *, base_url: str, token: str, journal: Path) -> FastAPI:
+    """Make the service; its client lives as long as it."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with (
+            SQLiteJournal(journal) as records,
+            TransferClient(
+                base_url,
+                token,
+                hooks=[FundsHold(bank.place, bank.release)],
+                resolve=bank.resolve,
+                journal=records,
+                recover_every=30.0,
+            ) as client,
+        ):
+            app.state.bank, app.state.client = bank, client
+            yield
+
+    app = FastAPI(lifespan=lifespan)
+    app.post("/payments")(create)
+    app.get("/payments/{key:path}")(show)
+    return app
+
+
+def bank_of(request: Request) -> Bank:
+    """The bank behind the service."""
+    bank: Bank = request.app.state.bank
+    return bank
+
+
+def client_of(request: Request) -> TransferClient:
+    """The one client that all requests share."""
+    client: TransferClient = request.app.state.client
+    return client
+
+
+Key = Annotated[str, Header(alias="Idempotency-Key")]
+TheBank = Annotated[Bank, Depends(bank_of)]
+TheClient = Annotated[TransferClient, Depends(client_of)]
+
+
+async def create(payment: Payment, key: Key, bank: TheBank, client: TheClient) -> JSONResponse:
+    """Create a payment. The key comes from the caller, so that a request that is repeated pays once."""
+    try:
+        # once=True: a repeated request is the same wish, and a refusal is given again, not asked for again.
+        order = await client.create_order(bank.order(**payment.model_dump()), key=key, once=True)
+    except TransferError as error:
+        return _told(answer(error, key=key))
+    return _told(answer(order, key=key))
+
+
+async def show(key: str, client: TheClient) -> JSONResponse:
+    """Say what is known of a payment."""
+    try:
+        return _told(answer_of_record(await client.known(key), key=key))
+    except TransferError as error:
+        return _told(answer(error, key=key))
+
+
+def _told(told: Answer) -> JSONResponse:
+    return JSONResponse(told.body, status_code=told.status, headers=told.headers)

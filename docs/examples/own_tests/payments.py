@@ -1,0 +1,92 @@
+"""A bank's own code: what its payment desk does with transfer orders. It is what the tests beside it try."""
+
+import enum
+from dataclasses import dataclass, field
+
+from transfer_async import (
+    FundsHold,
+    InvalidOrder,
+    NewExternalOrder,
+    NewOrder,
+    OrderIntent,
+    Outcome,
+    OutcomeUnknown,
+    Refused,
+    TransferClient,
+    TransferError,
+)
+
+
+class Told(enum.Enum):
+    """What the desk tells the customer."""
+
+    PAID = "on its way"
+    REFUSED = "not possible, and your money is yours"
+    LATER = "not yet, and your money is yours: try again"
+    WAIT = "we are finding out; the money stays reserved"
+
+
+@dataclass
+class Ledger:
+    """The bank's holds; it stands for the core banking system.
+
+    Attributes:
+        holds: what is reserved, by the intent's id.
+        seen: ids of orders on the service's statement, by key.
+    """
+
+    holds: dict[str, str] = field(default_factory=dict)
+    seen: dict[str, str] = field(default_factory=dict)
+
+    async def place(self, intent: OrderIntent) -> str:
+        """Reserve, once for each intent."""
+        return self.holds.setdefault(intent.id, f"hold-{intent.key}")
+
+    async def release(self, intent: OrderIntent, reference: str | None) -> None:
+        """Let it go again, if there is something to let go."""
+        self.holds.pop(intent.id, None)
+
+    async def look(self, intent: OrderIntent, doubt: OutcomeUnknown) -> str | None:
+        """Find an order whose answer was lost."""
+        return self.seen.get(intent.key)
+
+
+def client_for(ledger: Ledger, base_url: str, token: str) -> TransferClient:
+    """A client with the ledger's holds; yours has a journal, too."""
+    hold = FundsHold(ledger.place, ledger.release)
+    return TransferClient(base_url, token, hooks=[hold], resolve=ledger.look)
+
+
+async def pay(client: TransferClient, payment_id: str, *, beneficiary: str, dollars: str) -> Told:
+    """Pay; whoever calls it again with the same id does not pay again."""
+    try:
+        await client.create_order(_order(beneficiary, dollars), key=payment_id)
+    except TransferError as error:
+        return _told(error)
+    return Told.PAID
+
+
+def _told(error: TransferError) -> Told:
+    if error.outcome is Outcome.CREATED:
+        return Told.PAID
+    if error.order_may_exist:
+        return Told.WAIT
+    is_final = isinstance(error, InvalidOrder) or (isinstance(error, Refused) and error.is_final)
+    return Told.REFUSED if is_final else Told.LATER
+
+
+def _order(beneficiary: str, dollars: str) -> NewOrder:
+    return NewOrder.quote(
+        poster_username="ada.eze@example.com",
+        poster_recipient_username=beneficiary,
+        poster_currency="NGN",
+        poster_country="NG",
+        poster_payment_method_type="nigerian_bank_payment",
+        matcher_currency="USD",
+        matcher_country="US",
+        matcher_amount=dollars,
+        exchange_rate="1500",
+        external_order=NewExternalOrder(
+            current_account_balance="900000.00", transaction_fee="12.50", transaction_fee_currency="NGN"
+        ),
+    )

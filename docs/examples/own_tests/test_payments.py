@@ -1,0 +1,90 @@
+"""The bank's tests of its own code, against the sandbox: ``pytest docs/examples/own_tests``.
+
+``transfer_sandbox`` is a fixture that comes with the package. It is a real HTTP server, so what goes wrong
+here goes wrong as it does in production: connections close, answers are lost, statuses are odd.
+"""
+
+import pytest
+
+from payments import Ledger, Told, client_for, pay
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status
+
+pytestmark = pytest.mark.asyncio
+
+BEN, NOBODY = "ben.okri@example.com", "nobody@example.com"
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+async def test_a_payment_is_paid_and_its_hold_stays(transfer_sandbox: Sandbox, ledger: Ledger) -> None:
+    async with client_for(ledger, transfer_sandbox.base_url, transfer_sandbox.token) as client:
+        told = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
+
+    assert told is Told.PAID
+    assert len(transfer_sandbox.orders) == len(ledger.holds) == 1
+
+
+async def test_a_refusal_gives_the_money_back(transfer_sandbox: Sandbox, ledger: Ledger) -> None:
+    async with client_for(ledger, transfer_sandbox.base_url, transfer_sandbox.token) as client:
+        told = await pay(client, "payment-1", beneficiary=NOBODY, dollars="100.00")
+
+    assert told is Told.REFUSED
+    assert not transfer_sandbox.orders
+    assert not ledger.holds
+
+
+async def test_a_lost_answer_keeps_the_hold_and_is_never_paid_twice(
+    transfer_sandbox: Sandbox, ledger: Ledger
+) -> None:
+    transfer_sandbox.faults.add(CloseAfterProcessing())  # the next order is created, and its answer lost
+    async with client_for(ledger, transfer_sandbox.base_url, transfer_sandbox.token) as client:
+        told = [await pay(client, "payment-1", beneficiary=BEN, dollars="100.00") for _ in range(3)]
+
+    assert told == [Told.WAIT] * 3
+    assert len(transfer_sandbox.requests) == len(transfer_sandbox.orders) == len(ledger.holds) == 1
+
+
+async def test_a_lost_answer_is_found_on_the_statement(transfer_sandbox: Sandbox, ledger: Ledger) -> None:
+    transfer_sandbox.faults.add(CloseAfterProcessing())
+    async with client_for(ledger, transfer_sandbox.base_url, transfer_sandbox.token) as client:
+        before = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
+        (ledger.seen["payment-1"],) = transfer_sandbox.orders
+        after = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
+
+    assert (before, after) == (Told.WAIT, Told.PAID)
+    assert len(transfer_sandbox.requests) == 1
+
+
+@pytest.mark.parametrize("status", [500, 503])
+async def test_an_odd_status_is_not_taken_for_a_no(
+    transfer_sandbox: Sandbox, ledger: Ledger, status: int
+) -> None:
+    transfer_sandbox.faults.add(Status(status))
+    async with client_for(ledger, transfer_sandbox.base_url, transfer_sandbox.token) as client:
+        told = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
+
+    assert told is Told.WAIT
+    assert len(ledger.holds) == 1
+
+
+async def test_a_token_that_is_not_good_is_not_the_customers_fault(
+    transfer_sandbox: Sandbox, ledger: Ledger
+) -> None:
+    transfer_sandbox.faults.add(Status(401))
+    async with client_for(ledger, transfer_sandbox.base_url, transfer_sandbox.token) as client:
+        told = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
+
+    assert told is Told.LATER
+    assert not ledger.holds
+
+
+async def test_a_service_out_of_reach_gives_the_money_back(ledger: Ledger) -> None:
+    nobody_listens = "http://127.0.0.1:1"
+    async with client_for(ledger, nobody_listens, "token") as client:
+        told = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
+
+    assert told is Told.LATER
+    assert not ledger.holds

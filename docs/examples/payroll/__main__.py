@@ -1,0 +1,85 @@
+"""A payroll file, its doubt and its end, against a sandbox: ``python docs/examples/payroll``.
+
+Each command is printed as it would be typed, with what it says.
+"""
+
+import asyncio
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox
+
+PAYROLL = Path(__file__).with_name("payroll.csv")
+
+LOST = "tunde.bello@example.com"
+"""The customer of salary-3, of whose order the answer is lost."""
+
+Run = Callable[[list[str], Mapping[str, str], Path], Awaitable[int]]
+"""Runs ``transfer-async`` with arguments, an environment and a directory; gives back its exit code."""
+
+
+async def in_a_process(arguments: list[str], environment: Mapping[str, str], directory: Path) -> int:
+    """Run a command as the shell does."""
+    command = [sys.executable, "-m", "transfer_async", *arguments]
+    process = await asyncio.create_subprocess_exec(*command, cwd=directory, env={**os.environ, **environment})
+    return await process.wait()
+
+
+class Operator:
+    """Somebody at a terminal, in the directory of the payroll file."""
+
+    def __init__(self, run: Run, sandbox: Sandbox, directory: Path) -> None:
+        self._run, self._directory = run, directory
+        self._environment = {
+            "TRANSFER_BASE_URL": sandbox.base_url,
+            "TRANSFER_API_TOKEN": sandbox.token,
+            "TRANSFER_JOURNAL": "payments.journal",
+        }
+        self.exit_codes: list[int] = []
+
+    async def types(self, command: str) -> None:
+        """Type a command, and see what it says."""
+        print(f"\n$ transfer-async {command}", flush=True)
+        code = await self._run(shlex.split(command), self._environment, self._directory)
+        self.exit_codes.append(code)
+        print(f"(exit code {code})", flush=True)
+
+
+async def play(directory: Path, run: Run = in_a_process) -> tuple[list[int], Sandbox]:
+    """Pay the salaries of the file; of one the answer is lost, and one beneficiary is not registered."""
+    file = directory / "payroll.csv"
+    async with Sandbox() as sandbox:
+        sandbox.faults.add(CloseAfterProcessing(), username=LOST)
+        operator = Operator(run, sandbox, directory)
+        await operator.types("create payroll.csv --dry-run")
+        await operator.types("create payroll.csv --plain")  # 5: one is in doubt; one was refused, too
+
+        await operator.types("journal list")
+        await operator.types("journal show 2026-01-salary-3")
+        # The service's support, or your statement, names the order; here we look into the sandbox.
+        (order_id,) = (one.id for one in sandbox.orders.values() if one.poster_username == LOST)
+        found = f"--order-id {order_id} --by ada --reason 'seen on the statement'"
+        await operator.types(f"journal resolve 2026-01-salary-3 {found}")
+
+        print("\nThe beneficiary of salary-2 is corrected, under the same key.")
+        await asyncio.to_thread(correct, file)
+        await operator.types("create payroll.csv --plain")  # once more: nothing is paid twice
+    print(f"\norders at the service: {len(sandbox.orders)}, for 3 lines in 2 runs")
+    return operator.exit_codes, sandbox
+
+
+def correct(file: Path) -> None:
+    """Put the right beneficiary in the place of the one who is not registered."""
+    wrong = file.read_text(encoding="utf-8")
+    file.write_text(wrong.replace("nobody@example.com", "ben.okri@example.com"), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as directory:
+        shutil.copy(PAYROLL, directory)
+        asyncio.run(play(Path(directory)))
