@@ -65,9 +65,10 @@ def tell(seed: int, *, trace: bool = False) -> Verdict:
     _begin(world)
     ends = world.loop.run()
     world.calm = True
+    healthy = Worker(world, "healthy", mortal=False)
     for _ in range(2):
-        ends = ends and _settle(world)
-    _recover_once_more(world)
+        ends = ends and _settle(world, healthy)
+    _recover_once_more(world, healthy)
     if not ends:
         world.witness.check("the story has no end")
     for invariant in invariants.IN_THE_END:
@@ -125,16 +126,15 @@ def _close(world: World) -> None:
         worker.close(world.chance.one_of((0.0, 1.0, 35.0)))
 
 
-def _recover_once_more(world: World) -> None:
+def _recover_once_more(world: World, healthy: Worker) -> None:
     """What the last deliveries have brought to its end is told."""
-    world.loop.call_soon(Worker(world, "last", mortal=False).recover, context=OUTSIDE)
+    world.loop.call_soon(healthy.recover, context=OUTSIDE)
     world.loop.run()
 
 
-def _settle(world: World) -> bool:
+def _settle(world: World, healthy: Worker) -> bool:
     """All faults have stopped: a healthy worker recovers, and the keys are delivered once more."""
     world.note("--- calm ---")
-    healthy = Worker(world, "healthy", mortal=False)
     world.loop.pass_(LONG)
     world.loop.call_soon(healthy.recover, context=OUTSIDE)
     ends = world.loop.run()

@@ -16,7 +16,7 @@ from tests.simulation.journal import Database, WorkerJournal
 from tests.simulation.loop import OUTSIDE, PROCESS, Process, VirtualLoop
 from tests.simulation.service import SETTLE_AFTER, Service, SimulatedTransport
 from tests.simulation.witness import RECORD, Record, Witness
-from transfer_async import FundsHold, TransferClient
+from transfer_async import FundsHold, RetryPolicy, Timeouts, TransferClient
 from transfer_async.clock import Clock
 from transfer_async.errors import TransferError
 from transfer_async.events import Event
@@ -43,6 +43,7 @@ MOMENTS = (
 BELIEVED_AFTER = SETTLE_AFTER  # what clients are told: as long as a request may take
 YEARS = 3e8
 ADDRESS = "https://service.example"
+POLICY, TIMEOUTS = RetryPolicy(), Timeouts()
 
 
 class World:
@@ -98,31 +99,42 @@ class Worker:
         self.world, self.name, self.mortal = world, name, mortal
         self.lives = 0
         self.process: Any = None
-        self.client: Any = None
         self._start()
 
     def _start(self) -> None:
-        world, setting = self.world, self.world.setting
         self.lives += 1
         fates = self._fates() if self.mortal else {}
         self.process = Process(f"{self.name}.{self.lives}", fates)
+        self._checks = self.world.setting.checks and not self._lacks_the_check()
+
+    @property
+    def client(self) -> Any:
+        """The process's client, made when there is something to do: many a life needs none."""
+        if self.process.client is None:
+            self.process.client = self._made()
+        return self.process.client
+
+    def _made(self) -> TransferClient:
+        world, setting = self.world, self.world.setting
         hold = Step(world, "hold")
         client = TransferClient(
             ADDRESS,
             world.bank.token if setting.token else "secret",
             hooks=[
                 *([world.bank.screening] if setting.screens else []),
-                *([Step(world, "check")] if setting.checks and not self._lacks_the_check() else []),
+                *([Step(world, "check")] if self._checks else []),
                 FundsHold(hold.before, hold.undo, name="hold"),
             ],
             journal=WorkerJournal(world),
             clock=world.clock,
             resolve=None if setting.resolve == "none" else world.bank.resolve,
             settle_after=BELIEVED_AFTER,
+            retry=POLICY,
+            timeouts=TIMEOUTS,
             observers=[self._saw],
         )
         client._context = attrs.evolve(client._context, transport=SimulatedTransport(world))
-        self.client = self.process.client = client
+        return client
 
     def _lacks_the_check(self) -> bool:
         return self.mortal and self.world.setting.releases and self.world.chance.once_in(0.5)
@@ -173,7 +185,7 @@ class Worker:
         return self.world.loop.create_task(work, context=context)
 
     def alive(self) -> "Worker":
-        if self.process.dead or self.client._closed:
+        if self.process.dead or (self.process.client is not None and self.client._closed):
             self._start()
         return self
 
