@@ -31,13 +31,13 @@ def each(names: str | tuple[str, ...], table: Iterable[Any]) -> Callable[[Callab
         @functools.wraps(test)
         def all_rows(**fixtures: Any) -> None:
             for row, given in cases():
-                with _told_of(row):
+                with told_of(row):
                     test(**fixtures, **given)
 
         @functools.wraps(test)
         async def all_rows_async(**fixtures: Any) -> None:
             for row, given in cases():
-                with _told_of(row):
+                with told_of(row):
                     await test(**fixtures, **given)
 
         whole = all_rows_async if inspect.iscoroutinefunction(test) else all_rows
@@ -50,7 +50,8 @@ def each(names: str | tuple[str, ...], table: Iterable[Any]) -> Callable[[Callab
 
 
 @contextmanager
-def _told_of(row: Any) -> Iterator[None]:
+def told_of(row: Any) -> Iterator[None]:
+    """A failure within it says at which row, or turn, it was."""
     try:
         yield
     except BaseException as error:  # pytest's own failures are no Exception

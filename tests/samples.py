@@ -58,26 +58,27 @@ def inside(tree: Any, path: str) -> Any:
 
 
 def changed(tree: Any, path: str, value: Any) -> Any:
-    """A copy of ``tree`` with ``value`` at the JSON path."""
-    tree = copy.deepcopy(tree)
-    holder, last = _holder(tree, path)
+    """A copy of ``tree`` with ``value`` at the JSON path; what is beside the path is shared."""
+    tree, holder, last = _opened(tree, path)
     holder[last] = value
     return tree
 
 
 def without(tree: Any, path: str) -> Any:
-    """A copy of ``tree`` without what is at the JSON path."""
-    tree = copy.deepcopy(tree)
-    holder, last = _holder(tree, path)
+    """A copy of ``tree`` without what is at the JSON path; what is beside it is shared."""
+    tree, holder, last = _opened(tree, path)
     del holder[last]
     return tree
 
 
-def _holder(tree: Any, path: str) -> tuple[Any, str | int]:
+def _opened(tree: Any, path: str) -> tuple[Any, Any, str | int]:
+    """A copy along the path, its last holder, and the last step."""
     *way, last = steps_of(path)
+    tree = holder = copy.copy(tree)
     for step in way:
-        tree = tree[step]
-    return tree, last
+        holder[step] = copy.copy(holder[step])
+        holder = holder[step]
+    return tree, holder, last
 
 
 def at(model: Any, attributes: str) -> Any:

@@ -1,6 +1,7 @@
 """Hypothesis strategies for what the service, or anybody, may send, and for requests."""
 
 import string
+from collections.abc import Iterable
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
@@ -80,15 +81,23 @@ ORDER_NUMBERS = (
 )
 
 
+def _some(things: Iterable[str], *, at_most: int) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(sorted(things)), max_size=at_most, unique=True)
+
+
+SOME_LOOSE, SOME_NUMBERS = _some(CHOICES, at_most=6), _some(ORDER_NUMBERS, at_most=2)
+SOME_FLAGS, SOME_PATHS = _some(samples.FLAGS, at_most=2), _some([path for path, _ in PATHS], at_most=4)
+
+
 @st.composite
 def orders(draw: st.DrawFn) -> dict[str, Any]:
     """Trees of orders, each readable in every field, with some of their values drawn."""
     tree = samples.order_json(draw(st.integers(1, 50)))
-    for path in draw(st.lists(st.sampled_from(sorted(CHOICES)), max_size=6, unique=True)):
+    for path in draw(SOME_LOOSE):
         tree = samples.changed(tree, path, draw(CHOICES[path]))
-    for path in draw(st.lists(st.sampled_from(ORDER_NUMBERS), max_size=2, unique=True)):
+    for path in draw(SOME_NUMBERS):
         tree = samples.changed(tree, path, draw(NUMBERS))
-    for flag in draw(st.lists(st.sampled_from(samples.FLAGS), max_size=2, unique=True)):
+    for flag in draw(SOME_FLAGS):
         tree = samples.changed(tree, f"$.{flag}", draw(st.sampled_from([0, 1, False, True])))
     return tree
 
@@ -97,7 +106,7 @@ def orders(draw: st.DrawFn) -> dict[str, Any]:
 def spoiled_orders(draw: st.DrawFn) -> bytes:
     """Orders with some of their values, strict ones too, put to anything or taken away; at times cut."""
     tree = draw(orders())
-    for path in draw(st.lists(st.sampled_from([path for path, _ in PATHS]), max_size=4, unique=True)):
+    for path in draw(SOME_PATHS):
         try:
             tree = (
                 samples.changed(tree, path, draw(JSON))

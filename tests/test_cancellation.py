@@ -9,6 +9,7 @@ from attrs import frozen
 
 from tests import bank as banks
 from tests.bank import Gate, World, new_order, refused_order, turns
+from tests.cases import told_of
 from transfer_async import (
     NO_ORDER,
     AlreadyCreated,
@@ -232,16 +233,19 @@ async def _check_a_redelivery(world: World, scenario: Scenario, state: KeyState,
         assert isinstance(result, OutcomeUnknown)
 
 
-@pytest.mark.parametrize(
-    "cut",
-    [_cancelled, _cancelled_twice, _closed, _cancelled_and_closed],
-    ids=["cancelled", "cancelled twice", "closed", "cancelled, then closed"],
-)
+WAYS = (_cancelled, _closed, _cancelled_twice, _cancelled_and_closed)
+
+
+@pytest.mark.trial(short=2, ci=4, long=4)
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-async def test_a_call_may_be_cut_at_every_turn_and_what_is_on_record_is_true(scenario: Scenario, cut: Any):
-    turn = 1  # the first in which there is a call
-    while not await _cut(scenario, turn, cut):
+async def test_a_call_may_be_cut_at_every_turn_and_what_is_on_record_is_true(scenario: Scenario, size: int):
+    """At each turn in `size` of the four ways: at the next turn in the next ones."""
+    ended, turn = False, 0  # in the first turn there is no call yet
+    while not ended:
         turn += 1
+        for way in [WAYS[(turn * size + n) % len(WAYS)] for n in range(size)]:
+            with told_of(f"turn {turn}, {way.__name__}"):
+                ended = await _cut(scenario, turn, way)
 
     assert turn > 10  # it was cut, and often
 

@@ -334,7 +334,7 @@ def users_within_users(levels, innermost):
     return b'{"externalUser":{"createdBy":' * levels + innermost + b"}}" * levels
 
 
-@each("levels", [1, 10, 25, 100, 450])
+@each("levels", [1, 25, 450])
 def test_users_within_users_are_read_in_bounded_time_however_wrong_the_innermost(levels):
     currency = b'{"currency_code":"USD","max_amount":"10","can_trade_with":["a",5]}'
     innermost = b'{"currencies":[' + b",".join([currency] * 8000) + b'],"is_active":7}'
@@ -425,16 +425,17 @@ def test_a_user_with_hardly_any_stack_left_is_no_answer_rather_than_a_crash():
     raw = users_within_users(30, b'{"is_active":7}')
     outcomes = set()
 
-    def descend():
+    def descend(depth):
         try:
-            User.from_json(raw)
-            outcomes.add("read")
-            descend()
+            if depth % 10 == 0:
+                User.from_json(raw)
+                outcomes.add("read")
+            descend(depth + 1)
         except ServiceFailed:
             outcomes.add("no answer")
         except RecursionError:
             outcomes.add("nothing left at all")
 
-    descend()
+    descend(0)
 
     assert outcomes >= {"read", "no answer"}

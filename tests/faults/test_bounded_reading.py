@@ -72,16 +72,19 @@ def explodes(status: int, encoding: str) -> Script:
     return then_closes(http(status, body, headers={"Content-Encoding": encoding}))
 
 
+AT_LENGTH = pytest.mark.trial(ci=1, long=1)
+
+
 @needs_proc
 @pytest.mark.parametrize(
     ("script", "error"),
     [
         pytest.param(endless(200), "UnreadableOrder", id="200"),
-        pytest.param(endless(422), "Refused", id="422"),
-        pytest.param(endless(500), "OutcomeUnknown", id="500"),
+        pytest.param(endless(422), "Refused", id="422", marks=AT_LENGTH),
+        pytest.param(endless(500), "OutcomeUnknown", id="500", marks=AT_LENGTH),
         pytest.param(explodes(200, "gzip"), "UnreadableOrder", id="200 gzip"),
         pytest.param(explodes(422, "gzip"), "Refused", id="422 gzip"),
-        pytest.param(explodes(200, "deflate"), "UnreadableOrder", id="200 deflate"),
+        pytest.param(explodes(200, "deflate"), "UnreadableOrder", id="200 deflate", marks=AT_LENGTH),
     ],
 )
 async def test_a_body_of_300_megabytes_costs_less_than_60(script: Script, error: str):
@@ -95,7 +98,7 @@ async def test_a_body_of_300_megabytes_costs_less_than_60(script: Script, error:
     assert len(server.requests) == 1
 
 
-@pytest.mark.trial(ci=1, long=1)
+@AT_LENGTH
 @needs_proc
 async def test_the_limit_may_be_raised_and_still_bounds_the_memory():
     async with serving(explodes(200, "gzip")) as server:
@@ -106,7 +109,7 @@ async def test_the_limit_may_be_raised_and_still_bounds_the_memory():
     assert seen["grown"] < 60 * 1024
 
 
-@pytest.mark.trial(ci=1, long=1)
+@AT_LENGTH
 @needs_proc
 async def test_a_read_of_300_megabytes_costs_less_than_60():
     async with serving(explodes(200, "gzip")) as server:

@@ -20,6 +20,7 @@ import pytest
 from tests import samples
 from tests.cases import each
 from tests.ids import told
+from tests.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts
 from transfer_async.errors import (
     ConnectionFailed,
@@ -343,9 +344,14 @@ async def test_a_server_that_never_answers_leaves_a_doubt(
     assert len(server.requests) == 1
 
 
-async def test_a_deadline_that_passes_during_an_exchange_leaves_a_doubt(bank: Bank):
-    async with serving(Connection.gone_after_request) as server:
-        error = await bank.try_order(server.url, retry=RetryPolicy(deadline=0.05))
+async def test_a_deadline_that_passes_during_an_exchange_leaves_a_doubt(bank: Bank, loop_time: LoopTime):
+    async def let_time_pass(connection: Connection) -> None:
+        await connection.request()
+        await loop_time.pass_(20.0)
+        await connection.gone()
+
+    async with serving(let_time_pass) as server:
+        error = await bank.try_order(server.url, retry=RetryPolicy(deadline=19.0))
 
     expect_unknown(error, bank)
     assert len(server.requests) == 1

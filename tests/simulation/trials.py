@@ -33,7 +33,7 @@ class Tally:
 
 
 def stories(seeds: Iterable[int]) -> Iterator[Verdict]:
-    """Each seed's verdict; the garbage of stories is collected between two, and what was there before is not."""
+    """Each seed's verdict; garbage is collected between stories, and only theirs."""
     was_enabled = gc.isenabled()
     gc.disable()
     gc.freeze()
@@ -58,7 +58,7 @@ def _tally(seeds: range) -> Tally:
 
 
 def trial(seeds: range, *, jobs: int) -> Iterator[Tally]:
-    """The tally so far, time and again, until all seeds are done; a single job needs no process of its own."""
+    """The tally so far, time and again, until all seeds are done; a single job is done here."""
     if jobs == 1:
         yield _tally(seeds)
         return
