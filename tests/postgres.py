@@ -71,9 +71,12 @@ class PostgresServer(ServerProcess):
     def new_database(self) -> str:
         """Make an empty database, and give its address."""
         name = f"d{random.getrandbits(64):x}"
-        psql = str(_installation() / "bin/psql")
-        _run(psql, "-q", "-d", self.dsn, "-c", f"CREATE DATABASE {name} TEMPLATE template0")
+        self.say(self.dsn, f"CREATE DATABASE {name} TEMPLATE template0")
         return self.dsn_of(name)
+
+    def say(self, dsn: str, sql: str) -> None:
+        """Have something done in one of its databases."""
+        _run(str(_installation() / "bin/psql"), "-q", "-d", dsn, "-c", sql)
 
     def _command(self) -> Sequence[str]:
         command = [str(_installation() / "bin/postgres"), "-D", str(self._data), "-p", str(self.port)]

@@ -32,6 +32,8 @@ OTHERS = [
     "timeout",
     "xdist",
 ]
+ALONE = [word for name in OTHERS for word in ("-p", f"no:{name}")]
+"""No other plug-ins than pytest-asyncio and ours."""
 INI = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
 NOT_USED = """
 import sys
@@ -57,12 +59,11 @@ def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyt
 
 
 def run(pytester: pytest.Pytester, *options: str, **tests: str) -> pytest.RunResult:
-    """Run files of tests, by their names, with no other plug-ins than pytest-asyncio and ours."""
+    """Run files of tests, by their names."""
     pytester.makepyfile(**tests)
     if "no:asyncio" not in options:
         pytester.makeini(INI)
-    without = [word for name in OTHERS for word in ("-p", f"no:{name}")]
-    return pytester.runpytest_subprocess(*without, "-W", "error", *options)
+    return pytester.runpytest_subprocess(*ALONE, "-W", "error", *options)
 
 
 @pytest.mark.parametrize(
@@ -116,14 +117,16 @@ def test_a_conftest_may_ask_for_it_by_name(pytester, twice):
     pytester.syspathinsert()
     options = ["-p", "again"] if twice else []
 
-    pytester.runpytest_inprocess("--asyncio-mode", "auto", *BY_NAME, *options).assert_outcomes(passed=1)
+    pytester.runpytest_inprocess("--asyncio-mode", "auto", *ALONE, *BY_NAME, *options).assert_outcomes(
+        passed=1
+    )
 
 
 def test_without_pytest_asyncio_a_conftest_learns_what_is_needed(pytester):
     pytester.makeconftest('pytest_plugins = ["transfer_async.sandbox.fixtures"]')
     pytester.makepyfile("def test_it(transfer_sandbox):\n    pass\n")
 
-    pytester.runpytest_inprocess("-p", "no:asyncio", *BY_NAME).assert_outcomes(errors=1)
+    pytester.runpytest_inprocess("-p", "no:asyncio", *ALONE, *BY_NAME).assert_outcomes(errors=1)
 
 
 def test_the_package_declares_the_entry_point_and_brings_the_module():

@@ -25,7 +25,14 @@ def restartable() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture
-def own_database(restartable: PostgresServer) -> str:
-    """The address of an empty database of it."""
+@pytest.fixture(scope="package")
+def one_database(restartable: PostgresServer) -> str:
+    """The address of a database that the package's tests share: one more for each would cost the most."""
     return restartable.new_database()
+
+
+@pytest.fixture
+def database(restartable: PostgresServer, one_database: str) -> str:
+    """Its address, once what another test had there is gone."""
+    restartable.say(one_database, "DROP SCHEMA IF EXISTS transfer_async CASCADE")
+    return one_database

@@ -13,16 +13,16 @@ from transfer_async.journal import moves
 
 
 @pytest.fixture
-async def world(own_database: str) -> AsyncIterator[World]:
-    async with stormy_world(lambda world: WorldlyJournal(own_database, world)) as world:
+async def world(database: str) -> AsyncIterator[World]:
+    async with stormy_world(lambda world: WorldlyJournal(database, world)) as world:
         yield world
 
 
 @pytest.fixture(params=TROUBLES)
 def trouble(
-    request: pytest.FixtureRequest, world: World, own_database: str, restartable: PostgresServer
+    request: pytest.FixtureRequest, world: World, database: str, restartable: PostgresServer
 ) -> Trouble:
-    return TROUBLES[request.param](world.journal.journal, own_database, restartable)
+    return TROUBLES[request.param](world.journal.journal, database, restartable)
 
 
 @pytest.mark.parametrize("at", BEFORE_THE_REQUEST)

@@ -215,15 +215,13 @@ async def stormy(database: str, kind: type[RecordedJournal], *, seed: int, cuts:
 
 @pytest.mark.trial(short=15, ci=100, long=1_500)
 @pytest.mark.timeout(1800)
-async def test_under_random_cuts_there_is_no_wrong_belief_and_no_move_is_made_twice(
-    own_database: str, size: int
-):
-    keys, steps, wrong = await stormy(own_database, RecordedJournal, seed=7, cuts=size)
+async def test_under_random_cuts_there_is_no_wrong_belief_and_no_move_is_made_twice(database: str, size: int):
+    keys, steps, wrong = await stormy(database, RecordedJournal, seed=7, cuts=size)
 
     assert (steps, wrong) == (3 * keys, 0)
 
 
-async def test_a_journal_that_does_not_read_back_is_found_out(own_database: str):
-    _, _, wrong = await stormy(own_database, Credulous, seed=7, cuts=30)
+async def test_a_journal_that_does_not_read_back_is_found_out(database: str):
+    _, _, wrong = await stormy(database, Credulous, seed=7, cuts=30)
 
     assert wrong > 0
