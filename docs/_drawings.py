@@ -1,0 +1,278 @@
+"""Two pictures and a table, drawn from the code while the site is built, so that they cannot be old.
+
+`floors` draws the packages, each above all that it imports; `key-states` the states of a key and the ways
+between them, and `key-moves` lists these ways with their reasons.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import html
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+import transfer_async
+import transfer_async.journal
+
+PACKAGE = Path(transfer_async.__file__).parent
+
+# --- the floors ---------------------------------------------------------------------------------
+
+TOP = "transfer_async"
+"""The box of the package's own `__init__`: its public names."""
+
+
+def box_of(path: Path) -> str:
+    """The box that a file stands in: the package or the module right below the top."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return TOP if first == "__init__.py" else first.removesuffix(".py")
+
+
+def imported(path: Path, boxes: set[str]) -> Iterator[str]:
+    """The boxes that a file imports from; imports in functions and for type checkers count."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            first, *rest = name.split(".")
+            if first == TOP:
+                yield rest[0] if rest and rest[0] in boxes else TOP
+
+
+@functools.cache
+def arrows() -> dict[str, set[str]]:
+    """Which box imports from which."""
+    files = list(PACKAGE.rglob("*.py"))
+    found: dict[str, set[str]] = {box_of(path): set() for path in files}
+    for path in files:
+        box = box_of(path)
+        found[box] |= set(imported(path, set(found))) - {box}
+    return found
+
+
+def reach(graph: dict[str, set[str]], start: str) -> set[str]:
+    """All that can be come to from a box."""
+    seen: set[str] = set()
+    left = [start]
+    while left:
+        new = graph[left.pop()] - seen
+        seen |= new
+        left += new
+    return seen
+
+
+def floors() -> list[list[str]]:
+    """The boxes of each floor, the lowest first: each stands just above all that it imports.
+
+    Boxes that import from one another stand on one floor.
+    """
+    graph = arrows()
+    below = {box: reach(graph, box) for box in graph}
+    rooms = {box: frozenset({box} | {one for one in below[box] if box in below[one]}) for box in graph}
+    height: dict[frozenset[str], int] = {}
+
+    def stands(room: frozenset[str]) -> int:
+        if room not in height:
+            others = {rooms[one] for box in room for one in graph[box]} - {room}
+            height[room] = 1 + max(map(stands, others), default=-1)
+        return height[room]
+
+    made: dict[int, list[str]] = {}
+    for room in set(rooms.values()):
+        made.setdefault(stands(room), []).extend(room)
+    return [sorted(made[floor]) for floor in sorted(made)]
+
+
+def draw_floors() -> str:
+    """The floors as an SVG: the highest first, the boxes of a floor side by side."""
+    width, high, gap, left = 460, 30, 8, 34
+    parts, y = [], 4
+    stories = floors()
+    for number in range(len(stories) - 1, -1, -1):
+        begin, x = y, left
+        for box in stories[number]:
+            wide = min(16 + 8 * len(box), width - left)
+            if x > left and x + wide > width:
+                x, y = left, y + high + gap
+            parts.append(
+                f'<rect class="box" x="{x}" y="{y}" width="{wide}" height="{high}" rx="5"/>'
+                f'<text class="code" x="{x + wide / 2:g}" y="{y + 20}">{html.escape(box)}</text>'
+            )
+            x += wide + gap
+        y += high
+        parts.append(f'<text class="floor" x="12" y="{(begin + y) / 2 + 5:g}">{number}</text>')
+        y += gap
+        if number:
+            parts.append(f'<line class="ground" x1="{left}" x2="{width}" y1="{y}" y2="{y}"/>')
+        y += gap
+    label = "The floors of the package: every import goes down, or stays on its floor's own box"
+    return _svg("".join(parts), width, y, label)
+
+
+# --- the states of a key ------------------------------------------------------------------------
+
+
+def rows() -> tuple[Any, ...]:
+    """The rows of the journal's state machine, from whichever module has it."""
+    package = transfer_async.journal
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        table = getattr(importlib.import_module(module.name), "TABLE", ())
+        if table and all(hasattr(row, "source") and hasattr(row, "to") for row in table):
+            return tuple(table)
+    raise LookupError("no module of the journal has the TABLE of its state machine")
+
+
+def word(state: Any) -> str:
+    """A state in words."""
+    return str(state.value).replace("_", " ")
+
+
+def ways() -> dict[tuple[str, str], list[str]]:
+    """The moves from one state to another one."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows():
+        if row.source is not row.to:
+            moves = found.setdefault((word(row.source), word(row.to)), [])
+            name = row.move.__name__
+            if name not in moves:
+                moves.append(name)
+    return found
+
+
+_AT = {
+    "free": (240, 30),
+    "claimed": (240, 130),
+    "sending": (240, 230),
+    "in doubt": (80, 330),
+    "created": (380, 330),
+}
+_BENDS = {  # how far a way bends to its right, in pixels; all others are straight
+    ("claimed", "free"): 110,
+    ("sending", "free"): 200,
+    ("in doubt", "free"): -120,
+    ("free", "created"): -190,
+    ("claimed", "in doubt"): 20,
+}
+
+
+def draw_states() -> str:
+    """The states of a key as an SVG, with the moves from one to another."""
+    between = ways()
+    places = dict(_AT)
+    for state in sorted({state for way in between for state in way} - set(places)):
+        places[state] = (360, 30 + 100 * (len(places) - len(_AT)))  # a new one stands at the side
+    lines = [_way(places[a], places[b], _BENDS.get((a, b), 0), moves) for (a, b), moves in between.items()]
+    boxes = [
+        f'<rect class="box" x="{x - 44}" y="{y - 16}" width="88" height="32" rx="16"/>'
+        f'<text class="code" x="{x}" y="{y + 5}">{state}</text>'
+        for state, (x, y) in places.items()
+    ]
+    head = (
+        '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+        'orient="auto-start-reverse"><path class="head" d="M0 0L8 4L0 8z"/></marker></defs>'
+    )
+    return _svg(head + "".join(lines + boxes), 460, 380, "The states of a key, and the moves between them")
+
+
+def _way(start: tuple[int, int], end: tuple[int, int], bend: int, moves: list[str]) -> str:
+    (x1, y1), (x2, y2) = start, end
+    length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
+    right = ((y1 - y2) / length, (x2 - x1) / length)  # y grows downwards
+    middle = ((x1 + x2) / 2 + right[0] * bend, (y1 + y2) / 2 + right[1] * bend)
+    a, b = _edge(start, middle), _edge(end, middle)
+    x, y = ((a[0] + 2 * middle[0] + b[0]) / 4, (a[1] + 2 * middle[1] + b[1]) / 4)
+    told = ", ".join(map(_spaced, moves))
+    return (
+        f'<path class="way" d="M{a[0]:.0f} {a[1]:.0f}Q{middle[0]:.0f} {middle[1]:.0f} {b[0]:.0f} {b[1]:.0f}" '
+        f'marker-end="url(#head)"/><text class="move" x="{x:.0f}" y="{y + 4:.0f}">{html.escape(told)}</text>'
+    )
+
+
+def _spaced(name: str) -> str:
+    """LayAside as "lay aside"."""
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", name).lower()
+
+
+def _edge(centre: tuple[int, int], towards: tuple[float, float]) -> tuple[float, float]:
+    """Where a way to ``towards`` leaves the box around ``centre``."""
+    dx, dy = towards[0] - centre[0], towards[1] - centre[1]
+    share = min(46 / abs(dx) if dx else 9e9, 18 / abs(dy) if dy else 9e9)
+    return centre[0] + dx * share, centre[1] + dy * share
+
+
+def _svg(content: str, width: int, height: int, label: str) -> str:
+    return (
+        f'<figure class="drawn"><svg viewBox="0 0 {width} {height}" width="{width}" role="img" '
+        f'aria-label="{html.escape(label)}">{content}</svg></figure>'
+    )
+
+
+# --- directives ---------------------------------------------------------------------------------
+
+
+class Floors(SphinxDirective):
+    """The picture of the floors."""
+
+    def run(self) -> list[nodes.Node]:
+        """Draw it."""
+        return [nodes.raw("", draw_floors(), format="html")]
+
+
+class KeyStates(SphinxDirective):
+    """The picture of a key's states."""
+
+    def run(self) -> list[nodes.Node]:
+        """Draw it."""
+        return [nodes.raw("", draw_states(), format="html")]
+
+
+class KeyMoves(SphinxDirective):
+    """The table of moves, with their reasons."""
+
+    def run(self) -> list[nodes.Node]:
+        """Make it."""
+        told: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        for row in rows():
+            told.setdefault((row.move.__name__, row.reason), []).append((word(row.source), word(row.to)))
+        lines = [(_spaced(move), _from_to(pairs), reason) for (move, reason), pairs in told.items()]
+        return [_table(("move", "from → to", "why"), lines)]
+
+
+def _from_to(pairs: list[tuple[str, str]]) -> str:
+    if all(a == b for a, b in pairs):
+        stays = ", ".join(a for a, _ in pairs)
+        return "any, stays" if len(pairs) == len(_AT) else f"{stays}, stays"
+    return "; ".join(f"{a} → {b}" for a, b in pairs)
+
+
+def _table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> nodes.table:
+    columns = list(head)
+    group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in columns), cols=len(columns))
+    group += nodes.thead("", _row(columns))
+    group += nodes.tbody("", *(_row(line) for line in lines))
+    return nodes.table("", group)
+
+
+def _row(cells: Iterable[str]) -> nodes.row:
+    return nodes.row("", *(nodes.entry("", nodes.paragraph("", cell)) for cell in cells))
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Tell Sphinx of the directives."""
+    app.add_directive("floors", Floors)
+    app.add_directive("key-states", KeyStates)
+    app.add_directive("key-moves", KeyMoves)
+    return {"parallel_read_safe": True}

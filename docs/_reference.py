@@ -1,0 +1,133 @@
+"""The reference: every public name from its docstring, and links to it from wherever a page names it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.ext.napoleon import GoogleDocstring
+from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util.docutils import SphinxDirective
+
+PUBLIC = (
+    "transfer_async",
+    "transfer_async.journal",
+    "transfer_async.worker",
+    "transfer_async.sandbox",
+    "transfer_async.testing",
+    "transfer_async.integrations.faststream",
+    "transfer_async.integrations.opentelemetry",
+)
+"""The modules whose ``__all__`` is a promise; those that are not there yet are left out."""
+
+
+def public_names(module: str) -> list[str]:
+    """What a public module promises; nothing if it is not there."""
+    try:
+        return list(getattr(importlib.import_module(module), "__all__", ()))
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        return []
+
+
+def first_home(name: str) -> str | None:
+    """The public module that a name is documented in: the first that has it."""
+    return next((module for module in PUBLIC if name in public_names(module)), None)
+
+
+class Names(SphinxDirective):
+    """``.. names:: module`` with names below it, or all of the module's that no other has first."""
+
+    required_arguments = 1
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """Write a directive of autodoc for each."""
+        module = self.arguments[0]
+        names = " ".join(self.content).split()
+        names = names or [name for name in public_names(module) if first_home(name) == module]
+        lines = [line for name in names for line in self._lines(module, name)]
+        inside = nodes.container()
+        self.state.nested_parse(StringList(lines, source=f"names of {module}"), 0, inside)
+        return inside.children
+
+    def _lines(self, module: str, name: str) -> list[str]:
+        thing = getattr(importlib.import_module(module), name)
+        if inspect.isclass(thing):
+            kind = "autoexception" if issubclass(thing, BaseException) else "autoclass"
+        else:
+            kind = "autofunction" if inspect.isroutine(thing) else "autodata"
+        options = ["   :no-value:"] if kind == "autodata" else []
+        return [f".. {kind}:: {module}.{name}", *options, ""]
+
+
+def _find_public(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Element
+) -> nodes.Node | None:
+    """A reference to a name where it is defined, or to a part of it, is one to where it is public."""
+    if node.get("refdomain") != "py":
+        return None
+    target = str(node["reftarget"]).lstrip("~.")
+    domain: Any = env.get_domain("py")
+    parts = target.split(".")
+    for count in (2, 1):
+        for module in PUBLIC:
+            name = ".".join((module, *parts[-count:]))
+            if name in domain.objects:
+                return domain.resolve_xref(
+                    env, node["refdoc"], app.builder, "obj", name, pending_xref(), content
+                )
+    return content if _is_no_name_of_ours(target) else None
+
+
+def _is_no_name_of_ours(target: str) -> bool:
+    """Whether it is private, another library's, or a piece of code: no part that a public name lacks."""
+    first, dot, _ = target.partition(".")
+    return not dot or first_home(first) is None
+
+
+def _without_a_types_words(_app: Sphinx, what: str, _name: str, thing: Any, _: Any, lines: list[str]) -> None:
+    """A constant without words of its own has none, not those of its type."""
+    if what == "data" and lines[:1] == (inspect.getdoc(type(thing)) or "").splitlines()[:1]:
+        lines.clear()
+
+
+class LinkNames(SphinxPostTransform):
+    """``TransferClient`` in a page of prose is a link to the reference."""
+
+    default_priority = 5
+
+    def run(self, **_: Any) -> None:
+        """Make the links; not in headings, nor in the reference itself."""
+        if self.env.docname == "reference":
+            return
+        for literal in list(self.document.findall(nodes.literal)):
+            name = literal.astext().removesuffix("()")
+            inside = literal.parent
+            if "." in name or isinstance(inside, (nodes.title, nodes.reference, pending_xref)):
+                continue
+            if (module := first_home(name)) is not None:
+                target = f"{module}.{name}"
+                link = pending_xref(
+                    "", literal.deepcopy(), refdomain="py", reftype="obj", reftarget=target, refexplicit=True
+                )
+                link["refdoc"], link["refwarn"] = self.env.docname, True
+                literal.replace_self(link)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Tell Sphinx of all this."""
+    app.add_directive("names", Names)
+    app.add_post_transform(LinkNames)
+    app.connect("missing-reference", _find_public)
+    app.connect("autodoc-process-docstring", _without_a_types_words)
+    # It takes the words before a colon for a type; an attribute's docstring is a sentence like any other.
+    GoogleDocstring._consume_inline_attribute = lambda self: ("", self._dedent(self._consume_to_end()))  # type: ignore[method-assign]
+    return {"parallel_read_safe": True}

@@ -1,0 +1,50 @@
+"""How the site is built: `sphinx-build -W -n -b html docs docs/_build`."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the extensions below
+
+project = "transfer_async"
+author = "the authors of transfer_async"
+version = release = version_of("transfer_async")
+language = "en"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "_drawings", "_reference"]
+exclude_patterns = ["_build", "examples"]  # each example has its own README
+nitpicky = True
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_default_options = {"members": True}
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+default_role = "py:obj"  # a docstring's single backticks
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 80
+add_module_names = False
+
+linkcheck_ignore = [r"https?://"]  # what lies outside is not asked: the build needs no network
+
+html_theme = "furo"
+html_title = "transfer_async"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {"navigation_with_keys": True}
+html_copy_source = html_show_sourcelink = False
+pygments_style, pygments_dark_style = "default", "github-dark"
+
+
+def setup(app: Sphinx) -> None:
+    """Show tables of values as they are."""
+    app.add_lexer("csv", TextLexer)

@@ -1,0 +1,339 @@
+"""A page's code, run from top to bottom, as a reader would who has one directory for it.
+
+====================  =======================================================================================
+block                 what is done with it
+====================  =======================================================================================
+``python``            run; one that begins with ``# name.py`` is written to that file, and run by a command
+                      that names it, by whoever imports it, or else in the end
+``text``              what the Python block right before it prints, compared; anywhere else nothing
+``csv``               written to the file that was named last before it
+``sh``                each line is a command that ends well
+``console``           each ``$ line`` is a command, and what follows is what it says, compared
+====================  =======================================================================================
+
+In what is compared, ``…`` stands for anything within its line, and a line of ``…`` alone for any lines.
+Commands run in this process where they can. What installs, or takes minutes, is checked instead: that what it
+names is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+from attrs import field, frozen
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted(ROOT.glob("docs/*.md"))]
+_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+_EXTRAS = _PROJECT["project"]["optional-dependencies"]
+_OTHERS = {"opentelemetry-sdk", "pytest", "pytest-asyncio"}
+
+
+@frozen
+class Block:
+    """A fenced block of a page; ``before`` is the text between it and the last one."""
+
+    kind: str
+    text: str = field(repr=False)
+    line: int
+    before: str = field(repr=False)
+
+    @property
+    def file(self) -> str | None:
+        """The file that a Python block is."""
+        named = re.match(r"# (\w+\.py)\n", self.text)
+        return named[1] if named else None
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """All fenced blocks of a page, but those that tell Sphinx something."""
+    text, end, found = page.read_text(encoding="utf-8"), 0, []
+    for fence in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        line = text.count("\n", 0, fence.start()) + 1
+        found.append(Block(fence[1], fence[2], line, text[end : fence.start()]))
+        end = fence.end()
+    return found
+
+
+def commands_in(block: Block) -> Iterator[tuple[str, str | None]]:
+    """The commands of a block, each with what it says, or None where that is not shown."""
+    if block.kind == "sh":
+        yield from ((line, None) for line in block.text.splitlines() if line.strip())
+        return
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, said = part.partition("\n")
+        yield command, said
+
+
+def python_block(page: Path, file: str) -> str:
+    """The block of a page that is a file."""
+    (found,) = [block.text for block in blocks_of(page) if block.file == file]
+    return found
+
+
+class Story:
+    """One page, in a directory of its own that is the current one.
+
+    Args:
+        where: the directory.
+        environment: the process's own, which commands may change.
+    """
+
+    def __init__(self, where: Path, environment: dict[str, str]) -> None:
+        self._where, self._environment = where, environment
+        self._printed = ""
+        self._sandboxes: list[subprocess.Popen[str]] = []
+        self._not_yet_run: dict[str, str] = {}
+
+    def play(self, page: Path) -> None:
+        """Run all blocks of a page; an error names the page's line."""
+        last: Block | None = None
+        for block in blocks_of(page):
+            try:
+                self._play(block, last)
+            except BaseException as error:
+                error.add_note(f"in the block at {page.name}:{block.line}")
+                raise
+            last = block
+        self._play_what_no_command_ran()
+
+    def close(self) -> None:
+        """End what was begun."""
+        for sandbox in self._sandboxes:
+            sandbox.terminate()
+            sandbox.communicate(timeout=20)
+        self._forget_modules()
+
+    def _play(self, block: Block, last: Block | None) -> None:
+        match block.kind:
+            case "python" if block.file:
+                self.write(block.file, block.text)
+            case "python":
+                self._printed = self._python(block.text)
+            case "text" if last is not None and last.kind == "python" and block.before.strip() == "":
+                assert_said(self._printed, block.text)
+            case "csv":
+                self.write(re.findall(r"`(\w+\.csv)`", block.before)[-1], block.text)
+            case "sh" | "console":
+                for command, said in commands_in(block):
+                    told = self.command(command)
+                    if said is not None:
+                        assert_said(told, said)
+            case "text" | "json":
+                pass
+            case unknown:
+                raise AssertionError(f"nobody runs a block of {unknown}")
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the reader's."""
+        (self._where / name).write_text(text, encoding="utf-8")
+        if name.endswith(".py"):
+            self._not_yet_run[name] = text
+
+    def _play_what_no_command_ran(self) -> None:
+        for name, text in list(self._not_yet_run.items()):
+            self._python(text, arguments=(name,))
+        self._not_yet_run.clear()
+
+    # --- Python ---------------------------------------------------------------------------------
+
+    def _python(self, text: str, *, arguments: tuple[str, ...] = ("-",)) -> str:
+        self._forget_modules()
+        self._not_yet_run.pop(arguments[0], None)
+        with _as_a_program(arguments, self._where) as said:
+            exec(compile(text, arguments[0], "exec"), {"__name__": "__main__"})
+        return said.getvalue()
+
+    def _forget_modules(self) -> None:
+        for name, module in list(sys.modules.items()):
+            file = str(getattr(module, "__file__", None) or "")
+            if file.startswith(str(self._where)):
+                self._not_yet_run.pop(Path(file).name, None)
+                del sys.modules[name]
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def command(self, line: str) -> str:
+        """Run one command, or check it; what it said."""
+        line = re.sub(r"\$\((.*?)\)", lambda inner: self.command(inner[1]).strip(), line)
+        said = ""
+        for part in line.split(" && "):
+            words = shlex.split(part, comments=True)
+            if words:
+                said += self._handler(words)(words)
+        return said
+
+    def _handler(self, words: list[str]) -> Callable[[list[str]], str]:
+        first = Path(words[0]).name or words[0]
+        known = {
+            ".": _nothing,
+            "export": self._export,
+            "pip": _check_install,
+            "pytest": self._pytest,
+            "sphinx-build": _nothing,
+            "transfer-async": self._transfer_async,
+        }
+        if first in ("python", "python3"):
+            return self._program if not words[1].startswith("-") else _check_module
+        return known[first]
+
+    def _export(self, words: list[str]) -> str:
+        for word in words[1:]:
+            name, _, value = word.partition("=")
+            self._environment[name] = value
+        return ""
+
+    def _program(self, words: list[str]) -> str:
+        return self._python((self._where / words[1]).read_text(encoding="utf-8"), arguments=tuple(words[1:]))
+
+    def _pytest(self, words: list[str]) -> str:
+        if words[0] != "pytest":  # of an environment of its own: all tests, and these among them
+            return ""
+        for word in words[1:]:
+            self._not_yet_run.pop(word, None)
+        return run_pytest(self._where, *words[1:])[1]
+
+    def _transfer_async(self, words: list[str]) -> str:
+        match words[1]:
+            case "sandbox":
+                return self._sandbox(words)
+            case "demo" | "worker":  # each has a test of its own
+                self._check_options(words)
+                return ""
+        return self._command_line(words)
+
+    def _command_line(self, words: list[str]) -> str:
+        self._forget_modules()
+        with _as_a_program(tuple(words), self._where) as said, _answering_yes():
+            try:
+                runpy.run_module("transfer_async", run_name="__main__")
+            except SystemExit as end:
+                assert end.code in (0, None), said.getvalue()  # noqa: PT017 - this is how a program ends
+        return said.getvalue()
+
+    def _check_options(self, words: list[str]) -> None:
+        """What a command is given is in its help."""
+        told = self._command_line([words[0], words[1], "--help"])
+        for word in words[2:]:
+            assert not word.startswith("--") or word in told, f"{words[1]} has no option {word}"
+        for before, word in itertools.pairwise(words):
+            assert before != "--fault" or word.partition("=")[0] in told, f"there is no fault {word}"
+
+    def _sandbox(self, words: list[str]) -> str:
+        if len(words) > 2:
+            self._check_options(words)
+            return ""
+        command = [sys.executable, "-m", "transfer_async", "sandbox"]
+        sandbox = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=_environment()
+        )
+        self._sandboxes.append(sandbox)
+        assert sandbox.stdout is not None
+        said = "".join(sandbox.stdout.readline() for _ in range(4))
+        for line in re.findall(r"^export .*$", said, re.MULTILINE):
+            self._export(shlex.split(line))
+        return said
+
+
+def run_pytest(where: Path, *arguments: str) -> tuple[int, str]:
+    """Run pytest as a reader would, with no plug-ins but the two that are meant: its code and its words."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    command += ["-p", "pytest_asyncio.plugin", "-p", _plugin()]
+    env = {**_environment(), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    env["PYTHONPATH"] += f"{os.pathsep}{where}"
+    ended = subprocess.run(
+        command, cwd=where, env=env, capture_output=True, text=True, timeout=100, check=False
+    )
+    return ended.returncode, ended.stdout
+
+
+def _plugin() -> str:
+    """The module with the fixture, wherever the build takes it from."""
+    (path,) = _PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    return str(path).removesuffix(".py").replace("/", ".")
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+@contextlib.contextmanager
+def _as_a_program(arguments: tuple[str, ...], where: Path) -> Iterator[io.StringIO]:
+    """What is printed, with the arguments and the search path of a program in ``where``."""
+    said = io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", list(arguments)),
+        mock.patch.object(sys, "path", [str(where), *sys.path]),
+        contextlib.redirect_stdout(said),
+    ):
+        yield said
+
+
+@contextlib.contextmanager
+def _answering_yes() -> Iterator[None]:
+    """Somebody at the terminal, who says yes."""
+    answers = io.StringIO("y\n" * 3)
+    with mock.patch.object(answers, "isatty", return_value=True), mock.patch.object(sys, "stdin", answers):
+        yield
+
+
+def assert_said(said: str, shown: str) -> None:
+    """Whether a program said what a page shows."""
+    said = "\n".join(line.rstrip() for line in said.splitlines())
+    pattern = "\n".join(
+        r"(?:.*\n?)*?" if line == "…" else re.escape(line.rstrip()).replace("…", ".*")
+        for line in shown.splitlines()
+    ).replace("(?:.*\\n?)*?\n", "(?:.*\\n)*?")
+    assert re.fullmatch(pattern, said.rstrip()), f"said:\n{said}\n\nshown:\n{shown}"
+
+
+# --- what is only checked -----------------------------------------------------------------------
+
+
+def _nothing(_words: list[str]) -> str:
+    return ""
+
+
+def _check_install(words: list[str]) -> str:
+    """The package is on no index: its name alone would install nothing, or somebody else's."""
+    assert words[1] == "install"
+    named = [word for word in words[2:] if not word.startswith("--")]
+    assert named
+    for one in named:
+        assert is_installable(one), f"{one!r} cannot be installed from a clone"
+    return ""
+
+
+def is_installable(what: str) -> bool:
+    """Whether it is the clone, with extras that are there, or one of a few known names."""
+    own = re.fullmatch(r"\.(?:\[([a-z,]+)\])?", what)
+    if own is None:
+        return what in _OTHERS
+    return set(filter(None, (own[1] or "").split(","))) <= set(_EXTRAS)
+
+
+def _check_module(words: list[str]) -> str:
+    """``python -m module --option``: both are there."""
+    assert words[1] == "-m"
+    if words[2] == "venv":
+        return ""
+    path = ROOT.joinpath(*words[2].split("."))
+    files = [path.with_suffix(".py")] if path.with_suffix(".py").exists() else sorted(path.glob("*.py"))
+    source = "".join(file.read_text(encoding="utf-8") for file in files)
+    assert source, f"there is no module {words[2]}"
+    for option in words[3:]:
+        assert not option.startswith("--") or f'"{option}"' in source, f"{words[2]} has no option {option}"
+    return ""

@@ -1,0 +1,246 @@
+"""Every line of code in the README and on the site's pages runs, and says what the page shows."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from blockbuster import BlockBuster
+from nats import connect
+
+from tests.bank import World, new_order
+from tests.brokers import NatsServer
+from tests.docs.story import (
+    PAGES,
+    README,
+    ROOT,
+    Story,
+    assert_said,
+    blocks_of,
+    commands_in,
+    is_installable,
+    python_block,
+    run_pytest,
+)
+from tests.worker.test_command import running
+from transfer_async import OrderCommand, OrderOutcome, Outcome, OutcomeUnknown, SQLiteJournal
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox
+
+DOCS = ROOT / "docs"
+JOURNAL = "payments.journal"
+
+
+@pytest.fixture(scope="module")
+def sandbox_elsewhere() -> Iterator[Sandbox]:
+    """A sandbox in a thread of its own, for examples that bring their own event loop."""
+    up = threading.Event()
+    found: list[Sandbox] = []
+    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def serve() -> None:
+        async with Sandbox() as sandbox:
+            down = asyncio.Event()
+            found.append(sandbox)
+            loops.append((asyncio.get_running_loop(), down))
+            up.set()
+            await down.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert up.wait(10)
+    yield found[0]
+    loop, down = loops[0]
+    loop.call_soon_threadsafe(down.set)
+    thread.join(10)
+
+
+@pytest.fixture
+def story(
+    sandbox_elsewhere: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, blockbuster: BlockBuster
+) -> Iterator[Story]:
+    """A reader with a directory, the bank of the tutorial, and a sandbox that runs."""
+    blockbuster.functions["os.getcwd"].deactivate()  # a reader names a file of the directory that they are in
+    environment = {
+        "TRANSFER_BASE_URL": sandbox_elsewhere.base_url,
+        "TRANSFER_API_TOKEN": sandbox_elsewhere.token,
+    }
+    for name, value in {**environment, "TRANSFER_JOURNAL": ""}.items():
+        monkeypatch.setenv(name, value)  # set back in the end, whatever the story sets
+    monkeypatch.delenv("TRANSFER_JOURNAL")
+    monkeypatch.chdir(tmp_path)
+    told = Story(tmp_path, _Environment(monkeypatch))
+    told.write("bank.py", python_block(DOCS / "tutorial.md", "bank.py"))
+    yield told
+    told.close()
+
+
+class _Environment(dict[str, str]):
+    """The process's environment, as it is set for one test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    def __setitem__(self, name: str, value: str) -> None:
+        self._monkeypatch.setenv(name, value)
+
+
+async def _two_doubts(sandbox: Sandbox, where: Path) -> None:
+    """Two keys that have been in doubt for years, so that what an operator says of them is believed."""
+    world = World(sandbox)
+    world.journal.journal = SQLiteJournal(where / JOURNAL, clock=world.time.clock)  # in 2024
+    async with world.client() as client:
+        for key in ("payment-8731", "payment-8732"):
+            sandbox.faults.add(CloseAfterProcessing())
+            with pytest.raises(OutcomeUnknown):
+                await client.create_order(new_order(), key=key)
+    await world.journal.journal.close()
+
+
+def _an_operators_day(story: Story, sandbox: Sandbox, where: Path) -> None:
+    asyncio.run(_two_doubts(sandbox, where))
+    story.write("our_bank.py", python_block(DOCS / "workers.md", "our_bank.py"))
+    story.command(f"export TRANSFER_JOURNAL={where / JOURNAL}")
+
+
+BEFORE: dict[str, Callable[[Story, Sandbox, Path], None]] = {"operations.md": _an_operators_day}
+"""What a page begins with, beside the bank of the tutorial."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_all_code_of_a_page_runs(
+    page: Path, story: Story, sandbox_elsewhere: Sandbox, tmp_path: Path
+) -> None:
+    BEFORE.get(page.name, lambda *_: None)(story, sandbox_elsewhere, tmp_path)
+
+    story.play(page)
+
+
+# --- what a page leaves behind --------------------------------------------------------------------
+
+
+def test_the_readmes_first_order_exists(
+    story: Story, sandbox_elsewhere: Sandbox, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = [block for block in blocks_of(README) if block.file]
+    story.write(str(block.file), block.text)
+
+    order_id = story.command(f"python {block.file}").split()[0]
+
+    assert order_id in sandbox_elsewhere.orders
+
+
+def test_a_file_of_orders_is_created_once(story: Story, sandbox_elsewhere: Sandbox, tmp_path: Path) -> None:
+    before = len(sandbox_elsewhere.orders)
+
+    story.play(DOCS / "bulk.md")
+
+    assert len(sandbox_elsewhere.orders) == before + 20 + 2
+    outcomes = (tmp_path / "salaries.csv.outcomes.jsonl").read_text(encoding="utf-8")
+    assert outcomes.count('"outcome":"created"') == 2
+
+
+def test_a_bank_that_pays_twice_fails_the_test_that_is_shown(tmp_path: Path) -> None:
+    test = python_block(DOCS / "testing.md", "test_payments.py")
+    pays_twice = test.replace('key="payment-8731"', "key=None")
+    assert pays_twice != test
+    (tmp_path / "test_as_pasted.py").write_text(test, encoding="utf-8")
+    (tmp_path / "test_pays_twice.py").write_text(pays_twice, encoding="utf-8")
+
+    _, said = run_pytest(tmp_path, "-q")
+
+    assert said.splitlines()[-1].startswith("1 failed, 1 passed in ")
+    assert "FAILED test_pays_twice.py::" in said
+
+
+@pytest.mark.trial(ci=1, long=1)  # tests/worker has the like of it
+async def test_the_worker_takes_orders_from_nats(
+    sandbox_elsewhere: Sandbox, nats: NatsServer, database: str, tmp_path: Path
+) -> None:
+    page = await asyncio.to_thread((DOCS / "workers.md").read_text, encoding="utf-8")
+    (command,) = re.findall(r"^transfer-async (worker --broker .*)$", page, re.MULTILINE)
+    module = await asyncio.to_thread(python_block, DOCS / "workers.md", "our_bank.py")
+    await asyncio.to_thread((tmp_path / "our_bank.py").write_text, module)
+    command = command.replace("nats://broker:4222", nats.address)
+    command = command.replace("postgresql://db/payments", database)
+    environment = {
+        "TRANSFER_BASE_URL": sandbox_elsewhere.base_url,
+        "TRANSFER_API_TOKEN": sandbox_elsewhere.token,
+    }
+    order = OrderCommand(key="from-the-docs", order=new_order()).to_json()
+
+    async with running(*shlex.split(command), cwd=tmp_path, **environment) as worker:
+        await worker.line("health ")
+        async with running("send", "--broker", nats.address, "-") as sending:
+            assert sending.process.stdin is not None
+            sending.process.stdin.write(order)
+            sending.process.stdin.close()
+            assert (await sending.end())[0] == 0
+        outcome = await first_outcome(nats.address)
+        worker.process.terminate()
+        assert (await worker.end())[0] == 0
+
+    assert (outcome.key, outcome.outcome) == ("from-the-docs", Outcome.CREATED)
+    assert outcome.order_id in sandbox_elsewhere.orders
+
+
+async def first_outcome(address: str) -> OrderOutcome:
+    """What is published first, by a reader that knows nothing but NATS."""
+    connection = await connect(address)
+    try:
+        reader = await connection.jetstream().subscribe("transfer.outcomes", ordered_consumer=True)
+        message = await reader.next_msg(timeout=20)
+    finally:
+        await connection.close()
+    return OrderOutcome.from_json(message.data)
+
+
+# --- commands that .ci/run runs -------------------------------------------------------------------
+
+
+def test_the_readme_has_the_three_commands_that_set_up_everything() -> None:
+    lines = [line for block in blocks_of(README) if block.kind == "sh" for line, _ in commands_in(block)]
+    from_nothing = [line for line in lines if line.startswith("python3 -m venv ")]
+
+    assert [line.split()[3] for line in from_nothing] == [".venv-demo", ".venv-test", ".venv-docs"]
+
+
+def test_a_worker_is_tried_in_two_commands() -> None:
+    (block,) = [block for block in blocks_of(DOCS / "workers.md") if "worker --try" in block.text]
+    first, second = block.text.splitlines()
+
+    assert first.endswith("pip install --quiet '.[try]'")
+    assert second == ".venv-worker/bin/transfer-async worker --try"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_whatever_a_sentence_installs_can_be_installed_from_a_clone(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for line in re.findall(r"`pip install ([^`\n]+)`", text):
+        assert all(is_installable(word) for word in shlex.split(line) if not word.startswith("--")), line
+
+
+# --- the runner itself ----------------------------------------------------------------------------
+
+
+def test_what_a_page_shows_is_compared() -> None:
+    assert_said("a 17 b\nc\nd\ne\n", "a … b\n…\ne\n")
+    with pytest.raises(AssertionError):
+        assert_said("a\nb\n", "a\n")
+    with pytest.raises(AssertionError):
+        assert_said("a\n", "a\nb\n")
+
+
+def test_a_block_that_nobody_would_run_is_told(story: Story, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```ruby\nputs 1\n```\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match="nobody runs a block of ruby"):
+        story.play(page)
+
+    page.write_text("```sh\nrm -rf /\n```\n", encoding="utf-8")
+    with pytest.raises(KeyError):
+        story.play(page)

@@ -1,0 +1,117 @@
+"""What the site draws and lists is what the code has; that it builds without a warning, `.ci/run` shows."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import pkgutil
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import transfer_async
+from tests.docs.story import ROOT
+from transfer_async import integrations
+
+pytest.importorskip("sphinx", reason="the extra docs is not installed")
+DOCS = ROOT / "docs"
+
+
+def load(name: str) -> ModuleType:
+    """A module of the site's own."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def drawings() -> ModuleType:
+    return load("_drawings")
+
+
+# --- the reference ------------------------------------------------------------------------------
+
+
+def listed() -> dict[str, list[str]]:
+    """The names that the reference lists by hand, by their module; none where it takes all of them."""
+    found: dict[str, list[str]] = {}
+    text = (DOCS / "reference.rst").read_text(encoding="utf-8")
+    for module, names in re.findall(r"^\.\. names:: (\S+)\n((?:\n|   .*\n)*)", text, re.MULTILINE):
+        found.setdefault(module, []).extend(names.split())
+    return found
+
+
+def test_the_reference_has_every_public_name_once() -> None:
+    names = listed()["transfer_async"]
+
+    assert sorted(names) == sorted(transfer_async.__all__)
+
+
+def test_the_reference_has_every_public_module() -> None:
+    found = [
+        module.name
+        for package in (transfer_async, integrations)
+        for module in pkgutil.iter_modules(package.__path__, package.__name__ + ".")
+    ]
+    public = {name for name in found if "._" not in name and has_all(name)}
+
+    assert public - {"transfer_async.integrations.brokers"} <= set(listed())  # what faststream offers of it
+    assert set(listed()) == set(load("_reference").PUBLIC)
+
+
+def has_all(module: str) -> bool:
+    """Whether a module says what it promises; without importing it."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    return "\n__all__ = " in Path(spec.origin).read_text(encoding="utf-8")
+
+
+# --- the drawings -------------------------------------------------------------------------------
+
+
+def test_every_import_goes_down_in_the_picture_of_the_floors(drawings: ModuleType) -> None:
+    floor_of = {box: number for number, boxes in enumerate(drawings.floors()) for box in boxes}
+    graph = drawings.arrows()
+
+    assert set(floor_of) == set(graph)
+    for box, others in graph.items():
+        for other in others:
+            in_a_circle = box in drawings.reach(graph, other)
+            assert floor_of[other] < floor_of[box] or in_a_circle
+    assert floor_of["sandbox"] == 0
+    picture = drawings.draw_floors()
+    assert all(f">{box}</text>" in picture for box in floor_of)
+
+
+def test_every_way_between_two_states_is_in_their_picture(drawings: ModuleType) -> None:
+    ways, picture = drawings.ways(), drawings.draw_states()
+
+    assert ways["free", "claimed"] == ["Claim"]
+    assert ways["claimed", "sending"] == ["Mark"]
+    assert "Resolve" in ways["in doubt", "created"]
+    assert "Refute" in ways["in doubt", "free"]
+    assert ("sending", "claimed") not in ways
+    assert picture.count('class="way"') == len(ways)
+    for state in {state for way in ways for state in way}:
+        assert f">{state}</text>" in picture
+
+
+@pytest.mark.trial(ci=1, long=1)  # it plays the whole demo
+def test_the_picture_of_the_demo_is_what_the_demo_shows() -> None:
+    demo_picture = load("demo_picture")
+    picture = (DOCS / "demo.svg").read_text(encoding="utf-8")
+    told = without_blanks(html.unescape("".join(re.findall(r">([^<>]+)</text>", picture))))
+
+    for line in demo_picture.shown():
+        assert without_blanks(line) in told, f"run python docs/demo_picture.py: {line}"
+
+
+def without_blanks(text: str) -> str:
+    """``text`` without blanks, of which a picture has kinds of its own."""
+    return "".join(text.split())
