@@ -15,6 +15,8 @@ from transfer_async import (
     NewExternalOrder,
     NewOrder,
     Order,
+    OutcomeUnknown,
+    Refused,
     TransferClient,
     TransferError,
 )
@@ -23,7 +25,7 @@ from transfer_async.events import Event
 from transfer_async.journal.base import Journal
 from transfer_async.journal.moves import Entry, Expire, KeyState, Move, Refute, Resolve, Step, Verdict
 from transfer_async.models import OrderIntent
-from transfer_async.sandbox import Sandbox, Status
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status
 
 E = TypeVar("E", bound=BaseException)
 
@@ -330,6 +332,40 @@ class World:
             await self.create(key=key, **settings)
         self.journal.before.pop(at, None)
         return (await self.entry(key)).intent_id
+
+    async def abandoned(self, at: type, **settings: Any) -> str:
+        """The same, and its lease is over."""
+        intent_id = await self.crash(at, **settings)
+        self.time.pass_(60.0)
+        return intent_id
+
+    async def in_doubt(self, key: str = "k", **settings: Any) -> None:
+        """A key whose order was sent, and whose answer was lost."""
+        self.sandbox.faults.add(CloseAfterProcessing())
+        await self.fails(OutcomeUnknown, key=key, **settings)
+
+    async def owing(self, key: str = "k") -> None:
+        """A key whose order was refused, and whose hold could not be released."""
+        self.bank.release_error = RuntimeError()
+        await self.fails(Refused, refused_order(), key=key)
+        self.bank.release_error = None
+
+    def meanwhile(self, at: type, work: Callable[[], Awaitable[object]]) -> None:
+        """Somebody else does this just before the next move of a kind."""
+
+        async def work_once(_: object) -> None:
+            del self.journal.before[at]
+            await work()
+
+        self.journal.before[at] = work_once
+
+    def passing(self, seconds: float) -> Callable[..., Awaitable[None]]:
+        """What takes so long."""
+
+        async def pass_(*_: object) -> None:
+            self.time.pass_(seconds)
+
+        return pass_
 
     async def refusing(self, client: TransferClient) -> None:
         """A call that the service refuses."""

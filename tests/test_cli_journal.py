@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from tests import commands
-from tests.bank import NOON, World, new_order, refused_order
-from transfer_async import KeyState, MemoryJournal, OutcomeUnknown, Refused, SQLiteJournal, UnreadableOrder
+from tests.bank import NOON, World, new_order
+from transfer_async import KeyState, MemoryJournal, SQLiteJournal, UnreadableOrder
 from transfer_async._cli import desk, tables
 from transfer_async._cli.hooks import factory_named, made_by
 from transfer_async.errors import JournalFailed
 from transfer_async.journal import moves
-from transfer_async.sandbox import CloseAfterProcessing, Sandbox, WrongTypes
+from transfer_async.sandbox import Sandbox, WrongTypes
 
 COMMANDS = ["list", "show", "resolve", "refute", "recover", "prune"]
 SAID = ["--by", "ada", "--reason", "seen on the statement"]
@@ -57,17 +57,6 @@ def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transfer_async._cli.journal.somebody_is_there", lambda: True)
 
 
-async def in_doubt(world: World, key: str = "doubt", **call: Any) -> None:
-    world.sandbox.faults.add(CloseAfterProcessing())
-    await world.fails(OutcomeUnknown, key=key, **call)
-
-
-async def owing(world: World, key: str = "owing") -> None:
-    world.bank.release_error = RuntimeError()
-    await world.fails(Refused, refused_order(), key=key)
-    world.bank.release_error = None
-
-
 async def created(world: World, key: str = "created") -> str:
     async with world.client() as client:
         return (await client.create_order(new_order(), key=key)).id
@@ -75,9 +64,10 @@ async def created(world: World, key: str = "created") -> str:
 
 async def everything(world: World) -> None:
     await created(world)
-    for make in (in_doubt, owing):
-        world.time.pass_(10.0)
-        await make(world)
+    world.time.pass_(10.0)
+    await world.in_doubt("doubt")
+    world.time.pass_(10.0)
+    await world.owing("owing")
     for key, at in (("claimed", moves.Mark), ("sending", moves.Create)):
         world.time.pass_(10.0)
         await world.crash(at, key=key)
@@ -257,7 +247,7 @@ async def test_another_scope_is_another_list(world: World):
 
 
 async def test_a_key_is_shown_with_its_history(world: World):
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     result = await asked("show", "doubt")
 
     entry = await world.entry("doubt")
@@ -277,7 +267,7 @@ async def test_a_key_that_has_its_order_is_shown_too(world: World):
 
 
 async def test_a_key_for_machines(world: World):
-    await in_doubt(world, held="H1")
+    await world.in_doubt("doubt", held="H1")
     await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID)
     told = json.loads((await asked("show", "doubt", "--json")).stdout)
 
@@ -291,7 +281,7 @@ async def test_nothing_of_others_moves_an_operators_terminal(world: World):
     """Raw, a receipt could clear the screen, or show one order's id beside another's key."""
     receipt = "\x9b2J\u202e71-dloh\u2066\x7f ø"
     world.bank.reference = receipt
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     as_json = await asked("show", "doubt", "--json")
     as_text = await asked("show", "doubt")
 
@@ -337,7 +327,7 @@ async def test_the_id_that_an_unreadable_answer_named_is_shown_and_offered(world
 
 async def test_a_candidate_is_taken_unasked_only_where_that_is_said_and_there_is_one(world: World):
     order_id = await unreadable(world)
-    await in_doubt(world, "none")
+    await world.in_doubt("none")
     unsaid = await asked("resolve", "doubt", *SAID)
     none = await asked("resolve", "none", "--candidate", *SAID)
     said = await asked("resolve", "doubt", "--candidate", *SAID)
@@ -349,7 +339,7 @@ async def test_a_candidate_is_taken_unasked_only_where_that_is_said_and_there_is
 
 
 async def test_a_doubt_is_resolved(world: World):
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     result = await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID)
 
     entry = await world.entry("doubt")
@@ -358,7 +348,7 @@ async def test_a_doubt_is_resolved(world: World):
 
 
 async def test_a_resolution_for_machines(world: World):
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     told = json.loads((await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID, "--json")).stdout)
 
     entry = await world.entry("doubt")
@@ -372,7 +362,7 @@ async def test_a_resolution_for_machines(world: World):
 
 async def test_the_login_name_says_so_unless_another_is_given(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("getpass.getuser", lambda: "grace")
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     await asked("resolve", "doubt", "--order-id", "tx-seen", "--reason", "seen")
     *_, last = await world.journal.history(world.scope, "doubt")
 
@@ -386,7 +376,7 @@ async def test_where_nobody_is_logged_in_somebody_must_be_named(
         raise OSError("no username set in the environment")
 
     monkeypatch.setattr("getpass.getuser", nobody)
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     result = await asked("resolve", "doubt", "--order-id", "tx-seen", "--reason", "seen")
 
     assert result.exit_code == 2
@@ -395,7 +385,7 @@ async def test_where_nobody_is_logged_in_somebody_must_be_named(
 
 @pytest.mark.usefixtures("somebody")
 async def test_a_reason_that_is_not_given_is_asked_for(world: World):
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     result = await asked("resolve", "doubt", "--order-id", "tx-seen", "--by", "ada", answers="a letter\n")
     *_, last = await world.journal.history(world.scope, "doubt")
 
@@ -405,7 +395,7 @@ async def test_a_reason_that_is_not_given_is_asked_for(world: World):
 
 
 async def test_where_nobody_can_be_asked_a_reason_must_be_given(world: World):
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     result = await asked("resolve", "doubt", "--order-id", "tx-seen", "--by", "ada")
 
     assert result.exit_code == 2
@@ -421,7 +411,7 @@ async def test_where_nobody_can_be_asked_a_reason_must_be_given(world: World):
     ],
 )
 async def test_a_wrong_option_is_named(world: World, wrong: list[str], why: str):
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     result = await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID, *wrong)
 
     assert result.exit_code == 2
@@ -430,7 +420,7 @@ async def test_a_wrong_option_is_named(world: World, wrong: list[str], why: str)
 
 
 async def test_what_the_service_refused_says_which_fields_it_named(world: World):
-    await owing(world)
+    await world.owing("owing")
     result = await asked("show", "owing")
 
     assert "ended in    Refused (refused); the service names: poster_recipient_username\n" in result.stdout
@@ -438,7 +428,7 @@ async def test_what_the_service_refused_says_which_fields_it_named(world: World)
 
 async def test_resolving_again_says_the_same(world: World):
     """A script that was cut off is run again, and must not stop at what it has done."""
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     first, again = [await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID) for _ in range(2)]
 
     assert (again.exit_code, again.output) == (first.exit_code, first.output) == (0, first.output)
@@ -456,7 +446,7 @@ async def test_what_is_not_in_doubt_is_a_no(world: World):
 
 
 async def test_a_doubt_is_refuted(world: World):
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     result = await asked("refute", "doubt", *SAID, "--yes")
 
     entry = await world.entry("doubt")
@@ -473,7 +463,7 @@ async def test_a_doubt_is_refuted(world: World):
     [("y\n", 0, KeyState.FREE), ("n\n", 1, KeyState.IN_DOUBT), ("\n", 1, KeyState.IN_DOUBT)],
 )
 async def test_it_asks_before_it_frees_the_key(world: World, answer: str, code: int, state: KeyState):
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     result = await asked("refute", "doubt", *SAID, answers=answer)
 
     assert result.exit_code == code
@@ -482,7 +472,7 @@ async def test_it_asks_before_it_frees_the_key(world: World, answer: str, code: 
 
 
 async def test_where_nobody_can_be_asked_it_must_be_told_to_go_on(world: World):
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     result = await asked("refute", "doubt", *SAID)
 
     assert result.exit_code == 2
@@ -491,7 +481,7 @@ async def test_where_nobody_can_be_asked_it_must_be_told_to_go_on(world: World):
 
 
 async def test_what_comes_too_early_is_a_no_and_says_how_long_still(world: World):
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     settle_after = (datetime.now(UTC) - NOON).total_seconds() + 1e6
     result = await asked("refute", "doubt", *SAID, "--yes", "--settle-after", str(settle_after))
 
@@ -504,7 +494,7 @@ async def test_what_comes_too_early_is_a_no_and_says_how_long_still(world: World
     [("-1", "must be 0 seconds or more"), ("nan", "is not a number of seconds or a timedelta")],
 )
 async def test_a_time_to_settle_that_is_none_is_a_wrong_use(world: World, settle_after: str, rule: str):
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     result = await asked("refute", "doubt", *SAID, "--yes", "--settle-after", settle_after)
 
     assert result.exit_code == 2
@@ -514,7 +504,7 @@ async def test_a_time_to_settle_that_is_none_is_a_wrong_use(world: World, settle
 async def test_a_row_that_cannot_be_read_is_shown_as_such_and_refuted_by_word(world: World, bank_module: Any):
     """It would be in no list, and its hold would be kept for ever."""
     await asyncio.to_thread(bank_module)
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     sql = "UPDATE keys SET intent = '{}'"
     await world.journal.journal._ask(lambda file: file._db.execute(sql).rowcount)  # type: ignore[attr-defined] # SQLite
     await world.journal.journal.close()
@@ -609,7 +599,7 @@ async def test_what_is_left_over_is_worked_off_with_the_banks_hooks(world: World
 
 async def test_a_factory_may_be_async_and_bring_a_resolve(world: World, bank_module: Any):
     await asyncio.to_thread(bank_module)
-    await in_doubt(world)
+    await world.in_doubt("doubt")
     result = await asked("recover", "--hooks", "our_bank:everything", "--json")
 
     assert json.loads(result.stdout) == {
@@ -626,7 +616,7 @@ async def test_a_factory_may_be_async_and_bring_a_resolve(world: World, bank_mod
 
 async def test_a_recovery_that_leaves_an_undo_owed_has_a_code_of_its_own(world: World, bank_module: Any):
     await asyncio.to_thread(bank_module, release="raise OSError")
-    await owing(world)
+    await world.owing("owing")
     result = await asked("recover", "--hooks", "our_bank:hooks")
 
     assert result.exit_code == 3
@@ -653,7 +643,7 @@ async def test_hooks_that_cannot_be_had_are_told_in_one_line(
     world: World, bank_module: Any, spec: str, why: str
 ):
     await asyncio.to_thread(bank_module)
-    await owing(world)
+    await world.owing("owing")
     result = await asked("recover", "--hooks", spec)
 
     assert result.exit_code == 2

@@ -610,10 +610,7 @@ async def test_an_order_whose_time_is_over_is_neither_held_nor_sent(world: World
 
 
 async def test_an_order_whose_time_passes_while_its_hooks_run_is_not_sent_and_they_are_undone(world: World):
-    async def dawdle(_: object) -> None:
-        world.time.pass_(10.0)
-
-    world.bank.on_place = dawdle
+    world.bank.on_place = world.passing(10.0)
     expired = await world.fails(Expired, send_before=NOON + timedelta(seconds=10))
 
     assert not expired.order_may_exist
@@ -648,10 +645,7 @@ async def test_a_certain_no_is_raised_if_send_before_passes_after_it(world: Worl
 
 
 async def test_a_certain_no_is_raised_if_send_before_passes_while_it_is_waited(world: World):
-    async def dawdle() -> None:
-        world.time.pass_(60.0)
-
-    world.time.on_sleep = dawdle
+    world.time.on_sleep = world.passing(60.0)
     world.sandbox.faults.add(BUSY)
     limited = await world.fails(RateLimited, send_before=NOON + timedelta(seconds=10))
 
@@ -677,10 +671,7 @@ async def test_what_was_not_sent_for_lack_of_time_does_not_pass_for_an_answer_in
 
 
 async def test_the_deadline_starts_before_the_mark_and_hooks_do_not_count(world: World):
-    async def dawdle(_: object) -> None:
-        world.time.pass_(25.0)
-
-    world.bank.on_place = dawdle
+    world.bank.on_place = world.passing(25.0)
     order = await world.create()
 
     assert order.id in world.sandbox.orders
@@ -689,10 +680,7 @@ async def test_the_deadline_starts_before_the_mark_and_hooks_do_not_count(world:
 
 
 async def test_a_mark_that_takes_longer_than_the_deadline_leaves_no_time_to_send(world: World):
-    async def slow(_: object) -> None:
-        world.time.pass_(31.0)
-
-    world.journal.after[moves.Mark] = slow
+    world.journal.after[moves.Mark] = world.passing(31.0)
     failed = await world.fails(ConnectionFailed)
 
     assert not failed.order_may_exist
@@ -888,8 +876,7 @@ async def test_a_live_claim_is_not_taken_over(world: World):
 
 
 async def test_an_expired_claim_is_taken_over_with_its_intent(world: World):
-    intent_id = await world.crash(moves.Mark)
-    world.time.pass_(60.0)
+    intent_id = await world.abandoned(moves.Mark)
     order = await world.create()
 
     entry = await world.entry()
@@ -901,8 +888,7 @@ async def test_an_expired_claim_is_taken_over_with_its_intent(world: World):
 
 async def test_a_receipt_once_recorded_is_not_asked_for_twice(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
-    await world.crash(moves.Mark, hooks=hooks)
-    world.time.pass_(60.0)
+    await world.abandoned(moves.Mark, hooks=hooks)
     await world.create(hooks=hooks)
 
     assert world.bank.log == ["check", "place", "place"]  # the last receipt rides with the mark, and was lost
@@ -911,8 +897,7 @@ async def test_a_receipt_once_recorded_is_not_asked_for_twice(world: World):
 
 async def test_whatever_a_gone_worker_may_have_done_is_undone_after_a_certain_no(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
-    intent_id = await world.crash(moves.Mark, hooks=hooks)
-    world.time.pass_(60.0)
+    intent_id = await world.abandoned(moves.Mark, hooks=hooks)
     world.bank.place_error = TimeoutError()
     await world.fails(HoldFailed, hooks=hooks)
 
@@ -947,8 +932,7 @@ async def test_a_claim_too_old_with_a_hold_of_the_banks_own_does_not_touch_the_h
 async def test_a_take_over_that_brings_the_banks_own_hold_still_undoes_the_hook_of_the_gone_worker(
     world: World,
 ):
-    intent_id = await world.crash(moves.Mark)
-    world.time.pass_(60.0)
+    intent_id = await world.abandoned(moves.Mark)
     expired = await world.fails(Expired, held="H1", send_before=NOON)
 
     assert expired.receipts == {"held": "H1"}
@@ -975,8 +959,7 @@ async def test_nothing_that_was_verified_for_one_beneficiary_serves_another(
     check: Any = world.bank.step("verification")
     check.before, check.nothing_to_undo = verify, True
     hooks = [check, world.bank.hold]
-    old = await world.crash(moves.Mark, hooks=hooks, beneficiary=first)
-    world.time.pass_(60.0)
+    old = await world.abandoned(moves.Mark, hooks=hooks, beneficiary=first)
     async with world.client(hooks=hooks) as client:
         call = client.create_order(new_order(), key="k", beneficiary=then)
         (result,) = await asyncio.gather(call, return_exceptions=True)
@@ -992,8 +975,7 @@ async def test_a_hooks_hold_is_on_record_as_owed_before_an_order_goes_on_a_hold_
     world: World,
 ):
     """Or the customer's funds are held twice, and nobody ever hears of the hook's hold again."""
-    old = await world.crash(moves.Mark)
-    world.time.pass_(60.0)
+    old = await world.abandoned(moves.Mark)
     world.bank.release_error = OSError()
     owed: list[list[str]] = []
 
@@ -1015,8 +997,7 @@ async def test_a_hooks_hold_is_on_record_as_owed_before_an_order_goes_on_a_hold_
 async def test_what_a_hook_did_that_this_client_lacks_is_owed_before_anything_is_sent(world: World):
     """Or a reservation that a hook made before a new release of the bank's software stays for ever."""
     check = world.bank.step("check")
-    old = await world.crash(moves.Mark, hooks=[check, world.bank.hold])
-    world.time.pass_(60.0)
+    old = await world.abandoned(moves.Mark, hooks=[check, world.bank.hold])
     async with world.client() as client:
         await client.create_order(new_order(), key="k")
         owed = banks.owed_hooks(await world.entry())
@@ -1030,8 +1011,7 @@ async def test_what_a_hook_did_that_this_client_lacks_is_owed_before_anything_is
 
 
 async def test_a_hook_that_was_added_since_goes_on_with_the_claim(world: World):
-    intent_id = await world.crash(moves.Mark)
-    world.time.pass_(60.0)
+    intent_id = await world.abandoned(moves.Mark)
     await world.create(hooks=[world.bank.step("check"), world.bank.hold])
 
     assert world.bank.log == ["place", "check", "place"]
@@ -1049,10 +1029,7 @@ async def test_an_expired_request_is_in_doubt_and_nothing_else(world: World):
 
 
 async def test_a_worker_that_slept_through_its_lease_cannot_send(world: World):
-    async def sleep(_: object) -> None:
-        world.time.pass_(60.0)
-
-    world.bank.on_placed = sleep
+    world.bank.on_placed = world.passing(60.0)
     busy = await world.fails(KeyBusy)
 
     assert not world.sandbox.requests
@@ -1089,11 +1066,8 @@ async def test_a_worker_whose_claim_was_taken_over_leaves_everything_to_the_othe
 async def test_a_worker_that_slept_through_its_lease_between_two_hooks_does_not_enter_the_second(
     world: World,
 ):
-    async def sleep(_: object) -> None:
-        world.time.pass_(60.0)
-
     check = world.bank.step("check")
-    check.act = sleep
+    check.act = world.passing(60.0)
     await world.fails(KeyBusy, hooks=[check, world.bank.hold])
 
     assert world.bank.log == ["check", "undo check"]
@@ -1215,10 +1189,7 @@ async def test_an_order_that_an_operator_resolved_first_is_given_back_all_the_sa
 
 
 async def test_a_no_after_an_operator_resolved_the_key_undoes_nothing(world: World):
-    async def resolve(_: Any) -> None:
-        await world.resolve("tx-seen")
-
-    world.journal.before[moves.Free] = resolve
+    world.meanwhile(moves.Free, lambda: world.resolve("tx-seen"))
     refused = await world.fails(Refused, refused_order())
 
     assert refused.order_may_exist
@@ -1374,10 +1345,7 @@ async def test_a_claim_that_finds_a_dead_workers_request_tells_of_the_doubt(worl
 
 
 async def test_an_answer_other_than_the_id_that_an_operator_gave_says_so(world: World):
-    async def mistype(_: object) -> None:
-        await world.resolve("tx-mistyped")
-
-    world.journal.before[moves.Create] = mistype
+    world.meanwhile(moves.Create, lambda: world.resolve("tx-mistyped"))
     failed = await world.fails(JournalFailed, match="on record as tx-mistyped")
 
     assert failed.outcome is Outcome.CREATED

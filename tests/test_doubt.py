@@ -251,10 +251,7 @@ async def test_an_id_that_is_bound_to_another_key_does_not_resolve_the_doubt(wor
 
 
 async def test_a_doubt_that_an_operator_resolved_meanwhile_gives_what_is_on_record(world: World):
-    async def operator(_: object) -> None:
-        await world.resolve("tx-seen")
-
-    world.journal.before[moves.Doubt] = operator
+    world.meanwhile(moves.Doubt, lambda: world.resolve("tx-seen"))
     created = await world.fails(AlreadyCreated)
 
     assert created.order_id == "tx-seen"

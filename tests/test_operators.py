@@ -14,7 +14,6 @@ from transfer_async import (
     MemoryJournal,
     Operators,
     Outcome,
-    OutcomeUnknown,
     RecoveryReport,
     Refused,
     Resolved,
@@ -24,7 +23,6 @@ from transfer_async.errors import JournalFailed
 from transfer_async.journal import moves
 from transfer_async.journal.base import KEPT
 from transfer_async.operators import summary_of
-from transfer_async.sandbox import CloseAfterProcessing
 
 SAID = {"by": "ada", "reason": "seen on the statement"}
 
@@ -32,11 +30,6 @@ SAID = {"by": "ada", "reason": "seen on the statement"}
 def operators(world: World, **settings: Any) -> Operators:
     options: dict[str, Any] = {"clock": world.time.clock, "observers": [world.events.append], **settings}
     return Operators(world.journal, options.pop("scope", world.scope), **options)
-
-
-async def in_doubt(world: World, key: str = "k", **call: Any) -> None:
-    world.sandbox.faults.add(CloseAfterProcessing())
-    await world.fails(OutcomeUnknown, key=key, **call)
 
 
 async def refusal(call: Any) -> str:
@@ -54,7 +47,7 @@ async def test_nothing_is_in_doubt_in_an_empty_journal(world: World):
 
 
 async def test_a_doubt_says_what_is_needed_to_look_for_its_order(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     world.time.pass_(500.0)
     (doubt,) = await operators(world).in_doubt()
 
@@ -72,14 +65,14 @@ async def test_a_doubt_says_what_is_needed_to_look_for_its_order(world: World):
 
 
 async def test_a_hold_of_the_banks_own_is_among_the_receipts(world: World):
-    await in_doubt(world, held="H1")
+    await world.in_doubt(held="H1")
     (doubt,) = await operators(world).in_doubt()
 
     assert (doubt.held, doubt.receipts) == ("H1", {"held": "H1"})
 
 
 async def test_its_repr_tells_of_no_person(world: World):
-    await in_doubt(world, held="H1")
+    await world.in_doubt(held="H1")
     (doubt,) = await operators(world).in_doubt()
 
     assert "155025.00 NGN" in repr(doubt)
@@ -88,7 +81,7 @@ async def test_its_repr_tells_of_no_person(world: World):
 
 async def test_the_oldest_doubt_comes_first(world: World):
     for key in ("c", "a", "b"):
-        await in_doubt(world, key)
+        await world.in_doubt(key)
         world.time.pass_(10.0)
     doubts = await operators(world).in_doubt()
 
@@ -98,7 +91,7 @@ async def test_the_oldest_doubt_comes_first(world: World):
 
 async def test_the_times_are_right_on_a_journal_with_a_clock_of_its_own(world: World):
     world.journal.journal = MemoryJournal(clock=Clock(now=lambda: world.time.seconds + 5e8))
-    await in_doubt(world)
+    await world.in_doubt()
     world.time.pass_(90.0)
     (doubt,) = await operators(world).in_doubt()
 
@@ -106,7 +99,7 @@ async def test_the_times_are_right_on_a_journal_with_a_clock_of_its_own(world: W
 
 
 async def test_looking_changes_nothing(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     before = await world.entry()
     await operators(world).in_doubt()
 
@@ -114,7 +107,7 @@ async def test_looking_changes_nothing(world: World):
 
 
 async def test_another_scopes_doubts_are_not_shown(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
 
     assert await operators(world, scope="elsewhere").in_doubt() == ()
 
@@ -127,7 +120,7 @@ def test_an_order_that_is_gone_has_a_summary_too():
 
 
 async def test_a_resolved_key_has_its_order(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     record = await operators(world).resolve("k", order_id=" tx-seen ", **SAID)
 
     entry = await world.entry()
@@ -138,7 +131,7 @@ async def test_a_resolved_key_has_its_order(world: World):
 
 async def test_what_is_resolved_already_is_resolved_by_the_same_id(world: World):
     """Two operators have seen the same statement, or one of them did not see that it went well."""
-    await in_doubt(world)
+    await world.in_doubt()
     desk = operators(world)
     first = await desk.resolve("k", order_id="tx-seen", **SAID)
     again = await desk.resolve("k", order_id="tx-seen", by="bola", reason="seen, too")
@@ -152,7 +145,7 @@ async def test_what_is_resolved_already_is_resolved_by_the_same_id(world: World)
 
 
 async def test_who_said_so_and_why_is_kept(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     desk = operators(world)
     await desk.resolve("k", order_id="tx-seen", by=" ada ", reason="seen")
     *_, last = await desk.history("k")
@@ -162,7 +155,7 @@ async def test_who_said_so_and_why_is_kept(world: World):
 
 
 async def test_the_observers_hear_of_it(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     await operators(world).resolve("k", order_id="tx-seen", **SAID)
     (told,) = world.events_of(Resolved)
 
@@ -172,8 +165,7 @@ async def test_the_observers_hear_of_it(world: World):
 
 
 async def test_a_dead_workers_request_is_made_a_doubt_first(world: World):
-    await world.crash(moves.Create)
-    world.time.pass_(60.0)
+    await world.abandoned(moves.Create)
     world.events.clear()
     await operators(world).resolve("k", order_id="tx-seen", **SAID)
 
@@ -191,27 +183,19 @@ async def test_a_live_workers_request_is_its_own(world: World):
 
 
 async def test_a_request_that_was_answered_meanwhile_has_its_order(world: World):
-    await world.crash(moves.Create)
-    world.time.pass_(60.0)
+    await world.abandoned(moves.Create)
     attempt = (await world.entry()).attempt or ""
-
-    async def answer(_: object) -> None:
-        await world.move(moves.Create(attempt=attempt, order_id="tx-1", reply=b""))
-
-    world.journal.before[moves.Expire] = answer
+    world.meanwhile(
+        moves.Expire, lambda: world.move(moves.Create(attempt=attempt, order_id="tx-1", reply=b""))
+    )
     why = await refusal(operators(world).resolve("k", order_id="tx-seen", **SAID))
 
     assert why == "key: must be in doubt; it is created (tx-1)"
 
 
 async def test_two_who_resolve_it_alike_at_once_both_succeed(world: World):
-    await in_doubt(world)
-
-    async def settle(_: object) -> None:
-        world.journal.before.clear()
-        await world.resolve("tx-seen")
-
-    world.journal.before[moves.Resolve] = settle
+    await world.in_doubt()
+    world.meanwhile(moves.Resolve, lambda: world.resolve("tx-seen"))
     record = await operators(world).resolve("k", order_id="tx-seen", **SAID)
 
     assert (record.state, record.order_id) == (KeyState.CREATED, "tx-seen")
@@ -220,7 +204,7 @@ async def test_two_who_resolve_it_alike_at_once_both_succeed(world: World):
 
 async def test_an_id_of_another_key_is_refused(world: World):
     order = await world.create(key="other")
-    await in_doubt(world)
+    await world.in_doubt()
     why = await refusal(operators(world).resolve("k", order_id=order.id, **SAID))
 
     assert why == "order_id: is the order of another key"
@@ -229,20 +213,15 @@ async def test_an_id_of_another_key_is_refused(world: World):
 
 @pytest.mark.parametrize("order_id", ["", "tx-", "order-1", "tx-a b", "tx-\n", None, 5, b"tx-1"])
 async def test_an_id_must_look_like_one(world: World, order_id: Any):
-    await in_doubt(world)
+    await world.in_doubt()
     why = await refusal(operators(world).resolve("k", order_id=order_id, **SAID))
 
     assert why == "order_id: must look like 'tx-…'"
 
 
 async def test_what_was_settled_meanwhile_stays_as_it_is(world: World):
-    await in_doubt(world)
-
-    async def settle(_: object) -> None:
-        world.journal.before.clear()
-        await world.resolve("tx-first")
-
-    world.journal.before[moves.Resolve] = settle
+    await world.in_doubt()
+    world.meanwhile(moves.Resolve, lambda: world.resolve("tx-first"))
     why = await refusal(operators(world).resolve("k", order_id="tx-second", **SAID))
 
     assert why == "key: was changed by somebody else just now; it is created (tx-first)"
@@ -253,7 +232,7 @@ async def test_what_was_settled_meanwhile_stays_as_it_is(world: World):
 
 
 async def test_a_refuted_key_is_free_and_its_hold_is_released_by_recover(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     world.time.pass_(300.0)
     record = await operators(world).refute("k", **SAID)
     owed = owed_hooks(await world.entry())
@@ -266,7 +245,7 @@ async def test_a_refuted_key_is_free_and_its_hold_is_released_by_recover(world: 
 
 
 async def test_a_refutation_is_told_and_kept(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     world.time.pass_(300.0)
     desk = operators(world)
     await desk.refute("k", **SAID)
@@ -282,7 +261,7 @@ async def test_a_refutation_is_told_and_kept(world: World):
 async def test_a_refutation_that_comes_too_early_is_told_how_long_still(
     world: World, passed: float, left: int
 ):
-    await in_doubt(world)
+    await world.in_doubt()
     world.time.pass_(passed)
     why = await refusal(operators(world).refute("k", **SAID))
 
@@ -291,8 +270,7 @@ async def test_a_refutation_that_comes_too_early_is_told_how_long_still(
 
 
 async def test_a_dead_workers_request_settles_from_its_last_possible_send(world: World):
-    await world.crash(moves.Create)
-    world.time.pass_(60.0)
+    await world.abandoned(moves.Create)
     early = await refusal(operators(world).refute("k", **SAID))
     world.time.pass_(270.0)
     record = await operators(world).refute("k", **SAID)
@@ -302,14 +280,14 @@ async def test_a_dead_workers_request_settles_from_its_last_possible_send(world:
 
 
 async def test_what_is_never_believed_is_never_believed(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     why = await refusal(operators(world, settle_after=float("inf")).refute("k", **SAID))
 
     assert why.endswith("ask again in inf s")
 
 
 async def test_settle_after_may_be_a_timedelta(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     world.time.pass_(60.0)
 
     assert (await operators(world, settle_after=timedelta(minutes=1)).refute("k", **SAID)).state is (
@@ -318,13 +296,13 @@ async def test_settle_after_may_be_a_timedelta(world: World):
 
 
 async def test_another_doubt_of_the_same_key_is_not_refuted_in_its_place(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     world.time.pass_(300.0)
 
     async def go_on(_: object) -> None:
         world.journal.before.clear()
         await world.refute()
-        await in_doubt(world)
+        await world.in_doubt()
 
     world.journal.before[moves.Refute] = go_on
     why = await refusal(operators(world).refute("k", **SAID))
@@ -366,7 +344,7 @@ async def test_a_free_or_claimed_key_is_not_in_doubt(world: World):
 @pytest.mark.parametrize("name", ["by", "reason"])
 @pytest.mark.parametrize("text", ["", "  ", "two\nlines", "nul\x00", None, 5])
 async def test_who_and_why_must_be_said(world: World, name: str, text: Any):
-    await in_doubt(world)
+    await world.in_doubt()
     world.time.pass_(300.0)
 
     for ending in endings(operators(world), **SAID | {name: text}):
@@ -379,7 +357,7 @@ async def test_who_and_why_must_be_said(world: World, name: str, text: Any):
 
 
 async def test_a_key_has_its_history(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     steps = await operators(world).history("k")
 
     assert [step.move for step in steps] == ["claim", "mark", "doubt"]
@@ -396,7 +374,7 @@ async def test_what_ended_is_forgotten_and_what_waits_is_not(world: World):
         world.bank.release_error = RuntimeError()
         with pytest.raises(Refused):
             await client.create_order(refused_order(), key="owing")
-    await in_doubt(world, "doubt")
+    await world.in_doubt("doubt")
     world.time.pass_(KEPT + 60.0)
     forgotten = await operators(world).prune(before=NOON + timedelta(seconds=30))
 
@@ -440,7 +418,7 @@ async def test_a_time_must_not_lie_ahead(world: World):
 async def test_a_store_that_fails_is_a_journal_that_failed(
     world: World, monkeypatch: pytest.MonkeyPatch, method: str, call: Any
 ):
-    await in_doubt(world)
+    await world.in_doubt()
 
     async def broken(*_: object, **__: object) -> None:
         raise OSError("disk full")

@@ -171,10 +171,7 @@ async def test_a_receipt_of_none_is_a_receipt(world: World):
 
 
 async def test_every_hook_that_passes_is_told_of_with_the_time_it_took(world: World):
-    async def dawdle(_: object) -> None:
-        world.time.pass_(3.0)
-
-    world.bank.on_place = dawdle
+    world.bank.on_place = world.passing(3.0)
     await world.create(hooks=[a_check, world.bank.hold])
 
     assert [(event.hook, event.took) for event in world.events_of(HookPassed)] == [

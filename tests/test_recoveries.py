@@ -6,16 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.bank import Gate, World, new_order, owed_hooks, refused_order, turns
-from transfer_async import ClientClosed, RecoveryReport, Refused, TransferClient
+from tests.bank import Gate, World, new_order, owed_hooks, turns
+from transfer_async import ClientClosed, RecoveryReport, TransferClient
 from transfer_async.errors import JournalFailed
-
-
-async def owing(world: World, key: str = "k") -> None:
-    world.bank.release_error = RuntimeError()
-    await world.fails(Refused, refused_order(), key=key)
-    world.bank.release_error = None
-    world.bank.log.clear()
 
 
 class Pauses:
@@ -44,12 +37,12 @@ async def test_a_client_recovers_by_itself_every_so_often(world: World):
     async with world.client(recover_every=60):
         (await pauses.next()).open()
         second = await pauses.next()
-        await owing(world)
+        await world.owing()
         second.open()
         await pauses.next()
 
     assert world.time.slept == [30.0, 60.0, 60.0]
-    assert world.bank.log == ["release"]
+    assert world.bank.log == ["place", "release", "release"]  # in the call, and now
     assert not world.bank.open
 
 
@@ -101,7 +94,7 @@ async def test_a_failure_is_logged_by_its_class_alone_and_it_goes_on(
         raise OSError("/secret/path")
 
     pauses = Pauses(world)
-    await owing(world)
+    await world.owing()
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(world.journal, "work", broken)
         async with world.client(recover_every=60):
@@ -132,8 +125,8 @@ async def test_closing_between_two_runs_waits_for_nothing(world: World):
 
 
 async def test_closing_waits_for_the_undo_in_progress_and_leaves_the_rest(world: World):
-    await owing(world, "a")
-    await owing(world, "b")
+    await world.owing("a")
+    await world.owing("b")
     undo = world.bank.on_release = Gate()
     pauses = Pauses(world)
     client = world.made(recover_every=60)
@@ -149,11 +142,11 @@ async def test_closing_waits_for_the_undo_in_progress_and_leaves_the_rest(world:
     assert waited
     assert owed_hooks(await world.entry("a")) == []
     assert owed_hooks(await world.entry("b")) == ["funds_hold"]
-    assert world.bank.log == ["release"]
+    assert world.bank.log == [*2 * ["place", "release"], "release"]  # in the calls, and one now
 
 
 async def test_an_undo_that_outlasts_the_patience_is_cut_and_stays_owed(world: World):
-    await owing(world)
+    await world.owing()
     undo = world.bank.on_release = Gate()
     pauses = Pauses(world)
     client = world.made(recover_every=60)
@@ -168,8 +161,8 @@ async def test_an_undo_that_outlasts_the_patience_is_cut_and_stays_owed(world: W
 
 
 async def test_closing_waits_for_a_recovery_that_was_asked_for_and_it_is_done_whole(world: World):
-    await owing(world, "a")
-    await owing(world, "b")
+    await world.owing("a")
+    await world.owing("b")
     undo = world.bank.on_release = Gate()
     client = world.made()
     recovery = asyncio.create_task(client.recover())
@@ -185,7 +178,7 @@ async def test_closing_waits_for_a_recovery_that_was_asked_for_and_it_is_done_wh
 
 
 async def test_a_recovery_that_outlasts_the_patience_ends_as_closed(world: World):
-    await owing(world)
+    await world.owing()
     undo = world.bank.on_release = Gate()
     client = world.made()
     recovery = asyncio.create_task(client.recover())
@@ -198,7 +191,7 @@ async def test_a_recovery_that_outlasts_the_patience_ends_as_closed(world: World
 
 
 async def test_a_close_that_is_cancelled_lets_nothing_go_on_behind_its_back(world: World):
-    await owing(world)
+    await world.owing()
     undo = world.bank.on_release = Gate()
     client = world.made()
     recovery = asyncio.create_task(client.recover())
@@ -215,7 +208,7 @@ async def test_a_close_that_is_cancelled_lets_nothing_go_on_behind_its_back(worl
 
 
 async def test_an_undo_may_look_something_up_while_the_client_closes(world: World):
-    await owing(world)
+    await world.owing()
     clients: list[TransferClient] = []
     looked_up: list[Any] = []
     gate = Gate()
@@ -238,7 +231,7 @@ async def test_an_undo_may_look_something_up_while_the_client_closes(world: Worl
 
 
 async def test_whoever_asked_and_is_cancelled_hears_of_that_and_not_of_the_client(world: World):
-    await owing(world)
+    await world.owing()
     undo = world.bank.on_release = Gate()
     async with world.client() as client:
         recovery = asyncio.create_task(client.recover())

@@ -4,30 +4,16 @@ from typing import Any
 import pytest
 
 from tests import bank as banks
-from tests.bank import Gate, World, new_order, owed_hooks, refused_order
+from tests.bank import Gate, World, new_order, owed_hooks
 from transfer_async import (
     NO_ORDER,
     JournalFailed,
     KeyState,
     Order,
-    OutcomeUnknown,
     RecoveryReport,
-    Refused,
     WentInDoubt,
 )
 from transfer_async.journal import moves
-from transfer_async.sandbox import CloseAfterProcessing
-
-
-async def in_doubt(world: World, key: str = "k", **settings: Any) -> None:
-    world.sandbox.faults.add(CloseAfterProcessing())
-    await world.fails(OutcomeUnknown, key=key, **settings)
-
-
-async def owing(world: World, key: str = "k") -> None:
-    world.bank.release_error = RuntimeError()
-    await world.fails(Refused, refused_order(), key=key)
-    world.bank.release_error = None
 
 
 async def recovered(world: World, **settings: Any) -> RecoveryReport:
@@ -52,8 +38,7 @@ async def test_what_ended_well_is_left_alone(world: World):
 
 async def test_an_abandoned_claim_is_undone_and_its_key_free(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
-    intent_id = await world.crash(moves.Mark, hooks=hooks)
-    world.time.pass_(60.0)
+    intent_id = await world.abandoned(moves.Mark, hooks=hooks)
     report = await recovered(world, hooks=hooks)
 
     entry = await world.entry()
@@ -74,8 +59,7 @@ async def test_a_live_claim_is_left_alone(world: World):
 
 
 async def test_an_abandoned_claim_with_the_banks_own_hold_leaves_the_hold_hook_alone(world: World):
-    await world.crash(moves.Mark, held="H1")
-    world.time.pass_(60.0)
+    await world.abandoned(moves.Mark, held="H1")
     report = await recovered(world)
 
     assert report == RecoveryReport(taken_over=1)
@@ -83,8 +67,7 @@ async def test_an_abandoned_claim_with_the_banks_own_hold_leaves_the_hold_hook_a
 
 
 async def test_what_an_abandoned_claim_owes_to_hooks_that_this_client_lacks_stays_owed(world: World):
-    await world.crash(moves.Mark)
-    world.time.pass_(60.0)
+    await world.abandoned(moves.Mark)
     without = await recovered(world, hooks=())
     owed = owed_hooks(await world.entry())
     with_it = await recovered(world)
@@ -96,14 +79,8 @@ async def test_what_an_abandoned_claim_owes_to_hooks_that_this_client_lacks_stay
 
 
 async def test_a_claim_that_was_taken_up_again_meanwhile_is_not_undone(world: World):
-    await world.crash(moves.Mark)
-    world.time.pass_(60.0)
-
-    async def redelivery(_: object) -> None:
-        world.journal.before.clear()
-        await world.create()
-
-    world.journal.before[moves.TakeOver] = redelivery
+    await world.abandoned(moves.Mark)
+    world.meanwhile(moves.TakeOver, world.create)
     report = await recovered(world)
 
     assert report == RecoveryReport()
@@ -112,8 +89,7 @@ async def test_a_claim_that_was_taken_up_again_meanwhile_is_not_undone(world: Wo
 
 
 async def test_a_claim_that_was_taken_up_after_it_was_taken_over_is_not_undone(world: World):
-    await world.crash(moves.Mark)
-    world.time.pass_(60.0)
+    await world.abandoned(moves.Mark)
 
     async def redelivery(_: object) -> None:
         world.journal.before.clear()
@@ -131,8 +107,7 @@ async def test_a_claim_that_was_taken_up_after_it_was_taken_over_is_not_undone(w
 
 
 async def test_an_abandoned_request_becomes_a_doubt_and_nothing_else(world: World):
-    await world.crash(moves.Create)
-    world.time.pass_(60.0)
+    await world.abandoned(moves.Create)
     report = await recovered(world)
 
     assert report == RecoveryReport(in_doubt=1)
@@ -141,8 +116,7 @@ async def test_an_abandoned_request_becomes_a_doubt_and_nothing_else(world: Worl
 
 
 async def test_an_abandoned_request_is_resolved_at_once_if_somebody_knows(world: World):
-    await world.crash(moves.Create)
-    world.time.pass_(60.0)
+    await world.abandoned(moves.Create)
 
     async def find(*_: object) -> Order:
         (order,) = world.sandbox.orders.values()
@@ -155,8 +129,7 @@ async def test_an_abandoned_request_is_resolved_at_once_if_somebody_knows(world:
 
 
 async def test_the_observers_hear_of_a_doubt_that_is_found(world: World):
-    intent_id = await world.crash(moves.Create)
-    world.time.pass_(60.0)
+    intent_id = await world.abandoned(moves.Create)
     world.events.clear()
     await recovered(world)
     await recovered(world)
@@ -168,7 +141,7 @@ async def test_the_observers_hear_of_a_doubt_that_is_found(world: World):
 
 
 async def test_a_doubt_that_nobody_can_be_asked_about_is_left_as_it_is(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     written = len(world.journal.moves)
     report = await recovered(world)
 
@@ -177,14 +150,11 @@ async def test_a_doubt_that_nobody_can_be_asked_about_is_left_as_it_is(world: Wo
 
 
 async def test_a_request_that_was_answered_meanwhile_is_left_alone(world: World):
-    await world.crash(moves.Create)
-    world.time.pass_(60.0)
+    await world.abandoned(moves.Create)
     attempt = (await world.entry()).attempt or ""
-
-    async def answer(_: object) -> None:
-        await world.move(moves.Create(attempt=attempt, order_id="tx-1", reply=b""))
-
-    world.journal.before[moves.Expire] = answer
+    world.meanwhile(
+        moves.Expire, lambda: world.move(moves.Create(attempt=attempt, order_id="tx-1", reply=b""))
+    )
     report = await recovered(world)
 
     assert report == RecoveryReport()
@@ -192,7 +162,7 @@ async def test_a_request_that_was_answered_meanwhile_is_left_alone(world: World)
 
 
 async def test_a_doubt_that_another_worker_attends_to_first_is_left_to_it(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     asked: list[object] = []
 
     async def attend(_: object) -> None:
@@ -210,7 +180,7 @@ async def test_a_doubt_that_another_worker_attends_to_first_is_left_to_it(world:
 
 
 async def test_a_doubt_that_only_an_id_is_known_of_is_resolved(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
 
     async def find(*_: object) -> str:
         return "tx-seen"
@@ -220,7 +190,7 @@ async def test_a_doubt_that_only_an_id_is_known_of_is_resolved(world: World):
 
 
 async def test_a_doubt_is_refuted_after_settle_after_and_its_hooks_are_undone(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     world.time.pass_(300.0)
     report = await recovered(world, resolve=sure)
 
@@ -234,7 +204,7 @@ async def sure(*_: object) -> Any:
 
 
 async def test_a_doubt_that_is_too_young_to_refute_stays_and_can_be_asked_about_again_at_once(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     first = await recovered(world, resolve=sure)
     world.time.pass_(300.0)
     second = await recovered(world, resolve=sure)
@@ -244,7 +214,7 @@ async def test_a_doubt_that_is_too_young_to_refute_stays_and_can_be_asked_about_
 
 
 async def test_an_undo_that_fails_after_a_refutation_is_reported_as_owed(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     world.time.pass_(300.0)
     world.bank.release_error = RuntimeError()
     report = await recovered(world, resolve=sure)
@@ -254,7 +224,7 @@ async def test_an_undo_that_fails_after_a_refutation_is_reported_as_owed(world: 
 
 
 async def test_nobody_asks_twice_about_a_doubt_at_once(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     gate, asked = Gate(), []
 
     async def slowly(*_: object) -> None:
@@ -276,7 +246,7 @@ async def test_nobody_asks_twice_about_a_doubt_at_once(world: World):
 
 
 async def test_what_is_owed_is_paid(world: World):
-    await owing(world)
+    await world.owing()
     report = await recovered(world)
 
     assert report == RecoveryReport(released=1)
@@ -285,7 +255,7 @@ async def test_what_is_owed_is_paid(world: World):
 
 
 async def test_what_fails_again_stays_owed_and_is_tried_once_a_run(world: World):
-    await owing(world)
+    await world.owing()
     world.bank.release_error = RuntimeError()
     report = await recovered(world)
 
@@ -294,7 +264,7 @@ async def test_what_fails_again_stays_owed_and_is_tried_once_a_run(world: World)
 
 
 async def test_what_is_owed_to_a_hook_that_this_client_lacks_stays_owed(world: World):
-    await owing(world)
+    await world.owing()
     report = await recovered(world, hooks=[])
 
     assert report == RecoveryReport(still_owed=1)
@@ -302,7 +272,7 @@ async def test_what_is_owed_to_a_hook_that_this_client_lacks_stays_owed(world: W
 
 
 async def test_what_another_worker_is_paying_is_left_to_it(world: World):
-    await owing(world)
+    await world.owing()
     gate = Gate()
     world.bank.on_release = gate
     async with world.client() as client:
@@ -316,13 +286,8 @@ async def test_what_another_worker_is_paying_is_left_to_it(world: World):
 
 
 async def test_what_was_paid_meanwhile_is_not_undone_again(world: World):
-    await owing(world)
-
-    async def pay(_: object) -> None:
-        world.journal.before.clear()
-        await recovered(world)
-
-    world.journal.before[moves.Attend] = pay
+    await world.owing()
+    world.meanwhile(moves.Attend, lambda: recovered(world))
     report = await recovered(world)
 
     assert report == RecoveryReport()
@@ -330,13 +295,8 @@ async def test_what_was_paid_meanwhile_is_not_undone_again(world: World):
 
 
 async def test_what_is_owed_to_another_worker_that_came_first_is_left_to_it(world: World):
-    await owing(world)
-
-    async def attend(_: object) -> None:
-        world.journal.before.clear()
-        await world.move(moves.Attend(lease=60.0))
-
-    world.journal.before[moves.Attend] = attend
+    await world.owing()
+    world.meanwhile(moves.Attend, lambda: world.move(moves.Attend(lease=60.0)))
     report = await recovered(world)
 
     assert report == RecoveryReport()
@@ -344,9 +304,9 @@ async def test_what_is_owed_to_another_worker_that_came_first_is_left_to_it(worl
 
 
 async def test_a_doubt_whose_earlier_intent_is_owed_still_is_paid_and_asked_about(world: World):
-    await owing(world)
+    await world.owing()
     world.bank.release_error = RuntimeError()
-    await in_doubt(world)
+    await world.in_doubt()
     world.bank.release_error = None
     paid = await recovered(world)
     world.time.pass_(300.0)
@@ -358,8 +318,8 @@ async def test_a_doubt_whose_earlier_intent_is_owed_still_is_paid_and_asked_abou
 
 
 async def test_debts_of_several_intents_of_one_key_are_paid_one_intent_at_a_time(world: World):
-    await owing(world)
-    await owing(world)
+    await world.owing()
+    await world.owing()
     report = await recovered(world)
 
     assert report == RecoveryReport(released=2)
@@ -371,10 +331,9 @@ async def test_debts_of_several_intents_of_one_key_are_paid_one_intent_at_a_time
 
 async def test_the_report_adds_up_over_many_keys(world: World):
     await world.crash(moves.Mark, key="claimed")
-    await world.crash(moves.Create, key="sending")
-    world.time.pass_(60.0)
-    await in_doubt(world, "doubt")
-    await owing(world, "owing")
+    await world.abandoned(moves.Create, key="sending")
+    await world.in_doubt("doubt")
+    await world.owing("owing")
     await world.create(key="created")
 
     assert await recovered(world) == RecoveryReport(taken_over=1, in_doubt=2, released=2)
@@ -383,15 +342,15 @@ async def test_the_report_adds_up_over_many_keys(world: World):
 async def test_more_keys_than_a_batch_are_all_worked_off(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("transfer_async.recovery.BATCH", 3)
     for number in range(8):
-        await in_doubt(world, f"doubt-{number}")
+        await world.in_doubt(f"doubt-{number}")
     for number in range(8):
-        await owing(world, f"owing-{number}")
+        await world.owing(f"owing-{number}")
 
     assert await recovered(world) == RecoveryReport(in_doubt=8, released=8)
 
 
 async def test_a_key_in_another_scope_is_none_of_its_business(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
 
     assert await recovered(world, scope="elsewhere") == RecoveryReport()
 
@@ -412,8 +371,7 @@ async def test_a_journal_that_cannot_be_read_is_told(
 
 @pytest.mark.parametrize("move", [moves.TakeOver, moves.Free])
 async def test_a_journal_that_cannot_be_written_is_told_and_nothing_is_undone(world: World, move: type):
-    await world.crash(moves.Mark)
-    world.time.pass_(60.0)
+    await world.abandoned(moves.Mark)
     world.journal.fail_on = move
     with pytest.raises(JournalFailed):
         await recovered(world)
@@ -425,7 +383,7 @@ async def test_a_journal_that_cannot_be_written_is_told_and_nothing_is_undone(wo
 
 
 async def test_a_recovery_that_is_cancelled_in_an_undo_ends_and_the_undo_stays_owed(world: World):
-    await owing(world)
+    await world.owing()
     gate = Gate()
     world.bank.on_release = gate
     async with world.client() as client:
@@ -442,7 +400,7 @@ async def test_a_recovery_that_is_cancelled_in_an_undo_ends_and_the_undo_stays_o
 
 
 async def test_a_recovery_that_is_cancelled_while_it_asks_ends_and_the_doubt_stays(world: World):
-    await in_doubt(world)
+    await world.in_doubt()
     async with world.client(resolve=Gate()) as client:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
@@ -452,7 +410,7 @@ async def test_a_recovery_that_is_cancelled_while_it_asks_ends_and_the_doubt_sta
 
 
 async def test_an_undo_that_was_cancelled_from_within_does_not_end_the_recovery(world: World):
-    await owing(world)
+    await world.owing()
     world.bank.release_error = asyncio.CancelledError()
 
     assert await recovered(world) == RecoveryReport(still_owed=1)

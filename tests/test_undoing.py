@@ -127,8 +127,7 @@ async def test_an_undo_sees_the_intent_as_the_hook_saw_it(world: World):
 
 
 async def test_a_hook_that_this_client_has_no_more_is_owed_and_told_of(world: World):
-    await world.crash(moves.Mark, hooks=[world.bank.step("old check"), world.bank.hold])
-    world.time.pass_(60.0)
+    await world.abandoned(moves.Mark, hooks=[world.bank.step("old check"), world.bank.hold])
     async with world.client() as client:
         with pytest.raises(Refused):
             await world.refusing(client)
