@@ -16,6 +16,7 @@ from transfer_async import (
     NewOrder,
     Order,
     OutcomeUnknown,
+    RecoveryReport,
     Refused,
     TransferClient,
     TransferError,
@@ -298,6 +299,11 @@ class World:
         with pytest.raises(kind, match=match) as caught:
             await self.create(order, **words)
         return caught.value
+
+    async def recover(self, **settings: Any) -> RecoveryReport:
+        """A run of recover by a client of its own."""
+        async with self.client(**settings) as client:
+            return await client.recover()
 
     async def entry(self, key: str = "k") -> Entry:
         entry = await self.journal.read(self.scope, key)

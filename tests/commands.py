@@ -16,9 +16,10 @@ def invoke(*words: Any, answers: str | None = None) -> testing.Result:
     return testing.CliRunner().invoke(app, [*map(str, words)], input=answers, prog_name="transfer-async")
 
 
-async def asked(*words: Any, answers: str | None = None) -> testing.Result:
-    """The same beside a loop that serves it; whatever comes of it, it is told and no traceback."""
+async def asked(*words: Any, answers: str | None = None, code: int = 0) -> testing.Result:
+    """The same beside a loop that serves it; it ends with this code, and shows no traceback."""
     result = await asyncio.to_thread(invoke, *words, answers=answers)
     assert "Traceback" not in result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert result.exit_code == code, result.output
     return result

@@ -30,9 +30,9 @@ def invoke(*arguments: str, answers: str | None = None) -> Any:
     return commands.invoke("journal", *arguments, answers=answers)
 
 
-async def asked(*arguments: str, answers: str | None = None) -> Any:
+async def asked(*arguments: str, answers: str | None = None, code: int = 0) -> Any:
     """Run a command, which tells nothing about people."""
-    result = await commands.asked("journal", *arguments, answers=answers)
+    result = await commands.asked("journal", *arguments, answers=answers, code=code)
     assert not any(told in result.output for told in PERSONAL)
     return result
 
@@ -100,9 +100,8 @@ def test_without_a_journal_named_it_is_a_wrong_use(command: list[str], monkeypat
 
 
 async def test_a_journal_that_is_not_there_is_not_made(tmp_path: Path):
-    result = await asked("list", "--journal", str(tmp_path / "typo.db"), "--scope", "live")
+    result = await asked("list", "--journal", str(tmp_path / "typo.db"), "--scope", "live", code=2)
 
-    assert result.exit_code == 2
     assert result.stderr.startswith("journal: --journal: there is no file ")
     assert result.stderr.count("\n") == 1
     assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
@@ -119,9 +118,8 @@ def test_an_address_of_no_journal_is_told():
 async def test_a_file_that_is_no_journal_is_told_in_one_line(tmp_path: Path):
     path = tmp_path / "other.db"
     await asyncio.to_thread(path.write_bytes, b"not a database, and long enough to be read as one" * 50)
-    result = await asked("list", "--journal", str(path), "--scope", "live")
+    result = await asked("list", "--journal", str(path), "--scope", "live", code=1)
 
-    assert result.exit_code == 1
     assert result.stderr.startswith("journal: JournalFailed: ")
     assert result.stderr.count("\n") == 1
 
@@ -129,17 +127,16 @@ async def test_a_file_that_is_no_journal_is_told_in_one_line(tmp_path: Path):
 async def test_without_a_scope_or_an_address_it_is_a_wrong_use(world: World, monkeypatch: pytest.MonkeyPatch):
     await created(world)
     monkeypatch.delenv("TRANSFER_BASE_URL")
-    result = await asked("list")
+    result = await asked("list", code=2)
 
-    assert result.exit_code == 2
     assert result.stderr.startswith("journal: --scope: name it, or ")
 
 
 async def test_an_address_that_is_none_is_told(world: World):
     await created(world)
-    result = await asked("list", "--base-url", "http://bank.example")
+    result = await asked("list", "--base-url", "http://bank.example", code=2)
 
-    assert (result.exit_code, result.stderr.partition(": must")[0]) == (2, "journal: base_url")
+    assert result.stderr.startswith("journal: base_url: must")
 
 
 # --- list -----------------------------------------------------------------------------------------
@@ -149,7 +146,6 @@ async def test_nothing_waits_in_a_journal_where_all_went_well(world: World):
     await created(world)
     result = await asked("list")
 
-    assert result.exit_code == 0
     assert result.stdout == "nothing waits: nothing in doubt, nothing owed, nothing left behind\n"
 
 
@@ -159,7 +155,6 @@ async def test_what_waits_is_listed_oldest_first_and_summed_up(world: World):
 
     *rows, total = result.stdout.splitlines()
     cells = [re.split(r" {2,}", row) for row in rows]
-    assert result.exit_code == 0
     assert cells[0] == ["key", "state", "age", "order", "order id", "owed"]
     assert [cell[:2] for cell in cells[1:]] == [
         ["doubt", "in doubt"],
@@ -251,7 +246,6 @@ async def test_a_key_is_shown_with_its_history(world: World):
     result = await asked("show", "doubt")
 
     entry = await world.entry("doubt")
-    assert result.exit_code == 0
     assert f"intent      {entry.intent_id}" in result.stdout
     assert "state       in doubt" in result.stdout
     assert "order       155025.00 NGN (NG) for 100.00 USD (US)" in result.stdout
@@ -293,9 +287,9 @@ async def test_nothing_of_others_moves_an_operators_terminal(world: World):
 
 async def test_a_key_never_heard_of_is_a_no(world: World):
     await created(world)
-    result = await asked("show", "never")
+    result = await asked("show", "never", code=1)
 
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stdout == ""
     assert result.stderr == "journal: key: nothing is on record of it in this scope\n"
 
 
@@ -314,27 +308,25 @@ async def test_the_id_that_an_unreadable_answer_named_is_shown_and_offered(world
     """Somebody would have to find an order at the service, whose id had been in our hands."""
     order_id = await unreadable(world)
     shown = json.loads((await asked("show", "doubt", "--json")).stdout)
-    no = await asked("resolve", "doubt", *SAID, answers="n\n")
+    no = await asked("resolve", "doubt", *SAID, answers="n\n", code=1)
     assert (await world.entry("doubt")).state is KeyState.IN_DOUBT
-    yes = await asked("resolve", "doubt", *SAID, answers="y\n")
+    await asked("resolve", "doubt", *SAID, answers="y\n")
 
     assert shown["candidates"] == [order_id]
     assert f"the answer names {order_id}" in [step["reason"] for step in shown["history"]]
     assert f"names {order_id}. Is it the order of doubt?" in no.stderr
-    assert (no.exit_code, yes.exit_code) == (1, 0)
     assert (await world.entry("doubt")).order_id == order_id
 
 
 async def test_a_candidate_is_taken_unasked_only_where_that_is_said_and_there_is_one(world: World):
     order_id = await unreadable(world)
     await world.in_doubt("none")
-    unsaid = await asked("resolve", "doubt", *SAID)
-    none = await asked("resolve", "none", "--candidate", *SAID)
-    said = await asked("resolve", "doubt", "--candidate", *SAID)
+    unsaid = await asked("resolve", "doubt", *SAID, code=2)
+    none = await asked("resolve", "none", "--candidate", *SAID, code=2)
+    await asked("resolve", "doubt", "--candidate", *SAID)
 
     assert unsaid.stderr == ("journal: --order-id or --candidate: must be given where nobody can be asked\n")
     assert none.stderr == "journal: --order-id: must be given; of orders, the key's answers name none\n"
-    assert (unsaid.exit_code, none.exit_code, said.exit_code) == (2, 2, 0)
     assert (await world.entry("doubt")).order_id == order_id
 
 
@@ -343,7 +335,7 @@ async def test_a_doubt_is_resolved(world: World):
     result = await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID)
 
     entry = await world.entry("doubt")
-    assert (result.exit_code, result.stdout) == (0, "doubt: created; its order is tx-seen\n")
+    assert result.stdout == "doubt: created; its order is tx-seen\n"
     assert (entry.state, entry.order_id) == (KeyState.CREATED, "tx-seen")
 
 
@@ -377,9 +369,8 @@ async def test_where_nobody_is_logged_in_somebody_must_be_named(
 
     monkeypatch.setattr("getpass.getuser", nobody)
     await world.in_doubt("doubt")
-    result = await asked("resolve", "doubt", "--order-id", "tx-seen", "--reason", "seen")
+    result = await asked("resolve", "doubt", "--order-id", "tx-seen", "--reason", "seen", code=2)
 
-    assert result.exit_code == 2
     assert result.stderr.startswith("journal: --by: ")
 
 
@@ -389,16 +380,14 @@ async def test_a_reason_that_is_not_given_is_asked_for(world: World):
     result = await asked("resolve", "doubt", "--order-id", "tx-seen", "--by", "ada", answers="a letter\n")
     *_, last = await world.journal.history(world.scope, "doubt")
 
-    assert result.exit_code == 0
     assert "How do you know" in result.stderr
     assert last.reason == "a letter"
 
 
 async def test_where_nobody_can_be_asked_a_reason_must_be_given(world: World):
     await world.in_doubt("doubt")
-    result = await asked("resolve", "doubt", "--order-id", "tx-seen", "--by", "ada")
+    result = await asked("resolve", "doubt", "--order-id", "tx-seen", "--by", "ada", code=2)
 
-    assert result.exit_code == 2
     assert result.stderr.startswith("journal: --reason: ")
 
 
@@ -412,9 +401,8 @@ async def test_where_nobody_can_be_asked_a_reason_must_be_given(world: World):
 )
 async def test_a_wrong_option_is_named(world: World, wrong: list[str], why: str):
     await world.in_doubt("doubt")
-    result = await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID, *wrong)
+    result = await asked("resolve", "doubt", "--order-id", "tx-seen", *SAID, *wrong, code=2)
 
-    assert result.exit_code == 2
     assert why in result.stderr
     assert (await world.entry("doubt")).state is KeyState.IN_DOUBT
 
@@ -436,9 +424,8 @@ async def test_resolving_again_says_the_same(world: World):
 
 async def test_what_is_not_in_doubt_is_a_no(world: World):
     order_id = await created(world)
-    result = await asked("resolve", "created", "--order-id", "tx-seen", *SAID)
+    result = await asked("resolve", "created", "--order-id", "tx-seen", *SAID, code=1)
 
-    assert result.exit_code == 1
     assert result.stderr == f"journal: key: must be in doubt; it is created ({order_id})\n"
 
 
@@ -450,7 +437,6 @@ async def test_a_doubt_is_refuted(world: World):
     result = await asked("refute", "doubt", *SAID, "--yes")
 
     entry = await world.entry("doubt")
-    assert result.exit_code == 0
     assert result.stdout.startswith(
         "doubt: free; the next recovery undoes what is owed. The same message or "
     )
@@ -464,18 +450,16 @@ async def test_a_doubt_is_refuted(world: World):
 )
 async def test_it_asks_before_it_frees_the_key(world: World, answer: str, code: int, state: KeyState):
     await world.in_doubt("doubt")
-    result = await asked("refute", "doubt", *SAID, answers=answer)
+    result = await asked("refute", "doubt", *SAID, answers=answer, code=code)
 
-    assert result.exit_code == code
     assert "doubt: this frees the key, and the hold will be released." in result.stderr
     assert (await world.entry("doubt")).state is state
 
 
 async def test_where_nobody_can_be_asked_it_must_be_told_to_go_on(world: World):
     await world.in_doubt("doubt")
-    result = await asked("refute", "doubt", *SAID)
+    result = await asked("refute", "doubt", *SAID, code=2)
 
-    assert result.exit_code == 2
     assert result.stderr == "journal: --yes: must be given where nobody can be asked\n"
     assert (await world.entry("doubt")).state is KeyState.IN_DOUBT
 
@@ -483,9 +467,8 @@ async def test_where_nobody_can_be_asked_it_must_be_told_to_go_on(world: World):
 async def test_what_comes_too_early_is_a_no_and_says_how_long_still(world: World):
     await world.in_doubt("doubt")
     settle_after = (datetime.now(UTC) - NOON).total_seconds() + 1e6
-    result = await asked("refute", "doubt", *SAID, "--yes", "--settle-after", str(settle_after))
+    result = await asked("refute", "doubt", *SAID, "--yes", "--settle-after", str(settle_after), code=1)
 
-    assert result.exit_code == 1
     assert re.search(r"too early, .* ask again in \d+ s\n$", result.stderr)
 
 
@@ -495,32 +478,29 @@ async def test_what_comes_too_early_is_a_no_and_says_how_long_still(world: World
 )
 async def test_a_time_to_settle_that_is_none_is_a_wrong_use(world: World, settle_after: str, rule: str):
     await world.in_doubt("doubt")
-    result = await asked("refute", "doubt", *SAID, "--yes", "--settle-after", settle_after)
+    result = await asked("refute", "doubt", *SAID, "--yes", "--settle-after", settle_after, code=2)
 
-    assert result.exit_code == 2
     assert result.stderr == f"journal: --settle-after: {rule}\n"
 
 
 async def test_a_row_that_cannot_be_read_is_shown_as_such_and_refuted_by_word(world: World, bank_module: Any):
     """It would be in no list, and its hold would be kept for ever."""
-    await asyncio.to_thread(bank_module)
     await world.in_doubt("doubt")
     sql = "UPDATE keys SET intent = '{}'"
     await world.journal.journal._ask(lambda file: file._db.execute(sql).rowcount)  # type: ignore[attr-defined] # SQLite
     await world.journal.journal.close()
     listed = await asked("list")
     shown = json.loads((await asked("show", "doubt", "--json")).stdout)
-    recovered = await asked("recover", "--hooks", "our_bank:hooks")
-    no = await asked("refute", "doubt", "--yes", "--settle-after", "0", *SAID)
-    yes = await asked("refute", "doubt", "--yes", "--settle-after", "0", "--undone", *SAID)
+    recovered = await asked("recover", "--hooks", "our_bank:hooks", code=3)
+    no = await asked("refute", "doubt", "--yes", "--settle-after", "0", *SAID, code=1)
+    await asked("refute", "doubt", "--yes", "--settle-after", "0", "--undone", *SAID)
     after = json.loads((await asked("show", "doubt", "--json")).stdout)
 
     assert "in doubt (unreadable)" in listed.stdout
-    assert (recovered.exit_code, recovered.stdout.splitlines()[-1]) == (3, "unreadable       1")
+    assert recovered.stdout.splitlines()[-1] == "unreadable       1"
     assert (shown["state"], shown["readable"], len(shown["history"])) == ("in_doubt", False, 3)
     assert no.stderr.startswith("journal: undone: must be said: ")
     assert "(funds_hold)" in no.stderr
-    assert (no.exit_code, yes.exit_code) == (1, 0)
     assert (after["state"], after["readable"], after["owed"]) == ("free", True, [])
     assert [step["move"] for step in after["history"]][-2:] == ["layaside", "refute"]
 
@@ -567,12 +547,13 @@ NAME = "hooks"
 
 @pytest.fixture
 def bank_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Writes a module of the bank's into the current directory."""
+    """A module of the bank's in the current directory, and what writes another."""
 
     def write(release: str = "released.append(intent.id)") -> None:
         (tmp_path / "our_bank.py").write_text(BANK.format(release=release))
         (tmp_path / "broken_bank.py").write_text("import nowhere_to_be_found")
 
+    write()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -581,11 +562,9 @@ def bank_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 async def test_what_is_left_over_is_worked_off_with_the_banks_hooks(world: World, bank_module: Any):
-    await asyncio.to_thread(bank_module)
     await everything(world)
     result = await asked("recover", "--hooks", "our_bank:hooks")
 
-    assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "taken over       1",
         "in doubt         2",
@@ -598,7 +577,6 @@ async def test_what_is_left_over_is_worked_off_with_the_banks_hooks(world: World
 
 
 async def test_a_factory_may_be_async_and_bring_a_resolve(world: World, bank_module: Any):
-    await asyncio.to_thread(bank_module)
     await world.in_doubt("doubt")
     result = await asked("recover", "--hooks", "our_bank:everything", "--json")
 
@@ -617,9 +595,8 @@ async def test_a_factory_may_be_async_and_bring_a_resolve(world: World, bank_mod
 async def test_a_recovery_that_leaves_an_undo_owed_has_a_code_of_its_own(world: World, bank_module: Any):
     await asyncio.to_thread(bank_module, release="raise OSError")
     await world.owing("owing")
-    result = await asked("recover", "--hooks", "our_bank:hooks")
+    result = await asked("recover", "--hooks", "our_bank:hooks", code=3)
 
-    assert result.exit_code == 3
     assert result.stdout.splitlines()[-2:] == ["still owed       1", "unreadable       0"]
 
 
@@ -642,11 +619,9 @@ async def test_a_recovery_that_leaves_an_undo_owed_has_a_code_of_its_own(world: 
 async def test_hooks_that_cannot_be_had_are_told_in_one_line(
     world: World, bank_module: Any, spec: str, why: str
 ):
-    await asyncio.to_thread(bank_module)
     await world.owing("owing")
-    result = await asked("recover", "--hooks", spec)
+    result = await asked("recover", "--hooks", spec, code=2)
 
-    assert result.exit_code == 2
     assert why in result.stderr
     assert result.stderr.count("\n") == 1
 
@@ -664,7 +639,6 @@ async def test_an_object_with_hooks_will_do():
 
 
 def test_a_module_is_found_once_in_the_current_directory(bank_module: Any):
-    bank_module()
     factory_named("our_bank:hooks")
     factory_named("our_bank:nothing")
 
@@ -673,7 +647,6 @@ def test_a_module_is_found_once_in_the_current_directory(bank_module: Any):
 
 def test_what_lies_about_in_the_current_directory_stands_for_no_library(bank_module: Any):
     """A file there by the name of one would otherwise run, with the token in its environment."""
-    bank_module()
     decoys = [Path("asyncpg.py"), Path("aiohttp.py"), Path("rich.py")]
     for decoy in decoys:
         decoy.touch()
@@ -686,12 +659,10 @@ def test_what_lies_about_in_the_current_directory_stands_for_no_library(bank_mod
 async def test_without_a_token_it_is_a_wrong_use(
     world: World, bank_module: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    await asyncio.to_thread(bank_module)
     await created(world)
     monkeypatch.delenv("TRANSFER_API_TOKEN")
-    result = await asked("recover", "--hooks", "our_bank:hooks")
+    result = await asked("recover", "--hooks", "our_bank:hooks", code=2)
 
-    assert result.exit_code == 2
     assert result.stderr == (
         "journal: --token, or TRANSFER_API_TOKEN: must be given, unless the factory brings one\n"
     )
@@ -700,20 +671,17 @@ async def test_without_a_token_it_is_a_wrong_use(
 async def test_the_factory_may_bring_the_token(
     world: World, bank_module: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    await asyncio.to_thread(bank_module)
     await created(world)
     monkeypatch.delenv("TRANSFER_API_TOKEN")
     result = await asked("recover", "--hooks", "our_bank:with_token")
 
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stderr == ""
 
 
 async def test_the_token_is_not_told(world: World, bank_module: Any):
-    await asyncio.to_thread(bank_module)
     await created(world)
-    result = await asked("recover", "--hooks", "our_bank:hooks", "--token", "very s3cr3t")
+    result = await asked("recover", "--hooks", "our_bank:hooks", "--token", "very s3cr3t", code=2)
 
-    assert result.exit_code == 2
     assert "token: " in result.stderr
     assert "s3cr3t" not in result.stderr
 
@@ -726,7 +694,7 @@ async def test_what_ended_long_ago_is_forgotten(world: World, when: list[str]):
     await everything(world)
     result = await asked("prune", *when, "--yes")
 
-    assert (result.exit_code, result.stdout) == (0, "1 key forgotten\n")
+    assert result.stdout == "1 key forgotten\n"
     assert [await world.known(key) is None for key in ("created", "doubt", "owing")] == [True, False, False]
 
 
@@ -736,7 +704,7 @@ async def test_what_ended_within_a_day_is_kept_and_the_command_says_so(world: Wo
     await created(world)
     for age in ("0m", "1m", "23h"):
         result = await asked("prune", "--older-than", age, "--yes")
-        assert (result.exit_code, result.stdout) == (0, "0 keys forgotten\n")
+        assert result.stdout == "0 keys forgotten\n"
         assert "journal: what ended within the last day is kept" in result.stderr
     assert await world.known("created") is not None
 
@@ -752,18 +720,16 @@ async def test_what_ended_later_is_kept(world: World):
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1)])
 async def test_it_asks_before_it_forgets(world: World, answer: str, code: int):
     await created(world)
-    result = await asked("prune", "--before", "2024-06-01", answers=answer)
+    result = await asked("prune", "--before", "2024-06-01", answers=answer, code=code)
 
-    assert result.exit_code == code
     assert "ended before 2024-06-01T00:00:00.000Z" in result.stderr
     assert (await world.known("created") is None) is (code == 0)
 
 
 async def test_where_nobody_can_be_asked_nothing_is_forgotten(world: World):
     await created(world)
-    result = await asked("prune", "--before", "2024-06-01")
+    await asked("prune", "--before", "2024-06-01", code=2)
 
-    assert result.exit_code == 2
     assert await world.known("created") is not None
 
 
@@ -781,9 +747,8 @@ async def test_where_nobody_can_be_asked_nothing_is_forgotten(world: World):
 )
 async def test_a_time_that_is_none_is_a_wrong_use(world: World, when: list[str], why: str):
     await created(world)
-    result = await asked("prune", *when, "--yes")
+    result = await asked("prune", *when, "--yes", code=2)
 
-    assert result.exit_code == 2
     assert f"journal: {why}" in result.stderr
 
 
@@ -867,8 +832,7 @@ async def test_the_journal_is_closed_whatever_happens(world: World):
 )
 async def test_a_mistyped_address_is_refused_without_its_password(address: str):
     """A part of it was printed as what is no port: into a terminal's history, and a support ticket."""
-    result = await asked("list", "--journal", address, "--scope", "https://bank.example")
+    result = await asked("list", "--journal", address, "--scope", "https://bank.example", code=2)
 
-    assert result.exit_code == 2
     assert "--journal: " in result.stderr
     assert "hunter" not in result.output

@@ -1,10 +1,8 @@
 """The session manager that callers hold: what it takes, what it says on the wire, and how it closes."""
 
 import asyncio
-import copy
 import gc
 import inspect
-import pickle
 import ssl
 import warnings
 from datetime import datetime, timedelta
@@ -19,7 +17,6 @@ from tests.bank import NOON, SpiedJournal, Time, World, failure, new_order
 from tests.cases import each
 from tests.ids import told
 from transfer_async import (
-    NO_ORDER,
     AlreadyCreated,
     ClientClosed,
     ConnectionFailed,
@@ -145,10 +142,6 @@ COUNT = "must be a whole number, 1 or more"
         ({"observers": [None]}, "must be a sequence of callables"),
         ({"observers": 5}, "must be a sequence of callables"),
         ({"observers": [observe_async]}, "must be plain functions"),
-        ({"hooks": [hold(), sanctions]}, "the hold comes last, and once"),
-        ({"hooks": [hold("a"), hold("b")]}, "the hold comes last, and once"),
-        ({"hooks": [sanctions, sanctions]}, "each needs a name of its own"),
-        ({"hooks": [hold("held")]}, "the name 'held' is kept"),
         ({"hooks": ["sanctions"]}, "a str is neither a hook nor an async function"),
         ({"hooks": hold()}, "must be a sequence of hooks"),
     ],
@@ -197,31 +190,6 @@ async def test_a_client_may_be_made_outside_a_loop():
     client = await asyncio.to_thread(TransferClient, BASE, "abc")
 
     assert isinstance(client, TransferClient)
-
-
-async def test_a_hook_that_wants_to_be_bound_is_given_the_client():
-    class Lookup:
-        name = "lookup"
-
-        def bind(self, client):
-            self.client = client
-
-        async def before(self, intent):
-            """Look somebody up."""
-
-        async def undo(self, intent, receipt):
-            """Nothing to undo."""
-
-    lookup = Lookup()
-    client = TransferClient(BASE, "abc", hooks=[lookup])
-
-    assert lookup.client is client
-
-
-@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_there_is_but_one_no_order(again):
-    assert again(NO_ORDER) is NO_ORDER
-    assert repr(NO_ORDER) == "NO_ORDER"
 
 
 async def test_the_token_is_not_in_its_repr():

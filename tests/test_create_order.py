@@ -92,16 +92,6 @@ async def test_the_events_of_a_good_order_tell_its_way(world: World):
     assert world.events_of(OrderCreated)[0].order_id == order.id
 
 
-async def test_the_journal_knows_of_the_order_before_its_caller_does(world: World):
-    seen: list[KeyState] = []
-    async with world.client() as client:
-        order = await client.create_order(new_order(), key="k")
-        seen.append((await world.entry()).state)
-
-    assert seen == [KeyState.CREATED]
-    assert (await world.entry()).order_id == order.id
-
-
 async def test_the_mark_is_on_record_when_the_request_arrives(world: World):
     world.sandbox.faults.add(StallAfterProcessing())
     async with world.client() as client:
@@ -119,9 +109,8 @@ async def test_the_mark_is_on_record_when_the_request_arrives(world: World):
 
 
 async def test_a_created_key_gives_its_order_back_without_a_request(world: World):
-    async with world.client() as client:
-        first = await client.create_order(new_order(), key="k")
-        again = await client.create_order(new_order(), key="k")
+    first = await world.create()
+    again = await world.create()
 
     assert again == first
     assert len(world.sandbox.requests) == 1
@@ -142,22 +131,19 @@ async def test_a_redelivery_with_another_balance_and_other_spellings_is_the_same
         matcher_amount=100,
         external_order=banks.external_order(current_account_balance="1.00"),
     )
-    async with world.client() as client:
-        first = await client.create_order(new_order(), key="k")
-        again = await client.create_order(same, key="k")
+    first = await world.create()
+    again = await world.create(same)
 
     assert again == first
 
 
 async def test_a_key_bound_to_a_different_order_is_a_conflict(world: World):
-    async with world.client() as client:
-        await client.create_order(new_order(), key="k")
-        with pytest.raises(KeyConflict) as conflict:
-            await client.create_order(other_order(), key="k")
+    await world.create()
+    conflict = await world.fails(KeyConflict, other_order())
 
-    assert conflict.value.outcome is Outcome.NOT_SENT
-    assert conflict.value.order_may_exist
-    assert conflict.value.key == "k"
+    assert conflict.outcome is Outcome.NOT_SENT
+    assert conflict.order_may_exist
+    assert conflict.key == "k"
     assert len(world.sandbox.orders) == 1
 
 
@@ -204,30 +190,24 @@ async def test_a_key_whose_request_is_on_the_way_is_busy(world: World):
 
 async def test_a_key_in_doubt_is_neither_sent_nor_held_again(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
-    async with world.client() as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key="k")
-        with pytest.raises(OutcomeUnknown) as doubt:
-            await client.create_order(new_order(), key="k")
+    await world.fails(OutcomeUnknown)
+    doubt = await world.fails(OutcomeUnknown)
 
-    assert doubt.value.order_may_exist
-    assert doubt.value.attempts == ()
-    assert doubt.value.receipts == {"funds_hold": world.bank.open[world.bank.placed[0]]}
+    assert doubt.order_may_exist
+    assert doubt.attempts == ()
+    assert doubt.receipts == {"funds_hold": world.bank.open[world.bank.placed[0]]}
     assert len(world.sandbox.requests) == len(world.bank.placed) == 1
 
 
 async def test_a_key_that_only_an_id_is_known_of_is_already_created(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
-    async with world.client(resolve=answering("tx-seen1")) as client:
-        with pytest.raises(AlreadyCreated) as first:
-            await client.create_order(new_order(), key="k")
-        with pytest.raises(AlreadyCreated) as again:
-            await client.create_order(new_order(), key="k")
+    first = await world.fails(AlreadyCreated, resolve=answering("tx-seen1"))
+    again = await world.fails(AlreadyCreated, resolve=answering("tx-seen1"))
 
-    assert first.value.order_id == again.value.order_id == "tx-seen1"
-    assert again.value.outcome is Outcome.CREATED
-    assert again.value.order_may_exist
-    assert again.value.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
+    assert first.order_id == again.order_id == "tx-seen1"
+    assert again.outcome is Outcome.CREATED
+    assert again.order_may_exist
+    assert again.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
     assert len(world.sandbox.requests) == 1
 
 
@@ -240,35 +220,15 @@ def answering(*answers: Any) -> Any:
     return resolve
 
 
-async def test_a_key_is_free_again_after_a_certain_no_and_the_intent_is_new(world: World):
+async def test_a_key_is_free_after_a_certain_no_for_a_new_intent_and_another_order(world: World):
     world.sandbox.faults.add(Status(422))
-    async with world.client() as client:
-        with pytest.raises(Refused):
-            await client.create_order(new_order(), key="k")
-        order = await client.create_order(new_order(), key="k")
+    await world.fails(Refused)
+    order = await world.create(other_order())
 
     first, second = world.bank.placed
     assert first != second
     assert [*world.bank.open] == [second]
     assert (await world.entry()).order_id == order.id
-
-
-async def test_a_key_that_is_free_again_may_be_used_for_a_different_order(world: World):
-    async with world.client() as client:
-        with pytest.raises(Refused):
-            await client.create_order(refused_order(), key="k")
-        order = await client.create_order(other_order(), key="k")
-
-    assert order.poster_amount == Decimal(310050)
-
-
-async def test_a_no_stays_on_record(world: World):
-    await world.fails(Refused, refused_order())
-
-    ending = (await world.entry()).ending
-    assert ending == moves.Ending(
-        outcome=Outcome.REFUSED, error="Refused", status=422, fields=("poster_recipient_username",)
-    )
 
 
 async def test_known_says_where_a_key_stands(world: World):
@@ -378,34 +338,23 @@ async def test_a_key_is_1_to_200_printable_characters(world: World, key: str):
 
 
 async def test_a_call_without_a_hold_hook_and_without_held_is_refused_and_the_key_is_free(world: World):
-    required = await world.fails(HoldRequired, hooks=())
+    required = await world.fails(HoldRequired, hooks=[world.bank.step("check")])
 
-    assert required.outcome is Outcome.NOT_SENT
-    assert not required.order_may_exist
+    assert (required.outcome, required.order_may_exist) == (Outcome.NOT_SENT, False)
+    assert world.bank.log == []
     assert (await world.entry()).state is KeyState.FREE
     assert not world.sandbox.requests
 
 
-async def test_hooks_do_not_run_for_a_call_that_lacks_a_hold(world: World):
-    await world.fails(HoldRequired, hooks=[world.bank.step("check")])
-
-    assert world.bank.log == []
-
-
-async def test_with_held_the_hold_hook_is_skipped_and_the_reference_is_on_record(world: World):
-    await world.create(held="H1", hooks=[world.bank.step("check"), world.bank.hold])
-
-    assert world.bank.log == ["check"]
-    assert (await world.entry()).held == "H1"
-
-
-async def test_with_held_the_hold_hook_is_not_undone_either(world: World):
+async def test_with_held_the_hold_hook_is_neither_run_nor_undone_and_the_reference_is_on_record(world: World):
     refused = await world.fails(
         Refused, refused_order(), held="H1", hooks=[world.bank.step("check"), world.bank.hold]
     )
 
     assert world.bank.log == ["check", "undo check"]
-    assert refused.receipts == {"check": f"check-{(await world.entry()).intent_id}", "held": "H1"}
+    entry = await world.entry()
+    assert refused.receipts == {"check": f"check-{entry.intent_id}", "held": "H1"}
+    assert entry.held == "H1"
 
 
 async def test_a_hook_sees_the_whole_intent(world: World):
@@ -468,14 +417,13 @@ async def test_every_answer_leads_to_its_error_and_the_hold_follows(
 
 async def test_a_connection_that_is_refused_was_not_sent_and_everything_is_undone(world: World):
     async with world.client() as client:
-        world.sandbox.faults.clear()
         await world.sandbox.__aexit__(None, None, None)
-        with pytest.raises(ConnectionFailed) as failed:
-            await client.create_order(new_order(), key="k")
+        failed = await banks.failure(client.create_order(new_order(), key="k"))
 
-    assert (failed.value.outcome, failed.value.order_may_exist) == (Outcome.NOT_SENT, False)
-    assert [attempt.number for attempt in failed.value.attempts] == [1, 2, 3, 4]
-    assert {attempt.outcome for attempt in failed.value.attempts} == {Outcome.NOT_SENT}
+    assert isinstance(failed, ConnectionFailed)
+    assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, False)
+    assert [attempt.number for attempt in failed.attempts] == [1, 2, 3, 4]
+    assert {attempt.outcome for attempt in failed.attempts} == {Outcome.NOT_SENT}
     assert not world.bank.open
     assert world.events_of(NotSent)[0].error == "ConnectionFailed"
     assert (await world.entry()).state is KeyState.FREE
@@ -486,6 +434,9 @@ async def test_a_refusal_is_told_of_once_it_is_on_record(world: World):
 
     assert world.events_of(OrderRefused)[0].status == 422
     assert world.journal.kinds == ["Claim", "Mark", "Free", "Paid"]
+    assert (await world.entry()).ending == moves.Ending(
+        outcome=Outcome.REFUSED, error="Refused", status=422, fields=("poster_recipient_username",)
+    )
 
 
 async def test_the_key_of_a_closed_client_may_have_an_order_unless_the_client_would_have_made_it(
@@ -578,14 +529,12 @@ class _SaidTwice(Fault):
 
 
 async def test_an_id_that_is_bound_to_another_key_is_a_doubt(world: World):
-    async with world.client() as client:
-        first = await client.create_order(new_order(), key="first")
-        world.sandbox.faults.add(WrongTypes({"id": first.id}))
-        with pytest.raises(OutcomeUnknown) as doubt:
-            await client.create_order(new_order(), key="k")
+    first = await world.create(key="first")
+    world.sandbox.faults.add(WrongTypes({"id": first.id}))
+    doubt = await world.fails(OutcomeUnknown)
 
-    assert json.loads(doubt.value.raw or b"")["id"] == first.id
-    assert doubt.value.attempts[-1].outcome is Outcome.UNKNOWN
+    assert json.loads(doubt.raw or b"")["id"] == first.id
+    assert doubt.attempts[-1].outcome is Outcome.UNKNOWN
     assert (await world.entry()).state is KeyState.IN_DOUBT
     assert (await world.entry("first")).order_id == first.id
     assert len(world.bank.open) == 2
@@ -983,10 +932,9 @@ async def test_a_hooks_hold_is_on_record_as_owed_before_an_order_goes_on_a_hold_
         owed.append(banks.owed_hooks(await world.entry()))
 
     world.journal.before[moves.Mark] = look
-    async with world.client() as client:
-        order = await client.create_order(new_order(), key="k", held="H1")
-        world.bank.release_error = None
-        report = await client.recover()
+    order = await world.create(held="H1")
+    world.bank.release_error = None
+    report = await world.recover()
 
     assert (owed, report.released, world.bank.open) == ([["funds_hold"]], 1, {})
     entry = await world.entry()
@@ -998,12 +946,10 @@ async def test_what_a_hook_did_that_this_client_lacks_is_owed_before_anything_is
     """Or a reservation that a hook made before a new release of the bank's software stays for ever."""
     check = world.bank.step("check")
     old = await world.abandoned(moves.Mark, hooks=[check, world.bank.hold])
-    async with world.client() as client:
-        await client.create_order(new_order(), key="k")
-        owed = banks.owed_hooks(await world.entry())
-        report = await client.recover()
-    async with world.client(hooks=[check, world.bank.hold]) as whole:
-        await whole.recover()
+    await world.create()
+    owed = banks.owed_hooks(await world.entry())
+    report = await world.recover()
+    await world.recover(hooks=[check, world.bank.hold])
 
     assert (owed, report.still_owed) == (["check"], 1)
     assert check.undone == [(old, f"check-{old}")]
@@ -1300,12 +1246,6 @@ async def test_wherever_the_journal_fails_the_key_has_one_order_at_most_and_no_h
 
 
 BOUND = (KeyState.IN_DOUBT, KeyState.CREATED)
-
-
-async def test_a_client_without_observers_tells_nobody(world: World):
-    order = await world.create(observers=())
-
-    assert order.id in world.sandbox.orders
 
 
 async def test_observers_that_raise_never_touch_the_call(world: World, caplog: pytest.LogCaptureFixture):

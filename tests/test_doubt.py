@@ -89,9 +89,8 @@ async def test_an_order_that_resolve_has_is_the_calls_order(world: World):
     async def find() -> Order:
         return the_order(world)
 
-    async with world.client(resolve=BackOffice(find)) as client:
-        order = await client.create_order(new_order(), key="k")
-        again = await client.create_order(new_order(), key="k")
+    order = await world.create(resolve=BackOffice(find))
+    again = await world.create(resolve=BackOffice(find))
 
     assert order == again == the_order(world)
     assert (await world.entry()).state is KeyState.CREATED
@@ -120,35 +119,26 @@ async def test_a_later_call_with_the_key_asks_resolve_instead_of_sending(world: 
 
 
 async def test_a_doubt_of_an_order_with_the_banks_own_hold_names_it_to_every_caller(world: World):
-    async with world.client() as client:
-        with pytest.raises(OutcomeUnknown) as first:
-            await client.create_order(new_order(), key="k", held="H1")
-        with pytest.raises(OutcomeUnknown) as again:
-            await client.create_order(new_order(), key="k")
+    first = await world.fails(OutcomeUnknown, held="H1")
+    again = await world.fails(OutcomeUnknown)
 
-    assert first.value.receipts == again.value.receipts == {"held": "H1"}
+    assert first.receipts == again.receipts == {"held": "H1"}
 
 
 async def test_the_error_of_a_created_key_names_the_hold_on_record_not_the_callers(world: World):
-    async with world.client(resolve=BackOffice("tx-seen")) as client:
-        with pytest.raises(AlreadyCreated):
-            await client.create_order(new_order(), key="k", held="H1")
-        with pytest.raises(AlreadyCreated) as again:
-            await client.create_order(new_order(), key="k", held="H2")
+    await world.fails(AlreadyCreated, held="H1", resolve=BackOffice("tx-seen"))
+    again = await world.fails(AlreadyCreated, held="H2", resolve=BackOffice("tx-seen"))
 
-    assert again.value.receipts == {"held": "H1"}
+    assert again.receipts == {"held": "H1"}
 
 
 async def test_no_order_is_not_believed_before_settle_after(world: World):
     office = BackOffice(NO_ORDER)
-    async with world.client(resolve=office, settle_after=300.0) as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key="k")
-        world.time.pass_(299.9)
-        with pytest.raises(OutcomeUnknown) as doubt:
-            await client.create_order(new_order(), key="k")
+    await world.fails(OutcomeUnknown, resolve=office, settle_after=300.0)
+    world.time.pass_(299.9)
+    doubt = await world.fails(OutcomeUnknown, resolve=office, settle_after=300.0)
 
-    assert type(doubt.value) is OutcomeUnknown
+    assert type(doubt) is OutcomeUnknown
     assert (await world.entry()).state is KeyState.IN_DOUBT
     assert world.bank.open
 
@@ -203,10 +193,8 @@ async def test_with_settle_after_of_nothing_the_first_call_is_refuted_at_once(wo
 
 
 async def test_a_refuted_key_may_be_used_again_with_a_new_intent(world: World):
-    async with world.client(resolve=BackOffice(NO_ORDER), settle_after=0) as client:
-        with pytest.raises(Refuted):
-            await client.create_order(new_order(), key="k")
-        await client.create_order(new_order(), key="k")
+    await world.fails(Refuted, resolve=BackOffice(NO_ORDER), settle_after=0)
+    await world.create(resolve=BackOffice(NO_ORDER), settle_after=0)
 
     first, second = world.bank.placed
     assert first != second
@@ -341,10 +329,8 @@ async def test_an_order_of_resolve_that_is_another_or_no_order_is_not_believed(
         (there,) = world.sandbox.orders.values()
         return attrs.evolve(Order.from_json(there.to_json()), **changes)
 
-    async with world.client(resolve=BackOffice(found)) as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key="k")
-        report = await client.recover()
+    await world.fails(OutcomeUnknown, resolve=BackOffice(found))
+    report = await world.recover(resolve=BackOffice(found))
 
     assert report.in_doubt == 1
     assert (await world.entry()).state is KeyState.IN_DOUBT

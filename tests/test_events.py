@@ -209,10 +209,9 @@ async def test_all_events_of_a_call_share_key_and_intent_and_count_attempts_and_
 
 
 async def test_an_order_given_back_is_no_event(world: World):
-    async with world.client() as client:
-        await client.create_order(new_order(), key="k")
-        world.events.clear()
-        await client.create_order(new_order(), key="k")
+    await world.create()
+    world.events.clear()
+    await world.create()
 
     assert world.events == []
 

@@ -56,9 +56,8 @@ async def test_the_first_run_comes_after_a_random_share_of_the_interval(world: W
 
 
 async def test_without_an_interval_nothing_is_recovered_by_itself(world: World):
-    async with world.client() as client:
-        await client.create_order(new_order())
-        await turns(20)
+    await world.create(key=None)
+    await turns(20)
 
     assert world.time.slept == []
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from tests import bank as banks
-from tests.bank import Gate, World, new_order, owed_hooks
+from tests.bank import Gate, World, owed_hooks
 from transfer_async import (
     NO_ORDER,
     JournalFailed,
@@ -16,19 +16,13 @@ from transfer_async import (
 from transfer_async.journal import moves
 
 
-async def recovered(world: World, **settings: Any) -> RecoveryReport:
-    async with world.client(**settings) as client:
-        return await client.recover()
-
-
 async def test_there_is_nothing_to_recover_in_an_empty_journal(world: World):
-    assert await recovered(world) == RecoveryReport()
+    assert await world.recover() == RecoveryReport()
 
 
 async def test_what_ended_well_is_left_alone(world: World):
-    async with world.client() as client:
-        await client.create_order(new_order(), key="k")
-        report = await client.recover()
+    await world.create()
+    report = await world.recover()
 
     assert report == RecoveryReport()
 
@@ -39,7 +33,7 @@ async def test_what_ended_well_is_left_alone(world: World):
 async def test_an_abandoned_claim_is_undone_and_its_key_free(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
     intent_id = await world.abandoned(moves.Mark, hooks=hooks)
-    report = await recovered(world, hooks=hooks)
+    report = await world.recover(hooks=hooks)
 
     entry = await world.entry()
     assert report == RecoveryReport(taken_over=1, released=2)
@@ -54,13 +48,13 @@ async def test_a_live_claim_is_left_alone(world: World):
     await world.crash(moves.Mark)
     world.time.pass_(59.9)
 
-    assert await recovered(world) == RecoveryReport()
+    assert await world.recover() == RecoveryReport()
     assert (await world.entry()).state is KeyState.CLAIMED
 
 
 async def test_an_abandoned_claim_with_the_banks_own_hold_leaves_the_hold_hook_alone(world: World):
     await world.abandoned(moves.Mark, held="H1")
-    report = await recovered(world)
+    report = await world.recover()
 
     assert report == RecoveryReport(taken_over=1)
     assert world.bank.log == []
@@ -68,9 +62,9 @@ async def test_an_abandoned_claim_with_the_banks_own_hold_leaves_the_hold_hook_a
 
 async def test_what_an_abandoned_claim_owes_to_hooks_that_this_client_lacks_stays_owed(world: World):
     await world.abandoned(moves.Mark)
-    without = await recovered(world, hooks=())
+    without = await world.recover(hooks=())
     owed = owed_hooks(await world.entry())
-    with_it = await recovered(world)
+    with_it = await world.recover()
 
     assert without == RecoveryReport(taken_over=1, still_owed=1)
     assert owed == ["funds_hold"]
@@ -81,7 +75,7 @@ async def test_what_an_abandoned_claim_owes_to_hooks_that_this_client_lacks_stay
 async def test_a_claim_that_was_taken_up_again_meanwhile_is_not_undone(world: World):
     await world.abandoned(moves.Mark)
     world.meanwhile(moves.TakeOver, world.create)
-    report = await recovered(world)
+    report = await world.recover()
 
     assert report == RecoveryReport()
     assert (await world.entry()).state is KeyState.CREATED
@@ -97,7 +91,7 @@ async def test_a_claim_that_was_taken_up_after_it_was_taken_over_is_not_undone(w
         await world.create()
 
     world.journal.before[moves.Free] = redelivery
-    report = await recovered(world)
+    report = await world.recover()
 
     assert report == RecoveryReport()
     assert world.bank.released == []
@@ -108,7 +102,7 @@ async def test_a_claim_that_was_taken_up_after_it_was_taken_over_is_not_undone(w
 
 async def test_an_abandoned_request_becomes_a_doubt_and_nothing_else(world: World):
     await world.abandoned(moves.Create)
-    report = await recovered(world)
+    report = await world.recover()
 
     assert report == RecoveryReport(in_doubt=1)
     assert (await world.entry()).state is KeyState.IN_DOUBT
@@ -122,7 +116,7 @@ async def test_an_abandoned_request_is_resolved_at_once_if_somebody_knows(world:
         (order,) = world.sandbox.orders.values()
         return Order.from_json(order.to_json())
 
-    report = await recovered(world, resolve=find)
+    report = await world.recover(resolve=find)
 
     assert report == RecoveryReport(resolved=1)
     assert (await world.entry()).order_id in world.sandbox.orders
@@ -131,8 +125,8 @@ async def test_an_abandoned_request_is_resolved_at_once_if_somebody_knows(world:
 async def test_the_observers_hear_of_a_doubt_that_is_found(world: World):
     intent_id = await world.abandoned(moves.Create)
     world.events.clear()
-    await recovered(world)
-    await recovered(world)
+    await world.recover()
+    await world.recover()
 
     (told,) = world.events
     assert told == WentInDoubt(
@@ -143,7 +137,7 @@ async def test_the_observers_hear_of_a_doubt_that_is_found(world: World):
 async def test_a_doubt_that_nobody_can_be_asked_about_is_left_as_it_is(world: World):
     await world.in_doubt()
     written = len(world.journal.moves)
-    report = await recovered(world)
+    report = await world.recover()
 
     assert report == RecoveryReport(in_doubt=1)
     assert len(world.journal.moves) == written
@@ -155,7 +149,7 @@ async def test_a_request_that_was_answered_meanwhile_is_left_alone(world: World)
     world.meanwhile(
         moves.Expire, lambda: world.move(moves.Create(attempt=attempt, order_id="tx-1", reply=b""))
     )
-    report = await recovered(world)
+    report = await world.recover()
 
     assert report == RecoveryReport()
     assert (await world.entry()).order_id == "tx-1"
@@ -173,7 +167,7 @@ async def test_a_doubt_that_another_worker_attends_to_first_is_left_to_it(world:
         asked.append(about)
 
     world.journal.before[moves.Attend] = attend
-    report = await recovered(world, resolve=resolve)
+    report = await world.recover(resolve=resolve)
 
     assert report == RecoveryReport(in_doubt=1)
     assert asked == []
@@ -185,14 +179,14 @@ async def test_a_doubt_that_only_an_id_is_known_of_is_resolved(world: World):
     async def find(*_: object) -> str:
         return "tx-seen"
 
-    assert await recovered(world, resolve=find) == RecoveryReport(resolved=1)
+    assert await world.recover(resolve=find) == RecoveryReport(resolved=1)
     assert (await world.entry()).order_id == "tx-seen"
 
 
 async def test_a_doubt_is_refuted_after_settle_after_and_its_hooks_are_undone(world: World):
     await world.in_doubt()
     world.time.pass_(300.0)
-    report = await recovered(world, resolve=sure)
+    report = await world.recover(resolve=sure)
 
     assert report == RecoveryReport(refuted=1, released=1)
     assert (await world.entry()).state is KeyState.FREE
@@ -205,9 +199,9 @@ async def sure(*_: object) -> Any:
 
 async def test_a_doubt_that_is_too_young_to_refute_stays_and_can_be_asked_about_again_at_once(world: World):
     await world.in_doubt()
-    first = await recovered(world, resolve=sure)
+    first = await world.recover(resolve=sure)
     world.time.pass_(300.0)
-    second = await recovered(world, resolve=sure)
+    second = await world.recover(resolve=sure)
 
     assert first == RecoveryReport(in_doubt=1)
     assert second == RecoveryReport(refuted=1, released=1)
@@ -217,7 +211,7 @@ async def test_an_undo_that_fails_after_a_refutation_is_reported_as_owed(world: 
     await world.in_doubt()
     world.time.pass_(300.0)
     world.bank.release_error = RuntimeError()
-    report = await recovered(world, resolve=sure)
+    report = await world.recover(resolve=sure)
 
     assert report == RecoveryReport(refuted=1, still_owed=1)
     assert owed_hooks(await world.entry()) == ["funds_hold"]
@@ -247,7 +241,7 @@ async def test_nobody_asks_twice_about_a_doubt_at_once(world: World):
 
 async def test_what_is_owed_is_paid(world: World):
     await world.owing()
-    report = await recovered(world)
+    report = await world.recover()
 
     assert report == RecoveryReport(released=1)
     assert (await world.entry()).owed == ()
@@ -257,7 +251,7 @@ async def test_what_is_owed_is_paid(world: World):
 async def test_what_fails_again_stays_owed_and_is_tried_once_a_run(world: World):
     await world.owing()
     world.bank.release_error = RuntimeError()
-    report = await recovered(world)
+    report = await world.recover()
 
     assert report == RecoveryReport(still_owed=1)
     assert world.bank.log == ["place", "release", "release"]
@@ -265,7 +259,7 @@ async def test_what_fails_again_stays_owed_and_is_tried_once_a_run(world: World)
 
 async def test_what_is_owed_to_a_hook_that_this_client_lacks_stays_owed(world: World):
     await world.owing()
-    report = await recovered(world, hooks=[])
+    report = await world.recover(hooks=[])
 
     assert report == RecoveryReport(still_owed=1)
     assert owed_hooks(await world.entry()) == ["funds_hold"]
@@ -287,8 +281,8 @@ async def test_what_another_worker_is_paying_is_left_to_it(world: World):
 
 async def test_what_was_paid_meanwhile_is_not_undone_again(world: World):
     await world.owing()
-    world.meanwhile(moves.Attend, lambda: recovered(world))
-    report = await recovered(world)
+    world.meanwhile(moves.Attend, world.recover)
+    report = await world.recover()
 
     assert report == RecoveryReport()
     assert len(world.bank.released) == 1
@@ -297,7 +291,7 @@ async def test_what_was_paid_meanwhile_is_not_undone_again(world: World):
 async def test_what_is_owed_to_another_worker_that_came_first_is_left_to_it(world: World):
     await world.owing()
     world.meanwhile(moves.Attend, lambda: world.move(moves.Attend(lease=60.0)))
-    report = await recovered(world)
+    report = await world.recover()
 
     assert report == RecoveryReport()
     assert owed_hooks(await world.entry()) == ["funds_hold"]
@@ -308,9 +302,9 @@ async def test_a_doubt_whose_earlier_intent_is_owed_still_is_paid_and_asked_abou
     world.bank.release_error = RuntimeError()
     await world.in_doubt()
     world.bank.release_error = None
-    paid = await recovered(world)
+    paid = await world.recover()
     world.time.pass_(300.0)
-    refuted = await recovered(world, resolve=sure)
+    refuted = await world.recover(resolve=sure)
 
     assert paid == RecoveryReport(in_doubt=1, released=1)
     assert refuted == RecoveryReport(refuted=1, released=1)
@@ -320,7 +314,7 @@ async def test_a_doubt_whose_earlier_intent_is_owed_still_is_paid_and_asked_abou
 async def test_debts_of_several_intents_of_one_key_are_paid_one_intent_at_a_time(world: World):
     await world.owing()
     await world.owing()
-    report = await recovered(world)
+    report = await world.recover()
 
     assert report == RecoveryReport(released=2)
     assert {intent_id for intent_id, _ in world.bank.released} == set(world.bank.placed)
@@ -336,7 +330,7 @@ async def test_the_report_adds_up_over_many_keys(world: World):
     await world.owing("owing")
     await world.create(key="created")
 
-    assert await recovered(world) == RecoveryReport(taken_over=1, in_doubt=2, released=2)
+    assert await world.recover() == RecoveryReport(taken_over=1, in_doubt=2, released=2)
 
 
 async def test_more_keys_than_a_batch_are_all_worked_off(world: World, monkeypatch: pytest.MonkeyPatch):
@@ -346,13 +340,13 @@ async def test_more_keys_than_a_batch_are_all_worked_off(world: World, monkeypat
     for number in range(8):
         await world.owing(f"owing-{number}")
 
-    assert await recovered(world) == RecoveryReport(in_doubt=8, released=8)
+    assert await world.recover() == RecoveryReport(in_doubt=8, released=8)
 
 
 async def test_a_key_in_another_scope_is_none_of_its_business(world: World):
     await world.in_doubt()
 
-    assert await recovered(world, scope="elsewhere") == RecoveryReport()
+    assert await world.recover(scope="elsewhere") == RecoveryReport()
 
 
 @pytest.mark.parametrize("method", ["work", "count_in_doubt"])
@@ -364,7 +358,7 @@ async def test_a_journal_that_cannot_be_read_is_told(
 
     monkeypatch.setattr(world.journal, method, broken)
     with pytest.raises(JournalFailed) as failed:
-        await recovered(world)
+        await world.recover()
 
     assert isinstance(failed.value.__cause__, OSError)
 
@@ -374,7 +368,7 @@ async def test_a_journal_that_cannot_be_written_is_told_and_nothing_is_undone(wo
     await world.abandoned(moves.Mark)
     world.journal.fail_on = move
     with pytest.raises(JournalFailed):
-        await recovered(world)
+        await world.recover()
 
     assert world.bank.open
 
@@ -413,7 +407,7 @@ async def test_an_undo_that_was_cancelled_from_within_does_not_end_the_recovery(
     await world.owing()
     world.bank.release_error = asyncio.CancelledError()
 
-    assert await recovered(world) == RecoveryReport(still_owed=1)
+    assert await world.recover() == RecoveryReport(still_owed=1)
 
 
 @pytest.mark.parametrize(
@@ -429,10 +423,10 @@ async def test_wherever_a_recovery_dies_the_next_one_finishes_what_it_left(world
 
     world.journal.after[at] = die
     with pytest.raises(banks.Gone):
-        await recovered(world, resolve=sure)
+        await world.recover(resolve=sure)
     world.journal.after.clear()
     world.time.pass_(400.0)
-    await recovered(world, resolve=sure)
+    await world.recover(resolve=sure)
 
     assert not world.bank.open
     for key in ("claimed", "sending"):

@@ -73,11 +73,9 @@ async def test_an_undo_that_takes_too_long_is_owed(world: World):
 
 async def test_what_is_owed_is_undone_by_the_next_call_with_the_key_before_it_places_anew(world: World):
     world.bank.release_error = RuntimeError()
-    async with world.client() as client:
-        with pytest.raises(Refused):
-            await client.create_order(refused_order(), key="k")
-        world.bank.release_error = None
-        await client.create_order(new_order(), key="k")
+    await world.fails(Refused, refused_order())
+    world.bank.release_error = None
+    await world.create()
 
     assert world.bank.log == ["place", "release", "release", "place"]
     assert [*world.bank.open] == [(await world.entry()).intent_id]
@@ -86,10 +84,8 @@ async def test_what_is_owed_is_undone_by_the_next_call_with_the_key_before_it_pl
 
 async def test_what_is_owed_and_fails_again_stays_owed_and_does_not_stop_the_next_call(world: World):
     world.bank.release_error = RuntimeError()
-    async with world.client() as client:
-        with pytest.raises(Refused):
-            await client.create_order(refused_order(), key="k")
-        order = await client.create_order(new_order(), key="k")
+    await world.fails(Refused, refused_order())
+    order = await world.create()
 
     entry = await world.entry()
     assert entry.order_id == order.id
