@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 ENTRY_POINTS = (
     "[console_scripts]",
-    "transfer-async = transfer_async.cli:main",
+    "transfer-async = transfer_async._cli.entry:main",
     "[pytest11]",
     "transfer_async = transfer_async_pytest",
 )

@@ -25,10 +25,10 @@ from attrs import frozen
 from benchmarks.data import Answers, new_orders
 from benchmarks.journals import POSTGRES, SQLITE, Workshop
 from benchmarks.measure import Sample, drive, interleaved, median_of, ratio
+from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async.journal import Journal, PostgresJournal, SQLiteJournal
+from transfer_async.journal.entries import Claim, Create, Mark, Move
 from transfer_async.journal.fingerprint import fingerprint
-from transfer_async.journal.moves import Claim, Create, Mark, Move
-from transfer_async.models import NewOrder, OrderIntent
 
 SCOPE = "https://service.example.com"
 SMALL_REPLY = b"%-300b" % b'{"id":"tx-made-up"}'

@@ -19,11 +19,12 @@ from benchmarks.contenders.ours import Ours
 from benchmarks.contenders.stub import StubbedTransport, answer_to
 from benchmarks.data import new_orders
 from benchmarks.measure import drive
-from transfer_async import client, strict
-from transfer_async.calls import Call
-from transfer_async.context import Context
-from transfer_async.models import Order
-from transfer_async.transport import Evidence
+from transfer_async import _client
+from transfer_async._converters import order
+from transfer_async._http.transport import Evidence
+from transfer_async._models.responses import Order
+from transfer_async._pipeline.call import Call
+from transfer_async._pipeline.context import Context
 
 AT_ONCE = 8
 WARM_UP = 40
@@ -36,7 +37,7 @@ async def work(*, orders: int, decodes: int) -> None:
         await drive(ours.create, count=orders, at_once=AT_ONCE)
     answer = answer_to(new_orders(1)[0])
     for _ in range(decodes):
-        strict.read_answer(answer)
+        order.read_answer(answer)
 
 
 async def calls() -> float:
@@ -91,7 +92,7 @@ class Gated(StubbedTransport):
 
 def waste() -> None:
     """Make each call copy its intent, and keep that and twenty things more: the guard is to tell."""
-    create_order = client.create_order  # type: ignore[attr-defined] # where the client looks for it
+    create_order = _client.create_order  # type: ignore[attr-defined] # where the client looks for it
 
     async def wasteful(context: Context, call: Call) -> Order:
         kept = [copy.deepcopy(call.intent), *(object() for _ in range(20))]
@@ -100,7 +101,7 @@ def waste() -> None:
         finally:
             kept.clear()
 
-    client.create_order = wasteful  # type: ignore[attr-defined] # the deliberate waste
+    _client.create_order = wasteful  # type: ignore[attr-defined] # the deliberate waste
 
 
 def main() -> None:

@@ -30,8 +30,8 @@ from benchmarks.journals import JOURNALS, MEMORY, POSTGRES, SQLITE, TimedJournal
 from benchmarks.measure import Sample, drive, interleaved, median_of, ratio, table
 from benchmarks.server import KINDS, Kind, Service, service
 from transfer_async import FundsHold, TransferClient
+from transfer_async._models.requests import OrderIntent
 from transfer_async.journal import Journal
-from transfer_async.models import OrderIntent
 
 LEVELS = (1, 16, 64, 256)
 GOAL_LEVEL = 64

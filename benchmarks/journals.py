@@ -18,7 +18,7 @@ from benchmarks.measure import percentile
 from tests import postgres
 from transfer_async import MemoryJournal
 from transfer_async.journal import Journal, PostgresJournal, SQLiteJournal
-from transfer_async.journal.moves import Move, Verdict
+from transfer_async.journal.entries import Move, Verdict
 
 MEMORY, SQLITE, POSTGRES = "MemoryJournal", "SQLiteJournal", "PostgresJournal"
 JOURNALS = (MEMORY, SQLITE, POSTGRES)

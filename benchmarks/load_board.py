@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from benchmarks.load_drive import Limits
 from benchmarks.load_tally import KINDS, Tally
-from transfer_async._cli.board import live_view
-from transfer_async._cli.running import Say
+from transfer_async._cli.console.event_loop import Say
+from transfer_async._cli.demo.live_view import live_view
 
 
 class Board(Protocol):

@@ -56,7 +56,7 @@ def sandbox(*, faults: Sequence[str] = (), seed: int = 0) -> Iterator[Running]:
 
 
 async def _serve(faults: Sequence[str], seed: int) -> None:
-    from transfer_async._cli.serving import fault_shares  # whoever starts it needs none of this
+    from transfer_async._cli.serve_sandbox import fault_shares  # whoever starts it needs none of this
     from transfer_async.sandbox import Sandbox
 
     async with Sandbox(seed=seed, faults=fault_shares(faults)) as serving:

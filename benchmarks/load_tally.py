@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from attrs import define, field, frozen
 from hdrh.histogram import HdrHistogram
 
-from transfer_async.errors import Outcome, TransferError
+from transfer_async._models.errors import Outcome, TransferError
 
 KINDS: Mapping[Outcome, str] = {
     Outcome.CREATED: "created",

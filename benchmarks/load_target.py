@@ -16,11 +16,13 @@ from attrs import define, field, frozen
 from yarl import URL
 
 from benchmarks.load_tally import CREATED, Ending, ending_of
-from transfer_async import MemoryJournal, NewOrder, TransferClient, addresses, checks
-from transfer_async._cli.bank import usd_order
-from transfer_async._cli.serving import is_loopback
+from transfer_async import MemoryJournal, NewOrder, TransferClient
+from transfer_async._cli.demo.bank import usd_order
+from transfer_async._cli.serve_sandbox import is_loopback
+from transfer_async._http import urls
+from transfer_async._models import amounts
 from transfer_async.journal import Journal
-from transfer_async.journal.choice import journal_at
+from transfer_async.journal.address import journal_at
 
 MOST_ORDERS = 1_000_000
 """In one run."""
@@ -47,7 +49,7 @@ def checked_host(url: str, *, owned: bool) -> str:
             "attack; --i-own-this-host says that it is yours, and that whoever runs it knows"
         )
     try:
-        addresses.normalised(url)
+        urls.normalised(url)
     except ValueError as error:
         raise ValueError(f"--url: {error}") from None
     return url
@@ -60,7 +62,7 @@ def made_order(number: int) -> NewOrder:
 
 def made_amount(number: int) -> Decimal:
     """Say what amount the poster of `made_order` sends."""
-    return checks.product(_LEAST + number * _CENT, "1550.25", places=2)
+    return amounts.product(_LEAST + number * _CENT, "1550.25", places=2)
 
 
 def order_from(path: Path) -> Callable[[int], NewOrder]:

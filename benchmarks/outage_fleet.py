@@ -29,8 +29,8 @@ from benchmarks.data import new_orders
 from benchmarks.load_arrivals import poisson
 from benchmarks.outage_service import Loop, Service, Way, Weather, reply_to
 from transfer_async import RetryBudget, RetryPolicy, TransferClient
-from transfer_async.clock import Clock
-from transfer_async.errors import Outcome, TransferError
+from transfer_async._models.errors import Outcome, TransferError
+from transfer_async._support.clock import Clock
 
 NO_BUDGET = RetryBudget(capacity=10**9, cost=0, throttle_cost=0)
 """Every retry that the policy allows is paid for."""

@@ -12,8 +12,8 @@ from attrs import define, field, frozen
 
 from tests.simulation.loop import VirtualLoop
 from transfer_async import NewOrder
-from transfer_async.guards import GuardedBody
-from transfer_async.transport import Evidence
+from transfer_async._http.transport import Evidence
+from transfer_async._http.write_guard import GuardedBody
 
 Failure = Literal["429", "refused"]
 """How the service says that it will not: an answer, or no connection. Both may be sent again."""
@@ -160,7 +160,7 @@ class _Wire:
 
 
 class Way:
-    """In the place of `transfer_async.transport.Transport`: all else is the real client."""
+    """In the place of `transfer_async._http.transport.Transport`: all else is the real client."""
 
     is_open = False
 

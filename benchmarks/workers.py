@@ -30,8 +30,8 @@ from benchmarks.load_sandbox import Running, sandbox
 from benchmarks.machine import ROOT
 from tests.brokers import NatsServer
 from tests.postgres import PostgresServer
-from transfer_async.integrations.brokers import line_at
-from transfer_async.messages import OrderCommand
+from transfer_async._converters.messages import OrderCommand
+from transfer_async.integrations.faststream.broker import line_at
 
 PARTIES = {"worker": "workers", "nats-server": "broker", "postgres": "database", "load_sandbox": "service"}
 """Whose process it is, by a word in its command."""

@@ -21,11 +21,11 @@ from transfer_async import (
     TransferClient,
     TransferError,
 )
-from transfer_async.clock import Clock
-from transfer_async.events import Event
-from transfer_async.journal.base import Journal
-from transfer_async.journal.moves import Entry, Expire, KeyState, Move, Refute, Resolve, Step, Verdict
-from transfer_async.models import OrderIntent
+from transfer_async._models.events import Event
+from transfer_async._models.requests import OrderIntent
+from transfer_async._support.clock import Clock
+from transfer_async.journal.entries import Entry, Expire, KeyState, Move, Refute, Resolve, Step, Verdict
+from transfer_async.journal.protocol import Journal
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status
 
 E = TypeVar("E", bound=BaseException)

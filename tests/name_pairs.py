@@ -5,8 +5,8 @@ A name is written ``first / last`` or ``first / middle / last``; a part may be e
 
 from typing import NamedTuple
 
-from transfer_async.errors import MatchResult
-from transfer_async.models import PersonName
+from transfer_async._models.errors import MatchResult
+from transfer_async._models.requests import PersonName
 
 
 class Pair(NamedTuple):

@@ -6,7 +6,7 @@ import random
 from decimal import Decimal
 from typing import Any
 
-from transfer_async.models import NewExternalOrder, NewOrder
+from transfer_async._models.requests import NewExternalOrder, NewOrder
 
 FIRST = ("Ada", "Ben", "Chidi", "Dara", "Efua", "Femi")
 LAST = ("Okafor", "Okri", "Mensah", "Bello", "Quist", "Adeyemi")

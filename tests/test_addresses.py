@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from tests.cases import each
 from transfer_async import PostgresJournal
-from transfer_async.addresses import (
+from transfer_async._http.urls import (
     CREATE_ORDER,
     WHO_AM_I,
     checked_path,
     normalised,
     proxy_and_authorization,
-    public,
 )
-from transfer_async.integrations.brokers import line_at
-from transfer_async.journal.choice import journal_at
+from transfer_async._support.addresses import public
+from transfer_async.integrations.faststream.broker import line_at
+from transfer_async.journal.address import journal_at
 
 # --- the base address ---------------------------------------------------------------------------
 

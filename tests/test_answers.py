@@ -19,7 +19,7 @@ from transfer_async import (
     ServiceFailed,
     Unauthorized,
 )
-from transfer_async.answers import (
+from transfer_async._http.classify import (
     MAY_GO_AGAIN,
     ORDER_ANSWERS,
     READ_ANSWERS,
@@ -28,7 +28,7 @@ from transfer_async.answers import (
     fields_named,
     judge,
 )
-from transfer_async.transport import Evidence
+from transfer_async._http.transport import Evidence
 
 EVERY_STATUS = range(100, 600)
 DEFAULT = RetryPolicy()

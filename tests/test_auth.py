@@ -8,7 +8,7 @@ import pytest
 
 from tests.cases import each
 from transfer_async import TokenUnavailable, TransferError
-from transfer_async.auth import TokenSource, checked
+from transfer_async._http.bearer import TokenSource, checked
 
 WRONG = [
     *("s3cr3t token", " s3cr3t", "s3cr3t\n", "s3cr3t\r\nX: y", "s3cr\x003t", "s3cr\x7f3t", "s3cr3t-ü"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from transfer_async.begun import Begun, begun
+from transfer_async._support.tasks import Begun, begun
 
 
 async def at_once() -> str:

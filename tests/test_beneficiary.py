@@ -19,8 +19,10 @@ from attrs import evolve
 
 from tests.bank import World, new_order, world
 from transfer_async import TransferClient
-from transfer_async.beneficiary import BeneficiaryVerification, UserLookup
-from transfer_async.errors import (
+from transfer_async._beneficiary.verification import BeneficiaryVerification, UserLookup
+from transfer_async._http.retry import RetryPolicy
+from transfer_async._http.transport import Timeouts
+from transfer_async._models.errors import (
     BeneficiaryNotVerified,
     MatchResult,
     Outcome,
@@ -28,11 +30,10 @@ from transfer_async.errors import (
     Refused,
     ServiceFailed,
 )
-from transfer_async.models import Currency, OrderIntent, PersonName, User
-from transfer_async.preflight import PreflightHook
-from transfer_async.retry import RetryPolicy
+from transfer_async._models.requests import OrderIntent, PersonName
+from transfer_async._models.responses import Currency, User
+from transfer_async._pipeline.hooks import PreflightHook
 from transfer_async.sandbox import Account, GarbageBody, Status
-from transfer_async.transport import Timeouts
 
 MATCH, CLOSE, NO, NOT_POSSIBLE = (
     MatchResult.MATCH,
@@ -371,8 +372,8 @@ def test_a_wrong_setting_is_named(settings: dict[str, Any], argument: str) -> No
 
 
 def test_without_its_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "transfer_async.names", raising=False)
-    monkeypatch.delattr("transfer_async.names", raising=False)
+    monkeypatch.delitem(sys.modules, "transfer_async._beneficiary.name_matching", raising=False)
+    monkeypatch.delattr("transfer_async._beneficiary.name_matching", raising=False)
     whole_import = builtins.__import__
 
     def without_rapidfuzz(name: str, *args: Any, **kwargs: Any) -> Any:

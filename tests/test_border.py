@@ -27,7 +27,7 @@ from transfer_async import (
     SQLiteJournal,
     TransferClient,
 )
-from transfer_async._cli import desk, tables
+from transfer_async._cli.journal import desk, tables
 
 SAID = {"by": "ada", "reason": "seen on the statement"}
 

@@ -6,7 +6,7 @@ from aiohttp import ClientRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfer_async.bounded import ACCEPTED, BodyCut, BodyTooLarge, BoundedBody
+from transfer_async._http.decoder import ACCEPTED, BodyCut, BodyTooLarge, BoundedBody
 
 TEXT = b'{"id": "tx-1"}' * 50
 

@@ -18,7 +18,7 @@ from transfer_async import (
     Refused,
     TransferClient,
 )
-from transfer_async.journal import moves
+from transfer_async.journal import entries
 from transfer_async.sandbox import CloseAfterProcessing, StallAfterProcessing, Status
 
 
@@ -167,7 +167,7 @@ async def test_what_waits_for_a_connection_at_the_end_was_not_sent(world: World)
 
 async def test_a_write_in_progress_at_the_end_is_finished_and_nothing_is_begun_after_it(world: World):
     gate = Gate()
-    world.journal.before[moves.Mark] = gate
+    world.journal.before[entries.Mark] = gate
     client = world.made()
     call = ordering(client)
     await gate.reached.wait()
@@ -204,7 +204,7 @@ async def test_an_undo_in_progress_at_the_end_is_not_cut_off(world: World):
 async def test_closing_does_not_wait_for_ever_for_what_cannot_be_cut_off(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("transfer_async.client.CLOSING_GRACE", 0.0)
+    monkeypatch.setattr("transfer_async._client.CLOSING_GRACE", 0.0)
     gate = Gate()
     world.bank.on_release = gate
     client = world.made()

@@ -22,7 +22,7 @@ from transfer_async import (
     TransferClient,
     TransferError,
 )
-from transfer_async.journal import moves
+from transfer_async.journal import entries
 from transfer_async.sandbox import (
     CloseAfterProcessing,
     CloseBeforeReading,
@@ -106,9 +106,17 @@ def _slow(world: World) -> None:
     async def turn(*_: object) -> None:
         await turns(2)
 
-    for kind in (moves.Claim, moves.Keep, moves.Mark, moves.Create, moves.Free, moves.Doubt, moves.Paid):
+    for kind in (
+        entries.Claim,
+        entries.Keep,
+        entries.Mark,
+        entries.Create,
+        entries.Free,
+        entries.Doubt,
+        entries.Paid,
+    ):
         world.journal.before[kind] = world.journal.after[kind] = turn
-    for kind in (moves.Resolve, moves.Refute):
+    for kind in (entries.Resolve, entries.Refute):
         world.journal.before[kind] = world.journal.after[kind] = turn
     world.bank.on_place = world.bank.on_placed = world.bank.on_release = turn
 
@@ -153,7 +161,7 @@ async def _cut(scenario: Scenario, turn: int, cut: Any) -> bool:
     """Run ``scenario`` and cut it at ``turn``; whether it had ended before."""
     async with banks.world() as world:
         if scenario.crashed is not None:
-            await world.crash(moves.Mark, hooks=[world.bank.step("check"), world.bank.hold])
+            await world.crash(entries.Mark, hooks=[world.bank.step("check"), world.bank.hold])
             world.bank.log.clear()
             world.time.pass_(scenario.crashed)
         for fault in scenario.faults:
@@ -267,12 +275,12 @@ async def test_a_caller_cancelled_in_a_hook_hears_of_it_once_the_hook_is_undone_
 
         assert world.bank.log == ["place", "release"]
         assert (await world.entry()).state is KeyState.FREE
-        assert (await world.entry()).ending == moves.Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
+        assert (await world.entry()).ending == entries.Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
 
 
 async def test_a_hook_that_was_never_entered_is_not_undone(world: World):
     gate = Gate()
-    world.journal.before[moves.Claim] = gate
+    world.journal.before[entries.Claim] = gate
     async with world.client() as client:
         caller = asyncio.create_task(client.create_order(new_order(), key="k"))
         await gate.reached.wait()
@@ -312,7 +320,7 @@ async def test_a_hook_that_swallows_its_cancellation_is_undone_with_its_receipt_
 
 async def test_a_write_is_not_cut_off_and_nothing_is_sent_after_it(world: World):
     gate = Gate()
-    world.journal.before[moves.Mark] = gate
+    world.journal.before[entries.Mark] = gate
     async with world.client() as client:
         caller = asyncio.create_task(client.create_order(new_order(), key="k"))
         await gate.reached.wait()
@@ -466,7 +474,7 @@ async def test_a_caller_cancelled_in_a_pause_hears_of_it_at_once_and_no_further_
             await caller
 
     assert len(world.sandbox.requests) == 1
-    assert (await world.entry()).ending == moves.Ending(
+    assert (await world.entry()).ending == entries.Ending(
         outcome=Outcome.REFUSED, error="RateLimited", status=429
     )
     assert not world.bank.open
@@ -509,7 +517,7 @@ async def test_a_caller_cancelled_while_a_new_token_is_fetched_leaves_the_servic
     await turns(3)
 
     assert caller.cancelled()
-    assert (await world.entry()).ending == moves.Ending(
+    assert (await world.entry()).ending == entries.Ending(
         outcome=Outcome.REFUSED, error="Unauthorized", status=401
     )
     assert not world.bank.open

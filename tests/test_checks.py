@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from tests import samples
 from tests.cases import each
-from transfer_async import answers, checks
-from transfer_async.errors import InvalidOrder
-from transfer_async.models import NewOrder, Order, PersonName
-from transfer_async.strict import Answer
+from transfer_async._converters.order import Answer
+from transfer_async._http import classify
+from transfer_async._models import amounts
+from transfer_async._models.errors import InvalidOrder
+from transfer_async._models.requests import NewOrder, PersonName, call_problems
+from transfer_async._models.responses import Order
 
 
 @each(
@@ -33,7 +35,7 @@ from transfer_async.strict import Answer
     ],
 )
 def test_what_is_exact_is_taken_digit_for_digit(given, exact):
-    taken = checks.to_decimal(given)
+    taken = amounts.to_decimal(given)
 
     assert str(taken) == exact
 
@@ -47,20 +49,20 @@ def test_what_is_exact_is_taken_digit_for_digit(given, exact):
     ],
 )
 def test_what_is_no_plain_amount_is_left_as_it_is_and_named_a_problem(given):
-    taken = checks.to_decimal(given)
+    taken = amounts.to_decimal(given)
 
     assert taken is given
-    assert checks.number_problem(taken)
+    assert amounts.number_problem(taken)
 
 
 def test_a_float_is_refused_with_the_reason_why():
-    assert "float" in checks.number_problem(0.1)
-    assert "exactly" in checks.number_problem(0.1)
+    assert "float" in amounts.number_problem(0.1)
+    assert "exactly" in amounts.number_problem(0.1)
 
 
 @pytest.mark.parametrize("text", ["NaN", "sNaN", "Infinity", "-Infinity"])
 def test_what_is_not_finite_is_a_problem(text):
-    assert checks.number_problem(Decimal(text)) == "is not a finite number"
+    assert amounts.number_problem(Decimal(text)) == "is not a finite number"
 
 
 @each(
@@ -71,7 +73,7 @@ def test_what_is_not_finite_is_a_problem(text):
     ],
 )
 def test_64_digits_on_either_side_of_the_point_are_enough_for_anybody(number):
-    assert checks.number_problem(number) is None
+    assert amounts.number_problem(number) is None
 
 
 @each(
@@ -82,22 +84,22 @@ def test_64_digits_on_either_side_of_the_point_are_enough_for_anybody(number):
     ],
 )
 def test_a_huge_exponent_is_a_problem_and_no_bomb(number):
-    problem = checks.number_problem(checks.to_decimal(Decimal(number)))
+    problem = amounts.number_problem(amounts.to_decimal(Decimal(number)))
 
     assert "64 digits" in problem
 
 
 def test_a_huge_whole_number_is_a_problem_and_no_bomb():
     huge = 1 << 400_000_000  # nobody would live to see it in decimal digits
-    problem = checks.number_problem(checks.to_decimal(huge))
+    problem = amounts.number_problem(amounts.to_decimal(huge))
 
     assert "64 digits" in problem
 
 
 @given(st.integers(-(10**64) + 1, 10**64 - 1))
 def test_every_whole_number_within_64_digits_is_taken(whole):
-    assert checks.to_decimal(whole) == whole
-    assert checks.number_problem(checks.to_decimal(whole)) is None
+    assert amounts.to_decimal(whole) == whole
+    assert amounts.number_problem(amounts.to_decimal(whole)) is None
 
 
 @pytest.mark.parametrize(
@@ -111,8 +113,8 @@ def test_every_whole_number_within_64_digits_is_taken(whole):
     ],
 )
 def test_places_count_from_zero_and_the_unit_is_of_the_last_one(number, places, unit):
-    assert checks.places(Decimal(number)) == places
-    assert checks.unit(Decimal(number)) == Decimal(unit)
+    assert amounts.places(Decimal(number)) == places
+    assert amounts.unit(Decimal(number)) == Decimal(unit)
 
 
 @each(
@@ -128,13 +130,13 @@ def test_places_count_from_zero_and_the_unit_is_of_the_last_one(number, places, 
     ],
 )
 def test_a_product_is_rounded_half_even_and_carries_its_places(amount, rate, places, made):
-    assert str(checks.product(amount, rate, places=places)) == made
+    assert str(amounts.product(amount, rate, places=places)) == made
 
 
 @each("places", [-1, 65, 2.0, "2", None, True])
 def test_places_that_are_no_count_are_refused(places):
     with pytest.raises(InvalidOrder) as caught:
-        checks.product("1", "2", places=places)
+        amounts.product("1", "2", places=places)
 
     assert [field for field, _ in caught.value.problems] == ["places"]
 
@@ -154,7 +156,7 @@ def test_places_that_are_no_count_are_refused(places):
 )
 def test_a_difference_is_never_rounded_however_far_the_numbers_are_apart(a, b, by, apart):
     with decimal.localcontext(prec=3):
-        found = checks.differ(Decimal(a), Decimal(b), by_more_than=Decimal(by))
+        found = amounts.differ(Decimal(a), Decimal(b), by_more_than=Decimal(by))
 
     assert found is apart
 
@@ -164,7 +166,7 @@ NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
 def call(**changes):
     said = {"order": samples.new_order(), "key": None, "beneficiary": None, "held": None, "send_before": None}
-    return list(checks.call_problems(**said | changes, kinds=(NewOrder, PersonName)))
+    return list(call_problems(**said | changes, kinds=(NewOrder, PersonName)))
 
 
 @each(
@@ -220,7 +222,7 @@ def answer(*, poster="ada.okafor@example.org", beneficiary="ben.okri@example.org
     ],
 )
 def test_an_answer_to_our_order_is_ours(changes):
-    assert answers.other_order(samples.new_order(), answer(**changes)) is None
+    assert classify.other_order(samples.new_order(), answer(**changes)) is None
 
 
 @each(
@@ -241,12 +243,12 @@ def test_an_answer_to_our_order_is_ours(changes):
     ],
 )
 def test_an_answer_to_another_order_is_told_by_the_field_that_shows_it(changes, what):
-    assert answers.other_order(samples.new_order(), answer(**changes)) == what
+    assert classify.other_order(samples.new_order(), answer(**changes)) == what
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, f"1.{'0' * 5000}", f"-{'9' * 5000}.5"])
 def test_an_amount_without_end_is_too_long_and_not_malformed(text: str):
     """Its sender would look for a comma or a blank in it."""
-    assert checks.number_problem(checks.to_decimal(text)) == (
+    assert amounts.number_problem(amounts.to_decimal(text)) == (
         "has more than 64 digits on one side of the decimal point"
     )

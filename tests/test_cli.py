@@ -9,12 +9,13 @@ import types
 import pytest
 
 from tests.commands import asked, invoke
-from transfer_async import demo
-from transfer_async._cli import lines, running, serving, whoami
-from transfer_async.cli import main
-from transfer_async.client import TransferClient
-from transfer_async.errors import ServiceFailed
-from transfer_async.models import User
+from transfer_async._cli import serve_sandbox, whoami
+from transfer_async._cli.console import event_loop, output
+from transfer_async._cli.demo import tour
+from transfer_async._cli.entry import main
+from transfer_async._client import TransferClient
+from transfer_async._models.errors import ServiceFailed
+from transfer_async._models.responses import User
 from transfer_async.sandbox import Sandbox, Status
 from transfer_async.sandbox.service import WHO_AM_I_PATH
 
@@ -33,7 +34,7 @@ def test_a_line_of_the_log_moves_no_cursor():
     """A broker says why it refuses; its words must not draw over what an operator reads."""
     said: list[str] = []
     logger = logging.getLogger("of a broker")
-    with lines.logged(logger, said.append, form="%(message)s"):
+    with output.logged(logger, said.append, form="%(message)s"):
         logger.warning("refused: \x1b[2J\x9b\u202e\nøre")
 
     assert said == ["refused: ?[2J??\nøre"]
@@ -95,14 +96,14 @@ def test_uvloop_is_used_where_it_is_installed(monkeypatch):
     async def work() -> int:
         return 7
 
-    assert running.loop_factory() is asyncio.new_event_loop
-    assert running.run(work()) == 7
+    assert event_loop.loop_factory() is asyncio.new_event_loop
+    assert event_loop.run(work()) == 7
 
 
 def test_uvloop_is_not_needed(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvloop", None)
 
-    assert running.loop_factory() is None
+    assert event_loop.loop_factory() is None
 
 
 # --- whoami ---------------------------------------------------------------------------------------
@@ -227,9 +228,9 @@ def test_the_demo_ends_well():
 
 def test_a_surprise_in_the_demo_is_told(monkeypatch):
     async def surprise(_: object, **_options: object) -> None:
-        raise demo.Surprise("the sky is green")
+        raise tour.Surprise("the sky is green")
 
-    monkeypatch.setattr(demo, "run", surprise)
+    monkeypatch.setattr(tour, "run", surprise)
     result = invoke("demo")
 
     assert result.exit_code == 1
@@ -275,14 +276,14 @@ async def test_a_port_that_is_taken_is_an_error_and_nothing_is_announced(sandbox
     said: list[str] = []
 
     with pytest.raises(OSError, match="address already in use"):
-        await serving.serve(Sandbox(port=port), say=said.append, log=said.append)
+        await serve_sandbox.serve(Sandbox(port=port), say=said.append, log=said.append)
 
     assert said == []
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LOCALHOST"])
 def test_loopback_is_known(host):
-    assert serving.is_loopback(host)
+    assert serve_sandbox.is_loopback(host)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -297,7 +298,7 @@ async def test_a_signal_ends_the_sandbox_and_leaves_nothing_behind(number):
             os.kill(os.getpid(), number)
 
     async with asyncio.timeout(10):
-        await serving.serve(Sandbox(), say=say, log=lambda _: None)
+        await serve_sandbox.serve(Sandbox(), say=say, log=lambda _: None)
 
     assert said[-1] == "sandbox stopped"
     assert {one: signal.getsignal(one) for one in before} == before
@@ -306,7 +307,7 @@ async def test_a_signal_ends_the_sandbox_and_leaves_nothing_behind(number):
 
 async def test_the_exports_are_fit_for_a_shell():
     async with Sandbox(token="it's;mine") as sandbox:
-        told = serving.announcement(sandbox)
+        told = serve_sandbox.announcement(sandbox)
 
     assert told[2] == f"export TRANSFER_BASE_URL={told[0].split()[3].rstrip(',')}"
     assert told[3] == """export TRANSFER_API_TOKEN='it'"'"'s;mine'"""
@@ -317,7 +318,7 @@ async def test_every_request_is_a_line_of_the_log():
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     sandbox = Sandbox()
     serving_it = asyncio.create_task(
-        serving.serve(sandbox, say=lambda _: ready.done() or ready.set_result(None), log=logged.append)
+        serve_sandbox.serve(sandbox, say=lambda _: ready.done() or ready.set_result(None), log=logged.append)
     )
     await ready
 

@@ -36,8 +36,9 @@ from transfer_async import (
     Unauthorized,
     User,
 )
-from transfer_async.addresses import WHO_AM_I
-from transfer_async.errors import JournalFailed
+from transfer_async._http.urls import WHO_AM_I
+from transfer_async._models.errors import JournalFailed
+from transfer_async._pipeline.settings import ClientSettings
 from transfer_async.sandbox import (
     CloseAfterProcessing,
     CloseBeforeReading,
@@ -45,7 +46,6 @@ from transfer_async.sandbox import (
     Sandbox,
     Status,
 )
-from transfer_async.settings import ClientSettings
 
 BASE = "https://bank.example"
 
@@ -247,7 +247,7 @@ async def test_the_environments_journal_is_the_clients_own(environment, tmp_path
 
 async def test_the_environments_journal_is_closed_with_the_client(environment):
     journal = SpiedJournal(MemoryJournal())
-    environment.setattr("transfer_async.client.journal_at", lambda address: journal)
+    environment.setattr("transfer_async._client.journal_at", lambda address: journal)
     environment.setenv("TRANSFER_JOURNAL", "postgresql://db/journal")
     async with TransferClient.from_env():
         pass

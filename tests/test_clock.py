@@ -8,7 +8,7 @@ import pytest
 
 from tests.ids import told
 from transfer_async import Clock
-from transfer_async.clock import duration, in_seconds, seconds
+from transfer_async._support.clock import duration, in_seconds, seconds
 
 
 @pytest.mark.parametrize(

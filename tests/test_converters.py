@@ -17,19 +17,11 @@ from hypothesis import strategies as st
 
 from tests import samples, strategies
 from tests.cases import each
-from transfer_async import converters
-from transfer_async.errors import InvalidOrder, ServiceFailed, UnreadableOrder
-from transfer_async.models import (
-    Currency,
-    ExternalOrder,
-    ExternalUser,
-    NewExternalOrder,
-    NewOrder,
-    Order,
-    User,
-    UserOption,
-)
-from transfer_async.wire import Unreadable
+from transfer_async._converters import converter
+from transfer_async._converters.wire_format import Unreadable
+from transfer_async._models.errors import InvalidOrder, ServiceFailed, UnreadableOrder
+from transfer_async._models.requests import NewExternalOrder, NewOrder
+from transfer_async._models.responses import Currency, ExternalOrder, ExternalUser, Order, User, UserOption
 
 # --- requests -------------------------------------------------------------------------------------
 
@@ -476,16 +468,16 @@ def test_half_a_character_in_a_loose_text_does_not_cost_the_order(bomb):
 
 
 def test_the_converter_is_a_cattrs_converter_that_reads_and_writes_each_model():
-    converter = converters.make_converter()
+    made = converter.make_converter()
     raw = samples.encode(samples.order_json())
 
-    assert isinstance(converter, cattrs.Converter)
-    assert converter.structure(raw, Order) == Order.from_json(raw)
-    assert converter.unstructure(samples.new_order())["poster_amount"] == "1250.00"
+    assert isinstance(made, cattrs.Converter)
+    assert made.structure(raw, Order) == Order.from_json(raw)
+    assert made.unstructure(samples.new_order())["poster_amount"] == "1250.00"
 
 
 def test_the_first_reading_may_happen_in_many_threads_at_once():
-    converters._converter.cache_clear()
+    converter._converter.cache_clear()
     raw, gate, seen = samples.encode(samples.order_json()), threading.Barrier(8), []
 
     def read():
@@ -522,7 +514,7 @@ class Quote:
 
 
 def test_an_answer_is_read_into_a_class_of_the_callers_own_exactly():
-    quote = converters.read_into(
+    quote = converter.read_into(
         Quote, b'{"pair":"USDNGN","rate":0.10,"valid":1,"until":"2024-05-01T10:20:30.123Z"}'
     )
 
@@ -533,11 +525,11 @@ def test_an_answer_is_read_into_a_class_of_the_callers_own_exactly():
 def test_an_answer_is_read_into_a_model_or_a_list_of_them_or_as_decoded_json():
     user = {"username": "ben@example.org"}
 
-    assert converters.read_into(User, samples.encode(user)).username == "ben@example.org"
-    assert converters.read_into(None, b'{"rate":0.10}') == {"rate": Decimal("0.10")}
-    assert converters.read_into(None, b" \n") is None
-    assert converters.read_into(list[int], b"[1,2]") == [1, 2]
-    assert converters.read_into(list[Currency], b'[{"steps":0.10}]') == [Currency(steps=Decimal("0.10"))]
+    assert converter.read_into(User, samples.encode(user)).username == "ben@example.org"
+    assert converter.read_into(None, b'{"rate":0.10}') == {"rate": Decimal("0.10")}
+    assert converter.read_into(None, b" \n") is None
+    assert converter.read_into(list[int], b"[1,2]") == [1, 2]
+    assert converter.read_into(list[Currency], b'[{"steps":0.10}]') == [Currency(steps=Decimal("0.10"))]
 
 
 @each(
@@ -556,7 +548,7 @@ def test_an_answer_is_read_into_a_model_or_a_list_of_them_or_as_decoded_json():
 )
 def test_an_answer_that_cannot_be_read_so_is_unreadable_and_not_shown(into, raw):
     with pytest.raises(Unreadable) as caught:
-        converters.read_into(into, raw)
+        converter.read_into(into, raw)
 
     assert "s3cr3t" not in str(caught.value)
 
@@ -564,7 +556,7 @@ def test_an_answer_that_cannot_be_read_so_is_unreadable_and_not_shown(into, raw)
 def test_any_json_value_and_any_model_in_it_can_be_encoded():
     tree = {"rate": Decimal("0.10"), "order": samples.new_external_order(), "tags": ["a", None]}
 
-    assert converters.encode(tree) == (
+    assert converter.encode(tree) == (
         b'{"rate":0.10,"order":{"current_account_balance":"50000.00","transaction_fee":1.50,'
         b'"transaction_fee_currency":"USD"},"tags":["a",null]}'
     )

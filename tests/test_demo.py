@@ -9,14 +9,13 @@ from attrs import evolve
 from rich.console import Console
 from rich.live import Live
 
-from transfer_async import demo
-from transfer_async._cli import rush
-from transfer_async._cli.bank import Ledger, money
-from transfer_async._cli.board import LiveBoard, PlainBoard, Row, live_or_plain
-from transfer_async._cli.telling import SENTENCES, Lines
-from transfer_async.batch import OrderResult
-from transfer_async.errors import Outcome, Refused
-from transfer_async.events import Event, HookPassed, Resolved
+from transfer_async._cli.demo import many_orders, tour
+from transfer_async._cli.demo.bank import Ledger, money
+from transfer_async._cli.demo.live_view import LiveBoard, PlainBoard, Row, live_or_plain
+from transfer_async._cli.demo.narration import SENTENCES, Lines
+from transfer_async._models.errors import Outcome, Refused
+from transfer_async._models.events import Event, HookPassed, Resolved
+from transfer_async._pipeline.batch import OrderResult
 from transfer_async.sandbox import CloseBeforeReading, Sandbox, SlowBytes
 from transfer_async.sandbox.service import CREATE_ORDER_PATH
 
@@ -53,7 +52,7 @@ async def played(say: Callable[[str], object] = lambda _: None, **options: Any) 
         lines.append(line)
         say(line)
 
-    await demo.run(both, match_every=0.05, **options)
+    await tour.run(both, match_every=0.05, **options)
     return lines
 
 
@@ -82,7 +81,7 @@ class Story:
 def story() -> Story:
     made = Story()
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner() as runner:
-        patch.setattr(demo, "Sandbox", made.opened)
+        patch.setattr(tour, "Sandbox", made.opened)
         made.lines = runner.run(played(made.look))
     return made
 
@@ -122,16 +121,16 @@ def test_no_line_shows_the_token(story):
 
 
 async def test_an_order_that_never_was_is_not_claimed_to_be_found(monkeypatch):
-    monkeypatch.setattr(demo, "CloseAfterProcessing", CloseBeforeReading)
+    monkeypatch.setattr(tour, "CloseAfterProcessing", CloseBeforeReading)
 
-    with pytest.raises(demo.Surprise, match=r"payment-2: it is not so that recover\(\) resolved it"):
+    with pytest.raises(tour.Surprise, match=r"payment-2: it is not so that recover\(\) resolved it"):
         await played()
 
 
 async def test_an_answer_that_came_is_not_claimed_to_be_lost(monkeypatch):
-    monkeypatch.setattr(demo, "CloseAfterProcessing", lambda: SlowBytes(0.0, size=10_000))
+    monkeypatch.setattr(tour, "CloseAfterProcessing", lambda: SlowBytes(0.0, size=10_000))
 
-    with pytest.raises(demo.Surprise, match="was reported as created"):
+    with pytest.raises(tour.Surprise, match="was reported as created"):
         await played()
 
 
@@ -140,25 +139,25 @@ async def test_a_hold_that_stands_is_not_claimed_to_be_released(monkeypatch):
 
     monkeypatch.setattr(Ledger, "release", forget)
 
-    with pytest.raises(demo.Surprise, match="payment-3: it is not so that its hold is released"):
+    with pytest.raises(tour.Surprise, match="payment-3: it is not so that its hold is released"):
         await played()
 
 
 async def test_a_beneficiary_who_is_paid_is_not_claimed_to_be_refused(monkeypatch):
-    order_of = demo.usd_order
-    monkeypatch.setattr(demo, "usd_order", lambda poster, _, amount: order_of(poster, "ben.okri", amount))
+    order_of = tour.usd_order
+    monkeypatch.setattr(tour, "usd_order", lambda poster, _, amount: order_of(poster, "ben.okri", amount))
 
-    with pytest.raises(demo.Surprise, match="who cannot be paid was created"):
+    with pytest.raises(tour.Surprise, match="who cannot be paid was created"):
         await played()
 
 
 async def test_two_orders_that_fit_are_not_told_apart_by_a_guess(monkeypatch):
-    order_of = demo.usd_order
-    monkeypatch.setattr(demo, "usd_order", lambda *_: order_of("ada.eze", "ben.okri", "100.00"))
+    order_of = tour.usd_order
+    monkeypatch.setattr(tour, "usd_order", lambda *_: order_of("ada.eze", "ben.okri", "100.00"))
     lines: list[str] = []
 
-    with pytest.raises(demo.Surprise, match="recover"):
-        await demo.run(lines.append)
+    with pytest.raises(tour.Surprise, match="recover"):
+        await tour.run(lines.append)
 
     assert "the back office sees 2 orders that fit: not known" in lines[-1]
 
@@ -167,16 +166,16 @@ async def test_an_error_nobody_thought_of_is_a_surprise(monkeypatch):
     def broken(*_: object) -> None:
         raise LookupError("what\nis this")
 
-    monkeypatch.setattr(demo, "_reason", broken)
+    monkeypatch.setattr(tour, "_reason", broken)
 
-    with pytest.raises(demo.Surprise) as caught:
+    with pytest.raises(tour.Surprise) as caught:
         await played()
 
     assert str(caught.value) == "LookupError: what?is this"
 
 
 async def test_a_demo_that_takes_too_long_is_a_surprise():
-    with pytest.raises(demo.Surprise, match="not done after 0 s"):
+    with pytest.raises(tour.Surprise, match="not done after 0 s"):
         await played(patience=0)
 
 
@@ -223,13 +222,13 @@ def test_two_hundred_orders_end_as_the_table_says(story):
 
 
 async def test_a_sandbox_that_has_another_order_is_a_disagreement(monkeypatch):
-    noted = rush.Rush._note
+    noted = many_orders.Rush._note
 
-    def confused(self: rush.Rush, result: OrderResult) -> None:
+    def confused(self: many_orders.Rush, result: OrderResult) -> None:
         noted(self, evolve(result, order=None, error=Refused()) if result.order is not None else result)
 
-    monkeypatch.setattr(rush.Rush, "_note", confused)
-    with pytest.raises(demo.Surprise, match="refused or never sent is not there"):
+    monkeypatch.setattr(many_orders.Rush, "_note", confused)
+    with pytest.raises(tour.Surprise, match="refused or never sent is not there"):
         await played()
 
 

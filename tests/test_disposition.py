@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.test_messages import an_order
-from transfer_async import errors as e
-from transfer_async.disposition import TABLE, Action, Delays, disposition
-from transfer_async.errors import MatchResult, Outcome, TransferError
+from transfer_async._models import errors as e
+from transfer_async._models.errors import MatchResult, Outcome, TransferError
+from transfer_async.worker.disposition import TABLE, Action, Delays, disposition
 
 ACK, RETRY, PARK, LEAVE = Action.ACK, Action.RETRY, Action.PARK, Action.LEAVE
 

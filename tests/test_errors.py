@@ -10,9 +10,10 @@ import pytest
 
 from tests import samples
 from tests.cases import each
-from transfer_async import errors
-from transfer_async.errors import Attempt, MatchResult, Outcome, TransferError
-from transfer_async.models import NewOrder, Order, User
+from transfer_async._models import errors
+from transfer_async._models.errors import Attempt, MatchResult, Outcome, TransferError
+from transfer_async._models.requests import NewOrder
+from transfer_async._models.responses import Order, User
 
 SECRET = "s3cr3t-of-somebody"
 BODY = SECRET.encode()

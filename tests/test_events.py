@@ -33,11 +33,11 @@ from transfer_async import (
     TransferError,
     UndoOwed,
     WentInDoubt,
-    events,
     log_events,
 )
-from transfer_async.addresses import WHO_AM_I
-from transfer_async.events import Observers
+from transfer_async._http.urls import WHO_AM_I
+from transfer_async._models import events
+from transfer_async._models.events import Observers
 from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
 
 COMMON = {"key": "payment-1", "intent_id": "intent-1", "attempt": 2, "seconds": 1.5}

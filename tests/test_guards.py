@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 from attrs import define, field
 
-from transfer_async import guards
-from transfer_async.guards import ConnectionStale, GuardedBody, NeverTwice, OnceGuard, TooLate
+from transfer_async._http import write_guard
+from transfer_async._http.write_guard import ConnectionStale, GuardedBody, NeverTwice, OnceGuard, TooLate
 
 BODY = b'{"poster_amount": "1250.00"}'
 
@@ -137,7 +137,7 @@ async def test_a_body_that_is_given_up_during_the_look_is_never_written(
         guarded.spent = True
         return False
 
-    monkeypatch.setattr(guards, "_is_stale", given_up_meanwhile)
+    monkeypatch.setattr(write_guard, "_is_stale", given_up_meanwhile)
     with pytest.raises(NeverTwice):
         await hand_over(guarded, connection)
 
@@ -166,7 +166,7 @@ async def test_the_time_is_asked_for_after_the_look(connection: Connection, monk
         asked.append("time")
         return True
 
-    monkeypatch.setattr(guards, "_is_stale", look)
+    monkeypatch.setattr(write_guard, "_is_stale", look)
     await hand_over(body(ask), connection)
 
     assert asked == ["look", "time"]
@@ -262,7 +262,7 @@ async def test_what_is_readable_over_tls_is_digested_first(
         looks.append(not looks)
         return looks[-1]
 
-    monkeypatch.setattr(guards, "_is_readable", readable_once)
+    monkeypatch.setattr(write_guard, "_is_readable", readable_once)
     await hand_over(body(), connection)
 
     assert looks == [True, False]
@@ -288,7 +288,7 @@ async def test_an_answer_or_an_end_that_shows_when_digested_is_not_trusted(
         found(connection)
         return True
 
-    monkeypatch.setattr(guards, "_is_readable", readable)
+    monkeypatch.setattr(write_guard, "_is_readable", readable)
     with pytest.raises(ConnectionStale):
         await hand_over(body(), connection)
 
@@ -301,9 +301,9 @@ async def test_an_answer_or_an_end_that_shows_when_digested_is_not_trusted(
 async def test_a_descriptor_past_1023_is_looked_at_like_any_other(connection: Connection):
     with socket.socket(fileno=fcntl.fcntl(connection.socket.fileno(), fcntl.F_DUPFD, 2000)) as high:
         connection.socket = high
-        before = guards._is_readable(high)
+        before = write_guard._is_readable(high)
         say_something(connection)
-        after = guards._is_readable(high)
+        after = write_guard._is_readable(high)
 
     assert (before, after) == (False, True)
 
@@ -312,11 +312,11 @@ async def test_where_there_is_no_poll_the_look_is_the_same(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delattr(select, "poll")
-    before = guards._is_readable(connection.socket)
+    before = write_guard._is_readable(connection.socket)
     say_something(connection)
 
     assert not before
-    assert guards._is_readable(connection.socket)
+    assert write_guard._is_readable(connection.socket)
 
 
 # --- every other request ------------------------------------------------------------------------
@@ -375,7 +375,7 @@ async def test_a_request_is_not_sent_on_a_connection_gone_bad(
     assert not guard.sent
 
 
-@pytest.mark.parametrize("kind", [ConnectionStale, NeverTwice, TooLate, guards.AnsweredEarly])
+@pytest.mark.parametrize("kind", [ConnectionStale, NeverTwice, TooLate, write_guard.AnsweredEarly])
 def test_what_the_guards_raise_is_nothing_that_aiohttp_would_send_again_after(
     kind: type[aiohttp.ClientConnectionError],
 ):

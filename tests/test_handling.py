@@ -8,8 +8,8 @@ import pytest
 from tests import bank as banks
 from tests.bank import World, new_order, other_order, refused_order
 from transfer_async import MemoryJournal, RetryPolicy, TransferClient
-from transfer_async.disposition import Action
-from transfer_async.errors import (
+from transfer_async._converters.messages import OrderCommand, OrderOutcome
+from transfer_async._models.errors import (
     AlreadyCreated,
     BeneficiaryNotVerified,
     HoldFailed,
@@ -20,11 +20,12 @@ from transfer_async.errors import (
     PreflightFailed,
     UnreadableOrder,
 )
-from transfer_async.handling import Handled, Handler
-from transfer_async.journal import moves
-from transfer_async.messages import OrderCommand, OrderOutcome
-from transfer_async.models import NewOrder, Order
+from transfer_async._models.requests import NewOrder
+from transfer_async._models.responses import Order
+from transfer_async.journal import entries
 from transfer_async.sandbox import CloseAfterProcessing, CloseBeforeReading, Status
+from transfer_async.worker.disposition import Action
+from transfer_async.worker.handler import Handled, Handler
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -170,7 +171,7 @@ async def test_a_closed_client_leaves_the_message(world: World):
 
 
 async def test_a_busy_key_waits_for_its_lease(world: World):
-    await world.crash(moves.Mark)
+    await world.crash(entries.Mark)
     world.time.pass_(20.0)
     async with world.client() as client:
         handled = await Handler(client).handle(command())
@@ -186,7 +187,7 @@ async def test_a_no_of_a_call_that_lost_its_claim_is_not_the_last_word(world: Wo
         world.time.pass_(70.0)
         world.journal.before.clear()
         world.bank.on_place = None
-        await world.crash(moves.Create)
+        await world.crash(entries.Create)
         raise HoldFailed("no funds")
 
     world.bank.on_place = slept
@@ -286,7 +287,7 @@ async def test_only_what_may_be_the_orders_own_fault_is_counted(world: World):
         for _ in range(3):
             assert (await handler.handle(command(), deliveries=99)).disposition.action is Action.RETRY
         world.sandbox.faults.clear()
-        world.journal.fail_on = moves.Claim
+        world.journal.fail_on = entries.Claim
         assert (await handler.handle(command(), deliveries=99)).disposition.action is Action.RETRY
         world.journal.fail_on = None
         world.bank.place_error = RuntimeError("down")
@@ -308,7 +309,7 @@ async def test_a_look_up_that_is_not_possible_is_tried_again(world: World):
 
 
 async def test_a_journal_that_is_down_before_anything_is_sent_is_waited_for(world: World):
-    world.journal.fail_on = moves.Claim
+    world.journal.fail_on = entries.Claim
     async with world.client() as client:
         handled = await Handler(client).handle(command())
 
@@ -316,9 +317,9 @@ async def test_a_journal_that_is_down_before_anything_is_sent_is_waited_for(worl
     assert not world.sandbox.requests
 
 
-@pytest.mark.parametrize("move", [moves.Create, moves.Doubt])
+@pytest.mark.parametrize("move", [entries.Create, entries.Doubt])
 async def test_a_journal_that_is_down_after_it_was_sent_leaves_the_message(world: World, move: type):
-    if move is moves.Doubt:
+    if move is entries.Doubt:
         world.sandbox.faults.add(CloseAfterProcessing())
     world.journal.fail_on = move
     async with world.client() as client:
@@ -442,7 +443,7 @@ async def test_a_key_that_comes_again_in_doubt_is_told_the_doubt_again(world: Wo
 
 async def test_a_doubt_whose_promise_cannot_be_written_is_left(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
-    world.journal.fail_on = moves.Promise
+    world.journal.fail_on = entries.Promise
     async with world.client() as client:
         handled = await Handler(client).handle(command())
 
@@ -456,7 +457,7 @@ async def test_a_doubt_that_ends_before_its_promise_is_answered_when_the_message
     async def resolve(_: object) -> None:
         await world.resolve("tx-seen")
 
-    world.journal.before[moves.Promise] = resolve
+    world.journal.before[entries.Promise] = resolve
     async with world.client() as client:
         handler = Handler(client)
         handled = await handler.handle(command())
@@ -478,7 +479,7 @@ async def test_a_doubt_that_nobody_published_is_not_told_by_the_sweeper(world: W
 
 
 async def test_many_ends_are_told_page_by_page(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("transfer_async.handling.BATCH", 2)
+    monkeypatch.setattr("transfer_async.worker.handler.BATCH", 2)
     async with world.client() as client:
         handler = Handler(client)
         for number in range(5):

@@ -15,7 +15,7 @@ from tests import samples
 from tests.faults.parties import Bank
 from tests.faults.servers import Server, answers, serving
 from transfer_async import OrderRequest, TransferClient
-from transfer_async.errors import ClientClosed, OpenElsewhere, Outcome
+from transfer_async._models.errors import ClientClosed, OpenElsewhere, Outcome
 
 Use = Callable[[TransferClient], Awaitable[Any]]
 

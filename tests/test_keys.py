@@ -10,8 +10,9 @@ from tests.bank import World, new_order
 from tests.bulk.files import csv_text, row
 from tests.bulk.test_csv_rows import read
 from tests.journalling import claim, doubt, mark
-from transfer_async import InvalidOrder, KeyState, Operators, OrderCommand, keys
-from transfer_async.messages import VERSION
+from transfer_async import InvalidOrder, KeyState, Operators, OrderCommand
+from transfer_async._converters.messages import VERSION
+from transfer_async._models import keys
 
 LOOK_ALIKES = {
     "a blank behind": "K-9 ",

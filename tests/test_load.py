@@ -23,7 +23,7 @@ from benchmarks.load_report import Report
 from benchmarks.load_tally import CREATED, Ending, Histogram, Tally, ending_of
 from benchmarks.load_target import Foreign, checked_host, compared, made_amount, made_order
 from benchmarks.outage_service import Loop
-from transfer_async.errors import OutcomeUnknown, RateLimited
+from transfer_async._models.errors import OutcomeUnknown, RateLimited
 
 ROOT = Path(__file__).parent.parent
 

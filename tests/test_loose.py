@@ -7,9 +7,9 @@ import pytest
 
 from tests import samples
 from tests.cases import each
-from transfer_async.errors import ServiceFailed
-from transfer_async.models import Currency, ExternalUser, Order, User, UserOption
-from transfer_async.wire import WIRE_NAMES
+from transfer_async._converters.wire_format import WIRE_NAMES
+from transfer_async._models.errors import ServiceFailed
+from transfer_async._models.responses import Currency, ExternalUser, Order, User, UserOption
 
 TEXT = "text"
 TIME = "time"

@@ -13,7 +13,7 @@ from tests.bank import new_order
 from tests.cases import each
 from tests.strategies import new_order_fields
 from transfer_async import InvalidOrder, NewOrder, Order, OrderState, Outcome, PersonName, Refused
-from transfer_async.messages import OrderCommand, OrderOutcome
+from transfer_async._converters.messages import OrderCommand, OrderOutcome
 from transfer_async.sandbox import Sandbox
 
 NOON = datetime(2026, 5, 6, 12, tzinfo=UTC)

@@ -14,18 +14,10 @@ from hypothesis import strategies as st
 
 from tests import samples, strategies
 from tests.cases import each
-from transfer_async import models
-from transfer_async.errors import InvalidOrder
-from transfer_async.models import (
-    NewExternalOrder,
-    NewOrder,
-    Order,
-    OrderIntent,
-    OrderRequest,
-    OrderState,
-    PersonName,
-    User,
-)
+from transfer_async._models import responses
+from transfer_async._models.errors import InvalidOrder
+from transfer_async._models.requests import NewExternalOrder, NewOrder, OrderIntent, OrderRequest, PersonName
+from transfer_async._models.responses import Order, OrderState, User
 
 AMOUNTS = ("poster_amount", "matcher_amount", "exchange_rate")
 
@@ -550,8 +542,8 @@ SHOWN = {
     *("poster_country", "matcher_country", "poster_payment_method_type"),
 }
 MODELS = [
-    *(models.Order, models.User, models.ExternalUser, models.ExternalOrder, models.Currency),
-    models.UserOption,
+    *(responses.Order, responses.User, responses.ExternalUser, responses.ExternalOrder, responses.Currency),
+    responses.UserOption,
     PersonName,
 ]
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.cases import each
 from tests.name_pairs import CROWDS, PAIRS, Pair, name
-from transfer_async import letters
-from transfer_async.errors import MatchResult
-from transfer_async.models import PersonName
-from transfer_async.name_parts import MAX_LENGTH, MAX_WORDS, TooLong, read_name
-from transfer_async.names import CLOSE_SCORE, SLIPS, NameMatch, match_names
+from transfer_async._beneficiary import transliteration
+from transfer_async._beneficiary.name_matching import CLOSE_SCORE, SLIPS, NameMatch, match_names
+from transfer_async._beneficiary.name_parsing import MAX_LENGTH, MAX_WORDS, TooLong, read_name
+from transfer_async._models.errors import MatchResult
+from transfer_async._models.requests import PersonName
 
 MATCH, CLOSE, NO, NOT_POSSIBLE = (
     MatchResult.MATCH,
@@ -69,7 +69,9 @@ def test_case_and_the_form_of_unicode_change_nothing(person: PersonName) -> None
 
 @given(person=PEOPLE)
 def test_accents_left_out_change_nothing(person: PersonName) -> None:
-    bare = PersonName(first=letters.without_marks(person.first), last=letters.without_marks(person.last))
+    bare = PersonName(
+        first=transliteration.without_marks(person.first), last=transliteration.without_marks(person.last)
+    )
 
     if not any("CYRILLIC" in unicodedata.name(letter) for letter in person.first):  # й is no и with an accent
         assert match_names(bare, person).result is MATCH
@@ -120,7 +122,7 @@ def people(tradition: str, count: int) -> list[PersonName]:
 
 def are_one(a: PersonName, b: PersonName) -> bool:
     """Whether two names differ in nothing that the matcher can see: accents left out, or first for last."""
-    bare = [tuple(map(letters.without_marks, (one.first, one.last))) for one in (a, b)]
+    bare = [tuple(map(transliteration.without_marks, (one.first, one.last))) for one in (a, b)]
     return bare[0] == bare[1] or bare[0] == bare[1][::-1]
 
 
@@ -310,7 +312,7 @@ def test_the_search_for_much_work_finds_none(letters: str, data: st.DataObject) 
     ],
 )
 def test_a_text_is_cut_into_words(text: str, words: list[str]) -> None:
-    assert letters.words_of(text) == words
+    assert transliteration.words_of(text) == words
 
 
 @each(
@@ -326,19 +328,19 @@ def test_a_text_is_cut_into_words(text: str, words: list[str]) -> None:
     ],
 )
 def test_a_word_has_spellings(word: str, spelt: str) -> None:
-    (text,) = letters.words_of(word)
+    (text,) = transliteration.words_of(word)
 
-    assert letters.is_spelling(letters.read_word(text).units, spelt)
+    assert transliteration.is_spelling(transliteration.read_word(text).units, spelt)
 
 
 @each("word", ["mаria", "mɑria", "b3n", "ben🎉", "\u0301", "ѱ", "ϗ", "ـ", "\u1d00"])
 def test_a_word_that_is_none_is_not_read(word: str) -> None:
-    with pytest.raises(letters.UnreadableName):
-        letters.read_word(word)
+    with pytest.raises(transliteration.UnreadableName):
+        transliteration.read_word(word)
 
 
 def test_words_of_several_scripts_have_none_together() -> None:
-    both = letters.joined([letters.read_word("陳"), letters.read_word("tai")])
+    both = transliteration.joined([transliteration.read_word("陳"), transliteration.read_word("tai")])
 
     assert both.script == ""
 

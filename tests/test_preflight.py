@@ -18,8 +18,8 @@ from transfer_async import (
     Timeouts,
     TransferClient,
 )
-from transfer_async.models import OrderIntent
-from transfer_async.preflight import PlainHook, checked, checked_receipt, is_hold
+from transfer_async._models.requests import OrderIntent
+from transfer_async._pipeline.hooks import PlainHook, checked_hooks, checked_receipt, is_hold
 
 # --- what may be a hook -------------------------------------------------------------------------
 
@@ -34,13 +34,13 @@ async def another_check(intent: Any) -> None:
 
 def test_hooks_keep_their_order():
     bank = Bank()
-    hooks = checked([bank.step("b"), a_check, bank.step("a"), bank.hold])
+    hooks = checked_hooks([bank.step("b"), a_check, bank.step("a"), bank.hold])
 
     assert [hook.name for hook in hooks] == ["b", "a_check", "a", "funds_hold"]
 
 
 def test_a_plain_async_function_is_a_hook_by_its_own_name():
-    (hook,) = checked([a_check])
+    (hook,) = checked_hooks([a_check])
 
     assert isinstance(hook, PlainHook)
     assert isinstance(hook, PreflightHook)
@@ -53,11 +53,11 @@ def test_a_callable_object_is_a_hook_by_its_class():
         async def __call__(self, intent: Any) -> None:
             """Let everything pass."""
 
-    assert [hook.name for hook in checked([Check()])] == ["Check"]
+    assert [hook.name for hook in checked_hooks([Check()])] == ["Check"]
 
 
 def test_no_hooks_at_all_are_no_fault():
-    assert checked([]) == ()
+    assert checked_hooks([]) == ()
 
 
 def _twice() -> list[Any]:

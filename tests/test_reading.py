@@ -26,7 +26,7 @@ from transfer_async import (
     Unauthorized,
     User,
 )
-from transfer_async.reading import checked_method, encoded
+from transfer_async._http.fetch import checked_method, encoded
 
 UNSAFE = ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "GET", "HEAD"]
 

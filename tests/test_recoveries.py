@@ -8,7 +8,7 @@ import pytest
 
 from tests.bank import Gate, World, new_order, owed_hooks, turns
 from transfer_async import ClientClosed, RecoveryReport, TransferClient
-from transfer_async.errors import JournalFailed
+from transfer_async._models.errors import JournalFailed
 
 
 class Pauses:

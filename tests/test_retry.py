@@ -26,8 +26,8 @@ from transfer_async import (
     Timeouts,
     TransferError,
 )
-from transfer_async.addresses import WHO_AM_I
-from transfer_async.retry import Pause, TokenBucket, go_again, retry_after
+from transfer_async._http.retry import Pause, TokenBucket, go_again, retry_after
+from transfer_async._http.urls import WHO_AM_I
 from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Sandbox, Status, StatusAfterProcessing
 
 # --- settings -----------------------------------------------------------------------------------

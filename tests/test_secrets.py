@@ -31,11 +31,11 @@ from transfer_async import (
     Timeouts,
     TransferClient,
     UserLookup,
-    beneath,
     log_events,
 )
-from transfer_async.errors import TransferError
-from transfer_async.journal import moves
+from transfer_async._models import causes
+from transfer_async._models.errors import TransferError
+from transfer_async.journal import entries
 
 TOKEN = "cr3dential-of-the-bank"
 PASSWORD = "cr3dential-of-the-proxy"
@@ -243,7 +243,7 @@ async def the_journal(bank: Bank) -> AsyncIterator[BaseException]:
     said = {"C": "23505", "M": 'duplicate key "s3cr3t"', "D": "Key (key)=(s3cr3t) exists", "S": "ERROR"}
     denied = {"C": "28P01", "M": 'password authentication failed for user "cr3dential"', "S": "FATAL"}
     for words in (said, denied):
-        for move in (moves.Claim, moves.Mark, moves.Create):
+        for move in (entries.Claim, entries.Mark, entries.Create):
             journal = SpiedJournal(MemoryJournal())
             journal.fail_on, journal.error = move, asyncpg.exceptions.PostgresError.new(words)
             async with serving(_answers) as server:
@@ -358,6 +358,6 @@ strict = pytest.mark.skipif(
 )
 async def test_a_cause_that_is_chained_as_it_is_is_caught(name: str, monkeypatch: pytest.MonkeyPatch):
     """A deliberate fault: were aiohttp's and asyncpg's errors not replaced, the test above would say so."""
-    monkeypatch.setattr(beneath, "_carries", lambda _: False)
+    monkeypatch.setattr(causes, "_carries", lambda _: False)
 
     assert any([leaks(error) async for error in BROKEN[name](Bank())])

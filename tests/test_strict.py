@@ -9,10 +9,10 @@ import pytest
 
 from tests import samples
 from tests.cases import each
-from transfer_async import strict
-from transfer_async.errors import Outcome, ServiceFailed, UnreadableOrder
-from transfer_async.models import ExternalOrder, Order, User
-from transfer_async.wire import Unreadable
+from transfer_async._converters import order
+from transfer_async._converters.wire_format import Unreadable
+from transfer_async._models.errors import Outcome, ServiceFailed, UnreadableOrder
+from transfer_async._models.responses import ExternalOrder, Order, User
 
 ID = "tx-9fk2m1c0d4"
 GONE = object()
@@ -261,14 +261,14 @@ def test_a_persons_field_said_twice_makes_the_person_unreadable():
     ],
 )
 def test_an_orders_id_is_found_where_there_is_just_one_to_find(raw, found):
-    assert strict.find_order_id(raw) == found
+    assert order.find_order_id(raw) == found
 
 
 # --- whose order it is ----------------------------------------------------------------------------
 
 
 def answer(**changes):
-    return strict.read_answer(samples.encode(samples.order_json(**changes)))
+    return order.read_answer(samples.encode(samples.order_json(**changes)))
 
 
 def test_an_answer_says_whose_order_it_is():
@@ -289,7 +289,7 @@ def test_an_answer_that_shows_no_username_says_none(person):
 def test_an_answer_without_people_says_none():
     tree = samples.order_json()
     del tree["user"], tree["postersBeneficiary"]
-    one = strict.read_answer(samples.encode(tree))
+    one = order.read_answer(samples.encode(tree))
 
     assert (one.poster_username, one.beneficiary_username) == (None, None)
 

@@ -31,16 +31,10 @@ from tests.faults.servers import (
 )
 from tests.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts, TransferClient
-from transfer_async.addresses import CREATE_ORDER, WHO_AM_I
-from transfer_async.errors import (
-    ConnectionFailed,
-    Outcome,
-    OutcomeUnknown,
-    Refused,
-    TransferError,
-)
-from transfer_async.guards import AnsweredEarly, GuardedBody
-from transfer_async.transport import Evidence, Transport, _for_exchange
+from transfer_async._http.transport import Evidence, Transport, _for_exchange
+from transfer_async._http.urls import CREATE_ORDER, WHO_AM_I
+from transfer_async._http.write_guard import AnsweredEarly, GuardedBody
+from transfer_async._models.errors import ConnectionFailed, Outcome, OutcomeUnknown, Refused, TransferError
 
 ONCE = RetryPolicy(attempts=1)
 

@@ -18,10 +18,10 @@ from transfer_async import (
     SQLiteJournal,
     TransferClient,
 )
-from transfer_async._cli import desk
-from transfer_async.errors import JournalFailed, Outcome
-from transfer_async.handling import Handler
+from transfer_async._cli.journal import desk
+from transfer_async._models.errors import JournalFailed, Outcome
 from transfer_async.sandbox import CloseAfterProcessing
+from transfer_async.worker.handler import Handler
 
 SAID = {"by": "ada", "reason": "seen on the statement"}
 NAME = PersonName("Ben", "Okri")

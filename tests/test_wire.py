@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from tests import samples, strategies
 from tests.cases import each
-from transfer_async import models, wire
-from transfer_async.wire import Unreadable, decode
+from transfer_async._converters import wire_format
+from transfer_async._converters.wire_format import Unreadable, decode
+from transfer_async._models import responses
 
 MODELS = (
-    *(models.Order, models.User, models.ExternalUser, models.ExternalOrder, models.Currency),
-    models.UserOption,
+    *(responses.Order, responses.User, responses.ExternalUser, responses.ExternalOrder, responses.Currency),
+    responses.UserOption,
 )
 
 
@@ -81,7 +82,9 @@ def test_arbitrary_bytes_are_decoded_or_unreadable(raw):
         decode(raw)
 
 
-@each(("levels", "fits"), [(1, True), (wire.LEVELS, True), (wire.LEVELS + 1, False), (900, False)])
+@each(
+    ("levels", "fits"), [(1, True), (wire_format.LEVELS, True), (wire_format.LEVELS + 1, False), (900, False)]
+)
 @each(("opening", "closing"), [(b"[", b"]"), (b'{"a":1,"b":', b"}")])
 def test_json_is_read_to_a_certain_depth_only(levels, fits, opening, closing):
     raw = opening * levels + b"1" + closing * levels
@@ -111,7 +114,7 @@ def test_what_is_unreadable_names_the_path_and_the_rule():
 
 
 def test_six_names_are_the_services_own():
-    assert wire.WIRE_NAMES == {
+    assert wire_format.WIRE_NAMES == {
         "posters_beneficiary": "postersBeneficiary",
         "external_user": "externalUser",
         "user_options": "userOptions",
@@ -124,21 +127,24 @@ def test_six_names_are_the_services_own():
 @each(
     ("model", "tree"),
     [
-        (models.Order, samples.order_json()),
-        (models.User, samples.user_json(externalUser={})),
-        (models.ExternalUser, samples.external_user_json()),
-        (models.ExternalOrder, samples.external_order_json()),
-        (models.Currency, samples.currency_json()),
-        (models.UserOption, samples.option_json()),
+        (responses.Order, samples.order_json()),
+        (responses.User, samples.user_json(externalUser={})),
+        (responses.ExternalUser, samples.external_user_json()),
+        (responses.ExternalOrder, samples.external_order_json()),
+        (responses.Currency, samples.currency_json()),
+        (responses.UserOption, samples.option_json()),
     ],
 )
 def test_each_model_has_just_the_fields_of_the_specification(model, tree):
-    assert sorted(wire.wire_name(name) for name in wire.fields_of(model)) == sorted(tree)
+    assert sorted(wire_format.wire_name(name) for name in wire_format.fields_of(model)) == sorted(tree)
 
 
 def test_only_unread_is_ours_alone():
     ours = {
-        name for model in MODELS for name in attrs.fields_dict(model) if name not in wire.fields_of(model)
+        name
+        for model in MODELS
+        for name in attrs.fields_dict(model)
+        if name not in wire_format.fields_of(model)
     }
 
     assert ours == {"unread"}
@@ -151,8 +157,8 @@ def test_every_flag_of_the_specification_is_a_bool_in_its_model():
         "two_factor_verified",
     }
 
-    assert flags == wire.FLAGS
-    assert flags <= {name for model in MODELS for name in wire.fields_of(model)}
+    assert flags == wire_format.FLAGS
+    assert flags <= {name for model in MODELS for name in wire_format.fields_of(model)}
 
 
 @each(
@@ -171,7 +177,7 @@ def test_every_flag_of_the_specification_is_a_bool_in_its_model():
     ],
 )
 def test_a_leaf_of_its_type_is_read(kind, value, read):
-    found = wire.LEAVES[kind](value)
+    found = wire_format.LEAVES[kind](value)
 
     assert found == read
     assert type(found) is type(read)
@@ -181,4 +187,4 @@ def test_a_leaf_of_its_type_is_read(kind, value, read):
 @pytest.mark.parametrize("wrong", [None, [], "x", 5])
 def test_an_object_of_unknown_shape_is_an_object(wrong):
     with pytest.raises(ValueError, match="not an object"):
-        wire.read_object(wrong)
+        wire_format.read_object(wrong)

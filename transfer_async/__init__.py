@@ -3,13 +3,12 @@
 Every call ends in something true: created, refused, never sent, or unknown.
 """
 
-from transfer_async.batch import OrderResult
-from transfer_async.beneficiary import BeneficiaryVerification, UserLookup
-from transfer_async.client import TransferClient
-from transfer_async.clock import Clock
-from transfer_async.context import NO_ORDER, Resolution
-from transfer_async.disposition import Action, Delays, Disposition, disposition
-from transfer_async.errors import (
+from transfer_async._beneficiary.verification import BeneficiaryVerification, UserLookup
+from transfer_async._client import TransferClient
+from transfer_async._converters.messages import OrderCommand, OrderOutcome
+from transfer_async._http.retry import RetryBudget, RetryPolicy
+from transfer_async._http.transport import Timeouts
+from transfer_async._models.errors import (
     AlreadyCreated,
     Attempt,
     BeneficiaryNotVerified,
@@ -36,7 +35,7 @@ from transfer_async.errors import (
     Unauthorized,
     UnreadableOrder,
 )
-from transfer_async.events import (
+from transfer_async._models.events import (
     AttemptFailed,
     AttemptStarted,
     Claimed,
@@ -54,29 +53,26 @@ from transfer_async.events import (
     WentInDoubt,
     log_events,
 )
-from transfer_async.handling import Handled, Handler
-from transfer_async.journal import Journal, KeyRecord, KeyState, MemoryJournal, PostgresJournal, SQLiteJournal
-from transfer_async.journal.moves import Step
-from transfer_async.messages import OrderCommand, OrderOutcome
-from transfer_async.models import (
+from transfer_async._models.requests import NewExternalOrder, NewOrder, OrderIntent, OrderRequest, PersonName
+from transfer_async._models.responses import (
     Currency,
     ExternalOrder,
     ExternalUser,
-    NewExternalOrder,
-    NewOrder,
     Order,
-    OrderIntent,
-    OrderRequest,
     OrderState,
-    PersonName,
     User,
     UserOption,
 )
-from transfer_async.operators import Doubt, Operators
-from transfer_async.preflight import FundsHold, PreflightHook
-from transfer_async.recovery import RecoveryReport
-from transfer_async.retry import RetryBudget, RetryPolicy
-from transfer_async.transport import Timeouts
+from transfer_async._pipeline.batch import OrderResult
+from transfer_async._pipeline.hooks import FundsHold, PreflightHook
+from transfer_async._pipeline.operators import Doubt, Operators
+from transfer_async._pipeline.recovery import RecoveryReport
+from transfer_async._pipeline.resolution import NO_ORDER, Resolution
+from transfer_async._support.clock import Clock
+from transfer_async.journal import Journal, KeyRecord, KeyState, MemoryJournal, PostgresJournal, SQLiteJournal
+from transfer_async.journal.entries import Step
+from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
+from transfer_async.worker.handler import Handled, Handler
 
 __all__ = [
     "NO_ORDER",

@@ -10,7 +10,7 @@ from typing import Any, ForwardRef
 import attrs
 from pydantic import AwareDatetime, BaseModel, Field, create_model
 
-from transfer_async import models
+from transfer_async._models import requests, responses
 
 _WIRE_NAMES = {
     "posters_beneficiary": "postersBeneficiary",
@@ -50,8 +50,8 @@ def _kind(hint: Any) -> Any:
 _TWINS = {
     cls.__name__: _twin(cls)
     for cls in (
-        *(models.UserOption, models.Currency, models.User, models.ExternalUser),
-        *(models.ExternalOrder, models.Order, models.NewExternalOrder, models.NewOrder),
+        *(responses.UserOption, responses.Currency, responses.User, responses.ExternalUser),
+        *(responses.ExternalOrder, responses.Order, requests.NewExternalOrder, requests.NewOrder),
     )
 }
 for _model in _TWINS.values():

@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.data import Answers
 from transfer_async import NewOrder, Order, TransferClient
-from transfer_async.guards import GuardedBody
-from transfer_async.transport import Evidence
+from transfer_async._http.transport import Evidence
+from transfer_async._http.write_guard import GuardedBody
 
 
 def answer_to(order: NewOrder) -> bytes:
@@ -36,7 +36,7 @@ class StubbedTransport:
         client._context.transport.post_order = self.post_order  # type: ignore[method-assign] # a stand-in
 
     async def post_order(self, body: GuardedBody, **_: Any) -> Evidence:
-        """See `transfer_async.transport.Transport.post_order`."""
+        """See `transfer_async._http.transport.Transport.post_order`."""
         body.spent = body.handed_over = True
         order_id = b"tx-%020d" % next(_numbers)
         return Evidence(sent=True, status=200, body=order_id.join(self._pieces), intact=True)

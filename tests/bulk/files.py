@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from transfer_async._cli.bulk.csv_rows import COLUMNS
+from transfer_async._cli.create.csv_rows import COLUMNS
 
 COMMON = {
     "poster_recipient_username": "ben.okri@example.com",

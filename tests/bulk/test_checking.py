@@ -7,10 +7,10 @@ from decimal import Decimal
 import pytest
 
 from tests.bulk.files import csv_text, row
-from transfer_async._cli.bulk import csv_rows
-from transfer_async._cli.bulk.checking import SHOWN, Checking, Stopped
-from transfer_async._cli.bulk.keys import Keys
-from transfer_async._cli.bulk.lines import Lines, Record
+from transfer_async._cli.create import csv_rows
+from transfer_async._cli.create.first_pass import SHOWN, Checking, Stopped
+from transfer_async._cli.create.key_index import Keys
+from transfer_async._cli.create.text_lines import Lines, Record
 
 
 def checked(rows, **settings) -> Checking:

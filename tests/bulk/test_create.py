@@ -14,9 +14,10 @@ import pytest
 
 from tests.bulk.files import csv_text, jsonl_text, row, rows, told, tree
 from tests.commands import asked, invoke
-from transfer_async import FundsHold, HoldFailed, checks
-from transfer_async._cli.bulk import checking, command, journal_option, run
-from transfer_async._cli.bulk.stopping import Stopping
+from transfer_async import FundsHold, HoldFailed
+from transfer_async._cli.create import first_pass, job, journal_option, second_pass
+from transfer_async._cli.create.stopping import Stopping
+from transfer_async._models import amounts
 from transfer_async.sandbox import (
     CloseAfterProcessing,
     CloseBeforeReading,
@@ -158,7 +159,7 @@ async def test_all_faults_are_listed_by_line_and_nothing_is_sent_or_written(benc
 
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
-        f"line 3: poster_amount: {checks.number_problem('1.5e5')}",
+        f"line 3: poster_amount: {amounts.number_problem('1.5e5')}",
         "line 4: key: stands on line 2 already",
         "line 5: held: is missing, and there is no hook that would hold the funds",
         "3 faults in 3 lines. Nothing was sent.",
@@ -176,13 +177,13 @@ async def test_a_file_that_is_none_of_ours_is_told_so(bench, text):
 
 async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatch):
     file = await bench.orders(row(1), row(2))
-    complete = checking.Checking.run
+    complete = first_pass.Checking.run
 
     def checked_and_changed(self, records):
         complete(self, records)
         file.write_text(csv_text([row(1), row(2, matcher_amount="200.00", poster_amount="310050.00")]))
 
-    monkeypatch.setattr(command.Checking, "run", checked_and_changed)
+    monkeypatch.setattr(job.Checking, "run", checked_and_changed)
     result = await bench.run(file, code=1)
 
     assert "create: the file has changed since it was checked: no further line was begun" in result.stderr
@@ -299,14 +300,14 @@ async def test_a_database_may_be_named_as_the_journal(bench, postgres):
 
 async def test_whoever_stops_it_during_the_check_has_sent_nothing(bench, monkeypatch):
     stopping = Stopping()
-    monkeypatch.setattr(command, "Stopping", lambda: stopping)
-    keys_seen = checking.Keys.seen
+    monkeypatch.setattr(job, "Stopping", lambda: stopping)
+    keys_seen = first_pass.Keys.seen
 
     def seen(*arguments: Any) -> int | None:
         stopping.ask(signal.SIGINT)
         return keys_seen(*arguments)
 
-    monkeypatch.setattr(checking.Keys, "seen", seen)
+    monkeypatch.setattr(first_pass.Keys, "seen", seen)
     result = await bench.run(await bench.orders(*rows(200)), code=130)
 
     assert result.stdout == ""
@@ -316,7 +317,7 @@ async def test_whoever_stops_it_during_the_check_has_sent_nothing(bench, monkeyp
 
 async def test_a_factory_that_never_ends_can_be_stopped(bench, monkeypatch):
     stopping = Stopping()
-    monkeypatch.setattr(command, "Stopping", lambda: stopping)
+    monkeypatch.setattr(job, "Stopping", lambda: stopping)
 
     async def endless() -> None:
         stopping.ask(signal.SIGTERM)
@@ -573,7 +574,7 @@ async def test_no_room_for_the_keys_is_told_and_nothing_is_sent(bench, monkeypat
     def full(*_: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(checking.Keys, "seen", full)
+    monkeypatch.setattr(first_pass.Keys, "seen", full)
     result = await bench.run(await bench.orders(row(1)), code=1)
 
     assert (
@@ -585,7 +586,7 @@ async def test_a_file_that_cannot_be_read_on_is_told(bench, monkeypatch):
     def broken(*_: Any) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(checking.Checking, "run", broken)
+    monkeypatch.setattr(first_pass.Checking, "run", broken)
     result = await bench.run(await bench.orders(row(1)), code=1)
 
     assert "create: the file cannot be read (Input/output error); nothing was sent" in result.stderr
@@ -597,7 +598,7 @@ async def test_a_disk_that_is_full_is_told_and_the_journal_knows_all_the_same(be
         raise OSError(28, "No space left on device")
 
     file = await bench.orders(*(row(number) for number in range(1, 20)))
-    monkeypatch.setattr(command.OutcomeFile, step, full)
+    monkeypatch.setattr(job.OutcomeFile, step, full)
     first = await bench.run(file, code=1)
     monkeypatch.undo()
     arguments = ["--base-url", bench.sandbox.base_url, "--token", "s3cr3t", "--journal", bench.journal]
@@ -618,5 +619,5 @@ def test_the_help_tells_the_exit_codes_and_the_options():
     assert all(option in result.output for option in ("--dry-run", "--hooks", "--outcomes", "--journal"))
     words = " ".join(result.output.split())
     assert "hooks, and perhaps its resolve, token, retry and other settings." in words
-    assert f"{2 * 16} (twice --concurrency, but at least {run.AT_LEAST})" in words
+    assert f"{2 * 16} (twice --concurrency, but at least {second_pass.AT_LEAST})" in words
     assert "[default: 16;" in words

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bulk.files import COMMON, csv_text, row
-from transfer_async import NewExternalOrder, NewOrder, PersonName, keys
-from transfer_async._cli.bulk.csv_rows import COLUMNS, OPTIONAL, records
-from transfer_async._cli.bulk.lines import Lines, Record
-from transfer_async.messages import OrderCommand
+from transfer_async import NewExternalOrder, NewOrder, PersonName
+from transfer_async._cli.create.csv_rows import COLUMNS, OPTIONAL, records
+from transfer_async._cli.create.text_lines import Lines, Record
+from transfer_async._converters.messages import OrderCommand
+from transfer_async._models import keys
 
 NEEDED = [name for name in COLUMNS if name not in OPTIONAL]
 

@@ -7,9 +7,9 @@ from decimal import Decimal
 import pytest
 
 from tests.bulk.files import jsonl_text, tree
-from transfer_async._cli.bulk.json_lines import records
-from transfer_async._cli.bulk.lines import Lines, Record
-from transfer_async.messages import OrderCommand
+from transfer_async._cli.create.json_lines import records
+from transfer_async._cli.create.text_lines import Lines, Record
+from transfer_async._converters.messages import OrderCommand
 
 
 def read(text: str | bytes) -> list[Record]:

@@ -5,8 +5,8 @@ import tracemalloc
 
 import pytest
 
-from transfer_async._cli.bulk import lines as module
-from transfer_async._cli.bulk.lines import BadLine, Lines
+from transfer_async._cli.create import text_lines as module
+from transfer_async._cli.create.text_lines import BadLine, Lines
 
 
 def read(data: bytes) -> list[tuple[int, str]]:

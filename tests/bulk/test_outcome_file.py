@@ -10,9 +10,9 @@ import pytest
 
 from tests.bank import Time, new_order
 from tests.samples import encode, order_json
-from transfer_async._cli.bulk import outcome_file
-from transfer_async._cli.bulk.outcome_file import EVERY, KEPT, OutcomeFile, check_place, outcome_line
-from transfer_async.errors import (
+from transfer_async._cli.create import outcome_file
+from transfer_async._cli.create.outcome_file import EVERY, KEPT, OutcomeFile, check_place, outcome_line
+from transfer_async._models.errors import (
     AlreadyCreated,
     InvalidOrder,
     JournalFailed,
@@ -22,7 +22,7 @@ from transfer_async.errors import (
     Refused,
     UnreadableOrder,
 )
-from transfer_async.models import Order
+from transfer_async._models.responses import Order
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from tests.bank import Time
-from transfer_async._cli.bulk.progress import (
+from transfer_async._cli.create.progress import (
     DRAWN_EVERY,
     EVERY,
     LiveProgress,

@@ -12,16 +12,15 @@ import pytest
 from tests.bank import Gate, Gone, World
 from tests.bulk.files import row, told
 from transfer_async import TransferClient
-from transfer_async._cli.bulk import csv_rows, run
-from transfer_async._cli.bulk.csv_rows import COLUMNS
-from transfer_async._cli.bulk.lines import Record
-from transfer_async._cli.bulk.outcome_file import OutcomeFile
-from transfer_async._cli.bulk.run import AT_LEAST, NOT_READY, BulkRun, Trouble, request_of
-from transfer_async._cli.bulk.steady import Changed
-from transfer_async._cli.bulk.stopping import Stopping
-from transfer_async._cli.bulk.tally import Tally
-from transfer_async.batch import Batch, OrderResult
-from transfer_async.errors import (
+from transfer_async._cli.create import csv_rows, second_pass
+from transfer_async._cli.create.csv_rows import COLUMNS
+from transfer_async._cli.create.outcome_file import OutcomeFile
+from transfer_async._cli.create.second_pass import AT_LEAST, NOT_READY, BulkRun, Trouble, request_of
+from transfer_async._cli.create.stopping import Stopping
+from transfer_async._cli.create.tally import Tally
+from transfer_async._cli.create.text_lines import Record
+from transfer_async._cli.create.unchanged_file import Changed
+from transfer_async._models.errors import (
     ConnectionFailed,
     JournalFailed,
     KeyBusy,
@@ -31,7 +30,8 @@ from transfer_async.errors import (
     TokenUnavailable,
     Unauthorized,
 )
-from transfer_async.journal import moves
+from transfer_async._pipeline.batch import Batch, OrderResult
+from transfer_async.journal import entries
 from transfer_async.sandbox import StallAfterProcessing, Status
 
 
@@ -177,7 +177,7 @@ async def test_an_input_that_changes_ends_the_run_when_what_had_begun_has_ended(
 async def test_lines_that_another_worker_left_wait_for_its_lease_and_are_tried_again(desk):
     keys = [row(number)["key"] for number in (3, 5)]
     for key in keys:  # as a run that was killed leaves them: the one before it sent, the other after
-        await killed_at(desk, key, moves.Mark if key == keys[0] else moves.Create)
+        await killed_at(desk, key, entries.Mark if key == keys[0] else entries.Create)
     async with desk.world.client() as client:
         await desk.run(client, *range(1, 9))
 
@@ -216,7 +216,7 @@ async def test_a_worker_that_lives_is_waited_for_no_longer_than_it_takes(desk):
         desk.world.time.on_sleep = partial(finished, in_hook, busy)
         await desk.run(client, 1, 2)
 
-    assert desk.world.time.slept == [run.FIRST_WAIT]
+    assert desk.world.time.slept == [second_pass.FIRST_WAIT]
     assert (await desk.told())[3]["order_id"] == busy.result().id
     assert desk.made.is_whole
 
@@ -238,7 +238,7 @@ async def test_a_worker_that_lives_on_keeps_its_key_and_the_line_is_not_sent(des
     await desk.run(Busy(), 1)
 
     assert Busy.asked == 1 + 4
-    assert desk.world.time.slept == pytest.approx([1.0, 2.0, 4.0, 3.0 + run.MARGIN])
+    assert desk.world.time.slept == pytest.approx([1.0, 2.0, 4.0, 3.0 + second_pass.MARGIN])
     assert desk.made.is_whole
     assert desk.made.gave_up is None
     assert (await desk.told())[2]["error"] == "KeyBusy"
@@ -246,9 +246,9 @@ async def test_a_worker_that_lives_on_keeps_its_key_and_the_line_is_not_sent(des
 
 
 async def test_no_more_lines_wait_than_memory_is_for(desk, monkeypatch):
-    monkeypatch.setattr(run, "PUT_OFF", 2)
+    monkeypatch.setattr(second_pass, "PUT_OFF", 2)
     for number in (1, 2, 3):
-        await killed_at(desk, row(number)["key"], moves.Mark)
+        await killed_at(desk, row(number)["key"], entries.Mark)
     async with desk.world.client() as client:
         await desk.run(client, 1, 2, 3, concurrency=1)
 
@@ -257,7 +257,7 @@ async def test_no_more_lines_wait_than_memory_is_for(desk, monkeypatch):
 
 
 async def test_whoever_stops_it_does_not_wait_for_a_lease(desk):
-    await killed_at(desk, row(1)["key"], moves.Mark)
+    await killed_at(desk, row(1)["key"], entries.Mark)
 
     async def asked() -> None:
         desk.stopping.ask(signal.SIGINT)
@@ -273,7 +273,7 @@ async def test_whoever_stops_it_does_not_wait_for_a_lease(desk):
 
 async def test_whoever_stops_it_while_lines_are_tried_again_ends_it_before_the_next(desk):
     for number in (1, 2, 3):
-        await killed_at(desk, row(number)["key"], moves.Mark)
+        await killed_at(desk, row(number)["key"], entries.Mark)
     desk.progress.on_show = lambda: desk.stopping.ask(signal.SIGINT)
     async with desk.world.client() as client:
         await desk.run(client, 1, 2, 3, concurrency=1)
@@ -356,7 +356,7 @@ async def test_a_wrong_token_places_few_holds_and_ends_the_run(desk):
 
 async def test_a_journal_that_fails_in_the_middle_ends_the_run(desk):
     desk.progress.on_show = lambda: setattr(
-        desk.world.journal, "fail_on", moves.Claim if desk.tally.done >= 50 else None
+        desk.world.journal, "fail_on", entries.Claim if desk.tally.done >= 50 else None
     )
     async with desk.world.client() as client:
         await desk.run(client, *range(1, 1001))
@@ -380,7 +380,7 @@ async def test_whoever_stops_it_gets_the_outcomes_of_those_in_flight(desk):
 
 
 async def test_a_second_signal_cuts_off_what_does_not_end(desk, monkeypatch):
-    monkeypatch.setattr(run, "CUT_OFF", 0.01)
+    monkeypatch.setattr(second_pass, "CUT_OFF", 0.01)
     desk.world.sandbox.faults.add(StallAfterProcessing(), times=2)
     async with desk.world.client() as client:
         running = asyncio.create_task(desk.run(client, *range(1, 1001), concurrency=2))
@@ -420,7 +420,7 @@ async def test_a_disk_that_is_full_ends_the_run_when_what_had_begun_has_ended(de
         known = [await client.known(row(number)["key"]) for number in range(1, 9)]
 
     states = {one.state for one in known if one is not None}
-    assert states == {moves.KeyState.CREATED}
+    assert states == {entries.KeyState.CREATED}
     assert len(desk.world.sandbox.orders) <= 8
 
 
@@ -460,4 +460,4 @@ async def test_memory_does_not_grow_with_the_file(desk, tmp_path):
     await desk.made.run(counted())
 
     assert desk.made.is_whole
-    assert most < 2 * run.AHEAD + 2 * 16
+    assert most < 2 * second_pass.AHEAD + 2 * 16

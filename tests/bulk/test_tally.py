@@ -3,8 +3,8 @@
 import pytest
 
 from tests.samples import encode, order_json
-from transfer_async._cli.bulk.tally import ExitCode, Kind, Tally, code_of, kind_of
-from transfer_async.errors import (
+from transfer_async._cli.create.tally import ExitCode, Kind, Tally, code_of, kind_of
+from transfer_async._models.errors import (
     AlreadyCreated,
     BeneficiaryNotVerified,
     ConnectionFailed,
@@ -23,7 +23,7 @@ from transfer_async.errors import (
     Unauthorized,
     UnreadableOrder,
 )
-from transfer_async.models import Order
+from transfer_async._models.responses import Order
 
 ORDER = Order.from_json(encode(order_json()))
 CASES = [

@@ -7,7 +7,7 @@ import pytest
 
 from tests.bank import Time
 from transfer_async import MemoryJournal, PostgresJournal, SQLiteJournal
-from transfer_async.journal.base import Journal
+from transfer_async.journal.protocol import Journal
 
 
 class TimedPostgresJournal(PostgresJournal):

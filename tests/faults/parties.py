@@ -12,9 +12,10 @@ from attrs import define, field
 
 from tests import samples
 from transfer_async import Clock, FundsHold, MemoryJournal, TransferClient
-from transfer_async.errors import TransferError
-from transfer_async.events import Event
-from transfer_async.models import NewOrder, Order
+from transfer_async._models.errors import TransferError
+from transfer_async._models.events import Event
+from transfer_async._models.requests import NewOrder
+from transfer_async._models.responses import Order
 
 KEY = "payment-8731"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests import samples
 from transfer_async import RetryPolicy, TransferClient
-from transfer_async.errors import TransferError
+from transfer_async._models.errors import TransferError
 
 STATUS = Path("/proc/self/status")
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from tests import samples
-from transfer_async import Clock, RetryPolicy, carrier
-from transfer_async.carrier import Carrier
-from transfer_async.errors import OutcomeUnknown, Refused, TransferError
-from transfer_async.transport import Transport
+from transfer_async import Clock, RetryPolicy
+from transfer_async._http import unsolicited
+from transfer_async._http.transport import Transport
+from transfer_async._http.unsolicited import Carrier
+from transfer_async._models.errors import OutcomeUnknown, Refused, TransferError
 
 from .parties import Bank, Certificates
 from .servers import Connection, Received, Script, Server, http, order_reply, replies, serving
@@ -117,7 +118,7 @@ async def in_a_pause_too_long(bank: Bank) -> None:
 async def before_the_question(bank: Bank) -> None:
     """The refusal came although not one byte of the request had arrived: it cannot be the answer to it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(carrier, "_unacknowledged", lambda _: 100_000)
+        patch.setattr(unsolicited, "_unacknowledged", lambda _: 100_000)
         async with serving(answered(lambda _: REFUSALS[422])) as server:
             is_in_doubt(bank, server, await second_order(bank, server))
 
@@ -148,15 +149,15 @@ def believe_every_no(patch: pytest.MonkeyPatch) -> None:
 
 
 def ask_only_what_aiohttp_shows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(carrier, "_is_amid_another", carrier._holds_another)
+    patch.setattr(unsolicited, "_is_amid_another", unsolicited._holds_another)
 
 
 def ask_only_the_socket(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(carrier, "_is_amid_another", lambda _: False)
+    patch.setattr(unsolicited, "_is_amid_another", lambda _: False)
 
 
 def ask_only_aiohttp(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(carrier, "_bytes_waiting", lambda *_: 0)
+    patch.setattr(unsolicited, "_bytes_waiting", lambda *_: 0)
 
 
 def look_once(patch: pytest.MonkeyPatch) -> None:
@@ -359,4 +360,4 @@ def test_what_the_peer_has_not_acknowledged_is_counted():
             while True:  # nobody reads: at last nothing more is taken
                 ours.send(bytes(1 << 16))
 
-        assert carrier._unacknowledged(SimpleNamespace(get_extra_info=lambda _: ours)) > 0
+        assert unsolicited._unacknowledged(SimpleNamespace(get_extra_info=lambda _: ours)) > 0

@@ -17,8 +17,8 @@ import pytest
 from tests import samples
 from tests.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts
-from transfer_async.bounded import BoundedBody
-from transfer_async.errors import Outcome, Refused, ServiceFailed, UnreadableOrder
+from transfer_async._http.decoder import BoundedBody
+from transfer_async._models.errors import Outcome, Refused, ServiceFailed, UnreadableOrder
 
 from .parties import Bank
 from .servers import Connection, Script, answers, head, http, order_body, replies, serving, then_closes

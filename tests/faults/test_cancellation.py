@@ -11,8 +11,8 @@ import pytest
 
 from tests import samples
 from transfer_async import Clock, Timeouts, TransferClient
-from transfer_async.errors import ClientClosed, Outcome, OutcomeUnknown, TransferError
-from transfer_async.events import AttemptStarted, Event
+from transfer_async._models.errors import ClientClosed, Outcome, OutcomeUnknown, TransferError
+from transfer_async._models.events import AttemptStarted, Event
 
 from .parties import KEY, Bank
 from .servers import Connection, answers, http, order_reply, replies, serving, until
@@ -376,7 +376,7 @@ async def test_a_call_cut_off_when_its_connection_went_bad_is_not_sent_on_anothe
             for call in list(client._calls._calls.values()):
                 call.cut_off()
 
-        monkeypatch.setattr("transfer_async.guards._is_stale", bad_once)
+        monkeypatch.setattr("transfer_async._http.write_guard._is_stale", bad_once)
         with pytest.raises(TransferError) as caught:
             await client.create_order(samples.new_order(), key=KEY)
         await client.close()

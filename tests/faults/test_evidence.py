@@ -18,11 +18,13 @@ from multidict import CIMultiDict
 
 from tests import samples
 from tests.loop_time import LoopTime
-from transfer_async import Timeouts, guards, sending
-from transfer_async.answers import MAY_GO_AGAIN, Verdict
-from transfer_async.errors import Outcome, OutcomeUnknown, Refused, UnreadableOrder
-from transfer_async.guards import GuardedBody
-from transfer_async.transport import Evidence, Transport
+from transfer_async import Timeouts
+from transfer_async._http import write_guard
+from transfer_async._http.classify import MAY_GO_AGAIN, Verdict
+from transfer_async._http.transport import Evidence, Transport
+from transfer_async._http.write_guard import GuardedBody
+from transfer_async._models.errors import Outcome, OutcomeUnknown, Refused, UnreadableOrder
+from transfer_async._pipeline import send
 
 from .parties import Bank, Certificates
 from .servers import (
@@ -301,7 +303,7 @@ async def test_a_client_that_does_not_look_would_be_caught(bank: Bank, monkeypat
     async def never(*_: object) -> bool:
         return False
 
-    monkeypatch.setattr(guards, "_is_stale", never)
+    monkeypatch.setattr(write_guard, "_is_stale", never)
     _, result = await foreign_answer_on_a_busy_loop(bank)
 
     assert isinstance(result, UnreadableOrder)
@@ -403,7 +405,7 @@ async def test_a_time_out_is_not_tried_again(bank: Bank, loop_time: LoopTime):
 async def test_a_client_that_tries_again_after_a_time_out_would_be_caught(
     bank: Bank, loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sending, "_may_go_again", lambda *_: True)
+    monkeypatch.setattr(send, "_may_go_again", lambda *_: True)
     server = await lost_answer(bank, loop_time)
 
     assert len(server.requests) == 4
@@ -412,7 +414,7 @@ async def test_a_client_that_tries_again_after_a_time_out_would_be_caught(
 async def test_an_unknown_outcome_in_the_table_of_what_may_go_again_is_not_enough_to_send_twice(
     bank: Bank, loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("transfer_async.answers.MAY_GO_AGAIN", MAY_GO_AGAIN | {Verdict.UNKNOWN})
+    monkeypatch.setattr("transfer_async._http.classify.MAY_GO_AGAIN", MAY_GO_AGAIN | {Verdict.UNKNOWN})
     server = await lost_answer(bank, loop_time)
 
     assert len(server.requests) == 1
@@ -466,7 +468,7 @@ async def test_a_client_that_believes_an_answer_before_it_asked_would_be_caught(
         return await asyncio.sleep(0, result=False)
 
     monkeypatch.setattr(GuardedBody, "adopted", property(adopted, lambda *_: None), raising=False)
-    monkeypatch.setattr(guards, "_is_stale", never)
+    monkeypatch.setattr(write_guard, "_is_stale", never)
     async with serving(answers) as server, bank.client(server.url) as client:
         await client.create_order(samples.new_order(), key="first")
         server.open[0].send(foreign_reply())

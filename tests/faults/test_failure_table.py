@@ -22,7 +22,7 @@ from tests.cases import each
 from tests.ids import told
 from tests.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts
-from transfer_async.errors import (
+from transfer_async._models.errors import (
     ConnectionFailed,
     Outcome,
     OutcomeUnknown,

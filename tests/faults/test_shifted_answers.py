@@ -6,7 +6,7 @@ import pytest
 
 from tests import samples
 from transfer_async import Refused, UnreadableOrder
-from transfer_async.carrier import Carrier
+from transfer_async._http.unsolicited import Carrier
 
 from .parties import Bank
 from .servers import Connection, answers, foreign_reply, http, order_body, serving

@@ -16,9 +16,10 @@ from attrs import define, field
 
 from tests import samples
 from tests.loop_time import LoopTime
-from transfer_async import RetryPolicy, Timeouts, TransferClient, guards
-from transfer_async.errors import ConnectionFailed, Outcome, TransferError
-from transfer_async.guards import GuardedBody
+from transfer_async import RetryPolicy, Timeouts, TransferClient
+from transfer_async._http import write_guard
+from transfer_async._http.write_guard import GuardedBody
+from transfer_async._models.errors import ConnectionFailed, Outcome, TransferError
 
 from .parties import KEY, Bank, Certificates
 from .servers import (
@@ -186,7 +187,7 @@ async def test_an_answer_that_overtakes_the_body_does_not_count(bank: Bank, monk
         server.open[0].send(foreign_reply())
         await quiet()
         with monkeypatch.context() as patched:
-            patched.setattr("transfer_async.guards._is_stale", swallow)
+            patched.setattr("transfer_async._http.write_guard._is_stale", swallow)
             order = await order_of(client, "second")
 
     assert order.user.username == who("second")
@@ -540,7 +541,7 @@ async def test_a_read_timer_that_outlived_its_request_sends_the_order_elsewhere(
 async def test_a_read_leaves_a_bad_connection_on_a_busy_loop_too(bank: Bank, monkeypatch: pytest.MonkeyPatch):
     async with serving(answers) as server, bank.client(server.url, retry=ONCE) as client:
         await client.who_am_i()
-        look = guards._is_stale
+        look = write_guard._is_stale
         junk = [http(200, b'{"id": "usr-FOREIGN"}')]
 
         async def just_after_it_came(*connection: Any) -> bool:
@@ -548,7 +549,7 @@ async def test_a_read_leaves_a_bad_connection_on_a_busy_loop_too(bank: Bank, mon
                 server.open[0].send(junk.pop())
             return await look(*connection)
 
-        monkeypatch.setattr(guards, "_is_stale", just_after_it_came)
+        monkeypatch.setattr(write_guard, "_is_stale", just_after_it_came)
         user = await client.who_am_i()
 
     assert user.id != "usr-FOREIGN"
@@ -561,7 +562,7 @@ async def test_a_read_on_connections_that_are_all_bad_is_not_sent(
     async def bad(*_: object) -> bool:
         return True
 
-    monkeypatch.setattr(guards, "_is_stale", bad)
+    monkeypatch.setattr(write_guard, "_is_stale", bad)
     async with serving(answers) as server, bank.client(server.url, retry=ONCE) as client:
         with pytest.raises(ConnectionFailed) as caught:
             await client.who_am_i()

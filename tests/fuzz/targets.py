@@ -13,11 +13,13 @@ from typing import Any
 
 import attrs
 
-from transfer_async import answers, converters, models, strict
-from transfer_async.errors import ServiceFailed, TransferError, UnreadableOrder
-from transfer_async.retry import RetryPolicy
-from transfer_async.transport import Evidence
-from transfer_async.wire import Unreadable
+from transfer_async._converters import converter, order
+from transfer_async._converters.wire_format import Unreadable
+from transfer_async._http import classify
+from transfer_async._http.retry import RetryPolicy
+from transfer_async._http.transport import Evidence
+from transfer_async._models import responses
+from transfer_async._models.errors import ServiceFailed, TransferError, UnreadableOrder
 
 NOW = datetime(2024, 5, 6, 12, tzinfo=UTC)
 POLICY = RetryPolicy()
@@ -42,8 +44,8 @@ class Amounts:
 
 READ_INTO: tuple[Any, ...] = (
     None,
-    *(models.Order, models.User, models.ExternalOrder, models.ExternalUser, models.Currency),
-    *(models.UserOption, Amounts, dict[str, Decimal], list[Amounts], int, str, Decimal, datetime),
+    *(responses.Order, responses.User, responses.ExternalOrder, responses.ExternalUser, responses.Currency),
+    *(responses.UserOption, Amounts, dict[str, Decimal], list[Amounts], int, str, Decimal, datetime),
 )
 
 
@@ -64,7 +66,7 @@ def check(data: bytes) -> None:
 def read_answer(raw: bytes) -> None:
     """An answer is read, or `Unreadable` names the path."""
     try:
-        answer = strict.read_answer(raw)
+        answer = order.read_answer(raw)
     except Unreadable as error:
         promise("S3CRET" not in str(error), "an error shows a value")
         return
@@ -75,13 +77,13 @@ def read_answer(raw: bytes) -> None:
 def read_order(raw: bytes) -> None:
     """An order can be looked at in every part, written, compared, copied and pickled; or is unreadable."""
     try:
-        order = models.Order.from_json(raw)
+        order = responses.Order.from_json(raw)
     except UnreadableOrder as error:
         look_at_error(error)
         return
     look_at(order)
     look_at(order.state)
-    again = models.Order.from_json(order.to_json())
+    again = responses.Order.from_json(order.to_json())
     promise(again == order, "an order is another once written and read")
     promise(again.to_json() == order.to_json(), "an order is written otherwise the second time")
     promise(pickle.loads(pickle.dumps(order)) == order, "an order is another once pickled")
@@ -92,12 +94,12 @@ def read_order(raw: bytes) -> None:
 def read_user(raw: bytes) -> None:
     """A user can be looked at in every part, and written; or is no user."""
     try:
-        user = models.User.from_json(raw)
+        user = responses.User.from_json(raw)
     except ServiceFailed as error:
         look_at_error(error)
         return
     look_at(user)
-    promise(models.User.from_json(user.to_json()) == user, "a user is another once written and read")
+    promise(responses.User.from_json(user.to_json()) == user, "a user is another once written and read")
 
 
 def read_into(raw: bytes) -> None:
@@ -106,23 +108,23 @@ def read_into(raw: bytes) -> None:
         return
     into = READ_INTO[raw[0] % len(READ_INTO)]
     try:
-        value = converters.read_into(into, raw[1:])
+        value = converter.read_into(into, raw[1:])
     except Unreadable as error:
         promise("S3CRET" not in str(error), "an error shows a value")
         return
     look_at(value)
-    converters.encode(value)
+    converter.encode(value)
 
 
 def judge(raw: bytes) -> None:
     """Whatever the evidence, there is a verdict, and an error of ours that can be told and pickled."""
     evidence = read_evidence(raw)
-    for table in (answers.ORDER_ANSWERS, answers.READ_ANSWERS):
-        verdict = answers.judge(evidence, POLICY, table)
-        promise(isinstance(verdict, answers.Verdict), "no verdict")
-        for verdict in answers.Verdict:
+    for table in (classify.ORDER_ANSWERS, classify.READ_ANSWERS):
+        verdict = classify.judge(evidence, POLICY, table)
+        promise(isinstance(verdict, classify.Verdict), "no verdict")
+        for verdict in classify.Verdict:
             for reading in (False, True):
-                error = answers.error_of(verdict, evidence, now=NOW, reading=reading)
+                error = classify.error_of(verdict, evidence, now=NOW, reading=reading)
                 look_at_error(error, shown=evidence.request_id or "")
     look_at(evidence.request_id)
 

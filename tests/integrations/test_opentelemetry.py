@@ -30,7 +30,7 @@ from transfer_async import (
     UnreadableOrder,
 )
 from transfer_async.integrations.opentelemetry import Telemetry
-from transfer_async.journal import moves
+from transfer_async.journal import entries
 from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
 
 
@@ -99,7 +99,7 @@ async def test_it_begins_with_the_call_and_not_with_the_claim(at_work: World, tr
     async def slow(_):
         at_work.time.pass_(30.0)
 
-    at_work.journal.before[moves.Claim] = slow
+    at_work.journal.before[entries.Claim] = slow
     await ended(at_work, traced)
 
     span = traced.order()
@@ -178,7 +178,7 @@ async def test_an_order_that_is_created_at_the_second_attempt(at_work: World, tr
     assert second.attributes["http.request.resend_count"] == 1
     assert second.status.status_code is StatusCode.UNSET
     assert {parent_of(first), parent_of(second)} == {id_of(traced.order())}
-    assert ("retry_scheduled", {"transfer_async.retry.pause": 0.025}) in events_of(traced.order())
+    assert ("retry_scheduled", {"transfer_async._http.retry.pause": 0.025}) in events_of(traced.order())
     assert traced.order().status.status_code is StatusCode.UNSET
 
 
@@ -320,10 +320,10 @@ async def test_what_became_of_a_doubt_does_not_change_what_its_attempt_was(at_wo
 
 async def test_an_order_that_is_answered_after_its_doubt_was_refuted(at_work: World, traced: Traced):
     async def refuted(_):
-        del at_work.journal.before[moves.Create]
+        del at_work.journal.before[entries.Create]
         await at_work.refute()
 
-    at_work.journal.before[moves.Create] = refuted
+    at_work.journal.before[entries.Create] = refuted
     await ended(at_work, traced, JournalFailed)
 
     span, (attempt,) = traced.order(), traced.attempts
@@ -337,7 +337,7 @@ async def test_an_order_that_is_answered_after_its_doubt_was_refuted(at_work: Wo
 # --- nothing is left open -----------------------------------------------------------------------
 
 
-MOVES = [moves.Mark, moves.Create]
+MOVES = [entries.Mark, entries.Create]
 
 
 @pytest.mark.parametrize("move", MOVES, ids=lambda kind: kind.__name__)
@@ -349,11 +349,11 @@ async def test_a_journal_that_fails_midway_leaves_no_span_open(at_work: World, t
     assert span.attributes["transfer_async.outcome"] == "unrecorded"
     assert span.attributes["error.type"] == "_OTHER"
     assert span.status.status_code is StatusCode.ERROR
-    assert len(traced.attempts) == (move is moves.Create)
+    assert len(traced.attempts) == (move is entries.Create)
     assert traced.nothing_is_open()
 
 
-@pytest.mark.parametrize(("move", "fault"), [(moves.Free, Status(422)), (moves.Doubt, GarbageBody("?"))])
+@pytest.mark.parametrize(("move", "fault"), [(entries.Free, Status(422)), (entries.Doubt, GarbageBody("?"))])
 async def test_a_journal_that_cannot_write_the_end_leaves_no_span_open(at_work: World, traced, move, fault):
     at_work.journal.fail_on = move
     at_work.sandbox.faults.add(fault)
@@ -365,7 +365,7 @@ async def test_a_journal_that_cannot_write_the_end_leaves_no_span_open(at_work: 
 
 
 async def test_a_worker_that_dies_leaves_no_span_open(at_work: World, traced: Traced):
-    await at_work.crash(moves.Create, observers=[traced.telemetry])
+    await at_work.crash(entries.Create, observers=[traced.telemetry])
 
     assert [span.name for span in traced.spans] == [ATTEMPT, ORDER]
     assert traced.nothing_is_open()
@@ -474,7 +474,7 @@ async def test_what_recover_tells_goes_to_the_span_that_is_current(at_work: Worl
     async def resolve(intent, error):
         return next(iter(at_work.sandbox.orders))
 
-    intent_id = await at_work.crash(moves.Create)
+    intent_id = await at_work.crash(entries.Create)
     at_work.time.pass_(1000.0)
     async with at_work.client(observers=[traced.telemetry], resolve=resolve) as client:
         with traced.tracers.get_tracer("the bank's").start_as_current_span("sweep"):

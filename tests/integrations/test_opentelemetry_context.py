@@ -21,9 +21,9 @@ from transfer_async import (
     PreflightFailed,
     Refused,
 )
-from transfer_async.events import Event
+from transfer_async._models.events import Event
 from transfer_async.integrations.opentelemetry import context_from, headers_of_context
-from transfer_async.journal import moves
+from transfer_async.journal import entries
 from transfer_async.sandbox import CloseAfterProcessing, Status
 
 ROOT = Path(__file__).parent.parent.parent
@@ -123,7 +123,7 @@ async def everything_that_can_happen(world: World, telemetry) -> None:
         return answer[0]
 
     async def refuted(_):
-        del world.journal.before[moves.Create]
+        del world.journal.before[entries.Create]
         await world.refute("duplicate")
 
     whose = {"beneficiary": PersonName(f"{MARK}-first", f"{MARK}-last")}
@@ -146,11 +146,11 @@ async def everything_that_can_happen(world: World, telemetry) -> None:
         await failed(OutcomeUnknown, client.create_order(new_order(), key="doubt", **whose))
         answer.append(list(world.sandbox.orders)[-1])
         await failed(AlreadyCreated, client.create_order(new_order(), key="doubt", **whose))
-        world.journal.before[moves.Create] = refuted
+        world.journal.before[entries.Create] = refuted
         await failed(JournalFailed, client.create_order(new_order(), key="duplicate", **whose))
-        world.journal.fail_on, world.journal.error = moves.Create, OSError(f"{MARK}-disk")
+        world.journal.fail_on, world.journal.error = entries.Create, OSError(f"{MARK}-disk")
         await failed(JournalFailed, client.create_order(new_order(), key="unrecorded", **whose))
-        world.journal.fail_on = moves.Mark
+        world.journal.fail_on = entries.Mark
         await failed(JournalFailed, client.create_order(new_order(), key="broken", **whose))
         world.journal.fail_on = None
         telemetry.report(await client.recover())
@@ -182,7 +182,12 @@ async def test_attributes_are_none_but_those_that_are_meant(at_work: World, trac
     assert {name for one in attributes for name in one} == {
         *("http.request.method", "http.response.status_code", "http.request.resend_count", "url.template"),
         *("transfer_async.key", "transfer_async.intent_id", "transfer_async.order_id"),
-        *("transfer_async.outcome", "transfer_async.taken_over", "transfer_async.retry.pause", "error.type"),
+        *(
+            "transfer_async.outcome",
+            "transfer_async.taken_over",
+            "transfer_async._http.retry.pause",
+            "error.type",
+        ),
         *("transfer_async.hook.name", "transfer_async.hook.duration"),
     }
 
@@ -207,7 +212,7 @@ OURS = "transfer_async.integrations.opentelemetry"
 def nothing_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if neither it nor ours had been imported yet."""
     for name in [*sys.modules]:
-        if name == OURS or name.split(".")[0] == "opentelemetry":
+        if name.startswith(OURS) or name.split(".")[0] == "opentelemetry":
             monkeypatch.delitem(sys.modules, name)
 
 

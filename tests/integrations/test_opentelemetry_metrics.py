@@ -19,13 +19,13 @@ from transfer_async import (
     SQLiteJournal,
     TransferClient,
 )
-from transfer_async.handling import Handler
-from transfer_async.integrations._telemetry.journal import SYSTEMS
+from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async.integrations.opentelemetry import Telemetry
-from transfer_async.journal import choice, moves
-from transfer_async.journal.base import Journal
-from transfer_async.recovery import RecoveryReport
+from transfer_async.integrations.opentelemetry.timed_journal import SYSTEMS
+from transfer_async.journal import address, entries
+from transfer_async.journal.protocol import Journal
 from transfer_async.sandbox import CloseAfterProcessing, Status
+from transfer_async.worker.handler import Handler
 
 # --- orders and attempts ------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ async def test_orders_are_counted_by_their_outcome(at_work: World, traced: Trace
 
 
 async def test_an_order_that_is_not_recorded_is_counted_as_such(at_work: World, traced: Traced):
-    at_work.journal.fail_on = moves.Create
+    at_work.journal.fail_on = entries.Create
     async with at_work.client(observers=[traced.telemetry]) as client:
         with pytest.raises(JournalFailed):
             await client.create_order(new_order(), key="k")
@@ -173,7 +173,7 @@ async def test_undos_that_are_owed_are_counted_by_hook(at_work: World, traced: T
 async def test_an_undo_that_this_client_has_no_hook_for_has_no_sentence_in_its_attributes(
     at_work: World, traced: Traced
 ):
-    await at_work.crash(moves.Mark, hooks=[at_work.bank.step("ledger"), at_work.bank.hold])
+    await at_work.crash(entries.Mark, hooks=[at_work.bank.step("ledger"), at_work.bank.hold])
     at_work.time.pass_(1000.0)
     async with at_work.client(observers=[traced.telemetry]) as client:
         await client.recover()
@@ -184,10 +184,10 @@ async def test_an_undo_that_this_client_has_no_hook_for_has_no_sentence_in_its_a
 
 async def test_duplicates_are_counted(at_work: World, traced: Traced):
     async def refuted(_):
-        del at_work.journal.before[moves.Create]
+        del at_work.journal.before[entries.Create]
         await at_work.refute()
 
-    at_work.journal.before[moves.Create] = refuted
+    at_work.journal.before[entries.Create] = refuted
     async with at_work.client(observers=[traced.telemetry]) as client:
         with pytest.raises(JournalFailed):
             await client.create_order(new_order(), key="k")
@@ -242,7 +242,7 @@ async def test_each_move_of_a_journal_is_measured(at_work: World, traced: Traced
 
 
 async def test_a_move_that_fails_is_measured_with_its_error(at_work: World, traced: Traced):
-    at_work.journal.fail_on = moves.Mark
+    at_work.journal.fail_on = entries.Mark
     journal = traced.telemetry.journal(at_work.journal)
     async with at_work.client(journal=journal) as client:
         with pytest.raises(JournalFailed) as caught:
@@ -277,7 +277,7 @@ def test_the_systems_are_the_conventions(traced: Traced):
         """A bank's own, made of ours."""
 
     assert SYSTEMS["PostgresJournal"] == "postgresql"
-    assert {name for name in vars(choice) if name.endswith("Journal")} - {"Journal"} <= set(SYSTEMS)
+    assert {name for name in vars(address) if name.endswith("Journal")} - {"Journal"} <= set(SYSTEMS)
     assert traced.telemetry.journal(Own("orders.db"))._system == "sqlite"
 
 

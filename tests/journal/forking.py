@@ -12,7 +12,7 @@ from typing import Any
 from tests.journalling import SCOPE, claim
 from transfer_async import JournalFailed
 from transfer_async.journal import journal_at
-from transfer_async.journal.base import Journal
+from transfer_async.journal.protocol import Journal
 
 HANGS = 20
 """Seconds after which whoever waits in the child waits for ever."""

@@ -10,8 +10,8 @@ from tests.bank import NOON, Gate, turns
 from tests.journalling import claim, judged, made, mark
 from transfer_async import JournalFailed
 from transfer_async.journal import rows
-from transfer_async.journal.base import KEPT
-from transfer_async.journal.durable import SHARED, DurableJournal
+from transfer_async.journal.group_commit import SHARED, DurableJournal
+from transfer_async.journal.protocol import KEPT
 from transfer_async.journal.transaction import Place, Transaction, Wanted
 
 

@@ -16,7 +16,7 @@ from tests.bank import Time, new_order
 from tests.journal.other_process import other_process
 from tests.journalling import SCOPE, claim, made
 from transfer_async import JournalFailed, Outcome, SQLiteJournal, TransferClient
-from transfer_async.journal import files, sqlite
+from transfer_async.journal import sqlite, sqlite_file
 from transfer_async.sandbox import Sandbox
 
 Check = Callable[[Path], Awaitable[None]]
@@ -126,7 +126,7 @@ async def one_file_has_one_name(path: Path) -> None:
 
 
 def opening_closes_a_descriptor(patch: pytest.MonkeyPatch) -> None:
-    look = files.found
+    look = sqlite_file.found
 
     def touched(path: Path, *, make: bool) -> Path:
         real = look(path, make=make)
@@ -137,7 +137,7 @@ def opening_closes_a_descriptor(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_looks_at_the_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(files.Files, "remember", lambda _: None)
+    patch.setattr(sqlite_file.Files, "remember", lambda _: None)
 
 
 def nobody_looks_after_the_commit(patch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def nobody_looks_after_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 def links_are_accepted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(files, "_refuse_unfit", lambda _: None)
+    patch.setattr(sqlite_file, "_refuse_unfit", lambda _: None)
 
 
 CAUGHT: list[tuple[Mutant, Check]] = [
@@ -237,7 +237,7 @@ async def test_a_file_that_is_mounted_by_itself_is_refused(tmp_path: Path, monke
     name = str(path).replace(" ", "\\040")
     line = f"742 611 254:1 /there/journal.db {name} rw,relatime - ext4 /dev/vda1 rw\n"
     await asyncio.to_thread(mounts.write_text, line)
-    monkeypatch.setattr(files, "MOUNTS", mounts)
+    monkeypatch.setattr(sqlite_file, "MOUNTS", mounts)
 
     assert "mount the directory" in await refusal(path)
 

@@ -14,9 +14,9 @@ from tests import journalling as j
 from tests.bank import Time, World, new_order
 from tests.journalling import judged, made
 from transfer_async import JournalFailed, MemoryJournal, OutcomeUnknown
-from transfer_async.errors import Outcome
-from transfer_async.journal import states
-from transfer_async.journal.moves import Denial
+from transfer_async._models.errors import Outcome
+from transfer_async.journal import state_machine
+from transfer_async.journal.entries import Denial
 from transfer_async.sandbox import CloseAfterProcessing
 
 T = TypeVar("T")
@@ -214,7 +214,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 def denials_of_two_threads(journal: MemoryJournal, patch: pytest.MonkeyPatch) -> list[Denial | None]:
     """What two threads hear that claim one key, the second while the first has looked and not yet written."""
     heard: list[Denial | None] = []
-    decide = states.decide
+    decide = state_machine.decide
 
     def claim_it(number: int) -> None:
         heard.append(run(judged(journal, j.claim(number))).denial)
@@ -228,7 +228,7 @@ def denials_of_two_threads(journal: MemoryJournal, patch: pytest.MonkeyPatch) ->
             second.join(0.05)  # with a lock it waits for us; the time is for the fault to show
         return verdict
 
-    patch.setattr(states, "decide", decide_slowly)
+    patch.setattr(state_machine, "decide", decide_slowly)
     first = threading.Thread(target=claim_it, args=(1,))
     first.start()
     first.join()

@@ -13,7 +13,7 @@ import pytest
 from tests.journalling import SCOPE, claim, create, free, judged, made, mark
 from tests.postgres import PostgresServer, is_installed
 from transfer_async import JournalFailed, PostgresJournal
-from transfer_async.journal.moves import Denial, Move
+from transfer_async.journal.entries import Denial, Move
 from transfer_async.journal.transaction import Transaction, Wanted
 
 

@@ -17,10 +17,10 @@ from tests.bank import new_order
 from tests.ids import told
 from tests.journalling import SCOPE, claim, create, doubt, intent, judged, made, mark
 from transfer_async import JournalFailed, MemoryJournal, Outcome, PersonName, PostgresJournal, SQLiteJournal
+from transfer_async._models.requests import OrderIntent
 from transfer_async.journal import rows
-from transfer_async.journal.base import Journal
-from transfer_async.journal.moves import Ending, Entry, KeyState, Owed, Step
-from transfer_async.models import OrderIntent
+from transfer_async.journal.entries import Ending, Entry, KeyState, Owed, Step
+from transfer_async.journal.protocol import Journal
 
 TEXTS = st.text(max_size=12)  # without surrogates, but with every control character
 NAMES = st.text("abcdefgh-", min_size=1, max_size=8)

@@ -16,8 +16,8 @@ import pytest
 from tests.bank import Time
 from tests.journalling import SCOPE, claim, create, free, judged, keep, made, mark
 from transfer_async import JournalFailed, SQLiteJournal
-from transfer_async.journal.base import KEPT
-from transfer_async.journal.moves import Denial
+from transfer_async.journal.entries import Denial
+from transfer_async.journal.protocol import KEPT
 from transfer_async.journal.sqlite import APPLICATION, VERSION
 
 

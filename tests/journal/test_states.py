@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tests import journalling as j
 from tests.bank import new_order, other_order
-from transfer_async.errors import Outcome
-from transfer_async.journal import moves, states
+from transfer_async._models.errors import Outcome
+from transfer_async._models.requests import PersonName
+from transfer_async.journal import entries, state_machine
+from transfer_async.journal.entries import Denial, Entry, KeyState, Move, Verdict
 from transfer_async.journal.fingerprint import fingerprint
-from transfer_async.journal.moves import Denial, Entry, KeyState, Move, Verdict
-from transfer_async.models import PersonName
 
 NOW = 1000.0
 MOVES: dict[type, Move] = {
@@ -38,15 +38,15 @@ MOVES: dict[type, Move] = {
         j.lay_aside(),
     )
 }
-UNREAD = moves.Unread(why="DecodeError", kept="{", hooks=("hold",), owed=())
-ROWS = {(row.move, row.source): row.to for row in states.TABLE}
+UNREAD = entries.Unread(why="DecodeError", kept="{", hooks=("hold",), owed=())
+ROWS = {(row.move, row.source): row.to for row in state_machine.TABLE}
 PAIRS = [(kind, state) for kind in MOVES for state in KeyState]
 
 
 def entry_in(state: KeyState, *, now: float = NOW) -> Entry:
     entry: Entry | None = None
     for move in j.WAYS[state]:
-        verdict = states.decide(entry, move, now=now)
+        verdict = state_machine.decide(entry, move, now=now)
         assert verdict is not None
         assert verdict.denial is None
         entry = verdict.entry
@@ -55,7 +55,7 @@ def entry_in(state: KeyState, *, now: float = NOW) -> Entry:
 
 
 def judged(entry: Entry, move: Move, *, now: float = NOW, id_taken: bool = False) -> Verdict:
-    verdict = states.decide(entry, move, now=now, id_taken=id_taken)
+    verdict = state_machine.decide(entry, move, now=now, id_taken=id_taken)
     assert verdict is not None
     return verdict
 
@@ -68,26 +68,26 @@ def named(value: object) -> str:
 
 
 def test_the_table_speaks_of_every_move_and_of_no_pair_twice():
-    assert {row.move for row in states.TABLE} == set(MOVES) == set(get_args(Move))
-    assert len(ROWS) == len(states.TABLE)
+    assert {row.move for row in state_machine.TABLE} == set(MOVES) == set(get_args(Move))
+    assert len(ROWS) == len(state_machine.TABLE)
 
 
 def test_every_row_has_its_reason():
-    assert all(len(row.reason) > 10 for row in states.TABLE)
+    assert all(len(row.reason) > 10 for row in state_machine.TABLE)
 
 
 def when_allowed(kind: type, state: KeyState) -> float:
     """A time at which nothing but the table speaks against a move."""
-    live = (kind in (moves.Keep, moves.Mark), state is KeyState.FREE)
+    live = (kind in (entries.Keep, entries.Mark), state is KeyState.FREE)
     return NOW if any(live) else NOW + j.LEASE + j.WINDOW + j.SETTLE_AFTER
 
 
 @pytest.mark.parametrize(("kind", "state"), [*ROWS], ids=named)
 def test_every_row_of_the_table_can_be_gone(kind: type, state: KeyState):
     entry = entry_in(state)
-    if (kind, state) == (moves.Create, KeyState.FREE):
+    if (kind, state) == (entries.Create, KeyState.FREE):
         entry = attrs.evolve(entry, attempt="a")  # of the very attempt that was refuted
-    if kind is moves.LayAside:
+    if kind is entries.LayAside:
         entry = attrs.evolve(entry, unread=UNREAD)
     verdict = judged(entry, MOVES[kind], now=when_allowed(kind, state))
 
@@ -96,7 +96,9 @@ def test_every_row_of_the_table_can_be_gone(kind: type, state: KeyState):
 
 
 @pytest.mark.parametrize(
-    ("kind", "state"), [pair for pair in PAIRS if pair not in ROWS and pair[0] is not moves.Claim], ids=named
+    ("kind", "state"),
+    [pair for pair in PAIRS if pair not in ROWS and pair[0] is not entries.Claim],
+    ids=named,
 )
 @pytest.mark.parametrize("later", [0.0, 10_000.0])
 def test_every_other_pair_is_denied_as_lost_and_changes_nothing(kind: type, state: KeyState, later: float):
@@ -108,7 +110,7 @@ def test_every_other_pair_is_denied_as_lost_and_changes_nothing(kind: type, stat
 
 
 @pytest.mark.parametrize("state", KeyState, ids=named)
-@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind is not moves.LayAside], ids=named)
+@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind is not entries.LayAside], ids=named)
 def test_what_cannot_be_read_binds_its_key_whatever_is_asked_for(kind: type, state: KeyState):
     entry = attrs.evolve(entry_in(state), unread=UNREAD)
     verdict = judged(entry, MOVES[kind], now=NOW + 10_000.0)
@@ -161,9 +163,9 @@ def test_a_claim_for_a_different_order_is_a_conflict_before_anything_else(state:
     assert verdict.entry is entry
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind is not moves.Claim], ids=named)
+@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind is not entries.Claim], ids=named)
 def test_there_is_nothing_that_a_move_but_a_claim_could_say_of_an_unknown_key(kind: type):
-    assert states.decide(None, MOVES[kind], now=NOW) is None
+    assert state_machine.decide(None, MOVES[kind], now=NOW) is None
 
 
 @pytest.mark.parametrize("state", [KeyState.FREE, KeyState.CREATED, KeyState.CLAIMED], ids=named)
@@ -171,7 +173,7 @@ def test_an_answer_with_the_id_of_another_key_is_foreign_whatever_the_key_has_be
     assert judged(entry_in(state), j.create(), id_taken=True).denial is Denial.FOREIGN
 
 
-@pytest.mark.parametrize("kind", [moves.Create, moves.Resolve], ids=named)
+@pytest.mark.parametrize("kind", [entries.Create, entries.Resolve], ids=named)
 def test_an_id_of_another_key_is_foreign(kind: type):
     verdict = judged(entry_in(KeyState.IN_DOUBT), MOVES[kind], id_taken=True)
 
@@ -212,7 +214,7 @@ def test_what_hooks_did_for_other_words_is_owed_and_a_new_intent_begins(
 
     assert (entry.intent_id, entry.epoch, entry.receipts) == ("intent-2", 1, {})
     assert (entry.intent, entry.held, entry.hooks) == (again.intent, again.intent.held, hooks)
-    assert entry.owed == states.owed_by(first)
+    assert entry.owed == state_machine.owed_by(first)
     assert [(one.hook, one.receipt) for one in entry.owed] == [("hold", None), ("check", "match")]
 
 
@@ -227,7 +229,7 @@ def test_the_same_words_and_more_hooks_go_on_with_a_dead_workers_claim():
 
 
 def test_what_an_entry_without_an_intent_owes_is_nothing():
-    assert states.owed_by(entry_in(KeyState.CREATED)) == ()
+    assert state_machine.owed_by(entry_in(KeyState.CREATED)) == ()
 
 
 @pytest.mark.parametrize(
@@ -246,8 +248,8 @@ def test_a_key_waits_for_somebody_once_nobody_is_at_it(
 ):
     entry = entry_in(state)
 
-    assert states.is_waiting(entry, NOW) is now_waiting
-    assert states.is_waiting(entry, NOW + j.LEASE) is later_waiting
+    assert state_machine.is_waiting(entry, NOW) is now_waiting
+    assert state_machine.is_waiting(entry, NOW + j.LEASE) is later_waiting
 
 
 @pytest.mark.parametrize("state", KeyState, ids=named)
@@ -262,7 +264,7 @@ def test_attending_keeps_only_a_doubt_and_what_is_owed_from_others(state: KeySta
 def test_a_late_undo_without_a_receipt_does_not_hide_the_receipt_on_record():
     entry = attrs.evolve(entry_in(KeyState.FREE), owed=j.owing("hold"))
     nothing_known = tuple(attrs.evolve(one, receipt=None) for one in j.owing("hold", "check"))
-    owing = judged(entry, moves.Owe(owed=nothing_known, lease=j.LEASE)).entry
+    owing = judged(entry, entries.Owe(owed=nothing_known, lease=j.LEASE)).entry
 
     assert {one.hook: one.receipt for one in owing.owed} == {"hold": "r-hold", "check": None}
 
@@ -322,7 +324,7 @@ def walk(steps: list[tuple[float, Move]]) -> list[tuple[Entry | None, Move, floa
     now, entry, walked = NOW, None, []
     for pause, move in steps:
         now += pause
-        verdict = states.decide(entry, move, now=now)
+        verdict = state_machine.decide(entry, move, now=now)
         if verdict is not None:
             walked.append((entry, move, now, verdict))
             entry = verdict.entry
@@ -338,12 +340,12 @@ def test_no_way_leads_out_of_sending_or_doubt_but_an_answer_to_that_very_attempt
         if before is None or before.state not in BOUND or after.state in BOUND:
             continue
         right = getattr(move, "attempt", None) == before.attempt
-        late = isinstance(move, moves.Refute) and now >= before.sent_until + move.settle_after
+        late = isinstance(move, entries.Refute) and now >= before.sent_until + move.settle_after
 
         assert after.state is KeyState.FREE
         assert right
         assert before.state is not KeyState.CREATED
-        assert isinstance(move, moves.Free) or (late and before.state is KeyState.IN_DOUBT)
+        assert isinstance(move, entries.Free) or (late and before.state is KeyState.IN_DOUBT)
 
 
 @given(STEPS)
@@ -352,7 +354,7 @@ def test_nothing_is_marked_but_a_live_claim_by_its_own_epoch_and_no_attempt_is_m
 ):
     for before, move, now, verdict in walk(steps):
         if before is not None and verdict.entry.attempt != before.attempt and verdict.entry.attempt:
-            assert isinstance(move, moves.Mark)
+            assert isinstance(move, entries.Mark)
             assert before.state is KeyState.CLAIMED
             assert (before.epoch, now < before.lease_until) == (move.epoch, True)
 
@@ -376,7 +378,9 @@ def test_a_debt_goes_only_when_it_is_paid(steps: list[tuple[float, Move]]):
         left = [(one.intent.id, one.hook) for one in verdict.entry.owed]
         gone = [debt for debt in due if debt not in left]
 
-        assert not gone or (isinstance(move, moves.Paid) and all(debt[0] == move.intent_id for debt in gone))
+        assert not gone or (
+            isinstance(move, entries.Paid) and all(debt[0] == move.intent_id for debt in gone)
+        )
 
 
 @given(STEPS)
@@ -387,7 +391,7 @@ def test_an_intent_changes_with_a_claim_of_a_free_key_or_one_that_serves_no_more
         after = verdict.entry
         if before is None or after.intent_id == before.intent_id or verdict.denial is not None:
             continue
-        assert isinstance(move, moves.Claim)
+        assert isinstance(move, entries.Claim)
         abandoned = before.state is KeyState.CLAIMED and now >= before.lease_until
         assert before.state is KeyState.FREE or (abandoned and not _serves(before, move, now))
         due = {(one.intent.id, one.hook) for one in after.owed}
@@ -397,13 +401,13 @@ def test_an_intent_changes_with_a_claim_of_a_free_key_or_one_that_serves_no_more
 @given(STEPS)
 def test_a_claim_is_gone_on_with_only_where_what_its_hooks_did_serves(steps: list[tuple[float, Move]]):
     for before, move, now, verdict in walk(steps):
-        if verdict.denial is None and isinstance(move, moves.Claim) and verdict.entry.epoch > 1:
+        if verdict.denial is None and isinstance(move, entries.Claim) and verdict.entry.epoch > 1:
             assert before is not None
             assert _serves(before, move, now)
             assert (verdict.entry.receipts, verdict.entry.owed) == (before.receipts, before.owed)
 
 
-def _serves(before: Entry, claim: moves.Claim, now: float) -> bool:
+def _serves(before: Entry, claim: entries.Claim, now: float) -> bool:
     assert before.intent is not None
     same_words = (before.intent.beneficiary, before.held) == (claim.intent.beneficiary, claim.intent.held)
     return same_words and now - before.claimed_at <= j.MAX_AGE and set(before.hooks) <= set(claim.hooks)
@@ -414,7 +418,7 @@ def test_a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds(steps: l
     for before, move, _, verdict in walk(steps):
         if verdict.denial is None or verdict.entry == before:
             continue
-        assert isinstance(move, moves.Claim)
+        assert isinstance(move, entries.Claim)
         assert before is not None
         assert before.state is KeyState.SENDING
         assert verdict.entry == attrs.evolve(before, state=KeyState.IN_DOUBT)
@@ -436,7 +440,7 @@ def test_what_is_in_doubt_keeps_all_that_undoing_and_resolving_need(steps: list[
 
 
 def ended_in(error: str, status: int | None, outcome: Outcome = Outcome.REFUSED) -> Entry:
-    ending = moves.Ending(outcome=outcome, error=error, status=status)
+    ending = entries.Ending(outcome=outcome, error=error, status=status)
     return attrs.evolve(entry_in(KeyState.FREE), ending=ending)
 
 
@@ -479,7 +483,7 @@ def test_a_refusal_of_another_order_is_no_answer():
 def after(*made: Move, now: float = NOW) -> Entry:
     entry: Entry | None = None
     for move in (*j.WAYS[KeyState.IN_DOUBT], *made):
-        verdict = states.decide(entry, move, now=now)
+        verdict = state_machine.decide(entry, move, now=now)
         assert verdict is not None
         assert verdict.denial is None, move
         entry = verdict.entry
@@ -511,12 +515,12 @@ def test_only_the_intent_that_is_in_doubt_can_be_promised():
 def test_what_is_untold_keeps_the_key_from_being_forgotten_and_waits_for_somebody():
     entry = after(j.promise(), j.resolve())
 
-    assert not states.is_ended(entry)
-    assert states.is_waiting(entry, NOW)
+    assert not state_machine.is_ended(entry)
+    assert state_machine.is_waiting(entry, NOW)
     told = judged(entry, j.told()).entry
     assert told.untold == ()
-    assert states.is_ended(told)
-    assert states.due_at(told) is None
+    assert state_machine.is_ended(told)
+    assert state_machine.due_at(told) is None
 
 
 def test_what_is_untold_outlives_the_next_intent_of_its_key():
@@ -542,6 +546,6 @@ def test_to_be_told_twice_does_no_harm():
 
 
 def test_every_order_that_an_answer_named_is_kept_once():
-    named_ones = (moves.Doubt(attempt="a", candidate=one) for one in ("tx-1", "tx-2", "tx-1"))
+    named_ones = (entries.Doubt(attempt="a", candidate=one) for one in ("tx-1", "tx-2", "tx-1"))
 
     assert after(*named_ones).candidates == ("tx-1", "tx-2")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.journalling import SCOPE, attend, claim, create, free, keep, mark, owing, paid, resolve
-from transfer_async.journal import moves, rows, states
-from transfer_async.journal.moves import Denial, Entry, KeyState
+from transfer_async.journal import entries, rows, state_machine
+from transfer_async.journal.entries import Denial, Entry, KeyState
 from transfer_async.journal.transaction import Recent, Transaction, Wanted
 
 
@@ -18,23 +18,23 @@ class Makes:
         self.recent = Recent()
         self.stored: dict[str, tuple[str, Entry]] = {}
 
-    def wanted(self, *wishes: tuple[str, moves.Move]) -> list[Wanted]:
+    def wanted(self, *wishes: tuple[str, entries.Move]) -> list[Wanted]:
         loop = asyncio.get_running_loop()
         return [
             Wanted((SCOPE, key), move, f"t{n}", loop.create_future()) for n, (key, move) in enumerate(wishes)
         ]
 
-    def store(self, key: str, token: str, *way: moves.Move) -> Entry:
+    def store(self, key: str, token: str, *way: entries.Move) -> Entry:
         entry: Any = None
         for move in way:
-            verdict = states.decide(entry, move, now=0.0)
+            verdict = state_machine.decide(entry, move, now=0.0)
             assert verdict is not None
             entry = verdict.entry
         self.stored[key] = (token, entry)
         self.recent.keep((SCOPE, key), token, entry)
         return entry
 
-    def transaction(self, *wishes: tuple[str, moves.Move], **settings: Any) -> Transaction:
+    def transaction(self, *wishes: tuple[str, entries.Move], **settings: Any) -> Transaction:
         made = Transaction(self.wanted(*wishes), self.recent, **settings)
         for place in made.places:
             token, _ = self.stored.get(place[1], (None, None))
@@ -91,9 +91,9 @@ async def test_a_move_that_could_be_about_nothing_has_no_verdict(makes: Makes):
 
 
 @pytest.mark.parametrize("second", [create(), resolve()])
-async def test_an_id_that_is_bound_earlier_in_the_commit_is_foreign_later(makes: Makes, second: moves.Move):
+async def test_an_id_that_is_bound_earlier_in_the_commit_is_foreign_later(makes: Makes, second: entries.Move):
     makes.store("k-1", "a", claim(), mark())
-    doubted = (moves.Doubt(attempt="a"),) if isinstance(second, moves.Resolve) else ()
+    doubted = (entries.Doubt(attempt="a"),) if isinstance(second, entries.Resolve) else ()
     makes.store("k-2", "b", claim(), mark(), *doubted)
     transaction = makes.transaction(("k-1", create()), ("k-2", second))
     transaction.decide(0.0)
@@ -140,9 +140,9 @@ async def test_a_move_whose_token_is_not_committed_is_judged(makes: Makes):
     ("move", "denial"), [(claim(), Denial.IN_DOUBT), (mark(), Denial.LOST)], ids=["claim", "mark"]
 )
 async def test_a_claim_or_mark_that_was_committed_is_lost_once_others_moved_on(
-    makes: Makes, move: moves.Move, denial: Denial
+    makes: Makes, move: entries.Move, denial: Denial
 ):
-    makes.store("k", "somebody else's", claim(), mark(), moves.Doubt(attempt="a"))
+    makes.store("k", "somebody else's", claim(), mark(), entries.Doubt(attempt="a"))
     transaction = makes.transaction(("k", move), in_question=True)
     transaction.decide(0.0, committed=["t0"])
 
@@ -150,7 +150,7 @@ async def test_a_claim_or_mark_that_was_committed_is_lost_once_others_moved_on(
 
 
 async def test_a_claim_that_committed_the_doubt_it_found_is_not_taken_for_one_that_was_granted(makes: Makes):
-    makes.store("k", "t0", claim(), mark(), moves.Doubt(attempt="a"))  # what the denied claim wrote
+    makes.store("k", "t0", claim(), mark(), entries.Doubt(attempt="a"))  # what the denied claim wrote
     transaction = makes.transaction(("k", claim(2)), in_question=True)
     transaction.decide(0.0, committed=["t0"])
 
@@ -160,7 +160,7 @@ async def test_a_claim_that_committed_the_doubt_it_found_is_not_taken_for_one_th
 
 @pytest.mark.parametrize("move", [create(), free(), paid("hold")], ids=["create", "free", "paid"])
 async def test_another_move_that_was_committed_is_believed_even_if_others_moved_on(
-    makes: Makes, move: moves.Move
+    makes: Makes, move: entries.Move
 ):
     makes.store("k", "somebody else's", claim(), mark(), free(owed=owing("hold")))
     transaction = makes.transaction(("k", move), in_question=True)

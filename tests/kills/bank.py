@@ -19,8 +19,8 @@ from typing import Any
 
 from tests.kills.setting import POLICY, Place, Point, key_of
 from transfer_async import NO_ORDER, FundsHold, HoldFailed
-from transfer_async.errors import OutcomeUnknown
-from transfer_async.models import OrderIntent
+from transfer_async._models.errors import OutcomeUnknown
+from transfer_async._models.requests import OrderIntent
 
 
 class Book:

@@ -20,7 +20,7 @@ from tests.kills.processes import Child, as_options, await_end, command, fork, l
 from tests.kills.report import Report
 from tests.kills.service import service
 from tests.kills.setting import SCOPE, Place
-from transfer_async._cli.serving import fault_shares
+from transfer_async._cli.serve_sandbox import fault_shares
 
 DEADLINE, LEASE = 2.0, 3.0
 ENDS = (0, 3, 5)

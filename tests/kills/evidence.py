@@ -16,11 +16,11 @@ from attrs import Factory, field, frozen
 from tests.kills.bank import Bank, lines, open_holds
 from tests.kills.setting import LEASE, POLICY, SCOPE, Place
 from transfer_async import TransferClient
-from transfer_async.context import NO_ORDER
-from transfer_async.errors import JournalFailed, OutcomeUnknown
+from transfer_async._models.errors import JournalFailed, OutcomeUnknown
+from transfer_async._models.requests import OrderIntent
+from transfer_async._pipeline.resolution import NO_ORDER
 from transfer_async.journal import Journal, KeyState, journal_at
-from transfer_async.journal.moves import Entry, Step
-from transfer_async.models import OrderIntent
+from transfer_async.journal.entries import Entry, Step
 
 IN_THE_END = 60.0
 """Seconds in which every lease must be over and every debt paid; and some for every key."""

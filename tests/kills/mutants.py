@@ -15,19 +15,19 @@ import attrs
 from tests.kills.bank import Book
 from tests.kills.setting import Place
 from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
-from transfer_async.errors import OutcomeUnknown
-from transfer_async.handling import Handler
-from transfer_async.journal import files, sqlite, states
-from transfer_async.journal.moves import Claim, Create, Entry, KeyState, Mark, Move, Verdict
-from transfer_async.models import Order
-from transfer_async.worker import Worker
+from transfer_async._models.errors import OutcomeUnknown
+from transfer_async._models.responses import Order
+from transfer_async.journal import sqlite, sqlite_file, state_machine
+from transfer_async.journal.entries import Claim, Create, Entry, KeyState, Mark, Move, Verdict
+from transfer_async.worker.consumer import Worker
+from transfer_async.worker.handler import Handler
 
 # --- of a client ----------------------------------------------------------------------------------------
 
 
 def resend() -> None:
     """A journal that lets a worker take over what another is sending."""
-    claim = states._claim
+    claim = state_machine._claim
 
     def mutated(entry: Entry | None, move: Claim, now: float) -> Verdict:
         if entry is not None and entry.state is KeyState.SENDING and entry.lease_until <= now:
@@ -37,7 +37,7 @@ def resend() -> None:
     async def nothing(_: TransferClient) -> None:
         """It could not be seen where others put dead workers' requests into doubt."""
 
-    states._claim, TransferClient.recover = mutated, nothing  # type: ignore[assignment,method-assign] # a mutant
+    state_machine._claim, TransferClient.recover = mutated, nothing  # type: ignore[assignment,method-assign] # a mutant
 
 
 def unmarked() -> None:
@@ -88,28 +88,28 @@ def unlocked() -> None:
     """A journal that closes a descriptor of its file, as it once was, which drops SQLite's locks."""
 
     def touched(path: Path, *, make: bool) -> Path:
-        real = files.found(path, make=make)
+        real = sqlite_file.found(path, make=make)
         if not make:
             os.close(os.open(real, os.O_RDWR))
         return real
 
-    def forget(_: files.Files) -> None:
+    def forget(_: sqlite_file.Files) -> None:
         """As it once was: nobody looks at the log."""
 
-    sqlite.found, files.Files.remember = touched, forget  # type: ignore[assignment,method-assign] # a mutant
+    sqlite.found, sqlite_file.Files.remember = touched, forget  # type: ignore[assignment,method-assign] # a mutant
 
 
 def send_again() -> None:
     """A journal that takes a dead worker's request for one that was never sent."""
-    claim = states._claim
+    claim = state_machine._claim
 
     def trusting(entry: Entry | None, move: Claim, now: float) -> Verdict:
         sent = entry is not None and entry.state in (KeyState.SENDING, KeyState.IN_DOUBT)
         if entry is not None and sent and now >= entry.lease_until:
-            return Verdict(now=now, entry=states._new_intent(move, now, before=entry))
+            return Verdict(now=now, entry=state_machine._new_intent(move, now, before=entry))
         return claim(entry, move, now)
 
-    states._claim = trusting  # a mutant
+    state_machine._claim = trusting  # a mutant
 
 
 # --- of a worker on a broker ----------------------------------------------------------------------------

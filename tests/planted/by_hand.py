@@ -116,7 +116,7 @@ BY_HAND = (
     Fault(
         "another-order-believed",
         "sending",
-        "    if other := answers.other_order(call.intent.order, answer):\n"
+        "    if other := classify.other_order(call.intent.order, answer):\n"
         '        raise UnreadableOrder(f"the answer is to another order: {other} differs", **common)\n',
         "",
         "somebody else's order is given back as the customer's",
@@ -131,8 +131,8 @@ BY_HAND = (
     Fault(
         "amounts-by-a-whole-unit",
         "answers",
-        "by_more_than=min(checks.unit(wanted), _CENT)",
-        "by_more_than=checks.unit(wanted)",
+        "by_more_than=min(amounts.unit(wanted), _CENT)",
+        "by_more_than=amounts.unit(wanted)",
         "an order of another amount is given back as ours",
     ),
     Fault(
@@ -424,7 +424,7 @@ BY_HAND = (
     Fault(
         "pruned-though-not-ended",
         "rows",
-        "ended_at=now if states.is_ended(entry) else None,",
+        "ended_at=now if state_machine.is_ended(entry) else None,",
         "ended_at=now if entry.state in (KeyState.FREE, KeyState.CREATED) else None,",
         "what is owed is pruned",
     ),

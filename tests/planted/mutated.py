@@ -147,8 +147,8 @@ MUTATED = (
     Fault(
         "cut-no-is-trusted",
         "sending",
-        "if evidence.intact and call.judgement in answers.SAID_NO:",
-        "if evidence.intact or call.judgement in answers.SAID_NO:",
+        "if evidence.intact and call.judgement in classify.SAID_NO:",
+        "if evidence.intact or call.judgement in classify.SAID_NO:",
         "a connection with half an answer on it carries the next order",
     ),
     Fault(
@@ -295,8 +295,8 @@ MUTATED = (
     Fault(
         "equal-amounts-differ",
         "answers",
-        "if shown != wanted and checks.differ",
-        "if shown != wanted or checks.differ",
+        "if shown != wanted and amounts.differ",
+        "if shown != wanted or amounts.differ",
         "every rounding of the service's is a doubt",
     ),
     Fault(

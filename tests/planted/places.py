@@ -33,35 +33,43 @@ _DURABLE = ("tests/journal/test_transaction.py", "tests/journal/test_durable.py"
 
 PLACES = {
     "create_order": Place(
-        "transfer_async.create_order",
+        "transfer_async._pipeline.create_order",
         ("tests/test_create_order.py", *_CALLS, "tests/test_unrecorded.py", "tests/test_cancellation.py"),
     ),
-    "sending": Place("transfer_async.sending", ("tests/test_create_order.py", "tests/test_auth.py", *_WIRE)),
-    "doubt": Place("transfer_async.doubt", ("tests/test_doubt.py", "tests/test_recovery.py")),
-    "undoing": Place("transfer_async.undoing", ("tests/test_undoing.py", "tests/test_preflight.py")),
-    "recovery": Place("transfer_async.recovery", ("tests/test_recovery.py", "tests/test_recoveries.py")),
-    "unrecorded": Place("transfer_async.unrecorded", ("tests/test_unrecorded.py", "tests/test_recovery.py")),
-    "leases": Place("transfer_async.leases", ("tests/test_leases.py",)),
+    "sending": Place(
+        "transfer_async._pipeline.send", ("tests/test_create_order.py", "tests/test_auth.py", *_WIRE)
+    ),
+    "doubt": Place("transfer_async._pipeline.doubt", ("tests/test_doubt.py", "tests/test_recovery.py")),
+    "undoing": Place("transfer_async._pipeline.undo", ("tests/test_undoing.py", "tests/test_preflight.py")),
+    "recovery": Place(
+        "transfer_async._pipeline.recovery", ("tests/test_recovery.py", "tests/test_recoveries.py")
+    ),
+    "unrecorded": Place(
+        "transfer_async._pipeline.unrecorded", ("tests/test_unrecorded.py", "tests/test_recovery.py")
+    ),
+    "leases": Place("transfer_async._pipeline.lease", ("tests/test_leases.py",)),
     "calls": Place(
-        "transfer_async.calls",
+        "transfer_async._pipeline.call",
         ("tests/test_calls.py", "tests/test_cancellation.py", "tests/faults/test_cancellation.py"),
     ),
-    "retry": Place("transfer_async.retry", ("tests/test_retry.py",)),
-    "answers": Place("transfer_async.answers", ("tests/test_answers.py", "tests/test_checks.py", *_WIRE)),
-    "transport": Place("transfer_async.transport", ("tests/test_transport.py", *_WIRE)),
-    "guards": Place("transfer_async.guards", ("tests/test_guards.py", *_WIRE)),
-    "carrier": Place("transfer_async.carrier", _WIRE),
+    "retry": Place("transfer_async._http.retry", ("tests/test_retry.py",)),
+    "answers": Place(
+        "transfer_async._http.classify", ("tests/test_answers.py", "tests/test_checks.py", *_WIRE)
+    ),
+    "transport": Place("transfer_async._http.transport", ("tests/test_transport.py", *_WIRE)),
+    "guards": Place("transfer_async._http.write_guard", ("tests/test_guards.py", *_WIRE)),
+    "carrier": Place("transfer_async._http.unsolicited", _WIRE),
     "bounded": Place(
-        "transfer_async.bounded", ("tests/test_bounded.py", "tests/faults/test_bounded_reading.py")
+        "transfer_async._http.decoder", ("tests/test_bounded.py", "tests/faults/test_bounded_reading.py")
     ),
     "disposition": Place(
-        "transfer_async.disposition", ("tests/test_disposition.py", "tests/test_handling.py")
+        "transfer_async.worker.disposition", ("tests/test_disposition.py", "tests/test_handling.py")
     ),
-    "handling": Place("transfer_async.handling", ("tests/test_handling.py",)),
-    "base": Place("transfer_async.journal.base", ("tests/contract",)),
-    "states": Place("transfer_async.journal.states", _STATES),
+    "handling": Place("transfer_async.worker.handler", ("tests/test_handling.py",)),
+    "base": Place("transfer_async.journal.protocol", ("tests/contract",)),
+    "states": Place("transfer_async.journal.state_machine", _STATES),
     "transaction": Place("transfer_async.journal.transaction", _DURABLE),
-    "durable": Place("transfer_async.journal.durable", _DURABLE),
+    "durable": Place("transfer_async.journal.group_commit", _DURABLE),
     "memory": Place("transfer_async.journal.memory", ("tests/journal/test_memory.py", "tests/contract")),
     "sqlite": Place(
         "transfer_async.journal.sqlite",

@@ -1,8 +1,8 @@
 import zlib
 
-from transfer_async.sandbox.bodies import compressed, padded, whole_answer
+from transfer_async.sandbox.exact_json import read
+from transfer_async.sandbox.faults import compressed, padded, whole_answer
 from transfer_async.sandbox.service import Reply
-from transfer_async.sandbox.wire import read
 
 
 def test_a_whole_answer_is_head_and_body():

@@ -7,14 +7,14 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfer_async.sandbox import CreateOrder, wire
-from transfer_async.sandbox.checks import amounts_agree, parse
+from transfer_async.sandbox import CreateOrder, exact_json
+from transfer_async.sandbox.validation import amounts_agree, parse
 
 from .wire_client import order_body
 
 
 def parsed(body: object) -> tuple[CreateOrder | None, dict[str, list[str]]]:
-    return parse(wire.read(wire.write(body)))
+    return parse(exact_json.read(exact_json.write(body)))
 
 
 def changed(path: str, value: object) -> dict[str, Any]:

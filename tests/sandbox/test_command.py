@@ -12,7 +12,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 from typer.testing import CliRunner
 
-from transfer_async._cli import serving
+from transfer_async._cli import serve_sandbox
 from transfer_async._cli.app import app
 from transfer_async.sandbox import (
     FAULTS,
@@ -26,7 +26,7 @@ from transfer_async.sandbox import (
 
 from .wire_client import CREATE, connected, order_body
 
-ROOT = Path(serving.__file__).parents[2]
+ROOT = Path(serve_sandbox.__file__).parents[2]
 
 
 def invoke(*arguments: str):
@@ -55,13 +55,17 @@ def test_every_fault_is_named_in_the_help_under_what_it_does_to_the_order():
     ],
 )
 def test_a_fault_is_read_with_its_share_and_settings(text, fault, share):
-    assert serving.fault_shares([text]) == {fault: share}
+    assert serve_sandbox.fault_shares([text]) == {fault: share}
 
 
 def test_several_faults_make_a_mix():
     texts = ["close-after-processing=0.05", "status=0.1:status=429", "status=0.2:status=503"]
 
-    assert serving.fault_shares(texts) == {CloseAfterProcessing(): 0.05, Status(429): 0.1, Status(503): 0.2}
+    assert serve_sandbox.fault_shares(texts) == {
+        CloseAfterProcessing(): 0.05,
+        Status(429): 0.1,
+        Status(503): 0.2,
+    }
 
 
 @pytest.mark.parametrize(
@@ -107,7 +111,7 @@ def test_a_key_that_needs_a_password_is_told_and_nobody_is_asked_for_it(tmp_path
 
 async def test_the_mix_is_announced():
     async with Sandbox(faults={CloseAfterProcessing(): 0.05, Status(429): 0.1}) as sandbox:
-        assert serving.announcement(sandbox)[4:] == [
+        assert serve_sandbox.announcement(sandbox)[4:] == [
             "fault close-after-processing for 0.05 of all orders",
             "fault status for 0.1 of all orders",
         ]
@@ -117,8 +121,8 @@ def test_the_key_may_be_in_the_certificates_own_file(tmp_path):
     issued = trustme.CA().issue_cert("127.0.0.1")
     issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
 
-    assert isinstance(serving.tls_context(tmp_path / "both.pem", None), ssl.SSLContext)
-    assert serving.tls_context(None, None) is None
+    assert isinstance(serve_sandbox.tls_context(tmp_path / "both.pem", None), ssl.SSLContext)
+    assert serve_sandbox.tls_context(None, None) is None
 
 
 @pytest.fixture
@@ -167,6 +171,6 @@ async def statuses(address: str, trusting: ssl.SSLContext) -> list[int]:
 
 
 async def expected() -> list[int]:
-    faults = serving.fault_shares(["status=0.3:status=429", "status-after-processing=0.2:status=503"])
+    faults = serve_sandbox.fault_shares(["status=0.3:status=429", "status-after-processing=0.2:status=503"])
     async with Sandbox(seed=7, faults=faults) as sandbox, connected(sandbox) as client:
         return [(await client.ask(order_body())).status for _ in range(30)]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from transfer_async.sandbox import DEFAULT_ACCOUNTS, Accounts, Order, wire
-from transfer_async.sandbox.checks import parse
+from transfer_async.sandbox import DEFAULT_ACCOUNTS, Accounts, Order, exact_json
+from transfer_async.sandbox.validation import parse
 
 from .wire_client import names, order_body
 
@@ -28,7 +28,7 @@ ORDER_FIELDS = names("""
 
 @pytest.fixture
 def order() -> Order:
-    request, _ = parse(wire.read(wire.write(order_body())))
+    request, _ = parse(exact_json.read(exact_json.write(order_body())))
     assert request is not None
     return Order(
         id="tx-abc123",
@@ -100,7 +100,7 @@ def test_the_external_order_carries_the_banks_data(fields: dict[str, Any]):
 
 
 def test_the_written_order_is_the_order_object(order: Order, fields: dict[str, Any]):
-    assert order.to_json() == wire.write(fields)
+    assert order.to_json() == exact_json.write(fields)
 
 
 def test_the_written_order_has_numbers_with_the_digits_that_were_sent(order: Order):

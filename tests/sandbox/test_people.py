@@ -1,5 +1,5 @@
 from transfer_async.sandbox import DEFAULT_ACCOUNTS, Accounts
-from transfer_async.sandbox.people import CURRENCY_LIMITS, currency_for
+from transfer_async.sandbox.accounts import CURRENCY_LIMITS, currency_for
 
 ACCOUNTS = Accounts(DEFAULT_ACCOUNTS)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CurrencyAccount, wire
+from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CurrencyAccount, exact_json
 from transfer_async.sandbox.service import MAX_BODY_BYTES, Call, Reply, Service
 
 from .wire_client import CREATE, WHO_AM_I, order_body
@@ -26,7 +26,7 @@ def service() -> Service:
 
 
 def create(service: Service, body: object, **headers: str) -> Reply:
-    raw = body if isinstance(body, bytes | None) else wire.write(body)
+    raw = body if isinstance(body, bytes | None) else exact_json.write(body)
     return service.answer(Call(method="POST", path=CREATE, headers=HEADERS | as_headers(headers), body=raw))
 
 
@@ -104,7 +104,9 @@ def test_who_am_i_is_the_bank(service: Service):
 @pytest.mark.parametrize(("method", "path"), [("POST", CREATE), ("GET", WHO_AM_I)])
 def test_a_wrong_token_is_unauthorized(service: Service, method: str, path: str, authorization: str):
     headers = HEADERS | {"Authorization": authorization}
-    reply = service.answer(Call(method=method, path=path, headers=headers, body=wire.write(order_body())))
+    reply = service.answer(
+        Call(method=method, path=path, headers=headers, body=exact_json.write(order_body()))
+    )
 
     assert (reply.status, json.loads(reply.body)) == (401, {"message": "Unauthorized"})
     assert not service.orders

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CurrencyAccount, users, wire
+from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CurrencyAccount, exact_json, rendering
 
 from .wire_client import names
 
@@ -26,16 +26,16 @@ WHO_AM_I_FIELDS = names("""
 
 @pytest.mark.parametrize("account", DEFAULT_ACCOUNTS, ids=lambda account: account.username)
 def test_a_user_object_has_every_field_of_the_specification(account: Account):
-    assert set(users.user_object(account)) == USER_FIELDS
+    assert set(rendering.user_object(account)) == USER_FIELDS
 
 
 def test_who_am_i_has_exactly_the_subset():
-    assert set(users.who_am_i_object(ACCOUNTS.bank)) == WHO_AM_I_FIELDS
+    assert set(rendering.who_am_i_object(ACCOUNTS.bank)) == WHO_AM_I_FIELDS
 
 
 @pytest.mark.parametrize("account", DEFAULT_ACCOUNTS, ids=lambda account: account.username)
 def test_times_are_timestamps_or_null(account: Account):
-    user = users.user_object(account)
+    user = rendering.user_object(account)
     times = {name: value for name, value in user.items() if name == "dob" or name.endswith("_at")}
 
     assert len(times) == 9
@@ -44,7 +44,7 @@ def test_times_are_timestamps_or_null(account: Account):
 
 @pytest.mark.parametrize("account", DEFAULT_ACCOUNTS, ids=lambda account: account.username)
 def test_flags_are_integers_and_not_booleans(account: Account):
-    user = users.user_object(account)
+    user = rendering.user_object(account)
     flags = [user[name] for name in ("is_active", "can_post_offers", "can_accept_offers")]
 
     assert all(type(flag) is int for flag in flags)
@@ -52,7 +52,7 @@ def test_flags_are_integers_and_not_booleans(account: Account):
 
 
 def test_an_inactive_account_shows_it():
-    user = users.user_object(ACCOUNTS["lucie.moreau@example.com"])
+    user = rendering.user_object(ACCOUNTS["lucie.moreau@example.com"])
 
     assert (user["is_active"], user["verified_at"]) == (0, None)
 
@@ -60,17 +60,17 @@ def test_an_inactive_account_shows_it():
 def test_made_up_details_are_the_same_every_time_and_differ_between_people():
     ada, ben = ACCOUNTS["ada.eze@example.com"], ACCOUNTS["ben.okri@example.com"]
 
-    assert users.user_object(ada) == users.user_object(ada)
-    assert users.user_object(ada)["dob"] != users.user_object(ben)["dob"]
+    assert rendering.user_object(ada) == rendering.user_object(ada)
+    assert rendering.user_object(ada)["dob"] != rendering.user_object(ben)["dob"]
 
 
 def test_a_bank_shows_its_logo_and_a_customer_none():
-    assert users.user_object(ACCOUNTS.bank)["bank_options"] == {"logo": "lagoon-bank.png"}
-    assert users.user_object(ACCOUNTS["ada.eze@example.com"])["bank_options"] is None
+    assert rendering.user_object(ACCOUNTS.bank)["bank_options"] == {"logo": "lagoon-bank.png"}
+    assert rendering.user_object(ACCOUNTS["ada.eze@example.com"])["bank_options"] is None
 
 
 def test_a_currency_object_shows_limits_and_payment_types():
-    currency = users.user_object(ACCOUNTS["ben.okri@example.com"])["currencies"][0]
+    currency = rendering.user_object(ACCOUNTS["ben.okri@example.com"])["currencies"][0]
 
     assert set(currency) == {
         *("currency_code", "currency_name", "symbol", "flag", "max_amount", "min_amount", "steps"),
@@ -81,13 +81,13 @@ def test_a_currency_object_shows_limits_and_payment_types():
 
 
 def test_who_cannot_be_paid_shows_no_payment_types():
-    assert users.user_object(ACCOUNTS["noah.lind@example.com"])["currencies"][0]["payment_types"] == {}
+    assert rendering.user_object(ACCOUNTS["noah.lind@example.com"])["currencies"][0]["payment_types"] == {}
 
 
 def test_a_currency_of_an_unknown_code_is_shown_by_its_code():
     held = CurrencyAccount(code="XYZ")
     account = Account(username="x@example.com", firstname="X", lastname="Y", currencies=(held,))
-    currency = users.user_object(account)["currencies"][0]
+    currency = rendering.user_object(account)["currencies"][0]
 
     assert (currency["currency_name"], currency["symbol"], currency["flag"]) == ("xyz", "XYZ", "xyz.png")
 
@@ -95,8 +95,8 @@ def test_a_currency_of_an_unknown_code_is_shown_by_its_code():
 def test_the_written_user_is_the_user_object():
     account = ACCOUNTS["maria.silva.santos@example.com"]
 
-    assert bytes(users.user_json(account)) == wire.write(users.user_object(account))
+    assert bytes(rendering.user_json(account)) == exact_json.write(rendering.user_object(account))
 
 
 def test_a_bank_verification_number_has_eleven_digits():
-    assert re.fullmatch(r"\d{11}", users.bank_verification_number(ACCOUNTS["ada.eze@example.com"]))
+    assert re.fullmatch(r"\d{11}", rendering.bank_verification_number(ACCOUNTS["ada.eze@example.com"]))

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from transfer_async.sandbox.waiting import Waiting
+from transfer_async.sandbox.fault_script import Waiting
 
 
 async def test_what_is_true_already_is_not_waited_for():

@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfer_async.sandbox import wire
+from transfer_async.sandbox import exact_json
 
 
 @pytest.mark.parametrize("digits", ["12345678901234567.89", "0.1", "155025.00", "7", "-0.50", "1e2"])
 def test_numbers_are_read_with_all_their_digits(digits: str):
-    assert str(wire.read(digits.encode())) == str(Decimal(digits))
+    assert str(exact_json.read(digits.encode())) == str(Decimal(digits))
 
 
 def test_numbers_are_written_with_all_their_digits():
-    assert wire.write({"a": Decimal("12345678901234567.890")}) == b'{"a":12345678901234567.890}'
+    assert exact_json.write({"a": Decimal("12345678901234567.890")}) == b'{"a":12345678901234567.890}'
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=6))
 def test_what_is_written_is_read_back_digit_for_digit(number: Decimal):
-    assert str(wire.read(wire.write(number))) == str(number)
+    assert str(exact_json.read(exact_json.write(number))) == str(number)
 
 
 @pytest.mark.parametrize(
@@ -49,24 +49,24 @@ def test_what_is_written_is_read_back_digit_for_digit(number: Decimal):
     ],
 )
 def test_what_is_not_json_is_refused_with_a_reason(body: bytes, reason: str):
-    with pytest.raises(wire.BadJson, match=reason):
-        wire.read(body)
+    with pytest.raises(exact_json.BadJson, match=reason):
+        exact_json.read(body)
 
 
 def test_whole_surrogate_pairs_are_text():
-    assert wire.read(b'{"a": ["\\ud83d\\ude00", null]}') == {"a": ["\N{GRINNING FACE}", None]}
+    assert exact_json.read(b'{"a": ["\\ud83d\\ude00", null]}') == {"a": ["\N{GRINNING FACE}", None]}
 
 
 @given(st.binary())
 def test_reading_never_fails_in_another_way(body: bytes):
-    with suppress(wire.BadJson):
-        wire.read(body)
+    with suppress(exact_json.BadJson):
+        exact_json.read(body)
 
 
 def test_an_object_that_is_written_can_be_extended():
-    written = wire.extended(wire.raw({"a": 1}), "b", {"c": Decimal("0.10")})
+    written = exact_json.extended(exact_json.raw({"a": 1}), "b", {"c": Decimal("0.10")})
 
-    assert wire.write([written]) == b'[{"a":1,"b":{"c":0.10}}]'
+    assert exact_json.write([written]) == b'[{"a":1,"b":{"c":0.10}}]'
     assert json.loads(bytes(written)) == {"a": 1, "b": {"c": 0.1}}
 
 
@@ -79,4 +79,4 @@ def test_an_object_that_is_written_can_be_extended():
     ],
 )
 def test_timestamps_are_utc_with_milliseconds(moment: datetime, text: str):
-    assert wire.timestamp(moment) == text
+    assert exact_json.timestamp(moment) == text

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from schemathesis.specs.openapi import checks as openapi
 
 from tests.sandbox.wire_client import CREATE, order_body
-from transfer_async.sandbox import DEFAULT_ACCOUNTS, Sandbox, wire
+from transfer_async.sandbox import DEFAULT_ACCOUNTS, Sandbox, exact_json
+from transfer_async.sandbox.accounts import CURRENCY_LIMITS, default_payment_types
 from transfer_async.sandbox.control import DOCUMENT
-from transfer_async.sandbox.people import CURRENCY_LIMITS, default_payment_types
 
 PATIENCE = 10.0  # seconds for one answer: more is a hang
 OPERATIONS = [
@@ -185,9 +185,9 @@ def test_a_good_order_is_created_as_it_was_sent(service: Service, size: int):
 
 
 def created_as_sent(service: Service, order: dict[str, Any]) -> None:
-    body = wire.write(order)
+    body = exact_json.write(order)
     response = service.create(body)
-    answer = wire.read(response.content)
+    answer = exact_json.read(response.content)
     sent = ("poster_currency", "poster_payment_method_type", "matcher_currency", "matcher_country")
 
     assert response.status_code == 200, response.text
@@ -206,5 +206,5 @@ def test_the_documents_example_creates_an_order(service: Service):
     before = len(service.sandbox.orders)
 
     assert fits("NewOrder", example["value"])
-    assert service.create(wire.write(example["value"])).status_code == 200
+    assert service.create(exact_json.write(example["value"])).status_code == 200
     assert len(service.sandbox.orders) == before + 1

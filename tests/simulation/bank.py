@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.chance import Weighted
 from tests.simulation.loop import PROCESS, Process
 from transfer_async import NO_ORDER, HoldFailed, Order, PreflightFailed
-from transfer_async.models import OrderIntent
+from transfer_async._models.requests import OrderIntent
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

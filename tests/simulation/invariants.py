@@ -7,11 +7,11 @@ stopped, who survived has finished, and a healthy worker has recovered what the 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from transfer_async.calls import Call
-from transfer_async.errors import JournalFailed, Outcome, TransferError
-from transfer_async.events import DuplicateSuspected
-from transfer_async.journal.moves import Entry, KeyState
-from transfer_async.models import OrderIntent
+from transfer_async._models.errors import JournalFailed, Outcome, TransferError
+from transfer_async._models.events import DuplicateSuspected
+from transfer_async._models.requests import OrderIntent
+from transfer_async._pipeline.call import Call
+from transfer_async.journal.entries import Entry, KeyState
 
 if TYPE_CHECKING:
     from tests.simulation.service import Made

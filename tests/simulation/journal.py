@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.chance import Weighted
 from tests.simulation.loop import OUTSIDE, PROCESS
-from transfer_async.journal import moves, states
-from transfer_async.journal.base import Journal
-from transfer_async.journal.moves import Entry, KeyState, Move, Step, Verdict
+from transfer_async.journal import entries, state_machine
+from transfer_async.journal.entries import Entry, KeyState, Move, Step, Verdict
+from transfer_async.journal.protocol import Journal
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -37,8 +37,10 @@ class Database:
 
     def commit(self, key: str, move: Move) -> Verdict | None:
         before = self.entries.get(key)
-        taken = isinstance(move, (moves.Create, moves.Resolve)) and self.ids.get(move.order_id, key) != key
-        verdict = states.decide(before, move, now=self.now(), id_taken=taken)
+        taken = (
+            isinstance(move, (entries.Create, entries.Resolve)) and self.ids.get(move.order_id, key) != key
+        )
+        verdict = state_machine.decide(before, move, now=self.now(), id_taken=taken)
         self.store(key, before, move, verdict)
         return verdict
 
@@ -105,7 +107,7 @@ class WorkerJournal(Journal):
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         await self._reading()
         now, entries = self.world.database.now(), self.world.database.entries
-        found = [one for one in entries.items() if one[0] > after and states.is_waiting(one[1], now)]
+        found = [one for one in entries.items() if one[0] > after and state_machine.is_waiting(one[1], now)]
         return sorted(found, key=lambda one: one[0])[:limit]
 
     async def count_in_doubt(self, scope: str) -> int:

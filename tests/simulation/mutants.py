@@ -9,10 +9,12 @@ import pytest
 
 from tests.simulation import world
 from tests.simulation.journal import Database
-from transfer_async import answers, create_order, doubt, handling, recovery, sending
-from transfer_async.errors import JournalFailed, Outcome
-from transfer_async.journal import moves, states
-from transfer_async.journal.moves import KeyState
+from transfer_async._http import classify
+from transfer_async._models.errors import JournalFailed, Outcome
+from transfer_async._pipeline import create_order, doubt, recovery, send
+from transfer_async.journal import entries, state_machine
+from transfer_async.journal.entries import KeyState
+from transfer_async.worker import handler
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -21,30 +23,30 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 def retry_after_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     """A time-out is taken for a failure."""
-    patch.setattr(answers, "MAY_GO_AGAIN", answers.MAY_GO_AGAIN | {answers.Verdict.UNKNOWN})
-    patch.setattr(sending, "_may_go_again", lambda _, call, __: call.judgement in answers.MAY_GO_AGAIN)
+    patch.setattr(classify, "MAY_GO_AGAIN", classify.MAY_GO_AGAIN | {classify.Verdict.UNKNOWN})
+    patch.setattr(send, "_may_go_again", lambda _, call, __: call.judgement in classify.MAY_GO_AGAIN)
 
 
 def retry_after_503(patch: pytest.MonkeyPatch) -> None:
     """A 503 is taken for a promise that nothing was done."""
-    may = sending._may_go_again
+    may = send._may_go_again
 
     def may_go_again(context: Any, call: Any, error: Any) -> bool:
         return getattr(error, "status", None) == 503 or may(context, call, error)
 
-    patch.setattr(sending, "_may_go_again", may_go_again)
+    patch.setattr(send, "_may_go_again", may_go_again)
 
 
 def lost_answer_is_a_no(patch: pytest.MonkeyPatch) -> None:
     """An exchange without an answer ends as if nothing had been sent."""
-    judge = answers.judge
+    judge = classify.judge
 
-    def judged(evidence: Any, policy: Any, table: Any) -> answers.Verdict:
+    def judged(evidence: Any, policy: Any, table: Any) -> classify.Verdict:
         verdict = judge(evidence, policy, table)
-        lost = verdict is answers.Verdict.UNKNOWN and evidence.status is None
-        return answers.Verdict.NOT_SENT if lost else verdict
+        lost = verdict is classify.Verdict.UNKNOWN and evidence.status is None
+        return classify.Verdict.NOT_SENT if lost else verdict
 
-    patch.setattr(answers, "judge", judged)
+    patch.setattr(classify, "judge", judged)
 
 
 def mark_after_send(patch: pytest.MonkeyPatch) -> None:
@@ -76,17 +78,17 @@ def deadline_after_the_mark(patch: pytest.MonkeyPatch) -> None:
 
 def foreign_order_accepted(patch: pytest.MonkeyPatch) -> None:
     """Whatever order is answered is ours."""
-    patch.setattr(answers, "other_order", lambda *_: None)
+    patch.setattr(classify, "other_order", lambda *_: None)
 
 
 def id_of_another_key_accepted(patch: pytest.MonkeyPatch) -> None:
     """An order's id is not looked up among the other keys."""
-    taken = states.decide
+    taken = state_machine.decide
 
     def decide(entry: Any, move: Any, *, now: float, id_taken: bool = False) -> Any:
         return taken(entry, move, now=now)
 
-    patch.setattr(states, "decide", decide)
+    patch.setattr(state_machine, "decide", decide)
 
 
 # --- the journal --------------------------------------------------------------------------------
@@ -94,32 +96,32 @@ def id_of_another_key_accepted(patch: pytest.MonkeyPatch) -> None:
 
 def take_over_what_was_sending(patch: pytest.MonkeyPatch) -> None:
     """A lease that ran out on `SENDING` lets another worker go on."""
-    claim = states._claim
+    claim = state_machine._claim
 
     def taken(entry: Any, move: Any, now: float) -> Any:
         if entry is not None and entry.state is KeyState.SENDING and entry.lease_until <= now:
             entry = attrs.evolve(entry, state=KeyState.CLAIMED)
         return claim(entry, move, now)
 
-    patch.setattr(states, "_claim", taken)
+    patch.setattr(state_machine, "_claim", taken)
 
 
 def free_what_was_sending(patch: pytest.MonkeyPatch) -> None:
     """A lease that ran out on `SENDING` frees the key."""
-    patch.setitem(states._TO, (moves.Expire, KeyState.SENDING), KeyState.FREE)
+    patch.setitem(state_machine._TO, (entries.Expire, KeyState.SENDING), KeyState.FREE)
 
 
 def no_compare_and_set(patch: pytest.MonkeyPatch) -> None:
     """Neither epoch nor lease is looked at before the mark."""
-    patch.delitem(states._DENIALS, moves.Mark)
-    patch.delitem(states._DENIALS, moves.Keep)
+    patch.delitem(state_machine._DENIALS, entries.Mark)
+    patch.delitem(state_machine._DENIALS, entries.Keep)
 
 
 def any_attempt_will_do(patch: pytest.MonkeyPatch) -> None:
     """A certain no is written whatever attempt or claim it was about."""
-    patch.delitem(states._DENIALS, moves.Free)
+    patch.delitem(state_machine._DENIALS, entries.Free)
     for state in KeyState:
-        patch.setitem(states._TO, (moves.Free, state), KeyState.FREE)
+        patch.setitem(state_machine._TO, (entries.Free, state), KeyState.FREE)
 
 
 def check_then_insert(patch: pytest.MonkeyPatch) -> None:
@@ -127,10 +129,10 @@ def check_then_insert(patch: pytest.MonkeyPatch) -> None:
     commit = Database.commit
 
     def torn(self: Database, key: str, move: Any) -> Any:
-        if not isinstance(move, moves.Claim):
+        if not isinstance(move, entries.Claim):
             return commit(self, key, move)
         before = self.entries.get(key)
-        verdict = states.decide(before, move, now=self.now())
+        verdict = state_machine.decide(before, move, now=self.now())
         if verdict is not None and verdict.denial is None:
             self.world.loop.call_later(0.02, self.store, key, before, move, verdict)
         return verdict
@@ -141,8 +143,8 @@ def check_then_insert(patch: pytest.MonkeyPatch) -> None:
 def receipts_not_kept(patch: pytest.MonkeyPatch) -> None:
     """A claim that is kept does not keep its receipts."""
     patch.setitem(
-        states._MADE,
-        moves.Keep,
+        state_machine._MADE,
+        entries.Keep,
         lambda entry, move, now: attrs.evolve(entry, lease_until=now + move.lease),
     )
 
@@ -154,26 +156,26 @@ def refute_without_waiting(patch: pytest.MonkeyPatch) -> None:
 
 def leases_of_another_clock_believed(patch: pytest.MonkeyPatch) -> None:
     """A clock that was ahead leaves its leases behind, and they are waited for."""
-    patch.setattr(states, "LONGEST_LEASE", float("inf"))
+    patch.setattr(state_machine, "LONGEST_LEASE", float("inf"))
 
 
 def requests_of_another_clock_forgotten(patch: pytest.MonkeyPatch) -> None:
     """When a request may have been sent that a clock which was ahead knows of is taken for long ago."""
-    as_it_is = states._on_this_clock
+    as_it_is = state_machine._on_this_clock
 
     def on_this_clock(entry: Any, now: float) -> Any:
         found = as_it_is(entry, now)
         return found if found.sent_until == entry.sent_until else found.but(sent_until=0.0)
 
-    patch.setattr(states, "_on_this_clock", on_this_clock)
+    patch.setattr(state_machine, "_on_this_clock", on_this_clock)
 
 
 def doubt_forgets_the_mark(patch: pytest.MonkeyPatch) -> None:
     """Whoever expires a request counts from the mark, not from the last time it may have left."""
-    marked = states._MADE[moves.Mark]
+    marked = state_machine._MADE[entries.Mark]
     patch.setitem(
-        states._MADE,
-        moves.Mark,
+        state_machine._MADE,
+        entries.Mark,
         lambda entry, move, now: attrs.evolve(marked(entry, move, now), sent_until=now),
     )
 
@@ -258,7 +260,7 @@ def owed_undos_forgotten(patch: pytest.MonkeyPatch) -> None:
             await undo(context, call, debts)
             if debts:
                 hooks = tuple(one.hook for one in debts)
-                paid = moves.Paid(intent_id=debts[0].intent.id, hooks=hooks, lease_until=0.0)
+                paid = entries.Paid(intent_id=debts[0].intent.id, hooks=hooks, lease_until=0.0)
                 with suppress(JournalFailed):
                     await context.write(call.intent.key, paid, certain=Outcome.NOT_SENT)
 
@@ -267,7 +269,7 @@ def owed_undos_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def checked_for_anybody(patch: pytest.MonkeyPatch) -> None:
     """A dead worker's checks serve whatever beneficiary the redelivery names."""
-    patch.setattr(states, "_words", lambda intent: intent.held)
+    patch.setattr(state_machine, "_words", lambda intent: intent.held)
 
 
 def hold_beside_the_banks_own(patch: pytest.MonkeyPatch) -> None:
@@ -277,13 +279,15 @@ def hold_beside_the_banks_own(patch: pytest.MonkeyPatch) -> None:
         same = entry.intent.beneficiary == move.intent.beneficiary
         return same and set(entry.hooks) - {"hold", "funds_hold"} <= set(move.hooks)
 
-    patch.setattr(states, "_serves", serves)
+    patch.setattr(state_machine, "_serves", serves)
 
 
 def hooks_that_are_lacking_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A client goes on with a dead worker's claim whatever hooks that one had."""
     patch.setattr(
-        states, "_serves", lambda entry, move: states._words(entry.intent) == states._words(move.intent)
+        state_machine,
+        "_serves",
+        lambda entry, move: state_machine._words(entry.intent) == state_machine._words(move.intent),
     )
 
 
@@ -296,21 +300,21 @@ def doubts_end_not_promised(patch: pytest.MonkeyPatch) -> None:
     async def promised(_: Any, __: Any, doubt: Any) -> Any:
         return doubt
 
-    patch.setattr(handling.Handler, "_promised", promised)
+    patch.setattr(handler.Handler, "_promised", promised)
 
 
 def refusal_on_record_is_any_no(patch: pytest.MonkeyPatch) -> None:
     """A claim in doubt is answered as if it had been refused."""
-    claim = states._claim
+    claim = state_machine._claim
 
     def claimed(entry: Any, move: Any, now: float) -> Any:
         if entry is not None and move.once and entry.state is KeyState.IN_DOUBT:
-            ending = moves.Ending(outcome=Outcome.REFUSED, error="Refused", status=422)
+            ending = entries.Ending(outcome=Outcome.REFUSED, error="Refused", status=422)
             refused = entry.but(ending=ending)
-            return moves.Verdict(now=now, entry=refused, denial=moves.Denial.REFUSED)
+            return entries.Verdict(now=now, entry=refused, denial=entries.Denial.REFUSED)
         return claim(entry, move, now)
 
-    patch.setattr(states, "_claim", claimed)
+    patch.setattr(state_machine, "_claim", claimed)
 
 
 MUTANTS: dict[str, Mutant] = {

@@ -10,10 +10,10 @@ from attrs import define, field, frozen
 from tests.bank import new_order
 from tests.simulation.chance import Weighted
 from tests.simulation.loop import OUTSIDE, this_call
-from transfer_async.calls import Call
-from transfer_async.guards import GuardedBody
-from transfer_async.models import NewOrder
-from transfer_async.transport import Evidence, TransportClosed
+from transfer_async._http.transport import Evidence, TransportClosed
+from transfer_async._http.write_guard import GuardedBody
+from transfer_async._models.requests import NewOrder
+from transfer_async._pipeline.call import Call
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -201,7 +201,7 @@ class Wire:
 
 
 class SimulatedTransport:
-    """In the place of `transfer_async.transport.Transport`."""
+    """In the place of `transfer_async._http.transport.Transport`."""
 
     is_open = False  # or a client that died with its process would warn
 

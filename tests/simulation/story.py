@@ -13,8 +13,8 @@ from tests.simulation.loop import OUTSIDE
 from tests.simulation.service import OTHER_WISH, WISH
 from tests.simulation.witness import Record
 from tests.simulation.world import Worker, World
-from transfer_async import client
-from transfer_async.journal.moves import LONGEST_LEASE
+from transfer_async import _client
+from transfer_async.journal.entries import LONGEST_LEASE
 
 LONG = LONGEST_LEASE + 1500.0  # beyond every lease, claim and doubt, whatever a clock did
 
@@ -47,13 +47,13 @@ _ids = _Ids()
 def staged() -> Iterator[None]:
     """Within it stories can be run: ids count, and nothing is logged."""
     log = logging.getLogger("transfer_async")
-    was, disabled = client.fresh_id, log.disabled
-    client.fresh_id = _ids
+    was, disabled = _client.fresh_id, log.disabled
+    _client.fresh_id = _ids
     log.disabled = True
     try:
         yield
     finally:
-        client.fresh_id = was
+        _client.fresh_id = was
         log.disabled = disabled
 
 

@@ -8,12 +8,13 @@ from attrs import define
 from tests.simulation import invariants
 from tests.simulation.loop import this_call
 from tests.simulation.service import Made
-from transfer_async.calls import Call
-from transfer_async.events import DuplicateSuspected, Event
-from transfer_async.journal import moves
-from transfer_async.journal.moves import Entry, KeyState, Move, Verdict
-from transfer_async.messages import OrderOutcome
-from transfer_async.models import NewOrder, Order, OrderIntent, PersonName
+from transfer_async._converters.messages import OrderOutcome
+from transfer_async._models.events import DuplicateSuspected, Event
+from transfer_async._models.requests import NewOrder, OrderIntent, PersonName
+from transfer_async._models.responses import Order
+from transfer_async._pipeline.call import Call
+from transfer_async.journal import entries
+from transfer_async.journal.entries import Entry, KeyState, Move, Verdict
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -65,16 +66,16 @@ class Witness:
         if verdict.denial is not None:
             return
         self.check(invariants.what_is_owed_has_its_receipt(world, entry))
-        if isinstance(move, moves.Claim):
+        if isinstance(move, entries.Claim):
             self._claimed(before, entry)
-        elif isinstance(move, (moves.Keep, moves.Mark)):
+        elif isinstance(move, (entries.Keep, entries.Mark)):
             for hook, receipt in move.receipts.items():
                 self.kept.setdefault((move.intent_id, hook), receipt)
-        elif isinstance(move, (moves.Free, moves.Refute)):
+        elif isinstance(move, (entries.Free, entries.Refute)):
             self.over.add(entry.intent_id)
-        elif isinstance(move, moves.Paid) and move.hooks:
+        elif isinstance(move, entries.Paid) and move.hooks:
             world.saw("paid")
-        if isinstance(move, (moves.TakeOver, moves.Resolve, moves.Refute, moves.Owe)):
+        if isinstance(move, (entries.TakeOver, entries.Resolve, entries.Refute, entries.Owe)):
             world.saw(type(move).__name__.lower())
 
     def _claimed(self, before: Entry | None, entry: Entry) -> None:

@@ -17,13 +17,13 @@ from tests.simulation.loop import OUTSIDE, PROCESS, Process, VirtualLoop
 from tests.simulation.service import SETTLE_AFTER, Service, SimulatedTransport
 from tests.simulation.witness import RECORD, Record, Witness
 from transfer_async import FundsHold, RetryPolicy, Timeouts, TransferClient
-from transfer_async.clock import Clock
-from transfer_async.errors import TransferError
-from transfer_async.events import Event
-from transfer_async.handling import Handler
-from transfer_async.messages import OrderCommand, OrderOutcome
-from transfer_async.models import Order
-from transfer_async.recovery import RecoveryReport
+from transfer_async._converters.messages import OrderCommand, OrderOutcome
+from transfer_async._models.errors import TransferError
+from transfer_async._models.events import Event
+from transfer_async._models.responses import Order
+from transfer_async._pipeline.recovery import RecoveryReport
+from transfer_async._support.clock import Clock
+from transfer_async.worker.handler import Handler
 
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 MOMENTS = (

@@ -8,14 +8,14 @@ from attrs import frozen
 
 from tests.bank import SpiedJournal, World, new_order, refused_order
 from transfer_async import JournalFailed
-from transfer_async.journal import moves
-from transfer_async.journal.base import Journal
+from transfer_async.journal import entries
+from transfer_async.journal.protocol import Journal
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 
 LEASE = 60.0
 
-BEFORE_THE_REQUEST = (moves.Claim, moves.Mark)
-AFTER_THE_REQUEST = (moves.Create, moves.Doubt, moves.Free)
+BEFORE_THE_REQUEST = (entries.Claim, entries.Mark)
+AFTER_THE_REQUEST = (entries.Create, entries.Doubt, entries.Free)
 
 
 class Trouble(Protocol):
@@ -60,9 +60,9 @@ async def struck(world: World, trouble: Trouble, at: type) -> Struck:
         await client.create_order(new_order(), key="an earlier one")
         world.bank.open.clear()
         already = len(world.sandbox.requests)
-        if at is moves.Doubt:
+        if at is entries.Doubt:
             world.sandbox.faults.add(CloseAfterProcessing())
-        order = refused_order() if at is moves.Free else new_order()
+        order = refused_order() if at is entries.Free else new_order()
         world.journal.before[at] = lambda _: trouble.begin()
         try:
             error = await _failure(client.create_order(order, key="k"))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.bank import new_order
 from transfer_async import FundsHold, SQLiteJournal, TransferClient
+from transfer_async._models.requests import OrderIntent
 from transfer_async.journal import sqlite
-from transfer_async.models import OrderIntent
 from transfer_async.sandbox import Sandbox
 
 

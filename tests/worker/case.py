@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack
 from tests.bank import Bank, SpiedJournal, new_order
 from tests.worker.sides import PATIENCE, until
 from transfer_async import RetryPolicy, SQLiteJournal, TransferClient
-from transfer_async.disposition import TABLE, Delays
-from transfer_async.handling import Handler
+from transfer_async._converters.messages import OrderCommand
 from transfer_async.integrations.faststream import OrderWorker, line_at
-from transfer_async.messages import OrderCommand
 from transfer_async.sandbox import Sandbox
+from transfer_async.worker.disposition import TABLE, Delays
+from transfer_async.worker.handler import Handler
 
 LABELS = [
     row.reason + " (again)" * [other.reason for other in TABLE[:number]].count(row.reason)

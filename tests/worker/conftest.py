@@ -2,14 +2,13 @@ import pytest
 
 from tests.worker.case import Case
 from tests.worker.sides import SIDES
-from transfer_async.integrations import faststream
-from transfer_async.integrations.brokers import redis
+from transfer_async.integrations.faststream import redis, worker
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """A worker looks again after less time than a bank's may take."""
-    monkeypatch.setattr(faststream, "BACK_OFF", 0.05)
+    monkeypatch.setattr(worker, "BACK_OFF", 0.05)
     monkeypatch.setattr(redis, "MOVE_EVERY", 0.05)
 
 

@@ -4,10 +4,10 @@ import asyncio
 
 from attrs import define, field
 
-from transfer_async.disposition import disposition
-from transfer_async.errors import Outcome
-from transfer_async.handling import Handled
-from transfer_async.messages import OrderOutcome
+from transfer_async._converters.messages import OrderOutcome
+from transfer_async._models.errors import Outcome
+from transfer_async.worker.disposition import disposition
+from transfer_async.worker.handler import Handled
 
 
 @define

@@ -4,8 +4,8 @@ import asyncio
 import sys
 
 from transfer_async import FundsHold, RetryPolicy, SQLiteJournal, TransferClient
-from transfer_async.integrations.brokers.line import WorkerSettings
 from transfer_async.integrations.faststream import OrderWorker, line_at
+from transfer_async.integrations.faststream.line import WorkerSettings
 
 
 async def place(intent):

@@ -9,7 +9,7 @@ import nats
 import redis.asyncio
 from faststream.redis.parser import BinaryMessageFormatV1
 
-from transfer_async.integrations.brokers.line import WorkerSettings
+from transfer_async.integrations.faststream.line import WorkerSettings
 
 PATIENCE = 20.0
 

@@ -22,13 +22,13 @@ from tests.worker.case import command
 from tests.worker.sides import PATIENCE, NatsSide
 from transfer_async import integrations
 from transfer_async._cli.app import app
-from transfer_async._cli.working import addresses, embedded, sending, trying
-from transfer_async._cli.working import process as working
-from transfer_async.errors import JournalFailed
-from transfer_async.health import Health
-from transfer_async.integrations.brokers.line import WorkerSettings
-from transfer_async.journal.choice import journal_at
+from transfer_async._cli.worker import address_option, embedded_nats, publishing, trial
+from transfer_async._cli.worker import process as working
+from transfer_async._models.errors import JournalFailed
+from transfer_async.integrations.faststream.line import WorkerSettings
+from transfer_async.journal.address import journal_at
 from transfer_async.sandbox import Sandbox
+from transfer_async.worker.health import Health
 
 ROOT = Path(working.__file__).parents[3]
 NEEDED = ["--broker", "nats://127.0.0.1:1", "--journal", "j.db", "--base-url", "http://127.0.0.1:2"]
@@ -147,10 +147,10 @@ def test_the_program_is_told_as_it_was_called(monkeypatch, tmp_path):
     program.touch()
     monkeypatch.chdir(program.parent)
     monkeypatch.setattr(sys, "argv", ["transfer-async"])
-    assert trying.called() == f"'{program}'"
+    assert trial.called() == f"'{program}'"
 
     monkeypatch.setattr(sys, "argv", ["/elsewhere/__main__.py"])
-    assert trying.called() == f"{sys.executable} -m transfer_async"
+    assert trial.called() == f"{sys.executable} -m transfer_async"
 
 
 def test_what_a_trial_brings_itself_is_not_passed_over():
@@ -164,13 +164,13 @@ def test_what_a_trial_brings_itself_is_not_passed_over():
 
 def test_what_the_environment_has_is_no_matter_to_a_trial(monkeypatch):
     monkeypatch.setenv("TRANSFER_BROKER", "nats://host")
-    monkeypatch.setattr(embedded, "PROGRAM", "no-such-server")
+    monkeypatch.setattr(embedded_nats, "PROGRAM", "no-such-server")
 
     assert invoke("worker", "--try").stderr.startswith("worker: --try: needs no-such-server")
 
 
 def test_who_has_no_nats_server_is_told_what_to_install(monkeypatch):
-    monkeypatch.setattr(embedded, "PROGRAM", "no-such-server")
+    monkeypatch.setattr(embedded_nats, "PROGRAM", "no-such-server")
 
     result = invoke("worker", "--try")
 
@@ -180,18 +180,18 @@ def test_who_has_no_nats_server_is_told_what_to_install(monkeypatch):
 
 async def test_a_server_that_does_not_start_is_told(tmp_path):
     with pytest.raises(OSError, match="did not start"):
-        async with embedded.nats_server("/bin/false", tmp_path):
+        async with embedded_nats.nats_server("/bin/false", tmp_path):
             pass
 
 
 async def test_a_server_that_takes_too_long_to_start_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "PATIENCE", 0.05)
+    monkeypatch.setattr(embedded_nats, "PATIENCE", 0.05)
     program = tmp_path / "slow"
     await asyncio.to_thread(program.write_text, "#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o700)
 
     with pytest.raises(OSError, match=r"did not start within 0\.05 s"):
-        async with embedded.nats_server(str(program), tmp_path):
+        async with embedded_nats.nats_server(str(program), tmp_path):
             pass
 
 
@@ -339,11 +339,11 @@ def test_what_cannot_be_is_told_in_one_line(arguments, why, tmp_path, monkeypatc
     ],
 )
 def test_no_address_is_shown_with_its_secrets(address, shown):
-    assert addresses.public(address) == shown
+    assert address_option.public(address) == shown
 
 
 def test_where_health_is_told():
-    assert addresses.host_and_port("[::1]:80") == ("::1", 80)
+    assert address_option.host_and_port("[::1]:80") == ("::1", 80)
 
 
 # --- sending ----------------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ async def test_sending_makes_nothing_but_what_it_needs(there, tmp_path):
 @pytest.mark.parametrize("scheme", ["nats", "redis"])
 def test_a_broker_whose_port_is_closed_is_told_at_once(scheme, monkeypatch):
     """Told that it did not answer, an operator would look for a slow network in place of the port."""
-    monkeypatch.setattr(sending, "PATIENCE", 60.0)
+    monkeypatch.setattr(publishing, "PATIENCE", 60.0)
 
     result = invoke("send", "--broker", f"{scheme}://me:secret@127.0.0.1:1", "-", input=command().to_json())
 
@@ -390,8 +390,8 @@ def test_a_broker_that_says_nothing_is_told(monkeypatch):
 
         async def close(self): ...
 
-    monkeypatch.setattr(sending, "PATIENCE", 0.05)
-    monkeypatch.setattr(sending, "line_at", lambda *_: Silent())
+    monkeypatch.setattr(publishing, "PATIENCE", 0.05)
+    monkeypatch.setattr(publishing, "line_at", lambda *_: Silent())
     result = invoke("send", "--broker", "nats://host", "-", input=command().to_json())
 
     assert result.exit_code == 1
@@ -406,7 +406,7 @@ async def test_of_a_cluster_one_server_that_is_there_is_enough(nats, tmp_path):
     servers = ",".join(["nats://127.0.0.1:1", nats.address, "nats://127.0.0.1:2"])
     for number in range(3):  # the driver shuffles them
         sent = command(f"to-a-cluster-{number}")
-        await sending.send(servers, [sent], settings)
+        await publishing.send(servers, [sent], settings)
 
 
 async def test_what_is_too_large_for_the_broker_is_named_and_not_tried_for_ever(nats, tmp_path, monkeypatch):
@@ -452,7 +452,7 @@ def test_a_byte_order_mark_is_no_part_of_a_command(tmp_path):
     file = tmp_path / "commands"
     file.write_bytes(b"\xef\xbb\xbf" + command().to_json() + b"\n")
 
-    assert [one.key for one in sending.commands_in(file)] == ["k"]
+    assert [one.key for one in publishing.commands_in(file)] == ["k"]
 
 
 def test_sending_names_its_exit_codes():
@@ -574,8 +574,8 @@ async def test_a_trial_tells_what_it_does_and_ends_when_it_is_told_to(nats, tmp_
         if line.startswith("echo "):
             stop()
 
-    program = await asyncio.to_thread(trying.program)
-    await trying.run(program, tmp_path, WorkerSettings(poll=0.05), say=say, log=said.append)
+    program = await asyncio.to_thread(trial.program)
+    await trial.run(program, tmp_path, WorkerSettings(poll=0.05), say=say, log=said.append)
 
     assert any(line.startswith("outcome: payment-1: created, tx-") for line in said)
     assert any(line.startswith("bank: payment-1: hold-1 placed") for line in said)
@@ -657,13 +657,13 @@ STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True);
 
 
 async def test_a_server_that_does_not_stop_when_asked_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "PATIENCE", 0.05)
+    monkeypatch.setattr(embedded_nats, "PATIENCE", 0.05)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", STUBBORN),
         stdout=asyncio.subprocess.PIPE,
     )
     await process.stdout.readline()
 
-    await embedded._stop(process)
+    await embedded_nats._stop(process)
 
     assert process.returncode == -signal.SIGKILL

@@ -8,10 +8,10 @@ import pytest
 from tests.bank import Gate, new_order, other_order, refused_order
 from tests.worker.case import DELAYS, LABELS, command, row_of
 from transfer_async import BeneficiaryNotVerified, MatchResult, PreflightFailed, RetryPolicy
-from transfer_async.disposition import TABLE, Action
-from transfer_async.errors import ServiceFailed
-from transfer_async.journal.moves import Claim, Create
+from transfer_async._models.errors import ServiceFailed
+from transfer_async.journal.entries import Claim, Create
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status
+from transfer_async.worker.disposition import TABLE, Action
 
 # --- how each comes about ---------------------------------------------------------------------------
 

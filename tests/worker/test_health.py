@@ -3,8 +3,8 @@ import asyncio
 import aiohttp
 import pytest
 
-from transfer_async.errors import JournalFailed
-from transfer_async.health import Health
+from transfer_async._models.errors import JournalFailed
+from transfer_async.worker.health import Health
 
 
 async def asked(address, path):

@@ -5,8 +5,8 @@ from redis.exceptions import ResponseError
 
 from tests.worker.case import Case, command
 from tests.worker.sides import PATIENCE, RedisSide, until
-from transfer_async.integrations.brokers.redis import DELIVERIES, FORGET_AFTER, PUT_BACK
 from transfer_async.integrations.faststream import line_at
+from transfer_async.integrations.faststream.redis import DELIVERIES, FORGET_AFTER, PUT_BACK
 
 MANY = 5000
 """Fields, where Lua passes on no more than 8000 names and values."""

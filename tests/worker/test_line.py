@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from transfer_async import MemoryJournal, TransferClient
-from transfer_async.integrations.brokers import LINES, line_at, reason
-from transfer_async.integrations.brokers.line import WorkerSettings
 from transfer_async.integrations.faststream import OrderWorker
+from transfer_async.integrations.faststream.broker import LINES, line_at, reason
+from transfer_async.integrations.faststream.line import WorkerSettings
 
 
 def test_durations_may_be_timedeltas():

@@ -6,7 +6,7 @@ from faststream.redis import RedisBroker
 
 from tests.worker.case import Case, command
 from tests.worker.sides import PATIENCE, NatsSide, RedisSide
-from transfer_async.integrations.brokers.headers import LONGEST, fitting, reason_header
+from transfer_async.integrations.faststream.headers import LONGEST, fitting, reason_header
 
 KINDS = {"nats": NatsBroker, "redis": RedisBroker}
 

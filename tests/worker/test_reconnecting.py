@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker.case import Case, command
 from tests.worker.sides import PATIENCE, NatsSide, until
-from transfer_async.integrations.brokers.nats import NatsLine
+from transfer_async.integrations.faststream.nats import NatsLine
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # the driver forgets what was refused
 

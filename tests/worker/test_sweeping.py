@@ -5,13 +5,13 @@ import pytest
 from tests.bank import Gate, Time, new_order
 from tests.worker.case import Spied
 from transfer_async import FundsHold, JournalFailed, OutcomeUnknown, SQLiteJournal, TransferClient
-from transfer_async.clock import Clock
-from transfer_async.handling import Handler
-from transfer_async.health import Health
-from transfer_async.messages import OrderCommand
-from transfer_async.recovery import Recovery
+from transfer_async._converters.messages import OrderCommand
+from transfer_async._pipeline.recovery import Recovery
+from transfer_async._support.clock import Clock
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
-from transfer_async.sweeping import Sweeper
+from transfer_async.worker.handler import Handler
+from transfer_async.worker.health import Health
+from transfer_async.worker.outbox import Sweeper
 
 
 class Desk:

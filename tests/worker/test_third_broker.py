@@ -21,9 +21,9 @@ from attrs import define, field
 from tests.bank import Gate, new_order
 from tests.worker.case import Case, command
 from tests.worker.sides import PATIENCE, Side
-from transfer_async.errors import KeyBusy, RateLimited
-from transfer_async.integrations.brokers import LINES, Line
-from transfer_async.integrations.brokers.headers import JSON, reason_header
+from transfer_async._models.errors import KeyBusy, RateLimited
+from transfer_async.integrations.faststream.broker import LINES, Line
+from transfer_async.integrations.faststream.headers import JSON, reason_header
 from transfer_async.sandbox import Status
 
 SERVERS = {}

@@ -13,11 +13,10 @@ from tests.bank import Gate, refused_order
 from tests.brokers import NatsServer, RedisServer
 from tests.worker.case import Case, Run, command
 from tests.worker.sides import PATIENCE, SIDES, NatsSide, RedisSide, until
-from transfer_async.errors import Outcome
-from transfer_async.integrations import faststream
-from transfer_async.integrations.brokers.redis import DELIVERIES, FORGET_AFTER, PUT_BACK
-from transfer_async.integrations.faststream import line_at
-from transfer_async.messages import OrderOutcome
+from transfer_async._converters.messages import OrderOutcome
+from transfer_async._models.errors import Outcome
+from transfer_async.integrations.faststream import line_at, worker
+from transfer_async.integrations.faststream.redis import DELIVERIES, FORGET_AFTER, PUT_BACK
 from transfer_async.sandbox import CloseAfterProcessing, Status
 
 SERVERS = {"nats": NatsServer, "redis": RedisServer}
@@ -143,7 +142,7 @@ async def test_a_worker_can_be_stopped_although_its_driver_loses_a_cancellation(
 
 
 async def test_a_worker_can_be_stopped_although_its_driver_hears_no_cancellation(case, monkeypatch):
-    monkeypatch.setattr(faststream, "GRACE", 0.1)
+    monkeypatch.setattr(worker, "GRACE", 0.1)
     deaf = Deaf(times=1_000_000)
     run = await waiting_at(case, deaf)
 
@@ -156,7 +155,7 @@ async def test_a_worker_can_be_stopped_although_its_driver_hears_no_cancellation
 
 
 async def test_a_driver_that_loses_a_cancellation_is_tried_again(case, monkeypatch):
-    monkeypatch.setattr(faststream, "OPENING", 0.05)
+    monkeypatch.setattr(worker, "OPENING", 0.05)
     deaf = Deaf(times=1)
     run = await waiting_at(case, deaf)
     case.runs.append(run)

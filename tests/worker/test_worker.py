@@ -6,8 +6,7 @@ import pytest
 from tests.bank import Gate
 from tests.samples import encode, order_json
 from tests.worker.deliveries import Beats, FakeDelivery, FakeHandler, FakePublisher, Log
-from transfer_async.clock import Clock
-from transfer_async.errors import (
+from transfer_async._models.errors import (
     ClientClosed,
     InvalidOrder,
     JournalFailed,
@@ -16,8 +15,9 @@ from transfer_async.errors import (
     TokenUnavailable,
     Unauthorized,
 )
-from transfer_async.models import Order
-from transfer_async.worker import JITTER, Worker
+from transfer_async._models.responses import Order
+from transfer_async._support.clock import Clock
+from transfer_async.worker.consumer import JITTER, Worker
 
 ORDER = Order.from_json(encode(order_json()))
 STEPS = {

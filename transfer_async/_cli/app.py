@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transfer_async._cli import create, journal, worker
-from transfer_async._cli.lines import FAILED, complain, fail, tell
-from transfer_async.cli import USAGE
+from transfer_async._cli.console.exit_codes import USAGE
+from transfer_async._cli.console.output import FAILED, complain, fail, tell
+from transfer_async._cli.create import create_command
+from transfer_async._cli.journal import journal_commands
+from transfer_async._cli.worker import worker_commands
 
 if TYPE_CHECKING:
     from transfer_async.sandbox import Sandbox
@@ -25,10 +27,10 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain text, the same everywhere
     pretty_exceptions_enable=False,  # they would show local variables, and the token among them
 )
-app.add_typer(journal.app, name="journal")
-app.command()(create.create)
-app.command()(worker.worker)
-app.command()(worker.send)
+app.add_typer(journal_commands.app, name="journal")
+app.command()(create_command.create)
+app.command()(worker_commands.worker)
+app.command()(worker_commands.send)
 
 
 def _show_version(wanted: bool) -> None:
@@ -59,8 +61,8 @@ def demo() -> None:
     The demo checks what it tells: its last line begins with "demo ok" and the exit code is 0; after any
     surprise it is 1.
     """
-    from transfer_async import demo as story  # heavy: the sandbox and the client
-    from transfer_async._cli.running import run
+    from transfer_async._cli.console.event_loop import run
+    from transfer_async._cli.demo import tour as story  # heavy: the sandbox and the client
 
     try:
         run(story.run(tell, live=sys.stdout.isatty()))
@@ -124,8 +126,8 @@ def sandbox(
       close-before-reading      stall-before-processing   status
       redirect
     """
-    from transfer_async._cli.running import run
-    from transfer_async._cli.serving import is_loopback, serve  # heavy: the sandbox
+    from transfer_async._cli.console.event_loop import run
+    from transfer_async._cli.serve_sandbox import is_loopback, serve  # heavy: the sandbox
 
     if not (beyond_loopback or is_loopback(host)):
         fail(
@@ -158,15 +160,15 @@ def _make_sandbox(
     match_every: float,
     **settings: Any,
 ) -> Sandbox:
-    from transfer_async import auth  # heavy, as all of the package is
-    from transfer_async._cli.serving import fault_shares, tls_context
+    from transfer_async._cli.serve_sandbox import fault_shares, tls_context
+    from transfer_async._http import bearer  # heavy, as all of the package is
     from transfer_async.sandbox import Sandbox, load_accounts
 
     if not 0 < match_every < math.inf:
         fail("--match-every: must be a finite number of seconds, more than 0", USAGE)
     try:
         return Sandbox(
-            token=None if token is None else auth.checked(token),
+            token=None if token is None else bearer.checked(token),
             accounts=None if accounts is None else load_accounts(accounts),
             faults=fault_shares(faults),
             ssl=tls_context(*tls),
@@ -188,8 +190,8 @@ def whoami(
     Exit codes: 0 answered; 1 refused or out of reach; 2 the environment is not set, or wrong.
     """
     from transfer_async._cli import whoami as asking  # heavy: the client
-    from transfer_async._cli.running import run
-    from transfer_async.errors import TransferError
+    from transfer_async._cli.console.event_loop import run
+    from transfer_async._models.errors import TransferError
 
     try:
         client = asking.client_from_env()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from transfer_async._cli.running import shown
-from transfer_async.client import TransferClient
-from transfer_async.errors import ConnectionFailed, TransferError, Unauthorized
+from transfer_async._cli.console.event_loop import shown
+from transfer_async._client import TransferClient
+from transfer_async._models.errors import ConnectionFailed, TransferError, Unauthorized
+from transfer_async._models.responses import User
 from transfer_async.journal.memory import MemoryJournal
-from transfer_async.models import User
 
 _ADVICE: dict[type[TransferError], str] = {
     Unauthorized: "is TRANSFER_API_TOKEN the token of this service?",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from decimal import Decimal
 
-from transfer_async.checks import EXACT
-from transfer_async.models import NewOrder
+from transfer_async._models.amounts import EXACT
+from transfer_async._models.requests import NewOrder
 
 
 def fingerprint(order: NewOrder) -> str:

@@ -9,11 +9,11 @@ from datetime import datetime
 from threading import Lock
 from typing import Self
 
-from transfer_async.clock import Clock, Duration, seconds
-from transfer_async.errors import JournalFailed
-from transfer_async.journal import moves, states
-from transfer_async.journal.base import forgettable
-from transfer_async.journal.moves import Entry, KeyState, Move, Step, Verdict
+from transfer_async._models.errors import JournalFailed
+from transfer_async._support.clock import Clock, Duration, seconds
+from transfer_async.journal import entries, state_machine
+from transfer_async.journal.entries import Entry, KeyState, Move, Step, Verdict
+from transfer_async.journal.protocol import forgettable
 
 HISTORY = 100
 """How many of a key's last moves are remembered."""
@@ -70,15 +70,15 @@ class MemoryJournal:
         with self._lock:  # another thread must not come between the look and the write
             now = self._clock.now()
             before = self._entries.get(place)
-            if before is None and isinstance(move, moves.Claim):
+            if before is None and isinstance(move, entries.Claim):
                 self._make_room(now)
-            verdict = states.decide(before, move, now=now, id_taken=self._is_taken(scope, key, move))
-            if verdict is not None and (verdict.entry is not before or isinstance(move, moves.Suspect)):
+            verdict = state_machine.decide(before, move, now=now, id_taken=self._is_taken(scope, key, move))
+            if verdict is not None and (verdict.entry is not before or isinstance(move, entries.Suspect)):
                 self._store(place, verdict, move, now)
         return verdict
 
     def _is_taken(self, scope: str, key: str, move: Move) -> bool:
-        return isinstance(move, (moves.Create, moves.Resolve)) and (
+        return isinstance(move, (entries.Create, entries.Resolve)) and (
             self._ids.get((scope, move.order_id), key) != key
         )
 
@@ -88,12 +88,12 @@ class MemoryJournal:
             self._ids[place[0], entry.order_id] = place[1]
             if len(self._ids) > self._max_keys:
                 self._ids.popitem(last=False)
-        ended = states.is_ended(entry)
+        ended = state_machine.is_ended(entry)
         if ended and entry.client_made and not _was_refuted(entry):
             self._forget(place)
             return
         self._entries[place] = entry
-        if states.is_told(move, verdict):
+        if state_machine.is_told(move, verdict):
             if (made := self._moves.get(place)) is None:
                 made = self._moves[place] = []
             made.append((now, entry, move))
@@ -141,7 +141,9 @@ class MemoryJournal:
         """See `Journal.work`."""
         now = self._clock.now()
         waiting = [
-            (key, entry) for key, entry in self._of(scope) if key > after and states.is_waiting(entry, now)
+            (key, entry)
+            for key, entry in self._of(scope)
+            if key > after and state_machine.is_waiting(entry, now)
         ]
         return heapq.nsmallest(limit, waiting, key=lambda found: found[0])
 
@@ -159,7 +161,7 @@ class MemoryJournal:
         since_1970 = self._clock.utc().timestamp() - self._clock.now()
         with self._lock:
             made = list(self._moves.get((scope, key), ()))
-        return tuple(states.step(entry, move, now=since_1970 + at) for at, entry, move in made)
+        return tuple(state_machine.step(entry, move, now=since_1970 + at) for at, entry, move in made)
 
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""
@@ -174,4 +176,4 @@ class MemoryJournal:
 
 def _was_refuted(entry: Entry) -> bool:
     """Whether an order may still be answered for a key that nobody but its sender knows."""
-    return entry.ending is not None and entry.ending.error == states.REFUTED
+    return entry.ending is not None and entry.ending.error == state_machine.REFUTED

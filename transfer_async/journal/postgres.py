@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from transfer_async.addresses import checked_database
-from transfer_async.clock import Duration, checked_timeout
-from transfer_async.errors import JournalFailed
-from transfer_async.journal.durable import PRUNED, DurableJournal
-from transfer_async.journal.moves import Entry, Step
+from transfer_async._models.errors import JournalFailed
+from transfer_async._support.addresses import checked_database
+from transfer_async._support.clock import Duration, checked_timeout
+from transfer_async.journal.entries import Entry, Step
+from transfer_async.journal.group_commit import PRUNED, DurableJournal
 from transfer_async.journal.postgres_sql import Statements
 from transfer_async.journal.rows import VERSION, Row, entries_of, entry_of, step_of, step_values
 from transfer_async.journal.transaction import Transaction, Wanted

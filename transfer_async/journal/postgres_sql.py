@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transfer_async.journal.moves import LONGEST_LEASE
+from transfer_async.journal.entries import LONGEST_LEASE
 from transfer_async.journal.rows import STEP_COLUMNS, VERSION
 
 _ROW = "k.state, k.token, k.order_id, k.due_at, k.ended_at, k.body::text, k.intent::text, k.reply"

@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 from attrs import define, frozen
 
-from transfer_async import converters
-from transfer_async.errors import TransferError
-from transfer_async.journal import states
+from transfer_async._converters import converter
+from transfer_async._models.errors import TransferError
+from transfer_async._models.requests import NewOrder, OrderIntent, PersonName
+from transfer_async.journal import state_machine
+from transfer_async.journal.entries import Ending, Entry, KeyState, Owed, Step, Unread, Untold
 from transfer_async.journal.fingerprint import fingerprint
-from transfer_async.journal.moves import Ending, Entry, KeyState, Owed, Step, Unread, Untold
-from transfer_async.models import NewOrder, OrderIntent, PersonName
 
 log: logging.Logger = logging.getLogger("transfer_async")
 
@@ -105,8 +105,8 @@ def row_of(entry: Entry, *, token: str, now: float, with_intent: bool = True) ->
         state=entry.state.value,
         token=token,
         order_id=entry.order_id,
-        due_at=states.due_at(entry),
-        ended_at=now if states.is_ended(entry) else None,
+        due_at=state_machine.due_at(entry),
+        ended_at=now if state_machine.is_ended(entry) else None,
         body=_encode(_body(entry)),
         intent=_encode(_intent(entry.intent)) if with_intent and entry.intent is not None else None,
         reply=entry.reply,
@@ -188,7 +188,7 @@ def _intent_of(stored: _Intent) -> OrderIntent:
     return OrderIntent(
         id=stored.id,
         key=stored.key,
-        order=converters.from_json(NewOrder, bytes(stored.order)),
+        order=converter.from_json(NewOrder, bytes(stored.order)),
         beneficiary=None if stored.beneficiary is None else PersonName(*stored.beneficiary),
         held=stored.held,
         send_before=stored.send_before,

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from transfer_async.clock import Clock, Duration, checked_timeout
-from transfer_async.errors import JournalFailed
-from transfer_async.journal.durable import PRUNED, DurableJournal
-from transfer_async.journal.files import Files, Identity, Moved, found, keep_private
-from transfer_async.journal.moves import LONGEST_LEASE, Entry, Step
+from transfer_async._models.errors import JournalFailed
+from transfer_async._support.clock import Clock, Duration, checked_timeout
+from transfer_async.journal.entries import LONGEST_LEASE, Entry, Step
+from transfer_async.journal.group_commit import PRUNED, DurableJournal
 from transfer_async.journal.rows import STEP_COLUMNS, VERSION, Row, entries_of, entry_of, step_of, step_values
+from transfer_async.journal.sqlite_file import Files, Identity, Moved, found, keep_private
 from transfer_async.journal.transaction import Place, Transaction, Wanted
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 
 from attrs import define, field
 
-from transfer_async.journal import rows, states
-from transfer_async.journal.moves import (
+from transfer_async.journal import rows, state_machine
+from transfer_async.journal.entries import (
     Claim,
     Create,
     Denial,
@@ -87,7 +87,7 @@ class Recent:
 
     def keep(self, place: Place, token: str, entry: Entry) -> None:
         """Remember what has been committed; what has ended is not asked for again soon."""
-        if states.is_ended(entry):
+        if state_machine.is_ended(entry):
             self._entries.pop(place, None)
             return
         self._entries[place] = (token, entry)
@@ -187,14 +187,14 @@ class Transaction:
         before, move = held.entry, one.move
         scope, key = one.place
         taken = isinstance(move, (Create, Resolve)) and self._ids.get((scope, move.order_id), key) != key
-        verdict = states.decide(before, move, now=now, id_taken=taken)
+        verdict = state_machine.decide(before, move, now=now, id_taken=taken)
         if verdict is None or verdict.entry is before:
             return verdict
         held.entry, held.changed_by = verdict.entry, one.token
         if isinstance(move, (Create, Resolve)) and verdict.denial is None:
             self._ids[scope, move.order_id] = key
-        if states.is_told(move, verdict):
-            self.steps.append((one.place, one.token, states.step(verdict.entry, move, now=now)))
+        if state_machine.is_told(move, verdict):
+            self.steps.append((one.place, one.token, state_machine.step(verdict.entry, move, now=now)))
         return verdict
 
     def remember(self) -> None:

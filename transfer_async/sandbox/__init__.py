@@ -13,8 +13,15 @@ Or with a share of all orders for each fault, the same ones for the same seed:
     Sandbox(faults={CloseAfterProcessing(): 0.05, Status(429): 0.1}, seed=7)
 """
 
-from transfer_async.sandbox.accounts import Account, Accounts, CurrencyAccount, load_accounts
-from transfer_async.sandbox.checks import CreateOrder
+from transfer_async.sandbox.accounts import (
+    DEFAULT_ACCOUNTS,
+    Account,
+    Accounts,
+    CurrencyAccount,
+    load_accounts,
+)
+from transfer_async.sandbox.exchange import Fault, RequestRecord
+from transfer_async.sandbox.fault_script import EVERY_PATH, Faults, Rule
 from transfer_async.sandbox.faults import (
     FAULTS,
     AnotherOrder,
@@ -22,7 +29,6 @@ from transfer_async.sandbox.faults import (
     CloseAfterProcessing,
     CloseBeforeReading,
     CompressedHugeBody,
-    Fault,
     GarbageBody,
     HugeBody,
     Redirect,
@@ -37,11 +43,9 @@ from transfer_async.sandbox.faults import (
     UnsolicitedReply,
     WrongTypes,
 )
-from transfer_async.sandbox.orders import Order
-from transfer_async.sandbox.people import DEFAULT_ACCOUNTS
-from transfer_async.sandbox.records import RequestRecord
-from transfer_async.sandbox.script import EVERY_PATH, Faults, Rule
+from transfer_async.sandbox.rendering import Order
 from transfer_async.sandbox.server import Sandbox
+from transfer_async.sandbox.validation import CreateOrder
 
 __all__ = [
     "DEFAULT_ACCOUNTS",

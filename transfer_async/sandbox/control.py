@@ -24,10 +24,11 @@ from typing import Any
 import attrs
 import msgspec
 
-from transfer_async.sandbox import users, wire
-from transfer_async.sandbox.faults import FAULTS, Fault
-from transfer_async.sandbox.orders import Order
-from transfer_async.sandbox.script import Faults, Rule
+from transfer_async.sandbox import exact_json, rendering
+from transfer_async.sandbox.exchange import Fault
+from transfer_async.sandbox.fault_script import Faults, Rule
+from transfer_async.sandbox.faults import FAULTS
+from transfer_async.sandbox.rendering import Order
 from transfer_async.sandbox.service import (
     CREATE_ORDER_PATH,
     Call,
@@ -108,7 +109,7 @@ class Control:
         account = self._service.accounts.get(call.path.removeprefix(USERS))
         if account is None:
             return message(404, "There is no such user.")
-        return _ok(users.user_object(account))
+        return _ok(rendering.user_object(account))
 
     def _order(self, call: Call) -> Reply:
         order = self._service.orders.get(call.path.removeprefix(ORDERS))
@@ -167,30 +168,31 @@ def make_fault(name: str, options: Mapping[str, Any]) -> Fault:
     known = set(attrs.fields_dict(kind))
     if not known.issuperset(options):
         raise ValueError(f"options of {name} are {', '.join(sorted(known)) or 'none'}")
-    return msgspec.convert(options, kind)
+    made: Fault = msgspec.convert(options, kind)
+    return made
 
 
 def _ok(value: object) -> Reply:
-    return Reply(status=200, body=wire.write(value))
+    return Reply(status=200, body=exact_json.write(value))
 
 
-def _summary(order: Order) -> wire.JsonObject:
+def _summary(order: Order) -> exact_json.JsonObject:
     return {
         "id": order.id,
         "poster_username": order.poster_username,
         "poster_amount": order.poster_amount,
         "poster_currency": order.request.poster_currency,
         "is_matched": int(order.is_matched),
-        "posted_at": wire.timestamp(order.posted_at),
+        "posted_at": exact_json.timestamp(order.posted_at),
     }
 
 
-def _show_fault(fault: Fault) -> wire.JsonObject:
+def _show_fault(fault: Fault) -> exact_json.JsonObject:
     options = {name: repr(getattr(fault, name)) for name in attrs.fields_dict(type(fault))}
     return {"fault": fault.name, "options": options}
 
 
-def _show(rule: Rule) -> wire.JsonObject:
+def _show(rule: Rule) -> exact_json.JsonObject:
     return {
         **_show_fault(rule.fault),
         "times": rule.times,

@@ -6,41 +6,55 @@ leaves first. `FAULTS`, at the end, is the table of them all.
 """
 
 # ruff: noqa: D102 - what calling a fault does is what its class says
-import abc
 import re
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, ClassVar
+from http import HTTPStatus
+from typing import Any, ClassVar
 
 from attrs import evolve, field, frozen
 
-from transfer_async.sandbox import bodies, wire
+from transfer_async.sandbox import exact_json
 from transfer_async.sandbox.accounts import Account
-from transfer_async.sandbox.orders import Order
+from transfer_async.sandbox.exchange import Exchange, Fault
+from transfer_async.sandbox.rendering import Order
 from transfer_async.sandbox.service import Reply
 
-if TYPE_CHECKING:
-    from transfer_async.sandbox.exchange import Exchange
+_BLOCK = b"x" * (1 << 16)
+
+
+def whole_answer(reply: Reply, *, keep_alive: bool = False) -> bytes:
+    """Write a whole HTTP/1.1 answer, head and body."""
+    lines = [
+        f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(reply.body)}",
+        f"Connection: {'keep-alive' if keep_alive else 'close'}",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + reply.body
+
+
+def padded(document: bytes, size: int) -> Iterator[bytes]:
+    """Stretch a JSON object to about `size` bytes with one more field, made piece by piece."""
+    yield document[:-1] + b',"padding":"'
+    for _ in range(size // len(_BLOCK)):
+        yield _BLOCK
+    yield b'"}'
+
+
+def compressed(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Compress (gzip) piece by piece; while the compressor keeps what it was given, a piece is empty."""
+    # 16 more than the window's size asks zlib for gzip's own head and tail.
+    machine = zlib.compressobj(level=1, wbits=zlib.MAX_WBITS | 16)
+    for part in parts:
+        yield machine.compress(part)
+    yield machine.flush()
+
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
-
-
-@frozen
-class Fault(abc.ABC):
-    """A thing that goes wrong.
-
-    `name` is its name under `/sandbox/faults`. A `before_body` fault plays before the body is read, so
-    it cannot be restricted to a poster or an amount.
-    """
-
-    name: ClassVar[str]
-    before_body: ClassVar[bool] = False
-
-    @abc.abstractmethod
-    async def __call__(self, exchange: "Exchange") -> None:
-        """Play it on ``exchange``."""
 
 
 @frozen
@@ -246,7 +260,7 @@ class WrongTypes(Fault):
     async def __call__(self, exchange: "Exchange") -> None:
         reply = exchange.process()
         if reply.order is not None:
-            reply = evolve(reply, body=wire.write(reply.order.to_object() | dict(self.changes)))
+            reply = evolve(reply, body=exact_json.write(reply.order.to_object() | dict(self.changes)))
         await exchange.send(reply)
 
 
@@ -278,7 +292,7 @@ class SlowBytes(Fault):
     async def __call__(self, exchange: "Exchange") -> None:
         reply = exchange.process()
         exchange.record.status = reply.status
-        answer = bodies.whole_answer(reply)
+        answer = whole_answer(reply)
         for start in range(0, len(answer), self.size):
             exchange.write(answer[start : start + self.size])
             await exchange.sleep(self.delay)
@@ -294,7 +308,7 @@ class HugeBody(Fault):
 
     async def __call__(self, exchange: "Exchange") -> None:
         reply = exchange.process()
-        await exchange.stream(reply, bodies.padded(reply.body, self.size))
+        await exchange.stream(reply, padded(reply.body, self.size))
 
 
 @frozen
@@ -306,7 +320,7 @@ class CompressedHugeBody(Fault):
 
     async def __call__(self, exchange: "Exchange") -> None:
         reply = evolve(exchange.process(), headers={"Content-Encoding": "gzip"})
-        await exchange.stream(reply, bodies.compressed(bodies.padded(reply.body, self.size)))
+        await exchange.stream(reply, compressed(padded(reply.body, self.size)))
 
 
 @frozen
@@ -323,7 +337,7 @@ class UnsolicitedReply(Fault):
     async def __call__(self, exchange: "Exchange") -> None:
         await exchange.send(exchange.process())
         await exchange.stall(self.delay)
-        exchange.write(bodies.whole_answer(Reply(status=200, body=_encode(self.body)), keep_alive=True))
+        exchange.write(whole_answer(Reply(status=200, body=_encode(self.body)), keep_alive=True))
 
 
 def _encode(text: str) -> bytes:

@@ -5,25 +5,38 @@ import logging
 import secrets
 import ssl as ssl_module
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
 from typing import Self
 
 from aiohttp import web
 
-from transfer_async.sandbox import matcher
-from transfer_async.sandbox.accounts import Account, Accounts
-from transfer_async.sandbox.connection import Connections
+from transfer_async.sandbox.accounts import DEFAULT_ACCOUNTS, Account, Accounts
+from transfer_async.sandbox.connections import Connections
 from transfer_async.sandbox.control import USER_PATH, Control
-from transfer_async.sandbox.exchange import Exchange
-from transfer_async.sandbox.faults import Fault
-from transfer_async.sandbox.orders import Order
-from transfer_async.sandbox.people import DEFAULT_ACCOUNTS
-from transfer_async.sandbox.records import RequestRecord
-from transfer_async.sandbox.script import Faults
+from transfer_async.sandbox.exchange import Exchange, Fault, RequestRecord
+from transfer_async.sandbox.fault_script import Faults, Waiting
+from transfer_async.sandbox.rendering import Order
 from transfer_async.sandbox.service import CREATE_ORDER_PATH, Call, Reply, Service, message
-from transfer_async.sandbox.waiting import Waiting
+
+Sleep = Callable[[float], Awaitable[object]]
+
+
+def match_all(service: Service) -> list[str]:
+    """Match every order that is processing; return their ids in the order of creation."""
+    waiting = [order.id for order in service.orders.values() if not order.is_matched]
+    for order_id in waiting:
+        service.match(order_id)
+    return waiting
+
+
+async def run_matcher(match: Callable[[], object], *, every: float, sleep: Sleep) -> None:
+    """Call `match` every so many seconds until cancelled."""
+    while True:
+        await sleep(every)
+        match()
+
 
 logger: logging.Logger = logging.getLogger("transfer_async.sandbox")
 
@@ -73,7 +86,7 @@ class Sandbox:
         host: str = "127.0.0.1",
         port: int = 0,
         ssl: ssl_module.SSLContext | None = None,
-        sleep: matcher.Sleep = asyncio.sleep,
+        sleep: Sleep = asyncio.sleep,
         now: Callable[[], datetime] = _now,
         keep_alive: float = 75.0,
         keep_requests: int = 1000,
@@ -111,7 +124,7 @@ class Sandbox:
 
     async def __aenter__(self) -> Self:
         await self._connections.open()
-        run = matcher.run(self._match, every=self._match_every, sleep=self._sleep)
+        run = run_matcher(self._match, every=self._match_every, sleep=self._sleep)
         self._bot = asyncio.create_task(run, name="sandbox-matcher")
         return self
 
@@ -153,7 +166,7 @@ class Sandbox:
         await self._waiting.until(lambda: order_id in self.orders and self.orders[order_id].is_matched)
 
     def _match(self) -> list[str]:
-        matched = matcher.match_all(self._service)
+        matched = match_all(self._service)
         self._waiting.changed()
         return matched
 

@@ -14,11 +14,10 @@ from decimal import Context, Decimal
 
 from attrs import evolve, field, frozen
 
-from transfer_async.sandbox import people, users, wire
-from transfer_async.sandbox.accounts import Account, Accounts, CurrencyAccount
-from transfer_async.sandbox.chance import Chance
-from transfer_async.sandbox.checks import CreateOrder, Problems, parse
-from transfer_async.sandbox.orders import Order
+from transfer_async.sandbox import accounts, exact_json, rendering
+from transfer_async.sandbox.accounts import Account, Accounts, Chance, CurrencyAccount
+from transfer_async.sandbox.rendering import Order
+from transfer_async.sandbox.validation import CreateOrder, Problems, parse
 
 CREATE_ORDER_PATH = "/api/api/v1/order/create"
 WHO_AM_I_PATH = "/api/api/v1/user/who-am-i"
@@ -52,7 +51,7 @@ class Reply:
 
 def message(status: int, text: str, **more: object) -> Reply:
     """Answer with `{"message": text}`, the shape of the specification's section 7."""
-    return Reply(status=status, body=wire.write({"message": text, **more}))
+    return Reply(status=status, body=exact_json.write({"message": text, **more}))
 
 
 class Service:
@@ -94,7 +93,7 @@ class Service:
         return "tx-" + "".join(self._random.choices(_ID_ALPHABET, k=20))
 
     def _who_am_i(self, _: Call) -> Reply:
-        return Reply(status=200, body=wire.write(users.who_am_i_object(self.accounts.bank)))
+        return Reply(status=200, body=exact_json.write(rendering.who_am_i_object(self.accounts.bank)))
 
     def _create_order(self, call: Call) -> Reply:
         document = read_json(call)
@@ -153,8 +152,8 @@ def read_json(call: Call) -> object:
     if _media_type(call.headers.get("Content-Type", "")) != "application/json":
         return message(415, "The Content-Type must be application/json.")
     try:
-        return wire.read(call.body)
-    except wire.BadJson as error:
+        return exact_json.read(call.body)
+    except exact_json.BadJson as error:
         return message(400, str(error))
 
 
@@ -180,7 +179,7 @@ def _unprocessable(problems: Problems) -> Reply:
 def _new_poster(request: CreateOrder) -> Account:
     name = request.poster_username.partition("@")[0]
     first, _, last = name.replace("_", ".").partition(".")
-    held = people.currency_for(request.poster_currency, name=name, email=request.poster_username)
+    held = accounts.currency_for(request.poster_currency, name=name, email=request.poster_username)
     return Account(
         username=request.poster_username,
         firstname=first.capitalize(),

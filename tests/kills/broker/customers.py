@@ -16,11 +16,11 @@ from tests.kills.bank import Book, is_known
 from tests.kills.broker.harness import ACK_WAIT
 from tests.kills.processes import Channel
 from tests.kills.setting import SCOPE, Place, order_of
-from transfer_async.errors import JournalFailed
-from transfer_async.integrations.brokers import WorkerSettings, line_at
+from transfer_async._converters.messages import OrderCommand, OrderOutcome
+from transfer_async._models.errors import JournalFailed
+from transfer_async.integrations.faststream.broker import WorkerSettings, line_at
 from transfer_async.journal import KeyState, PostgresJournal
-from transfer_async.journal.moves import Entry
-from transfer_async.messages import OrderCommand, OrderOutcome
+from transfer_async.journal.entries import Entry
 
 OUTSTANDING = 60
 """How many commands wait for their outcome at the same time."""

@@ -11,9 +11,9 @@ from typing import Any
 from tests.kills.bank import Book
 from tests.kills.setting import Point
 from tests.kills.workers.fate import Fate, at_work
-from transfer_async.guards import GuardedBody
-from transfer_async.journal.base import Journal
-from transfer_async.journal.moves import (
+from transfer_async._http.transport import Evidence, Transport
+from transfer_async._http.write_guard import GuardedBody
+from transfer_async.journal.entries import (
     Claim,
     Create,
     Doubt,
@@ -25,7 +25,7 @@ from transfer_async.journal.moves import (
     TakeOver,
     Verdict,
 )
-from transfer_async.transport import Evidence, Transport
+from transfer_async.journal.protocol import Journal
 
 _OF_RECOVERY = (TakeOver, Expire, Free, Paid)
 

@@ -17,7 +17,7 @@ from tests.kills.setting import LEASE, POLICY, SCOPE, Place, Point, order_of
 from tests.kills.workers.fate import Delivery, Fate, at_work
 from tests.kills.workers.watched import MortalJournal, watch
 from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
-from transfer_async.errors import (
+from transfer_async._models.errors import (
     AlreadyCreated,
     ClientClosed,
     HoldFailed,
@@ -28,7 +28,7 @@ from transfer_async.errors import (
     Refused,
     TransferError,
 )
-from transfer_async.events import Claimed, Event
+from transfer_async._models.events import Claimed, Event
 
 JOURNALS = (2, 4)
 """How many journal objects, with a client each, a worker has at least and at most."""

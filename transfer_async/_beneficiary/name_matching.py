@@ -1,0 +1,412 @@
+"""Whether two names are one person's, as Verification of Payee asks: match, close match or no match.
+
+*Match* is said only of the same name: case, accents, punctuation, spacing, titles, middle names that
+only one side shows, first and last name swapped, and the usual spellings of a letter in another
+alphabet aside. What a typing slip, an initial, a missing second surname or a missing particle leaves
+in question is a *close match*, for the customer to decide. Words are scored by edit distance
+(rapidfuzz); the two halves of a name each get a score, and their mean decides.
+
+Whoever chooses a name must not choose how long it takes, for it runs on the event loop: words,
+letters and readings are bounded, and nothing about the same words is asked twice.
+
+Pure: no I/O, no state. Nothing about a person is in a message or a ``repr``, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from attrs import frozen
+from rapidfuzz.distance import OSA
+
+from transfer_async._beneficiary import transliteration
+from transfer_async._beneficiary.name_parsing import (
+    ABBREVIATIONS,
+    PARTICLES,
+    NameParts,
+    TooLong,
+    Words,
+    read_name,
+)
+from transfer_async._beneficiary.transliteration import ALPHABETS, LATIN, UnreadableName, Word
+from transfer_async._models.errors import MatchResult
+from transfer_async._models.requests import PersonName
+
+CLOSE_SCORE = 0.85
+"""The mean score of both halves from which names are close: one doubt is let pass, two short ones are not."""
+
+SLIPS = ((12, 2), (4, 1))
+"""Edits forgiven in a word, by its length: 2 from 12 letters, 1 from 4; none in a shorter one.
+
+A slip leaves a word of 4 letters recognisable; Ada and Ade, Li and Lu, Obi and Oba are different names.
+Two edits in 11 letters make Chukwuebuka of Chukwuemeka. A swap of two neighbours is one edit.
+"""
+
+INITIAL = 0.8
+"""An initial or a short form: with the other half the same it is close, with a slip in it not."""
+
+SHORT_FORM = 4
+"""Letters that a short form has at least (Tunde, Emeka, Alex), at the beginning or end of the full name."""
+
+SOUND = 0.88
+"""Two ways to write one sound, as in Mohammed and Muhammad: close even if both halves do it."""
+
+UNHEARD = 3
+"""Letters of a word for which one more is forgiven if it is not heard: longer words forgive any slip."""
+
+SKELETON = (5, 3)
+"""Sounds, and consonants among them, of words which sound alike but for a vowel; fewer are in many names."""
+
+MISSING = 0.9
+"""What is left of a half's score where one side lacks a name that the other has, such as a second surname."""
+
+MINOR = 0.95
+"""The same for a particle missing, words in another order, accents that contradict each other.
+
+And what is left of the whole where both sides show middle names and they differ.
+"""
+
+RESPACED = 7
+"""Letters that a half has at least for a slip to be looked for across its words, written as one."""
+
+MAX_STEPS = 2_000
+"""Pairs of readings, times pairs of words, that are compared: a few milliseconds.
+
+Only long names have more, of which one or both do not tell first from last name: ten words against
+ten have 1,700 where one side tells them. Those of more must be the same, or they are not compared.
+"""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@frozen
+class NameMatch:
+    """What came of a comparison.
+
+    Args:
+        result: match, close match, no match or not possible.
+        score: from 0 to 1; 1 for a match, at least `CLOSE_SCORE` for a close match.
+        reason: why, in words that tell nothing of the names.
+    """
+
+    result: MatchResult
+    score: float
+    reason: str
+
+
+def match_names(given: PersonName, found: PersonName) -> NameMatch:
+    """Compare the name that a customer typed with the one that an account shows.
+
+    Any part may be empty. Which of the two names is which makes no difference to the result.
+
+    Returns:
+        ``NOT_POSSIBLE`` where one side has no name or only half of one, is too long, can be read in
+        too many ways, or is in a script that cannot be compared with the other's; ``NO_MATCH`` where
+        scripts are mixed.
+    """
+    try:
+        one, other = _read(given, found)
+    except TooLong:
+        return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "a name is too long to be compared")
+    except UnreadableName as error:
+        return NameMatch(MatchResult.NO_MATCH, 0.0, f"a name {error}")
+    if not one.words or not other.words:
+        return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "there is no name to compare")
+    if not (_can_be_read_as(one, other) and _can_be_read_as(other, one)):
+        return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "the names are in scripts that cannot be compared")
+    return _judge(one, other)
+
+
+def _read(*names: PersonName) -> list[NameParts]:
+    """The parts of both; what cannot be read on one side comes before what is too long on the other."""
+    parts, too_long = [], None
+    for name in names:
+        try:
+            parts.append(read_name(name))
+        except TooLong as error:
+            too_long = error
+    if too_long:
+        raise too_long
+    return parts
+
+
+def _judge(one: NameParts, other: NameParts) -> NameMatch:
+    if one.rank and other.rank and one.rank != other.rank:
+        return NameMatch(MatchResult.NO_MATCH, 0.0, "the generations differ, as senior and junior do")
+    comparison = _Comparison()
+    if comparison.is_same(one, other):
+        return NameMatch(MatchResult.MATCH, 1.0, "the names are the same")
+    pairs = list(itertools.product(one.readings(), other.readings()))
+    if len(pairs) * len(one.words) * len(other.words) > MAX_STEPS:
+        return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "the names can be read in too many ways")
+    if one.is_single and other.is_single:
+        score = comparison.half(one.words, other.words, surname=True)
+    else:
+        score = max((comparison.score(a, b) for a, b in pairs), default=0.0)
+    if score == 1.0:
+        return NameMatch(MatchResult.MATCH, score, "the names are the same")
+    if score >= CLOSE_SCORE:
+        return NameMatch(MatchResult.CLOSE_MATCH, score, "the names are close")
+    if one.is_single != other.is_single and comparison.share_a_word(one, other):
+        return NameMatch(MatchResult.NOT_POSSIBLE, score, "one side has only half a name")
+    return NameMatch(MatchResult.NO_MATCH, score, "the names differ")
+
+
+def _can_be_read_as(one: NameParts, other: NameParts) -> bool:
+    return all(any(_meet(ours.script, theirs.script) for theirs in other.words) for ours in one.words)
+
+
+def _once(ask: Callable[Concatenate[_Comparison, P], T]) -> Callable[Concatenate[_Comparison, P], T]:
+    """A question that a comparison works out once for the same words."""
+
+    @functools.wraps(ask)
+    def answer(comparison: _Comparison, /, *about: P.args, **how: P.kwargs) -> T:
+        question = (ask, *about, *how.values())
+        try:
+            found: T = comparison.known[question]
+        except KeyError:
+            found = comparison.known[question] = ask(comparison, *about, **how)
+        return found
+
+    return answer
+
+
+class _Comparison:
+    """The comparison of two names, and what is known so far: the readings of a name share its words."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Any, ...], Any] = {}
+        self.same = functools.cache(_same)
+        self.joined = functools.cache(transliteration.joined)
+        self.surname_likeness = functools.cache(_likeness)
+        self.first_likeness = functools.cache(_first_likeness)
+
+    # --- the same ---
+
+    @_once
+    def aligned(self, ours: Words, theirs: Words) -> bool:
+        """Whether both say the same in one order, however the words are joined or parted."""
+        if len(ours) == len(theirs) == 1:
+            return self.same(ours[0], theirs[0])
+        seen: set[tuple[int, int]] = set()
+        todo = [(0, 0)]  # so many words of ours say the same as so many of theirs
+        while todo:
+            place = i, j = todo.pop()
+            if place == (len(ours), len(theirs)):
+                return True
+            if place not in seen and i < len(ours) and j < len(theirs):
+                seen.add(place)
+                todo += ((i + 1, end) for end in self._ends(ours[i], theirs, j))
+                todo += ((end, j + 1) for end in self._ends(theirs[j], ours, i))
+        return False
+
+    def _ends(self, word: Word, words: Words, start: int) -> Iterator[int]:
+        """The ends of those of ``words`` from ``start`` which, joined, are the same as ``word``."""
+        shortest = length = 0
+        for end, last in enumerate(words[start:], start + 1):
+            shortest, length = shortest + last.shortest, length + len(last.native)
+            if shortest > word.longest and length > len(word.native):
+                return
+            if self.same(word, self.joined(words[start:end])):
+                yield end
+
+    def is_same(self, one: NameParts, other: NameParts) -> bool:
+        """Whether one, read as it is written, is the other in an order that some country writes names in."""
+        return (
+            any(self.aligned(one.words, order) for order in other.orders())
+            or any(self.aligned(order, other.words) for order in one.orders())
+            or self._is_doubled(one, other)
+            or self._is_doubled(other, one)
+        )
+
+    def _is_doubled(self, one: NameParts, other: NameParts) -> bool:
+        """Whether one is a single name that the other shows as first and last name, as forms may demand."""
+        twice = other.first and other.last and not other.middle
+        return bool(one.is_single and twice) and all(
+            self.aligned(one.words, half) for half in (other.first, other.last)
+        )
+
+    # --- close ---
+
+    def share_a_word(self, one: NameParts, other: NameParts) -> bool:
+        return any(self.first_likeness(a, b) for a in one.words for b in other.words)
+
+    def score(self, a: NameParts, b: NameParts) -> float:
+        """The mean of both halves; at most `MINOR` where first and last name are swapped, and differ."""
+        straight = self.halves(a.first, a.last, b.first, b.last)
+        swapped = max(
+            self.halves(a.last, a.first, b.first, b.last), self.halves(a.first, a.last, b.last, b.first)
+        )
+        score = max(straight, swapped if swapped == 1.0 else MINOR * swapped)
+        return score if not score or self.middles_agree(a.middle, b.middle) else MINOR * score
+
+    def halves(self, first: Words, last: Words, their_first: Words, their_last: Words) -> float:
+        """The mean of both halves; 0 where one of them differs."""
+        lasts = self.half(last, their_last, surname=True)
+        firsts = self.half(first, their_first, surname=False) if lasts else 0.0
+        return (firsts + lasts) / 2 if firsts else 0.0
+
+    @_once
+    def middles_agree(self, ours: Words, theirs: Words) -> bool:
+        """Whether the side with fewer middle names has only ones that the other has, or their initials."""
+        return (
+            self.aligned(ours, theirs)
+            or (len(ours) <= len(theirs) and self._all_among(ours, theirs))
+            or (len(theirs) <= len(ours) and self._all_among(theirs, ours))
+        )
+
+    def _all_among(self, fewer: Words, more: Words) -> bool:
+        return all(
+            any(self.same(a, b) or _is_initial(a, b) or _is_initial(b, a) for b in more) for a in fewer
+        )
+
+    @_once
+    def half(self, ours: Words, theirs: Words, *, surname: bool) -> float:
+        """How far two first names, or two last names, agree: 1 is the same, 0 different."""
+        if self.aligned(ours, theirs):
+            return 1.0
+        score = self._paired(ours, theirs, surname=surname)
+        if len(ours) > 1 or len(theirs) > 1:
+            score = max(score, _respaced(self.joined(ours), self.joined(theirs)))
+            if not surname and (_is_monogram(ours, theirs) or _is_monogram(theirs, ours)):
+                score = max(score, INITIAL)
+        return min(score, MINOR)
+
+    def _paired(self, ours: Words, theirs: Words, *, surname: bool) -> float:
+        """The words paired, the likest first; then what is left over on one side lowers the score."""
+        likeness_of = self.surname_likeness if surname else self.first_likeness
+        likenesses = [
+            (likeness, -i - j, -abs(i - j), i, j)
+            for i, a in enumerate(ours)
+            for j, b in enumerate(theirs)
+            if (likeness := likeness_of(a, b))
+        ]
+        left, right = dict(enumerate(ours)), dict(enumerate(theirs))
+        light = PARTICLES if surname and len(ours) > 1 < len(theirs) else ()
+        total = weight = 0.0
+        for likeness, _, _, i, j in sorted(likenesses, reverse=True):
+            if i in left and j in right:
+                a, b = left.pop(i), right.pop(j)
+                size = 0 if a.plain in light and b.plain in light else max(len(a.plain), len(b.plain))
+                total, weight = total + likeness * size, weight + size
+        if not weight:
+            return 0.0
+        particles = [_are_particles(left, len(ours), surname), _are_particles(right, len(theirs), surname)]
+        return total / weight * _lacking(*particles)
+
+
+def _respaced(a: Word, b: Word) -> float:
+    return _slip(a, b) if min(len(a.plain), len(b.plain)) >= RESPACED else 0.0
+
+
+def _are_particles(left: dict[int, Word], count: int, surname: bool) -> list[bool]:
+    """Of each word left over, whether it is a particle: the last word of a surname is a name."""
+    return [surname and word.plain in PARTICLES and place < count - 1 for place, word in left.items()]
+
+
+def _lacking(ours: list[bool], theirs: list[bool]) -> float:
+    if not all(ours) and not all(theirs):
+        return 0.0  # each has a name that the other has not
+    names = not all(ours + theirs)
+    return (MISSING if names else 1.0) * (MINOR if any(ours + theirs) else 1.0)
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def _meet(a: str, b: str) -> bool:
+    """Whether words of two scripts can be compared: one script, or one of them spelt in Latin."""
+    return a == b or (LATIN in (a, b) and {a, b} <= ALPHABETS)
+
+
+def _same(a: Word, b: Word) -> bool:
+    if a.native == b.native and a.script == b.script:
+        return not _accents_contradict(a, b)
+    if LATIN not in (a.script, b.script) or not _meet(a.script, b.script):
+        return False
+    return (b.script == LATIN and a.can_be_spelt(b.plain)) or (a.script == LATIN and b.can_be_spelt(a.plain))
+
+
+def _accents_contradict(a: Word, b: Word) -> bool:
+    """Whether both have accents, and different ones on one letter, as Thủy and Thúy have."""
+    return any(not (x <= y or y <= x) for x, y in zip(a.marks, b.marks, strict=False))
+
+
+def _likeness(a: Word, b: Word) -> float:
+    """How like two words of a surname are: 1 is the same, 0 different."""
+    if _same(a, b):
+        return 1.0
+    if not _can_slip(a, b):
+        return 0.0
+    if a.script == b.script and a.native == b.native:
+        return MINOR  # but for accents
+    return max(_slip(a, b), _sounds_like(a, b), _is_heard_alike(a, b))
+
+
+def _first_likeness(a: Word, b: Word) -> float:
+    """The same of a first name, for which an initial or a short form may stand."""
+    stands_for = _can_slip(a, b) and (_stands_for(a, b) or _stands_for(b, a))
+    return max(_likeness(a, b), INITIAL if stands_for else 0.0)
+
+
+def _can_slip(a: Word, b: Word) -> bool:
+    """A sign of other scripts says more than a letter: one that differs is no slip."""
+    return a.script in ALPHABETS and _meet(a.script, b.script)
+
+
+def _stands_for(a: Word, b: Word) -> bool:
+    return _is_initial(a, b) or _is_short(a, b) or _abbreviates(a, b)
+
+
+def _is_initial(a: Word, b: Word) -> bool:
+    return len(a.native) == 1 < len(b.native) and a.plain[:1] == b.plain[:1] != ""
+
+
+def _is_monogram(ours: Words, theirs: Words) -> bool:
+    """JP, for Jean Pierre."""
+    return len(ours) == 1 and len(theirs) > 1 and ours[0].plain == "".join(word.plain[:1] for word in theirs)
+
+
+def _is_short(a: Word, b: Word) -> bool:
+    long = SHORT_FORM <= len(a.plain) < len(b.plain)
+    return long and (b.plain.startswith(a.plain) or b.plain.endswith(a.plain))
+
+
+def _slip(a: Word, b: Word) -> float:
+    x, y = (a.native, b.native) if a.script == b.script else (a.plain, b.plain)
+    if not {a.script, b.script} <= ALPHABETS:
+        return 0.0
+    edits = next((edits for least, edits in SLIPS if min(len(x), len(y)) >= least), 0)
+    if not edits or OSA.distance(x, y, score_cutoff=edits) > edits:
+        return 0.0
+    return OSA.normalized_similarity(x, y)
+
+
+def _sounds_like(a: Word, b: Word) -> float:
+    """Whether two romanisations are of one name, as Mohammed and Muhammad, Youssef and Yusuf are."""
+    if LATIN not in (a.script, b.script):
+        return 0.0
+    x, y = a.sound, b.sound
+    if x == y:
+        return SOUND if len(x) >= SHORT_FORM else 0.0
+    skeleton = a.skeleton
+    long = min(len(x), len(y)) >= SKELETON[0] and len(skeleton) >= SKELETON[1]
+    return SOUND if long and skeleton == b.skeleton and OSA.distance(x, y) <= 1 else 0.0
+
+
+def _is_heard_alike(a: Word, b: Word) -> float:
+    """Whether two words too short for a slip differ in a letter that is not heard, as Jon and John do."""
+    x, y = sorted((a.plain, b.plain), key=len)
+    return SOUND if len(x) == UNHEARD and transliteration.differ_unheard(x, y) else 0.0
+
+
+def _abbreviates(a: Word, b: Word) -> bool:
+    full = _ABBREVIATED.get(a.plain)
+    return full is not None and bool(_same(full, b) or _slip(full, b) or _sounds_like(full, b))
+
+
+_ABBREVIATED = {short: transliteration.read_word(full) for short, full in ABBREVIATIONS.items()}

@@ -1,0 +1,287 @@
+"""`BeneficiaryVerification`: the hook that asks, before an order is sent, whom it would pay.
+
+Four things are checked, in this order: an account of that username is registered, it is active, its
+name is the one that the customer typed, and it can be paid in the order's currency. What becomes of
+each is one table, in `BeneficiaryVerification`. It fails closed: what cannot be checked is not sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from transfer_async._http import urls
+from transfer_async._models.causes import bare
+from transfer_async._models.errors import BeneficiaryNotVerified, MatchResult, Refused
+from transfer_async._models.requests import OrderIntent, PersonName
+from transfer_async._models.responses import Currency, User
+from transfer_async._support.callables import checked_async
+from transfer_async._support.clock import Duration, duration
+
+if TYPE_CHECKING:
+    from transfer_async._client import TransferClient
+
+Lookup = Callable[[str], Awaitable[User | None]]
+"""Finds the account of a username; None if nobody is registered under it."""
+
+AcceptClose = Callable[[OrderIntent, User], Awaitable[bool]]
+"""Decides on a close match, for example by asking the customer; only ``True`` accepts."""
+
+
+_CURRENCY_PATH = re.compile(r"\$\.currencies(\[\d+\](\.currency_code|\.payment_types)?)?")
+
+
+class UserLookup:
+    """The service's user-info look-up by username, whose path the specification does not show (section 4.3).
+
+    It speaks through the client that it is given to, inside a `BeneficiaryVerification`, with that
+    client's token, retries and limits. It belongs to that one client; make another for another.
+
+    Args:
+        path: the path below the client's ``base_url``, with ``{username}`` once, where the
+            percent-encoded username goes.
+
+    Raises:
+        ValueError: the path has no such place, has several, or leads elsewhere.
+    """
+
+    def __init__(self, path: str) -> None:
+        head, *tail = path.split("{username}") if isinstance(path, str) else ("",)
+        if len(tail) != 1 or set(head + tail[0]) & set("{}"):
+            raise ValueError("path: must hold {username} once, and no other braces")
+        urls.checked_path(f"{head}username{tail[0]}")
+        self._path = path
+        self._client: weakref.ref[TransferClient] | None = None  # the client holds its hooks already
+
+    def __repr__(self) -> str:
+        return f"UserLookup({self._path!r})"
+
+    def bind(self, client: TransferClient) -> None:
+        """Speak through ``client`` from now on; called by the client itself.
+
+        Raises:
+            ValueError: it belongs to another client.
+        """
+        if self._bound() not in (None, client):
+            raise ValueError("UserLookup: belongs to another client; make one for each")
+        self._client = weakref.ref(client)
+
+    def _bound(self) -> TransferClient | None:
+        return None if self._client is None else self._client()
+
+    async def __call__(self, username: str) -> User | None:
+        """The user of that name; None if the service answers 404.
+
+        Raises:
+            RuntimeError: no client was given this look-up.
+            TransferError: any other answer, or none; see `TransferClient.request`.
+        """
+        client = self._bound()
+        if client is None:
+            raise RuntimeError(
+                "UserLookup: has no client; give it to a BeneficiaryVerification, and that to a "
+                "TransferClient as one of its hooks"
+            )
+        path = self._path.replace("{username}", quote(username, safe=""))
+        try:
+            return await client.request("GET", path, into=User, safe=True)
+        except Refused as error:
+            if error.status == 404:
+                return None
+            raise
+
+
+class BeneficiaryVerification:
+    """A pre-flight hook: the order is sent only to the account and the person that the customer means.
+
+    ============================================================  ================================
+    found                                                         raised, with ``result``
+    ============================================================  ================================
+    no name was given, or none that can be compared               ``NOT_POSSIBLE``
+    the look-up failed, hung, or gave no `User`                   ``NOT_POSSIBLE``, cause chained
+    the answer lacks username, names or ``is_active``             ``NOT_POSSIBLE``
+    what is looked at in it has another type than `User` says     ``NOT_POSSIBLE``
+    nobody is registered under the username                       ``NO_MATCH``
+    the answer is about another username                          ``NO_MATCH``
+    the account is not active                                     ``NO_MATCH``
+    currencies are shown, and the order's is not payable          ``NO_MATCH``
+    the names differ                                              ``NO_MATCH``
+    the names are close, and not accepted                         ``CLOSE_MATCH``, cause chained
+    the names are close, and accepted                             nothing; the receipt says so
+    the names are the same                                        nothing
+    ============================================================  ================================
+
+    A currency is payable if the account shows it with at least one payment type: that is the valid
+    bank account which the beneficiary must have (specification 4.1, rule 2). Where the look-up shows
+    no currencies, or no payment types, the service itself is left to refuse.
+
+    `NOT_POSSIBLE` is no refusal (``refused`` is false): asking again later may help. The receipt is
+    the result's value, ``"match"`` or ``"close_match"``: a redelivery does not ask the customer again.
+
+    Args:
+        lookup: ``async (username) -> User | None``; a `UserLookup`, or the bank's own.
+        accept_close: ``async (intent, user) -> bool``: decides on a close match. It may ask the
+            customer, to whom the bank may show the account's name; only ``True`` accepts. Not
+            accepted without it, nor if it raises or takes longer than ``timeout``.
+        timeout: seconds (or a timedelta) that the look-up may take, and then ``accept_close``;
+            together less than the client's ``Timeouts.hook``, which ends both.
+        name: unique among a client's hooks.
+
+    Raises:
+        ImportError: the extra ``names`` is not installed.
+        ValueError: names the argument and the rule.
+    """
+
+    nothing_to_undo = True
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        accept_close: AcceptClose | None = None,
+        *,
+        timeout: Duration = 50.0,
+        name: str = "beneficiary_verification",
+    ) -> None:
+        try:
+            from transfer_async._beneficiary import (
+                name_matching,  # needs the extra, which only this hook does
+            )
+        except ImportError as error:
+            raise ImportError(
+                "BeneficiaryVerification compares names with rapidfuzz: pip install 'transfer_async[names]'"
+            ) from error
+        checked_async(
+            lookup,
+            "lookup(username)",
+            name="lookup",
+            kind="an async function of a username, or a UserLookup",
+        )
+        if accept_close is not None:
+            checked_async(
+                accept_close,
+                "accept_close(intent, user)",
+                name="accept_close",
+                kind="an async function of the intent and the user",
+            )
+        self.name = name
+        self._timeout = duration("timeout", timeout)
+        if not self._timeout > 0:
+            raise ValueError("timeout: must be more than 0 seconds")
+        self._lookup = lookup
+        self._accept_close = accept_close
+        self._match_names = name_matching.match_names
+
+    def bind(self, client: TransferClient) -> None:
+        """Pass the client on to the look-up, if that wants one; called by the client itself."""
+        bind = getattr(self._lookup, "bind", None)
+        if callable(bind):
+            bind(client)
+
+    async def before(self, intent: OrderIntent) -> str:
+        """Verify the beneficiary; the receipt is ``"match"`` or ``"close_match"``.
+
+        Raises:
+            BeneficiaryNotVerified: with ``result``; see the class.
+        """
+        given = intent.beneficiary
+        if given is None or not any(part and part.strip() for part in (given.first, given.last)):
+            raise _not(MatchResult.NOT_POSSIBLE, "no name of the beneficiary was given")
+        user = await self._look_up(intent.order.poster_recipient_username)
+        _check_account(user, intent.order.poster_recipient_username)
+        result = self._compare(given, user)
+        _check_payable(user, intent.order.matcher_currency)
+        if result is MatchResult.CLOSE_MATCH:
+            await self._ask(intent, user)
+        return result.value
+
+    async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
+        """A check has nothing to undo."""
+
+    async def _look_up(self, username: str) -> User:
+        cause: BaseException | None = None
+        try:
+            async with asyncio.timeout(self._timeout):
+                user = await self._lookup(username)
+        except Exception as error:  # noqa: BLE001 - told below, where it is no context of what is raised
+            cause = bare(error)
+        if cause is not None:
+            why = f"the look-up failed ({type(cause).__name__})"
+            raise _not(MatchResult.NOT_POSSIBLE, why) from cause
+        if user is None:
+            raise _not(MatchResult.NO_MATCH, "nobody is registered under the username")
+        if not isinstance(user, User):
+            why = f"the look-up gave a {type(user).__name__}, not a User"
+            raise _not(MatchResult.NOT_POSSIBLE, why)
+        return user
+
+    def _compare(self, given: PersonName, user: User) -> MatchResult:
+        parts = (user.firstname, user.middlename, user.lastname)
+        unread = {"$.firstname", "$.middlename", "$.lastname"} & set(user.unread)
+        if unread or not all(_is_text_or_none(part) for part in parts):
+            raise _not(MatchResult.NOT_POSSIBLE, "the account's name cannot be read")
+        found = PersonName(first=user.firstname or "", middle=user.middlename, last=user.lastname or "")
+        match = self._match_names(given, found)
+        if match.result in (MatchResult.MATCH, MatchResult.CLOSE_MATCH):
+            return match.result
+        raise _not(match.result, match.reason)
+
+    async def _ask(self, intent: OrderIntent, user: User) -> None:
+        cause: BaseException | None = None
+        try:
+            if self._accept_close is not None:
+                async with asyncio.timeout(self._timeout):
+                    if await self._accept_close(intent, user) is True:
+                        return
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is no yes
+            cause = bare(error)
+        raise _not(MatchResult.CLOSE_MATCH, "the names are close, which was not accepted") from cause
+
+
+def _not(result: MatchResult, why: str) -> BeneficiaryNotVerified:
+    return BeneficiaryNotVerified(f"the beneficiary is not verified: {why}", result=result)
+
+
+def _check_account(user: User, username: str) -> None:
+    """Whether ``user`` is the active account of ``username``."""
+    if not user.username or not _is_text_or_none(user.username):
+        raise _not(MatchResult.NOT_POSSIBLE, "the look-up does not show whose account it found")
+    if user.username.casefold() != username.casefold():
+        raise _not(MatchResult.NO_MATCH, "the look-up found the account of another username")
+    if not isinstance(user.is_active, bool):  # a bank's own look-up may say "false", which is true
+        raise _not(MatchResult.NOT_POSSIBLE, "the look-up does not show whether the account is active")
+    if not user.is_active:
+        raise _not(MatchResult.NO_MATCH, "the account is not active")
+
+
+def _check_payable(user: User, currency: str) -> None:
+    """Whether the account can be paid in ``currency``, where that is shown."""
+    if any(map(_CURRENCY_PATH.fullmatch, user.unread)) or not _are_currencies(user.currencies):
+        raise _not(MatchResult.NOT_POSSIBLE, "the account's currencies cannot be read")
+    if user.currencies is not None and not any(_pays(held, currency) for held in user.currencies):
+        raise _not(MatchResult.NO_MATCH, "the account cannot be paid in the order's currency")
+
+
+def _pays(held: Currency, currency: str) -> bool:
+    shown = held.payment_types is None or len(held.payment_types) > 0
+    return shown and (held.currency_code or "").casefold() == currency.casefold()
+
+
+def _is_text_or_none(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _are_currencies(value: object) -> bool:
+    """Whether a `User` that a bank filled shows currencies as one that was read does, or none."""
+    return value is None or (
+        isinstance(value, list | tuple)
+        and all(
+            isinstance(held, Currency)
+            and _is_text_or_none(held.currency_code)
+            and (held.payment_types is None or isinstance(held.payment_types, Mapping))
+            for held in value
+        )
+    )

@@ -1,0 +1,94 @@
+"""The bank's own hooks, found by name: ``module:factory``."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+
+from transfer_async._cli.console.event_loop import shown
+from transfer_async._pipeline.hooks import Hook
+from transfer_async._pipeline.resolution import Resolve
+
+SETTINGS = ("token", "retry", "timeouts", "observers", "ssl", "proxy", "max_connections")
+"""What else of a client's settings a factory may return by name."""
+
+
+@frozen(kw_only=True)
+class BankSide:
+    """What a bank brings to a client.
+
+    Args:
+        hooks: what runs before an order is sent.
+        resolve: the bank's means to end a doubt.
+        settings: those of `SETTINGS` that it chose, as `TransferClient` takes them.
+    """
+
+    hooks: Sequence[Hook]
+    resolve: Resolve | None = None
+    settings: Mapping[str, Any] = field(factory=dict, repr=False)
+
+
+def factory_named(spec: str) -> Callable[[], object]:
+    """The factory that ``module:factory`` names; installed modules come before the caller's files.
+
+    Raises:
+        ValueError: there is none, or its module cannot be imported; in one line.
+    """
+    module_name, colon, name = spec.partition(":")
+    if not (module_name and colon and name):
+        raise ValueError("--hooks: must be module:factory, as in our_bank.hooks:make")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # last: what lies about there must not stand for a library
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise ValueError(f"--hooks: cannot import {shown(module_name)} ({_told(error)})") from error
+    factory: Callable[[], object] | None = getattr(module, name, None)
+    if factory is None or not callable(factory):
+        raise ValueError(f"--hooks: there is no function {shown(name)} in {shown(module_name)}")
+    return factory
+
+
+async def made_by(factory: Callable[[], object]) -> BankSide:
+    """What ``factory`` makes, awaited if it is async.
+
+    It returns a sequence of hooks; or a mapping, or an object, with ``hooks``, and perhaps ``resolve`` and
+    any of `SETTINGS`.
+
+    Raises:
+        ValueError: it failed, or made none of these; in one line.
+    """
+    try:
+        made = factory()
+        if inspect.isawaitable(made):
+            made = await made
+    except Exception as error:
+        raise ValueError(f"--hooks: the factory failed ({_told(error)})") from error
+    parts = _parts(made)
+    hooks, resolve = parts.pop("hooks", None), parts.pop("resolve", None)
+    has_hooks = isinstance(hooks, Sequence) and not isinstance(hooks, str | bytes)
+    if not has_hooks:
+        raise ValueError("--hooks: the factory must return a sequence of hooks, or hooks and resolve by name")
+    if unknown := parts.keys() - set(SETTINGS):
+        raise ValueError(f"--hooks: the factory returned {shown(min(unknown))}, which is no setting of these")
+    return BankSide(hooks=hooks, resolve=resolve, settings=parts)
+
+
+def _parts(made: Any) -> dict[str, Any]:
+    if isinstance(made, Mapping):
+        return {str(name): value for name, value in made.items() if value is not None}
+    if hasattr(made, "hooks"):
+        found = {name: getattr(made, name, None) for name in ("hooks", "resolve", *SETTINGS)}
+        return {name: value for name, value in found.items() if value is not None}
+    return {"hooks": made}
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {shown(str(error))}"

@@ -1,0 +1,92 @@
+"""How a command speaks: lines on stdout, complaints on stderr, and how it ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn, TextIO
+
+import typer
+
+from transfer_async._cli.console.event_loop import shown, shown_lines
+
+FAILED = 1
+"""The exit code of a command that was used well, and met a no."""
+
+NEEDS_TOKEN = "--token, or TRANSFER_API_TOKEN: must be given, unless the factory brings one"  # noqa: S105 - a sentence
+
+
+def tell(line: str) -> None:
+    """Write a line; once nobody reads any more, nothing: the exit code still tells how it ends."""
+    try:
+        typer.echo(line)
+    except BrokenPipeError:
+        _let_go(sys.stdout)
+
+
+def complain(line: str) -> None:
+    """The same on stderr."""
+    try:
+        typer.echo(line, err=True)
+    except BrokenPipeError:
+        _let_go(sys.stderr)
+
+
+def _let_go(stream: TextIO) -> None:
+    # What is left in its buffer must go somewhere, or Python ends with a code of its own.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def fail(why: str, code: int) -> NoReturn:
+    """Complain in a line, and end."""
+    complain(shown(why))
+    raise typer.Exit(code)
+
+
+def somebody_is_there() -> bool:
+    """Whether a person can be asked."""
+    return sys.stdin.isatty()
+
+
+@contextmanager
+def logged(
+    logger: logging.Logger,
+    say: Callable[[str], object],
+    *,
+    form: str = "%(asctime)s %(levelname)s %(message)s",
+    time: str | None = None,
+) -> Iterator[None]:
+    """Hand every record of ``logger`` on to ``say`` as a line, those of level INFO too.
+
+    Args:
+        logger: whose records.
+        say: takes one line.
+        form: what a line looks like, as `logging.Formatter` takes it.
+        time: what its time looks like.
+    """
+    lines, level = _Lines(say), logger.level
+    lines.setFormatter(logging.Formatter(form, time))
+    logger.addHandler(lines)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(lines)
+        logger.setLevel(level)
+
+
+class _Lines(logging.Handler):
+    """Hands every record on as a line."""
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        super().__init__()
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._say(shown_lines(self.format(record)))  # a broker's own words may be in it
+        except Exception:  # noqa: BLE001 - as logging's own handlers: a log line never hurts the work
+            self.handleError(record)

@@ -1,0 +1,32 @@
+"""JSON Lines: every line one command, as it would come through a broker; empty lines are passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from transfer_async._cli.create.text_lines import BadLine, Lines, Record
+from transfer_async._converters.messages import OrderCommand
+from transfer_async._models.errors import InvalidOrder
+
+
+def records(lines: Lines) -> Iterator[Record]:
+    """What each line comes to."""
+    while True:
+        try:
+            text = next(lines, None)
+        except BadLine as bad:
+            yield Record(line=bad.line, faults=(("", bad.why),))
+            continue
+        if text is None:
+            return
+        if text.strip():
+            yield _record(lines.number, text)
+
+
+def _record(line: int, text: str) -> Record:
+    try:
+        command = OrderCommand.from_json(text)
+    except InvalidOrder as error:
+        faults = tuple((name.removeprefix("$"), why) for name, why in error.problems)
+        return Record(line=line, key=error.key, faults=faults)
+    return Record(line=line, key=command.key, command=command)

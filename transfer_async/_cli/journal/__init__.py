@@ -1,0 +1,1 @@
+"""``transfer-async journal``: what an operator sees and does."""

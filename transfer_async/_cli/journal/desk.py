@@ -1,0 +1,248 @@
+"""What an operator does at a terminal, and what there is to see of a key; never who pays whom."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+
+from transfer_async._cli.console.event_loop import shown
+from transfer_async._cli.console.hook_loading import made_by
+from transfer_async._cli.console.output import NEEDS_TOKEN
+from transfer_async._client import TransferClient
+from transfer_async._http import urls
+from transfer_async._models import causes
+from transfer_async._models.errors import TransferError
+from transfer_async._models.requests import NewOrder
+from transfer_async._pipeline.operators import Operators, nothing_on_record, summary_of
+from transfer_async._pipeline.recovery import RecoveryReport
+from transfer_async._support import addresses
+from transfer_async.journal import scoped
+from transfer_async.journal.address import journal_at
+from transfer_async.journal.entries import Ending, Entry, KeyState, Step
+from transfer_async.journal.protocol import Journal, NotToBeForgotten, forgettable, receipts_of
+
+PAGE = 500  # keys asked for at once
+_AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+@frozen(kw_only=True)
+class Line:
+    """What is on record of one key."""
+
+    key: str
+    state: KeyState
+    intent_id: str
+    order: NewOrder | None = field(repr=False)
+    order_id: str | None
+    began: datetime
+    age: float
+    sent_until: datetime | None
+    owed: tuple[str, ...]
+    untold: tuple[str, ...]
+    ending: Ending | None
+    receipts: dict[str, str | None]
+    candidates: tuple[str, ...]
+    readable: bool
+
+    @property
+    def summary(self) -> str:
+        """Amounts, currencies and countries."""
+        return "-" if self.order is None else summary_of(self.order)
+
+
+@frozen(kw_only=True)
+class Desk:
+    """A journal, opened for one scope, and what operators may do with it."""
+
+    journal: Journal
+    scope: str
+    operators: Operators
+
+    async def waiting(self) -> list[Line]:
+        """Every key that waits for somebody: in doubt, left by a dead worker, an undo owed, an end untold.
+
+        Raises:
+            JournalFailed: the journal could not be read.
+        """
+        found = dict(await scoped.read(self.journal.in_doubt(self.scope)))
+        last = ""
+        while page := await scoped.read(self.journal.work(self.scope, limit=PAGE, after=last)):
+            found.update(page)
+            last = page[-1][0]
+        if not found:
+            return []
+        utc = await self.operators.times()
+        return sorted((_line(key, entry, utc) for key, entry in found.items()), key=lambda line: line.began)
+
+    async def one(self, key: str) -> tuple[Line, tuple[Step, ...]]:
+        """What is on record of ``key``, and its history.
+
+        Raises:
+            ValueError: nothing is.
+            JournalFailed: the journal could not be read.
+        """
+        entry = await scoped.read(self.journal.read(self.scope, key), key=key)
+        if entry is None:
+            raise nothing_on_record(key)
+        line = _line(key, entry, await self.operators.times())
+        return line, await self.operators.history(key)
+
+
+def _line(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Line:
+    intent = entry.intent or next((one.intent for one in entry.owed), None)
+    began = utc(entry.claimed_at)
+    return Line(
+        key=key,
+        state=entry.state,
+        intent_id=entry.intent_id,
+        order=None if intent is None else intent.order,
+        order_id=entry.order_id,
+        began=began,
+        age=(datetime.now(UTC) - began).total_seconds(),
+        sent_until=utc(entry.sent_until) if entry.attempt is not None else None,
+        owed=tuple(one.hook for one in entry.owed),
+        untold=tuple(one.outcome.value for one in entry.untold),
+        ending=entry.ending,
+        receipts=receipts_of(entry.receipts, entry.held),
+        readable=entry.unread is None,
+        candidates=entry.candidates if entry.state is KeyState.IN_DOUBT else (),
+    )
+
+
+# --- sums ---------------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Totals:
+    """How many keys wait in which state, and what is at stake."""
+
+    keys: int
+    states: Counter[str]
+    undos_owed: int
+    in_doubt: dict[str, Decimal]
+
+
+def totals(lines: list[Line]) -> Totals:
+    """What ``lines`` add up to."""
+    amounts: dict[str, Decimal] = {}
+    for line in lines:
+        if line.state is KeyState.IN_DOUBT and line.order is not None:
+            currency = line.order.poster_currency
+            amounts[currency] = amounts.get(currency, Decimal(0)) + line.order.poster_amount
+    return Totals(
+        keys=len(lines),
+        states=Counter(line.state.value for line in lines),
+        undos_owed=sum(len(line.owed) for line in lines),
+        in_doubt=amounts,
+    )
+
+
+# --- opening ------------------------------------------------------------------------------------
+
+
+def scope_of(scope: str | None, base_url: str | None) -> str:
+    """The scope that was named, or the one of the service's address.
+
+    Raises:
+        ValueError: neither was, or the address is none.
+    """
+    if scope:
+        return scope
+    if not base_url:
+        raise ValueError("--scope: name it, or the service's address by --base-url or TRANSFER_BASE_URL")
+    return urls.normalised(base_url)
+
+
+def journal_named(address: str) -> Journal:
+    """The journal at ``address``; a file must be there: a wrong path would show an empty journal.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if "://" not in address and not Path(address).is_file():
+        raise ValueError(f"--journal: there is no file {shown(addresses.public(address))}")
+    try:
+        return journal_at(address)
+    except ValueError as error:
+        raise ValueError(f"--journal: {error}") from None
+
+
+@asynccontextmanager
+async def opened(journal: Journal, scope: str, *, settle_after: float = 300.0) -> AsyncIterator[Desk]:
+    """``journal``, to be closed in the end."""
+    try:
+        yield Desk(
+            journal=journal, scope=scope, operators=Operators(journal, scope, settle_after=settle_after)
+        )
+    finally:
+        await journal.close()
+
+
+async def recovered(
+    journal: Journal, factory: Callable[[], object], *, base_url: str, token: str | None, **settings: Any
+) -> RecoveryReport:
+    """Run ``recover`` with the bank's hooks, and its token or else ``token``; then close the journal.
+
+    Raises:
+        ValueError: the hooks or the settings are no good, or there is no token.
+        TransferError: the journal failed.
+    """
+    try:
+        side = await made_by(factory)
+        made = {"token": token, **settings, **side.settings}
+        if not made["token"]:
+            raise ValueError(NEEDS_TOKEN)
+        client = TransferClient(base_url, journal=journal, hooks=side.hooks, resolve=side.resolve, **made)
+        async with client:
+            return await client.recover()
+    finally:
+        await journal.close()
+
+
+def explained(error: TransferError) -> str:
+    """``error`` in one line, with the first line of what the store said, where that is safe."""
+    cause = error.__cause__
+    told = f"{type(error).__name__}: {error}"
+    if cause is not None and (said := causes.said(cause)):
+        told += f": {said}"
+    return shown(told)
+
+
+# --- times --------------------------------------------------------------------------------------
+
+
+def time_named(before: str | None, older_than: str | None, *, now: datetime) -> datetime:
+    """The time that ``--before`` or ``--older-than`` means.
+
+    Raises:
+        ValueError: it is none, or lies ahead, or both or neither were given.
+    """
+    time = _time(before, older_than, now=now)
+    try:
+        forgettable(time, now=now.timestamp())
+    except NotToBeForgotten as error:
+        raise ValueError(f"--{error}") from None
+    return time
+
+
+def _time(before: str | None, older_than: str | None, *, now: datetime) -> datetime:
+    if (before is None) == (older_than is None):
+        raise ValueError("--before or --older-than: give one of them")
+    if before is not None:
+        try:
+            time = datetime.fromisoformat(before)
+        except ValueError:
+            raise ValueError("--before: must be a date or a time, as in 2026-01-01") from None
+        return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    age = re.fullmatch(r"(\d{1,5})([mhdw])", older_than or "")
+    if age is None:
+        raise ValueError("--older-than: must be a number of minutes, hours, days or weeks, as in 90d")
+    return now - timedelta(**{_AGES[age[2]]: int(age[1])})

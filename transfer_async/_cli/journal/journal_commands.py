@@ -1,0 +1,339 @@
+"""The commands for whoever looks after a journal: their options, their words and their exit codes."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from transfer_async._cli.console.event_loop import run, shown
+from transfer_async._cli.console.exit_codes import USAGE
+from transfer_async._cli.console.hook_loading import factory_named
+from transfer_async._cli.console.output import FAILED, complain, fail, somebody_is_there, tell
+from transfer_async._cli.journal import desk, tables
+from transfer_async._models.errors import TransferError
+from transfer_async._pipeline.operators import checked_order_id, checked_settle_after, checked_text
+from transfer_async.journal.entries import Step
+from transfer_async.journal.protocol import KEPT, Journal, KeyRecord
+
+T = TypeVar("T")
+
+OWED = 3
+"""The exit code of a recovery that leaves an undo owed, or a record that cannot be read."""
+
+app = typer.Typer(
+    help="Look after a journal: what is in doubt, what is owed, and how it ends.\n\n"
+    "Exit codes: 0 done; 1 the journal said no, or somebody did when asked; 2 a wrong use.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Address = Annotated[
+    str,
+    typer.Option(
+        "--journal", envvar="TRANSFER_JOURNAL", metavar="ADDRESS", help="A file, or a postgresql:// address."
+    ),
+]
+Scope = Annotated[
+    str | None, typer.Option(help="Names the service in the journal; by default the service's address.")
+]
+BaseUrl = Annotated[str | None, typer.Option(envvar="TRANSFER_BASE_URL", help="The service's address.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+Key = Annotated[str, typer.Argument(help="The key.")]
+By = Annotated[str | None, typer.Option(help="Who says so; the login name by default.")]
+Reason = Annotated[str | None, typer.Option(help="How they know; kept in the key's history.")]
+SettleAfter = Annotated[
+    float,
+    typer.Option(help="Seconds after the last possible send before it is believed that no order exists."),
+]
+Undone = Annotated[
+    bool, typer.Option("--undone", help="Of a record that cannot be read: its hooks are undone by hand.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+@app.command("list")
+def list_waiting(
+    *, journal: Address, scope: Scope = None, base_url: BaseUrl = None, as_json: AsJson = False
+) -> None:
+    """List the keys that wait for somebody.
+
+    Those in doubt, those that a dead worker left claimed or sending, and those with an undo owed or an end
+    of a doubt that is still to be told.
+    """
+    where, store = _named(journal, scope, base_url)
+
+    async def find() -> list[desk.Line]:
+        async with desk.opened(store, where) as at:
+            return await at.waiting()
+
+    lines = _done(find())
+    totals = desk.totals(lines)
+    if as_json:
+        keys = [tables.line_json(line) for line in lines]
+        tell(tables.as_json({"scope": where, "keys": keys, "totals": tables.totals_json(totals)}))
+        return
+    if lines:
+        tables.show(tell, tables.WAITING, tables.waiting_rows(lines), live=sys.stdout.isatty())
+    tell(tables.total_told(totals))
+
+
+@app.command()
+def show(
+    key: Key, *, journal: Address, scope: Scope = None, base_url: BaseUrl = None, as_json: AsJson = False
+) -> None:
+    """Show what is on record of a key, and its history."""
+    where, store = _named(journal, scope, base_url)
+
+    async def find() -> tuple[desk.Line, tuple[Step, ...]]:
+        async with desk.opened(store, where) as at:
+            return await at.one(key)
+
+    line, steps = _done(find())
+    if as_json:
+        record = tables.line_json(line) | {"receipts": line.receipts}
+        tell(tables.as_json(record | {"history": [tables.step_json(step) for step in steps]}))
+        return
+    for text in tables.record_lines(line):
+        tell(text)
+    tell("")
+    tables.show(tell, tables.HISTORY, tables.history_rows(steps), live=sys.stdout.isatty())
+
+
+@app.command()
+def resolve(
+    key: Key,
+    *,
+    order_id: Annotated[str | None, typer.Option(help="The order's id, tx-…")] = None,
+    candidate: Annotated[
+        bool, typer.Option("--candidate", help="It is the one that an answer named which could not be read.")
+    ] = False,
+    undone: Undone = False,
+    journal: Address,
+    by: By = None,
+    reason: Reason = None,
+    scope: Scope = None,
+    base_url: BaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a doubt: its order exists.
+
+    From now on the key gives the order back, by its id. Without an id it asks about the candidate.
+    """
+    where, store = _named(journal, scope, base_url)
+    known_id = _candidate(key, where, store, take_it=candidate) if order_id is None else order_id
+    order_id = _checked(lambda: checked_order_id(known_id), "--order-id")
+    _, store = _named(journal, scope, base_url)
+    by, reason = _said(by, reason)
+
+    async def end() -> KeyRecord:
+        async with desk.opened(store, where) as at:
+            return await at.operators.resolve(key, order_id=order_id, by=by, reason=reason, undone=undone)
+
+    _tell_record(key, _done(end()), as_json=as_json)
+
+
+@app.command()
+def refute(
+    key: Key,
+    *,
+    journal: Address,
+    by: By = None,
+    reason: Reason = None,
+    settle_after: SettleAfter = 300.0,
+    undone: Undone = False,
+    yes: Yes = False,
+    scope: Scope = None,
+    base_url: BaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a doubt: no order exists, and none can appear.
+
+    This frees the key, and the next recovery undoes its hooks: the hold is released. Asks before it does.
+    The message, or the line of a file, that the doubt came from is not sent when it comes again: it is
+    answered from the record. What is still to be paid needs another key.
+    """
+    where, store = _named(journal, scope, base_url)
+    _checked(lambda: checked_settle_after(settle_after), "--settle-after")
+    by, reason = _said(by, reason)
+    _confirmed(
+        f"{shown(key)}: this frees the key, and the hold will be released. "
+        "If the order exists all the same, it is paid without one, and may be paid twice. Are you certain?",
+        yes=yes,
+    )
+
+    async def end() -> KeyRecord:
+        async with desk.opened(store, where, settle_after=settle_after) as at:
+            return await at.operators.refute(key, by=by, reason=reason, undone=undone)
+
+    _tell_record(key, _done(end()), as_json=as_json)
+
+
+@app.command()
+def recover(
+    *,
+    journal: Address,
+    hooks: Annotated[
+        str, typer.Option(metavar="MODULE:FACTORY", help="A function that returns the bank's hooks.")
+    ],
+    base_url: Annotated[str, typer.Option(envvar="TRANSFER_BASE_URL", help="The service's address.")],
+    token: Annotated[
+        str | None, typer.Option(envvar="TRANSFER_API_TOKEN", help="The API token; safer in the environment.")
+    ] = None,
+    scope: Scope = None,
+    settle_after: SettleAfter = 300.0,
+    as_json: AsJson = False,
+) -> None:
+    """Work off abandoned claims, doubts and owed undos.
+
+    FACTORY returns a sequence of hooks; or a mapping, or an object, with hooks and perhaps resolve,
+    the bank's own means to end a doubt. It may be async.
+    Exit codes: as above; 3 if an undo is owed still, or a record cannot be read.
+    """
+    where, store = _named(journal, scope, base_url)
+    factory = _checked(lambda: factory_named(hooks))
+    work = desk.recovered(
+        store, factory, base_url=base_url, token=token, scope=where, settle_after=settle_after
+    )
+    report = _done(work, says_no=USAGE)  # what is no good here is the hooks, or a setting
+    if as_json:
+        tell(tables.as_json(tables.report_json(report)))
+    else:
+        for line in tables.report_lines(report):
+            tell(line)
+    if report.still_owed or report.unreadable:
+        raise typer.Exit(OWED)
+
+
+@app.command()
+def prune(
+    *,
+    journal: Address,
+    before: Annotated[str | None, typer.Option(help="A date or a time, as in 2026-01-01; UTC.")] = None,
+    older_than: Annotated[str | None, typer.Option(help="An age, as in 90d, 12h or 2w.")] = None,
+    yes: Yes = False,
+    scope: Scope = None,
+    base_url: BaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget keys that ended long ago.
+
+    Never one in doubt, at work, or with an undo owed, and none that ended within the last day: its message,
+    or its file, may come again. Asks before it does: a forgotten key is free, and whoever uses it again
+    creates another order.
+    """
+    where, store = _named(journal, scope, base_url)
+    now = datetime.now(UTC)
+    time = _checked(lambda: desk.time_named(before, older_than, now=now))
+    if (now - time).total_seconds() < KEPT:
+        complain("journal: what ended within the last day is kept: its message, or its file, may come again")
+    _confirmed(
+        f"This forgets every key of {shown(where)} that ended before {tables.iso(time)}, "
+        "and longer than a day ago. A forgotten key that is used again creates another order. Go on?",
+        yes=yes,
+    )
+
+    async def forget() -> int:
+        async with desk.opened(store, where) as at:
+            return await at.operators.prune(before=time)
+
+    forgotten = _done(forget(), says_no=USAGE)  # what is no good here is the time
+    tell(
+        tables.as_json({"forgotten": forgotten})
+        if as_json
+        else f"{tables.counted(forgotten, 'key')} forgotten"
+    )
+
+
+# --- what they share ----------------------------------------------------------------------------
+
+
+def _named(address: str, scope: str | None, base_url: str | None) -> tuple[str, Journal]:
+    return _checked(lambda: (desk.scope_of(scope, base_url), desk.journal_named(address)))
+
+
+def _checked(check: Callable[[], T], option: str | None = None) -> T:
+    try:
+        return check()
+    except ValueError as error:
+        fail(f"journal: {_as_option(str(error), option)}", USAGE)
+
+
+def _candidate(key: str, scope: str, store: Journal, *, take_it: bool) -> str:
+    """The one order that answers named for a key in doubt, if somebody says that it is the key's."""
+
+    async def find() -> tuple[str, ...]:
+        async with desk.opened(store, scope) as at:
+            return (await at.one(key))[0].candidates
+
+    candidates = _done(find())
+    if len(candidates) != 1:
+        named = ", ".join(candidates) or "none"
+        fail(f"journal: --order-id: must be given; of orders, the key's answers name {named}", USAGE)
+    if not take_it:
+        if not somebody_is_there():
+            fail("journal: --order-id or --candidate: must be given where nobody can be asked", USAGE)
+        question = f"An answer that could not be read names {candidates[0]}. Is it the order of {shown(key)}?"
+        _confirmed(question, yes=False)
+    return candidates[0]
+
+
+def _as_option(why: str, option: str | None) -> str:
+    """``why``, which begins with an argument's name, with the option's in its place."""
+    return why if option is None else f"{option}:{why.partition(':')[2]}"
+
+
+def _said(by: str | None, reason: str | None) -> tuple[str, str]:
+    """Who says so, and why; asked for where somebody can be asked."""
+    if by is None:
+        try:
+            by = getpass.getuser()
+        except (OSError, KeyError, ImportError):
+            fail("journal: --by: must say who you are; there is no login name here", USAGE)
+    if reason is None:
+        if not somebody_is_there():
+            fail("journal: --reason: must say how you know; nobody can be asked here", USAGE)
+        reason = str(typer.prompt("How do you know", err=True))
+    known_by, known_why = by, reason
+    return (
+        _checked(lambda: checked_text("--by", known_by)),
+        _checked(lambda: checked_text("--reason", known_why)),
+    )
+
+
+def _confirmed(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not somebody_is_there():
+        fail("journal: --yes: must be given where nobody can be asked", USAGE)
+    if not typer.confirm(question, err=True):
+        fail("journal: nothing was changed", FAILED)
+
+
+def _done(work: Coroutine[Any, Any, T], *, says_no: int = FAILED) -> T:
+    """Do ``work``; what speaks against it is told in one line."""
+    try:
+        return run(work)
+    except TransferError as error:  # before the next: one of them is both
+        fail(f"journal: {desk.explained(error)}", FAILED)
+    except ValueError as error:
+        fail(f"journal: {shown(str(error))}", says_no)
+
+
+_REFUTED = (
+    "the next recovery undoes what is owed. The same message or line of a file is answered from the record: "
+    "what is still to be paid needs another key"
+)
+
+
+def _tell_record(key: str, record: KeyRecord, *, as_json: bool) -> None:
+    if as_json:
+        told = {"key": key, "state": record.state.value, "intent_id": record.intent_id}
+        tell(tables.as_json(told | {"order_id": record.order_id}))
+    else:
+        order = f"its order is {record.order_id}" if record.order_id else _REFUTED
+        tell(f"{shown(key)}: {record.state.value}; {order}")

@@ -1,0 +1,223 @@
+"""What an operator reads: tables by rich on a terminal, plain columns elsewhere, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+
+from transfer_async._cli.console.event_loop import Say, shown, shown_json
+from transfer_async._cli.journal.desk import Line, Totals
+from transfer_async._pipeline.recovery import RecoveryReport
+from transfer_async.journal.entries import Ending, Step
+
+WAITING = ("key", "state", "age", "order", "order id", "owed")
+HISTORY = ("at", "move", "state", "epoch", "order id", "ended in", "by", "reason")
+
+
+def show(say: Say, columns: Sequence[str], rows: Sequence[Sequence[str]], *, live: bool) -> None:
+    """Show a table."""
+    if live:
+        try:
+            _show_rich(columns, rows)
+        except ImportError:  # rich comes with an extra
+            pass
+        else:
+            return
+    lines = [columns, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console  # an extra's, and only on a terminal
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))  # as texts: a key may look like markup
+    Console().print(table)
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def waiting_rows(lines: Sequence[Line]) -> list[tuple[str, ...]]:
+    """One row a key."""
+    return [
+        (
+            shown(line.key),
+            state_of(line),
+            age_told(line.age),
+            line.summary,
+            shown(line.order_id),
+            ", ".join([*map(shown, line.owed), *(f"to tell: {end}" for end in line.untold)]) or "-",
+        )
+        for line in lines
+    ]
+
+
+def state_of(line: Line) -> str:
+    """Where the key stands, in words."""
+    state = line.state.value.replace("_", " ")
+    return state if line.readable else f"{state} (unreadable)"
+
+
+def total_told(totals: Totals) -> str:
+    """The sums, in one line."""
+    if not totals.keys:
+        return "nothing waits: nothing in doubt, nothing owed, nothing left behind"
+    told = [f"{count} {state.replace('_', ' ')}" for state, count in sorted(totals.states.items())]
+    if totals.undos_owed:
+        told.append(f"{counted(totals.undos_owed, 'undo')} owed")
+    line = f"{counted(totals.keys, 'key')}: {', '.join(told)}"
+    if totals.in_doubt:
+        amounts = ", ".join(f"{amount:f} {currency}" for currency, amount in sorted(totals.in_doubt.items()))
+        line += f"; in doubt: {amounts}"
+    return line
+
+
+def counted(number: int, thing: str) -> str:
+    """How many of them."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def record_lines(line: Line) -> list[str]:
+    """What is on record of a key, one thing a line."""
+    ending = line.ending
+    told = {
+        "key": line.key,
+        "state": state_of(line),
+        "intent": line.intent_id,
+        "order": line.summary,
+        "order id": line.order_id,
+        "candidates": ", ".join(line.candidates) or None,
+        "began": f"{iso(line.began)}, {age_told(line.age)} ago",
+        "sent until": iso(line.sent_until),
+        "ended in": None if ending is None else _ended_in(ending),
+        "receipts": ", ".join(f"{name}: {receipt}" for name, receipt in line.receipts.items()) or None,
+        "owed": ", ".join(line.owed) or None,
+        "to tell": ", ".join(line.untold) or None,
+    }
+    return [f"{name:<12}{shown(value)}" for name, value in told.items()]
+
+
+def _ended_in(ending: Ending) -> str:
+    named = f"; the service names: {', '.join(ending.fields)}" if ending.fields else ""
+    return f"{ending.error} ({ending.outcome.value.replace('_', ' ')}){named}"
+
+
+def history_rows(steps: Sequence[Step]) -> list[tuple[str, ...]]:
+    """One row a move."""
+    return [
+        (
+            iso(_utc(step.at)) or "-",
+            step.move,
+            step.state.value.replace("_", " "),
+            str(step.epoch),
+            shown(step.order_id),
+            shown(step.ending.error if step.ending else None),
+            shown(step.by),
+            shown(step.reason),
+        )
+        for step in steps
+    ]
+
+
+def report_lines(report: RecoveryReport) -> list[str]:
+    """What a recovery did, one number a line."""
+    return [f"{name.replace('_', ' '):<12}{count:>6}" for name, count in attrs.asdict(report).items()]
+
+
+# --- for machines -------------------------------------------------------------------------------
+
+
+def as_json(told: Any) -> str:
+    """``told`` as one JSON document."""
+    return shown_json(json.dumps(told, indent=2, ensure_ascii=False))
+
+
+def line_json(line: Line) -> dict[str, Any]:
+    """What is on record of a key; what is not known is null."""
+    order = line.order
+    return {
+        "key": line.key,
+        "state": line.state.value,
+        "intent_id": line.intent_id,
+        "order_id": line.order_id,
+        "candidates": list(line.candidates),
+        "readable": line.readable,
+        "poster_amount": None if order is None else f"{order.poster_amount:f}",
+        "poster_currency": None if order is None else order.poster_currency,
+        "matcher_amount": None if order is None else f"{order.matcher_amount:f}",
+        "matcher_currency": None if order is None else order.matcher_currency,
+        "began": iso(line.began),
+        "age_seconds": round(line.age, 3),
+        "sent_until": iso(line.sent_until),
+        "owed": list(line.owed),
+        "untold": list(line.untold),
+        "ended_in": None if line.ending is None else line.ending.error,
+    }
+
+
+def report_json(report: RecoveryReport) -> dict[str, Any]:
+    """What a recovery did."""
+    return attrs.asdict(report)
+
+
+def totals_json(totals: Totals) -> dict[str, Any]:
+    """The sums."""
+    return {
+        "keys": totals.keys,
+        "states": dict(totals.states),
+        "undos_owed": totals.undos_owed,
+        "in_doubt": {currency: f"{amount:f}" for currency, amount in totals.in_doubt.items()},
+    }
+
+
+def step_json(step: Step) -> dict[str, Any]:
+    """One move of a key."""
+    return {
+        "at": iso(_utc(step.at)),
+        "move": step.move,
+        "state": step.state.value,
+        "intent_id": step.intent_id,
+        "epoch": step.epoch,
+        "attempt": step.attempt,
+        "order_id": step.order_id,
+        "ended_in": None if step.ending is None else step.ending.error,
+        "by": step.by,
+        "reason": step.reason,
+    }
+
+
+# --- times --------------------------------------------------------------------------------------
+
+
+def iso(time: datetime | None) -> str | None:
+    """``time`` as ISO 8601 in UTC."""
+    if time is None:
+        return None
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _utc(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def age_told(seconds: float) -> str:
+    """An age in its two largest units."""
+    left = max(0, int(seconds))
+    told: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or told or unit == "s":
+            told.append(f"{count}{unit}")
+    return " ".join(told[:2])

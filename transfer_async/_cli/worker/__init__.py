@@ -1,0 +1,1 @@
+"""``transfer-async worker`` and ``send``: commands from a broker, and to it."""

@@ -1,0 +1,208 @@
+"""The commands ``worker``, which takes orders' commands from a broker, and ``send``, which gives it some."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from transfer_async._cli.console.exit_codes import USAGE
+from transfer_async._cli.console.output import FAILED, complain, fail, tell
+
+if TYPE_CHECKING:
+    from transfer_async.integrations.faststream.line import WorkerSettings
+
+T = TypeVar("T")
+
+Broker = Annotated[
+    str | None,
+    typer.Option(envvar="TRANSFER_BROKER", metavar="ADDRESS", help="nats://, tls://, redis:// or rediss://"),
+]
+OR_TRY = "; or --try, for a broker, a sandbox and a journal of its own"
+
+Commands = Annotated[str, typer.Option(help="The subject or stream that commands come from.")]
+
+
+def worker(
+    context: typer.Context,
+    *,
+    broker: Broker = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(envvar="TRANSFER_JOURNAL", metavar="ADDRESS", help="A file, or postgresql://"),
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(envvar="TRANSFER_BASE_URL", help="The service's address.")
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="TRANSFER_API_TOKEN", help="The API token; safer in the environment.")
+    ] = None,
+    scope: Annotated[
+        str | None, typer.Option(help="Names the service in the journal; by default its address.")
+    ] = None,
+    hooks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FACTORY",
+            help="A function that returns the bank's hooks, "
+            "and perhaps its resolve, token, retry and other settings.",
+        ),
+    ] = None,
+    commands: Commands = "transfer.commands",
+    outcomes: Annotated[str, typer.Option(help="Where outcomes are published.")] = "transfer.outcomes",
+    parked: Annotated[
+        str, typer.Option(help="Where what cannot be carried out is put, with the reason.")
+    ] = "transfer.parked",
+    concurrency: Annotated[int, typer.Option(help="How many commands it has in hand at most.")] = 16,
+    max_deliveries: Annotated[
+        int, typer.Option(help="How often a command may certainly not be sent before it is parked.")
+    ] = 50,
+    ack_wait: Annotated[
+        float, typer.Option(help="Seconds without a sign of life after which another worker takes over.")
+    ] = 30.0,
+    sweep_every: Annotated[float, typer.Option(help="Seconds between two sweeps of the journal.")] = 60.0,
+    lease: Annotated[float, typer.Option(help="Seconds that a claim outlives its worker.")] = 60.0,
+    settle_after: Annotated[
+        float,
+        typer.Option(help="Seconds after the last possible send before it is believed that no order exists."),
+    ] = 300.0,
+    health: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where /live and /ready answer; port 0 picks one.")
+    ] = "127.0.0.1:0",
+    telemetry: Annotated[
+        bool,
+        typer.Option("--telemetry", help="Traces and metrics, to where opentelemetry-instrument sends them."),
+    ] = False,
+    try_it: Annotated[
+        bool, typer.Option("--try", help="Try it: with a broker, a sandbox and a journal of its own.")
+    ] = False,
+) -> None:
+    """Take commands from a broker and publish what became of them, until Ctrl-C.
+
+    One key, at most one order, however often a message comes. Any number of workers may share a broker and
+    a PostgreSQL journal. A message is acknowledged once its outcome is published, and comes again otherwise.
+
+    --hooks: FACTORY returns a sequence of hooks; or a mapping, or an object, with hooks, and perhaps
+    resolve, the bank's own means to end a doubt, token, retry and other settings. It may be async.
+
+    Stopped by SIGINT (Ctrl-C) or SIGTERM it finishes what is in flight, and exits with 0; stopped again,
+    it leaves that to come again, and exits with 1; so it does when the broker closes the connection for
+    good. Exit code 2: a wrong use.
+    """
+    settings = {
+        "commands": commands,
+        "outcomes": outcomes,
+        "parked": parked,
+        "concurrency": concurrency,
+        "ack_wait": ack_wait,
+        "sweep_every": sweep_every,
+    }
+    if try_it:
+        _checked(lambda: _refuse_beside_try(context))
+        _try(settings)
+        return
+    from transfer_async._cli.console.hook_loading import factory_named
+    from transfer_async._cli.worker import address_option, process  # heavy: the client and FastStream
+
+    plan = _checked(
+        lambda: process.Plan(
+            broker=_given("--broker, or TRANSFER_BROKER", broker, instead=OR_TRY),
+            journal=_given("--journal, or TRANSFER_JOURNAL", journal, instead=OR_TRY),
+            base_url=_given("--base-url, or TRANSFER_BASE_URL", base_url, instead=OR_TRY),
+            token=token or None,
+            factory=None if hooks is None else factory_named(hooks),
+            settings=_settings(settings),
+            max_deliveries=max_deliveries,
+            client={"scope": scope, "lease": lease, "settle_after": settle_after},
+            health=address_option.host_and_port(health),
+            telemetry=telemetry,
+        )
+    )
+    _run(lambda: process.work(plan, say=tell, log=complain))
+
+
+def send(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Commands, one JSON object a line; - is stdin.")
+    ],
+    *,
+    broker: Broker = None,
+    commands: Commands = "transfer.commands",
+) -> None:
+    """Send commands to workers.
+
+    Each line is checked first: where one is no command, nothing is sent at all. What was sent once may be
+    sent again: its key has one order at most.
+
+    Exit codes: 0 the broker has them all; 1 it does not, send again; 2 a wrong use, nothing was sent.
+    """
+    from transfer_async._cli.worker import publishing  # heavy: FastStream
+
+    where = _checked(lambda: _given("--broker, or TRANSFER_BROKER", broker), "send")
+    settings = _checked(lambda: _settings({"commands": commands}), "send")
+    try:
+        read = _checked(lambda: publishing.commands_in(file), "send")
+    except OSError as error:
+        fail(f"send: {file}: cannot be read ({error.strerror or error})", USAGE)
+    _run(lambda: publishing.send(where, read, settings, patience=publishing.PATIENCE), "send")
+    tell(f"{len(read)} sent to {commands}")
+
+
+# --- what they share ----------------------------------------------------------------------------
+
+
+def _try(settings: dict[str, Any]) -> None:
+    from transfer_async._cli.worker import trial  # heavy: the sandbox, too
+
+    program, made = _checked(trial.program), _checked(lambda: _settings(settings))
+    with tempfile.TemporaryDirectory(prefix="transfer-async-") as home:
+        _run(lambda: trial.run(program, Path(home), made, say=tell, log=complain))
+
+
+def _refuse_beside_try(context: typer.Context) -> None:
+    """What was given on the command line, and would be passed over; the environment may have it."""
+    ours = {"try_it", "commands", "outcomes", "parked", "concurrency", "ack_wait", "sweep_every"}
+    others = (one for one in context.command.params if one.name not in ours)
+    if beside := [one.opts[0] for one in others if _is_on_the_command_line(context, one.name)]:
+        raise ValueError(f"--try: does not go with {', '.join(beside)}: it brings its own")
+
+
+def _is_on_the_command_line(context: typer.Context, name: str | None) -> bool:
+    source = None if name is None else context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _given(what: str, value: str | None, *, instead: str = "") -> str:
+    if not value:
+        raise ValueError(f"{what}: must be given{instead}")
+    return value
+
+
+def _settings(named: dict[str, Any]) -> WorkerSettings:
+    from transfer_async.integrations.faststream.line import WorkerSettings
+
+    return WorkerSettings(**named)
+
+
+def _checked(check: Callable[[], T], command: str = "worker") -> T:
+    try:
+        return check()
+    except ValueError as error:
+        fail(f"{command}: {error}", USAGE)
+
+
+def _run(work: Callable[[], Any], command: str = "worker") -> None:
+    from transfer_async._cli.console.event_loop import run, shown
+
+    try:
+        run(work())
+    except asyncio.CancelledError:
+        fail(f"{command}: stopped at once; what was in flight comes again", FAILED)
+    except ConnectionError as error:
+        fail(f"{command}: {shown(str(error))}", FAILED)
+    except (ValueError, OSError) as error:
+        fail(f"{command}: {shown(str(error))}", USAGE)

@@ -1,0 +1,1 @@
+"""From bytes to models and back, exactly. It may know the models."""

@@ -1,0 +1,321 @@
+"""What goes through a broker, or stands in a file: a command to create an order, and what became of it.
+
+Both are JSON objects with a ``version``. Amounts are plain decimal strings, or JSON numbers, and exact
+either way::
+
+    {"version": 1, "key": "payment-8731", "order": {"poster_username": ..., ...},
+     "beneficiary": {"first": "Ben", "last": "Okri"}, "held": "hold-17",
+     "send_before": "2026-01-01T12:00:00Z"}
+
+    {"version": 1, "key": "payment-8731", "intent_id": "9f0c...", "outcome": "created",
+     "order_may_exist": true, "order_id": "tx-...", "state": "unknown", "poster_amount": "150000.00", ...}
+
+A command with a field that is not known is refused as a whole: it may be ``held``, misspelt. So is one
+with a field that comes twice: readers differ in which of the two they believe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Self
+
+import attrs
+import msgspec
+from attrs import field, frozen
+
+from transfer_async._converters import converter, wire_format
+from transfer_async._models import keys, texts
+from transfer_async._models.errors import InvalidOrder, Outcome, TransferError
+from transfer_async._models.requests import (
+    NewExternalOrder,
+    NewOrder,
+    OrderRequest,
+    PersonName,
+    Problem,
+    call_problems,
+    refuse,
+)
+from transfer_async._models.responses import Order, OrderState
+
+VERSION = 1
+"""Of both messages; a message of another version is not read."""
+
+RECORDED = (
+    "poster_amount",
+    "poster_currency",
+    "poster_fee",
+    "matcher_amount",
+    "matcher_currency",
+    "exchange_rate",
+)
+"""The fields of an order that are told along with its outcome, as the service recorded them."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+@frozen(kw_only=True)
+class OrderCommand:
+    """A command to create one order: what `OrderRequest` says, with a key that the sender must give.
+
+    Args:
+        key: the sender's own id for what it wants paid; see `TransferClient.create_order`.
+        order: what to create (specification 4.1).
+        beneficiary: who the customer says the beneficiary is.
+        held: the reference of a hold that the bank has placed itself.
+        send_before: an aware time after which the order must not be sent.
+
+    Raises:
+        InvalidOrder: with every fault in ``.problems``.
+    """
+
+    key: str = field(converter=texts.to_text)
+    order: NewOrder
+    beneficiary: PersonName | None = None
+    held: str | None = field(default=None, converter=texts.to_optional_text, repr=False)
+    send_before: datetime | None = field(default=None, converter=texts.to_moment)
+
+    def __attrs_post_init__(self) -> None:
+        values = {attribute.name: getattr(self, attribute.name) for attribute in attrs.fields(OrderCommand)}
+        problems = [*call_problems(**values, kinds=(NewOrder, PersonName))]
+        if self.key is None:
+            problems.append(("key", "is missing"))
+        refuse(problems)
+
+    @property
+    def request(self) -> OrderRequest:
+        """The same as `TransferClient.create_orders` takes it."""
+        return OrderRequest(self.order, self.key, self.beneficiary, self.held, self.send_before)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Self:
+        """Read a command.
+
+        Raises:
+            InvalidOrder: it cannot be read, or is not valid; names every fault by its JSON path.
+        """
+        data = data.encode(errors="surrogatepass") if isinstance(data, str) else data
+        try:
+            tree = wire_format.decode(data)
+            has_twins = wire_format.has_twins(data)
+        except wire_format.Unreadable as error:
+            raise InvalidOrder([(error.path, error.why)]) from None
+        if has_twins:
+            raise InvalidOrder([("$", "has a field twice")])
+        return cls.from_tree(tree)
+
+    @classmethod
+    def from_tree(cls, tree: object) -> Self:
+        """Read a command that was decoded already, numbers as `Decimal` or ``int``; see `from_json`."""
+        if not isinstance(tree, dict):
+            raise InvalidOrder([("$", "is not an object")])
+        problems: list[Problem] = []
+        if type(version := tree.get("version")) is not int or version != VERSION:
+            problems.append(("version", f"is not {VERSION}"))
+        problems += _unknown(tree, _COMMAND, "")
+        values: dict[str, Any] = {"key": _key(tree.get("key"), problems)}
+        if tree.get("order") is None:
+            problems.append(("order", "is missing"))
+        else:
+            problems += _unknown_in_order(tree["order"])
+            values["order"] = converter.request_in(NewOrder, tree["order"], problems, "order.")
+        for name, read in _READERS.items():
+            values[name] = _read(read, tree.get(name), name, problems)
+        named = {name for name, _ in problems}
+        try:
+            made = cls(**values) if not problems else None
+        except InvalidOrder as error:
+            problems += [(name, why) for name, why in error.problems if name not in named]
+            made = None
+        if made is None:
+            key = values["key"]
+            raise InvalidOrder(problems, key=key, order_may_exist=key is not None)
+        return made
+
+    def to_json(self) -> bytes:
+        """Write the command, digits kept."""
+        tree = {"version": VERSION, "key": self.key, "order": msgspec.Raw(self.order.to_json())}
+        if self.beneficiary is not None:
+            tree["beneficiary"] = {
+                name: value for name in _NAME if (value := getattr(self.beneficiary, name)) is not None
+            }
+        if self.held is not None:
+            tree["held"] = self.held
+        if self.send_before is not None:
+            tree["send_before"] = self.send_before.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        return _encode(tree)
+
+
+_COMMAND = ("version", "key", "order", "beneficiary", "held", "send_before")
+_NAME = ("first", "last", "middle")
+_ORDER = tuple(attribute.name for attribute in attrs.fields(NewOrder))
+_EXTERNAL = tuple(attribute.name for attribute in attrs.fields(NewExternalOrder))
+
+
+def _unknown(tree: dict[str, Any], known: tuple[str, ...], prefix: str) -> list[Problem]:
+    # How it is called is somebody's own text; where it is, is enough to find it.
+    return [(prefix.rstrip(".") or "$", "has a field that is not known")] if tree.keys() - set(known) else []
+
+
+def _unknown_in_order(order: object) -> list[Problem]:
+    if not isinstance(order, dict):
+        return []
+    inner = order.get("external_order")
+    found = _unknown(order, _ORDER, "order.")
+    return found + (_unknown(inner, _EXTERNAL, "order.external_order.") if isinstance(inner, dict) else [])
+
+
+def _key(value: object, problems: list[Problem]) -> str | None:
+    """``value``, if a journal may hold it, whatever is wrong with it now."""
+    if why := "is missing" if value is None else keys.problem(value):
+        problems.append(("key", why))
+    return value if keys.may_be_on_record(value) else None
+
+
+def _read(read: Callable[[Any], Any], value: object, name: str, problems: list[Problem]) -> Any:
+    if value is None:
+        return None
+    try:
+        return read(value)
+    except InvalidOrder as error:
+        problems += [(f"{name}.{inner}".removesuffix(".$"), why) for inner, why in error.problems]
+    except ValueError as error:
+        problems.append((name, str(error)))
+    return None
+
+
+def _read_name(value: object) -> PersonName:
+    if not isinstance(value, dict):
+        raise InvalidOrder([("$", "is not an object")])
+    problems = _unknown(value, _NAME, "")
+    for name in _NAME:
+        text = value.get(name)
+        if text is None and name != "middle":
+            problems.append((name, "is missing"))
+        elif text is not None and not (isinstance(text, str) and text.strip() and texts.is_clean(text)):
+            problems.append((name, "is not a name"))
+    refuse(problems)
+    return PersonName(value["first"], value["last"], value.get("middle"))
+
+
+def _read_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError("is not a string")
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "beneficiary": _read_name,
+    "held": _read_text,
+    "send_before": wire_format.read_time,
+}
+
+
+# --- what became of it --------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class OrderOutcome:
+    """What became of a command; told at least once, so the same may come twice.
+
+    Of one ``intent_id``, ``unknown`` may be followed by another outcome, once the doubt has ended. The two
+    may be read in either order: ``unknown`` never outranks another.
+
+    Args:
+        key: the command's.
+        intent_id: under which the bank's hooks know it.
+        outcome: what is certain.
+        order_may_exist: whether an order for the key may exist: only if not may its hold be released.
+        order_id: of the order, once it exists.
+        error: the name of the error's class, where it is not created.
+        status: the HTTP status that the service answered with, where it said no.
+        fields: those of the request that the service named as it said no.
+        receipts: what the hooks handed back, by hook name; ``"held"`` for the command's ``held``.
+        state: where the order stands, as the service recorded it when it was created.
+        poster_amount: and the others, as the service recorded them, exactly.
+    """
+
+    key: str
+    intent_id: str
+    outcome: Outcome
+    order_may_exist: bool
+    order_id: str | None = None
+    error: str | None = None
+    status: int | None = None
+    fields: tuple[str, ...] = ()
+    receipts: dict[str, str | None] = field(factory=dict, repr=False)
+    state: OrderState | None = None
+    poster_amount: Decimal | None = None
+    poster_currency: str | None = None
+    poster_fee: Decimal | None = None
+    matcher_amount: Decimal | None = None
+    matcher_currency: str | None = None
+    exchange_rate: Decimal | None = None
+
+    @classmethod
+    def of(
+        cls,
+        result: Order | TransferError,
+        *,
+        key: str,
+        intent_id: str,
+        receipts: dict[str, str | None] | None = None,
+    ) -> Self:
+        """What ``result`` of a call says; ``receipts`` where there is no error to have them."""
+        if isinstance(result, Order):
+            return cls(
+                key=key,
+                intent_id=intent_id,
+                outcome=Outcome.CREATED,
+                order_may_exist=True,
+                order_id=result.id,
+                receipts=dict(receipts or {}),
+                state=result.state,
+                **{name: getattr(result, name) for name in RECORDED},
+            )
+        return cls(
+            key=key,
+            intent_id=intent_id,
+            outcome=result.outcome,
+            order_may_exist=result.order_may_exist,
+            order_id=getattr(result, "order_id", None),
+            error=None if result.outcome is Outcome.CREATED else type(result).__name__,
+            status=getattr(result, "status", None),
+            fields=getattr(result, "fields", ()),
+            receipts=dict(receipts or result.receipts),
+        )
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Self:
+        """Read an outcome; fields that are not known are ignored.
+
+        Raises:
+            ValueError: it is none, or of another version.
+        """
+        try:
+            if (version := _read_version(data).version) != VERSION:
+                raise ValueError(f"an outcome of version {version}; this reads {VERSION}")
+            read = _read_outcome(data)
+            if wire_format.has_twins(data.encode() if isinstance(data, str) else data):
+                raise ValueError("an outcome has no field twice")
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"not readably an outcome ({error})") from None
+        return cls(**{name: getattr(read, name) for name in _OUTCOME})
+
+    def to_json(self) -> bytes:
+        """Write the outcome, digits kept; what is not known is left out."""
+        tree = {name: value for name in _OUTCOME if (value := getattr(self, name)) not in (None, ())}
+        for name, value in tree.items():
+            if isinstance(value, Decimal):
+                tree[name] = wire_format.plain(value)
+        return _encode({"version": VERSION} | tree)
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+_OUTCOME = tuple(attribute.name for attribute in attrs.fields(OrderOutcome))
+_read_version = msgspec.json.Decoder(_Versioned).decode
+_read_outcome = msgspec.json.Decoder(OrderOutcome).decode

@@ -1,0 +1,240 @@
+"""Every request but create-order: the same retries and evidence, and no key, hold or journal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Self
+
+import msgspec
+from attrs import define, frozen
+from multidict import CIMultiDict
+
+from transfer_async._converters import converter
+from transfer_async._converters.wire_format import Unreadable, decode
+from transfer_async._http import classify, retry
+from transfer_async._http.classify import Verdict
+from transfer_async._http.transport import Evidence
+from transfer_async._models.causes import bare
+from transfer_async._models.errors import (
+    Attempt,
+    ClientClosed,
+    Outcome,
+    OutcomeUnknown,
+    ServiceFailed,
+    TokenUnavailable,
+    TransferError,
+)
+from transfer_async._pipeline.context import Context
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+@frozen(kw_only=True)
+class Wanted:
+    """A request as it was asked for."""
+
+    method: str
+    path: str
+    content: bytes | None
+    into: type[Any] | None
+    safe: bool
+
+    @property
+    def table(self) -> tuple[classify.Row, ...]:
+        """What its answers mean."""
+        return classify.READ_ANSWERS if self.safe else classify.ORDER_ANSWERS
+
+
+@define(kw_only=True)
+class _Reading:
+    """How far one request has come."""
+
+    deadline: float
+    headers: CIMultiDict[str]
+    cut: Callable[[], bool]
+    attempts: list[Attempt]
+    verdict: Verdict | None = None
+    renew_token: bool = False
+    token_renewed: bool = False
+
+
+def checked_method(method: str, *, safe: bool) -> str:
+    """``method`` in upper case.
+
+    Raises:
+        ValueError: it is none, or ``safe`` is claimed for one that changes something.
+    """
+    name = method.upper() if isinstance(method, str) else ""
+    if name not in _METHODS:
+        raise ValueError(f"method: must be one of {', '.join(sorted(_METHODS))}")
+    if safe and name not in ("GET", "HEAD"):
+        raise ValueError("safe: is for GET and HEAD; nothing else may be done twice")
+    return name
+
+
+def encoded(json: Any) -> bytes | None:
+    """``json`` as bytes; None if there is none.
+
+    Raises:
+        ValueError: it cannot be written as JSON.
+    """
+    if json is None:
+        return None
+    try:
+        if _holds_no_number(json):
+            raise ValueError("NaN and infinities are no JSON")  # noqa: TRY301 - told like any other
+        content = converter.encode(json)
+        decode(content)  # a Decimal may be NaN, which is no JSON
+        return content
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise ValueError(f"json: cannot be written as JSON ({type(error).__name__})") from None
+
+
+class UnderWay:
+    """The requests that a client has under way: how many, and when the last has ended."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none = asyncio.Event()
+        self.cut: bool = False
+
+    def __enter__(self) -> Self:
+        self._count += 1
+        self._none.clear()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._none.set()
+
+    async def finish(self, *, patience: float) -> None:
+        """Wait for all; those that last longer send nothing more."""
+        if self._count:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._none.wait()
+        self.cut = True
+
+
+def _holds_no_number(json: Any) -> bool:
+    """Whether there is a float in ``json`` that would silently become null."""
+    if isinstance(json, float):
+        return not math.isfinite(json)
+    inner = json.values() if isinstance(json, dict) else json if isinstance(json, (list, tuple)) else ()
+    return any(map(_holds_no_number, inner))
+
+
+async def fetch(context: Context, wanted: Wanted, *, cut: Callable[[], bool] = lambda: False) -> Any:
+    """Send ``wanted``, again after what may be sent again, and read the answer.
+
+    Args:
+        context: the client's parts.
+        wanted: the request.
+        cut: whether the client is closed, so that nothing may be sent any more.
+    """
+    try:
+        headers = await context.tokens.headers()
+    except TokenUnavailable as error:
+        error.order_may_exist = False
+        raise
+    deadline = context.clock.now() + context.policy.deadline
+    reading = _Reading(deadline=deadline, headers=headers, attempts=[], cut=cut)
+    attempt = partial(_attempt, context, wanted, reading)
+    try:
+        try:
+            answer = await attempt()
+        except TransferError as error:
+            if not _may_go_again(context, reading, error):
+                raise
+            answer = await retry.go_again(
+                attempt,
+                error,
+                policy=context.policy,
+                bucket=context.bucket,
+                clock=context.clock,
+                until=lambda ahead: context.clock.now() + ahead < reading.deadline,
+                may=partial(_may_go_again, context, reading),
+                pause=lambda pause: context.clock.sleep(pause.seconds),
+            )
+    except TransferError as error:
+        bare(error)
+        error.attempts = tuple(reading.attempts)
+        error.order_may_exist = False
+        raise
+    context.bucket.refund()
+    return answer
+
+
+async def _attempt(context: Context, wanted: Wanted, reading: _Reading) -> Any:
+    if reading.renew_token:
+        reading.renew_token, reading.token_renewed = False, True
+        reading.headers = await context.tokens.headers(instead_of=reading.headers)
+    if reading.cut():
+        raise ClientClosed("the client was closed before the request was sent")
+    began = context.clock.now()
+    evidence = await context.transport.send(
+        wanted.method,
+        wanted.path,
+        content=wanted.content,
+        headers=reading.headers if wanted.content is not None else _of_no_body(reading.headers),
+        left=reading.deadline - began,
+    )
+    error: TransferError | None = None
+    try:
+        return _answer(context, wanted, reading, evidence)
+    except TransferError as raised:
+        error = raised
+        raise
+    finally:
+        reading.attempts.append(
+            Attempt(
+                number=len(reading.attempts) + 1,
+                seconds=context.clock.now() - began,
+                outcome=Outcome.NOT_SENT if error is None else error.outcome,
+                status=evidence.status,
+                error=None if error is None else type(error).__name__,
+                request_id=evidence.request_id,
+            )
+        )
+
+
+def _answer(context: Context, wanted: Wanted, reading: _Reading, evidence: Evidence) -> Any:
+    reading.verdict = classify.judge(evidence, context.policy, wanted.table)
+    if reading.verdict is Verdict.WRONG_TOKEN:
+        context.tokens.distrust(reading.headers)
+    if reading.verdict is not Verdict.ANSWERED:
+        raise classify.error_of(reading.verdict, evidence, now=context.clock.utc(), reading=wanted.safe)
+    common: dict[str, Any] = {"status": evidence.status, "request_id": evidence.request_id}
+    try:
+        if evidence.error is not None:
+            reading.verdict = Verdict.FAILED if wanted.safe else Verdict.UNKNOWN
+            raise Unreadable("$", f"the body was cut ({type(evidence.error).__name__})")  # noqa: TRY301
+        return converter.read_into(wanted.into, evidence.body)
+    except Exception as error:  # noqa: BLE001 - the caller's own model may raise anything, and the request is out
+        # Only told: it has parts of the body in it.
+        told = str(error) if isinstance(error, Unreadable) else type(error).__name__
+    why = f"the answer cannot be read: {told}"
+    if wanted.safe:
+        raise ServiceFailed(why, body=evidence.body, **common) from evidence.error
+    raise OutcomeUnknown(why, raw=evidence.body, **common) from evidence.error
+
+
+def _may_go_again(context: Context, reading: _Reading, error: TransferError) -> bool:
+    if isinstance(error, (TokenUnavailable, ClientClosed)):
+        return False
+    if reading.verdict is Verdict.WRONG_TOKEN and context.tokens.renewable and not reading.token_renewed:
+        reading.renew_token = True
+        return True
+    return reading.verdict in classify.MAY_GO_AGAIN or reading.verdict is Verdict.FAILED
+
+
+def _of_no_body(headers: CIMultiDict[str]) -> CIMultiDict[str]:
+    """``headers`` without what speaks of a body (specification 4.2 shows none)."""
+    without = headers.copy()
+    del without["Content-Type"]
+    return without

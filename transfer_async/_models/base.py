@@ -1,0 +1,65 @@
+"""What every model is: read from the service's JSON and written as it; some of it read late."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from attrs import fields
+
+
+class Codec:
+    """How models are read and written: registered by `transfer_async._converters`, which knows them."""
+
+    from_json: Callable[[type[Any], bytes | str], Any]
+    to_json: Callable[[Any], bytes]
+
+
+CODEC = Codec()
+
+
+class Wire:
+    """What every model can do: be read from the service's JSON, and written as it."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Self:
+        """Read one object from JSON, exactly.
+
+        Raises:
+            UnreadableOrder: for an ``Order`` that cannot be read as one; names the JSON path.
+            InvalidOrder: for a request that is not valid.
+            ServiceFailed: for anything else that cannot be read.
+        """
+        read: Self = CODEC.from_json(cls, data)
+        return read
+
+    def to_json(self) -> bytes:
+        """Write the object as the service's JSON, digits kept."""
+        return CODEC.to_json(self)
+
+
+class ReadLate:
+    """A model whose loose fields are read when one of them is first looked at.
+
+    ``_late`` fills every slot that is still empty, and never raises; it goes when it has run.
+    """
+
+    __slots__ = ("_late",)
+    _late: Callable[[Any], None]
+
+    # Not for type checkers, or every misspelt field would pass them.
+    if not TYPE_CHECKING:  # pragma: no branch - it runs
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "_late" or name not in _field_names(type(self)):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            self._late(self)
+            return object.__getattribute__(self, name)
+
+
+@functools.cache
+def _field_names(cls: Any) -> frozenset[str]:
+    return frozenset(attribute.name for attribute in fields(cls))

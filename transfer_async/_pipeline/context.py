@@ -1,0 +1,90 @@
+"""What one client's calls share: its parts, and the few things they all do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from attrs import field, frozen
+
+from transfer_async._http.bearer import TokenSource
+from transfer_async._http.retry import RetryPolicy, TokenBucket
+from transfer_async._http.transport import Timeouts, Transport
+from transfer_async._models.errors import Outcome
+from transfer_async._models.events import Event, Observers
+from transfer_async._models.responses import Order
+from transfer_async._pipeline.call import Call
+from transfer_async._pipeline.hooks import PreflightHook, is_hold
+from transfer_async._pipeline.resolution import Resolve
+from transfer_async._support.clock import Clock
+from transfer_async.journal import scoped
+from transfer_async.journal.entries import Move, Verdict
+from transfer_async.journal.protocol import Journal
+
+
+@frozen(kw_only=True)
+class Context:
+    """The parts of one client."""
+
+    scope: str
+    journal: Journal
+    hooks: tuple[PreflightHook, ...]
+    transport: Transport
+    tokens: TokenSource
+    policy: RetryPolicy
+    bucket: TokenBucket
+    timeouts: Timeouts
+    clock: Clock
+    observers: Observers
+    resolve: Resolve | None
+    settle_after: float
+    lease: float
+    max_claim_age: float
+    undoable: tuple[str, ...] = field(init=False)
+    """The hooks that have something to undo, last first."""
+    undoable_but_hold: tuple[str, ...] = field(init=False)
+    """The same, where the bank has placed the hold itself."""
+
+    unrecorded: dict[str, Callable[[], Awaitable[object]]] = field(factory=dict)
+    """By key, what makes up for a write of an answer that failed: this process alone knows of it."""
+
+    places_hold: bool = field(init=False)
+    """Whether one of the hooks is the hold."""
+
+    @places_hold.default
+    def _places_hold(self) -> bool:
+        return any(map(is_hold, self.hooks))
+
+    @undoable.default
+    def _undoable(self) -> tuple[str, ...]:
+        return tuple(
+            hook.name for hook in reversed(self.hooks) if not getattr(hook, "nothing_to_undo", False)
+        )
+
+    @undoable_but_hold.default
+    def _undoable_but_hold(self) -> tuple[str, ...]:
+        holds = {hook.name for hook in self.hooks if is_hold(hook)}
+        return tuple(name for name in self.undoable if name not in holds)
+
+    def write(
+        self, key: str, move: Move, *, certain: Outcome, order: Order | None = None
+    ) -> Awaitable[Verdict]:
+        """Make a move in the journal, as `recording.write` does.
+
+        Raises:
+            JournalFailed: the journal raised, or lost the key.
+        """
+        return scoped.write(self.journal, self.scope, key, move, certain=certain, order=order)
+
+    def tell(self, kind: type[Event], call: Call, **fields: Any) -> None:
+        """Tell the observers of something that happened to ``call``; free where there are none."""
+        if self.observers.all:
+            self.observers.tell(
+                kind(
+                    key=call.intent.key,
+                    intent_id=call.intent.id,
+                    attempt=call.attempts_begun,
+                    seconds=self.clock.now() - call.began,
+                    **fields,
+                )
+            )

@@ -1,0 +1,65 @@
+"""Taking back what the hooks did, once it is certain that no order exists: recorded first, then done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from transfer_async._models.errors import JournalFailed, Outcome
+from transfer_async._models.events import HookUndone, UndoOwed
+from transfer_async._pipeline.call import Call
+from transfer_async._pipeline.context import Context
+from transfer_async._support.log import log
+from transfer_async.journal.entries import Entry, Owed, Paid
+
+
+def what_is_owed(context: Context, call: Call) -> tuple[Owed, ...]:
+    """The undos of every hook of ``call`` that ran, last first."""
+    own = (name for name in context.undoable if name in call.entered or name in call.receipts)
+    # Of those that are inherited a dead worker may have entered any.
+    names = call.inherited or own
+    return tuple(Owed(intent=call.intent, hook=name, receipt=call.receipts.get(name)) for name in names)
+
+
+def recorded(entry: Entry, debts: Sequence[Owed]) -> list[Owed]:
+    """``debts`` as they are on record in ``entry``, under the lease they got there."""
+    on_record = {(one.intent.id, one.hook): one for one in entry.owed}
+    found = (on_record.get((one.intent.id, one.hook)) for one in debts)
+    return [one for one in found if one is not None]
+
+
+async def undo(context: Context, call: Call, debts: Sequence[Owed]) -> None:
+    """Undo ``debts``, all of one intent and as they are on record, and record what is done.
+
+    What fails stays owed, and does not hide why it became due.
+
+    Raises:
+        asyncio.CancelledError: `recover` was cancelled; what was undone may be undone once more.
+    """
+    if not debts:
+        return
+    done = [one.hook for one in debts if await _undo_one(context, call, one)]
+    try:
+        paid = Paid(intent_id=debts[0].intent.id, hooks=tuple(done), lease_until=debts[0].lease_until)
+        await context.write(call.intent.key, paid, certain=Outcome.NOT_SENT)
+    except JournalFailed:
+        log.warning("could not record what was undone: it will be undone again")
+    call.undone += len(done)
+    call.owed += len(debts) - len(done)
+
+
+async def _undo_one(context: Context, call: Call, debt: Owed) -> bool:
+    hook = next((hook for hook in context.hooks if hook.name == debt.hook), None)
+    if hook is None:
+        context.tell(UndoOwed, call, hook=debt.hook, error="this client has no such hook")
+        return False
+    try:
+        async with asyncio.timeout(context.timeouts.hook):
+            await hook.undo(debt.intent, debt.receipt)
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, it is owed
+        if isinstance(error, asyncio.CancelledError):
+            call.swallow_cancellation()
+        context.tell(UndoOwed, call, hook=debt.hook, error=type(error).__name__)
+        return False
+    context.tell(HookUndone, call, hook=debt.hook)
+    return True

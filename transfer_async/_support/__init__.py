@@ -1,0 +1,1 @@
+"""What knows nothing of orders: time, tasks, callables, the log. It may import nobody."""

@@ -1,1 +1,0 @@
-"""The parts of the OpenTelemetry observer; `transfer_async.integrations.opentelemetry` puts them together."""

@@ -1,0 +1,133 @@
+"""What a worker needs to know of a broker, and what workers of one kind agree on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from attrs import Attribute, field, frozen
+
+from transfer_async._converters.messages import OrderCommand, OrderOutcome
+from transfer_async._support.clock import in_seconds
+from transfer_async.integrations.faststream.headers import JSON
+from transfer_async.worker.consumer import Delivery
+
+
+class TooLarge(ValueError):
+    """A message that is larger than the broker takes: nothing was sent."""
+
+
+def _positive(_: object, attribute: Attribute[Any], value: object) -> None:
+    if not (isinstance(value, float) and 0 < value < float("inf")):
+        raise ValueError(f"{attribute.name}: must be a number of seconds or a timedelta, above 0 and finite")
+
+
+def _count(_: object, attribute: Attribute[Any], value: object) -> None:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{attribute.name}: must be a whole number, 1 or more")
+
+
+def _name(_: object, attribute: Attribute[Any], value: object) -> None:
+    if not (isinstance(value, str) and value and not set(value) & set(" \t\r\n*>{}")):
+        raise ValueError(f"{attribute.name}: must be a name without blanks, '*', '>' and braces")
+
+
+def _seconds(default: float) -> Any:
+    return field(default=default, converter=in_seconds, validator=_positive)
+
+
+@frozen(kw_only=True)
+class WorkerSettings:
+    """What workers of one kind agree on; durations are seconds or ``timedelta``.
+
+    Args:
+        commands: the subject or stream that commands come from.
+        outcomes: where outcomes are published.
+        parked: the dead letters: where what cannot be carried out is put, with the reason.
+        group: the name that all workers share, so that each message goes to one of them.
+        concurrency: how many messages one worker has in hand at most.
+        ack_wait: without a sign of life for so long, a message goes to another worker; a worker gives
+            one three times as often.
+        poll: how long a lane waits for a message before it looks whether it is to stop.
+        publish_timeout: how long the broker may take to confirm a message.
+        sweep_every: between two sweeps; the first comes after a random share of them.
+        patience: how long what is in flight may take when the worker is stopped.
+
+    Raises:
+        ValueError: names the argument and the rule.
+    """
+
+    commands: str = field(default="transfer.commands", validator=_name)
+    outcomes: str = field(default="transfer.outcomes", validator=_name)
+    parked: str = field(default="transfer.parked", validator=_name)
+    group: str = field(default="transfer-workers", validator=_name)
+    concurrency: int = field(default=16, validator=_count)
+    ack_wait: float = _seconds(30.0)
+    poll: float = _seconds(1.0)
+    publish_timeout: float = _seconds(5.0)
+    sweep_every: float = _seconds(60.0)
+    patience: float = _seconds(35.0)
+
+    def __attrs_post_init__(self) -> None:
+        if len({self.commands, self.outcomes, self.parked}) < 3:
+            raise ValueError("commands, outcomes, parked: must differ from one another")
+
+
+class Line(ABC):
+    """How one broker delivers, acknowledges, delays and parks: all that a worker needs to know of it.
+
+    Attributes:
+        broker: FastStream's; its connection, its publishing and its middlewares are used as they are.
+        settings: the worker's.
+    """
+
+    broker: Any
+    settings: WorkerSettings
+
+    @abstractmethod
+    async def prepare(self, *, only_to_send: bool = False) -> None:
+        """Make what is missing: streams, groups, consumers; may be called again at any time.
+
+        Args:
+            only_to_send: only what is needed to send commands.
+        """
+
+    @abstractmethod
+    def subscriber(self) -> Any:
+        """A FastStream subscriber to the commands, for one lane."""
+
+    @abstractmethod
+    def delivery(self, message: Any) -> Delivery:
+        """A message that a subscriber gave, as a worker takes it."""
+
+    @abstractmethod
+    async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
+        """Publish an outcome; return once the broker has confirmed that it has it."""
+
+    @abstractmethod
+    async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Send to one of the settings' subjects; return once the broker has confirmed that it has it."""
+
+    async def order(self, command: OrderCommand, headers: Mapping[str, str] | None = None) -> None:
+        """Send a command to the workers; return once the broker has confirmed that it has it."""
+        await self.send(self.settings.commands, command.to_json(), {**(headers or {}), **JSON})
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is gone for good: only a new process helps."""
+        return False
+
+    @property
+    def chores(self) -> Sequence[tuple[float, Callable[[], Awaitable[object]]]]:
+        """What is to be done now and then: seconds between two times, and what."""
+        return [(5.0, self.prepare)]
+
+    async def open(self, *, only_to_send: bool = False) -> None:
+        """Connect, and make what is missing; see `prepare`."""
+        await self.broker.start()
+        await self.prepare(only_to_send=only_to_send)
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        await self.broker.stop()

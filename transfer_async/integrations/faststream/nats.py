@@ -1,0 +1,325 @@
+"""NATS JetStream.
+
+==============  ================================================================================
+deliver         a durable pull consumer that all workers share; explicit acknowledgement, and no
+                end of deliveries: when to give up is the journal's to say
+acknowledge     confirmed by the server (double ack)
+delay           a negative acknowledgement with a delay
+park            published, confirmed, then terminated; without headers where they do not fit
+sign of life    "in progress"
+count           the server's own
+==============  ================================================================================
+
+A stream that is missing is made: of commands as a work queue, on disk; of outcomes and parked messages
+without a limit, on disk. One that is there is used as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Self
+
+from faststream import AckPolicy
+from faststream.exceptions import IncorrectState
+from faststream.nats import JStream, NatsBroker, NatsMessage, PullSub
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy as Acknowledge
+from nats.js.api import ConsumerConfig, RetentionPolicy, StorageType
+from nats.js.errors import NotFoundError
+
+from transfer_async._converters.messages import OrderOutcome
+from transfer_async._support.log import log
+from transfer_async.integrations.faststream.headers import JSON, carried_on, reason_header
+from transfer_async.integrations.faststream.line import Line, TooLarge, WorkerSettings
+
+_OWN = "nats-"
+"""What the headers begin with that speak to the server."""
+
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+"""A header's name as the client sends it; others' clients send more."""
+
+_ADDED = 1024
+"""Bytes for what FastStream and its middlewares add to the headers."""
+
+_STATUS = "Status"
+"""The header by which the client knows word from the server, whoever sent it."""
+
+_STATUS_OF_SENDER = "X-Status"
+"""What it is called once the server has stored it for somebody."""
+
+_TO_ACKNOWLEDGE = "$JS.ACK."
+"""What the reply of a stored message begins with; word from the server has no such reply."""
+
+
+class NatsLine(Line):
+    """The line of a NATS server with JetStream.
+
+    Args:
+        broker: FastStream's; without ``max_reconnect_attempts=-1`` it gives up after two minutes.
+        settings: see `WorkerSettings`.
+    """
+
+    def __init__(self, broker: NatsBroker, settings: WorkerSettings) -> None:
+        self.broker: Any = broker
+        self.settings: WorkerSettings = settings
+        self._streams: dict[str, str] = {}
+        self._seen_to: Any = None
+        self._failed = 0
+
+    @classmethod
+    def at(cls, address: str, settings: WorkerSettings, **options: Any) -> Self:
+        """The line of the server at ``address``, or of a cluster's at several, separated by commas."""
+        servers = [one.strip() for one in address.split(",")]
+
+        async def failed(error: Exception) -> None:
+            line._note_failed(error, servers=len(servers))
+
+        defaults: dict[str, Any] = {
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": 1,
+            "logger": log,
+            "log_level": logging.DEBUG,
+            "error_cb": failed,
+        }
+        line = cls(NatsBroker(servers, **defaults | options), settings)
+        return line
+
+    def _note_failed(self, error: Exception, *, servers: int) -> None:
+        """Take note of what the driver has met; ends the making of a connection that nobody accepts.
+
+        It would try for ever, and say nothing. A connection that breaks later is made again for ever.
+
+        Raises:
+            OSError: ``error``, if none of the ``servers`` can be connected to, and there is no connection.
+        """
+        # One that says nothing may be starting: whoever waits for it knows how long.
+        is_certain = isinstance(error, OSError) and not isinstance(error, TimeoutError)
+        self._failed = self._failed + 1 if is_certain else 0
+        if self._failed >= servers and not self._has_connection:
+            raise error
+
+    async def open(self, *, only_to_send: bool = False) -> None:
+        """Connect, and make what is missing.
+
+        Raises:
+            OSError: no server can be connected to: a port that is closed, a name that is not known.
+        """
+        self._failed = 0
+        await super().open(only_to_send=only_to_send)
+
+    @property
+    def _has_connection(self) -> bool:
+        try:
+            return self.broker.connection is not None
+        except IncorrectState:  # there is none yet, or no more
+            return False
+
+    async def prepare(self, *, only_to_send: bool = False) -> None:
+        """Make the streams that are missing, and the consumer."""
+        settings = self.settings
+        await self._find(settings.commands, RetentionPolicy.WORK_QUEUE)
+        if only_to_send:
+            return
+        await self._find(settings.outcomes, RetentionPolicy.LIMITS)
+        await self._find(settings.parked, RetentionPolicy.LIMITS)
+        manager = await self._manager()
+        await manager.add_consumer(self._streams[settings.commands], self._consumer())
+
+    async def _find(self, subject: str, retention: RetentionPolicy) -> None:
+        manager = await self._manager()
+        try:
+            name = await manager.find_stream_name_by_subject(subject)
+        except NotFoundError:
+            name = re.sub(r"[^A-Z0-9-]", "_", subject.upper())
+            await manager.add_stream(
+                name=name, subjects=[subject], retention=retention, storage=StorageType.FILE
+            )
+        self._streams[subject] = name
+
+    def _consumer(self) -> ConsumerConfig:
+        return ConsumerConfig(
+            name=self.settings.group,
+            durable_name=self.settings.group,
+            filter_subject=self.settings.commands,
+            ack_policy=Acknowledge.EXPLICIT,
+            ack_wait=self.settings.ack_wait,
+            max_deliver=-1,
+            max_ack_pending=-1,  # what waits out a delay counts, and must not keep the others back
+        )
+
+    async def _manager(self) -> JetStreamContext:
+        connection = await self._connection()
+        manager: JetStreamContext = connection.jetstream(timeout=self.settings.publish_timeout)
+        return manager
+
+    async def _connection(self) -> Any:
+        """The connection, on which reconnecting goes on and each stored message is one."""
+        connection: Any = await self.broker.connect()
+        if connection is not self._seen_to:
+            self._seen_to = connection
+            connection.msg_class = _StoredMessage
+            if report := getattr(connection, "_error_cb", None):
+                # Not among FastStream's options: what it is given, it wraps.
+                connection._error_cb = _harmless(report)
+        return connection
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is closed for good: unlike one that broke, it never comes back."""
+        if not self._has_connection:
+            return False
+        connection: Any = self.broker.connection
+        return bool(connection.is_closed) or _is_given_up(connection)
+
+    def subscriber(self) -> Any:
+        """A pull subscription of its own, to the consumer that all share."""
+        return self.broker.subscriber(
+            self.settings.commands,
+            stream=JStream(self._streams[self.settings.commands], declare=False),
+            durable=self.settings.group,
+            pull_sub=PullSub(batch_size=1),
+            ack_policy=AckPolicy.MANUAL,
+            no_reply=True,
+            persistent=False,
+            include_in_schema=False,
+        )
+
+    def delivery(self, message: NatsMessage) -> NatsDelivery:
+        """A message as a worker takes it."""
+        return NatsDelivery(self, message)
+
+    async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
+        """Publish an outcome; one that comes twice within the stream's window is stored once."""
+        told = (outcome.intent_id, outcome.outcome.value, outcome.order_id, outcome.order_may_exist)
+        headers = {**headers, "Nats-Msg-Id": ":".join(map(str, told))}
+        await self.send(self.settings.outcomes, outcome.to_json(), headers | JSON)
+
+    async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Publish to one of the streams; return once it is stored.
+
+        Raises:
+            TooLarge: the server takes less; nothing was sent.
+        """
+        await self._check_size(body, headers)
+        await self.broker.publish(
+            body,
+            subject,
+            headers=dict(headers),
+            stream=self._streams[subject],
+            timeout=self.settings.publish_timeout,
+        )
+
+    async def _check_size(self, body: bytes, headers: Mapping[str, str]) -> None:
+        # The client looks at the body alone; the server at both, and closes the connection.
+        connection = await self._connection()
+        lines = sum(len(f"{name}: {value}\r\n".encode()) for name, value in headers.items())
+        size, most = len(body) + lines + _ADDED, connection.max_payload
+        if size > most:
+            raise TooLarge(f"a message of {size} bytes with its headers, where the server takes {most}")
+
+    async def send_bare(self, subject: str, body: bytes) -> None:
+        """Publish the body alone, which may then be as large as the server takes; return once stored."""
+        manager = await self._manager()
+        await manager.publish(subject, body)
+
+
+class _StoredMessage(Msg):
+    """A message whose sender's ``Status`` is not taken for the server's.
+
+    The client hands on nothing that has such a header, and the command would come back for ever. Nor is it
+    parked under that name: those who fetch parked messages would not get it either.
+    """
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        headers = self.headers
+        if headers and _STATUS in headers and self.reply.startswith(_TO_ACKNOWLEDGE):
+            others = {name: value for name, value in headers.items() if name != _STATUS}
+            self.headers = {_STATUS_OF_SENDER: headers[_STATUS], **others}
+
+
+def _harmless(report: Callable[[Exception], Awaitable[None]]) -> Callable[[Exception], Awaitable[None]]:
+    """``report``, whose own errors end nothing.
+
+    FastStream's raises what it holds for beyond repair, such as a refused password; it would end
+    reconnecting for ever, without the connection being closed. A password may be accepted the next time.
+    """
+
+    async def told(error: Exception) -> None:
+        try:
+            await report(error)
+        except Exception as raised:  # noqa: BLE001 - whatever it is, reconnecting goes on
+            log.debug("the broker's connection has trouble (%s); going on", type(raised).__name__)
+
+    return told
+
+
+def _is_given_up(connection: Any) -> bool:
+    """Whether a connection broke, and what was to make it again has ended.
+
+    The client sets the status of a broken connection and starts that task without an ``await`` between, and
+    the task itself sets the status before it ends: in good health, the two are never seen apart.
+    """
+    again: Any = getattr(connection, "_reconnection_task", None)
+    return again is not None and bool(again.done()) and not connection.is_connected
+
+
+class NatsDelivery:
+    """One message from JetStream; for a FastStream subscriber of one's own as well."""
+
+    def __init__(self, line: NatsLine, message: NatsMessage) -> None:
+        self._line, self._message = line, message
+
+    @property
+    def body(self) -> bytes:
+        """What was sent."""
+        return bytes(self._message.body)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What was sent along with it."""
+        return self._message.headers
+
+    @property
+    def deliveries(self) -> int:
+        """How often the server has delivered it."""
+        return int(self._message.raw_message.metadata.num_delivered)
+
+    async def ack(self) -> None:
+        """Acknowledge, and wait until the server has taken note."""
+        await self._message.ack_sync()
+
+    async def retry(self, after: float) -> None:
+        """Have it delivered again after that many seconds; were this lost, after ``ack_wait``."""
+        await self._message.nack(delay=after)
+
+    async def park(self, reason: str) -> None:
+        """Publish it with the reason, then terminate it."""
+        line, origin = self._line, self._message.raw_message.metadata
+        # The time, too: in a stream that was made anew, the numbers begin anew.
+        told = f"parked:{origin.stream}:{origin.sequence.stream}:{origin.timestamp.isoformat()}"
+        own = reason_header(reason) | {"Nats-Msg-Id": told}
+        try:
+            await self._park({**self._carried_on(), **own}, own)
+        except TooLarge:
+            log.warning("a message is parked without its headers, which do not fit: %s", reason)
+            await line.send_bare(line.settings.parked, self.body)
+        await self._message.reject()
+
+    def _carried_on(self) -> dict[str, str]:
+        headers = carried_on(self.headers, without=_OWN)
+        return {name: value for name, value in headers.items() if _NAME.fullmatch(name)}
+
+    async def _park(self, all_headers: Mapping[str, str], own: Mapping[str, str]) -> None:
+        line = self._line
+        try:
+            await line.send(line.settings.parked, self.body, all_headers)
+        except TooLarge:
+            await line.send(line.settings.parked, self.body, own)
+
+    async def beat(self) -> None:
+        """Say that work goes on."""
+        await self._message.in_progress()

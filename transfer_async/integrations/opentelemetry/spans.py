@@ -1,0 +1,252 @@
+"""The spans of orders and their attempts, made of the client's events.
+
+An order's span begins with `Claimed` and lasts until the task that carries its call is done: after a no
+the hooks are undone, and after a doubt ``resolve`` may end it, and all of this belongs to it. An order
+that was created is the exception: nothing follows, so its span ends at once. Since a task always ends,
+no span is left open, whatever the call ran into; one that ended without a word of how is `UNRECORDED`.
+
+Events without an order of their own here, of ``recover`` for instance, become events of whatever span
+is current.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from attrs import define, field
+from opentelemetry import context, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
+
+from transfer_async._http.urls import CREATE_ORDER
+from transfer_async._models import events
+from transfer_async._models.errors import Outcome
+from transfer_async.integrations.opentelemetry import names
+from transfer_async.integrations.opentelemetry.metrics import Attributes, Instruments
+
+ORDER_SPAN = "create_order"
+ATTEMPT_SPAN = f"POST {CREATE_ORDER}"
+_REQUEST: Attributes = {names.METHOD: "POST", names.TEMPLATE: CREATE_ORDER}
+
+
+@define(eq=False, kw_only=True)
+class OpenAttempt:
+    """An HTTP attempt that is under way; it began then in nanoseconds since 1970, and by a steady clock."""
+
+    span: Span
+    began_at: int = field(factory=time.time_ns)
+    began: float = field(factory=time.perf_counter)
+
+
+@define(eq=False, kw_only=True)
+class OpenOrder:
+    """An order whose call is under way, and what is known of its end so far."""
+
+    span: Span
+    context: Context
+    attempt: OpenAttempt | None = None
+    outcome: str = names.UNRECORDED
+    error: str | None = names.OTHER
+    seconds: float = 0.0
+    is_over: bool = False
+
+
+class Orders:
+    """Makes spans of events, and has the instruments count.
+
+    Args:
+        tracer: makes the spans.
+        instruments: count and measure.
+        server: the service's address, for the attempts' spans.
+    """
+
+    def __init__(self, tracer: Tracer, instruments: Instruments, server: Attributes) -> None:
+        self._tracer = tracer
+        self._instruments = instruments
+        self._request = {**_REQUEST, **server}
+        # The tasks hold the orders: one whose loop was thrown away takes its order along.
+        self._open: weakref.WeakValueDictionary[str, OpenOrder] = weakref.WeakValueDictionary()
+        self._tellers: dict[type[events.Event], Callable[[Any], None]] = {
+            events.Claimed: self._claimed,
+            events.HookPassed: self._hook_passed,
+            events.HookUndone: self._hook_undone,
+            events.UndoOwed: self._undo_owed,
+            events.AttemptStarted: self._attempt_started,
+            events.AttemptFailed: self._attempt_failed,
+            events.RetryScheduled: self._retry_scheduled,
+            events.OrderCreated: self._created,
+            events.OrderRefused: self._refused,
+            events.NotSent: self._not_sent,
+            events.WentInDoubt: self._went_in_doubt,
+            events.Resolved: self._resolved,
+            events.DuplicateSuspected: self._duplicate_suspected,
+        }
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def tell(self, event: events.Event) -> None:
+        """Take note of ``event``."""
+        teller = self._tellers.get(type(event))
+        if teller is not None:
+            teller(event)
+
+    # --- the order ----------------------------------------------------------------------------------
+
+    def _claimed(self, event: events.Claimed) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            return  # nothing would end the span
+        span = self._tracer.start_span(
+            ORDER_SPAN,
+            start_time=time.time_ns() - int(event.seconds * 1e9),
+            attributes={
+                names.KEY: event.key,
+                names.INTENT_ID: event.intent_id,
+                names.TAKEN_OVER: event.taken_over,
+            },
+        )
+        order = OpenOrder(span=span, context=trace.set_span_in_context(span), seconds=event.seconds)
+        self._open[event.intent_id] = order
+        task.add_done_callback(partial(self._call_is_over, event.intent_id, order))
+        # The hooks are a part of the order, and so is what they trace. Nothing is to be detached: the
+        # call's task has a context of its own, which ends with it.
+        context.attach(order.context)
+
+    def _call_is_over(self, intent_id: str, order: OpenOrder, _: asyncio.Task[Any]) -> None:
+        if not order.is_over:
+            self._end(intent_id, order)
+
+    def _end(self, intent_id: str, order: OpenOrder) -> None:
+        order.is_over = True
+        if self._open.get(intent_id) is order:  # another call may have taken the intent over meanwhile
+            del self._open[intent_id]
+        self._end_attempt(order, outcome=order.outcome, error=order.error)
+        ended: dict[str, str | int] = {names.OUTCOME: order.outcome}
+        if order.error is not None:
+            ended[names.ERROR_TYPE] = order.error
+            order.span.set_status(StatusCode.ERROR)
+        order.span.set_attributes(ended)
+        order.span.end()
+        self._instruments.order(seconds=order.seconds, ended=ended)
+
+    def _ended(self, event: events.Event, outcome: Outcome, error: str | None) -> OpenOrder | None:
+        """Remember how the order ended, as far as is known now."""
+        order = self._open.get(event.intent_id)
+        if order is not None:
+            order.outcome, order.seconds = outcome.value, event.seconds
+            order.error = None if error is None else names.error_type(error)
+        return order
+
+    def _created(self, event: events.OrderCreated) -> None:
+        order = self._ended(event, Outcome.CREATED, None)
+        if order is not None:
+            order.span.set_attribute(names.ORDER_ID, event.order_id)
+            # The answer came before it was recorded.
+            self._end_attempt(order, outcome=order.outcome, error=None, status=event.status, took=event.took)
+            self._end(event.intent_id, order)
+
+    def _refused(self, event: events.OrderRefused) -> None:
+        self._ended(event, Outcome.REFUSED, event.error)
+
+    def _not_sent(self, event: events.NotSent) -> None:
+        self._ended(event, Outcome.NOT_SENT, event.error)
+
+    def _went_in_doubt(self, event: events.WentInDoubt) -> None:
+        error = names.error_type(event.error)
+        order = self._ended(event, Outcome.UNKNOWN, error)
+        if order is not None:
+            # It is open if it had an order for its answer, which turned out to be another key's.
+            self._end_attempt(order, outcome=Outcome.UNKNOWN.value, error=error)
+        self._note(event, "went_in_doubt", {names.ERROR_TYPE: error})
+        self._instruments.doubt_began({names.ERROR_TYPE: error})
+
+    def _resolved(self, event: events.Resolved) -> None:
+        created = event.outcome is Outcome.CREATED
+        order = self._ended(event, event.outcome, None if created else "Refuted")
+        how: dict[str, str | int] = {names.OUTCOME: event.outcome.value}
+        self._instruments.doubt_ended(how)
+        found = {} if event.order_id is None else {names.ORDER_ID: event.order_id}
+        self._note(event, "resolved", {**how, **found})
+        if order is not None:
+            order.span.set_attributes(found)
+
+    def _duplicate_suspected(self, event: events.DuplicateSuspected) -> None:
+        order = self._ended(event, Outcome.CREATED, "DuplicateSuspected")
+        if order is not None:
+            self._end_attempt(order, outcome=Outcome.CREATED.value, error=None)
+        self._note(event, "duplicate_suspected", {names.ORDER_ID: event.order_id})
+        self._instruments.duplicate()
+
+    # --- its attempts -------------------------------------------------------------------------------
+
+    def _attempt_started(self, event: events.AttemptStarted) -> None:
+        order = self._open.get(event.intent_id)
+        if order is None:
+            return
+        attributes = dict(self._request)
+        if event.attempt > 1:
+            attributes[names.RESENT] = event.attempt - 1
+        span = self._tracer.start_span(
+            ATTEMPT_SPAN, context=order.context, kind=SpanKind.CLIENT, attributes=attributes
+        )
+        order.attempt = OpenAttempt(span=span)
+
+    def _attempt_failed(self, event: events.AttemptFailed) -> None:
+        order = self._open.get(event.intent_id)
+        if order is not None:
+            error = names.error_type(event.error)
+            self._end_attempt(order, outcome=event.outcome.value, error=error, status=event.status)
+
+    def _end_attempt(
+        self,
+        order: OpenOrder,
+        *,
+        outcome: str,
+        error: str | None,
+        status: int | None = None,
+        took: float | None = None,
+    ) -> None:
+        attempt, order.attempt = order.attempt, None
+        if attempt is None:
+            return
+        seconds = time.perf_counter() - attempt.began if took is None else took
+        ended: dict[str, str | int] = {names.OUTCOME: outcome}
+        answered: dict[str, str | int] = {}
+        if status is not None:
+            answered[names.STATUS] = status
+        if error is not None:
+            answered[names.ERROR_TYPE] = ended[names.ERROR_TYPE] = error
+            attempt.span.set_status(StatusCode.ERROR)
+        attempt.span.set_attributes({**answered, **ended})
+        attempt.span.end(attempt.began_at + int(seconds * 1e9))
+        self._instruments.attempt(seconds=seconds, request={**_REQUEST, **answered}, ended=ended)
+
+    # --- what happens on the way --------------------------------------------------------------------
+
+    def _hook_passed(self, event: events.HookPassed) -> None:
+        self._note(event, "hook_passed", {names.HOOK: event.hook, names.HOOK_DURATION: event.took})
+
+    def _hook_undone(self, event: events.HookUndone) -> None:
+        self._note(event, "hook_undone", {names.HOOK: event.hook})
+
+    def _undo_owed(self, event: events.UndoOwed) -> None:
+        why = {names.HOOK: event.hook, names.ERROR_TYPE: names.error_type(event.error)}
+        self._note(event, "undo_owed", why)
+        self._instruments.undo_owed(why)
+
+    def _retry_scheduled(self, event: events.RetryScheduled) -> None:
+        self._note(event, "retry_scheduled", {names.PAUSE: event.pause})
+
+    def _note(self, event: events.Event, name: str, attributes: dict[str, Any]) -> None:
+        order = self._open.get(event.intent_id)
+        if order is not None:
+            order.span.add_event(name, attributes)
+        elif (span := trace.get_current_span()).is_recording():
+            whose = {names.KEY: event.key, names.INTENT_ID: event.intent_id}
+            span.add_event(name, {**whose, **attributes})

@@ -1,0 +1,81 @@
+"""A journal in front of another that measures how long each move takes."""
+
+from __future__ import annotations
+
+import re
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self, get_args
+
+from transfer_async._support.log import log
+from transfer_async.integrations.opentelemetry import names
+from transfer_async.integrations.opentelemetry.metrics import Instruments
+from transfer_async.journal.entries import Move, Verdict
+from transfer_async.journal.protocol import Journal
+
+SYSTEMS = {"SQLiteJournal": "sqlite", "PostgresJournal": "postgresql", "MemoryJournal": "memory"}
+"""``db.system.name`` by the journal's class; it is ``other`` for a journal of the bank's own."""
+
+_OPERATIONS = {kind: re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(Move)}
+
+
+class TimedJournal:
+    """``journal``, its moves measured; everything else is handed on as it is.
+
+    Args:
+        journal: the journal that does the work.
+        instruments: where it is measured.
+    """
+
+    def __init__(self, journal: Journal, instruments: Instruments) -> None:
+        self._journal = journal
+        self._instruments = instruments
+        known = (SYSTEMS[one.__name__] for one in type(journal).__mro__ if one.__name__ in SYSTEMS)
+        self._system = next(known, "other")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    async def __aenter__(self) -> Self:
+        await self._journal.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._journal.__aexit__(kind, error, traceback)
+
+    async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+        """Make ``move``, and measure it."""
+        began = perf_counter()
+        try:
+            verdict = await self._journal.move(scope, key, move)
+        except BaseException as error:
+            self._measure(began, move, error)
+            raise
+        self._measure(began, move, None)
+        return verdict
+
+    async def count_in_doubt(self, scope: str) -> int:
+        """How many keys are in doubt; every run of ``recover`` asks, so the gauge is never older."""
+        count = await self._journal.count_in_doubt(scope)
+        try:
+            self._instruments.in_doubt(count)
+        except Exception as broken:  # noqa: BLE001 - as below
+            _tell(broken)
+        return count
+
+    def _measure(self, began: float, move: Move, error: BaseException | None) -> None:
+        seconds = perf_counter() - began
+        operation = _OPERATIONS.get(type(move), names.OTHER)
+        done = {names.DB_SYSTEM: self._system, names.DB_OPERATION: operation}
+        if error is not None:
+            done[names.ERROR_TYPE] = type(error).__name__
+        try:
+            self._instruments.operation(seconds=seconds, done=done)
+        except Exception as broken:  # noqa: BLE001 - what is in the journal must not look as if it were not
+            _tell(broken)
+
+
+def _tell(broken: Exception) -> None:
+    log.warning("the journal's time could not be measured (%s)", type(broken).__name__)

@@ -1,0 +1,235 @@
+"""What the durable journals share: callers that come at once share a commit, and none is cut off.
+
+A back end stores; this decides who waits for what. While one commit is on its way to the disk, the
+moves that come meanwhile gather for the next: the more there is to do, the more each commit carries.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import logging
+import os
+from collections import deque
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Self
+
+from transfer_async._models.causes import bare
+from transfer_async._models.errors import JournalFailed
+from transfer_async.journal.entries import Entry, Move, Verdict
+from transfer_async.journal.protocol import forgettable
+from transfer_async.journal.rows import Row, entries_of
+from transfer_async.journal.transaction import Recent, Transaction, Wanted
+
+log: logging.Logger = logging.getLogger("transfer_async")
+
+SHARED = 256
+"""How many moves one commit carries at most."""
+
+PRUNED = 1000
+"""How many keys are forgotten in one transaction: others need the journal meanwhile."""
+
+
+class DurableJournal(abc.ABC):
+    """A journal that survives its process: the side that faces the callers.
+
+    Args:
+        at_once: how many commits may be on their way at once.
+    """
+
+    durable = True
+
+    def __init__(self, *, at_once: int = 1) -> None:
+        self._at_once = at_once
+        self._waiting: deque[Wanted] = deque()
+        self._runners: set[asyncio.Task[None]] = set()
+        self._recent = Recent()
+        self._scopes_seen: set[str] = set()
+        self._closed = False
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+
+    # --- what a back end does -------------------------------------------------------------------
+
+    @abc.abstractmethod
+    async def _commit(self, wanted: Sequence[Wanted]) -> Transaction:
+        """Load, decide, write; returns once it is durable. The store is open."""
+
+    @abc.abstractmethod
+    async def _close(self) -> None:
+        """Let go of the store."""
+
+    @abc.abstractmethod
+    def _is_of_the_store(self, error: BaseException) -> bool:
+        """Whether ``error`` is the store's own, so that each of the moves would meet it."""
+
+    @abc.abstractmethod
+    async def now(self) -> float:
+        """See `Journal.now`; in seconds since 1970."""
+
+    @abc.abstractmethod
+    async def _prune_some(self, scope: str, before: float) -> int:
+        """Forget up to `PRUNED` keys that ended before that time; how many it were."""
+
+    @abc.abstractmethod
+    async def _other_scope(self, scope: str) -> str | None:
+        """The name of a scope with keys, if there is one, and ``scope`` has none."""
+
+    @abc.abstractmethod
+    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, Row]]:
+        """One page of what `Journal.work` gives, as it is stored."""
+
+    # --- what callers see -----------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Open the journal, so that what is wrong with it shows now."""
+        was_open = self._home is not None
+        self._come_home()
+        self._closed = False
+        try:
+            await self._open()
+        except BaseException:
+            if not (was_open or self._runners):
+                self._home = None
+            raise
+        return self
+
+    @abc.abstractmethod
+    async def _open(self) -> None:
+        """Open the store, unless it is open."""
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Close the journal."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish what has begun, then close the journal; what it holds stays."""
+        if self._is_parents:
+            self._closed = True  # what is open is the other process's, and waits there
+            return
+        if self._home is not None and self._home[1].is_closed():
+            self._runners.clear()  # they ended with it
+            self._waiting.clear()
+            self._home = None
+        self._come_home()
+        self._closed = True
+        while self._runners:
+            await asyncio.wait(self._runners)
+        await self._close()
+        self._home = None
+
+    async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+        """See `Journal.move`."""
+        loop = self._admitted()
+        wanted = Wanted((scope, key), move, os.urandom(16).hex(), loop.create_future())
+        self._waiting.append(wanted)
+        if len(self._runners) < self._at_once:
+            self._start_runner()
+        return await wanted.verdict
+
+    def _start_runner(self) -> None:
+        runner = asyncio.get_running_loop().create_task(self._run())
+        self._runners.add(runner)
+        runner.add_done_callback(self._ended)
+
+    def _ended(self, runner: asyncio.Task[None]) -> None:
+        self._runners.discard(runner)
+        if self._waiting and not self._runners:  # it was cancelled before it had begun
+            self._start_runner()
+
+    async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        """See `Journal.work`."""
+        return entries_of(await self._page(scope, limit=limit, after=after))
+
+    async def prune(self, scope: str, *, before: datetime) -> int:
+        """See `Journal.prune`."""
+        self._admitted()
+        count, until = 0, forgettable(before, now=await self.now())
+        while some := await self._prune_some(scope, until):
+            count += some
+        return count
+
+    def _admitted(self) -> asyncio.AbstractEventLoop:
+        """The loop of a call that may be made here and now.
+
+        Raises:
+            JournalFailed: the journal is closed, or open elsewhere.
+        """
+        if self._closed:
+            raise JournalFailed("the journal is closed")
+        return self._come_home()
+
+    def _come_home(self) -> asyncio.AbstractEventLoop:
+        """The running loop: what the journal was opened in, process and loop, is where it is used."""
+        if self._is_parents:  # before anything is waited for that only the parent has: a thread, a reply
+            raise JournalFailed("the journal was opened before a fork: each process must make its own")
+        loop = asyncio.get_running_loop()
+        if self._home is None:
+            self._home = (os.getpid(), loop)
+        elif self._home[1] is not loop:
+            raise JournalFailed(
+                "the journal is open in another event loop: close it there first, or make one for each"
+            )
+        return loop
+
+    @property
+    def _is_parents(self) -> bool:
+        return self._home is not None and self._home[0] != os.getpid()
+
+    async def _run(self) -> None:
+        """Commit whatever waits, until nothing does."""
+        runner = asyncio.current_task()
+        assert runner is not None  # noqa: S101 - it is this one
+        try:
+            while self._waiting:
+                count = min(len(self._waiting), SHARED)
+                await self._commit_all([self._waiting.popleft() for _ in range(count)])
+        finally:
+            self._runners.discard(runner)  # at once: a move that comes now starts another
+
+    async def _commit_all(self, wanted: list[Wanted]) -> None:
+        try:
+            await self._open()
+            await self._look_at_scopes(wanted)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, each caller must hear of it
+            _fail(wanted, error)
+            return
+        try:
+            transaction = await self._commit(wanted)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, each caller must hear of it
+            if len(wanted) > 1 and isinstance(error, Exception) and not self._is_of_the_store(error):
+                for one in wanted:  # something about one of them: the others shall not suffer
+                    await self._commit_all([one])
+                return
+            _fail(wanted, error)
+            return
+        transaction.remember()
+        for one, verdict in zip(wanted, transaction.verdicts, strict=True):
+            if not one.verdict.done():
+                one.verdict.set_result(verdict)
+
+    async def _look_at_scopes(self, wanted: list[Wanted]) -> None:
+        """Warn, once each, of a scope that has no keys where others have: its address may have changed."""
+        for scope in {one.place[0] for one in wanted} - self._scopes_seen:
+            self._scopes_seen.add(scope)
+            other = None
+            with contextlib.suppress(Exception):  # the commit that follows will tell
+                other = await self._other_scope(scope)
+            if other is not None:
+                log.warning(
+                    "the journal has keys of %r, and none of %r: if it is the same service under a new "
+                    "address, say scope=%r, or every key is free, and may be paid again",
+                    other,
+                    scope,
+                    other,
+                )
+
+
+def _fail(wanted: list[Wanted], error: BaseException) -> None:
+    why = str(error) if isinstance(error, JournalFailed) else f"the journal failed ({type(error).__name__})"
+    for one in wanted:
+        if not one.verdict.done():
+            own = JournalFailed(why)  # what is certain differs from call to call
+            own.__cause__ = bare(error)
+            one.verdict.set_exception(own)

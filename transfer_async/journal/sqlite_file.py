@@ -1,0 +1,223 @@
+"""The journal's file as its directory has it: how it is made, which one is fit, and whether it is there.
+
+POSIX drops every lock that a process has on a file as soon as the process closes *any* descriptor of it.
+SQLite knows, and defers its own closings; so nothing but SQLite may ever open the file here: one that is
+there is only looked at, and a new one is made under another name and linked into place. (Two copies of
+the SQLite library in one process do not know of each other: nothing here can help that.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import sqlite3
+import stat
+import weakref
+from glob import escape
+from pathlib import Path
+
+from transfer_async._models.errors import JournalFailed
+
+LOG, INDEX = "-wal", "-shm"
+"""What SQLite keeps beside the file: the log, and the memory with the locks that all its users share."""
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
+
+Identity = tuple[int, int]
+
+
+class Moved(JournalFailed):
+    """A file is no longer what it was when the journal was opened."""
+
+
+def identity(path: str) -> Identity | None:
+    """Which file it is that ``path`` names now; None if there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - before and after each commit: a Path costs as much again
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# --- before it is opened ------------------------------------------------------------------------
+
+
+def found(path: Path, *, make: bool) -> Path:
+    """The real path of a journal's file; made, if it may be and is not there.
+
+    Raises:
+        JournalFailed: it is none, or nothing that may be opened.
+    """
+    try:
+        path.stat()
+    except FileNotFoundError:
+        if not make:
+            raise
+        _make(path)
+    real = Path(os.path.realpath(path))
+    _refuse_unfit(real)
+    return real
+
+
+def _make(path: Path) -> None:
+    """Make the file, for its owner's eyes alone, its name as durable as its content; others may be faster."""
+    fresh = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")
+    try:
+        os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        with contextlib.suppress(FileExistsError):
+            os.link(fresh, path)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            why = f"{path.name} cannot be made where there are no links: make an empty file there first"
+            raise JournalFailed(why) from error
+        raise
+    finally:
+        fresh.unlink(missing_ok=True)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _refuse_unfit(real: Path) -> None:
+    """Refuse what is no file, and a file that others may reach where they do not see its log."""
+    there = real.stat()
+    if not stat.S_ISREG(there.st_mode):
+        raise JournalFailed(f"{real.name} is there, and is not a file")
+    if there.st_nlink > 1:
+        _finish_making(real)
+        if real.stat().st_nlink > 1:
+            raise JournalFailed(
+                f"{real.name} has a second name, a hard link, and each name would have a log of its own: "
+                "remove one of them; a symbolic link, or the mounted directory, leads to the same journal"
+            )
+    if there.st_dev != real.parent.stat().st_dev or _is_mounted(real):
+        raise JournalFailed(
+            f"{real.name} is mounted by itself, and its log would be seen only here: "
+            "mount the directory that it is in instead"
+        )
+
+
+def _finish_making(real: Path) -> None:
+    """Take away the name under which somebody is making the file just now, or died making it."""
+    this = identity(str(real))
+    for other in real.parent.glob(f".{escape(real.name)}.*.new"):
+        if identity(str(other)) == this:
+            other.unlink(missing_ok=True)
+
+
+def _is_mounted(real: Path) -> bool:
+    """Whether something is mounted at that very path; the device may be its directory's all the same."""
+    name = os.fsencode(real)
+    for plain in (b"\\", b" ", b"\t", b"\n"):
+        name = name.replace(plain, b"\\%03o" % ord(plain))
+    try:
+        mounts = MOUNTS.read_bytes().splitlines()
+    except OSError:  # another system
+        return False
+    return any(mount.split(b" ", 5)[4] == name for mount in mounts)
+
+
+def keep_private(real: Path) -> None:
+    """Let nobody but their owner read the file and what is beside it."""
+    for name in (str(real), f"{real}{LOG}", f"{real}{INDEX}"):
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # somebody else's, who decides
+            if stat.S_IMODE(os.stat(name).st_mode) & 0o077:  # noqa: PTH116 - as above
+                os.chmod(name, 0o600)  # noqa: PTH101 - as above
+
+
+# --- while it is open ---------------------------------------------------------------------------
+
+
+class Files:
+    """The file and what is beside it, as one connection has opened them.
+
+    A log that was deleted or replaced still takes commits, and nobody else will ever see them; with
+    another index, others do not see our locks.
+
+    Args:
+        path: as it was given.
+        real: the same without symbolic links: SQLite keeps the rest beside it.
+
+    Raises:
+        JournalFailed: this process must not open it again: see `Files.refuse_if_moved`.
+    """
+
+    def __init__(self, path: Path, real: Path) -> None:
+        self.path: Path = path
+        self.main: Identity | None = identity(str(path))
+        self._process, self._is_open = os.getpid(), True
+        self._beside = (f"{real}{LOG}", f"{real}{INDEX}")
+        self._known: list[tuple[str, Identity | None]] = [(str(path), self.main)]
+        for other in filter(None, [one() for one in list(_OPEN)]):
+            if other._is_open and other.main == self.main:
+                other._refuse_another()
+        _OPEN.add(weakref.ref(self, _OPEN.discard))
+
+    def _refuse_another(self) -> None:
+        """What SQLite remembers of locks is the whole process's, and its child's after a fork: wrongly."""
+        if self._process != os.getpid():
+            raise JournalFailed(
+                f"{self.path.name} was open when this process was forked, so that its locks would not hold "
+                "here: open it after the fork only, or start the process anew (spawn)"
+            )
+        try:
+            self.refuse_if_moved()
+        except Moved:
+            if self._is_open:  # it was not closed, and its log deleted, just now
+                raise
+
+    def remember(self) -> None:
+        """Remember what is beside the file: SQLite has opened it by now."""
+        self._known += [(name, identity(name)) for name in self._beside]
+
+    def refuse_if_moved(self) -> None:
+        """Refuse to go on, or to believe what was done, with files that are no longer those in the directory.
+
+        Raises:
+            Moved: one was moved, removed or replaced.
+        """
+        for name, known in self._known:
+            if identity(name) != known:
+                raise Moved(self._loss(name))
+
+    def _loss(self, name: str) -> str:
+        told = f"{Path(name).name} was moved, removed or replaced while it was in use"
+        if name in self._beside:
+            told += (
+                ": commits may be lost; stop every process that uses the journal, "
+                "and compare with the service before keys are used again"
+            )
+        return told
+
+    def let_go(self, db: sqlite3.Connection) -> None:
+        """Close the connection, if that does no harm.
+
+        The last one to close writes the log into the file, and deletes it. Where others have begun another
+        log meanwhile it would do so to theirs: then it stays as it is until the process ends, and no other
+        is opened. A log that was only deleted is written into the file: what it holds is not lost.
+        """
+        if self._others_have_begun_anew():
+            _LEFT_OPEN.append(self)
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))  # nor is it closed when it is forgotten
+            return
+        with contextlib.suppress(sqlite3.Error):
+            if len(self._known) > 1 and identity(self._beside[0]) is None:
+                db.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+        self._is_open = False
+        db.close()
+
+    def _others_have_begun_anew(self) -> bool:
+        return any(identity(name) not in (known, None) for name, known in self._known[1:])
+
+
+_OPEN: set[weakref.ref[Files]] = set()
+"""What this process has open, and what it had when it was forked."""
+
+_LEFT_OPEN: list[Files] = []
+"""What must never be closed."""

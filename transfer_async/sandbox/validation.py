@@ -1,0 +1,159 @@
+"""What the sandbox asks of a create-order request (specification, section 4.1), and nothing else.
+
+The specification does not say which fields are required, nor which checks the service makes; these are
+the sandbox's own: every field is required, unknown fields are ignored, and all faults come together.
+"""
+
+import re
+from collections.abc import Callable
+from decimal import Context, Decimal, localcontext
+from typing import Any
+
+from attrs import frozen
+
+from transfer_async.sandbox import exact_json
+
+# Room for any amount of money, and too little for one that would take the sandbox seconds to print.
+MAX_INTEGER_DIGITS = 20
+MAX_DECIMAL_PLACES = 18
+
+_DECIMAL_TEXT = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,18})?")
+_EMAIL = re.compile(r"[^@\s\x00-\x1f\x7f]{1,64}@[a-z0-9-]{1,63}(\.[a-z0-9-]{1,63}){1,8}", re.IGNORECASE)
+_CURRENCY = re.compile(r"[A-Z0-9]{2,10}")
+_COUNTRY = re.compile(r"[A-Z]{2}")
+_PAYMENT_METHOD = re.compile(r"[a-z0-9_]{1,64}")
+
+Problems = dict[str, list[str]]
+
+
+@frozen(kw_only=True)
+class CreateOrder:
+    """A create-order request whose fields are well formed; amounts are exact, in units of the currency."""
+
+    poster_username: str
+    poster_recipient_username: str
+    poster_currency: str
+    poster_country: str
+    poster_amount: Decimal
+    poster_payment_method_type: str
+    matcher_currency: str
+    matcher_country: str
+    matcher_amount: Decimal
+    exchange_rate: Decimal
+    current_account_balance: Decimal
+    transaction_fee: Decimal
+    transaction_fee_currency: str
+
+
+class _Unfit(ValueError):
+    """A value breaks the rule that the message states."""
+
+
+def _text(pattern: re.Pattern[str], rule: str) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise _Unfit(rule)
+        return value
+
+    return check
+
+
+def _plain(value: Decimal) -> Decimal:
+    # Checked before any arithmetic: 1e999999999 is short to send and endless to print.
+    places = -int(value.as_tuple().exponent)
+    too_large = value and value.adjusted() >= MAX_INTEGER_DIGITS
+    if too_large or not -MAX_INTEGER_DIGITS <= places <= MAX_DECIMAL_PLACES:
+        raise _Unfit(f"must have at most {MAX_INTEGER_DIGITS} digits and {MAX_DECIMAL_PLACES} decimal places")
+    return Decimal(format(value, "f"))
+
+
+def _number(value: object) -> Decimal:
+    if not isinstance(value, Decimal):
+        raise _Unfit("must be a number")
+    return _plain(value)
+
+
+def _number_text(value: object) -> Decimal:
+    if not isinstance(value, str) or not _DECIMAL_TEXT.fullmatch(value):
+        raise _Unfit("must be a string holding a plain decimal number")
+    return Decimal(value)
+
+
+def _number_or_text(value: object) -> Decimal:
+    return _number_text(value) if isinstance(value, str) else _number(value)
+
+
+def _positive(read: Callable[[object], Decimal]) -> Callable[[object], Decimal]:
+    def check(value: object) -> Decimal:
+        number = read(value)
+        if number <= 0:
+            raise _Unfit("must be greater than 0")
+        return number
+
+    return check
+
+
+def _not_negative(value: object) -> Decimal:
+    number = _number(value)
+    if number < 0:
+        raise _Unfit("must not be negative")
+    return number
+
+
+_email = _text(_EMAIL, "must be a valid e-mail address")
+_currency = _text(_CURRENCY, "must be an upper-case currency code")
+_country = _text(_COUNTRY, "must be a two-letter country code")
+
+# The request's fields in the specification's order, with what each may hold.
+_FIELDS: dict[str, Callable[[object], Any]] = {
+    "poster_username": _email,
+    "poster_recipient_username": _email,
+    "poster_currency": _currency,
+    "poster_country": _country,
+    "poster_amount": _positive(_number_or_text),
+    "poster_payment_method_type": _text(_PAYMENT_METHOD, "must be the name of a payment method type"),
+    "matcher_currency": _currency,
+    "matcher_country": _country,
+    "matcher_amount": _positive(_number_or_text),
+    "exchange_rate": _positive(_number_text),
+    "external_order.current_account_balance": _number_or_text,
+    "external_order.transaction_fee": _not_negative,
+    "external_order.transaction_fee_currency": _currency,
+}
+
+
+def parse(body: object) -> tuple[CreateOrder | None, Problems]:
+    """Read a request body into a `CreateOrder`, or say by field what is wrong with it."""
+    if not isinstance(body, dict):
+        return None, {"body": ["must be a JSON object"]}
+    values: dict[str, Any] = {}
+    problems: Problems = {}
+    for path, check in _FIELDS.items():
+        try:
+            values[path.rpartition(".")[2]] = check(_find(body, path))
+        except _Unfit as unfit:
+            problems[path] = [str(unfit)]
+    if problems:
+        return None, problems
+    request = CreateOrder(**values)
+    return request, {} if amounts_agree(request) else _DISAGREEMENT
+
+
+_DISAGREEMENT: Problems = {"poster_amount": ["must equal matcher_amount multiplied by exchange_rate"]}
+
+
+def amounts_agree(request: CreateOrder) -> bool:
+    """Tell whether the amount sent is amount received times rate, to half a unit of its last place."""
+    with localcontext(Context(prec=200)):
+        product = request.matcher_amount * request.exchange_rate
+        places = max(0, -int(request.poster_amount.as_tuple().exponent))
+        return abs(product - request.poster_amount) * 2 <= Decimal(1).scaleb(-places)
+
+
+def _find(body: exact_json.JsonObject, path: str) -> object:
+    value: object = body
+    for name in path.split("."):
+        if not isinstance(value, dict) or name not in value:
+            raise _Unfit("is required")
+        value = value[name]
+    return value

@@ -1,0 +1,216 @@
+"""A message from wherever it came: its command is carried out, and what to do with the message is said.
+
+At least once in, at most one order out. A consumer of any broker calls `Handler.handle`, publishes the
+outcome that it is given, and then does what the disposition says, in this order::
+
+    handled = await handler.handle(body)
+    if handled.outcome is not None:
+        await publish(handled.outcome.to_json())
+    match handled.disposition.action: ...
+
+Whoever was told ``unknown`` is told later how it ended: `Handler.untold` has what is still to be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import attrs
+from attrs import frozen
+
+from transfer_async._converters.messages import OrderCommand, OrderOutcome
+from transfer_async._models.errors import JournalFailed, KeyConflict, Outcome, OutcomeUnknown, TransferError
+from transfer_async._models.responses import Order
+from transfer_async._pipeline.call import Call
+from transfer_async._pipeline.context import Context
+from transfer_async._support.log import log
+from transfer_async.journal import scoped
+from transfer_async.journal.entries import Entry, KeyState, Promise, Told, Untold
+from transfer_async.journal.protocol import order_on_record, receipts_of
+from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
+
+if TYPE_CHECKING:
+    from transfer_async._client import TransferClient
+
+BATCH = 100
+"""How many keys are asked for at once."""
+
+
+@frozen(kw_only=True)
+class Handled:
+    """What became of one message.
+
+    Args:
+        disposition: what to do with the message.
+        outcome: to be published before the message is acknowledged; None where there is none to be told.
+        key: the command's; None where it could not be read.
+        result: the order, or what was raised.
+        asked: whether the service was asked this time, and answered or not.
+    """
+
+    disposition: Disposition
+    outcome: OrderOutcome | None
+    key: str | None
+    result: Order | BaseException
+    asked: bool = True
+
+
+class Handler:
+    """Carries out the commands of messages that may come more than once.
+
+    Args:
+        client: with a journal that survives its process.
+        max_deliveries: a command that has certainly not been sent more often than this, for reasons
+            that may be its own, is parked.
+        delays: how long a message waits until it is delivered again.
+
+    Raises:
+        ValueError: names the argument and the rule.
+    """
+
+    def __init__(
+        self, client: TransferClient, *, max_deliveries: int = 50, delays: Delays | None = None
+    ) -> None:
+        if type(max_deliveries) is not int or max_deliveries < 1:
+            raise ValueError("max_deliveries: must be a whole number, 1 or more")
+        context = client._context
+        if not context.journal.durable:
+            raise ValueError(
+                "journal: must survive the process, or a message that comes again pays again: "
+                "SQLiteJournal, or PostgresJournal"
+            )
+        self._client = client
+        self._context: Context = context
+        self._max_deliveries = max_deliveries
+        self._delays = delays or Delays()
+
+    async def handle(self, command: OrderCommand | bytes, *, deliveries: int = 1) -> Handled:
+        """Carry out a command, at most once whatever comes again.
+
+        Args:
+            command: as a message has it, or read already.
+            deliveries: how often the message has been delivered, this time included.
+
+        Raises:
+            asyncio.CancelledError: the caller was cancelled: nothing may be said of the message.
+        """
+        call: Call | None = None
+        result: Order | Exception
+        try:
+            if not isinstance(command, OrderCommand):
+                command = OrderCommand.from_json(command)
+            call = self._client._call(command.request, once=True)
+            result = await self._client._carry(call)
+        except Exception as error:  # noqa: BLE001 - whatever it is, something must be said of the message
+            result = error
+        if call is None:
+            return self._said(result, None, deliveries)
+        if isinstance(result, OutcomeUnknown):
+            result = await self._promised(call, result)
+        return await self._parked_if_hopeless(call, self._said(result, call, deliveries))
+
+    def _said(self, result: Order | Exception, call: Call | None, deliveries: int) -> Handled:
+        what = disposition(result, deliveries=deliveries, delays=self._delays)
+        if what.action is Action.LEAVE and not isinstance(result, TransferError):
+            # Without its text or a traceback, which may tell of people.
+            log.error("a command could not be carried out (%s)", type(result).__name__)
+        if call is None:
+            return Handled(disposition=what, outcome=None, key=getattr(result, "key", None), result=result)
+        outcome = None
+        if what.action in (Action.ACK, Action.PARK) and _is_anothers(result):
+            why = "the claim was lost to another worker: the record will have the answer"
+            what = Disposition(action=Action.RETRY, after=self._delays.after(deliveries), reason=why)
+        elif what.action is Action.ACK and isinstance(result, (Order, TransferError)):
+            outcome = _outcome(result, call)
+        asked = call.attempts_begun > 0
+        return Handled(disposition=what, outcome=outcome, key=call.intent.key, result=result, asked=asked)
+
+    async def _promised(self, call: Call, doubt: OutcomeUnknown) -> Exception:
+        """Write down that the end of ``doubt`` must be told; what is to be said if that cannot be."""
+        promise = Promise(intent_id=call.intent.id)
+        try:
+            verdict = await self._context.write(call.intent.key, promise, certain=Outcome.UNKNOWN)
+        except JournalFailed as error:
+            return error
+        if verdict.denial is None:
+            return doubt
+        # It ended this very moment: when the message comes again, the record has the answer.
+        return JournalFailed("the doubt has ended meanwhile", outcome=Outcome.UNKNOWN, key=call.intent.key)
+
+    async def _parked_if_hopeless(self, call: Call, handled: Handled) -> Handled:
+        if not handled.disposition.counts or _is_anothers(handled.result):
+            return handled
+        try:
+            steps = await scoped.read(self._context.journal.history(self._context.scope, call.intent.key))
+        except JournalFailed:
+            return handled
+        count = sum(step.ending is not None and step.ending.in_vain for step in steps)
+        if count <= self._max_deliveries:
+            return handled
+        reason = f"{handled.disposition.reason}; it was not sent {count} times"
+        return attrs.evolve(handled, disposition=Disposition(action=Action.PARK, reason=reason))
+
+    # --- how doubts ended -----------------------------------------------------------------------
+
+    async def untold(self) -> AsyncIterator[OrderOutcome]:
+        """Every outcome of a doubt that has ended and that nobody was told of: publish it, then say `told`.
+
+        Raises:
+            JournalFailed: the journal could not be read.
+        """
+        context, after = self._context, ""
+        while found := await scoped.read(context.journal.work(context.scope, limit=BATCH, after=after)):
+            after = found[-1][0]
+            for key, entry in found:
+                for one in entry.untold if entry.unread is None else ():
+                    # What was read with a whole page of others may have become old since.
+                    now = await scoped.read(context.journal.read(context.scope, key), key=key)
+                    if now is not None and one in now.untold:
+                        yield _outcome_of(key, now, one)
+
+    async def told(self, outcome: OrderOutcome) -> None:
+        """Write down that an outcome of `untold` has been published.
+
+        Raises:
+            JournalFailed: the journal could not be written: it will be told again.
+        """
+        untold = Untold(
+            intent_id=outcome.intent_id,
+            outcome=outcome.outcome,
+            order_id=outcome.order_id,
+            error=outcome.error,
+            status=outcome.status,
+        )
+        await self._context.write(outcome.key, Told(untold=untold), certain=outcome.outcome)
+
+
+def _is_anothers(result: Order | BaseException) -> bool:
+    """Whether a certain no is only this call's: it lost its claim, and another worker may be at the order."""
+    is_no = isinstance(result, TransferError) and result.outcome in (Outcome.NOT_SENT, Outcome.REFUSED)
+    return is_no and not isinstance(result, KeyConflict) and bool(getattr(result, "order_may_exist", True))
+
+
+def _outcome(result: Order | TransferError, call: Call) -> OrderOutcome:
+    receipts = dict(call.receipts)
+    if call.intent.held is not None:
+        receipts.setdefault("held", call.intent.held)
+    return OrderOutcome.of(result, key=call.intent.key, intent_id=call.intent.id, receipts=receipts)
+
+
+def _outcome_of(key: str, entry: Entry, one: Untold) -> OrderOutcome:
+    is_current = entry.intent_id == one.intent_id
+    receipts = receipts_of(entry.receipts, entry.held) if is_current else {}
+    order = order_on_record(entry) if one.outcome is Outcome.CREATED else None
+    if order is not None and entry.order_id == one.order_id:
+        return OrderOutcome.of(order, key=key, intent_id=one.intent_id, receipts=receipts)
+    return OrderOutcome(
+        key=key,
+        intent_id=one.intent_id,
+        outcome=one.outcome,
+        order_may_exist=entry.state is not KeyState.FREE,
+        order_id=one.order_id,
+        error=one.error,
+        status=one.status,
+        receipts=receipts,
+    )
