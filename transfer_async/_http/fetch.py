@@ -16,6 +16,7 @@ from multidict import CIMultiDict
 from transfer_async._converters import converter
 from transfer_async._converters.wire_format import Unreadable, decode
 from transfer_async._http import classify, retry
+from transfer_async._http.access import Access
 from transfer_async._http.classify import Verdict
 from transfer_async._http.transport import Evidence
 from transfer_async._models.causes import bare
@@ -28,7 +29,6 @@ from transfer_async._models.errors import (
     TokenUnavailable,
     TransferError,
 )
-from transfer_async._pipeline.context import Context
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -129,55 +129,55 @@ def _holds_no_number(json: Any) -> bool:
     return any(map(_holds_no_number, inner))
 
 
-async def fetch(context: Context, wanted: Wanted, *, cut: Callable[[], bool] = lambda: False) -> Any:
+async def fetch(access: Access, wanted: Wanted, *, cut: Callable[[], bool] = lambda: False) -> Any:
     """Send ``wanted``, again after what may be sent again, and read the answer.
 
     Args:
-        context: the client's parts.
+        access: what it takes to speak with the service.
         wanted: the request.
         cut: whether the client is closed, so that nothing may be sent any more.
     """
     try:
-        headers = await context.tokens.headers()
+        headers = await access.tokens.headers()
     except TokenUnavailable as error:
         error.order_may_exist = False
         raise
-    deadline = context.clock.now() + context.policy.deadline
+    deadline = access.clock.now() + access.policy.deadline
     reading = _Reading(deadline=deadline, headers=headers, attempts=[], cut=cut)
-    attempt = partial(_attempt, context, wanted, reading)
+    attempt = partial(_attempt, access, wanted, reading)
     try:
         try:
             answer = await attempt()
         except TransferError as error:
-            if not _may_go_again(context, reading, error):
+            if not _may_go_again(access, reading, error):
                 raise
             answer = await retry.go_again(
                 attempt,
                 error,
-                policy=context.policy,
-                bucket=context.bucket,
-                clock=context.clock,
-                until=lambda ahead: context.clock.now() + ahead < reading.deadline,
-                may=partial(_may_go_again, context, reading),
-                pause=lambda pause: context.clock.sleep(pause.seconds),
+                policy=access.policy,
+                bucket=access.bucket,
+                clock=access.clock,
+                until=lambda ahead: access.clock.now() + ahead < reading.deadline,
+                may=partial(_may_go_again, access, reading),
+                pause=lambda pause: access.clock.sleep(pause.seconds),
             )
     except TransferError as error:
         bare(error)
         error.attempts = tuple(reading.attempts)
         error.order_may_exist = False
         raise
-    context.bucket.refund()
+    access.bucket.refund()
     return answer
 
 
-async def _attempt(context: Context, wanted: Wanted, reading: _Reading) -> Any:
+async def _attempt(access: Access, wanted: Wanted, reading: _Reading) -> Any:
     if reading.renew_token:
         reading.renew_token, reading.token_renewed = False, True
-        reading.headers = await context.tokens.headers(instead_of=reading.headers)
+        reading.headers = await access.tokens.headers(instead_of=reading.headers)
     if reading.cut():
         raise ClientClosed("the client was closed before the request was sent")
-    began = context.clock.now()
-    evidence = await context.transport.send(
+    began = access.clock.now()
+    evidence = await access.transport.send(
         wanted.method,
         wanted.path,
         content=wanted.content,
@@ -186,7 +186,7 @@ async def _attempt(context: Context, wanted: Wanted, reading: _Reading) -> Any:
     )
     error: TransferError | None = None
     try:
-        return _answer(context, wanted, reading, evidence)
+        return _answer(access, wanted, reading, evidence)
     except TransferError as raised:
         error = raised
         raise
@@ -194,7 +194,7 @@ async def _attempt(context: Context, wanted: Wanted, reading: _Reading) -> Any:
         reading.attempts.append(
             Attempt(
                 number=len(reading.attempts) + 1,
-                seconds=context.clock.now() - began,
+                seconds=access.clock.now() - began,
                 outcome=Outcome.NOT_SENT if error is None else error.outcome,
                 status=evidence.status,
                 error=None if error is None else type(error).__name__,
@@ -203,12 +203,12 @@ async def _attempt(context: Context, wanted: Wanted, reading: _Reading) -> Any:
         )
 
 
-def _answer(context: Context, wanted: Wanted, reading: _Reading, evidence: Evidence) -> Any:
-    reading.verdict = classify.judge(evidence, context.policy, wanted.table)
+def _answer(access: Access, wanted: Wanted, reading: _Reading, evidence: Evidence) -> Any:
+    reading.verdict = classify.judge(evidence, access.policy, wanted.table)
     if reading.verdict is Verdict.WRONG_TOKEN:
-        context.tokens.distrust(reading.headers)
+        access.tokens.distrust(reading.headers)
     if reading.verdict is not Verdict.ANSWERED:
-        raise classify.error_of(reading.verdict, evidence, now=context.clock.utc(), reading=wanted.safe)
+        raise classify.error_of(reading.verdict, evidence, now=access.clock.utc(), reading=wanted.safe)
     common: dict[str, Any] = {"status": evidence.status, "request_id": evidence.request_id}
     try:
         if evidence.error is not None:
@@ -224,10 +224,10 @@ def _answer(context: Context, wanted: Wanted, reading: _Reading, evidence: Evide
     raise OutcomeUnknown(why, raw=evidence.body, **common) from evidence.error
 
 
-def _may_go_again(context: Context, reading: _Reading, error: TransferError) -> bool:
+def _may_go_again(access: Access, reading: _Reading, error: TransferError) -> bool:
     if isinstance(error, (TokenUnavailable, ClientClosed)):
         return False
-    if reading.verdict is Verdict.WRONG_TOKEN and context.tokens.renewable and not reading.token_renewed:
+    if reading.verdict is Verdict.WRONG_TOKEN and access.tokens.renewable and not reading.token_renewed:
         reading.renew_token = True
         return True
     return reading.verdict in classify.MAY_GO_AGAIN or reading.verdict is Verdict.FAILED

@@ -7,34 +7,25 @@ from typing import Any
 
 from attrs import field, frozen
 
-from transfer_async._http.bearer import TokenSource
-from transfer_async._http.retry import RetryPolicy, TokenBucket
-from transfer_async._http.transport import Timeouts, Transport
+from transfer_async._http.access import Access
 from transfer_async._models.errors import Outcome
 from transfer_async._models.events import Event, Observers
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.hooks import PreflightHook, is_hold
 from transfer_async._pipeline.resolution import Resolve
-from transfer_async._support.clock import Clock
 from transfer_async.journal import scoped
 from transfer_async.journal.entries import Move, Verdict
 from transfer_async.journal.protocol import Journal
 
 
 @frozen(kw_only=True)
-class Context:
+class Context(Access):
     """The parts of one client."""
 
     scope: str
     journal: Journal
     hooks: tuple[PreflightHook, ...]
-    transport: Transport
-    tokens: TokenSource
-    policy: RetryPolicy
-    bucket: TokenBucket
-    timeouts: Timeouts
-    clock: Clock
     observers: Observers
     resolve: Resolve | None
     settle_after: float
