@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
 
+import aiohttp
 import pytest
 from typer.testing import CliRunner
+from yarl import URL
 
 import transfer_async
 from transfer_async import (
@@ -29,6 +33,8 @@ from transfer_async import (
     JournalFailed,
     KeyBusy,
     KeyConflict,
+    KeyRecord,
+    KeyState,
     MatchResult,
     OpenElsewhere,
     Outcome,
@@ -44,10 +50,18 @@ from transfer_async import (
     UnreadableOrder,
 )
 from transfer_async._cli.app import app
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 
 EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
 DIRECTORIES = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name[0] not in "_.")
 SERVICES = ("aiohttp_service", "fastapi_service")
+
+PAYMENT = {
+    "customer": "ada.eze@example.com",
+    "beneficiary": "ben.okri@example.com",
+    "amount": "100.00",
+    "rate": "1500",
+}
 
 Load = Callable[[str, str], ModuleType]
 
@@ -96,6 +110,51 @@ async def test_a_service_tells_its_callers_what_is_true(
     assert created == [created[0]] * 2 + [created[2]] + [created[3]] * 2
     assert [body["order_may_exist"] for _, body in seen] == [True] * 3 + [False] * 2 + [True] * 5
     assert capsys.readouterr().out.endswith("orders at the service: 3; holds at the bank: 3\n")
+
+
+ODD_PAYMENTS: list[tuple[dict[str, str], str, set[int]]] = [
+    ({"Idempotency-Key": "k"}, "{", {400, 422}),
+    ({"Idempotency-Key": "k"}, "[]", {400, 422}),
+    ({"Idempotency-Key": "k"}, "{}", {422}),
+    ({"Idempotency-Key": "k"}, json.dumps(PAYMENT | {"amount": 100.25}), {422}),
+    ({"Idempotency-Key": "k"}, json.dumps(PAYMENT | {"amount": "1e2"}), {422}),
+    ({"Idempotency-Key": "k" * 201}, json.dumps(PAYMENT), {422}),
+    ({}, json.dumps(PAYMENT), {400, 422}),
+]
+
+
+async def test_a_service_sends_nothing_for_an_odd_request(service: ModuleType, tmp_path: Path) -> None:
+    """Without a key, a request that is repeated would pay again."""
+    async with at_service(service, tmp_path) as (sandbox, session):
+        for headers, body, statuses in ODD_PAYMENTS:
+            typed = headers | {"Content-Type": "application/json"}
+            async with session.post("/payments", data=body, headers=typed) as reply:
+                assert reply.status in statuses, body
+
+    assert not sandbox.requests
+
+
+async def test_a_key_with_a_slash_can_be_asked_for(service: ModuleType, tmp_path: Path) -> None:
+    async with at_service(service, tmp_path) as (sandbox, session):
+        sandbox.faults.add(CloseAfterProcessing())
+        async with session.post("/payments", json=PAYMENT, headers={"Idempotency-Key": "2026/1"}) as reply:
+            ask = (await reply.json())["ask"]
+        async with session.get(URL(ask, encoded=True)) as reply:
+            assert (await reply.json())["state"] == "in_doubt"
+        async with session.get("/payments/another") as reply:
+            assert reply.status == 404
+
+
+@asynccontextmanager
+async def at_service(
+    service: ModuleType, directory: Path
+) -> AsyncIterator[tuple[Sandbox, aiohttp.ClientSession]]:
+    journal = directory / "payments.journal"
+    async with Sandbox() as sandbox:
+        where = {"base_url": sandbox.base_url, "token": sandbox.token, "journal": journal}
+        app = service.make_app(service.Bank(), **where)
+        async with service.serving(app) as url, aiohttp.ClientSession(url) as session:
+            yield sandbox, session
 
 
 def test_what_both_services_share_is_the_same() -> None:
@@ -175,8 +234,11 @@ def test_a_caller_hears_when_to_ask_again(answers: ModuleType, error: TransferEr
     assert answers.answer(error, key="k").headers == {"Retry-After": seconds}
 
 
-def test_a_key_never_heard_of_is_not_found(answers: ModuleType) -> None:
-    assert answers.answer_of_record(None, key="k").status == 404
+@pytest.mark.parametrize("state", KeyState)
+def test_a_record_that_cannot_be_read_is_never_told_as_free(answers: ModuleType, state: KeyState) -> None:
+    told = answers.answer_of_record(KeyRecord(state=state, intent_id="1", readable=False), key="k")
+
+    assert told.body["order_may_exist"]
 
 
 # --- the others ---------------------------------------------------------------------------------

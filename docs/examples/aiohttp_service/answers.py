@@ -83,7 +83,7 @@ def answer_of_record(record: KeyRecord | None, *, key: str) -> Answer:
     body: dict[str, Any] = {"key": key, "state": record.state.value}
     if record.state is KeyState.CREATED:
         return Answer(200, body | {"order_may_exist": True, "order_id": record.order_id})
-    if record.state is KeyState.FREE:  # it ended in a certain no
+    if record.state is KeyState.FREE and record.readable:  # it ended in a certain no
         return Answer(200, body | {"order_may_exist": False})
     return Answer(202, body | {"order_may_exist": True}, {"Retry-After": str(PATIENCE)})
 

@@ -71,7 +71,7 @@ async def _created(app: web.Application, key: str, payment: dict[str, Any]) -> O
 async def _json(request: web.Request) -> Any:
     try:
         return await request.json()
-    except ValueError:
+    except (ValueError, LookupError):  # no JSON, or in an encoding that nobody knows
         return None
 
 
