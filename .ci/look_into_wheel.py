@@ -4,16 +4,12 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from configparser import ConfigParser
 from email.parser import Parser
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-ENTRY_POINTS = (
-    "[console_scripts]",
-    "transfer-async = transfer_async._cli.entry:main",
-    "[pytest11]",
-    "transfer_async = transfer_async_pytest",
-)
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def faults_of(wheel: Path) -> Iterator[str]:
@@ -24,10 +20,7 @@ def faults_of(wheel: Path) -> Iterator[str]:
         about = metadata.rpartition("/")[0]
         yield from faults_of_names(names, about)
         yield from faults_of_metadata(file.read(metadata).decode())
-        entry_points = file.read(f"{about}/entry_points.txt").decode()
-    for line in ENTRY_POINTS:
-        if line not in entry_points.splitlines():
-            yield f"its entry points lack: {line}"
+        yield from faults_of_entry_points(file.read(f"{about}/entry_points.txt").decode())
 
 
 def faults_of_names(names: set[str], about: str) -> Iterator[str]:
@@ -40,10 +33,19 @@ def faults_of_names(names: set[str], about: str) -> Iterator[str]:
             yield f"{name} does not belong there"
 
 
+def faults_of_entry_points(text: str) -> Iterator[str]:
+    """The command, or pytest's plug-in, that would not be found."""
+    found = ConfigParser()
+    found.read_string(text)
+    project = SETTINGS["project"]
+    for group, wanted in {"console_scripts": project["scripts"], **project["entry-points"]}.items():
+        if group not in found or dict(found[group]) != wanted:
+            yield f"its entry points lack {group}, or have others"
+
+
 def files_of_the_package() -> Iterator[str]:
     """The package's files under the names that the wheel has them by: pytest's plug-in is moved beside it."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    moved = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    moved = SETTINGS["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     for path in (ROOT / "transfer_async").rglob("*"):
         if path.is_file() and path.suffix != ".pyc":
             name = path.relative_to(ROOT).as_posix()
