@@ -1,7 +1,6 @@
 import asyncio
 from typing import Any
 
-import aiohttp
 import attrs
 import pytest
 
@@ -27,23 +26,6 @@ def ordering(client: TransferClient, **fields: Any) -> asyncio.Task[Order]:
 
 
 # --- closing ------------------------------------------------------------------------------------
-
-
-async def test_a_closed_client_refuses_every_call(world: World):
-    async with world.client() as client:
-        pass
-    calls = [
-        client.create_order(new_order(), key="k"),
-        client.known("k"),
-        client.recover(),
-        client.who_am_i(),
-        client.request("GET", "/path", safe=True),
-        client.__aenter__(),
-    ]
-    errors = await asyncio.gather(*calls, return_exceptions=True)
-
-    assert [type(error) for error in errors] == [ClientClosed] * 6
-    assert world.journal.moves == []
 
 
 async def test_closing_refuses_new_calls_at_once_and_waits_for_what_is_in_flight(world: World):
@@ -257,15 +239,6 @@ async def test_a_journal_that_was_given_is_not_closed_and_one_of_its_own_is(
 
     assert given == (0, 0)
     assert closed == [client._context.journal]
-
-
-async def test_a_borrowed_session_is_used_and_never_closed(world: World):
-    async with aiohttp.ClientSession() as session:
-        order = await world.create(session=session)
-        open_still = not session.closed
-
-    assert open_still
-    assert order.id in world.sandbox.orders
 
 
 # --- carrying -----------------------------------------------------------------------------------

@@ -187,12 +187,6 @@ def test_the_status_and_the_request_id_are_shown_where_there_is_an_answer(kind):
     assert ("418" in shown and "req-7" in shown) is answered
 
 
-@EACH
-def test_every_error_is_caught_at_the_root_and_none_swallows_a_cancellation(kind):
-    assert issubclass(kind, TransferError)
-    assert issubclass(kind, Exception)
-
-
 def test_an_invalid_order_is_a_value_error_and_the_only_one():
     assert [kind for kind in EVERY if issubclass(kind, ValueError)] == [errors.InvalidOrder]
 
@@ -246,10 +240,3 @@ def test_an_unreadable_reply_is_not_shown_even_in_a_full_traceback(model, tree):
         model.from_json(samples.encode(tree))
 
     assert SECRET not in "".join(traceback.format_exception(caught.value))
-
-
-def test_an_attempt_is_what_its_caller_says_it_was():
-    attempt = Attempt(number=1, seconds=0.5, outcome=Outcome.UNKNOWN)
-
-    assert (attempt.status, attempt.error, attempt.request_id) == (None, None, None)
-    assert pickle.loads(pickle.dumps(attempt)) == attempt

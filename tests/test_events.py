@@ -116,8 +116,7 @@ async def test_an_order_that_is_created_at_the_second_attempt(world: World):
 
 async def test_an_order_that_is_refused(world: World):
     world.sandbox.faults.add(Status(422))
-    async with world.client() as client:
-        await failure(client.create_order(new_order(), key="k"))
+    await world.fails(TransferError)
 
     assert names(world.events) == [
         "Claimed",
@@ -133,8 +132,7 @@ async def test_an_order_that_is_refused(world: World):
 
 async def test_an_order_that_a_hook_stops(world: World):
     world.bank.place_error = OSError()
-    async with world.client() as client:
-        await failure(client.create_order(new_order(), key="k"))
+    await world.fails(TransferError)
 
     assert names(world.events) == ["Claimed", "NotSent", "HookUndone"]
     assert world.events_of(NotSent)[0].error == "HoldFailed"
@@ -143,8 +141,7 @@ async def test_an_order_that_a_hook_stops(world: World):
 async def test_an_undo_that_fails(world: World):
     world.bank.release_error = OSError("s3cr3t")
     world.sandbox.faults.add(Status(422))
-    async with world.client() as client:
-        await failure(client.create_order(new_order(), key="k"))
+    await world.fails(TransferError)
 
     assert names(world.events)[-2:] == ["OrderRefused", "UndoOwed"]
     (owed,) = world.events_of(UndoOwed)
@@ -153,8 +150,7 @@ async def test_an_undo_that_fails(world: World):
 
 async def test_an_order_that_goes_in_doubt(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
-    async with world.client() as client:
-        await failure(client.create_order(new_order(), key="k"))
+    await world.fails(TransferError)
 
     assert names(world.events) == [
         "Claimed",
@@ -172,8 +168,7 @@ async def test_a_doubt_that_is_resolved(world: World):
         return next(iter(world.sandbox.orders))
 
     world.sandbox.faults.add(CloseAfterProcessing())
-    async with world.client(resolve=resolve) as client:
-        await failure(client.create_order(new_order(), key="k"))
+    await world.fails(TransferError, resolve=resolve)
 
     assert names(world.events)[-2:] == ["WentInDoubt", "Resolved"]
     (resolved,) = world.events_of(Resolved)
@@ -185,8 +180,7 @@ async def test_a_doubt_that_is_refuted(world: World):
         return NO_ORDER
 
     world.sandbox.faults.add(Status(503))
-    async with world.client(resolve=resolve, settle_after=0.0) as client:
-        await failure(client.create_order(new_order(), key="k"))
+    await world.fails(TransferError, resolve=resolve, settle_after=0.0)
 
     assert names(world.events)[-3:] == ["WentInDoubt", "Resolved", "HookUndone"]
     (resolved,) = world.events_of(Resolved)
@@ -194,10 +188,7 @@ async def test_a_doubt_that_is_refuted(world: World):
 
 
 async def test_all_events_of_a_call_share_key_and_intent_and_count_attempts_and_seconds(world: World):
-    async def take_long(_):
-        world.time.pass_(2.0)
-
-    world.bank.on_place = take_long
+    world.bank.on_place = world.passing(2.0)
     world.sandbox.faults.add(Status(429, headers={"Retry-After": "3"}))
     await world.create()
 
@@ -285,8 +276,7 @@ async def test_without_observers_no_event_is_made(world: World, monkeypatch):
         monkeypatch.setattr(kind, "__init__", explode)
     world.sandbox.faults.add(Status(429))
     world.sandbox.faults.add(Status(422))
-    async with world.client(observers=()) as client:
-        error = await failure(client.create_order(new_order(), key="k"))
+    error = await world.fails(TransferError, observers=())
 
     assert type(error) is Refused
 

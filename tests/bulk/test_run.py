@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.bank import Gate, Gone, World
+from tests.bank import Gate, World
 from tests.bulk.files import row, told
-from transfer_async import TransferClient
 from transfer_async._cli.create import csv_rows, second_pass
 from transfer_async._cli.create.csv_rows import COLUMNS
 from transfer_async._cli.create.outcome_file import OutcomeFile
@@ -67,18 +66,24 @@ class Desk:
         self.progress, self.stopping, self.tally = Heard(), Stopping(), Tally()
         self.made: BulkRun
 
-    async def run(self, client: TransferClient, *numbers: int, concurrency: int = 4, **changes: str) -> None:
+    def bulk(self, client: Any, *, total: int, concurrency: int = 4) -> BulkRun:
         self.made = BulkRun(
             client,
             outcomes=self.outcomes,
             progress=self.progress,
             stopping=self.stopping,
             tally=self.tally,
-            total=len(numbers),
+            total=total,
             concurrency=concurrency,
             clock=self.world.time.clock,
         )
-        await self.made.run(records(*numbers, **changes))
+        return self.made
+
+    async def run(self, *numbers: int, client: Any = None, concurrency: int = 4, **changes: str) -> None:
+        """Create these orders, with a client of its own unless one is given."""
+        async with self.world.client() as own:
+            made = self.bulk(client or own, total=len(numbers), concurrency=concurrency)
+            await made.run(records(*numbers, **changes))
 
     async def told(self) -> dict[int, dict[str, Any]]:
         return {one["line"]: one for one in await asyncio.to_thread(told, self.outcomes.part)}
@@ -100,8 +105,7 @@ def desk(world, outcomes):
 
 
 async def test_every_line_has_its_outcome(desk):
-    async with desk.world.client() as client:
-        await desk.run(client, *range(1, 41))
+    await desk.run(*range(1, 41))
 
     assert desk.made.is_whole
     assert desk.made.gave_up is None
@@ -112,10 +116,9 @@ async def test_every_line_has_its_outcome(desk):
 
 async def test_a_line_that_was_refused_is_answered_from_the_record_when_the_file_is_run_again(desk):
     nobody = {"poster_recipient_username": "nobody@example.com"}
-    async with desk.world.client() as client:
-        await desk.run(client, 1, 2, **nobody)
-        asked = len(desk.world.sandbox.requests)
-        await desk.run(client, 1, 2, **nobody)
+    await desk.run(1, 2, **nobody)
+    asked = len(desk.world.sandbox.requests)
+    await desk.run(1, 2, **nobody)
 
     assert asked == 2
     assert len(desk.world.sandbox.requests) == asked
@@ -124,9 +127,8 @@ async def test_a_line_that_was_refused_is_answered_from_the_record_when_the_file
 
 
 async def test_a_line_that_was_created_is_given_back_without_a_request(desk):
-    async with desk.world.client() as client:
-        await desk.run(client, *range(1, 11))
-        await desk.run(client, *range(1, 21))
+    await desk.run(*range(1, 11))
+    await desk.run(*range(1, 21))
 
     assert len(desk.world.sandbox.orders) == 20
     assert desk.tally.told() == "30 created"
@@ -134,9 +136,8 @@ async def test_a_line_that_was_created_is_given_back_without_a_request(desk):
 
 async def test_a_doubt_is_told_and_not_sent_again(desk):
     desk.world.sandbox.faults.add(Status(503))
-    async with desk.world.client() as client:
-        await desk.run(client, 1)
-        await desk.run(client, 1)
+    await desk.run(1)
+    await desk.run(1)
 
     assert len(desk.world.sandbox.requests) == 1
     assert desk.tally.told() == "2 unknown"
@@ -154,21 +155,11 @@ async def test_an_input_that_changes_ends_the_run_when_what_had_begun_has_ended(
         raise Changed("the file has changed since it was checked")
 
     async with desk.world.client() as client:
-        desk.made = BulkRun(
-            client,
-            outcomes=desk.outcomes,
-            progress=desk.progress,
-            stopping=desk.stopping,
-            tally=desk.tally,
-            total=500,
-            concurrency=4,
-        )
         with pytest.raises(Changed):
-            await desk.made.run(changing())
+            await desk.bulk(client, total=500).run(changing())
 
-    assert (
-        len(await desk.told()) == len(desk.world.sandbox.orders) == 192
-    )  # three times as many as are read ahead
+    # three times as many as are read ahead
+    assert len(await desk.told()) == len(desk.world.sandbox.orders) == 3 * second_pass.AHEAD
 
 
 # --- other workers' leases ------------------------------------------------------------------------
@@ -178,8 +169,7 @@ async def test_lines_that_another_worker_left_wait_for_its_lease_and_are_tried_a
     keys = [row(number)["key"] for number in (3, 5)]
     for key in keys:  # as a run that was killed leaves them: the one before it sent, the other after
         await killed_at(desk, key, entries.Mark if key == keys[0] else entries.Create)
-    async with desk.world.client() as client:
-        await desk.run(client, *range(1, 9))
+    await desk.run(*range(1, 9))
 
     assert desk.progress.said == ["2 lines wait for another worker's lease, up to 1 min 0 s"]
     assert sum(desk.world.time.slept) == pytest.approx(60.0, abs=1)
@@ -192,29 +182,20 @@ async def test_lines_that_another_worker_left_wait_for_its_lease_and_are_tried_a
 
 async def killed_at(desk: Desk, key: str, at: type) -> None:
     """A run dies just before a move of a key."""
-
-    async def die(_: object) -> None:
-        raise Gone
-
-    number = int(key.rpartition("-")[2])
-    (record,) = records(number)
-    desk.world.journal.before[at] = die
-    async with desk.world.client() as client:
-        request = request_of(record)
-        with pytest.raises(Gone):
-            await client.create_order(request.order, key=key, held=request.held)
-    del desk.world.journal.before[at]
+    (record,) = records(int(key.rpartition("-")[2]))
+    request = request_of(record)
+    await desk.world.crash(at, key=key, order=request.order, held=request.held)
 
 
 async def test_a_worker_that_lives_is_waited_for_no_longer_than_it_takes(desk):
     in_hook = Gate()
     desk.world.bank.on_place = in_hook
-    async with desk.world.client() as other, desk.world.client() as client:
+    async with desk.world.client() as other:
         (record,) = records(2, held="")
         busy = asyncio.create_task(other.create_order(request_of(record).order, key=request_of(record).key))
         await in_hook.reached.wait()
         desk.world.time.on_sleep = partial(finished, in_hook, busy)
-        await desk.run(client, 1, 2)
+        await desk.run(1, 2)
 
     assert desk.world.time.slept == [second_pass.FIRST_WAIT]
     assert (await desk.told())[3]["order_id"] == busy.result().id
@@ -235,7 +216,7 @@ async def test_a_worker_that_lives_on_keeps_its_key_and_the_line_is_not_sent(des
                 Busy.asked += 1
                 yield OrderResult(request=request, error=KeyBusy(retry_after=10.0, key=request.key))
 
-    await desk.run(Busy(), 1)
+    await desk.run(1, client=Busy())
 
     assert Busy.asked == 1 + 4
     assert desk.world.time.slept == pytest.approx([1.0, 2.0, 4.0, 3.0 + second_pass.MARGIN])
@@ -249,8 +230,7 @@ async def test_no_more_lines_wait_than_memory_is_for(desk, monkeypatch):
     monkeypatch.setattr(second_pass, "PUT_OFF", 2)
     for number in (1, 2, 3):
         await killed_at(desk, row(number)["key"], entries.Mark)
-    async with desk.world.client() as client:
-        await desk.run(client, 1, 2, 3, concurrency=1)
+    await desk.run(1, 2, 3, concurrency=1)
 
     outcomes = await desk.told()
     assert [outcomes[line]["outcome"] for line in (2, 3, 4)] == ["created", "created", "not_sent"]
@@ -264,8 +244,7 @@ async def test_whoever_stops_it_does_not_wait_for_a_lease(desk):
         await asyncio.Event().wait()
 
     desk.world.time.on_sleep = asked
-    async with desk.world.client() as client:
-        await desk.run(client, 1)
+    await desk.run(1)
 
     assert not desk.made.is_whole
     assert (await desk.told()) == {}
@@ -275,8 +254,7 @@ async def test_whoever_stops_it_while_lines_are_tried_again_ends_it_before_the_n
     for number in (1, 2, 3):
         await killed_at(desk, row(number)["key"], entries.Mark)
     desk.progress.on_show = lambda: desk.stopping.ask(signal.SIGINT)
-    async with desk.world.client() as client:
-        await desk.run(client, 1, 2, 3, concurrency=1)
+    await desk.run(1, 2, 3, concurrency=1)
 
     assert len(await desk.told()) < 3
     assert not desk.made.is_whole
@@ -323,8 +301,7 @@ def test_what_is_the_orders_own_fault_never_ends_it_and_begins_the_count_anew():
 
 async def test_a_service_whose_answers_leave_every_order_in_doubt_ends_it(desk):
     desk.world.sandbox.faults.add(Status(503), times=None)
-    async with desk.world.client() as client:
-        await desk.run(client, *range(1, 1001))
+    await desk.run(*range(1, 1001))
 
     assert "OutcomeUnknown" in (desk.made.gave_up or "")
     assert desk.tally.done < AT_LEAST + 2 * 4
@@ -332,10 +309,9 @@ async def test_a_service_whose_answers_leave_every_order_in_doubt_ends_it(desk):
 
 async def test_doubts_of_an_earlier_run_do_not_end_it(desk):
     desk.world.sandbox.faults.add(Status(503), times=60)
-    async with desk.world.client() as client:
-        for _ in range(4):  # as often as it takes to get past them
-            desk.tally = Tally()
-            await desk.run(client, *range(1, 101), concurrency=1)
+    for _ in range(4):  # as often as it takes to get past them
+        desk.tally = Tally()
+        await desk.run(*range(1, 101), concurrency=1)
 
     assert desk.made.gave_up is None
     assert desk.tally.told() == "40 created, 60 unknown"
@@ -344,7 +320,7 @@ async def test_doubts_of_an_earlier_run_do_not_end_it(desk):
 
 async def test_a_wrong_token_places_few_holds_and_ends_the_run(desk):
     async with desk.world.client(token="wrong") as client:
-        await desk.run(client, *range(1, 1001), held="")
+        await desk.run(*range(1, 1001), held="", client=client)
 
     assert desk.made.gave_up is not None
     assert desk.made.gave_up.startswith("10 in a row ended in Unauthorized: the token is not good")
@@ -358,8 +334,7 @@ async def test_a_journal_that_fails_in_the_middle_ends_the_run(desk):
     desk.progress.on_show = lambda: setattr(
         desk.world.journal, "fail_on", entries.Claim if desk.tally.done >= 50 else None
     )
-    async with desk.world.client() as client:
-        await desk.run(client, *range(1, 1001))
+    await desk.run(*range(1, 1001))
 
     assert "JournalFailed" in (desk.made.gave_up or "")
     assert desk.tally.done < 50 + AT_LEAST + 2 * 4
@@ -371,8 +346,7 @@ async def test_a_journal_that_fails_in_the_middle_ends_the_run(desk):
 
 async def test_whoever_stops_it_gets_the_outcomes_of_those_in_flight(desk):
     desk.progress.on_show = lambda: desk.tally.done == 10 and desk.stopping.ask(signal.SIGINT)
-    async with desk.world.client() as client:
-        await desk.run(client, *range(1, 1001))
+    await desk.run(*range(1, 1001))
 
     assert 10 <= desk.tally.done <= 10 + 4 + 1
     assert {one["order_id"] for one in (await desk.told()).values()} == set(desk.world.sandbox.orders)
@@ -382,12 +356,11 @@ async def test_whoever_stops_it_gets_the_outcomes_of_those_in_flight(desk):
 async def test_a_second_signal_cuts_off_what_does_not_end(desk, monkeypatch):
     monkeypatch.setattr(second_pass, "CUT_OFF", 0.01)
     desk.world.sandbox.faults.add(StallAfterProcessing(), times=2)
-    async with desk.world.client() as client:
-        running = asyncio.create_task(desk.run(client, *range(1, 1001), concurrency=2))
-        await desk.world.sandbox.stalled(2)
-        desk.stopping.ask(signal.SIGINT)
-        desk.stopping.ask(signal.SIGINT)
-        await running
+    running = asyncio.create_task(desk.run(*range(1, 1001), concurrency=2))
+    await desk.world.sandbox.stalled(2)
+    desk.stopping.ask(signal.SIGINT)
+    desk.stopping.ask(signal.SIGINT)
+    await running
 
     assert [one["outcome"] for one in (await desk.told()).values()] == ["unknown", "unknown"]
     assert desk.progress.said[0].startswith("stopping:")
@@ -400,8 +373,7 @@ async def test_what_is_cut_off_before_it_is_sent_has_no_outcome(desk):
         await asyncio.Event().wait()
 
     desk.world.bank.on_place = never
-    async with desk.world.client() as client:
-        await desk.run(client, 1, held="")
+    await desk.run(1, held="")
 
     assert (await desk.told()) == {}
     assert not desk.made.is_whole
@@ -416,7 +388,7 @@ async def test_a_disk_that_is_full_ends_the_run_when_what_had_begun_has_ended(de
     monkeypatch.setattr(desk.outcomes, "write", full)
     async with desk.world.client() as client:
         with pytest.raises(OSError, match="No space left"):
-            await desk.run(client, *range(1, 1001))
+            await desk.run(*range(1, 1001), client=client)
         known = [await client.known(row(number)["key"]) for number in range(1, 9)]
 
     states = {one.state for one in known if one is not None}
@@ -448,16 +420,7 @@ async def test_memory_does_not_grow_with_the_file(desk, tmp_path):
                 yield result
 
     desk.progress.on_show = look
-    desk.made = BulkRun(
-        Quick(),
-        outcomes=desk.outcomes,
-        progress=desk.progress,
-        stopping=desk.stopping,
-        tally=desk.tally,
-        total=2000,
-        concurrency=16,
-    )
-    await desk.made.run(counted())
+    await desk.bulk(Quick(), total=2000, concurrency=16).run(counted())
 
     assert desk.made.is_whole
     assert most < 2 * second_pass.AHEAD + 2 * 16

@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from tests.bank import Time
+from tests.cases import each
 from tests.journalling import (
     LEASE,
     MAX_AGE,
@@ -57,38 +58,22 @@ async def test_what_was_never_claimed_is_unknown(journal: Journal):
     assert await journal.history(SCOPE, "k") == ()
 
 
-@pytest.mark.parametrize(
-    "move",
-    [
-        keep(),
-        take_over(),
-        mark(),
-        create(),
-        free(),
-        doubt(),
-        expire(),
-        resolve(),
-        refute(),
-        paid(),
-        owe(),
-        attend(),
-        suspect(),
-        promise(),
-        told(),
-    ],
-    ids=lambda move: type(move).__name__,
-)
+SETTLING = (keep, take_over, mark, create, free, doubt, expire, resolve, refute)
+ASIDE = (paid, owe, attend, suspect, promise, told)
+
+
+@each("move", [make() for make in (*SETTLING, *ASIDE)])
 async def test_only_a_claim_makes_an_entry(journal: Journal, move: entries.Move):
     assert await journal.move(SCOPE, "k", move) is None
     assert await journal.read(SCOPE, "k") is None
 
 
-@pytest.mark.parametrize("state", list(KeyState), ids=lambda state: state.value)
+@each("state", KeyState)
 async def test_an_entry_is_read_as_its_last_move_left_it(journal: Journal, state: KeyState):
-    entry = await made(journal, *WAYS[state])
+    entry = await made(journal, *WAYS[state], key=state.value)
 
     assert entry.state is state
-    assert await journal.read(SCOPE, "k") == entry
+    assert await journal.read(SCOPE, state.value) == entry
 
 
 async def test_everything_that_an_entry_holds_comes_back_as_it_was(journal: Journal):
@@ -164,7 +149,7 @@ async def test_keys_and_scopes_do_not_mix(journal: Journal):
     assert (await judged(journal, claim(), key="k2")).denial is None
 
 
-@pytest.mark.parametrize("key", ["k" * 200, "Zahlung №8731 – é", "a'b\"c;--", "😀", " "])
+@each("key", ["k" * 200, "Zahlung №8731 – é", "a'b\"c;--", "😀", " "])
 async def test_any_printable_key_is_kept_as_it_is(journal: Journal, key: str):
     await made(journal, claim(), key=key)
 
@@ -293,41 +278,20 @@ async def test_a_take_over_waits_for_the_lease(journal: Journal, pass_time: LetP
 async def test_the_sender_of_the_attempt_may_write_its_answer_over_the_doubt_of_others(
     journal: Journal, pass_time: LetPass
 ):
-    await made(journal, claim(), mark())
-    pass_time(LEASE)
-    await made(journal, expire())
+    for key, answer, state in (("yes", create, KeyState.CREATED), ("no", free, KeyState.FREE)):
+        await made(journal, claim(), mark(), key=key)
+        pass_time(LEASE)
+        await made(journal, expire(), key=key)
 
-    assert (await judged(journal, create("b"))).denial is Denial.LOST
-    assert (await judged(journal, create())).entry.state is KeyState.CREATED
-
-
-async def test_the_sender_of_the_attempt_may_write_its_no_over_the_doubt_of_others(
-    journal: Journal, pass_time: LetPass
-):
-    await made(journal, claim(), mark())
-    pass_time(LEASE)
-    await made(journal, expire())
-
-    assert (await judged(journal, free("b"))).denial is Denial.LOST
-    assert (await judged(journal, free())).entry.state is KeyState.FREE
+        assert (await judged(journal, answer("b"), key=key)).denial is Denial.LOST
+        assert (await judged(journal, answer(), key=key)).entry.state is state
 
 
 async def test_created_is_final(journal: Journal, pass_time: LetPass):
     await made(journal, claim(), mark(), create())
     pass_time(10 * MAX_AGE)
 
-    for move in (
-        keep(),
-        mark(),
-        free(),
-        free(None),
-        doubt(),
-        expire(),
-        resolve(),
-        refute(),
-        take_over(),
-        create(),
-    ):
+    for move in (*(make() for make in SETTLING), free(None)):
         assert (await judged(journal, move)).denial is Denial.LOST
     assert (await judged(journal, claim(2))).denial is Denial.CREATED
 

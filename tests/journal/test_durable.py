@@ -71,6 +71,11 @@ class Store(DurableJournal):
         return isinstance(error, OSError)
 
 
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
 async def waiting(store: Store, count: int) -> list[asyncio.Task[Any]]:
     """That many callers, of which the first is on its way."""
     tasks = [asyncio.create_task(judged(store, claim(), key=f"k-{number}")) for number in range(count)]
@@ -78,8 +83,7 @@ async def waiting(store: Store, count: int) -> list[asyncio.Task[Any]]:
     return tasks
 
 
-async def test_what_comes_during_a_commit_shares_the_next():
-    store, store.gate = Store(), None
+async def test_what_comes_during_a_commit_shares_the_next(store: Store):
     gate = store.gate = Gate()
     first = await waiting(store, 1)
     rest = [asyncio.create_task(judged(store, claim(), key=f"l-{number}")) for number in range(20)]
@@ -90,8 +94,7 @@ async def test_what_comes_during_a_commit_shares_the_next():
     assert store.commits == [1, 20]
 
 
-async def test_no_commit_carries_more_than_its_share():
-    store = Store()
+async def test_no_commit_carries_more_than_its_share(store: Store):
     await asyncio.gather(*await waiting(store, 2 * SHARED + 1))
 
     assert store.commits == [SHARED, SHARED, 1]
@@ -108,8 +111,7 @@ async def test_two_commits_are_on_their_way_at_once_where_the_store_can():
     assert commits == [1, 1]
 
 
-async def test_an_error_of_the_store_fails_all_without_another_try():
-    store = Store()
+async def test_an_error_of_the_store_fails_all_without_another_try(store: Store):
     store.error = lambda _: OSError("gone")
     found = await asyncio.gather(*await waiting(store, 5), return_exceptions=True)
 
@@ -119,8 +121,7 @@ async def test_an_error_of_the_store_fails_all_without_another_try():
     assert all(isinstance(one.__cause__, OSError) for one in found if isinstance(one, JournalFailed))
 
 
-async def test_an_error_about_one_move_fails_that_one_alone():
-    store = Store()
+async def test_an_error_about_one_move_fails_that_one_alone(store: Store):
     store.error = lambda wanted: ValueError() if any(one.place[1] == "k-3" for one in wanted) else None
     found = await asyncio.gather(*await waiting(store, 5), return_exceptions=True)
 
@@ -128,8 +129,7 @@ async def test_an_error_about_one_move_fails_that_one_alone():
     assert store.commits == [5, 1, 1, 1, 1, 1]
 
 
-async def test_an_error_names_its_type_and_shows_nothing_else():
-    store = Store()
+async def test_an_error_names_its_type_and_shows_nothing_else(store: Store):
     store.error = lambda _: OSError("secret")
     with pytest.raises(JournalFailed) as failed:
         await judged(store, claim())
@@ -137,15 +137,13 @@ async def test_an_error_names_its_type_and_shows_nothing_else():
     assert str(failed.value) == "the journal failed (OSError)"
 
 
-async def test_the_journals_own_words_are_kept():
-    store = Store()
+async def test_the_journals_own_words_are_kept(store: Store):
     store.error = lambda _: JournalFailed("in its own words")
     with pytest.raises(JournalFailed, match="in its own words"):
         await judged(store, claim())
 
 
-async def test_what_is_certain_is_each_callers_own():
-    store = Store()
+async def test_what_is_certain_is_each_callers_own(store: Store):
     store.error = lambda _: OSError()
     first, second = await asyncio.gather(*await waiting(store, 2), return_exceptions=True)
     first.order = "changed"  # type: ignore[union-attr] # both are errors
@@ -153,8 +151,7 @@ async def test_what_is_certain_is_each_callers_own():
     assert second.order is None  # type: ignore[union-attr] # both are errors
 
 
-async def test_it_goes_on_after_an_error():
-    store = Store()
+async def test_it_goes_on_after_an_error(store: Store):
     store.error = lambda _: OSError()
     await asyncio.gather(*await waiting(store, 1), return_exceptions=True)
     store.error = lambda _: None
@@ -162,8 +159,7 @@ async def test_it_goes_on_after_an_error():
     assert (await judged(store, claim())).denial is None
 
 
-async def test_a_cancelled_callers_move_is_made():
-    store = Store()
+async def test_a_cancelled_callers_move_is_made(store: Store):
     gate = store.gate = Gate()
     (caller,) = await waiting(store, 1)
     caller.cancel()
@@ -174,8 +170,7 @@ async def test_a_cancelled_callers_move_is_made():
     assert list(store.rows) == [("https://service.example", "k-0")]
 
 
-async def test_a_cancelled_commit_fails_its_callers_and_the_next_are_served():
-    store = Store()
+async def test_a_cancelled_commit_fails_its_callers_and_the_next_are_served(store: Store):
     gate = store.gate = Gate()
     first = await waiting(store, 2)
     (runner,) = store._runners
@@ -189,8 +184,7 @@ async def test_a_cancelled_commit_fails_its_callers_and_the_next_are_served():
     assert (await later).denial is None
 
 
-async def test_a_runner_that_is_cancelled_before_it_begins_is_replaced():
-    store = Store()
+async def test_a_runner_that_is_cancelled_before_it_begins_is_replaced(store: Store):
     caller = asyncio.create_task(judged(store, claim()))
     await asyncio.sleep(0)
     (runner,) = store._runners
@@ -199,8 +193,7 @@ async def test_a_runner_that_is_cancelled_before_it_begins_is_replaced():
     assert (await caller).denial is None
 
 
-async def test_close_waits_for_what_has_begun_and_refuses_the_rest():
-    store = Store()
+async def test_close_waits_for_what_has_begun_and_refuses_the_rest(store: Store):
     gate = store.gate = Gate()
     callers = await waiting(store, 3)
     closing = asyncio.create_task(store.close())
@@ -214,23 +207,20 @@ async def test_close_waits_for_what_has_begun_and_refuses_the_rest():
     assert (early, store.closed, len(store.rows)) == (0, 1, 3)
 
 
-async def test_a_block_opens_it_and_closes_it():
-    store = Store()
+async def test_a_block_opens_it_and_closes_it(store: Store):
     async with store:
         assert (store.opened, store.closed) == (1, 0)
     assert (store.opened, store.closed) == (1, 1)
 
 
-async def test_pruning_goes_on_until_there_is_nothing_left_to_forget():
-    store = Store()
+async def test_pruning_goes_on_until_there_is_nothing_left_to_forget(store: Store):
     store.old = [3, 100, 100]
     count = await store.prune("https://service.example", before=NOON)
 
     assert (count, store.pruned) == (203, [NOON.timestamp()] * 4)
 
 
-async def test_a_closed_journal_prunes_nothing():
-    store = Store()
+async def test_a_closed_journal_prunes_nothing(store: Store):
     await store.close()
     with pytest.raises(JournalFailed, match="closed"):
         await store.prune("https://service.example", before=NOON)
@@ -238,8 +228,7 @@ async def test_a_closed_journal_prunes_nothing():
     assert store.pruned == []
 
 
-async def test_what_was_written_last_is_remembered_for_the_next_move():
-    store = Store()
+async def test_what_was_written_last_is_remembered_for_the_next_move(store: Store):
     entry = await made(store, claim(), mark())
     known = store._recent.get(("https://service.example", "k"))
 
@@ -247,8 +236,7 @@ async def test_what_was_written_last_is_remembered_for_the_next_move():
     assert known[1] is entry
 
 
-async def test_what_a_loop_left_open_when_it_ended_is_told_to_the_next_which_may_close_it():
-    store = Store()
+async def test_what_a_loop_left_open_when_it_ended_is_told_to_the_next_which_may_close_it(store: Store):
 
     async def left_open() -> None:
         store.gate = Gate()
@@ -263,8 +251,7 @@ async def test_what_a_loop_left_open_when_it_ended_is_told_to_the_next_which_may
         assert (await judged(store, claim(), key="later")).denial is None
 
 
-async def test_a_journal_that_could_not_be_opened_may_be_opened_in_another_loop():
-    store = Store()
+async def test_a_journal_that_could_not_be_opened_may_be_opened_in_another_loop(store: Store):
     store.opening_error = OSError("away")
     with pytest.raises(OSError, match="away"):
         await asyncio.to_thread(lambda: asyncio.run(store.__aenter__()))

@@ -318,9 +318,10 @@ WALKED: st.SearchStrategy[Move] = st.one_of(
 PAUSES = st.sampled_from([0.0, 0.0, 0.0, 1.0, j.LEASE, j.SETTLE_AFTER, j.MAX_AGE + 1])
 STEPS = st.lists(st.tuples(PAUSES, WALKED), max_size=25)
 BOUND = (KeyState.SENDING, KeyState.IN_DOUBT, KeyState.CREATED)
+Walk = list[tuple[Entry | None, Move, float, Verdict]]
 
 
-def walk(steps: list[tuple[float, Move]]) -> list[tuple[Entry | None, Move, float, Verdict]]:
+def walk(steps: list[tuple[float, Move]]) -> Walk:
     now, entry, walked = NOW, None, []
     for pause, move in steps:
         now += pause
@@ -331,11 +332,8 @@ def walk(steps: list[tuple[float, Move]]) -> list[tuple[Entry | None, Move, floa
     return walked
 
 
-@given(STEPS)
-def test_no_way_leads_out_of_sending_or_doubt_but_an_answer_to_that_very_attempt(
-    steps: list[tuple[float, Move]],
-):
-    for before, move, now, verdict in walk(steps):
+def no_way_leads_out_of_sending_or_doubt_but_an_answer_to_that_very_attempt(walked: Walk):
+    for before, move, now, verdict in walked:
         after = verdict.entry
         if before is None or before.state not in BOUND or after.state in BOUND:
             continue
@@ -348,21 +346,17 @@ def test_no_way_leads_out_of_sending_or_doubt_but_an_answer_to_that_very_attempt
         assert isinstance(move, entries.Free) or (late and before.state is KeyState.IN_DOUBT)
 
 
-@given(STEPS)
-def test_nothing_is_marked_but_a_live_claim_by_its_own_epoch_and_no_attempt_is_marked_over(
-    steps: list[tuple[float, Move]],
-):
-    for before, move, now, verdict in walk(steps):
+def nothing_is_marked_but_a_live_claim_by_its_own_epoch_and_no_attempt_is_marked_over(walked: Walk):
+    for before, move, now, verdict in walked:
         if before is not None and verdict.entry.attempt != before.attempt and verdict.entry.attempt:
             assert isinstance(move, entries.Mark)
             assert before.state is KeyState.CLAIMED
             assert (before.epoch, now < before.lease_until) == (move.epoch, True)
 
 
-@given(STEPS)
-def test_a_created_key_keeps_its_order_for_ever(steps: list[tuple[float, Move]]):
+def a_created_key_keeps_its_order_for_ever(walked: Walk):
     created: list[Entry] = []
-    for _, _, _, verdict in walk(steps):
+    for _, _, _, verdict in walked:
         if verdict.entry.state is KeyState.CREATED:
             created.append(verdict.entry)
         elif created:
@@ -371,9 +365,8 @@ def test_a_created_key_keeps_its_order_for_ever(steps: list[tuple[float, Move]])
     assert len({(entry.order_id, entry.reply) for entry in created}) <= 1
 
 
-@given(STEPS)
-def test_a_debt_goes_only_when_it_is_paid(steps: list[tuple[float, Move]]):
-    for before, move, _, verdict in walk(steps):
+def a_debt_goes_only_when_it_is_paid(walked: Walk):
+    for before, move, _, verdict in walked:
         due = [(one.intent.id, one.hook) for one in before.owed] if before else []
         left = [(one.intent.id, one.hook) for one in verdict.entry.owed]
         gone = [debt for debt in due if debt not in left]
@@ -383,11 +376,10 @@ def test_a_debt_goes_only_when_it_is_paid(steps: list[tuple[float, Move]]):
         )
 
 
-@given(STEPS)
-def test_an_intent_changes_with_a_claim_of_a_free_key_or_one_that_serves_no_more_whose_hooks_are_then_owed(
-    steps: list[tuple[float, Move]],
+def an_intent_changes_with_a_claim_of_a_key_that_is_free_or_serves_no_more_and_is_then_owed(
+    walked: Walk,
 ):
-    for before, move, now, verdict in walk(steps):
+    for before, move, now, verdict in walked:
         after = verdict.entry
         if before is None or after.intent_id == before.intent_id or verdict.denial is not None:
             continue
@@ -398,9 +390,8 @@ def test_an_intent_changes_with_a_claim_of_a_free_key_or_one_that_serves_no_more
         assert not abandoned or {(before.intent_id, hook) for hook in before.hooks} <= due
 
 
-@given(STEPS)
-def test_a_claim_is_gone_on_with_only_where_what_its_hooks_did_serves(steps: list[tuple[float, Move]]):
-    for before, move, now, verdict in walk(steps):
+def a_claim_is_gone_on_with_only_where_what_its_hooks_did_serves(walked: Walk):
+    for before, move, now, verdict in walked:
         if verdict.denial is None and isinstance(move, entries.Claim) and verdict.entry.epoch > 1:
             assert before is not None
             assert _serves(before, move, now)
@@ -413,9 +404,8 @@ def _serves(before: Entry, claim: entries.Claim, now: float) -> bool:
     return same_words and now - before.claimed_at <= j.MAX_AGE and set(before.hooks) <= set(claim.hooks)
 
 
-@given(STEPS)
-def test_a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds(steps: list[tuple[float, Move]]):
-    for before, move, _, verdict in walk(steps):
+def a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds(walked: Walk):
+    for before, move, _, verdict in walked:
         if verdict.denial is None or verdict.entry == before:
             continue
         assert isinstance(move, entries.Claim)
@@ -424,9 +414,8 @@ def test_a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds(steps: l
         assert verdict.entry == attrs.evolve(before, state=KeyState.IN_DOUBT)
 
 
-@given(STEPS)
-def test_what_is_in_doubt_keeps_all_that_undoing_and_resolving_need(steps: list[tuple[float, Move]]):
-    for _, _, _, verdict in walk(steps):
+def what_is_in_doubt_keeps_all_that_undoing_and_resolving_need(walked: Walk):
+    for _, _, _, verdict in walked:
         entry: Any = verdict.entry
         if entry.state in (KeyState.CLAIMED, KeyState.SENDING, KeyState.IN_DOUBT):
             assert entry.intent is not None
@@ -434,6 +423,25 @@ def test_what_is_in_doubt_keeps_all_that_undoing_and_resolving_need(steps: list[
         if entry.state in (KeyState.SENDING, KeyState.IN_DOUBT):
             assert entry.attempt
             assert entry.sent_until > 0
+
+
+KEPT_BY_EVERY_WALK = (
+    no_way_leads_out_of_sending_or_doubt_but_an_answer_to_that_very_attempt,
+    nothing_is_marked_but_a_live_claim_by_its_own_epoch_and_no_attempt_is_marked_over,
+    a_created_key_keeps_its_order_for_ever,
+    a_debt_goes_only_when_it_is_paid,
+    an_intent_changes_with_a_claim_of_a_key_that_is_free_or_serves_no_more_and_is_then_owed,
+    a_claim_is_gone_on_with_only_where_what_its_hooks_did_serves,
+    a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds,
+    what_is_in_doubt_keeps_all_that_undoing_and_resolving_need,
+)
+
+
+@given(STEPS)
+def test_whatever_is_asked_for_in_whatever_order_every_promise_is_kept(steps: list[tuple[float, Move]]):
+    walked = walk(steps)
+    for check in KEPT_BY_EVERY_WALK:
+        check(walked)
 
 
 # --- a no that is an answer -----------------------------------------------------------------------
