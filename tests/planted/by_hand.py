@@ -27,7 +27,7 @@ BY_HAND = (
     ),
     Fault(
         "lost-claim-keeps-its-hooks-running",
-        "create_order",
+        "preflight",
         "    verdict = await context.write(call.intent.key, keep, certain=Outcome.NOT_SENT)\n"
         "    if verdict.denial is not None:",
         "    verdict = await context.write(call.intent.key, keep, certain=Outcome.NOT_SENT)\n"
@@ -36,14 +36,14 @@ BY_HAND = (
     ),
     Fault(
         "vouching-hook-is-undone",
-        "create_order",
+        "preflight",
         "        call.entered.remove(hook.name)  # it vouches that it did nothing\n",
         "",
         "a hold is released that was never placed",
     ),
     Fault(
         "stale-order-runs-its-hooks",
-        "create_order",
+        "preflight",
         '    if is_expired(context, call):\n        raise Expired("send_before has passed")\n',
         "",
         "funds are held for a quote that has ended",
@@ -144,7 +144,7 @@ BY_HAND = (
     ),
     Fault(
         "candidate-is-not-recorded",
-        "create_order",
+        "settle",
         'move = Doubt(attempt=call.attempt_token or "", candidate=found)',
         'move = Doubt(attempt=call.attempt_token or "")',
         "the id that the answer named is lost with the process",
@@ -217,7 +217,7 @@ BY_HAND = (
     # --- after the request ----------------------------------------------------------------------
     Fault(
         "order-given-back-unrecorded",
-        "create_order",
+        "settle",
         "        could_not_record(context, call, again, outcome=Outcome.CREATED, order_id=order.id)\n"
         "        raise stamped",
         "        could_not_record(context, call, again, outcome=Outcome.CREATED, order_id=order.id)\n"
@@ -233,7 +233,7 @@ BY_HAND = (
     ),
     Fault(
         "unknown-releases-the-hold",
-        "create_order",
+        "settle",
         "    context.tell(WentInDoubt, call, error=type(doubt).__name__, status=doubt.status)\n"
         "    if verdict.denial",
         "    await undo(context, call, what_is_owed(context, call))\n"
@@ -243,14 +243,14 @@ BY_HAND = (
     ),
     Fault(
         "hold-released-before-the-no-is-recorded",
-        "create_order",
+        "settle",
         "    ending = _ending(no)\n",
         "    ending = _ending(no)\n    await undo(context, call, debts)\n",
         "a hold is released for an order whose no is not on record",
     ),
     Fault(
         "owed-is-not-recorded",
-        "create_order",
+        "settle",
         "        owed=debts,\n        lease=context.lease,\n    )\n    try:\n        verdict",
         "        owed=(),\n        lease=context.lease,\n    )\n    try:\n        verdict",
         "a release that fails is never tried again",

@@ -36,6 +36,14 @@ PLACES = {
         "transfer_async._pipeline.create_order",
         ("tests/test_create_order.py", *_CALLS, "tests/test_unrecorded.py", "tests/test_cancellation.py"),
     ),
+    "preflight": Place(
+        "transfer_async._pipeline.preflight",
+        ("tests/test_create_order.py", *_CALLS, "tests/test_cancellation.py"),
+    ),
+    "settle": Place(
+        "transfer_async._pipeline.settle",
+        ("tests/test_create_order.py", *_CALLS, "tests/test_unrecorded.py", "tests/test_cancellation.py"),
+    ),
     "sending": Place(
         "transfer_async._pipeline.send", ("tests/test_create_order.py", "tests/test_auth.py", *_WIRE)
     ),

@@ -11,7 +11,7 @@ from tests.simulation import world
 from tests.simulation.journal import Database
 from transfer_async._http import classify
 from transfer_async._models.errors import JournalFailed, Outcome
-from transfer_async._pipeline import create_order, doubt, recovery, send
+from transfer_async._pipeline import create_order, doubt, recovery, send, settle, undo
 from transfer_async.journal import entries, state_machine
 from transfer_async.journal.entries import KeyState
 from transfer_async.worker import handler
@@ -185,20 +185,20 @@ def doubt_forgets_the_mark(patch: pytest.MonkeyPatch) -> None:
 
 def told_before_it_is_settled(patch: pytest.MonkeyPatch) -> None:
     """The caller has the order although it could not be recorded."""
-    settle = create_order._settle
+    settled_first = settle.settle
 
     async def settled(context: Any, call: Any, order: Any, reply: Any) -> Any:
         try:
-            return await settle(context, call, order, reply)
+            return await settled_first(context, call, order, reply)
         except JournalFailed:
             return order
 
-    patch.setattr(create_order, "_settle", settled)
+    patch.setattr(create_order, "settle", settled)
 
 
 def unrecorded_doubt_is_a_no(patch: pytest.MonkeyPatch) -> None:
     """A journal that fails on a doubt is said to have failed before anything was sent."""
-    went = create_order._went_in_doubt
+    went = settle.went_in_doubt
 
     async def went_in_doubt(context: Any, call: Any, unknown: Any) -> Any:
         try:
@@ -207,7 +207,8 @@ def unrecorded_doubt_is_a_no(patch: pytest.MonkeyPatch) -> None:
             error.outcome, error.order_may_exist = Outcome.NOT_SENT, False
             raise
 
-    patch.setattr(create_order, "_went_in_doubt", went_in_doubt)
+    patch.setattr(create_order, "went_in_doubt", went_in_doubt)
+    patch.setattr(settle, "went_in_doubt", went_in_doubt)
 
 
 # --- the hooks ----------------------------------------------------------------------------------
@@ -215,24 +216,25 @@ def unrecorded_doubt_is_a_no(patch: pytest.MonkeyPatch) -> None:
 
 def undone_on_unknown(patch: pytest.MonkeyPatch) -> None:
     """A doubt is taken for a no."""
-    went = create_order._went_in_doubt
+    went = settle.went_in_doubt
 
     async def undoing(context: Any, call: Any, unknown: Any) -> Any:
-        await create_order.undo(context, call, create_order.what_is_owed(context, call))
+        await undo.undo(context, call, undo.what_is_owed(context, call))
         return await went(context, call, unknown)
 
-    patch.setattr(create_order, "_went_in_doubt", undoing)
+    patch.setattr(create_order, "went_in_doubt", undoing)
+    patch.setattr(settle, "went_in_doubt", undoing)
 
 
 def undone_before_the_no_is_recorded(patch: pytest.MonkeyPatch) -> None:
     """The hold is released first, and the no written down after."""
-    certain_no = create_order._certain_no
+    certain_no = settle.certain_no
 
     async def hasty(context: Any, call: Any, no: Any) -> None:
-        await create_order.undo(context, call, create_order.what_is_owed(context, call))
+        await undo.undo(context, call, undo.what_is_owed(context, call))
         await certain_no(context, call, no)
 
-    patch.setattr(create_order, "_certain_no", hasty)
+    patch.setattr(create_order, "certain_no", hasty)
 
 
 def inherited_hooks_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -248,16 +250,16 @@ def inherited_hooks_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def late_acts_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Who slept while others ended its intent leaves what it did since."""
-    patch.setattr(create_order, "_is_over", lambda *_: False)
+    patch.setattr(settle, "_is_over", lambda *_: False)
 
 
 def owed_undos_forgotten(patch: pytest.MonkeyPatch) -> None:
     """An undo that fails is recorded as done."""
-    for module in (create_order, doubt, recovery):
-        undo = module.undo
+    for module in (undo, settle, doubt, recovery):
+        done = module.undo
 
-        async def once(context: Any, call: Any, debts: Any, undo: Any = undo) -> None:
-            await undo(context, call, debts)
+        async def once(context: Any, call: Any, debts: Any, done: Any = done) -> None:
+            await done(context, call, debts)
             if debts:
                 hooks = tuple(one.hook for one in debts)
                 paid = entries.Paid(intent_id=debts[0].intent.id, hooks=hooks, lease_until=0.0)

@@ -48,6 +48,13 @@ async def undo(context: Context, call: Call, debts: Sequence[Owed]) -> None:
     call.owed += len(debts) - len(done)
 
 
+async def undo_stale(context: Context, call: Call) -> None:
+    """What hooks did for an earlier intent goes before they act for this one, or with its end."""
+    stale, call.stale = call.stale, ()
+    for intent_id in dict.fromkeys(one.intent.id for one in stale):
+        await undo(context, call, [one for one in stale if one.intent.id == intent_id])
+
+
 async def _undo_one(context: Context, call: Call, debt: Owed) -> bool:
     hook = next((hook for hook in context.hooks if hook.name == debt.hook), None)
     if hook is None:
