@@ -37,6 +37,12 @@ async def world() -> AsyncIterator[World]:
         yield world
 
 
+@pytest.fixture
+async def handler(world: World) -> AsyncIterator[Handler]:
+    async with world.client() as client:
+        yield Handler(client)
+
+
 def command(order: NewOrder | None = None, **changes: Any) -> bytes:
     return OrderCommand(**{"key": "k", "order": order or new_order(), **changes}).to_json()
 
@@ -59,54 +65,42 @@ def said(handled: Handled) -> tuple[Action, Outcome | None]:
 # --- redeliveries -------------------------------------------------------------------------------
 
 
-async def test_a_command_comes_to_its_order_and_again_to_the_same(world: World):
-    async with world.client() as client:
-        handler = Handler(client)
-        first = await handler.handle(command())
-        again = await handler.handle(command(), deliveries=2)
+async def test_a_command_comes_to_its_order_and_again_to_the_same(world: World, handler: Handler):
+    first = await handler.handle(command())
+    again = await handler.handle(command(), deliveries=2)
 
     (order_id,) = world.sandbox.orders
     for handled in (first, again):
         assert said(handled) == (Action.ACK, Outcome.CREATED)
-        assert handled.outcome is not None
         assert (handled.outcome.order_id, handled.outcome.key, handled.key) == (order_id, "k", "k")
         assert handled.outcome.intent_id == world.bank.placed[0]
         assert handled.outcome.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
     assert len(world.sandbox.requests) == 1
 
 
-async def test_a_redelivered_refusal_is_answered_from_the_record(world: World):
-    async with world.client() as client:
-        handler = Handler(client)
-        first = await handler.handle(command(refused_order()))
-        again = await handler.handle(command(refused_order()), deliveries=2)
+async def test_a_redelivered_refusal_is_answered_from_the_record(world: World, handler: Handler):
+    first = await handler.handle(command(refused_order()))
+    again = await handler.handle(command(refused_order()), deliveries=2)
 
     assert said(first) == said(again) == (Action.ACK, Outcome.REFUSED)
     assert first.outcome == again.outcome
-    assert first.outcome is not None
     assert (first.outcome.order_may_exist, first.outcome.status) == (False, 422)
     assert len(world.sandbox.requests) == 1
     assert len(world.bank.placed) == len(world.bank.released) == 1
 
 
-async def test_the_banks_own_hold_is_in_every_outcome(world: World):
-    async with world.client() as client:
-        handler = Handler(client)
-        first = await handler.handle(command(refused_order(), held="h-1"))
-        again = await handler.handle(command(refused_order(), held="h-1"))
-        made = await handler.handle(command(key="other", held="h-2"))
+async def test_the_banks_own_hold_is_in_every_outcome(handler: Handler):
+    first = await handler.handle(command(refused_order(), held="h-1"))
+    again = await handler.handle(command(refused_order(), held="h-1"))
+    made = await handler.handle(command(key="other", held="h-2"))
 
-    assert first.outcome is not None
-    assert again.outcome is not None
-    assert made.outcome is not None
     assert first.outcome.receipts == again.outcome.receipts == {"held": "h-1"}
     assert made.outcome.receipts == {"held": "h-2"}
 
 
-async def test_a_refusal_is_no_answer_to_a_new_wish(world: World):
-    async with world.client() as client:
-        handled = await Handler(client).handle(command(refused_order()))
-        other = await Handler(client).handle(command())
+async def test_a_refusal_is_no_answer_to_a_new_wish(handler: Handler):
+    handled = await handler.handle(command(refused_order()))
+    other = await handler.handle(command())
 
     assert said(handled) == (Action.ACK, Outcome.REFUSED)
     assert said(other) == (Action.ACK, Outcome.CREATED)
@@ -127,35 +121,28 @@ async def test_a_refusal_that_is_not_about_the_order_is_asked_again(world: World
     assert first.disposition.ready is (status == 429)
 
 
-async def test_what_was_never_sent_is_tried_again(world: World):
+async def test_what_was_never_sent_is_tried_again(world: World, handler: Handler):
     world.bank.place_error = HoldFailed("no funds")
-    async with world.client() as client:
-        handler = Handler(client)
-        first = await handler.handle(command())
-        world.bank.place_error = None
-        again = await handler.handle(command())
+    first = await handler.handle(command())
+    world.bank.place_error = None
+    again = await handler.handle(command())
 
     assert said(first) == (Action.ACK, Outcome.NOT_SENT)
     assert said(again) == (Action.ACK, Outcome.CREATED)
-    assert first.outcome is not None
-    assert again.outcome is not None
     assert first.outcome.intent_id != again.outcome.intent_id
 
 
-async def test_a_different_order_under_the_same_key_is_parked(world: World):
-    async with world.client() as client:
-        handler = Handler(client)
-        await handler.handle(command())
-        handled = await handler.handle(command(other_order()))
+async def test_a_different_order_under_the_same_key_is_parked(handler: Handler):
+    await handler.handle(command())
+    handled = await handler.handle(command(other_order()))
 
     assert said(handled) == (Action.PARK, None)
     assert handled.disposition.reason == "the key is bound to a different order"
 
 
-async def test_a_message_that_is_no_command_is_parked(world: World):
-    async with world.client() as client:
-        handled = await Handler(client).handle(b'{"version": 1, "key": "k"}')
-        garbage = await Handler(client).handle(b"\x00")
+async def test_a_message_that_is_no_command_is_parked(handler: Handler):
+    handled = await handler.handle(b'{"version": 1, "key": "k"}')
+    garbage = await handler.handle(b"\x00")
 
     assert said(handled) == said(garbage) == (Action.PARK, None)
     assert (handled.key, garbage.key) == ("k", None)
@@ -170,17 +157,16 @@ async def test_a_closed_client_leaves_the_message(world: World):
     assert said(handled) == (Action.LEAVE, None)
 
 
-async def test_a_busy_key_waits_for_its_lease(world: World):
+async def test_a_busy_key_waits_for_its_lease(world: World, handler: Handler):
     await world.crash(entries.Mark)
     world.time.pass_(20.0)
-    async with world.client() as client:
-        handled = await Handler(client).handle(command())
+    handled = await handler.handle(command())
 
     assert said(handled) == (Action.RETRY, None)
     assert handled.disposition.after == 40.0
 
 
-async def test_a_no_of_a_call_that_lost_its_claim_is_not_the_last_word(world: World):
+async def test_a_no_of_a_call_that_lost_its_claim_is_not_the_last_word(world: World, handler: Handler):
     """Another worker has taken the intent over, and may be sending its order at this moment."""
 
     async def slept(_: object) -> None:
@@ -191,11 +177,9 @@ async def test_a_no_of_a_call_that_lost_its_claim_is_not_the_last_word(world: Wo
         raise HoldFailed("no funds")
 
     world.bank.on_place = slept
-    async with world.client() as client:
-        handler = Handler(client)
-        handled = await handler.handle(command())
-        world.time.pass_(70.0)
-        again = await handler.handle(command())
+    handled = await handler.handle(command())
+    world.time.pass_(70.0)
+    again = await handler.handle(command())
 
     assert said(handled) == (Action.RETRY, None)
     assert said(again) == (Action.ACK, Outcome.UNKNOWN)
@@ -219,7 +203,6 @@ async def test_a_hooks_no_is_the_answer_while_the_bank_names_the_same_hold(world
     assert said(first) == said(again) == (Action.ACK, Outcome.NOT_SENT)
     assert first.outcome == again.outcome
     assert said(anew) == (Action.ACK, Outcome.CREATED)
-    assert anew.outcome is not None
     assert anew.outcome.receipts["held"] == "h-2"
 
 
@@ -308,10 +291,9 @@ async def test_a_look_up_that_is_not_possible_is_tried_again(world: World):
 # --- the journal --------------------------------------------------------------------------------
 
 
-async def test_a_journal_that_is_down_before_anything_is_sent_is_waited_for(world: World):
+async def test_a_journal_that_is_down_before_anything_is_sent_is_waited_for(world: World, handler: Handler):
     world.journal.fail_on = entries.Claim
-    async with world.client() as client:
-        handled = await Handler(client).handle(command())
+    handled = await handler.handle(command())
 
     assert said(handled) == (Action.RETRY, None)
     assert not world.sandbox.requests
@@ -432,37 +414,35 @@ async def test_a_refutation_is_told_with_what_may_be_released(world: World):
     assert end.intent_id == doubt.intent_id
 
 
-async def test_a_key_that_comes_again_in_doubt_is_told_the_doubt_again(world: World):
+async def test_a_key_that_comes_again_in_doubt_is_told_the_doubt_again(world: World, handler: Handler):
     doubt = await in_doubt(world)
-    async with world.client() as client:
-        again = await Handler(client).handle(command())
+    again = await handler.handle(command())
 
     assert again.outcome == doubt
     assert len(world.sandbox.requests) == 1
 
 
-async def test_a_doubt_whose_promise_cannot_be_written_is_left(world: World):
+async def test_a_doubt_whose_promise_cannot_be_written_is_left(world: World, handler: Handler):
     world.sandbox.faults.add(CloseAfterProcessing())
     world.journal.fail_on = entries.Promise
-    async with world.client() as client:
-        handled = await Handler(client).handle(command())
+    handled = await handler.handle(command())
 
     assert said(handled) == (Action.LEAVE, None)
     assert isinstance(handled.result, JournalFailed)
 
 
-async def test_a_doubt_that_ends_before_its_promise_is_answered_when_the_message_comes_again(world: World):
+async def test_a_doubt_that_ends_before_its_promise_is_answered_when_the_message_comes_again(
+    world: World, handler: Handler
+):
     world.sandbox.faults.add(CloseAfterProcessing())
 
     async def resolve(_: object) -> None:
         await world.resolve("tx-seen")
 
     world.journal.before[entries.Promise] = resolve
-    async with world.client() as client:
-        handler = Handler(client)
-        handled = await handler.handle(command())
-        again = await handler.handle(command())
-        assert await untold(handler) == []
+    handled = await handler.handle(command())
+    again = await handler.handle(command())
+    assert await untold(handler) == []
 
     assert said(handled) == (Action.LEAVE, None)
     assert said(again) == (Action.ACK, Outcome.CREATED)

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProces
 from opentelemetry.trace import SpanKind, StatusCode, TracerProvider
 
 from tests.bank import Gate, World, new_order, refused_order, turns, world
-from tests.integrations.tracing import ATTEMPT, ORDER, Traced, events_of, id_of, parent_of
+from tests.integrations.tracing import ATTEMPT, ORDER, Traced, ended, events_of, found, id_of, parent_of
 from transfer_async import (
     NO_ORDER,
     AlreadyCreated,
@@ -26,24 +26,11 @@ from transfer_async import (
     OutcomeUnknown,
     Refused,
     Refuted,
-    TransferError,
     UnreadableOrder,
 )
 from transfer_async.integrations.opentelemetry import Telemetry
 from transfer_async.journal import entries
 from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
-
-
-async def ended(world: World, traced: Traced, error: type[TransferError] | None = None, **settings):
-    """One call with the key ``k``, to its very end."""
-    order = settings.pop("order", None) or new_order()
-    async with world.client(observers=[traced.telemetry], **settings) as client:
-        if error is None:
-            return await client.create_order(order, key="k")
-        with pytest.raises(error):
-            await client.create_order(order, key="k")
-    return None
-
 
 # --- created ------------------------------------------------------------------------------------
 
@@ -260,11 +247,8 @@ async def test_an_order_in_doubt(at_work: World, traced: Traced):
 
 
 async def test_a_doubt_that_is_resolved_in_the_same_call(at_work: World, traced: Traced):
-    async def resolve(intent, error):
-        return next(iter(at_work.sandbox.orders))
-
     at_work.sandbox.faults.add(CloseAfterProcessing())
-    await ended(at_work, traced, AlreadyCreated, resolve=resolve)
+    await ended(at_work, traced, AlreadyCreated, resolve=found(at_work))
 
     span = traced.order()
     (order_id,) = at_work.sandbox.orders
@@ -471,12 +455,9 @@ async def test_many_orders_at_once(at_work: World, traced: Traced):
 
 
 async def test_what_recover_tells_goes_to_the_span_that_is_current(at_work: World, traced: Traced):
-    async def resolve(intent, error):
-        return next(iter(at_work.sandbox.orders))
-
     intent_id = await at_work.crash(entries.Create)
     at_work.time.pass_(1000.0)
-    async with at_work.client(observers=[traced.telemetry], resolve=resolve) as client:
+    async with at_work.client(observers=[traced.telemetry], resolve=found(at_work)) as client:
         with traced.tracers.get_tracer("the bank's").start_as_current_span("sweep"):
             report = await client.recover()
 

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from tests.bank import Time, World, new_order, refused_order
-from tests.integrations.tracing import Traced
+from tests.integrations.tracing import Traced, ended, found
 from transfer_async import (
     AlreadyCreated,
     HoldFailed,
@@ -53,22 +53,15 @@ async def test_orders_are_counted_by_their_outcome(at_work: World, traced: Trace
 
 async def test_an_order_that_is_not_recorded_is_counted_as_such(at_work: World, traced: Traced):
     at_work.journal.fail_on = entries.Create
-    async with at_work.client(observers=[traced.telemetry]) as client:
-        with pytest.raises(JournalFailed):
-            await client.create_order(new_order(), key="k")
+    await ended(at_work, traced, JournalFailed)
 
     unrecorded = {"transfer_async.outcome": "unrecorded", "error.type": "_OTHER"}
     assert traced.points("transfer_async.orders") == [(1, unrecorded)]
 
 
 async def test_a_doubt_that_ends_within_its_call_is_one_order_created(at_work: World, traced: Traced):
-    async def resolve(intent, error):
-        return next(iter(at_work.sandbox.orders))
-
     at_work.sandbox.faults.add(CloseAfterProcessing())
-    async with at_work.client(observers=[traced.telemetry], resolve=resolve) as client:
-        with pytest.raises(AlreadyCreated):
-            await client.create_order(new_order(), key="k")
+    await ended(at_work, traced, AlreadyCreated, resolve=found(at_work))
 
     assert traced.points("transfer_async.orders") == [(1, {"transfer_async.outcome": "created"})]
     assert traced.points("transfer_async.doubts.begun") == [(1, {"error.type": "OutcomeUnknown"})]
@@ -80,9 +73,7 @@ async def test_an_order_takes_as_long_as_its_outcome_took(at_work: World, traced
         at_work.time.pass_(2.0)
 
     at_work.bank.on_place = at_work.bank.on_release = slow
-    async with at_work.client(observers=[traced.telemetry]) as client:
-        with pytest.raises(Refused):
-            await client.create_order(refused_order(), key="k")
+    await ended(at_work, traced, Refused, order=refused_order())
 
     (point,) = traced.points_of("transfer_async.order.duration")
     assert point.sum == pytest.approx(2.0)  # what is undone afterwards does not count
@@ -91,8 +82,7 @@ async def test_an_order_takes_as_long_as_its_outcome_took(at_work: World, traced
 
 async def test_attempts_are_counted_by_what_was_certain(at_work: World, traced: Traced):
     at_work.sandbox.faults.add(Status(429))
-    async with at_work.client(observers=[traced.telemetry]) as client:
-        await client.create_order(new_order(), key="k")
+    await ended(at_work, traced)
 
     assert sorted(traced.points("transfer_async.attempts"), key=str) == [
         (1, {"transfer_async.outcome": "created"}),
@@ -101,9 +91,7 @@ async def test_attempts_are_counted_by_what_was_certain(at_work: World, traced: 
 
 
 async def test_an_attempt_that_fails_is_counted_once(at_work: World, traced: Traced):
-    async with at_work.client(observers=[traced.telemetry]) as client:
-        with pytest.raises(Refused):
-            await client.create_order(refused_order(), key="k")
+    await ended(at_work, traced, Refused, order=refused_order())
 
     assert traced.total("transfer_async.attempts") == 1
     assert traced.total("http.client.request.duration") == 1
@@ -112,8 +100,7 @@ async def test_an_attempt_that_fails_is_counted_once(at_work: World, traced: Tra
 async def test_requests_are_measured_as_the_conventions_say(at_work: World):
     traced = Traced(base_url=at_work.sandbox.base_url)
     at_work.sandbox.faults.add(Status(429))
-    async with at_work.client(observers=[traced.telemetry]) as client:
-        await client.create_order(new_order(), key="k")
+    await ended(at_work, traced)
 
     port = int(at_work.sandbox.base_url.rpartition(":")[2])
     common = {
@@ -162,9 +149,7 @@ async def test_two_services_are_told_apart(traced: Traced, caplog):
 
 async def test_undos_that_are_owed_are_counted_by_hook(at_work: World, traced: Traced):
     at_work.bank.release_error = OSError()
-    async with at_work.client(observers=[traced.telemetry]) as client:
-        with pytest.raises(Refused):
-            await client.create_order(refused_order(), key="k")
+    await ended(at_work, traced, Refused, order=refused_order())
 
     owed = {"transfer_async.hook.name": "funds_hold", "error.type": "OSError"}
     assert traced.points("transfer_async.undos.owed") == [(1, owed)]
@@ -188,9 +173,7 @@ async def test_duplicates_are_counted(at_work: World, traced: Traced):
         await at_work.refute()
 
     at_work.journal.before[entries.Create] = refuted
-    async with at_work.client(observers=[traced.telemetry]) as client:
-        with pytest.raises(JournalFailed):
-            await client.create_order(new_order(), key="k")
+    await ended(at_work, traced, JournalFailed)
 
     assert traced.points("transfer_async.duplicates.suspected") == [(1, {})]
 
@@ -244,12 +227,10 @@ async def test_each_move_of_a_journal_is_measured(at_work: World, traced: Traced
 async def test_a_move_that_fails_is_measured_with_its_error(at_work: World, traced: Traced):
     at_work.journal.fail_on = entries.Mark
     journal = traced.telemetry.journal(at_work.journal)
-    async with at_work.client(journal=journal) as client:
-        with pytest.raises(JournalFailed) as caught:
-            await client.create_order(new_order(), key="k")
+    error = await ended(at_work, traced, JournalFailed, journal=journal)
 
     failed = {"db.operation.name": "mark", "error.type": "OSError"}
-    assert isinstance(caught.value.__cause__, OSError)
+    assert isinstance(error.__cause__, OSError)
     assert traced.points("db.client.operation.duration")[-1] == (1, {"db.system.name": "other", **failed})
 
 
@@ -266,7 +247,6 @@ async def test_a_journal_that_is_measured_is_the_journal_in_all_else(
 
     assert entered is journal
     assert journal.durable
-    assert known is not None
     assert (known.state, known.order_id) == (KeyState.CREATED, order.id)
     assert [step.move for step in history] == ["claim", "mark", "create"]
     assert not traced.telemetry.journal(MemoryJournal()).durable

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource
@@ -10,6 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from tests.bank import World, new_order
 from transfer_async.integrations.opentelemetry import Telemetry
 
 ORDER = "create_order"
@@ -101,3 +103,23 @@ def parent_of(span: ReadableSpan) -> int | None:
 
 def id_of(span: ReadableSpan) -> int:
     return span.get_span_context().span_id
+
+
+async def ended(world: World, traced: Traced, error: type[Exception] | None = None, **settings: Any) -> Any:
+    """One call with the key ``k``, to its very end: its order, or the error that it must raise."""
+    order = settings.pop("order", None) or new_order()
+    async with world.client(**{"observers": [traced.telemetry]} | settings) as client:
+        if error is None:
+            return await client.create_order(order, key="k")
+        with pytest.raises(error) as caught:
+            await client.create_order(order, key="k")
+    return caught.value
+
+
+def found(world: World) -> Any:
+    """The bank's means to end a doubt: it finds the first order that there is."""
+
+    async def resolve(*_: object) -> str:
+        return next(iter(world.sandbox.orders))
+
+    return resolve

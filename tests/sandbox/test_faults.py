@@ -6,6 +6,7 @@ import zlib
 
 import pytest
 
+from tests.cases import each
 from transfer_async.sandbox import (
     FAULTS,
     AnotherOrder,
@@ -32,6 +33,8 @@ from transfer_async.sandbox import (
 from .wire_client import WireClient, connected, order_body
 
 MEGABYTE = 1 << 20
+REDIRECTS = [301, 302, 303, 307, 308]
+ELSEWHERE = "https://e.org/"
 
 
 async def test_close_before_reading_answers_nothing_and_makes_no_order(sandbox: Sandbox, client: WireClient):
@@ -49,18 +52,6 @@ async def test_close_before_reading_does_not_wait_for_the_body(sandbox: Sandbox,
     client.send(headers={"Content-Length": "100"})
 
     assert await client.rest() == b""
-
-
-async def test_close_after_processing_answers_nothing_yet_the_order_exists(
-    sandbox: Sandbox, client: WireClient
-):
-    sandbox.faults.add(CloseAfterProcessing())
-    client.send(order_body())
-
-    assert await client.rest() == b""
-    assert list(sandbox.orders) == [sandbox.requests[-1].order_id]
-    assert sandbox.requests[-1].processed
-    assert sandbox.requests[-1].status is None
 
 
 async def test_reset_after_processing_breaks_the_connection_yet_the_order_exists(
@@ -126,21 +117,46 @@ async def test_a_stall_of_seconds_ends_by_itself(stall):
     assert waits == [300.0, 4.5]
 
 
-async def test_status_is_answered_with_its_headers_and_makes_no_order(sandbox: Sandbox, client: WireClient):
-    sandbox.faults.add(Status(429, headers={"Retry-After": "1"}, body='{"message": "Slow down"}'))
-    answer = await client.ask(order_body())
-
-    assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
-    assert answer.json == {"message": "Slow down"}
-    assert not sandbox.orders
+WAIT = {"Retry-After": "1"}
 
 
-async def test_status_after_processing_says_failed_yet_the_order_exists(sandbox: Sandbox, client: WireClient):
-    sandbox.faults.add(StatusAfterProcessing(503, headers={"Retry-After": "2"}))
-    answer = await client.ask(order_body())
+@each(
+    ("fault", "status", "headers", "body", "orders"),
+    [
+        (Status(429, headers=WAIT, body='{"message": "Slow"}'), 429, WAIT, b'{"message": "Slow"}', 0),
+        (StatusAfterProcessing(503, headers=WAIT), 503, WAIT, b'{"message": "A scripted fault."}', 1),
+        (StatusAfterProcessing(200, body=""), 200, {}, b"", 1),
+        (GarbageBody("<html>"), 200, {}, b"<html>", 1),
+        *((Redirect(ELSEWHERE, status=code), code, {"Location": ELSEWHERE}, b"{}", 0) for code in REDIRECTS),
+    ],
+)
+async def test_what_is_answered_and_whether_there_is_an_order(fault, status, headers, body, orders):
+    async with Sandbox() as sandbox, connected(sandbox) as client:
+        sandbox.faults.add(fault)
+        answer = await client.ask(order_body())
 
-    assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
-    assert len(sandbox.orders) == 1
+    assert (answer.status, answer.body, len(sandbox.orders)) == (status, body, orders)
+    assert headers.items() <= dict(answer.headers).items()
+
+
+@each(
+    ("fault", "arrives"),
+    [(CloseAfterProcessing(), b""), (TruncatedHead(), b"HTTP/1.1 200 OK\r\nContent-Ty")],
+)
+async def test_what_arrives_of_an_order_that_exists(fault, arrives):
+    async with Sandbox() as sandbox, connected(sandbox) as client:
+        sandbox.faults.add(fault)
+        client.send(order_body())
+
+        assert await client.rest() == arrives
+    assert list(sandbox.orders) == [sandbox.requests[-1].order_id]
+    assert (sandbox.requests[-1].processed, sandbox.requests[-1].status) == (True, None)
+
+
+async def test_garbage_is_no_json_unless_it_is_chosen(sandbox: Sandbox, client: WireClient):
+    sandbox.faults.add(GarbageBody())
+
+    assert (await client.ask(order_body())).body.endswith(b"</html>\xff")
 
 
 @pytest.mark.parametrize("status", [204, 304])
@@ -151,32 +167,6 @@ async def test_a_status_that_has_no_body_is_answered_without_one(
 
     assert (await client.ask(order_body())).body == b""
     assert (await client.ask(order_body())).status == 200
-
-
-async def test_an_empty_body_can_be_scripted(sandbox: Sandbox, client: WireClient):
-    sandbox.faults.add(StatusAfterProcessing(200, body=""))
-
-    assert (await client.ask(order_body()))[::2] == (200, b"")
-    assert len(sandbox.orders) == 1
-
-
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_points_elsewhere_and_makes_no_order(
-    sandbox: Sandbox, client: WireClient, status: int
-):
-    sandbox.faults.add(Redirect("https://elsewhere.example.com/", status=status))
-    answer = await client.ask(order_body())
-
-    assert (answer.status, answer.headers["Location"]) == (status, "https://elsewhere.example.com/")
-    assert not sandbox.orders
-
-
-async def test_a_truncated_head_ends_in_the_middle_yet_the_order_exists(sandbox: Sandbox, client: WireClient):
-    sandbox.faults.add(TruncatedHead())
-    client.send(order_body())
-
-    assert await client.rest() == b"HTTP/1.1 200 OK\r\nContent-Ty"
-    assert len(sandbox.orders) == 1
 
 
 @pytest.mark.parametrize("keep", [1, 100, 1_000_000])
@@ -216,15 +206,6 @@ async def test_a_broken_chunk_leaves_the_connection_open_until_released(sandbox:
 
     assert raw.startswith(b"HTTP/1.1 200 OK\r\n")
     assert raw.endswith(b"\r\n\r\nzz\r\n{}\r\n")
-    assert len(sandbox.orders) == 1
-
-
-async def test_a_garbage_body_is_not_json_yet_the_order_exists(sandbox: Sandbox, client: WireClient):
-    sandbox.faults.add(GarbageBody())
-    answer = await client.ask(order_body())
-
-    assert answer.status == 200
-    assert answer.body.endswith(b"</html>\xff")
     assert len(sandbox.orders) == 1
 
 
@@ -361,7 +342,7 @@ async def test_an_unsolicited_reply_is_dropped_when_the_client_has_left(sandbox:
     assert len(sandbox.orders) == 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("make", "rule"),
     [
         (lambda: Status(100), "status"),

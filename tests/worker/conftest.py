@@ -2,13 +2,14 @@ import pytest
 
 from tests.worker.case import Case
 from tests.worker.sides import SIDES
-from transfer_async.integrations.faststream import redis, worker
+from transfer_async.integrations.faststream import redis
+from transfer_async.integrations.faststream import worker as workers
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """A worker looks again after less time than a bank's may take."""
-    monkeypatch.setattr(worker, "BACK_OFF", 0.05)
+    monkeypatch.setattr(workers, "BACK_OFF", 0.05)
     monkeypatch.setattr(redis, "MOVE_EVERY", 0.05)
 
 
@@ -22,3 +23,9 @@ def side(request):
 async def case(side, tmp_path):
     async with Case(side, tmp_path) as case:
         yield case
+
+
+@pytest.fixture
+async def worker(case):
+    """A worker of the case that takes messages."""
+    return await case.worker()

