@@ -6,6 +6,7 @@ from functools import wraps
 
 import pytest
 
+from tests.bank import turns
 from tests.cases import each
 from transfer_async import TokenUnavailable, TransferError
 from transfer_async._http.bearer import TokenSource, checked
@@ -19,12 +20,6 @@ NO_TEXT = ["", None, b"s3cr3t", 5, object(), ["s3cr3t"]]
 
 def source(token, *, timeout=60.0):
     return TokenSource(token, timeout=timeout, user_agent="agent/1")
-
-
-async def turns(count):
-    """Let the loop turn so often."""
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 class Issuer:
@@ -95,13 +90,15 @@ async def test_a_given_token_that_was_refused_cannot_be_renewed():
 # --- asking -------------------------------------------------------------------------------------
 
 
-async def test_the_callable_is_asked_at_first_use(issuer):
+async def test_the_callable_is_asked_at_first_use_and_what_it_gave_is_kept(issuer):
     tokens = source(issuer)
     assert issuer.calls == 0
 
     headers = await tokens.headers()
 
     assert headers["Authorization"] == "Bearer token-1"
+    assert await tokens.headers() is headers
+    assert issuer.calls == 1
 
 
 async def test_it_is_asked_once_for_all_callers(issuer):
@@ -114,13 +111,6 @@ async def test_it_is_asked_once_for_all_callers(issuer):
 
     assert issuer.calls == 1
     assert all(one is headers[0] for one in headers)
-
-
-async def test_what_it_gave_is_kept(issuer):
-    tokens = source(issuer)
-
-    assert await tokens.headers() is await tokens.headers()
-    assert issuer.calls == 1
 
 
 async def test_a_cancelled_caller_does_not_cancel_the_others(issuer):

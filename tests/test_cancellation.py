@@ -261,17 +261,31 @@ async def test_a_call_may_be_cut_at_every_turn_and_what_is_on_record_is_true(sce
 # --- before anything is sent --------------------------------------------------------------------
 
 
+def begin(client: TransferClient, key: str = "k") -> asyncio.Task[Order]:
+    """One order, on the way."""
+    return asyncio.create_task(client.create_order(new_order(), key=key))
+
+
+async def cancelled(caller: asyncio.Task[Order]) -> None:
+    """Cancel a caller, and wait until it hears of it."""
+    caller.cancel()
+    await over(caller)
+
+
+async def over(caller: asyncio.Task[Order]) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+
+
 async def test_a_caller_cancelled_in_a_hook_hears_of_it_once_the_hook_is_undone_and_the_key_free(
     world: World,
 ):
     gate = Gate()
     world.bank.on_placed = gate
     async with world.client() as client:
-        caller = asyncio.create_task(client.create_order(new_order(), key="k"))
+        caller = begin(client)
         await gate.reached.wait()
-        caller.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
+        await cancelled(caller)
 
         assert world.bank.log == ["place", "release"]
         assert (await world.entry()).state is KeyState.FREE
@@ -282,13 +296,12 @@ async def test_a_hook_that_was_never_entered_is_not_undone(world: World):
     gate = Gate()
     world.journal.before[entries.Claim] = gate
     async with world.client() as client:
-        caller = asyncio.create_task(client.create_order(new_order(), key="k"))
+        caller = begin(client)
         await gate.reached.wait()
         caller.cancel()
         await turns(2)
         gate.open()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
+        await over(caller)
 
     assert world.bank.log == []
     assert (await world.entry()).state is KeyState.FREE
@@ -307,11 +320,9 @@ async def test_a_hook_that_swallows_its_cancellation_is_undone_with_its_receipt_
 
     world.bank.on_placed = stubborn
     async with world.client() as client:
-        caller = asyncio.create_task(client.create_order(new_order(), key="k"))
+        caller = begin(client)
         await gate.reached.wait()
-        caller.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
+        await cancelled(caller)
 
     intent_id = world.bank.placed[0]
     assert world.bank.released == [(intent_id, f"hold-{intent_id}")]
@@ -322,13 +333,12 @@ async def test_a_write_is_not_cut_off_and_nothing_is_sent_after_it(world: World)
     gate = Gate()
     world.journal.before[entries.Mark] = gate
     async with world.client() as client:
-        caller = asyncio.create_task(client.create_order(new_order(), key="k"))
+        caller = begin(client)
         await gate.reached.wait()
         caller.cancel()
         await turns(3)
         gate.open()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
+        await over(caller)
 
     assert gate.passed
     assert world.journal.kinds == ["Claim", "Mark", "Free", "Paid"]
@@ -339,15 +349,14 @@ async def test_an_undo_is_not_cut_off_and_the_caller_waits_for_it(world: World):
     gate = Gate()
     world.bank.on_release = gate
     async with world.client() as client:
-        caller = asyncio.create_task(client.create_order(new_order(), key="k", send_before=None))
+        caller = begin(client)
         world.bank.place_error = OSError()
         await gate.reached.wait()
         caller.cancel()
         await turns(5)
         waiting = not caller.done()
         gate.open()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
+        await over(caller)
 
     assert waiting
     assert gate.passed
@@ -358,13 +367,11 @@ async def test_a_caller_cancelled_twice_is_let_go_and_the_undo_ends_all_the_same
     gate = Gate()
     world.bank.on_placed, world.bank.on_release = Gate(), gate
     async with world.client() as client:
-        caller = asyncio.create_task(client.create_order(new_order(), key="k"))
+        caller = begin(client)
         await world.bank.on_placed.reached.wait()
         caller.cancel()
         await gate.reached.wait()
-        caller.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
+        await cancelled(caller)
         gate.open()
 
     assert gate.passed
@@ -380,8 +387,8 @@ async def test_a_token_being_fetched_for_a_cancelled_caller_still_serves_the_oth
         return world.sandbox.token
 
     async with world.client(token=fetch) as client:
-        caller = asyncio.create_task(client.create_order(new_order(), key="k"))
-        other = asyncio.create_task(client.create_order(new_order(), key="other"))
+        caller = begin(client)
+        other = begin(client, "other")
         await gate.reached.wait()
         caller.cancel()
         await asyncio.wait([caller])
@@ -396,9 +403,9 @@ async def test_a_token_being_fetched_for_a_cancelled_caller_still_serves_the_oth
 # --- once something is sent ---------------------------------------------------------------------
 
 
-async def stalled(world: World, client: TransferClient, **fields: Any) -> asyncio.Task[Order]:
+async def stalled(world: World, client: TransferClient) -> asyncio.Task[Order]:
     world.sandbox.faults.add(StallAfterProcessing())
-    caller = asyncio.create_task(client.create_order(new_order(), **{"key": "k", **fields}))
+    caller = begin(client)
     await world.sandbox.stalled()
     return caller
 
@@ -406,9 +413,7 @@ async def stalled(world: World, client: TransferClient, **fields: Any) -> asynci
 async def test_a_caller_cancelled_in_flight_hears_of_it_at_once_and_the_exchange_ends(world: World):
     async with world.client() as client:
         caller = await stalled(world, client)
-        caller.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
+        await cancelled(caller)
         at_once = (await world.entry()).state
         world.sandbox.faults.release()
 
@@ -417,47 +422,28 @@ async def test_a_caller_cancelled_in_flight_hears_of_it_at_once_and_the_exchange
     assert world.bank.open
 
 
-async def test_a_call_cancelled_while_it_waits_for_a_connection_is_never_sent(world: World):
-    gate = Gate()
-    async with world.client() as client:
-        post_order = client._context.transport.post_order
-
-        async def slowly(*args: Any, **options: Any) -> Any:
-            await gate()
-            return await post_order(*args, **options)
-
-        client._context.transport.post_order = slowly
-        caller = asyncio.create_task(client.create_order(new_order(), key="k"))
-        await gate.reached.wait()
-        caller.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
-
-        assert (await world.entry()).state is KeyState.FREE
-        assert not world.bank.open
-    assert not world.sandbox.requests
-
-
-async def test_after_a_cancellation_in_flight_no_further_attempt_starts(world: World):
+@pytest.mark.parametrize("sent", [0, 1])
+async def test_a_call_cancelled_before_or_after_an_attempt_starts_no_other(world: World, sent: int):
+    """It waits for a connection, or for the answer that lets it go again."""
     gate = Gate()
     world.sandbox.faults.add(Status(429), times=None)
     async with world.client() as client:
         post_order = client._context.transport.post_order
 
-        async def slowly(*args: Any, **options: Any) -> Any:
+        async def held_up(*args: Any, **options: Any) -> Any:
+            if not sent:
+                await gate()
             evidence = await post_order(*args, **options)
             await gate()
             return evidence
 
-        client._context.transport.post_order = slowly
-        caller = asyncio.create_task(client.create_order(new_order(), key="k"))
+        client._context.transport.post_order = held_up
+        caller = begin(client)
         await gate.reached.wait()
-        caller.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
+        await cancelled(caller)
         gate.open()
 
-    assert len(world.sandbox.requests) == 1
+    assert len(world.sandbox.requests) == sent
     assert (await world.entry()).state is KeyState.FREE
     assert not world.bank.open
 
@@ -467,11 +453,9 @@ async def test_a_caller_cancelled_in_a_pause_hears_of_it_at_once_and_no_further_
     world.time.on_sleep = gate
     world.sandbox.faults.add(Status(429))
     async with world.client() as client:
-        caller = asyncio.create_task(client.create_order(new_order(), key="k"))
+        caller = begin(client)
         await gate.reached.wait()
-        caller.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
+        await cancelled(caller)
 
     assert len(world.sandbox.requests) == 1
     assert (await world.entry()).ending == entries.Ending(
@@ -509,7 +493,7 @@ async def test_a_caller_cancelled_while_a_new_token_is_fetched_leaves_the_servic
         return world.sandbox.token
 
     async with world.client(token=fetch) as client:
-        caller = asyncio.create_task(client.create_order(new_order(), key="k"))
+        caller = begin(client)
         await gate.reached.wait()
         caller.cancel()
         await asyncio.wait([caller])
@@ -530,11 +514,9 @@ async def test_a_caller_that_asks_about_a_doubt_may_be_cancelled_and_the_doubt_s
         with pytest.raises(OutcomeUnknown):
             await client.create_order(new_order(), key="k")
     async with world.client(resolve=gate) as client:
-        caller = asyncio.create_task(client.create_order(new_order(), key="k"))
+        caller = begin(client)
         await gate.reached.wait()
-        caller.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
+        await cancelled(caller)
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
 

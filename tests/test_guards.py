@@ -79,14 +79,6 @@ async def hand_over(guarded: GuardedBody, connection: Connection) -> None:
 # --- a body -------------------------------------------------------------------------------------
 
 
-async def test_a_body_is_written_on_a_clean_connection(connection: Connection):
-    guarded = body()
-    await hand_over(guarded, connection)
-
-    assert connection.written == [BODY]
-    assert guarded.handed_over
-
-
 async def test_a_body_tells_before_its_first_byte_that_it_was_handed_over(connection: Connection):
     guarded = body()
     told: list[bool] = []
@@ -94,6 +86,7 @@ async def test_a_body_tells_before_its_first_byte_that_it_was_handed_over(connec
     await hand_over(guarded, connection)
 
     assert told == [True]
+    assert connection.written == [BODY]
 
 
 async def test_a_body_whose_writing_fails_was_handed_over(connection: Connection):
@@ -200,10 +193,6 @@ def test_a_body_is_its_own_copy_so_that_there_is_never_a_second():
     assert copy.deepcopy({"data": guarded})["data"] is guarded
 
 
-def test_a_body_is_json():
-    assert body().content_type == "application/json"
-
-
 # --- the look -----------------------------------------------------------------------------------
 
 
@@ -231,7 +220,12 @@ def say_something(connection: Connection) -> None:
     connection.far.send(b"H")
 
 
-@pytest.mark.parametrize("spoil", [lose, close_ours, mark, close_theirs, half_close_theirs, say_something])
+gone_bad = pytest.mark.parametrize(
+    "spoil", [lose, close_ours, mark, close_theirs, half_close_theirs, say_something]
+)
+
+
+@gone_bad
 async def test_a_connection_gone_bad_is_not_written_to(
     connection: Connection, spoil: Callable[[Connection], None]
 ):
@@ -361,7 +355,7 @@ async def test_a_request_is_sent_once(connection: Connection):
     assert request.sent_on == [connection]
 
 
-@pytest.mark.parametrize("spoil", [lose, close_ours, mark, close_theirs, half_close_theirs, say_something])
+@gone_bad
 async def test_a_request_is_not_sent_on_a_connection_gone_bad(
     connection: Connection, spoil: Callable[[Connection], None]
 ):

@@ -35,28 +35,21 @@ def named(make):
 # --- requests -----------------------------------------------------------------------------------
 
 
-@each("name", sorted(samples.order_fields()))
-def test_every_field_of_a_new_order_is_required(name):
-    fields = samples.order_fields()
-    del fields[name]
-
+@each(
+    ("kind", "fields", "name"),
+    [
+        *[(NewOrder, samples.order_fields(), name) for name in samples.order_fields()],
+        *[
+            (NewExternalOrder, samples.external_order_fields(), name)
+            for name in samples.external_order_fields()
+        ],
+    ],
+)
+def test_every_field_of_a_request_is_required_and_a_keyword(kind, fields, name):
     with pytest.raises(TypeError, match=name):
-        NewOrder(**fields)
-
-
-@pytest.mark.parametrize("name", sorted(samples.external_order_fields()))
-def test_every_field_of_a_new_external_order_is_required(name):
-    fields = samples.external_order_fields()
-    del fields[name]
-
-    with pytest.raises(TypeError, match=name):
-        NewExternalOrder(**fields)
-
-
-@pytest.mark.parametrize("kind", [NewOrder, NewExternalOrder])
-def test_a_request_takes_keywords_only(kind):
+        kind(**{other: fields[other] for other in fields if other != name})
     with pytest.raises(TypeError, match="positional"):
-        kind("ada@example.org")
+        kind(fields[name])
 
 
 @pytest.mark.parametrize(

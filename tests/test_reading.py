@@ -28,8 +28,6 @@ from transfer_async import (
 )
 from transfer_async._http.fetch import checked_method, encoded
 
-UNSAFE = ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "GET", "HEAD"]
-
 
 @pytest.fixture
 async def service():
@@ -59,8 +57,10 @@ async def failure(call) -> Any:
 
 
 @each("method", ["get", "Post", "PUT", "patch", "DELETE", "head", "OPTIONS"])
-def test_methods_may_be_in_any_case(method):
+def test_methods_may_be_in_any_case_and_get_and_head_may_be_safe(method):
     assert checked_method(method, safe=False) == method.upper()
+    if method in ("get", "head"):
+        assert checked_method(method, safe=True) == method.upper()
 
 
 @each("method", ["", "FETCH", "GET ", "G\nT", "CONNECT", "TRACE", None, 5])
@@ -69,35 +69,26 @@ def test_any_other_method_is_refused(method):
         checked_method(method, safe=False)
 
 
-@pytest.mark.parametrize("method", ["GET", "head"])
-def test_get_and_head_may_be_safe(method):
-    assert checked_method(method, safe=True) == method.upper()
-
-
 @each("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "delete"])
 def test_nothing_else_may_be_safe(method):
     with pytest.raises(ValueError, match=r"^safe: is for GET and HEAD"):
         checked_method(method, safe=True)
 
 
+ITSELF: list[Any] = []
+ITSELF.append(ITSELF)
+
+
 @each(
     "json",
     [
         *(object(), {1, object()}, {(1, 2): 3}, "\ud800", Decimal("NaN"), {"amount": Decimal("Infinity")}),
-        [Decimal("-sNaN")],
+        *([Decimal("-sNaN")], float("nan"), {"a": [float("inf")]}, [{"b": (float("-inf"),)}], ITSELF),
     ],
 )
 def test_what_is_no_json_is_refused_by_name(json):
     with pytest.raises(ValueError, match=r"^json: cannot be written as JSON"):
         encoded(json)
-
-
-def test_what_holds_itself_is_refused():
-    loop: list[Any] = []
-    loop.append(loop)
-
-    with pytest.raises(ValueError, match=r"^json: cannot be written as JSON"):
-        encoded(loop)
 
 
 def test_no_json_is_no_body():
@@ -164,13 +155,6 @@ async def test_a_body_is_on_the_wire_as_exact_json(client, service):
     assert service.came[0].headers["Content-Type"] == "application/json"
 
 
-@pytest.mark.parametrize("method", UNSAFE)
-async def test_each_method_is_sent(client, service, method):
-    await client.request(method, "/a")
-
-    assert [came.method for came in service.came] == [method]
-
-
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_a_request_without_a_body_says_nothing_of_one(client, service, method):
     await client.request(method, "/a", safe=True)
@@ -217,22 +201,6 @@ async def test_it_is_read_into_a_model(client, service):
     assert user.currencies[0].min_amount == Decimal("0.50")
 
 
-async def test_it_is_read_into_a_list_of_models(client, service):
-    service.answer(body=samples.encode([samples.user_json(1), samples.user_json(2)]))
-    users = await client.request("GET", "/a", into=list[User])
-
-    assert [user.id for user in users] == [samples.user_json(1)["id"], samples.user_json(2)["id"]]
-
-
-async def test_it_is_read_into_a_class_of_the_callers_own(client, service):
-    tree = {"iban": "XX00", "balance": Decimal("12345678901234567.89"), "owner": samples.user_json(1)}
-    service.answer(body=samples.encode(tree))
-    account = await client.request("GET", "/a", into=Account)
-
-    assert account.balance == Decimal("12345678901234567.89")
-    assert account.owner.firstname == samples.user_json(1)["firstname"]
-
-
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
 async def test_an_empty_answer_is_none(client, service, status):
     service.answer(status, b"")
@@ -245,39 +213,23 @@ async def test_an_answer_to_head_is_none(client, service, safe):
     assert await client.request("HEAD", "/a", safe=safe) is None
 
 
-UNREADABLE = [
-    (None, b"<html>"),
-    (None, b'{"a": '),
-    (None, b"\xff"),
-    (User, b"[]"),
-    (User, b""),
-    (list[User], b"5"),
-    (list[User], b"[5]"),
-    (Account, b'{"iban": "XX00"}'),
-    (Account, b'{"iban": 5, "balance": "s3cr3t", "owner": {}}'),
-    (int, b'"s3cr3t"'),
-    (object, b'"s3cr3t"'),
-]
-
-
-@pytest.mark.parametrize(("into", "body"), UNREADABLE)
-async def test_a_read_that_cannot_be_read_failed_and_is_not_asked_again(client, service, into, body):
+@pytest.mark.parametrize(
+    ("into", "body"),
+    [
+        *((None, b"<html>"), (None, b'{"a": '), (User, b""), (list[User], b"[5]"), (object, b'"s3cr3t"')),
+        (Account, b'{"iban": 5, "balance": "s3cr3t", "owner": {}}'),
+    ],
+)
+@pytest.mark.parametrize(("method", "kind"), [("GET", ServiceFailed), ("POST", OutcomeUnknown)])
+async def test_after_an_answer_that_cannot_be_read_a_read_failed_and_a_change_is_unknown(
+    client, service, method, kind, into, body
+):
     service.answer(body=body, headers={"X-Request-Id": "req-7"})
-    error = await failure(client.request("GET", "/a", into=into, safe=True))
+    error = await failure(client.request(method, "/a", into=into, safe=method == "GET"))
 
-    assert type(error) is ServiceFailed
-    assert (error.status, error.body, error.request_id) == (200, body, "req-7")
-    assert "s3cr3t" not in f"{error} {error!r} {error.__cause__!r}"
-    assert len(service.came) == 1
-
-
-@pytest.mark.parametrize(("into", "body"), UNREADABLE)
-async def test_a_change_whose_answer_cannot_be_read_is_unknown(client, service, into, body):
-    service.answer(body=body, headers={"X-Request-Id": "req-7"})
-    error = await failure(client.request("POST", "/a", into=into))
-
-    assert type(error) is OutcomeUnknown
-    assert (error.status, error.raw, error.request_id) == (200, body, "req-7")
+    assert type(error) is kind
+    assert (error.status, error.request_id) == (200, "req-7")
+    assert (error.body if method == "GET" else error.raw) == body
     assert "s3cr3t" not in f"{error} {error!r} {error.__cause__!r}"
     assert len(service.came) == 1
 
@@ -559,9 +511,3 @@ async def test_many_at_once_get_each_their_own_answer(client):
     answers = await asyncio.gather(*(client.request("POST", "/a", json=one) for one in asked))
 
     assert answers == asked
-
-
-@pytest.mark.parametrize("json", [float("nan"), {"a": [float("inf")]}, [{"b": (float("-inf"),)}]], ids=told)
-def test_a_float_that_is_no_number_is_not_sent_as_null(json):
-    with pytest.raises(ValueError, match="json: cannot be written"):
-        encoded(json)

@@ -59,12 +59,13 @@ def test_a_strict_field_that_is_missing_or_wrong_makes_the_order_unreadable_and_
     [
         *("12345678901234567.89", "0.1", "1E+400", "123456789012345678901234567890", "0", "-5.50", "-0"),
         *("0.000", "1E-30"),
-        "7" * 5000,
+        *("7" * 5000, "7" * 1_000_000),
     ],
 )
 def test_a_strict_number_keeps_every_digit(path, text):
-    order = Order.from_json(samples.encode(put(path, Decimal(text))))
+    order = Order.from_json(samples.encode(put(path, "HERE")).replace(b'"HERE"', text.encode()))
 
+    assert order.user is not None
     assert str(samples.at(order, path.removeprefix("$."))) == text
 
 
@@ -85,15 +86,6 @@ def test_a_strict_number_beyond_all_measure_is_unreadable_and_never_an_infinity_
 
     assert f"{path}:" in str(caught.value)
     assert caught.value.order_id == ID
-
-
-def test_a_number_of_a_million_digits_is_read_and_is_no_bomb():
-    raw = samples.encode(put("$.poster_amount", "HERE")).replace(b'"HERE"', b"7" * 1_000_000)
-    order = Order.from_json(raw)
-
-    assert order.poster_amount.adjusted() == 999_999
-    assert order.user is not None
-    assert Order.from_json(order.to_json()) == order
 
 
 @each("flag", samples.FLAGS)
@@ -279,17 +271,12 @@ def test_an_answer_says_whose_order_it_is():
     assert one.order.id == ID
 
 
-@each("person", [None, {}, {"username": None}, {"username": 5}, "ada", [], {"user_name": "ada"}, 5])
+@each("person", [GONE, None, {}, {"username": None}, {"username": 5}, "ada", [], {"user_name": "ada"}, 5])
 def test_an_answer_that_shows_no_username_says_none(person):
-    one = answer(user=person, postersBeneficiary=person)
-
-    assert (one.poster_username, one.beneficiary_username) == (None, None)
-
-
-def test_an_answer_without_people_says_none():
-    tree = samples.order_json()
-    del tree["user"], tree["postersBeneficiary"]
-    one = order.read_answer(samples.encode(tree))
+    tree = samples.order_json(user=person, postersBeneficiary=person)
+    one = order.read_answer(
+        samples.encode({name: value for name, value in tree.items() if value is not GONE})
+    )
 
     assert (one.poster_username, one.beneficiary_username) == (None, None)
 
@@ -309,12 +296,6 @@ def test_the_banks_part_by_itself_says_nothing_twice_either():
 
     with pytest.raises(ServiceFailed, match=r"\$\.transaction_fee: comes twice"):
         ExternalOrder.from_json(raw)
-
-
-def test_an_external_order_is_read_by_itself():
-    bank = ExternalOrder.from_json(samples.encode(samples.external_order_json()))
-
-    assert bank == Order.from_json(samples.encode(samples.order_json())).external_order
 
 
 @each("name", ["current_account_balance", "transaction_fee", "transaction_fee_currency"])

@@ -16,6 +16,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from tests import samples
+from tests.bank import turns
 from tests.cases import each
 from tests.faults.parties import KEY, Bank, Certificates, make_certificates
 from tests.faults.servers import (
@@ -50,13 +51,13 @@ def bank() -> Bank:
 
 
 @asynccontextmanager
-async def transport_to(server: Server, **settings: Any) -> AsyncIterator[Transport]:
+async def transport_to(server: Server, *, tls: Any = None, **settings: Any) -> AsyncIterator[Transport]:
     """A transport of its own sessions."""
     made = Transport(
-        server.url,
+        server.url if tls is None else server.url.replace("http:", "https:"),
         **{
             "session": None,
-            "ssl": None,
+            "ssl": tls,
             "proxy": None,
             "timeouts": Timeouts(),
             "max_response_bytes": 1 << 20,
@@ -90,17 +91,13 @@ def test_limits_are_cut_to_what_is_left_and_never_rounded_up(left: float):
     assert cut.ceil_threshold == float("inf")
 
 
-def test_limits_are_not_stretched_to_what_is_left():
-    cut = _for_exchange(Timeouts(total=2.5), left=30.0)
+@pytest.mark.parametrize(("total", "left", "limit"), [(2.5, 30.0, 2.5), (25, 0.0, 0.001), (25, -3.0, 0.001)])
+def test_limits_are_not_stretched_to_what_is_left_and_never_none_which_would_be_for_ever(
+    total: float, left: float, limit: float
+):
+    cut = _for_exchange(Timeouts(total=total), left=left)
 
-    assert cut.total == cut.connect == cut.sock_read == 2.5
-
-
-@pytest.mark.parametrize("left", [0.0, -3.0])
-def test_where_nothing_is_left_the_limit_is_not_none_for_that_would_be_for_ever(left: float):
-    cut = _for_exchange(Timeouts(), left=left)
-
-    assert cut.total == cut.connect == cut.sock_connect == cut.sock_read == 0.001
+    assert cut.total == cut.connect == cut.sock_read == limit
 
 
 async def test_each_attempt_has_the_time_that_is_left(mocked_service: aioresponses):
@@ -135,10 +132,6 @@ async def test_each_attempt_has_the_time_that_is_left(mocked_service: aiorespons
 )
 def test_a_request_id_is_shown_only_if_it_is_fit_for_a_log(told: str, shown: str | None):
     assert Evidence(sent=True, headers=CIMultiDict({"X-Request-Id": told})).request_id == shown
-
-
-def test_there_may_be_no_request_id():
-    assert Evidence(sent=False).request_id is None
 
 
 async def test_a_request_id_is_found_whatever_its_case(bank: Bank):
@@ -249,22 +242,11 @@ async def test_an_exchange_cancelled_while_connecting_was_not_sent(certificates:
     async def say_nothing(connection: Connection) -> None:
         await connection.gone()
 
-    async with serving(say_nothing) as server:
-        server_url = server.url.replace("http:", "https:")
-        transport = Transport(
-            server_url,
-            session=None,
-            ssl=certificates.client,
-            proxy=None,
-            timeouts=Timeouts(),
-            max_response_bytes=1 << 20,
-            max_connections=10,
-        )
+    async with serving(say_nothing) as server, transport_to(server, tls=certificates.client) as transport:
         task = asyncio.create_task(post(transport))
         await until(lambda: server.open)
         task.cancel()
         evidence = await task
-        await transport.close()
 
     assert not evidence.sent
 
@@ -662,8 +644,7 @@ async def test_a_read_cancelled_amid_its_answer_is_cancelled(bank: Bank):
     async with serving(begin) as server, bank.client(server.url) as client:
         reading = asyncio.create_task(client.who_am_i())
         await begun.wait()
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns(20)
         reading.cancel()
         await asyncio.wait([reading])
 
@@ -695,27 +676,21 @@ async def test_an_order_can_be_created_with_a_mocked_service(mocked_service: aio
     assert order.id == answer["id"]
 
 
-async def test_a_mocked_refusal_is_a_refusal(mocked_service: aioresponses):
-    mocked_service.post(f"{BASE}{CREATE_ORDER}", status=422, payload={"message": "No."})
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ({"status": 422, "payload": {"message": "No."}}, Refused),
+        ({"status": 500}, OutcomeUnknown),
+        ({"exception": aiohttp.ClientConnectionError()}, ConnectionFailed),
+    ],
+    ids=["refused", "unknown", "not sent"],
+)
+async def test_a_mocked_failure_is_what_a_real_one_is(
+    mocked_service: aioresponses, answer: dict[str, Any], kind: type[TransferError]
+):
+    mocked_service.post(f"{BASE}{CREATE_ORDER}", **answer)
     async with mocked_client() as client:
-        with pytest.raises(Refused) as caught:
-            await client.create_order(samples.new_order(), held="hold-1")
-
-    assert caught.value.message == "No."
-    assert not caught.value.order_may_exist
-
-
-async def test_a_mocked_server_error_is_a_doubt(mocked_service: aioresponses):
-    mocked_service.post(f"{BASE}{CREATE_ORDER}", status=500)
-    async with mocked_client() as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(samples.new_order(), held="hold-1")
-
-
-async def test_a_mocked_connection_error_is_not_sent(mocked_service: aioresponses):
-    mocked_service.post(f"{BASE}{CREATE_ORDER}", exception=aiohttp.ClientConnectionError())
-    async with mocked_client() as client:
-        with pytest.raises(ConnectionFailed):
+        with pytest.raises(kind):
             await client.create_order(samples.new_order(), held="hold-1")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests import samples
+from tests.bank import turns
 from transfer_async import Clock, RetryPolicy
 from transfer_async._http import unsolicited
 from transfer_async._http.transport import Transport
@@ -93,8 +94,7 @@ async def in_the_pause(bank: Bank) -> None:
 
         async def meanwhile(_: float) -> None:
             server.open[0].send(order_reply(server.requests[-1]))
-            for _ in range(20):
-                await asyncio.sleep(0)
+            await turns(20)
 
         clock = Clock(sleep=meanwhile, chance=lambda: 0.0)
         is_in_doubt(bank, server, await second_order(bank, server, clock=clock))
@@ -107,8 +107,7 @@ async def in_a_pause_too_long(bank: Bank) -> None:
 
         async def meanwhile(_: float) -> None:
             server.open[0].send(order_reply(server.requests[-1]))
-            for _ in range(20):
-                await asyncio.sleep(0)
+            await turns(20)
             now[0] += 1000.0
 
         clock = Clock(now=lambda: now[0], sleep=meanwhile, chance=lambda: 0.0)

@@ -17,6 +17,7 @@ from attrs import define, evolve, frozen
 from multidict import CIMultiDict
 
 from tests import samples
+from tests.bank import turns
 from tests.loop_time import LoopTime
 from transfer_async import Timeouts
 from transfer_async._http import write_guard
@@ -250,11 +251,12 @@ async def test_an_order_cancelled_while_it_is_written_was_sent_for_it_still_arri
 # --- deliberate faults: each breaks a property that a test above or beside this one holds --------
 
 
-async def test_a_body_that_tells_too_late_would_be_caught(monkeypatch: pytest.MonkeyPatch):
-    async def write_then_tell(body: GuardedBody, writer: Any, content_length: int | None) -> None:
-        await aiohttp.BytesPayload.write_with_length(body, writer, content_length)
-        body.spent = body.handed_over = True
+async def write_then_tell(body: GuardedBody, writer: Any, content_length: int | None) -> None:
+    await aiohttp.BytesPayload.write_with_length(body, writer, content_length)
+    body.spent = body.handed_over = True
 
+
+async def test_a_body_that_tells_too_late_would_be_caught(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(GuardedBody, "write_with_length", write_then_tell)
     evidence, server = await cancel_while_writing()
 
@@ -263,10 +265,6 @@ async def test_a_body_that_tells_too_late_would_be_caught(monkeypatch: pytest.Mo
 
 
 async def test_a_body_that_tells_too_late_would_be_caught_by_the_trial(monkeypatch: pytest.MonkeyPatch):
-    async def write_then_tell(body: GuardedBody, writer: Any, content_length: int | None) -> None:
-        await aiohttp.BytesPayload.write_with_length(body, writer, content_length)
-        body.spent = body.handed_over = True
-
     monkeypatch.setattr(GuardedBody, "write_with_length", write_then_tell)
     for seed in range(20, 120):  # how many cancellations meet a body half written is the machine's doing
         if mismatches(*await Trial().run(200, seed=seed)):
@@ -472,8 +470,7 @@ async def test_a_client_that_believes_an_answer_before_it_asked_would_be_caught(
     async with serving(answers) as server, bank.client(server.url) as client:
         await client.create_order(samples.new_order(), key="first")
         server.open[0].send(foreign_reply())
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns(20)
         with pytest.raises(UnreadableOrder) as caught:
             await client.create_order(samples.new_order(), key="second")
 

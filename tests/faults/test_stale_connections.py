@@ -15,6 +15,7 @@ import pytest
 from attrs import define, field
 
 from tests import samples
+from tests.bank import turns
 from tests.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts, TransferClient
 from transfer_async._http import write_guard
@@ -40,8 +41,7 @@ ONCE = RetryPolicy(attempts=1)
 
 async def quiet() -> None:
     """Let the loop digest what has arrived."""
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns(20)
 
 
 def on_a_busy_loop(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
@@ -80,90 +80,74 @@ async def order_of(client: TransferClient, reference: str) -> Any:
 # --- somebody else's answer waits on an idle connection -----------------------------------------
 
 
-async def test_an_unasked_answer_on_an_idle_connection_is_not_taken_for_ours(bank: Bank, sides: Any):
-    tls, trust = sides
-    async with serving(answers, tls=tls) as server, bank.client(server.url, **trust) as client:
-        await order_of(client, "first")
-        server.open[0].send(foreign_reply())
-        await quiet()
-        order = await order_of(client, "second")
+def at_once(end: Callable[[Connection], None]) -> Callable[[Connection], None]:
+    """Closing is put off by a turn of the loop: the FIN is sent at once through the socket instead."""
 
-    assert order.user.username == who("second")
-    assert server.count == {who("first"): 1, who("second"): 1}
-    assert server.accepted == 2
-    assert bank.pauses == []
+    def close(connection: Connection) -> None:
+        twin = connection.writer.get_extra_info("socket").dup()
+        twin.shutdown(socket.SHUT_WR)
+        twin.close()
+        end(connection)
+
+    return close
 
 
-async def test_an_unasked_answer_on_a_busy_loop_is_not_taken_for_ours(
-    bank: Bank, sides: Any, monkeypatch: pytest.MonkeyPatch
-):
-    tls, trust = sides
-    async with serving(answers, tls=tls) as server, bank.client(server.url, **trust) as client:
-        await order_of(client, "first")
-        await quiet()
-        on_a_busy_loop(monkeypatch, lambda: server.open[0].send(foreign_reply()))
-        order = await order_of(client, "second")
-
-    assert order.user.username == who("second")
-    assert server.count == {who("first"): 1, who("second"): 1}
-    assert server.accepted == 2
-    assert bank.pauses == []
+def says(junk: bytes) -> Callable[[Connection], None]:
+    return lambda connection: connection.send(junk)
 
 
-async def test_going_again_from_a_bad_connection_is_not_an_attempt(
-    bank: Bank, sides: Any, monkeypatch: pytest.MonkeyPatch
-):
+SPOILS = {
+    "another's order": says(foreign_reply()),
+    "408": says(b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n"),
+    "200": says(http(200, b"{}")),
+    "401": says(http(401, b'{"message": "Unauthorized"}')),
+    "garbage": says(b"\x00\x01\x02\r\n\r\n"),
+    "FIN": at_once(Connection.close),
+    "RST": at_once(Connection.reset),
+}
+
+
+async def is_left_for_another(
+    bank: Bank, sides: Any, spoil: Callable[[Connection], None], *, busy: pytest.MonkeyPatch | None
+) -> None:
+    """The second of two orders goes on another connection, which is no other attempt."""
     tls, trust = sides
     async with serving(answers, tls=tls) as server, bank.client(server.url, retry=ONCE, **trust) as client:
         await order_of(client, "first")
         await quiet()
-        on_a_busy_loop(monkeypatch, lambda: server.open[0].send(foreign_reply()))
-        await order_of(client, "second")
+        if busy is not None:
+            on_a_busy_loop(busy, lambda: spoil(server.open[0]))
+        else:
+            spoil(server.open[0])
+            await quiet()
+        order = await order_of(client, "second")
 
+    assert order.user.username == who("second")
+    assert server.count == {who("first"): 1, who("second"): 1}
+    assert server.accepted == 2
+    assert bank.pauses == []
     started = [event for event in bank.events if type(event).__name__ == "AttemptStarted"]
     assert [event.attempt for event in started] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    "junk",
-    [
-        pytest.param(b"H", id="one byte"),
-        pytest.param(b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n", id="408"),
-        pytest.param(http(200, b"{}"), id="200"),
-        pytest.param(http(401, b'{"message": "Unauthorized"}'), id="401"),
-        pytest.param(b"\x00\x01\x02\r\n\r\n", id="garbage"),
-    ],
-)
-async def test_unasked_bytes_of_any_kind_send_the_order_elsewhere(
-    bank: Bank, junk: bytes, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
+async def test_an_idle_connection_with_unasked_bytes_or_closed_is_left_for_another(
+    bank: Bank, sides: Any, spoil: Callable[[Connection], None]
 ):
-    async with serving(answers) as server, bank.client(server.url, retry=ONCE) as client:
-        await order_of(client, "first")
-        await quiet()
-        on_a_busy_loop(monkeypatch, lambda: server.open[0].send(junk))
-        order = await order_of(client, "second")
-
-    assert order.user.username == who("second")
-    assert server.count == {who("first"): 1, who("second"): 1}
+    await is_left_for_another(bank, sides, spoil, busy=None)
 
 
-@pytest.mark.parametrize(
-    "junk",
-    [
-        pytest.param(b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n", id="408"),
-        pytest.param(http(401, b'{"message": "Unauthorized"}'), id="401"),
-        pytest.param(b"\x00\x01\x02\r\n\r\n", id="garbage"),
-    ],
-)
-async def test_digested_bytes_of_any_kind_send_the_order_elsewhere(bank: Bank, junk: bytes):
-    async with serving(answers) as server, bank.client(server.url, retry=ONCE) as client:
-        await order_of(client, "first")
-        server.open[0].send(junk)
-        await quiet()
-        order = await order_of(client, "second")
+@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
+async def test_a_connection_that_goes_bad_on_a_busy_loop_is_left_for_another(
+    bank: Bank, sides: Any, spoil: Callable[[Connection], None], monkeypatch: pytest.MonkeyPatch
+):
+    await is_left_for_another(bank, sides, spoil, busy=monkeypatch)
 
-    assert order.user.username == who("second")
-    assert server.count == {who("first"): 1, who("second"): 1}
+
+async def test_a_connection_with_one_unasked_byte_is_left_for_another(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+):
+    await is_left_for_another(bank, (None, {}), says(b"H"), busy=monkeypatch)
 
 
 async def test_a_408_on_an_idle_connection_says_nothing_about_a_read_either(bank: Bank):
@@ -205,45 +189,6 @@ async def test_an_answer_that_comes_with_another_ones_tail_is_not_kept_for_the_n
 
     assert server.accepted == 3
     assert set(server.count.values()) == {1}
-
-
-# --- the connection was closed while it idled ---------------------------------------------------
-
-
-async def test_a_connection_that_was_closed_while_idle_is_left_for_another(bank: Bank, sides: Any):
-    tls, trust = sides
-    async with serving(answers, tls=tls) as server, bank.client(server.url, retry=ONCE, **trust) as client:
-        await order_of(client, "first")
-        server.open[0].close()
-        await quiet()
-        order = await order_of(client, "second")
-
-    assert order.user.username == who("second")
-    assert server.count == {who("first"): 1, who("second"): 1}
-
-
-@pytest.mark.parametrize("end", [Connection.close, Connection.reset], ids=["FIN", "RST"])
-async def test_a_connection_that_closes_on_a_busy_loop_is_left_for_another(
-    bank: Bank, sides: Any, end: Callable[[Connection], None], monkeypatch: pytest.MonkeyPatch
-):
-    # Closing is put off by a turn of the loop: the FIN is sent at once through the socket instead.
-    tls, trust = sides
-    async with serving(answers, tls=tls) as server, bank.client(server.url, retry=ONCE, **trust) as client:
-        await order_of(client, "first")
-        await quiet()
-
-        def close_at_once() -> None:
-            twin = server.open[0].writer.get_extra_info("socket").dup()
-            twin.shutdown(socket.SHUT_WR)
-            twin.close()
-            end(server.open[0])
-
-        on_a_busy_loop(monkeypatch, close_at_once)
-        order = await order_of(client, "second")
-
-    assert order.user.username == who("second")
-    assert server.count == {who("first"): 1, who("second"): 1}
-    assert bank.pauses == []
 
 
 async def test_many_connections_that_went_bad_together_are_all_left(bank: Bank):
