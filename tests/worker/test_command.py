@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from tests.bank import refused_order
 from tests.cases import each
 from tests.worker.case import command
-from tests.worker.sides import PATIENCE, NatsSide, on_redis
+from tests.worker.sides import PATIENCE, NatsSide
 from transfer_async import integrations
 from transfer_async._cli.app import app
 from transfer_async._cli.worker import address_option, embedded_nats, publishing, trial
@@ -233,7 +233,6 @@ async def worker(side, sandbox, tmp_path, *more):
         yield process
 
 
-@on_redis  # README's example is one on NATS
 async def test_a_worker_takes_commands_until_it_is_stopped(there, tmp_path):
     async with Sandbox() as sandbox, worker(there, sandbox, tmp_path) as process:
         health = (await process.line("health ")).removesuffix("/ready and /live")
