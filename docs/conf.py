@@ -17,7 +17,7 @@ version = release = version_of("transfer_async")
 language = "en"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "_drawings", "_reference"]
-exclude_patterns = ["_build", "examples"]  # each example has its own README
+exclude_patterns = ["_build"]
 nitpicky = True
 
 myst_enable_extensions = ["colon_fence", "deflist"]

@@ -71,7 +71,8 @@ def blocks_of(page: Path) -> list[Block]:
 def commands_in(block: Block) -> Iterator[tuple[str, str | None]]:
     """The commands of a block, each with what it says, or None where that is not shown."""
     if block.kind == "sh":
-        yield from ((line, None) for line in block.text.splitlines() if line.strip())
+        lines = block.text.replace("\\\n", " ").splitlines()
+        yield from ((line, None) for line in lines if line.strip())
         return
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         command, _, said = part.partition("\n")
@@ -180,6 +181,7 @@ class Story:
         first = Path(words[0]).name or words[0]
         known = {
             ".": _nothing,
+            "cd": _nothing,
             "export": self._export,
             "pip": _check_install,
             "pytest": self._pytest,

@@ -1,0 +1,96 @@
+"""What the page on outcomes gives to aiohttp and to FastAPI answers a caller as the examples do."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from tests.docs.story import ROOT, python_block
+from transfer_async import OutcomeUnknown, Refused, TransferError
+
+DOUBT = OutcomeUnknown("a text that no caller sees", key="payment-1")
+NO = Refused(status=422, order_may_exist=False, key="payment-1", fields=["matcher_amount"])
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The page's files, beside the one that it says to copy."""
+    answers = ROOT / "docs/examples/aiohttp_service/answers.py"
+    (tmp_path / "answers.py").write_text(answers.read_text(encoding="utf-8"), encoding="utf-8")
+    for name in ("with_aiohttp.py", "with_fastapi.py"):
+        text = python_block(ROOT / "docs/outcomes.md", name)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in ("answers", "with_aiohttp", "with_fastapi"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def with_aiohttp(page: Path) -> ModuleType:
+    return importlib.import_module("with_aiohttp")
+
+
+@pytest.fixture
+def with_fastapi(page: Path) -> ModuleType:
+    pytest.importorskip("fastapi", reason="FastAPI is not installed")
+    return importlib.import_module("with_fastapi")
+
+
+def check(error: TransferError, status: int, body: dict[str, Any]) -> None:
+    assert status == {DOUBT: 202, NO: 422}[error]
+    assert (body["key"], body["order_may_exist"]) == ("payment-1", error.order_may_exist)
+    assert "a text that no caller sees" not in json.dumps(body)
+
+
+@pytest.mark.parametrize("error", [DOUBT, NO])
+async def test_an_error_is_answered_by_the_middleware(with_aiohttp: ModuleType, error: TransferError) -> None:
+    async def pay(_: web.Request) -> web.Response:
+        raise error
+
+    app: web.Application = with_aiohttp.app
+    app.router.add_post("/payments", pay)
+    async with TestClient(TestServer(app)) as client, client.post("/payments") as reply:
+        check(error, reply.status, await reply.json())
+
+
+@pytest.mark.parametrize("error", [DOUBT, NO])
+async def test_an_error_is_answered_by_the_exception_handler(
+    with_fastapi: ModuleType, error: TransferError
+) -> None:
+    async def pay() -> None:
+        raise error
+
+    with_fastapi.app.post("/payments")(pay)
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/payments",
+        "raw_path": b"/payments",
+        "scheme": "http",
+        "query_string": b"",
+        "headers": [],
+        "http_version": "1.1",
+        "server": ("bank", 80),
+        "root_path": "",
+    }
+    await with_fastapi.app(scope, receive, send)
+
+    check(error, sent[0]["status"], json.loads(sent[1]["body"]))
