@@ -96,6 +96,14 @@ def floors() -> list[list[str]]:
     return [sorted(made[floor]) for floor in sorted(made)]
 
 
+def purpose_of(box: str) -> str:
+    """What a package or a module says of itself in its first sentence."""
+    inside = PACKAGE if box == TOP else PACKAGE / box
+    path = inside / "__init__.py" if inside.is_dir() else inside.with_suffix(".py")
+    told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return re.split(r"(?<=\.)\s", told.replace("`", ""), maxsplit=1)[0]
+
+
 def draw_floors() -> str:
     """The floors as an SVG: the highest first, the boxes of a floor side by side."""
     width, high, gap, left = 460, 30, 8, 34
@@ -160,10 +168,10 @@ _AT = {
     "created": (380, 330),
 }
 _BENDS = {  # how far a way bends to its right, in pixels; all others are straight
-    ("claimed", "free"): 110,
-    ("sending", "free"): 200,
+    ("claimed", "free"): 80,
+    ("sending", "free"): 205,
     ("in doubt", "free"): -120,
-    ("free", "created"): -190,
+    ("free", "created"): -220,
     ("claimed", "in doubt"): 20,
 }
 
@@ -224,11 +232,13 @@ def _svg(content: str, width: int, height: int, label: str) -> str:
 
 
 class Floors(SphinxDirective):
-    """The picture of the floors."""
+    """The picture of the floors, and what each box is for."""
 
     def run(self) -> list[nodes.Node]:
         """Draw it."""
-        return [nodes.raw("", draw_floors(), format="html")]
+        boxes = [(box, purpose_of(box)) for floor in reversed(floors()) for box in floor]
+        table = _table(("box", "what it is for"), boxes)
+        return [nodes.raw("", draw_floors(), format="html"), table]
 
 
 class KeyStates(SphinxDirective):
