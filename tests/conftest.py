@@ -72,12 +72,6 @@ async def world() -> AsyncIterator[World]:
         yield made
 
 
-@pytest.fixture
-def at_work(world: World) -> World:
-    """The same by another name."""
-    return world
-
-
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A real PostgreSQL."""

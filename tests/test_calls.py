@@ -297,3 +297,19 @@ async def test_a_close_that_is_cancelled_leaves_nothing_that_could_still_send(wo
 
     assert len(world.sandbox.requests) == 1
     assert not client._context.transport.is_open
+
+
+@pytest.mark.parametrize("after", range(1, 9))
+async def test_whoever_is_cancelled_while_it_closes_leaves_no_session_open(world: World, after: int):
+    client = world.made()
+    await client.create_order(new_order(), key="k")
+    await client.who_am_i()
+    transport: Any = client._context.transport
+    sessions = [transport._orders, transport._others]
+    closing = asyncio.create_task(client.close())
+    await turns(after)
+    closing.cancel()
+    await asyncio.wait([closing])
+    await client.close()
+
+    assert [one.closed for one in sessions] == [True, True]

@@ -418,31 +418,31 @@ async def read(client):
 
 
 @pytest.mark.parametrize(("call", "status", "path"), [(created, 429, CREATE_ORDER), (read, 502, WHO_AM_I)])
-async def test_orders_and_reads_wait_exactly_what_the_policy_says(at_work: World, call, status, path):
-    at_work.time.chances = [0.5, 0.25, 0.75]
-    at_work.sandbox.faults.add(Status(status), times=3, path=path)
-    async with at_work.client() as client:
+async def test_orders_and_reads_wait_exactly_what_the_policy_says(world: World, call, status, path):
+    world.time.chances = [0.5, 0.25, 0.75]
+    world.sandbox.faults.add(Status(status), times=3, path=path)
+    async with world.client() as client:
         await call(client)
 
-    assert at_work.time.slept == [pytest.approx(wait) for wait in (0.025, 0.025, 0.15)]
+    assert world.time.slept == [pytest.approx(wait) for wait in (0.025, 0.025, 0.15)]
 
 
 @pytest.mark.parametrize(
     "header", ["2", email.utils.format_datetime(NOON + timedelta(seconds=2), usegmt=True)]
 )
 @pytest.mark.parametrize(("call", "status", "path"), [(created, 429, CREATE_ORDER), (read, 503, WHO_AM_I)])
-async def test_orders_and_reads_wait_what_the_service_asked_for(at_work: World, call, status, path, header):
-    at_work.sandbox.faults.add(Status(status, headers={"Retry-After": header}), path=path)
-    async with at_work.client() as client:
+async def test_orders_and_reads_wait_what_the_service_asked_for(world: World, call, status, path, header):
+    world.sandbox.faults.add(Status(status, headers={"Retry-After": header}), path=path)
+    async with world.client() as client:
         await call(client)
 
-    assert at_work.time.slept == [2.0]
+    assert world.time.slept == [2.0]
 
 
-async def test_the_history_of_attempts_is_on_the_error(at_work: World):
-    at_work.sandbox.faults.add(Status(425, headers={"X-Request-Id": "r-1"}))
-    at_work.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-2"}), times=3)
-    error = await failed(at_work, RateLimited)
+async def test_the_history_of_attempts_is_on_the_error(world: World):
+    world.sandbox.faults.add(Status(425, headers={"X-Request-Id": "r-1"}))
+    world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-2"}), times=3)
+    error = await failed(world, RateLimited)
 
     assert [(one.number, one.status, one.outcome, one.request_id) for one in error.attempts] == [
         (1, 425, Outcome.REFUSED, "r-1"),
@@ -452,10 +452,10 @@ async def test_the_history_of_attempts_is_on_the_error(at_work: World):
     ]
 
 
-async def test_an_outage_empties_the_budget_for_all_calls_of_the_client(at_work: World):
-    at_work.sandbox.faults.add(Status(503), times=None, path=WHO_AM_I)
+async def test_an_outage_empties_the_budget_for_all_calls_of_the_client(world: World):
+    world.sandbox.faults.add(Status(503), times=None, path=WHO_AM_I)
     made = []
-    async with at_work.client(retry=RetryPolicy(budget=RetryBudget(capacity=5 * 14))) as client:
+    async with world.client(retry=RetryPolicy(budget=RetryBudget(capacity=5 * 14))) as client:
         for _ in range(4):
             with pytest.raises(ServiceFailed) as caught:
                 await client.who_am_i()
@@ -464,74 +464,74 @@ async def test_an_outage_empties_the_budget_for_all_calls_of_the_client(at_work:
     assert made == [4, 3, 1, 1]
 
 
-async def test_each_success_pays_a_little_back(at_work: World):
-    async with at_work.client(retry=RetryPolicy(budget=RetryBudget(capacity=14, refund=7))) as client:
-        at_work.sandbox.faults.add(Status(503), path=WHO_AM_I)
+async def test_each_success_pays_a_little_back(world: World):
+    async with world.client(retry=RetryPolicy(budget=RetryBudget(capacity=14, refund=7))) as client:
+        world.sandbox.faults.add(Status(503), path=WHO_AM_I)
         await client.who_am_i()
-        at_work.sandbox.faults.add(Status(503), path=WHO_AM_I)
+        world.sandbox.faults.add(Status(503), path=WHO_AM_I)
         with pytest.raises(ServiceFailed):
             await client.who_am_i()
         await client.who_am_i()
-        at_work.sandbox.faults.add(Status(503), path=WHO_AM_I)
+        world.sandbox.faults.add(Status(503), path=WHO_AM_I)
         await client.who_am_i()
 
-    assert len(at_work.time.slept) == 2
+    assert len(world.time.slept) == 2
 
 
 @pytest.mark.parametrize(
     ("call", "status", "path", "kind"),
     [(created, 429, CREATE_ORDER, RateLimited), (read, 503, WHO_AM_I, ServiceFailed)],
 )
-async def test_a_wait_past_the_deadline_is_not_begun(at_work: World, call, status, path, kind):
-    at_work.sandbox.faults.add(Status(status, headers={"Retry-After": "30"}), path=path)
-    async with at_work.client() as client:
+async def test_a_wait_past_the_deadline_is_not_begun(world: World, call, status, path, kind):
+    world.sandbox.faults.add(Status(status, headers={"Retry-After": "30"}), path=path)
+    async with world.client() as client:
         with pytest.raises(kind) as caught:
             await call(client)
 
     assert caught.value.status == status
-    assert at_work.time.slept == []
+    assert world.time.slept == []
 
 
-async def test_the_deadline_is_for_all_attempts_together(at_work: World):
-    at_work.sandbox.faults.add(Status(429, headers={"Retry-After": "12"}), times=4)
-    error = await failed(at_work, RateLimited)
+async def test_the_deadline_is_for_all_attempts_together(world: World):
+    world.sandbox.faults.add(Status(429, headers={"Retry-After": "12"}), times=4)
+    error = await failed(world, RateLimited)
 
-    assert at_work.time.slept == [12.0, 12.0]
+    assert world.time.slept == [12.0, 12.0]
     assert len(error.attempts) == 3
 
 
-async def test_hooks_do_not_count_against_the_deadline(at_work: World):
+async def test_hooks_do_not_count_against_the_deadline(world: World):
     async def take_long(_):
-        at_work.time.pass_(45)
+        world.time.pass_(45)
 
-    at_work.bank.on_place = take_long
-    at_work.sandbox.faults.add(Status(429))
-    async with at_work.client() as client:
+    world.bank.on_place = take_long
+    world.sandbox.faults.add(Status(429))
+    async with world.client() as client:
         order = await client.create_order(new_order())
 
-    assert order.id in at_work.sandbox.orders
+    assert order.id in world.sandbox.orders
 
 
-async def test_a_wait_past_send_before_is_not_begun_and_the_no_is_raised(at_work: World):
-    at_work.sandbox.faults.add(Status(429, headers={"Retry-After": "2"}))
-    async with at_work.client() as client:
+async def test_a_wait_past_send_before_is_not_begun_and_the_no_is_raised(world: World):
+    world.sandbox.faults.add(Status(429, headers={"Retry-After": "2"}))
+    async with world.client() as client:
         with pytest.raises(RateLimited):
             await client.create_order(new_order(), send_before=NOON + timedelta(seconds=2))
 
-    assert at_work.time.slept == []
-    assert at_work.sandbox.orders == {}
+    assert world.time.slept == []
+    assert world.sandbox.orders == {}
 
 
-async def test_the_happy_path_never_enters_tenacity(at_work: World, monkeypatch):
+async def test_the_happy_path_never_enters_tenacity(world: World, monkeypatch):
     def explode(*_, **__):
         raise AssertionError("tenacity was entered")
 
     monkeypatch.setattr(tenacity, "AsyncRetrying", explode)
-    async with at_work.client() as client:
+    async with world.client() as client:
         order = await client.create_order(new_order())
         await client.who_am_i()
 
-    assert order.id in at_work.sandbox.orders
+    assert order.id in world.sandbox.orders
 
 
 @pytest.mark.parametrize(
@@ -542,9 +542,9 @@ async def test_the_happy_path_never_enters_tenacity(at_work: World, monkeypatch)
     ],
     ids=told,
 )
-async def test_no_caller_ever_sees_a_tenacity_type(at_work: World, fault):
-    at_work.sandbox.faults.add(fault, times=None, path="*")
-    async with at_work.client() as client:
+async def test_no_caller_ever_sees_a_tenacity_type(world: World, fault):
+    world.sandbox.faults.add(fault, times=None, path="*")
+    async with world.client() as client:
         for call in (client.create_order(new_order()), client.who_am_i()):
             with pytest.raises(TransferError) as caught:
                 await call
@@ -552,11 +552,11 @@ async def test_no_caller_ever_sees_a_tenacity_type(at_work: World, fault):
             assert_no_tenacity(caught.value)
 
 
-async def test_calls_at_the_same_time_do_not_mix_up_results_or_histories(at_work: World):
+async def test_calls_at_the_same_time_do_not_mix_up_results_or_histories(world: World):
     amounts = [Decimal(1000 + number) for number in range(30)]
     for number, amount in enumerate(amounts):
         if number % 5:
-            at_work.sandbox.faults.add(Status(429), times=number % 5, amount=amount)
+            world.sandbox.faults.add(Status(429), times=number % 5, amount=amount)
 
     async def create(client, amount):
         order = new_order(matcher_amount=amount, exchange_rate=1, poster_amount=amount)
@@ -565,7 +565,7 @@ async def test_calls_at_the_same_time_do_not_mix_up_results_or_histories(at_work
         except RateLimited as error:
             return error
 
-    async with at_work.client(retry=RetryPolicy(budget=RetryBudget(capacity=10**6))) as client:
+    async with world.client(retry=RetryPolicy(budget=RetryBudget(capacity=10**6))) as client:
         results = await asyncio.gather(*(create(client, amount) for amount in amounts))
 
     made = [result.poster_amount for result in results if not isinstance(result, RateLimited)]

@@ -97,7 +97,8 @@ def outcomes(tmp_path):
 
 
 @pytest.fixture
-def desk(world, outcomes):
+def desk(world, outcomes, monkeypatch):
+    monkeypatch.setattr(second_pass, "CUT_OFF", 0.01)
     return Desk(world, outcomes)
 
 
@@ -353,8 +354,7 @@ async def test_whoever_stops_it_gets_the_outcomes_of_those_in_flight(desk):
     assert not desk.made.is_whole
 
 
-async def test_a_second_signal_cuts_off_what_does_not_end(desk, monkeypatch):
-    monkeypatch.setattr(second_pass, "CUT_OFF", 0.01)
+async def test_a_second_signal_cuts_off_what_does_not_end(desk):
     desk.world.sandbox.faults.add(StallAfterProcessing(), times=2)
     running = asyncio.create_task(desk.run(*range(1, 1001), concurrency=2))
     await desk.world.sandbox.stalled(2)

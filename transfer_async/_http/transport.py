@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import ssl as tls
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from functools import cache
 from typing import Any
 
@@ -229,9 +230,10 @@ class Transport:
         self._closed = True
         if not self._borrowed:
             orders, others, self._orders, self._others = self._orders, self._others, None, None
-            for session in (orders, others):
-                if session is not None:
-                    await session.close()
+            async with AsyncExitStack() as left:  # whoever is cancelled at the one closes the other, too
+                for session in (orders, others):
+                    if session is not None:
+                        left.push_async_callback(session.close)
 
     async def post_order(self, body: GuardedBody, *, headers: CIMultiDict[str], left: float) -> Evidence:
         """Send one create-order request (specification 4.1), once.
