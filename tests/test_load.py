@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from itertools import islice, takewhile
 from pathlib import Path
@@ -255,12 +254,10 @@ def test_ctrl_c_ends_it_in_order_and_what_was_measured_is_told():
 
     first = process.stdout.readline()  # the step is under way
     process.send_signal(signal.SIGINT)
-    began = time.monotonic()
     told, _ = process.communicate(timeout=30)
 
     assert "on their way" in first
     assert process.returncode == 0
-    assert time.monotonic() - began < 20
     assert "Stopped by Ctrl-C" in told
     assert "duplicates 0" in told
 

@@ -2,7 +2,6 @@ import asyncio
 import json
 import logging
 import ssl
-import time
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
@@ -263,15 +262,6 @@ async def test_a_port_that_is_taken_is_an_error(sandbox: Sandbox):
     with pytest.raises(OSError, match="in use"):
         async with Sandbox(port=port):
             pass
-
-
-async def test_starting_and_stopping_take_no_time():
-    began = time.perf_counter()
-    for _ in range(20):
-        async with Sandbox():
-            pass
-
-    assert time.perf_counter() - began < 10
 
 
 @pytest.mark.parametrize("fault", [None, StallBeforeProcessing(), StallAfterProcessing(), HugeBody(1 << 40)])
