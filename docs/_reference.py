@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from typing import Any
 
 from docutils import nodes
@@ -38,8 +39,19 @@ def public_names(module: str) -> list[str]:
 
 
 def first_home(name: str) -> str | None:
-    """The public module that a name is documented in: the first that has it."""
+    """The first public module that has a name."""
     return next((module for module in PUBLIC if name in public_names(module)), None)
+
+
+def own_names(module: str) -> list[str]:
+    """What a public module promises and no earlier one has: by itself, for two may be of one name."""
+    earlier = PUBLIC[: PUBLIC.index(module)]
+    return [name for name in public_names(module) if not any(_is_in(name, module, one) for one in earlier)]
+
+
+def _is_in(name: str, module: str, other: str) -> bool:
+    there = name in public_names(other)
+    return there and getattr(sys.modules[other], name) is getattr(sys.modules[module], name)
 
 
 class Names(SphinxDirective):
@@ -52,7 +64,7 @@ class Names(SphinxDirective):
         """Write a directive of autodoc for each."""
         module = self.arguments[0]
         names = " ".join(self.content).split()
-        names = names or [name for name in public_names(module) if first_home(name) == module]
+        names = names or own_names(module)
         lines = [line for name in names for line in self._lines(module, name)]
         inside = nodes.container()
         self.state.nested_parse(StringList(lines, source=f"names of {module}"), 0, inside)
@@ -77,8 +89,9 @@ def _find_public(
     target = str(node["reftarget"]).lstrip("~.")
     domain: Any = env.get_domain("py")
     parts = target.split(".")
+    nearest = sorted(PUBLIC, key=lambda module: not target.startswith(f"{module}.") or module == PUBLIC[0])
     for count in (2, 1):
-        for module in PUBLIC:
+        for module in nearest:
             name = ".".join((module, *parts[-count:]))
             if name in domain.objects:
                 return domain.resolve_xref(
@@ -97,6 +110,20 @@ def _without_a_types_words(_app: Sphinx, what: str, _name: str, thing: Any, _: A
     """A constant without words of its own has none, not those of its type."""
     if what == "data" and lines[:1] == (inspect.getdoc(type(thing)) or "").splitlines()[:1]:
         lines.clear()
+
+
+class TellTwinsApart(SphinxPostTransform):
+    """A name that two public modules have is the one of the module that speaks, or else of the first."""
+
+    default_priority = 4
+
+    def run(self, **_: Any) -> None:
+        """Write the module before the name."""
+        for link in self.document.findall(pending_xref):
+            name, module = link["reftarget"], link.get("py:module")
+            if link.get("refdomain") == "py" and (first := first_home(name)) is not None:
+                nearer = module if module in PUBLIC and name in public_names(module) else first
+                link["reftarget"] = f"{nearer}.{name}"
 
 
 class LinkNames(SphinxPostTransform):
@@ -125,6 +152,7 @@ class LinkNames(SphinxPostTransform):
 def setup(app: Sphinx) -> dict[str, bool]:
     """Tell Sphinx of all this."""
     app.add_directive("names", Names)
+    app.add_post_transform(TellTwinsApart)
     app.add_post_transform(LinkNames)
     app.connect("missing-reference", _find_public)
     app.connect("autodoc-process-docstring", _without_a_types_words)

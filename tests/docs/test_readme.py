@@ -9,7 +9,7 @@ import pytest
 
 import transfer_async
 from tests.docs.story import PAGES, README, ROOT
-from transfer_async import RetryPolicy
+from transfer_async import Event, RetryPolicy, Timeouts, sandbox
 
 DOCS = ROOT / "docs"
 
@@ -39,6 +39,37 @@ def test_the_refused_statuses_are_the_defaults() -> None:
     assert statuses == RetryPolicy().refused
 
 
+def test_the_defaults_of_the_page_on_the_client_are_the_defaults() -> None:
+    page = (DOCS / "client.md").read_text(encoding="utf-8")
+    (timeouts,) = re.findall(r"`Timeouts\(([^)]+)\)`", page)
+    policy = RetryPolicy()
+
+    assert (
+        Timeouts(**{name: float(value) for name, value in re.findall(r"(\w+)=(\d+)", timeouts)}) == Timeouts()
+    )
+    assert f"| `attempts` | {policy.attempts} |" in page
+    assert f"| `deadline` | {policy.deadline:g} s |" in page
+    assert f"| {policy.first_delay:g} s, {policy.max_delay:g} s |" in page
+    assert f"| `not_processed` | {', '.join(map(str, sorted(policy.not_processed)))} |" in page
+
+
+def test_every_fault_and_every_event_has_its_place_in_a_table() -> None:
+    faults = {name for name in sandbox.__all__ if is_kind_of(getattr(sandbox, name), sandbox.Fault)}
+    events = {name for name in transfer_async.__all__ if is_kind_of(getattr(transfer_async, name), Event)}
+
+    assert faults <= named_in_tables(DOCS / "testing.md")
+    assert events <= named_in_tables(DOCS / "observability.md")
+
+
+def is_kind_of(thing: object, kind: type) -> bool:
+    return isinstance(thing, type) and issubclass(thing, kind) and thing is not kind
+
+
+def named_in_tables(page: Path) -> set[str]:
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    return set(re.findall(r"`(\w+)`", "\n".join(rows)))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_to_something(page: Path) -> None:
     """The site's build looks, too; but the README is not on the site, and pages are read where they lie."""
@@ -63,4 +94,4 @@ def test_no_cell_of_a_table_holds_an_essay(page: Path) -> None:
         if line.startswith("|"):
             for cell in line.strip("|").split(" | "):
                 shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", cell)
-                assert len(shown) <= 230, cell
+                assert len(shown) <= 160, cell

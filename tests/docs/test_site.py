@@ -6,6 +6,7 @@ import html
 import importlib.util
 import pkgutil
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -15,7 +16,6 @@ import transfer_async
 from tests.docs.story import ROOT
 from transfer_async import integrations
 
-pytest.importorskip("sphinx", reason="the extra docs is not installed")
 DOCS = ROOT / "docs"
 
 
@@ -50,6 +50,17 @@ def test_the_reference_has_every_public_name_once() -> None:
     names = listed()["transfer_async"]
 
     assert sorted(names) == sorted(transfer_async.__all__)
+
+
+def test_every_name_of_a_public_module_is_in_the_reference_by_itself() -> None:
+    reference = load("_reference")
+
+    for module in reference.PUBLIC:
+        for name in reference.public_names(module):
+            thing = getattr(sys.modules[module], name)
+            homes = [one for one in reference.PUBLIC if name in reference.own_names(one)]
+            assert any(getattr(sys.modules[home], name) is thing for home in homes), (module, name)
+    assert "Order" in reference.own_names("transfer_async.sandbox")  # it is another one than the client's
 
 
 def test_the_reference_has_every_public_module() -> None:
