@@ -1,1 +1,1 @@
-"""How fast the package is, and how it grows: programs, each run with ``python -m benchmarks.<name>``."""
+"""How fast the package is: `programs` are run, they let `contenders` take turns, and `measuring` says how."""

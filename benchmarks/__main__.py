@@ -1,111 +1,41 @@
-"""How fast the package is, against whom, and how it grows: all of it, with goals."""
+"""The way to every program: ``python -m benchmarks NAME ...``; each has a ``--help`` of its own."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from importlib import import_module
 
-import attrs
-
-from benchmarks import (
-    bench_create,
-    bench_decode,
-    bench_imports,
-    bench_journal,
-    bench_memory,
-    bench_profile,
-    bench_scale,
-    machine,
-)
-from benchmarks.findings import FULL, QUICK, Effort, Findings, goals_table
-
-AREAS: dict[str, Callable[[Effort], Findings]] = {
-    "create": bench_create.run,
-    "decode": bench_decode.run,
-    "journal": bench_journal.run,
-    "import": bench_imports.run,
-    "memory": bench_memory.run,
-    "scale": bench_scale.run,
-    "profile": bench_profile.run,
+PROGRAMS = {
+    "suite": ("suite.suite_command", "everything with a goal: contenders, growth, memory, imports"),
+    "compare": ("compare", "two reports of the suite, figure by figure"),
+    "guard": ("guard.guard_command", "instructions, calls and memory of an order, beside the stored figures"),
+    "journal": (
+        "journal.journal_command",
+        "journals on a real disk, of a thousand keys and of a million",
+    ),
+    "load": ("load.load_command", "orders at a rate, through the real client, and whether all of it is true"),
+    "outage": ("outage.outage_command", "thousands of clients and a service that fails, in virtual time"),
+    "workers": ("workers", "one, two and four workers on NATS and PostgreSQL"),
 }
+"""By NAME: the module in `benchmarks.programs` whose `main` takes the arguments, and what it is for.
+
+A program is imported when it is run: each needs another part of the extra `bench`.
+"""
+
+USAGE = 2
+"""Exit code of a wrong use."""
 
 
-def measured(areas: Sequence[str], effort: Effort) -> list[Findings]:
-    """Measure one area after the other; one that breaks is told, and takes no other along."""
-    found = []
-    for area in areas:
-        print(f"{area} ...", file=sys.stderr, flush=True)
-        began = time.perf_counter()
-        try:
-            findings = AREAS[area](effort)
-        except Exception as error:  # noqa: BLE001 - the others are worth having
-            findings = Findings(area, left_out=[f"{area}: broke ({type(error).__name__}: {error})"])
-        found.append(attrs.evolve(findings, seconds=time.perf_counter() - began))
-    return found
-
-
-def as_json(about: dict[str, Any], found: Sequence[Findings]) -> str:
-    """The figures for other programs."""
-    return json.dumps({"about": about, "areas": [one.as_dict() for one in found]}, indent=2) + "\n"
-
-
-def as_text(about: dict[str, Any], found: Sequence[Findings]) -> str:
-    """The report."""
-    goals = [goal for one in found for goal in one.goals]
-    left_out = [f"- {name}" for one in found for name in one.left_out]
-    parts = [
-        "# Benchmarks",
-        _conditions(about),
-        goals_table(goals) if goals else "",
-        "Left out:\n" + "\n".join(left_out) if left_out else "Nobody was left out.",
-        *(table.text() for one in found for table in one.tables),
-        "Seconds taken: " + ", ".join(f"{one.area} {one.seconds:.0f}" for one in found),
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _conditions(about: dict[str, Any]) -> str:
-    told = {name: value for name, value in about.items() if name != "versions"}
-    lines = [f"- {name}: {value}" for name, value in told.items()]
-    lines.append(
-        "- versions: " + ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    )
-    return "\n".join(lines)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Read the command line."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    made.add_argument("--quick", action="store_true", help="less than a minute; otherwise less than twelve")
-    made.add_argument("--only", action="append", choices=AREAS, metavar="AREA", help=", ".join(AREAS))
-    made.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
-    made.add_argument(
-        "--out", type=Path, metavar="DIRECTORY", default=Path(".benchmarks"), help="of the report"
-    )
-    return made
-
-
-def main() -> None:
-    """Measure, print the report, and write it down."""
-    options = parser().parse_args()
-    effort = QUICK if options.quick else FULL
-    about = {**machine.about(), "effort": effort.name}
-    found = measured(options.only or list(AREAS), effort)
-    report, figures = as_text(about, found), as_json(about, found)
-    print(report)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "report.md").write_text(report)
-    (options.out / "report.json").write_text(figures)
-    if options.json is not None:
-        options.json.write_text(figures)
-    if any(one.left_out and not one.goals and not one.tables for one in found):
-        sys.exit(1)  # an area broke
+def main(arguments: Sequence[str]) -> int:
+    """Run the program that the first argument names; give back its exit code."""
+    name, *rest = arguments or ["--help"]
+    if name in PROGRAMS:
+        return import_module(f"benchmarks.programs.{PROGRAMS[name][0]}").main(rest) or 0
+    print("usage: python -m benchmarks NAME ...\n")
+    print("\n".join(f"  {one:8} {what}" for one, (_, what) in PROGRAMS.items()))
+    return 0 if name in ("-h", "--help") else USAGE
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

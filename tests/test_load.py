@@ -15,13 +15,14 @@ import pytest
 
 pytest.importorskip("hdrh", reason="the histograms come with the extra 'bench'")
 
-from benchmarks import load, plots
-from benchmarks.load_arrivals import even, poisson
-from benchmarks.load_drive import Driver, Limits, Stop
-from benchmarks.load_report import Report
-from benchmarks.load_tally import CREATED, Ending, Histogram, Tally, ending_of
-from benchmarks.load_target import Foreign, checked_host, compared, made_amount, made_order
-from benchmarks.outage_service import Loop
+from benchmarks.measuring import plots
+from benchmarks.measuring.arrivals import even, poisson
+from benchmarks.programs.load import load_command
+from benchmarks.programs.load.driver import Driver, Limits, Stop
+from benchmarks.programs.load.load_report import Report
+from benchmarks.programs.load.tally import CREATED, Ending, Histogram, Tally, ending_of
+from benchmarks.programs.load.target import Foreign, checked_host, compared, made_amount, made_order
+from benchmarks.programs.outage.simulated_service import Loop
 from transfer_async._models.errors import OutcomeUnknown, RateLimited
 
 ROOT = Path(__file__).parent.parent
@@ -214,7 +215,7 @@ def test_wrong_options_are_refused(
 ):
     monkeypatch.delenv("TRANSFER_API_TOKEN", raising=False)
 
-    assert load.main(arguments) == load.USAGE
+    assert load_command.main(arguments) == load_command.USAGE
     assert capsys.readouterr().err.startswith(f"load: {told}")
 
 
@@ -225,7 +226,7 @@ def test_wrong_options_are_refused(
 def test_a_sweep_with_faults_ends_in_a_report_and_no_order_is_there_twice(tmp_path: Path):
     arguments = ["--at-once=1,4", "--for=5", "--orders=60", "--fault=close-after-processing=0.2"]
     journal, report = tmp_path / "journal.sqlite", tmp_path / "report"
-    command = [sys.executable, "-m", "benchmarks.load", *arguments, f"--journal={journal}"]
+    command = [sys.executable, "-m", "benchmarks", "load", *arguments, f"--journal={journal}"]
 
     done = subprocess.run(
         [*command, f"--report={report}"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
@@ -248,7 +249,7 @@ def test_a_sweep_with_faults_ends_in_a_report_and_no_order_is_there_twice(tmp_pa
 @pytest.mark.trial(ci=1, long=1)
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no Ctrl-C to be sent to another process alone")
 def test_ctrl_c_ends_it_in_order_and_what_was_measured_is_told():
-    command = [sys.executable, "-u", "-m", "benchmarks.load", "--rate=50,60", "--for=60"]
+    command = [sys.executable, "-u", "-m", "benchmarks", "load", "--rate=50,60", "--for=60"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ)
     assert process.stdout is not None
 
@@ -267,8 +268,8 @@ def test_a_page_says_when_the_driver_was_too_slow():
     for _ in range(100):
         tally.add(CREATED, latency=0.5)
         tally.late.add(0.4)
-    options = load.parser().parse_args(["--rate=100"])
+    options = load_command.parser().parse_args(["--rate=100"])
 
-    page = Report(load.plan_from(options), load.Found({100.0: tally}, None, False)).text()
+    page = Report(load_command.plan_from(options), load_command.Found({100.0: tally}, None, False)).text()
 
     assert "400 ms late" in page

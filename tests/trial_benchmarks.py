@@ -10,22 +10,23 @@ from typing import Any
 
 import pytest
 
-from benchmarks import (
+from benchmarks.__main__ import PROGRAMS, USAGE, main
+from benchmarks.contenders import BARE, HANDWRITTEN, HTTPX, OURS, STRIPE, TREASURY, Terms
+from benchmarks.contenders.host import LeftOut, Process
+from benchmarks.measuring.data import CREATE_ORDER_PATH, Answers, new_orders
+from benchmarks.measuring.findings import Effort, Findings, Goal, Table
+from benchmarks.measuring.samples import Sample, interleaved, percentile, ratio, table, taken_in_turn
+from benchmarks.measuring.service_process import HELD_AFTER, service
+from benchmarks.programs import compare
+from benchmarks.programs.suite import (
     bench_create,
     bench_decode,
     bench_imports,
     bench_memory,
     bench_profile,
     bench_scale,
-    compare,
 )
-from benchmarks.__main__ import as_json, as_text, measured
-from benchmarks.contenders import BARE, HANDWRITTEN, HTTPX, OURS, STRIPE, TREASURY, Terms
-from benchmarks.contenders.host import LeftOut, Process
-from benchmarks.data import CREATE_ORDER_PATH, Answers, new_orders
-from benchmarks.findings import Effort, Findings, Goal, Table
-from benchmarks.measure import Sample, interleaved, percentile, ratio, table, taken_in_turn
-from benchmarks.server import HELD_AFTER, service
+from benchmarks.programs.suite.suite_command import as_json, as_text, measured
 from transfer_async import Order
 
 pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]
@@ -57,7 +58,7 @@ def shares(findings: Findings) -> list[float | None]:
 def test_the_journals_program_prints_its_tables_and_writes_its_figures(tmp_path: Path):
     figures = tmp_path / "figures.json"
     smallest = ["--rounds=1", "--orders=8", "--growth=100", "--at-once", "64", "--server=raw"]
-    command = [sys.executable, "-m", "benchmarks.journal", *smallest, f"--json={figures}"]
+    command = [sys.executable, "-m", "benchmarks", "journal", *smallest, f"--json={figures}"]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
 
@@ -250,7 +251,7 @@ def test_an_area_that_breaks_is_told_and_takes_no_other_along(monkeypatch: pytes
         raise OSError("no disk")
 
     areas = {"one": broken, "other": lambda _: Findings("other", figures={"f": 1.0})}
-    monkeypatch.setattr("benchmarks.__main__.AREAS", areas)
+    monkeypatch.setattr("benchmarks.programs.suite.suite_command.AREAS", areas)
 
     one, other = measured(["one", "other"], SMALLEST)
 
@@ -272,8 +273,23 @@ def test_two_runs_are_compared_figure_by_figure():
     assert "| time, µs | 2 | 1 |  0.50 |" in text
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_says_how_it_is_run(name: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+
+    assert f"python -m benchmarks {name} " in capsys.readouterr().out
+
+
+def test_whoever_names_no_program_is_told_which_there_are(capsys: pytest.CaptureFixture[str]):
+    assert (main([]), main(["fast"])) == (0, USAGE)
+
+    told = capsys.readouterr().out
+    assert all(told.count(what) == 2 for _, what in PROGRAMS.values())
+
+
 def test_the_program_measures_what_it_is_asked_for_and_writes_its_report(tmp_path: Path):
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--only=profile", f"--out={tmp_path}"]
+    command = [sys.executable, "-m", "benchmarks", "suite", "--quick", "--only=profile", f"--out={tmp_path}"]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
 

@@ -5,27 +5,28 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import guard
-from benchmarks.guard import BLOCKS, CALLS, DECODE, ORDER, Line
+from benchmarks.programs.guard import guard_command
+from benchmarks.programs.guard.guard_command import BLOCKS, CALLS, DECODE, ORDER, Line, key, stored
 
 pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]
-ADVICE = "if that is as it should be: python -m benchmarks.guard --store"
+ADVICE = "if that is as it should be: python -m benchmarks guard --store"
 here = pytest.mark.skipif(  # figures are of one kind of machine and version
-    guard.key() not in guard.stored(), reason=f"no figures are stored for {guard.key()}"
+    key() not in stored(),
+    reason=f"no figures are stored for {key()}",
 )
 with_valgrind = pytest.mark.skipif(  # it is no Python package
-    guard.why_no_instructions() is not None, reason=str(guard.why_no_instructions())
+    guard_command.why_no_instructions() is not None, reason=str(guard_command.why_no_instructions())
 )
 
 
 @pytest.fixture(scope="module")
 def usual() -> dict[str, float]:
     """The instructions, counted once: it takes a while."""
-    return guard.instructions()
+    return guard_command.instructions()
 
 
 def judged(found: dict[str, float]) -> None:
-    lines = guard.compared(found, guard.stored())
+    lines = guard_command.compared(found, stored())
     if not any(line.compared for line in lines):
         pytest.skip("; ".join(map(str, lines)))
     assert all(line.within for line in lines), "; ".join(map(str, (*lines, ADVICE)))
@@ -33,7 +34,7 @@ def judged(found: dict[str, float]) -> None:
 
 @here
 def test_an_order_takes_as_many_calls_and_as_much_memory_as_it_did():
-    judged(guard.counted())
+    judged(guard_command.counted())
 
 
 @here
@@ -43,7 +44,7 @@ def test_an_order_and_a_decode_take_as_many_instructions_as_they_did(usual: dict
 
 
 def test_a_copy_too_many_shows_in_calls_and_in_memory():
-    lean, wasteful = guard.counted(), guard.counted(waste=True)
+    lean, wasteful = guard_command.counted(), guard_command.counted(waste=True)
 
     for name in (CALLS, BLOCKS):
         assert not Line(name, wasteful[name], lean[name]).within
@@ -51,7 +52,7 @@ def test_a_copy_too_many_shows_in_calls_and_in_memory():
 
 @with_valgrind
 def test_a_copy_too_many_shows_in_instructions(usual: dict[str, float]):
-    wasteful = guard.instructions(waste=True, decode=False)
+    wasteful = guard_command.instructions(waste=True, decode=False)
 
     assert not Line(ORDER, wasteful[ORDER], usual[ORDER]).within
 
@@ -66,16 +67,16 @@ def test_a_tenth_more_or_less_is_as_it_was():
 def test_figures_of_another_version_are_named_and_not_compared():
     kept = {"CPython 2.7, aiohttp 0.1": {"build": "an old one", "figures": {CALLS: 1.0}}}
 
-    (line,) = guard.compared({CALLS: 5.0}, kept)
+    (line,) = guard_command.compared({CALLS: 5.0}, kept)
 
     assert line.within
-    assert str(line) == f"{CALLS}: 5.0; not compared: stored is CPython 2.7, aiohttp 0.1, not {guard.key()}"
+    assert str(line) == f"{CALLS}: 5.0; not compared: stored is CPython 2.7, aiohttp 0.1, not {key()}"
 
 
 def test_instructions_of_another_build_are_not_compared_but_calls_are():
-    kept = {guard.key(): {"build": "another", "figures": {DECODE: 1.0, CALLS: 1.0}}}
+    kept = {key(): {"build": "another", "figures": {DECODE: 1.0, CALLS: 1.0}}}
 
-    decode, calls = guard.compared({DECODE: 5.0, CALLS: 5.0}, kept)
+    decode, calls = guard_command.compared({DECODE: 5.0, CALLS: 5.0}, kept)
 
     assert decode.within
     assert "another" in str(decode)
@@ -85,10 +86,10 @@ def test_instructions_of_another_build_are_not_compared_but_calls_are():
 def test_figures_that_are_stored_stay_beside_those_of_other_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(guard, "STORED", tmp_path / "guard.json")
+    monkeypatch.setattr(guard_command, "STORED", tmp_path / "guard.json")
     (tmp_path / "guard.json").write_text(json.dumps({"another": {"build": "", "figures": {}}}))
 
-    guard.store({CALLS: 12.34})
+    guard_command.store({CALLS: 12.34})
 
-    assert set(guard.stored()) == {"another", guard.key()}
-    assert [line.within for line in guard.compared({CALLS: 12.34}, guard.stored())] == [True]
+    assert set(stored()) == {"another", key()}
+    assert [line.within for line in guard_command.compared({CALLS: 12.34}, stored())] == [True]

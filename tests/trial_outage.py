@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import outage, plots
-from benchmarks.outage_fleet import GOAL, NO_BUDGET, Fleet, Found, Setting
-from benchmarks.outage_service import Loop, Service, Weather
+from benchmarks.measuring import plots
+from benchmarks.programs.outage import outage_command
+from benchmarks.programs.outage.fleet import GOAL, NO_BUDGET, Fleet, Found, Setting
+from benchmarks.programs.outage.simulated_service import Loop, Service, Weather
 from transfer_async import RetryBudget
 
 pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]
@@ -78,7 +79,7 @@ def test_the_service_turns_away_what_its_queue_has_no_room_for_and_that_costs_it
 
 
 def test_a_report_is_a_page_with_figures_and_plots(tmp_path: Path, budgeted: Found, unbounded: Found):
-    written = outage.write(tmp_path, [budgeted, unbounded])
+    written = outage_command.write(tmp_path, [budgeted, unbounded])
 
     figures = json.loads((tmp_path / "outage.json").read_text())
     assert [one["goals"][0] for one in figures] == [True, False]
@@ -92,5 +93,5 @@ def test_a_report_is_a_page_with_figures_and_plots(tmp_path: Path, budgeted: Fou
 
 @pytest.mark.parametrize("wrong", ["--clients=0", "--clients=many", "--rate=0", "--out=1"])
 def test_wrong_options_are_refused(wrong: str, capsys: pytest.CaptureFixture[str]):
-    assert outage.main([wrong]) == outage.USAGE
+    assert outage_command.main([wrong]) == outage_command.USAGE
     assert "must be" in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """The contenders: a class each, of one tiny interface, in a module that imports what it needs.
 
-Each runs in a process of its own (`worker`), and is asked to have its turns from outside (`host`).
+Each runs in a process of its own (`child`), and is asked to have its turns from outside (`host`).
 """
 
 from __future__ import annotations

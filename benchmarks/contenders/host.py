@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import attrs
 
-from benchmarks import machine
 from benchmarks.contenders import Terms
-from benchmarks.measure import Sample
+from benchmarks.measuring import machine
+from benchmarks.measuring.samples import Sample
 
 PATIENCE = 300.0
 """Seconds, at most, for one answer."""
@@ -40,7 +40,7 @@ class Process:
         told = json.dumps({**attrs.asdict(terms), "core": core})
         self.name = name
         self._process = subprocess.Popen(  # noqa: S603 - a module of ours
-            [sys.executable, "-m", "benchmarks.contenders.worker", name, told],
+            [sys.executable, "-m", "benchmarks.contenders.child", name, told],
             cwd=machine.ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -56,7 +56,7 @@ class Process:
             raise LeftOut(f"{name}: {why}")
 
     def ask(self, do: str, *, patience: float = PATIENCE, **question: Any) -> Any:
-        """Let it do something of `worker.Worker`.
+        """Let it do something of `child.Child`.
 
         Raises:
             RuntimeError: it ended, or took too long.

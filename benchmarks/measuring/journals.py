@@ -1,0 +1,178 @@
+"""The journals to be measured, each on a real disk, and what there is to know of that disk."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import sqlite3
+import tempfile
+import time
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, Self
+
+from benchmarks.measuring.samples import percentile
+from tests import postgres
+from transfer_async import MemoryJournal
+from transfer_async.journal import Journal, PostgresJournal, SQLiteJournal
+from transfer_async.journal.entries import Move, Verdict
+
+MEMORY, SQLITE, POSTGRES = "MemoryJournal", "SQLiteJournal", "PostgresJournal"
+JOURNALS = (MEMORY, SQLITE, POSTGRES)
+
+IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+"""File systems on which a commit costs nothing, and is worth nothing."""
+
+SERVER = {"shared_buffers": "128MB"}
+"""As PostgreSQL comes; the tests' own server is smaller."""
+
+
+class Workshop:
+    """Where journals are made: a directory on a real disk and, if there is one, a PostgreSQL server.
+
+    Args:
+        directory: on that disk.
+        server: running, or None.
+        wanted: which journals.
+    """
+
+    def __init__(
+        self, directory: Path, server: postgres.PostgresServer | None, wanted: Collection[str] = JOURNALS
+    ) -> None:
+        self.directory = directory
+        self._wanted = wanted
+        self.server = server
+        self._numbers = itertools.count()
+
+    @property
+    def names(self) -> list[str]:
+        """The journals that are wanted and can be had; the one in memory always, to compare with."""
+        had = [SQLITE, *([POSTGRES] if self.server is not None else [])]
+        return [MEMORY, *(name for name in had if name in self._wanted)]
+
+    def journal(self, name: str) -> Journal:
+        """Make a new, empty journal; whoever asks closes it."""
+        if name == MEMORY:
+            return MemoryJournal(max_keys=1_000_000)
+        if name == SQLITE:
+            return SQLiteJournal(self.path())
+        return PostgresJournal(self.dsn, schema=self.schema(), prepared=True)
+
+    def path(self) -> Path:
+        """A new path for a file."""
+        return self.directory / f"journal-{next(self._numbers)}.sqlite"
+
+    @property
+    def dsn(self) -> str:
+        """The address of the server's database."""
+        assert self.server is not None  # noqa: S101 - see `names`
+        return self.server.dsn
+
+    def schema(self) -> str:
+        """The name of a new schema in it: each journal has its own."""
+        return f"journal_{next(self._numbers)}"
+
+    def about(self) -> dict[str, Any]:
+        """What the figures depend on."""
+        version = "none" if self.server is None else _one_line(self.server.log)
+        return {
+            "python": platform.python_version(),
+            "processors": os.cpu_count(),
+            "sqlite": sqlite3.sqlite_version,
+            "postgresql": version,
+            "file_system": file_system(self.directory),
+            "fsync_ms": round(fsync_time(self.directory) * 1e3, 3),
+        }
+
+
+@contextmanager
+def workshop(wanted: Collection[str] = JOURNALS) -> Iterator[Workshop]:
+    """Open a workshop; everything in it is gone at the end."""
+    with ExitStack() as stack:
+        base = disk()
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="journals-", dir=base)))
+        if POSTGRES not in wanted or not postgres.is_installed():
+            yield Workshop(directory, None, wanted)
+            return
+        usual, tempfile.tempdir = tempfile.tempdir, str(base)  # the server's files are made there too
+        stack.callback(setattr, tempfile, "tempdir", usual)
+        server = stack.enter_context(postgres.postgres_server(extra=SERVER))
+        yield Workshop(directory, server, wanted)
+
+
+def disk() -> Path:
+    """A directory for temporary files that is not in memory.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    for place in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd()):  # noqa: S108 - only looked at
+        if place.is_dir() and os.access(place, os.W_OK) and file_system(place) not in IN_MEMORY:
+            return place
+    raise RuntimeError("every place for temporary files is in memory: run this from a directory on a disk")
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system that holds ``path``, where the system tells."""
+    mounts = Path("/proc/mounts")
+    if not mounts.exists():
+        return "unknown"
+    resolved, found = path.resolve(), ("", "unknown")
+    for line in mounts.read_text().splitlines():
+        _, point, kind, *_ = line.split(" ")
+        if resolved.is_relative_to(point) and len(point) >= len(found[0]):
+            found = (point, kind)
+    return found[1]
+
+
+def fsync_time(directory: Path, *, times: int = 50) -> float:
+    """The median seconds that a page takes to be on the disk: no commit can be faster."""
+    taken = []
+    with tempfile.NamedTemporaryFile(dir=directory) as file:
+        for _ in range(times):
+            began = time.perf_counter()
+            file.write(bytes(4096))
+            file.flush()
+            os.fsync(file.fileno())
+            taken.append(time.perf_counter() - began)
+    return median(taken)
+
+
+def _one_line(log: str) -> str:
+    """The version in the first line that a server writes: ``... starting PostgreSQL 16.2 on ...``."""
+    return log.partition("starting PostgreSQL ")[2].partition(" ")[0] or "unknown"
+
+
+class TimedJournal:
+    """A journal in front of another that adds up, for each key, the time spent in waiting for moves."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._seconds: dict[str, float] = {}
+
+    def take(self, *percents: float) -> list[float]:
+        """The percentiles of the seconds of all keys since the last time."""
+        seconds, self._seconds = self._seconds, {}
+        return [percentile(seconds.values(), percent) for percent in percents]
+
+    async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+        """See `Journal.move`."""
+        began = time.perf_counter()
+        try:
+            return await self._journal.move(scope, key, move)
+        finally:
+            self._seconds[key] = self._seconds.get(key, 0.0) + time.perf_counter() - began
+
+    async def __aenter__(self) -> Self:
+        await self._journal.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._journal.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """All the rest is the other's."""
+        return getattr(self._journal, name)

@@ -1,0 +1,106 @@
+"""What the figures were measured on, and how to have a part of it to oneself."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGES = (
+    *("aiohttp", "attrs", "cattrs", "msgspec", "tenacity"),
+    *("httpx", "pydantic", "modern-treasury", "stripe", "pyperf"),
+)
+"""Whose versions are told: first what the package stands on, then whom it is measured against."""
+
+
+def cores() -> tuple[int | None, int | None]:
+    """A core for the contender and another for the service; None where nobody can be kept on one."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None, None
+    free = sorted(os.sched_getaffinity(0))
+    return (free[-1], free[0]) if len(free) > 1 else (None, None)
+
+
+def pin(core: int | None) -> None:
+    """Stay on one core from now on."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+
+
+def descriptors() -> int:
+    """Raise this process's limit of open files as far as it may, and say how far that is."""
+    try:
+        import resource  # Windows has none
+    except ImportError:
+        return 500
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def memory() -> int:
+    """The bytes of memory that this process holds now, or where that is not told, has held at most."""
+    status = Path("/proc/self/statm")
+    if status.exists():
+        return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    import resource  # not on Windows, where this raises
+
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return size if sys.platform == "darwin" else size * 1024
+
+
+def settled_memory() -> int:
+    """The same, after the garbage is gone."""
+    gc.collect()
+    return memory()
+
+
+def about() -> dict[str, Any]:
+    """The machine, the versions, the time and the commit."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _git("rev-parse", "--short", "HEAD") or "unknown",
+        "changed": bool(_git("status", "--porcelain", "--", "transfer_async", "benchmarks")),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors, {_processor()}",
+        "pinned": cores()[0] is not None,
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _processor() -> str:
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text().splitlines() if told.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or "unknown processor")
+
+
+def _git(*words: str) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - words of our own
+            (shutil.which("git") or "git", *words),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()

@@ -1,0 +1,218 @@
+"""The service in a process of its own, on loopback: the real sandbox, or a raw and faster stand-in.
+
+``raw`` is a bare asyncio protocol: it reads the whole request, and answers with a fresh unique order
+to its question; it checks and remembers nothing. Any other POST it answers with an order too, for
+clients that know other paths. ``sandbox`` is `transfer_async.sandbox.Sandbox`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Literal, get_args
+
+import msgspec
+from attrs import frozen
+
+from benchmarks.measuring import machine
+from benchmarks.measuring.data import CREATE_ORDER_PATH, WHO_AM_I_PATH, Answers, order_fields, who_am_i
+
+Kind = Literal["sandbox", "raw"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+CREATE_ORDER = f"POST {CREATE_ORDER_PATH} ".encode()
+WHO_AM_I = f"GET {WHO_AM_I_PATH} ".encode()
+TOKEN = "benchmark-token"  # noqa: S105 - of a server on loopback that checks nothing
+
+HELD_AFTER = 64
+"""So many requests are answered before the others are held, so that a client may warm up."""
+
+HELD_FOR = 0.3
+"""Seconds that all stand still once all are there: the time to look at them."""
+
+_HEAD = b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+
+
+# --- for whoever measures -----------------------------------------------------------------------
+
+
+@frozen
+class Service:
+    """A running service.
+
+    Args:
+        kind: which it is.
+        base_url: where it listens.
+        token: what it takes.
+        pid: of its process.
+    """
+
+    kind: Kind
+    base_url: str
+    token: str
+    pid: int
+
+
+@contextmanager
+def service(
+    kind: Kind = "sandbox", *, seed: int = 0, delay: float = 0.0, hold: int = 0, core: int | None = None
+) -> Iterator[Service]:
+    """Start the service, and stop it at the end; it also stops when this process does, however that ends.
+
+    Args:
+        kind: ``sandbox`` or ``raw``.
+        seed: of the order ids.
+        delay: seconds before an answer; ``raw`` only.
+        hold: answer nobody, but for `HELD_AFTER` requests at first, before so many have asked; ``raw`` only.
+        core: of the processor, where it stays.
+
+    Raises:
+        RuntimeError: it did not start.
+    """
+    command = [sys.executable, "-m", "benchmarks.measuring.service_process", kind, f"--seed={seed}"]
+    command += [f"--delay={delay}", f"--hold={hold}"] + ([] if core is None else [f"--core={core}"])
+    with subprocess.Popen(  # noqa: S603 - it is this very file
+        command, cwd=machine.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - they are pipes
+        try:
+            line = process.stdout.readline()  # ends with the process at the latest
+            if not line:
+                raise RuntimeError(f"the {kind} service did not start")
+            yield Service(kind, **json.loads(line), pid=process.pid)
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+# --- within its own process ---------------------------------------------------------------------
+
+
+class Gate:
+    """Holds replies back until all that are expected are there.
+
+    Args:
+        hold: how many; 0: it is always open.
+        delay: seconds that each reply takes beside.
+    """
+
+    def __init__(self, hold: int, delay: float) -> None:
+        self._hold, self._delay = hold, delay
+        self._seen = 0
+        self._held: list[Callable[[], None]] = []
+        self._loop = asyncio.get_running_loop()
+
+    def pass_on(self, write: Callable[[], None]) -> None:
+        """Write a reply now, or when it is time."""
+        self._seen += 1
+        if self._hold and self._seen > HELD_AFTER:
+            self._held.append(write)
+            if len(self._held) >= self._hold:
+                self._loop.call_later(HELD_FOR, self._open)
+        elif self._delay:
+            self._loop.call_later(self._delay, write)
+        else:
+            write()
+
+    def _open(self) -> None:
+        held, self._held = self._held, []
+        for write in held:
+            write()
+
+
+class Raw(asyncio.Protocol):
+    """One connection of the raw service."""
+
+    def __init__(self, answers: Answers, gate: Gate) -> None:
+        self._answers, self._gate = answers, gate
+        self._received = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a stream
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while (end := self._received.find(b"\r\n\r\n")) >= 0:
+            size = end + 4 + _content_length(self._received[:end])
+            if len(self._received) < size:
+                return
+            request, self._received = self._received[:size], self._received[size:]
+            reply = self._reply(request, request[end + 4 :])
+            self._gate.pass_on(partial(self._write, reply))
+
+    def _reply(self, request: bytes, body: bytes) -> bytes:
+        status, reason = 200, b"OK"
+        if request.startswith(CREATE_ORDER):
+            answer = self._answers.answer(_read(body))
+        elif request.startswith(b"POST "):
+            answer = self._answers.answer(_SOME_ORDER)
+        elif request.startswith(WHO_AM_I):
+            answer = who_am_i()
+        else:
+            status, reason, answer = 404, b"Not Found", b'{"message":"Not found"}'
+        return _HEAD % (status, reason, len(answer)) + answer
+
+    def _write(self, reply: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(reply)
+
+
+_read = msgspec.json.Decoder(float_hook=str).decode  # digits as they came
+_SOME_ORDER = next(order_fields())
+
+
+def _content_length(head: bytes) -> int:
+    _, found, rest = head.lower().partition(b"\r\ncontent-length:")
+    return int(rest.partition(b"\r\n")[0]) if found else 0
+
+
+async def _serve(kind: Kind, seed: int, *, delay: float, hold: int) -> None:
+    if kind == "sandbox":
+        from transfer_async.sandbox import Sandbox  # the raw service is to be small
+
+        async with Sandbox(seed=seed) as sandbox:
+            await _until_told(sandbox.base_url, sandbox.token)
+        return
+    answers, gate = Answers(seed), Gate(hold, delay)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Raw(answers, gate), "127.0.0.1", 0, backlog=4096)
+    port = server.sockets[0].getsockname()[1]
+    await _until_told(f"http://127.0.0.1:{port}", TOKEN)
+    server.close()
+
+
+async def _until_told(base_url: str, token: str) -> None:
+    """Say where it listens, then wait until the standard input ends."""
+    print(json.dumps({"base_url": base_url, "token": token}), flush=True)
+    told = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(told), sys.stdin)
+    await told.read()
+
+
+def main() -> None:
+    """Run the service until the standard input ends."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--hold", type=int, default=0)
+    parser.add_argument("--core", type=int)
+    options = parser.parse_args()
+    machine.pin(options.core)
+    machine.descriptors()
+    asyncio.run(_serve(options.kind, options.seed, delay=options.delay, hold=options.hold))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""What the guard counts, in a process of its own: orders whose transport is stubbed, and decodes.
+
+``python -m benchmarks.programs.guard.guarded --orders 120 --decodes 20`` only does it, for others to
+count what that takes; with ``--count`` it counts by itself, and says what it found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import copy
+import gc
+import json
+import sys
+from typing import Any
+
+from benchmarks.contenders import Terms
+from benchmarks.contenders.ours import Ours
+from benchmarks.contenders.stub import StubbedTransport, answer_to
+from benchmarks.measuring.data import new_orders
+from benchmarks.measuring.samples import drive
+from transfer_async import _client
+from transfer_async._converters import order
+from transfer_async._http.transport import Evidence
+from transfer_async._models.responses import Order
+from transfer_async._pipeline.call import Call
+from transfer_async._pipeline.context import Context
+
+AT_ONCE = 8
+WARM_UP = 40
+COUNTED = 200
+
+
+async def work(*, orders: int, decodes: int) -> None:
+    """Create so many orders, and read so many answers."""
+    async with Ours(Terms(stubbed=True)) as ours:
+        await drive(ours.create, count=orders, at_once=AT_ONCE)
+    answer = answer_to(new_orders(1)[0])
+    for _ in range(decodes):
+        order.read_answer(answer)
+
+
+async def calls() -> float:
+    """The calls of functions, in Python and in C, that an order takes."""
+    seen = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal seen
+        seen += event in ("call", "c_call")
+
+    async with Ours(Terms(stubbed=True)) as ours:
+        await drive(ours.create, count=WARM_UP, at_once=AT_ONCE)
+        sys.setprofile(count)
+        await drive(ours.create, count=COUNTED, at_once=AT_ONCE)
+        sys.setprofile(None)
+    return seen / COUNTED
+
+
+async def blocks() -> float:
+    """The blocks of memory that an order in flight holds, while its answer is still to come."""
+    async with Ours(Terms(stubbed=True)) as ours:
+        await drive(ours.create, count=WARM_UP, at_once=AT_ONCE)
+        gate = Gated(ours)
+        gc.collect()
+        before = sys.getallocatedblocks()
+        tasks = [asyncio.ensure_future(ours.create(0)) for _ in range(COUNTED)]
+        await gate.all_there.wait()
+        gc.collect()
+        held = sys.getallocatedblocks() - before
+        gate.opened.set()
+        await asyncio.gather(*tasks)
+    return held / COUNTED
+
+
+class Gated(StubbedTransport):
+    """A stubbed transport that answers nobody before all have asked."""
+
+    def __init__(self, ours: Ours) -> None:
+        super().__init__(new_orders(1)[0])
+        self.all_there, self.opened = asyncio.Event(), asyncio.Event()
+        self._here = 0
+        self.take_the_place(ours.client)
+
+    async def post_order(self, *arguments: Any, **options: Any) -> Evidence:
+        """See `StubbedTransport.post_order`."""
+        self._here += 1
+        if self._here == COUNTED:
+            self.all_there.set()
+        await self.opened.wait()
+        return await super().post_order(*arguments, **options)
+
+
+def waste() -> None:
+    """Make each call copy its intent, and keep that and twenty things more: the guard is to tell."""
+    create_order = _client.create_order  # type: ignore[attr-defined] # where the client looks for it
+
+    async def wasteful(context: Context, call: Call) -> Order:
+        kept = [copy.deepcopy(call.intent), *(object() for _ in range(20))]
+        try:
+            return await create_order(context, call)
+        finally:
+            kept.clear()
+
+    _client.create_order = wasteful  # type: ignore[attr-defined] # the deliberate waste
+
+
+def main() -> None:
+    """Do what the arguments say."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--orders", type=int, default=0)
+    parser.add_argument("--decodes", type=int, default=0)
+    parser.add_argument("--count", action="store_true")
+    parser.add_argument("--waste", action="store_true")
+    options = parser.parse_args()
+    if options.waste:
+        waste()
+    if options.count:
+        print(json.dumps({"calls": asyncio.run(calls()), "blocks": asyncio.run(blocks())}))
+    else:
+        asyncio.run(work(orders=options.orders, decodes=options.decodes))
+
+
+if __name__ == "__main__":
+    main()

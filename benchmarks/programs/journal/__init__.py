@@ -1,0 +1,1 @@
+"""What journals cost on a real disk, and whether they grow slower as they grow."""

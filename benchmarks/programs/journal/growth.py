@@ -1,0 +1,250 @@
+"""What a key costs in a journal that holds many, beside one that holds few.
+
+No service is asked: a key is claimed, marked and created by the moves themselves, with a reply as large
+as the service's. The many keys are there already, with small replies, so that the disk's size is not
+what is measured: they are written by SQL of our own, row for row as the journal would have. Order ids
+are random: a new one belongs on any page of its index. New keys are of two kinds: random ones, of which
+the same is true, and ones in order, as of a bank that counts its payments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sqlite3
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from attrs import frozen
+
+from benchmarks.measuring.data import Answers, new_orders
+from benchmarks.measuring.journals import POSTGRES, SQLITE, Workshop
+from benchmarks.measuring.samples import Sample, drive, interleaved, median_of, ratio
+from transfer_async._models.requests import NewOrder, OrderIntent
+from transfer_async.journal import Journal, PostgresJournal, SQLiteJournal
+from transfer_async.journal.entries import Claim, Create, Mark, Move
+from transfer_async.journal.fingerprint import fingerprint
+
+SCOPE = "https://service.example.com"
+SMALL_REPLY = b"%-300b" % b'{"id":"tx-made-up"}'
+FEW = 1_000
+AT_ONCE = 64
+FILL_TIMEOUT = 600.0
+"""Seconds, at most, for one statement that fills a database."""
+
+
+Kind = Literal["in order", "random"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Of new keys."""
+
+
+@frozen
+class Growth:
+    """What was found for one back end and one kind of new keys.
+
+    Args:
+        journal: which.
+        kind: of the new keys.
+        few: how many keys the small journal held at first.
+        many: how many the large one held at first.
+        few_cost: median seconds for a key, 64 at once, in the small journal.
+        many_cost: the same in the large one.
+        ratio: the median, over the rounds, of the large one's cost for one of the small one's.
+        total_ratio: the same of all rounds together, with every checkpoint that fell into one.
+        cpu_ratio: as ``ratio``, of this process's processor time: a database server's is not in it.
+        fill_seconds: how long the filling took.
+    """
+
+    journal: str
+    kind: Kind
+    few: int
+    many: int
+    few_cost: float
+    many_cost: float
+    ratio: float
+    total_ratio: float
+    cpu_ratio: float
+    fill_seconds: float
+
+
+async def measure(shop: Workshop, name: str, *, many: int, rounds: int, keys: int) -> list[Growth]:
+    """Fill a large and a small journal, and let new keys pass through both in turn.
+
+    Args:
+        shop: where they are made.
+        name: of the back end.
+        many: how many keys the large one holds.
+        rounds: how many turns each has.
+        keys: how many new keys in a turn.
+    """
+    began = time.perf_counter()
+    sizes = {"few": min(FEW, many), "many": many}
+    journals = {size: await FILLED[name](shop, count) for size, count in sizes.items()}
+    filled = time.perf_counter() - began
+    turns = {
+        f"{size} {kind}": partial(_turn, journal, kind, keys)
+        for kind in KINDS
+        for size, journal in journals.items()
+    }
+    async with journals["few"], journals["many"]:
+        await interleaved(turns, rounds=2)  # to fill the caches
+        found = await interleaved(turns, rounds=rounds)
+    return [_growth(journal=name, kind=kind, sizes=sizes, found=found, fill_seconds=filled) for kind in KINDS]
+
+
+def _growth(
+    *, journal: str, kind: Kind, sizes: dict[str, int], found: dict[str, list[Sample]], fill_seconds: float
+) -> Growth:
+    few, many = found[f"few {kind}"], found[f"many {kind}"]
+    return Growth(
+        journal=journal,
+        kind=kind,
+        few=sizes["few"],
+        many=sizes["many"],
+        few_cost=median_of(few, lambda one: one.cost),
+        many_cost=median_of(many, lambda one: one.cost),
+        ratio=ratio(many, few, lambda one: one.cost),
+        total_ratio=sum(one.seconds for one in many) / sum(one.seconds for one in few),
+        cpu_ratio=ratio(many, few, lambda one: one.cpu_cost),
+        fill_seconds=fill_seconds,
+    )
+
+
+async def _turn(journal: Journal, kind: Kind, keys: int) -> Sample:
+    answers = Answers()
+    lives = [
+        _life(_new_key(kind), order, reply=answers.answer(json.loads(order.to_json())))
+        for order in new_orders(keys)
+    ]
+
+    async def live(number: int) -> None:
+        key, moves = lives[number]
+        for move in moves:
+            verdict = await journal.move(SCOPE, key, move)
+            if verdict is None or verdict.denial is not None:
+                raise RuntimeError(f"the journal denied {type(move).__name__}: {verdict and verdict.denial}")
+
+    return await drive(live, count=keys, at_once=AT_ONCE)
+
+
+_numbers = itertools.count()
+
+
+def _new_key(kind: Kind) -> str:
+    """A key that no journal has yet; those in order come behind all random ones."""
+    return f"payment-{uuid.uuid4().hex}" if kind == "random" else f"payment-of-day-{next(_numbers):024}"
+
+
+def _life(key: str, order: NewOrder, *, reply: bytes) -> tuple[str, tuple[Move, ...]]:
+    """A new key, and the moves that are made of it."""
+    attempt, intent_id = uuid.uuid4().hex, uuid.uuid4().hex
+    intent = OrderIntent(id=intent_id, key=key, order=order, beneficiary=None, held=None, send_before=None)
+    claim = Claim(
+        intent=intent,
+        fingerprint=fingerprint(order),
+        client_made=False,
+        lease=60.0,
+        max_claim_age=900.0,
+        hooks=("hold",),
+    )
+    receipts: dict[str, str | None] = {"hold": f"hold-{intent_id}"}
+    mark = Mark(intent_id=intent_id, epoch=1, attempt=attempt, receipts=receipts, lease=60.0, window=30.0)
+    create = Create(attempt=attempt, order_id=f"tx-{uuid.uuid4().hex[:20]}", reply=reply)
+    return key, (claim, mark, create)
+
+
+# --- filling ------------------------------------------------------------------------------------
+
+
+async def _first_key(journal: Journal) -> None:
+    """Let the journal make its tables, and one key as it writes it, to be the model of all others."""
+    async with journal:
+        key, moves = _life(_new_key("random"), new_orders(1)[0], reply=SMALL_REPLY)
+        for move in moves:
+            await journal.move(SCOPE, key, move)
+
+
+async def _filled_file(shop: Workshop, count: int) -> Journal:
+    path = shop.path()
+    await _first_key(SQLiteJournal(path))
+    await asyncio.to_thread(_fill_file, path, count)
+    return SQLiteJournal(path)
+
+
+def _fill_file(path: Path, count: int) -> None:
+    """Copy the file's only key until there are so many; nobody else has the file open."""
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        for setting in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-1000000"):
+            db.execute(f"PRAGMA {setting}")
+        db.execute("BEGIN")
+        for statement in _FILL_FILE:
+            db.execute(statement, {"count": count} if ":count" in statement else {})
+        db.execute("COMMIT")
+        db.execute("ANALYZE")
+    finally:
+        db.close()
+
+
+_FILL_FILE = (
+    """
+    INSERT INTO keys (id, scope, key, state, token, order_id, due_at, ended_at, body, intent)
+    WITH RECURSIVE new (id) AS (VALUES (2) UNION ALL SELECT id + 1 FROM new WHERE id < :count)
+    SELECT new.id, k.scope, 'payment-' || lower(hex(randomblob(16))), k.state,
+        lower(hex(randomblob(16))) || '-' || new.id, 'tx-' || lower(hex(randomblob(10))), k.due_at,
+        k.ended_at - new.id, k.body, k.intent
+    FROM new, keys k WHERE k.id = 1""",
+    """
+    INSERT INTO replies (key_id, reply)
+    SELECT k.id, r.reply FROM keys k, replies r WHERE k.id > 1 AND r.key_id = 1 ORDER BY k.id""",
+    """
+    INSERT INTO history
+        (key_id, at, move, state, intent_id, epoch, attempt, order_id, ending, by_whom, reason)
+    SELECT k.id, k.ended_at, h.move, h.state, h.intent_id, h.epoch, h.attempt,
+        CASE WHEN h.order_id IS NULL THEN NULL ELSE k.order_id END, h.ending, h.by_whom, h.reason
+    FROM keys k, history h WHERE k.id > 1 AND h.key_id = 1 ORDER BY k.id, h.id""",
+)
+
+
+async def _filled_database(shop: Workshop, count: int) -> Journal:
+    import asyncpg  # only where there is a PostgreSQL to be measured
+
+    schema = shop.schema()
+    await _first_key(PostgresJournal(shop.dsn, schema=schema))
+    connection: Any = await asyncpg.connect(shop.dsn, command_timeout=FILL_TIMEOUT)
+    try:
+        for statement in itertools.chain(_FILL_DATABASE, _AT_REST):
+            await connection.execute(statement.format(schema=schema, count=count))
+    finally:
+        await connection.close()
+    return PostgresJournal(shop.dsn, schema=schema)
+
+
+_FILL_DATABASE = (
+    "SET synchronous_commit = off",
+    "SET session_replication_role = replica",  # no look at the other table for each line of history
+    """
+    INSERT INTO {schema}.keys
+        (scope, key, state, token, order_id, due_at, ended_at, body, intent, reply)
+    SELECT k.scope, 'payment-' || md5('key' || n), k.state, md5('token' || n) || '-' || n,
+        'tx-' || left(md5('order' || n), 20), k.due_at, k.ended_at - n, k.body, k.intent, k.reply
+    FROM generate_series(2, {count}) n, {schema}.keys k WHERE k.id = 1""",
+    """
+    INSERT INTO {schema}.history (key_id, token, at, move, state, intent_id, epoch, attempt, order_id)
+    SELECT k.id, k.token, k.ended_at, h.move, h.state, h.intent_id, h.epoch, h.attempt,
+        CASE WHEN h.order_id IS NULL THEN NULL ELSE k.order_id END
+    FROM {schema}.keys k, {schema}.history h
+    WHERE k.id > 1 AND h.key_id = 1 ORDER BY k.id, h.id""",
+)
+_AT_REST = ("VACUUM ANALYZE {schema}.keys", "VACUUM ANALYZE {schema}.history", "CHECKPOINT")
+
+FILLED: dict[str, Callable[[Workshop, int], Awaitable[Journal]]] = {
+    SQLITE: _filled_file,
+    POSTGRES: _filled_database,
+}
+"""How a journal that holds so many keys is made, by back end."""

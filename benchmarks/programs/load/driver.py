@@ -1,0 +1,125 @@
+"""How a load is put on: an open loop that waits for nobody, and a closed one of so many at once.
+
+In the open loop an order starts when its moment has come, however many are still on their way, and its
+latency counts from that moment: what a slow answer does to the orders behind it is measured, not left
+out (co-ordinated omission). In the closed loop the next order starts when one has ended: it finds out
+how much goes through, and its latencies are those of a caller that waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+from attrs import define, frozen
+
+from benchmarks.programs.load.tally import Ending, Tally
+
+Work = Callable[[int], Awaitable[Ending]]
+"""Sends one order, and says how it ended."""
+
+NAP = 0.1
+"""Seconds after which a driver that sleeps looks whether it is to stop."""
+
+
+@frozen
+class Limits:
+    """When to begin no more orders.
+
+    Args:
+        seconds: after the start.
+        orders: begun in all.
+    """
+
+    seconds: float
+    orders: int
+
+
+@define
+class Stop:
+    """Whether somebody wants it to end; what is on its way comes to its end all the same."""
+
+    wanted: bool = False
+
+
+@define
+class Driver:
+    """One step of a load.
+
+    Args:
+        work: sends an order.
+        limits: when to begin no more.
+        tally: counts.
+        stop: may end it earlier.
+        first: the number of the first order.
+        patience: seconds for what is on its way, once no more are begun; then it is cancelled.
+    """
+
+    work: Work
+    limits: Limits
+    tally: Tally
+    stop: Stop
+    first: int = 0
+    patience: float = 60.0
+
+    async def open(self, arrivals: Iterator[float]) -> None:
+        """Begin an order at each of the moments."""
+        began, cpu = _now(), time.process_time()
+        tasks: set[asyncio.Task[None]] = set()
+        for moment in arrivals:
+            if moment >= self.limits.seconds or not await self._due(began + moment):
+                break
+            task = asyncio.create_task(self._one(began + moment))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        await self._rest(tasks)
+        self._end(began, cpu)
+
+    async def closed(self, at_once: int) -> None:
+        """Keep so many orders on their way."""
+        began, cpu = _now(), time.process_time()
+        until = began + self.limits.seconds
+
+        async def place() -> None:
+            while _now() < until and not self._is_over():
+                await self._one(_now())
+
+        tasks = {asyncio.create_task(place()) for _ in range(at_once)}
+        await self._rest(tasks, after=self.limits.seconds)
+        self._end(began, cpu)
+
+    async def _due(self, moment: float) -> bool:
+        """Wait for ``moment``; false if no more are to begin."""
+        while not self._is_over():
+            left = moment - _now()
+            if left <= 0:
+                return True
+            await asyncio.sleep(min(left, NAP))
+        return False
+
+    def _is_over(self) -> bool:
+        return self.stop.wanted or self.tally.begun >= self.limits.orders
+
+    async def _one(self, meant: float) -> None:
+        number = self.first + self.tally.begun
+        self.tally.begun += 1
+        self.tally.late.add(_now() - meant)
+        ending = await self.work(number)
+        self.tally.add(ending, latency=_now() - meant)
+
+    async def _rest(self, tasks: set[asyncio.Task[None]], *, after: float = 0.0) -> None:
+        left = set(tasks)
+        if left:
+            _, left = await asyncio.wait(left, timeout=after + self.patience)
+        for task in left:
+            task.cancel()
+        # A task that raised says so: whatever an order can end in is no exception here.
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def _end(self, began: float, cpu: float) -> None:
+        self.tally.seconds, self.tally.cpu = _now() - began, time.process_time() - cpu
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

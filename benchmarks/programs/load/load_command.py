@@ -1,0 +1,222 @@
+"""A load on the service, through the real client: how fast, at what price, and whether all of it is true.
+
+    python -m benchmarks load --rate 500 --for 30
+    python -m benchmarks load --at-once 1,8,64,512 --for 10 --report here
+    python -m benchmarks load --rate 100 --fault close-after-processing=0.05 --journal payments.sqlite
+    TRANSFER_API_TOKEN=... python -m benchmarks load --url http://127.0.0.1:8080 --order order.json --rate 50
+
+Without ``--url`` the sandbox is started in a process of its own, and at the end its orders are held
+against what the client said of them: none twice, none missing, none that was said not to be.
+With ``--rate`` the loop is open and with ``--at-once`` it is closed; see `benchmarks.programs.load.driver`.
+Everything is bounded, Ctrl-C ends it in order, and what was measured until then is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from benchmarks.measuring.arrivals import SCHEDULES
+from benchmarks.measuring.sandbox_process import sandbox
+from benchmarks.programs.load.board import Board, live_or_plain, shown
+from benchmarks.programs.load.driver import Driver, Limits, Stop
+from benchmarks.programs.load.load_report import Report
+from benchmarks.programs.load.plan import Found, Plan
+from benchmarks.programs.load.tally import Tally
+from benchmarks.programs.load.target import (
+    MOST_ORDERS,
+    Sender,
+    checked_host,
+    compared,
+    journal_for,
+    made_order,
+    order_from,
+    recorded,
+    settled,
+)
+from transfer_async import TransferClient
+from transfer_async._cli.console.event_loop import run
+from transfer_async._cli.serve_sandbox import fault_shares
+
+LONGEST = 3_600.0
+"""Seconds, of one step."""
+
+FASTEST, MOST_AT_ONCE = 20_000.0, 10_000
+WARM_UP = 20
+"""Orders before the first step that are not measured: connections and caches are not what is asked about."""
+
+USAGE, DISAGREES = 2, 1
+"""Exit codes: of a wrong use; of a run after which the client and the sandbox do not agree."""
+
+
+# --- the run ------------------------------------------------------------------------------------
+
+
+async def put_load(plan: Plan, *, base_url: str, token: str, board: Board) -> Found:
+    """Run all the steps, one after the other, each with a client of its own."""
+    sender, steps = Sender(plan.order), dict[float, Tally]()
+    with _stopped_by_ctrl_c() as stop:
+        warm_up = Limits(plan.limits.seconds, min(WARM_UP, plan.limits.orders))
+        async with _client(plan, base_url, token) as sender.client:
+            await Driver(sender.send, warm_up, Tally(), stop).closed(4)
+        for load in plan.loads:
+            if stop.wanted:
+                break
+            steps[load] = Tally()
+            driver = Driver(sender.send, plan.limits, steps[load], stop, first=len(sender.endings))
+            async with _client(plan, base_url, token) as sender.client:
+                await _step(plan, load, driver, board)
+    comparison = None
+    if plan.url is None:
+        amounts = await settled(lambda: recorded(base_url, token))
+        comparison = compared(sender.endings, amounts)
+    return Found(steps, comparison, stop.wanted)
+
+
+async def _step(plan: Plan, load: float, driver: Driver, board: Board) -> None:
+    gc.collect()  # of the step before
+    async with shown(board, plan.title(load), plan.limits, driver.tally):
+        if plan.loop == "open":
+            await driver.open(SCHEDULES[plan.schedule](load, seed=plan.seed))
+        else:
+            await driver.closed(int(load))
+
+
+@asynccontextmanager
+async def _client(plan: Plan, base_url: str, token: str) -> AsyncIterator[TransferClient]:
+    async with (
+        journal_for(plan.journal) as journal,
+        TransferClient(base_url, token, journal=journal, max_connections=plan.connections) as client,
+    ):
+        yield client
+
+
+@contextmanager
+def _stopped_by_ctrl_c() -> Iterator[Stop]:
+    """End in order at the first Ctrl-C; the second one is Python's own."""
+    stop = Stop()
+
+    def handle(*_: object) -> None:
+        stop.wanted = True
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# --- the command line ---------------------------------------------------------------------------
+
+
+def parser() -> argparse.ArgumentParser:
+    """Make the parser of the options."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks load", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add = made.add_argument
+    kind = made.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--rate", metavar="N[,N...]", help="orders a second, whatever becomes of them")
+    kind.add_argument("--at-once", metavar="N[,N...]", help="orders on their way at any time")
+    add("--for", dest="seconds", type=float, default=10.0, help=f"seconds a step (10; {LONGEST:g} at most)")
+    add("--orders", type=int, default=100_000, help=f"a step, at most (100000; {MOST_ORDERS} in all)")
+    add("--schedule", choices=SCHEDULES, default="poisson", help="of the arrivals with --rate (poisson)")
+    add("--seed", type=int, default=0, help="of the arrivals and of the faults")
+    add("--journal", default="memory", help="memory, a path, or postgresql://... (memory)")
+    add("--connections", type=int, default=512, help="that the client holds at most (512)")
+    add("--fault", action="append", default=[], help="NAME=SHARE[:SETTINGS], as transfer-async sandbox has")
+    add("--url", help="of the service, with its token in TRANSFER_API_TOKEN; our own sandbox without")
+    add("--order", type=Path, help="with --url: a JSON file with the order to send, again and again")
+    add("--i-own-this-host", action="store_true", help="for a --url that is not this machine's loopback")
+    add("--report", type=Path, metavar="DIRECTORY", help="for a page, plots and figures")
+    return made
+
+
+def plan_from(options: argparse.Namespace) -> Plan:
+    """Make the plan.
+
+    Raises:
+        ValueError: names the option and the rule.
+    """
+    if options.url is not None:
+        checked_host(options.url, owned=options.i_own_this_host)
+        if options.fault:
+            raise ValueError("--fault: only our own sandbox can be told what goes wrong")
+    elif options.order is not None:
+        raise ValueError("--order: only with --url; the sandbox's own orders can be told apart")
+    fault_shares(options.fault)
+    journal_for(options.journal)
+    is_open = options.rate is not None
+    loads = _loads("--rate", options.rate) if is_open else _loads("--at-once", options.at_once)
+    if not 0 < options.seconds <= LONGEST:
+        raise ValueError(f"--for: must be more than 0 seconds, and {LONGEST:g} at most")
+    if not 0 < options.orders <= MOST_ORDERS // len(loads):
+        raise ValueError(
+            f"--orders: must be 1 or more, and {MOST_ORDERS // len(loads)} at most for each step"
+        )
+    if options.connections < 1:
+        raise ValueError("--connections: must be 1 or more")
+    return Plan(
+        loop="open" if is_open else "closed",
+        loads=loads,
+        schedule=options.schedule,
+        limits=Limits(options.seconds, options.orders),
+        seed=options.seed,
+        journal=options.journal,
+        connections=options.connections,
+        faults=tuple(options.fault),
+        url=options.url,
+        order=made_order if options.order is None else order_from(options.order),
+    )
+
+
+def _loads(name: str, text: str) -> tuple[float, ...]:
+    most = FASTEST if name == "--rate" else MOST_AT_ONCE
+    read = float if name == "--rate" else int
+    try:
+        loads = tuple(read(one) for one in text.split(","))
+    except ValueError:
+        raise ValueError(f"{name}: must be a number, or some with commas between") from None
+    if not all(0 < load <= most for load in loads) or len(set(loads)) < len(loads):
+        raise ValueError(f"{name}: must be more than 0, {most:g} at most, and none twice")
+    return loads
+
+
+@contextmanager
+def _service(plan: Plan) -> Iterator[tuple[str, str]]:
+    if plan.url is not None:
+        yield plan.url, os.environ["TRANSFER_API_TOKEN"]
+        return
+    with sandbox(faults=plan.faults, seed=plan.seed) as running:
+        yield running.base_url, running.token
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, show, report; give back the exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        plan = plan_from(options)
+        if plan.url is not None and not os.environ.get("TRANSFER_API_TOKEN"):
+            raise ValueError("TRANSFER_API_TOKEN: must be set in the environment, with --url")  # noqa: TRY301
+    except ValueError as error:
+        print(f"load: {error}", file=sys.stderr)
+        return USAGE
+    with live_or_plain(_say, live=sys.stdout.isatty()) as board, _service(plan) as (base_url, token):
+        found = run(put_load(plan, base_url=base_url, token=token, board=board))
+    report = Report(plan, found)
+    print(report.text())
+    if options.report is not None:
+        for path in report.write(options.report):
+            print(f"written: {path}")
+    return DISAGREES if found.comparison is not None and not found.comparison.agrees else 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,1 @@
+"""Everything with a goal, area by area, and one report of it."""

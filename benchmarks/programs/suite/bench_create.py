@@ -1,0 +1,64 @@
+"""What one order costs the processor, beside all others who could send it."""
+
+from __future__ import annotations
+
+from benchmarks.contenders import BARE, HANDWRITTEN, HTTPX, OURS, PLACES, STRIPE, TREASURY, Terms
+from benchmarks.contenders.host import processes
+from benchmarks.measuring import machine
+from benchmarks.measuring.findings import Effort, Findings, Goal, Table
+from benchmarks.measuring.samples import Sample, median_of, ratio, taken_in_turn
+from benchmarks.measuring.service_process import service
+
+AT_ONCE = 32
+WHAT = f"CPU of `create_order`, {AT_ONCE} at once"
+GOALS = {
+    BARE: (WHAT, "bare aiohttp: post bytes, read bytes", "<= 1.6"),
+    HANDWRITTEN: ("the same", "aiohttp + tenacity by hand, dicts", "<= 1.0"),
+    TREASURY: ("the same", "Modern Treasury's async SDK", "<= 0.15"),
+    STRIPE: ("the same", "Stripe's async SDK", "<= 0.08"),
+}
+
+
+def run(effort: Effort) -> Findings:
+    """Let all contenders create orders in turn, each in its own process."""
+    left_out: list[str] = []
+    core, other = machine.cores()
+    with service("raw", core=other) as remote:
+        terms = Terms(base_url=remote.base_url, token=remote.token)
+        with processes(PLACES, terms, left_out, core=core) as contenders:
+            turns = {
+                name: lambda one=one: one.turn(at_once=AT_ONCE, seconds=effort.turn)
+                for name, one in contenders.items()
+            }
+            taken_in_turn(turns, rounds=1)
+            found = taken_in_turn(turns, rounds=effort.rounds)
+    shares = {name: ratio(found[OURS], rounds, _cpu) for name, rounds in found.items()}
+    goals = [
+        Goal(*GOALS[name], measured=shares.get(name), note="" if name in shares else "not installed")
+        for name in GOALS
+    ]
+    figures = {f"create: {name}, µs of CPU": median_of(rounds, _cpu) * 1e6 for name, rounds in found.items()}
+    return Findings("create", goals, [_table(found, shares)], figures, left_out)
+
+
+def _cpu(sample: Sample) -> float:
+    return sample.cpu_cost
+
+
+def _table(found: dict[str, list[Sample]], shares: dict[str, float]) -> Table:
+    rows = [
+        (
+            name,
+            f"{median_of(rounds, _cpu) * 1e6:,.0f}",
+            f"{min(map(_cpu, rounds)) * 1e6:,.0f}",
+            f"{median_of(rounds, lambda one: one.rate):,.0f}",
+            f"{shares[name]:.2f}",
+        )
+        for name, rounds in found.items()
+    ]
+    head = ("contender", "CPU, µs an order", "least", "orders/s", f"{OURS} / it")
+    note = (
+        f"Medians of the rounds; {HTTPX} retries nothing. The two SDKs read the same 8.6 KB order, "
+        "which is not of their own models' shape."
+    )
+    return Table(f"One order, {AT_ONCE} at once, by contender", head, rows, note)

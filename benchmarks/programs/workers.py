@@ -1,0 +1,178 @@
+"""Workers on one machine: orders a second with 1, 2, 4 of them, on one NATS and one PostgreSQL journal.
+
+    python -m benchmarks workers
+    python -m benchmarks workers --orders 8000 --workers 1 2 4 --concurrency 32
+
+The commands wait at the broker when the workers start. The rate is that between the first and the last
+tenth of the outcomes, by the broker's own clock, so that nobody's start is in it. Workers are processes of
+the command line's ``worker``; the service, the database and the broker share the machine with them, and
+the CPU time that each takes says what the limit is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, frozen
+
+from benchmarks.measuring.data import new_orders
+from benchmarks.measuring.machine import ROOT
+from benchmarks.measuring.sandbox_process import Running, sandbox
+from tests.brokers import NatsServer
+from tests.postgres import PostgresServer
+from transfer_async._converters.messages import OrderCommand
+from transfer_async.integrations.faststream.broker import line_at
+
+PARTIES = {"worker": "workers", "nats-server": "broker", "postgres": "database", "sandbox_process": "service"}
+"""Whose process it is, by a word in its command."""
+
+HOOKS = "benchmarks.programs.workers:hooks"
+
+
+@frozen
+class Found:
+    """One measurement: orders a second with so many workers, and CPU microseconds an order, by party."""
+
+    workers: int
+    rate: float
+    cpu: dict[str, float]
+    busy: float
+
+
+def hooks() -> list[Any]:
+    """The bank's side of each worker: a hold that costs nothing."""
+    from transfer_async import FundsHold, OrderIntent
+
+    async def place(intent: OrderIntent) -> str:
+        return f"hold-{intent.id}"
+
+    async def release(_intent: OrderIntent, _receipt: str | None) -> None:
+        pass
+
+    return [FundsHold(place, release)]
+
+
+def measured(*, workers: int, orders: int, concurrency: int) -> Found:
+    """Let ``workers`` carry out ``orders`` commands, each of its own key, on an empty journal."""
+    with ExitStack() as stack:
+        postgres = stack.enter_context(PostgresServer())
+        nats = stack.enter_context(NatsServer())
+        service = stack.enter_context(sandbox())
+        asyncio.run(_send(nats.address, orders))
+        for _ in range(workers):
+            stack.enter_context(_worker(nats.address, postgres.dsn, service, concurrency))
+        used, all_of = _cpu(), _machine()
+        times = asyncio.run(_answered(nats.address, orders))
+        used, busy = _cpu() - used, _share(_machine(), all_of)
+    middle = times[orders // 10], times[-orders // 10]
+    rate = (orders - 2 * (orders // 10)) / (middle[1] - middle[0])
+    return Found(workers, rate, {party: 1e6 * cpu / orders for party, cpu in used.items()}, busy)
+
+
+async def _send(address: str, orders: int) -> None:
+    line = line_at(address)
+    await line.open()
+    for number, order in enumerate(new_orders(orders)):
+        command = OrderCommand(key=f"payment-{number}", order=order)
+        await line.order(command)
+    await line.close()
+
+
+async def _answered(address: str, orders: int) -> list[float]:
+    """When each outcome was stored, in seconds since 1970, once they are all there."""
+    line: Any = line_at(address)
+    await line.open()
+    manager = await line._manager()
+    reader = await manager.subscribe(line.settings.outcomes, ordered_consumer=True)
+    times = []
+    for _ in range(orders):
+        message = await reader.next_msg(timeout=60)
+        assert json.loads(message.data)["outcome"] == "created"  # noqa: S101 - or the rate is another's
+        times.append(message.metadata.timestamp.timestamp())
+    await line.close()
+    return sorted(times)
+
+
+@contextmanager
+def _worker(broker: str, journal: str, service: Running, concurrency: int) -> Iterator[None]:
+    command = [sys.executable, "-m", "transfer_async", "worker", f"--broker={broker}", f"--journal={journal}"]
+    command += [f"--base-url={service.base_url}", f"--hooks={HOOKS}", f"--concurrency={concurrency}"]
+    environment = os.environ | {"TRANSFER_API_TOKEN": service.token}
+    with subprocess.Popen(  # noqa: S603 - our own command
+        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+# --- whose time it is ---------------------------------------------------------------------------
+
+
+def _cpu() -> Counter[str]:
+    """CPU seconds so far of every process beneath this one, by party."""
+    parents: dict[int, int] = {}
+    found: dict[int, tuple[str, float]] = {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (directory / "stat").read_text().rpartition(")")[2].split()
+            command = (directory / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:  # it has just ended
+            continue
+        pid = int(directory.name)
+        parents[pid] = int(words[1])
+        party = next((party for word, party in PARTIES.items() if word in command), "")
+        found[pid] = party, (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    used: Counter[str] = Counter()
+    for pid, (party, seconds) in found.items():
+        if party and _is_beneath(pid, parents):
+            used[party] += seconds
+    return used
+
+
+def _is_beneath(pid: int, parents: dict[int, int]) -> bool:
+    while pid > 1:
+        pid = parents.get(pid, 0)
+        if pid == os.getpid():
+            return True
+    return False
+
+
+def _machine() -> tuple[float, float]:
+    """Ticks of all cores so far: idle, and all."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    return float(ticks[3] + ticks[4]), float(sum(ticks[:8]))
+
+
+def _share(after: tuple[float, float], before: tuple[float, float]) -> float:
+    return 1 - (after[0] - before[0]) / max(1.0, after[1] - before[1])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure each number of workers, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks workers", description=__doc__)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--orders", type=int, default=4000)
+    parser.add_argument("--concurrency", type=int, default=16, help="of each worker")
+    parser.add_argument("--json", type=Path, help="write the figures there, too")
+    options = parser.parse_args(arguments)
+    found = []
+    print("| workers | orders a second | the machine is busy | CPU an order: " + ", ".join(PARTIES.values()))
+    for workers in options.workers:
+        one = measured(workers=workers, orders=options.orders, concurrency=options.concurrency)
+        found.append(one)
+        cpu = ", ".join(f"{one.cpu.get(party, 0):.0f} us" for party in PARTIES.values())
+        print(f"| {workers:7} | {one.rate:15.0f} | {one.busy:19.0%} | {cpu}", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(one) for one in found], indent=2))
