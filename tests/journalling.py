@@ -69,8 +69,8 @@ def free(
     )
 
 
-def doubt(attempt: str = "a") -> entries.Doubt:
-    return entries.Doubt(attempt=attempt)
+def doubt(attempt: str = "a") -> entries.GoInDoubt:
+    return entries.GoInDoubt(attempt=attempt)
 
 
 def expire(attempt: str = "a") -> entries.Expire:

@@ -23,7 +23,7 @@ from transfer_async._http.classify import (
     MAY_GO_AGAIN,
     ORDER_ANSWERS,
     READ_ANSWERS,
-    Verdict,
+    Judgement,
     error_of,
     fields_named,
     judge,
@@ -46,25 +46,25 @@ def answered(status, body=JSON, *, intact=True, headers=(), error=None):
 
 
 def table_of(rows, body, policy=DEFAULT, *, intact=True):
-    """Every status and its verdict."""
+    """Every status and its judgement."""
     return {status: judge(answered(status, body, intact=intact), policy, rows) for status in EVERY_STATUS}
 
 
 def expected(*sets, otherwise):
-    """Every status and the verdict of the first set that holds it."""
+    """Every status and the judgement of the first set that holds it."""
     return {
-        status: next((verdict for statuses, verdict in sets if status in statuses), otherwise)
+        status: next((judgement for statuses, judgement in sets if status in statuses), otherwise)
         for status in EVERY_STATUS
     }
 
 
 # The tables once more, written from the contract alone.
-WRONG_TOKEN = ({401}, Verdict.WRONG_TOKEN)
-ANSWERED = (range(200, 300), Verdict.ANSWERED)
-NOT_PROCESSED = ({425, 429}, Verdict.NOT_PROCESSED)
+WRONG_TOKEN = ({401}, Judgement.WRONG_TOKEN)
+ANSWERED = (range(200, 300), Judgement.ANSWERED)
+NOT_PROCESSED = ({425, 429}, Judgement.NOT_PROCESSED)
 REFUSES = {*range(400, 408), *range(410, 418), 421, 422, 426, 428, 431, 451}
-REFUSED = (REFUSES, Verdict.REFUSED)
-PASSING = ({408, 500, 502, 503, 504}, Verdict.FAILED)
+REFUSED = (REFUSES, Judgement.REFUSED)
+PASSING = ({408, 500, 502, 503, 504}, Judgement.FAILED)
 
 # --- orders -------------------------------------------------------------------------------------
 
@@ -81,14 +81,14 @@ PASSING = ({408, 500, 502, 503, 504}, Verdict.FAILED)
 )
 def test_orders_where_a_403_with_a_foreign_or_cut_body_is_no_answer(body, intact, page):
     told = table_of(ORDER_ANSWERS, body, intact=intact)
-    refused = (REFUSES - {*page}, Verdict.REFUSED)
+    refused = (REFUSES - {*page}, Judgement.REFUSED)
 
-    assert told == expected(WRONG_TOKEN, ANSWERED, NOT_PROCESSED, refused, otherwise=Verdict.UNKNOWN)
+    assert told == expected(WRONG_TOKEN, ANSWERED, NOT_PROCESSED, refused, otherwise=Judgement.UNKNOWN)
 
 
 @pytest.mark.parametrize("body", [b"{}", b"[]", b'"no"', b" 1 ", JSON], ids=bytes.decode)
 def test_a_403_with_any_json_refuses(body):
-    assert judge(answered(403, body), DEFAULT, ORDER_ANSWERS) is Verdict.REFUSED
+    assert judge(answered(403, body), DEFAULT, ORDER_ANSWERS) is Judgement.REFUSED
 
 
 @each("statuses", [{425, 429, 408, 503}, ()])
@@ -98,16 +98,16 @@ def test_a_bank_may_widen_or_narrow_what_was_not_processed_and_what_refuses(stat
     assert table_of(ORDER_ANSWERS, JSON, policy) == expected(
         WRONG_TOKEN,
         ANSWERED,
-        (statuses, Verdict.NOT_PROCESSED),
-        ({400, 422}, Verdict.REFUSED),
-        otherwise=Verdict.UNKNOWN,
+        (statuses, Judgement.NOT_PROCESSED),
+        ({400, 422}, Judgement.REFUSED),
+        otherwise=Judgement.UNKNOWN,
     )
 
 
 def test_a_status_in_both_sets_was_not_processed():
     policy = RetryPolicy(not_processed={422}, refused={422})
 
-    assert judge(answered(422), policy, ORDER_ANSWERS) is Verdict.NOT_PROCESSED
+    assert judge(answered(422), policy, ORDER_ANSWERS) is Judgement.NOT_PROCESSED
 
 
 # --- reads --------------------------------------------------------------------------------------
@@ -117,13 +117,15 @@ def test_a_status_in_both_sets_was_not_processed():
 def test_reads(body, intact):
     told = table_of(READ_ANSWERS, body, intact=intact)
 
-    assert told == expected(WRONG_TOKEN, ANSWERED, NOT_PROCESSED, REFUSED, PASSING, otherwise=Verdict.UNKNOWN)
+    assert told == expected(
+        WRONG_TOKEN, ANSWERED, NOT_PROCESSED, REFUSED, PASSING, otherwise=Judgement.UNKNOWN
+    )
 
 
 def test_reads_with_a_widened_policy():
     policy = RetryPolicy(not_processed={425, 429, 503})
 
-    assert judge(answered(503), policy, READ_ANSWERS) is Verdict.NOT_PROCESSED
+    assert judge(answered(503), policy, READ_ANSWERS) is Judgement.NOT_PROCESSED
 
 
 # --- the wrong token ----------------------------------------------------------------------------
@@ -133,7 +135,7 @@ def test_reads_with_a_widened_policy():
 def test_the_specifications_body_is_a_wrong_token_with_any_2xx_or_4xx(rows):
     told = table_of(rows, UNAUTHORIZED)
 
-    assert {status for status, verdict in told.items() if verdict is Verdict.WRONG_TOKEN} == {
+    assert {status for status, judgement in told.items() if judgement is Judgement.WRONG_TOKEN} == {
         *range(200, 300),
         *range(400, 500),
     }
@@ -141,7 +143,7 @@ def test_the_specifications_body_is_a_wrong_token_with_any_2xx_or_4xx(rows):
 
 @pytest.mark.parametrize("body", [b'{ "message" :\n"Unauthorized" }\n', b'{"message":"Unauthorized"}'])
 def test_its_spaces_do_not_matter(body):
-    assert judge(answered(200, body), DEFAULT, ORDER_ANSWERS) is Verdict.WRONG_TOKEN
+    assert judge(answered(200, body), DEFAULT, ORDER_ANSWERS) is Judgement.WRONG_TOKEN
 
 
 @each(
@@ -154,21 +156,21 @@ def test_its_spaces_do_not_matter(body):
     ],
 )
 def test_no_other_body_is_a_wrong_token(body):
-    assert judge(answered(200, body), DEFAULT, ORDER_ANSWERS) is Verdict.ANSWERED
+    assert judge(answered(200, body), DEFAULT, ORDER_ANSWERS) is Judgement.ANSWERED
 
 
 def test_a_cut_body_is_not_exactly_that_one():
-    assert judge(answered(200, UNAUTHORIZED, intact=False), DEFAULT, ORDER_ANSWERS) is Verdict.ANSWERED
+    assert judge(answered(200, UNAUTHORIZED, intact=False), DEFAULT, ORDER_ANSWERS) is Judgement.ANSWERED
 
 
 def test_a_401_needs_no_body():
-    assert judge(answered(401, b"", intact=False), DEFAULT, ORDER_ANSWERS) is Verdict.WRONG_TOKEN
+    assert judge(answered(401, b"", intact=False), DEFAULT, ORDER_ANSWERS) is Judgement.WRONG_TOKEN
 
 
 def test_a_401_is_a_wrong_token_whatever_the_policy_says():
     policy = RetryPolicy(refused=(), not_processed={401})
 
-    assert judge(answered(401), policy, ORDER_ANSWERS) is Verdict.WRONG_TOKEN
+    assert judge(answered(401), policy, ORDER_ANSWERS) is Judgement.WRONG_TOKEN
 
 
 # --- the evidence comes first -------------------------------------------------------------------
@@ -181,16 +183,16 @@ def test_a_401_is_a_wrong_token_whatever_the_policy_says():
 def test_what_was_never_sent_was_not_sent_whatever_answer_came(rows, status, body, intact):
     evidence = Evidence(sent=False, status=status, body=body, intact=intact)
 
-    assert judge(evidence, DEFAULT, rows) is Verdict.NOT_SENT
+    assert judge(evidence, DEFAULT, rows) is Judgement.NOT_SENT
 
 
 def test_without_an_answer_an_order_is_a_doubt_and_a_read_failed():
-    assert judge(Evidence(sent=True), DEFAULT, ORDER_ANSWERS) is Verdict.UNKNOWN
-    assert judge(Evidence(sent=True), DEFAULT, READ_ANSWERS) is Verdict.FAILED
+    assert judge(Evidence(sent=True), DEFAULT, ORDER_ANSWERS) is Judgement.UNKNOWN
+    assert judge(Evidence(sent=True), DEFAULT, READ_ANSWERS) is Judgement.FAILED
 
 
 def test_only_what_certainly_did_nothing_may_go_again():
-    assert {Verdict.NOT_SENT, Verdict.NOT_PROCESSED} == MAY_GO_AGAIN
+    assert {Judgement.NOT_SENT, Judgement.NOT_PROCESSED} == MAY_GO_AGAIN
 
 
 @each("row", [*ORDER_ANSWERS, *READ_ANSWERS])
@@ -209,70 +211,70 @@ def test_each_row_has_its_reason(row):
     )
 )
 def test_there_is_a_verdict_for_whatever_came(rows, evidence):
-    assert judge(evidence, DEFAULT, rows) in Verdict
+    assert judge(evidence, DEFAULT, rows) in Judgement
 
 
 # --- errors -------------------------------------------------------------------------------------
 
-ERRORS = [verdict for verdict in Verdict if verdict is not Verdict.ANSWERED]
+ERRORS = [judgement for judgement in Judgement if judgement is not Judgement.ANSWERED]
 
 
-def error(verdict, evidence, *, reading=False):
-    return error_of(verdict, evidence, now=NOW, reading=reading)
+def error(judgement, evidence, *, reading=False):
+    return error_of(judgement, evidence, now=NOW, reading=reading)
 
 
 @each(
-    ("verdict", "status", "reading", "kind", "outcome"),
+    ("judgement", "status", "reading", "kind", "outcome"),
     [
-        (Verdict.NOT_SENT, None, False, ConnectionFailed, Outcome.NOT_SENT),
-        (Verdict.NOT_SENT, None, True, ConnectionFailed, Outcome.NOT_SENT),
-        (Verdict.WRONG_TOKEN, 401, False, Unauthorized, Outcome.REFUSED),
-        (Verdict.WRONG_TOKEN, 200, True, Unauthorized, Outcome.REFUSED),
-        (Verdict.NOT_PROCESSED, 429, False, RateLimited, Outcome.REFUSED),
-        (Verdict.NOT_PROCESSED, 425, False, Refused, Outcome.REFUSED),
-        (Verdict.NOT_PROCESSED, 503, False, Refused, Outcome.REFUSED),
-        (Verdict.NOT_PROCESSED, 429, True, RateLimited, Outcome.REFUSED),
-        (Verdict.REFUSED, 422, False, Refused, Outcome.REFUSED),
-        (Verdict.REFUSED, 404, True, Refused, Outcome.REFUSED),
-        (Verdict.UNKNOWN, 503, False, OutcomeUnknown, Outcome.UNKNOWN),
-        (Verdict.UNKNOWN, None, False, OutcomeUnknown, Outcome.UNKNOWN),
-        (Verdict.FAILED, 503, True, ServiceFailed, Outcome.NOT_SENT),
-        (Verdict.FAILED, None, True, ServiceFailed, Outcome.NOT_SENT),
-        (Verdict.UNKNOWN, 302, True, ServiceFailed, Outcome.NOT_SENT),
+        (Judgement.NOT_SENT, None, False, ConnectionFailed, Outcome.NOT_SENT),
+        (Judgement.NOT_SENT, None, True, ConnectionFailed, Outcome.NOT_SENT),
+        (Judgement.WRONG_TOKEN, 401, False, Unauthorized, Outcome.REFUSED),
+        (Judgement.WRONG_TOKEN, 200, True, Unauthorized, Outcome.REFUSED),
+        (Judgement.NOT_PROCESSED, 429, False, RateLimited, Outcome.REFUSED),
+        (Judgement.NOT_PROCESSED, 425, False, Refused, Outcome.REFUSED),
+        (Judgement.NOT_PROCESSED, 503, False, Refused, Outcome.REFUSED),
+        (Judgement.NOT_PROCESSED, 429, True, RateLimited, Outcome.REFUSED),
+        (Judgement.REFUSED, 422, False, Refused, Outcome.REFUSED),
+        (Judgement.REFUSED, 404, True, Refused, Outcome.REFUSED),
+        (Judgement.UNKNOWN, 503, False, OutcomeUnknown, Outcome.UNKNOWN),
+        (Judgement.UNKNOWN, None, False, OutcomeUnknown, Outcome.UNKNOWN),
+        (Judgement.FAILED, 503, True, ServiceFailed, Outcome.NOT_SENT),
+        (Judgement.FAILED, None, True, ServiceFailed, Outcome.NOT_SENT),
+        (Judgement.UNKNOWN, 302, True, ServiceFailed, Outcome.NOT_SENT),
     ],
 )
-def test_each_verdict_has_its_error(verdict, status, reading, kind, outcome):
-    told = error(verdict, Evidence(sent=True, status=status), reading=reading)
+def test_each_verdict_has_its_error(judgement, status, reading, kind, outcome):
+    told = error(judgement, Evidence(sent=True, status=status), reading=reading)
 
     assert type(told) is kind
     assert told.outcome is outcome
 
 
-@each("verdict", ERRORS)
-def test_no_order_is_at_stake_in_a_read(verdict):
-    assert error(verdict, answered(400), reading=True).order_may_exist is False
+@each("judgement", ERRORS)
+def test_no_order_is_at_stake_in_a_read(judgement):
+    assert error(judgement, answered(400), reading=True).order_may_exist is False
 
 
 def test_a_doubt_says_that_an_order_may_exist():
-    assert error(Verdict.UNKNOWN, answered(503)).order_may_exist is True
+    assert error(Judgement.UNKNOWN, answered(503)).order_may_exist is True
 
 
 @each(
-    ("verdict", "status", "body", "message"),
+    ("judgement", "status", "body", "message"),
     [
-        (Verdict.REFUSED, 422, JSON, "A service's own words."),
-        (Verdict.WRONG_TOKEN, 200, UNAUTHORIZED, "Unauthorized"),
+        (Judgement.REFUSED, 422, JSON, "A service's own words."),
+        (Judgement.WRONG_TOKEN, 200, UNAUTHORIZED, "Unauthorized"),
     ],
 )
-def test_a_no_carries_what_the_service_said(verdict, status, body, message):
-    told = error(verdict, answered(status, body, headers={"X-Request-Id": "req-7"}))
+def test_a_no_carries_what_the_service_said(judgement, status, body, message):
+    told = error(judgement, answered(status, body, headers={"X-Request-Id": "req-7"}))
 
     assert (told.status, told.message, told.body, told.request_id) == (status, message, body, "req-7")
 
 
 @each("body", [b"", b"<p>", b"[]", b"{}", b'{"message": 5}', b'{"message": null}', b'{"m'])
 def test_a_refusal_without_readable_words_has_none(body):
-    told = error(Verdict.REFUSED, answered(422, body))
+    told = error(Judgement.REFUSED, answered(422, body))
 
     assert told.message is None
     assert told.body == body
@@ -280,8 +282,8 @@ def test_a_refusal_without_readable_words_has_none(body):
 
 def test_a_doubt_and_a_failed_read_carry_the_bytes():
     evidence = answered(502, HTML, headers={"X-Request-Id": "req-7"})
-    doubt, failed = error(Verdict.UNKNOWN, evidence), error(Verdict.FAILED, evidence, reading=True)
-    lost = error(Verdict.UNKNOWN, Evidence(sent=True))
+    doubt, failed = error(Judgement.UNKNOWN, evidence), error(Judgement.FAILED, evidence, reading=True)
+    lost = error(Judgement.UNKNOWN, Evidence(sent=True))
 
     assert (doubt.status, doubt.raw, doubt.request_id) == (502, HTML, "req-7")
     assert (failed.status, failed.body, failed.request_id) == (502, HTML, "req-7")
@@ -293,16 +295,16 @@ LATER = (NOW + timedelta(seconds=90)).strftime("%a, %d %b %Y %H:%M:%S GMT")
 
 @each(("header", "asked"), [("7", 7.0), (LATER, 90.0), ("soon", None)])
 @each(
-    ("verdict", "status", "reading"),
+    ("judgement", "status", "reading"),
     [
-        (Verdict.NOT_PROCESSED, 429, False),
-        (Verdict.NOT_PROCESSED, 425, False),
-        (Verdict.NOT_PROCESSED, 429, True),
-        (Verdict.FAILED, 503, True),
+        (Judgement.NOT_PROCESSED, 429, False),
+        (Judgement.NOT_PROCESSED, 425, False),
+        (Judgement.NOT_PROCESSED, 429, True),
+        (Judgement.FAILED, 503, True),
     ],
 )
-def test_retry_after_is_on_what_may_be_asked_again(verdict, status, reading, header, asked):
-    told = error(verdict, answered(status, headers={"retry-after": header}), reading=reading)
+def test_retry_after_is_on_what_may_be_asked_again(judgement, status, reading, header, asked):
+    told = error(judgement, answered(status, headers={"retry-after": header}), reading=reading)
 
     assert told.retry_after == asked
 
@@ -310,31 +312,31 @@ def test_retry_after_is_on_what_may_be_asked_again(verdict, status, reading, hea
 def test_the_cause_is_chained():
     cause = ConnectionResetError("by peer")
 
-    assert error(Verdict.UNKNOWN, Evidence(sent=True, error=cause)).__cause__ is cause
+    assert error(Judgement.UNKNOWN, Evidence(sent=True, error=cause)).__cause__ is cause
 
 
 SECRETS = json.dumps({"message": "s3cr3t-words", "name": "s3cr3t-name"}).encode()
 
 
 @each("reading", [False, True])
-@each("verdict", ERRORS)
-def test_no_message_shows_a_body(verdict, reading):
-    told = error(verdict, answered(422, SECRETS, error=ValueError("s3cr3t-cause")), reading=reading)
+@each("judgement", ERRORS)
+def test_no_message_shows_a_body(judgement, reading):
+    told = error(judgement, answered(422, SECRETS, error=ValueError("s3cr3t-cause")), reading=reading)
 
     assert "s3cr3t" not in f"{told} {told!r}"
 
 
 @each("reading", [False, True])
-@each("verdict", ERRORS)
-def test_a_message_shows_status_and_request_id(verdict, reading):
-    told = error(verdict, answered(422, headers={"X-Request-Id": "req-7"}), reading=reading)
+@each("judgement", ERRORS)
+def test_a_message_shows_status_and_request_id(judgement, reading):
+    told = error(judgement, answered(422, headers={"X-Request-Id": "req-7"}), reading=reading)
 
     assert "422" in str(told)
     assert "req-7" in str(told)
 
 
 def test_a_lost_answer_says_what_kind_of_trouble_it_was():
-    told = error(Verdict.UNKNOWN, Evidence(sent=True, error=ConnectionResetError("s3cr3t")))
+    told = error(Judgement.UNKNOWN, Evidence(sent=True, error=ConnectionResetError("s3cr3t")))
 
     assert "ConnectionResetError" in str(told)
 

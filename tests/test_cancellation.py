@@ -112,7 +112,7 @@ def _slow(world: World) -> None:
         entries.Mark,
         entries.Create,
         entries.Free,
-        entries.Doubt,
+        entries.GoInDoubt,
         entries.Paid,
     ):
         world.journal.before[kind] = world.journal.after[kind] = turn

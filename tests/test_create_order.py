@@ -1135,7 +1135,7 @@ async def test_a_journal_that_fails_at_the_settling_gives_the_order_with_the_err
 
 async def test_a_journal_that_fails_at_the_doubt_leaves_the_key_bound_and_chains_the_doubt(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
-    world.journal.fail_on = entries.Doubt
+    world.journal.fail_on = entries.GoInDoubt
     failed = await world.fails(JournalFailed)
 
     assert (failed.outcome, failed.order_may_exist) == (Outcome.UNKNOWN, True)

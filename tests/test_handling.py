@@ -299,9 +299,9 @@ async def test_a_journal_that_is_down_before_anything_is_sent_is_waited_for(worl
     assert not world.sandbox.requests
 
 
-@pytest.mark.parametrize("move", [entries.Create, entries.Doubt])
+@pytest.mark.parametrize("move", [entries.Create, entries.GoInDoubt])
 async def test_a_journal_that_is_down_after_it_was_sent_leaves_the_message(world: World, move: type):
-    if move is entries.Doubt:
+    if move is entries.GoInDoubt:
         world.sandbox.faults.add(CloseAfterProcessing())
     world.journal.fail_on = move
     async with world.client() as client:

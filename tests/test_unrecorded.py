@@ -114,7 +114,7 @@ async def test_the_id_in_an_unreadable_answer_is_on_record_for_whoever_may_know(
 
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
     async with world.client(resolve=resolve) as client:
-        world.journal.fail_on = entries.Doubt
+        world.journal.fail_on = entries.GoInDoubt
         await failed(client)
         world.journal.fail_on = None
         world.time.pass_(100.0)

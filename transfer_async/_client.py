@@ -37,7 +37,7 @@ from transfer_async._pipeline.hooks import Hook, checked_hooks
 from transfer_async._pipeline.operators import Doubt, Operators
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async._pipeline.recovery_runs import Recoveries
-from transfer_async._pipeline.resolution import Resolve
+from transfer_async._pipeline.resolution import Resolver
 from transfer_async._pipeline.settings import ClientSettings
 from transfer_async._support.clock import Clock, Duration, duration
 from transfer_async._support.loop_affinity import Home
@@ -102,7 +102,7 @@ class TransferClient:
         scope: str | None = None,
         retry: RetryPolicy | None = None,
         timeouts: Timeouts | None = None,
-        resolve: Resolve | None = None,
+        resolve: Resolver | None = None,
         settle_after: Duration = 300.0,
         lease: Duration = 60.0,
         recover_every: Duration | None = None,

@@ -21,7 +21,7 @@ from tests.bank import turns
 from tests.loop_time import LoopTime
 from transfer_async import Timeouts
 from transfer_async._http import write_guard
-from transfer_async._http.classify import MAY_GO_AGAIN, Verdict
+from transfer_async._http.classify import MAY_GO_AGAIN, Judgement
 from transfer_async._http.transport import Evidence, Transport
 from transfer_async._http.write_guard import GuardedBody
 from transfer_async._models.errors import Outcome, OutcomeUnknown, Refused, UnreadableOrder
@@ -412,7 +412,7 @@ async def test_a_client_that_tries_again_after_a_time_out_would_be_caught(
 async def test_an_unknown_outcome_in_the_table_of_what_may_go_again_is_not_enough_to_send_twice(
     bank: Bank, loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("transfer_async._http.classify.MAY_GO_AGAIN", MAY_GO_AGAIN | {Verdict.UNKNOWN})
+    monkeypatch.setattr("transfer_async._http.classify.MAY_GO_AGAIN", MAY_GO_AGAIN | {Judgement.UNKNOWN})
     server = await lost_answer(bank, loop_time)
 
     assert len(server.requests) == 1

@@ -121,8 +121,8 @@ def judge(raw: bytes) -> None:
     evidence = read_evidence(raw)
     for table in (classify.ORDER_ANSWERS, classify.READ_ANSWERS):
         verdict = classify.judge(evidence, POLICY, table)
-        promise(isinstance(verdict, classify.Verdict), "no verdict")
-        for verdict in classify.Verdict:
+        promise(isinstance(verdict, classify.Judgement), "no verdict")
+        for verdict in classify.Judgement:
             for reading in (False, True):
                 error = classify.error_of(verdict, evidence, now=NOW, reading=reading)
                 look_at_error(error, shown=evidence.request_id or "")

@@ -337,7 +337,9 @@ async def test_a_journal_that_fails_midway_leaves_no_span_open(at_work: World, t
     assert traced.nothing_is_open()
 
 
-@pytest.mark.parametrize(("move", "fault"), [(entries.Free, Status(422)), (entries.Doubt, GarbageBody("?"))])
+@pytest.mark.parametrize(
+    ("move", "fault"), [(entries.Free, Status(422)), (entries.GoInDoubt, GarbageBody("?"))]
+)
 async def test_a_journal_that_cannot_write_the_end_leaves_no_span_open(at_work: World, traced, move, fault):
     at_work.journal.fail_on = move
     at_work.sandbox.faults.add(fault)

@@ -224,6 +224,15 @@ async def test_each_move_of_a_journal_is_measured(at_work: World, traced: Traced
     assert traced.points_of("db.client.operation.duration")[0].explicit_bounds[0] == 0.0001
 
 
+async def test_a_doubt_and_a_move_of_two_words_keep_their_names(at_work: World, traced: Traced):
+    async with traced.telemetry.journal(at_work.journal) as journal:
+        await journal.move(at_work.scope, "k", entries.GoInDoubt(attempt="a"))
+        await journal.move(at_work.scope, "k", entries.TakeOver(intent_id="i", epoch=1, lease=1.0))
+
+    points = traced.points("db.client.operation.duration")
+    assert [told["db.operation.name"] for _, told in points] == ["doubt", "take_over"]
+
+
 async def test_a_move_that_fails_is_measured_with_its_error(at_work: World, traced: Traced):
     at_work.journal.fail_on = entries.Mark
     journal = traced.telemetry.journal(at_work.journal)

@@ -12,7 +12,7 @@ from transfer_async import JournalFailed
 from transfer_async.journal import rows
 from transfer_async.journal.group_commit import SHARED, DurableJournal
 from transfer_async.journal.protocol import KEPT
-from transfer_async.journal.transaction import Place, Transaction, Wanted
+from transfer_async.journal.transaction import PendingMove, Place, Transaction
 
 
 class Store(DurableJournal):
@@ -20,16 +20,16 @@ class Store(DurableJournal):
 
     def __init__(self, *, at_once: int = 1) -> None:
         super().__init__(at_once=at_once)
-        self.rows: dict[Place, rows.Row] = {}
+        self.rows: dict[Place, rows.EntryRow] = {}
         self.commits: list[int] = []
         self.opened = self.closed = 0
         self.old: list[int] = []
         self.pruned: list[float] = []
-        self.error: Callable[[Sequence[Wanted]], BaseException | None] = lambda _: None
+        self.error: Callable[[Sequence[PendingMove]], BaseException | None] = lambda _: None
         self.gate: Callable[[], Any] | None = None
         self.opening_error: BaseException | None = None
 
-    async def _commit(self, wanted: Sequence[Wanted]) -> Transaction:
+    async def _commit(self, wanted: Sequence[PendingMove]) -> Transaction:
         self.commits.append(len(wanted))
         if self.gate is not None:
             await self.gate()
@@ -63,7 +63,7 @@ class Store(DurableJournal):
         self.pruned.append(before)
         return self.old.pop() if self.old else 0
 
-    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, rows.Row]]:
+    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, rows.EntryRow]]:
         found = sorted((key, row) for (at, key), row in self.rows.items() if at == scope and key > after)
         return found[:limit]
 

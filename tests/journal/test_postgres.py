@@ -14,7 +14,7 @@ from tests.journalling import SCOPE, claim, create, free, judged, made, mark
 from tests.postgres import PostgresServer, is_installed
 from transfer_async import JournalFailed, PostgresJournal
 from transfer_async.journal.entries import Denial, Move
-from transfer_async.journal.transaction import Transaction, Wanted
+from transfer_async.journal.transaction import PendingMove, Transaction
 
 
 async def say(dsn: str, *statements: str) -> Any:
@@ -215,7 +215,7 @@ class Counting(PostgresJournal):
 
     count = 0
 
-    async def _commit(self, wanted: Sequence[Wanted]) -> Transaction:
+    async def _commit(self, wanted: Sequence[PendingMove]) -> Transaction:
         self.count += 1
         return await super()._commit(wanted)
 

@@ -72,6 +72,19 @@ def test_the_table_speaks_of_every_move_and_of_no_pair_twice():
     assert len(ROWS) == len(state_machine.TABLE)
 
 
+STORED = (
+    *("claim", "keep", "takeover", "mark", "create", "free", "doubt", "expire", "resolve", "refute"),
+    *("paid", "owe", "attend", "suspect", "layaside", "promise", "told"),
+)
+
+
+def test_each_move_has_the_name_that_histories_hold_already():
+    names = [kind.name for kind in get_args(Move)]
+
+    assert sorted(names) == sorted(STORED)
+    assert state_machine.step(entry_in(KeyState.IN_DOUBT), j.doubt(), now=NOW).move == "doubt"
+
+
 def test_every_row_has_its_reason():
     assert all(len(row.reason) > 10 for row in state_machine.TABLE)
 
@@ -554,6 +567,6 @@ def test_to_be_told_twice_does_no_harm():
 
 
 def test_every_order_that_an_answer_named_is_kept_once():
-    named_ones = (entries.Doubt(attempt="a", candidate=one) for one in ("tx-1", "tx-2", "tx-1"))
+    named_ones = (entries.GoInDoubt(attempt="a", candidate=one) for one in ("tx-1", "tx-2", "tx-1"))
 
     assert after(*named_ones).candidates == ("tx-1", "tx-2")

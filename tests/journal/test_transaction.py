@@ -8,7 +8,7 @@ import pytest
 from tests.journalling import SCOPE, attend, claim, create, free, keep, mark, owing, paid, resolve
 from transfer_async.journal import entries, rows, state_machine
 from transfer_async.journal.entries import Denial, Entry, KeyState
-from transfer_async.journal.transaction import Recent, Transaction, Wanted
+from transfer_async.journal.transaction import PendingMove, Recent, Transaction
 
 
 class Makes:
@@ -18,10 +18,11 @@ class Makes:
         self.recent = Recent()
         self.stored: dict[str, tuple[str, Entry]] = {}
 
-    def wanted(self, *wishes: tuple[str, entries.Move]) -> list[Wanted]:
+    def wanted(self, *wishes: tuple[str, entries.Move]) -> list[PendingMove]:
         loop = asyncio.get_running_loop()
         return [
-            Wanted((SCOPE, key), move, f"t{n}", loop.create_future()) for n, (key, move) in enumerate(wishes)
+            PendingMove((SCOPE, key), move, f"t{n}", loop.create_future())
+            for n, (key, move) in enumerate(wishes)
         ]
 
     def store(self, key: str, token: str, *way: entries.Move) -> Entry:
@@ -93,7 +94,7 @@ async def test_a_move_that_could_be_about_nothing_has_no_verdict(makes: Makes):
 @pytest.mark.parametrize("second", [create(), resolve()])
 async def test_an_id_that_is_bound_earlier_in_the_commit_is_foreign_later(makes: Makes, second: entries.Move):
     makes.store("k-1", "a", claim(), mark())
-    doubted = (entries.Doubt(attempt="a"),) if isinstance(second, entries.Resolve) else ()
+    doubted = (entries.GoInDoubt(attempt="a"),) if isinstance(second, entries.Resolve) else ()
     makes.store("k-2", "b", claim(), mark(), *doubted)
     transaction = makes.transaction(("k-1", create()), ("k-2", second))
     transaction.decide(0.0)
@@ -142,7 +143,7 @@ async def test_a_move_whose_token_is_not_committed_is_judged(makes: Makes):
 async def test_a_claim_or_mark_that_was_committed_is_lost_once_others_moved_on(
     makes: Makes, move: entries.Move, denial: Denial
 ):
-    makes.store("k", "somebody else's", claim(), mark(), entries.Doubt(attempt="a"))
+    makes.store("k", "somebody else's", claim(), mark(), entries.GoInDoubt(attempt="a"))
     transaction = makes.transaction(("k", move), in_question=True)
     transaction.decide(0.0, committed=["t0"])
 
@@ -150,7 +151,7 @@ async def test_a_claim_or_mark_that_was_committed_is_lost_once_others_moved_on(
 
 
 async def test_a_claim_that_committed_the_doubt_it_found_is_not_taken_for_one_that_was_granted(makes: Makes):
-    makes.store("k", "t0", claim(), mark(), entries.Doubt(attempt="a"))  # what the denied claim wrote
+    makes.store("k", "t0", claim(), mark(), entries.GoInDoubt(attempt="a"))  # what the denied claim wrote
     transaction = makes.transaction(("k", claim(2)), in_question=True)
     transaction.decide(0.0, committed=["t0"])
 

@@ -66,8 +66,8 @@ BY_HAND = (
     Fault(
         "unanswered-goes-again",
         "answers",
-        "MAY_GO_AGAIN = frozenset({Verdict.NOT_SENT, Verdict.NOT_PROCESSED})",
-        "MAY_GO_AGAIN = frozenset({Verdict.NOT_SENT, Verdict.NOT_PROCESSED, Verdict.UNKNOWN})",
+        "MAY_GO_AGAIN = frozenset({Judgement.NOT_SENT, Judgement.NOT_PROCESSED})",
+        "MAY_GO_AGAIN = frozenset({Judgement.NOT_SENT, Judgement.NOT_PROCESSED, Judgement.UNKNOWN})",
         "a double payment: most orders without an answer were processed",
     ),
     Fault(
@@ -145,8 +145,8 @@ BY_HAND = (
     Fault(
         "candidate-is-not-recorded",
         "settle",
-        'move = Doubt(attempt=call.attempt_token or "", candidate=found)',
-        'move = Doubt(attempt=call.attempt_token or "")',
+        'move = GoInDoubt(attempt=call.attempt_token or "", candidate=found)',
+        'move = GoInDoubt(attempt=call.attempt_token or "")',
         "the id that the answer named is lost with the process",
     ),
     Fault(

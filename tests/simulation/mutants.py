@@ -23,7 +23,7 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 def retry_after_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     """A time-out is taken for a failure."""
-    patch.setattr(classify, "MAY_GO_AGAIN", classify.MAY_GO_AGAIN | {classify.Verdict.UNKNOWN})
+    patch.setattr(classify, "MAY_GO_AGAIN", classify.MAY_GO_AGAIN | {classify.Judgement.UNKNOWN})
     patch.setattr(send, "_may_go_again", lambda _, call, __: call.judgement in classify.MAY_GO_AGAIN)
 
 
@@ -41,10 +41,10 @@ def lost_answer_is_a_no(patch: pytest.MonkeyPatch) -> None:
     """An exchange without an answer ends as if nothing had been sent."""
     judge = classify.judge
 
-    def judged(evidence: Any, policy: Any, table: Any) -> classify.Verdict:
+    def judged(evidence: Any, policy: Any, table: Any) -> classify.Judgement:
         verdict = judge(evidence, policy, table)
-        lost = verdict is classify.Verdict.UNKNOWN and evidence.status is None
-        return classify.Verdict.NOT_SENT if lost else verdict
+        lost = verdict is classify.Judgement.UNKNOWN and evidence.status is None
+        return classify.Judgement.NOT_SENT if lost else verdict
 
     patch.setattr(classify, "judge", judged)
 

@@ -76,7 +76,7 @@ class Witness:
         elif isinstance(move, entries.Paid) and move.hooks:
             world.saw("paid")
         if isinstance(move, (entries.TakeOver, entries.Resolve, entries.Refute, entries.Owe)):
-            world.saw(type(move).__name__.lower())
+            world.saw(move.name)
 
     def _claimed(self, before: Entry | None, entry: Entry) -> None:
         if before is not None and before.state is KeyState.CLAIMED:

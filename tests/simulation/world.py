@@ -33,7 +33,7 @@ MOMENTS = (
     "Mark",
     "Mark",
     "Create",
-    "Doubt",
+    "GoInDoubt",
     "Free",
     "Refute",
     "Resolve",

@@ -15,7 +15,7 @@ from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 LEASE = 60.0
 
 BEFORE_THE_REQUEST = (entries.Claim, entries.Mark)
-AFTER_THE_REQUEST = (entries.Create, entries.Doubt, entries.Free)
+AFTER_THE_REQUEST = (entries.Create, entries.GoInDoubt, entries.Free)
 
 
 class Trouble(Protocol):
@@ -60,7 +60,7 @@ async def struck(world: World, trouble: Trouble, at: type) -> Struck:
         await client.create_order(new_order(), key="an earlier one")
         world.bank.open.clear()
         already = len(world.sandbox.requests)
-        if at is entries.Doubt:
+        if at is entries.GoInDoubt:
             world.sandbox.faults.add(CloseAfterProcessing())
         order = refused_order() if at is entries.Free else new_order()
         world.journal.before[at] = lambda _: trouble.begin()

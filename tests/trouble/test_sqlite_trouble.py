@@ -69,7 +69,7 @@ async def test_an_order_that_could_not_be_recorded_is_on_the_error(world: World,
 
 
 @pytest.mark.parametrize(
-    ("at", "certain"), [(entries.Doubt, Outcome.UNKNOWN), (entries.Free, Outcome.REFUSED)]
+    ("at", "certain"), [(entries.GoInDoubt, Outcome.UNKNOWN), (entries.Free, Outcome.REFUSED)]
 )
 async def test_what_is_certain_is_said_even_if_it_could_not_be_recorded(
     world: World, trouble: Trouble, at: type, certain: Outcome

@@ -12,7 +12,7 @@ from tests.trouble.pg_proxies import Cut, CuttingProxy, Message
 from transfer_async import JournalFailed, KeyState, PostgresJournal
 from transfer_async.journal import entries
 from transfer_async.journal.entries import Denial
-from transfer_async.journal.transaction import Transaction, Wanted
+from transfer_async.journal.transaction import PendingMove, Transaction
 
 CUTS = [Cut.BEFORE, Cut.AFTER, Cut.LATE]
 
@@ -22,9 +22,9 @@ class RecordedJournal(PostgresJournal):
 
     def __init__(self, dsn: str, *, timeout: float = 20.0) -> None:
         super().__init__(dsn, timeout=timeout)
-        self.wanted: dict[str, Wanted] = {}
+        self.wanted: dict[str, PendingMove] = {}
 
-    async def _commit(self, wanted: Sequence[Wanted]) -> Transaction:
+    async def _commit(self, wanted: Sequence[PendingMove]) -> Transaction:
         self.wanted |= {one.token: one for one in wanted}
         return await super()._commit(wanted)
 
@@ -45,7 +45,7 @@ async def steps_by_token(dsn: str) -> list[str]:
         await connection.close()
 
 
-def granted(one: Wanted) -> bool | None:
+def granted(one: PendingMove) -> bool | None:
     """Whether the move was said to be made; None where the journal does not know."""
     if one.verdict.exception() is not None:
         return None

@@ -34,23 +34,23 @@ WRONG_TOKEN = {"message": "Unauthorized"}
 """The one error body that the specification shows (section 7)."""
 
 
-class Verdict(enum.Enum):
+class Judgement(enum.Enum):
     """What is certain of one exchange."""
 
     NOT_SENT = "not sent"
     NOT_PROCESSED = "not processed"
-    WRONG_TOKEN = "wrong token"  # noqa: S105 - a verdict
+    WRONG_TOKEN = "wrong token"  # noqa: S105 - a judgement
     ANSWERED = "answered"
     REFUSED = "refused"
     FAILED = "failed"
     UNKNOWN = "unknown"
 
 
-MAY_GO_AGAIN = frozenset({Verdict.NOT_SENT, Verdict.NOT_PROCESSED})
+MAY_GO_AGAIN = frozenset({Judgement.NOT_SENT, Judgement.NOT_PROCESSED})
 """What certainly did nothing: an order may be sent again after these, and after nothing else."""
 
 
-SAID_NO = frozenset({Verdict.NOT_PROCESSED, Verdict.WRONG_TOKEN, Verdict.REFUSED})
+SAID_NO = frozenset({Judgement.NOT_PROCESSED, Judgement.WRONG_TOKEN, Judgement.REFUSED})
 """What a service says to a request that it will not carry out; the connection it says it on is good."""
 
 
@@ -59,7 +59,7 @@ class Row:
     """One row of a table: does it fit, what is certain then, and why."""
 
     fits: Callable[[Evidence, RetryPolicy], bool]
-    verdict: Verdict
+    judgement: Judgement
     reason: str
 
 
@@ -82,22 +82,22 @@ def _says_wrong_token(evidence: Evidence) -> bool:
 
 _NEVER_SENT = Row(
     lambda e, _: not e.sent,
-    Verdict.NOT_SENT,
+    Judgement.NOT_SENT,
     "no byte of the body left us: the service cannot have it",
 )
 _TOKEN_REFUSED = Row(
     lambda e, _: _status(e) == 401 or (_status(e) // 100 in (2, 4) and _says_wrong_token(e)),
-    Verdict.WRONG_TOKEN,
+    Judgement.WRONG_TOKEN,
     "the caller was not known, so nothing was done in its name (specification, section 7)",
 )
 _SUCCESS = Row(
     lambda e, _: 200 <= _status(e) <= 299,
-    Verdict.ANSWERED,
+    Judgement.ANSWERED,
     "an order, if it reads as ours; otherwise one may exist that we cannot read",
 )
 _PROMISED = Row(
     lambda e, policy: _status(e) in policy.not_processed,
-    Verdict.NOT_PROCESSED,
+    Judgement.NOT_PROCESSED,
     "425 and 429 are given before the work begins; others by the bank's contract with the service",
 )
 
@@ -107,54 +107,56 @@ ORDER_ANSWERS: tuple[Row, ...] = (
     _NEVER_SENT,
     Row(
         lambda e, _: e.status is None,
-        Verdict.UNKNOWN,
+        Judgement.UNKNOWN,
         "the body left and nothing came back: 96 % of such orders turned out to be processed",
     ),
-    Row(lambda e, _: not e.alone, Verdict.UNKNOWN, _NOT_ALONE),
+    Row(lambda e, _: not e.alone, Judgement.UNKNOWN, _NOT_ALONE),
     _TOKEN_REFUSED,
     _SUCCESS,
     _PROMISED,
     Row(
         lambda e, _: _status(e) == 403 and not (e.intact and _json(e.body) is not None),
-        Verdict.UNKNOWN,
+        Judgement.UNKNOWN,
         "a firewall may put its own page over the answer to an order that was processed",
     ),
     Row(
         lambda e, policy: _status(e) in policy.refused,
-        Verdict.REFUSED,
+        Judgement.REFUSED,
         "the request itself was found wanting; a cut or foreign body does not change that",
     ),
     Row(
         lambda _, __: True,
-        Verdict.UNKNOWN,
+        Judgement.UNKNOWN,
         "5xx, 408, 409, 3xx and 1xx are said by proxies and services that may have the order already",
     ),
 )
 
 READ_ANSWERS: tuple[Row, ...] = (
     _NEVER_SENT,
-    Row(lambda e, _: e.status is None, Verdict.FAILED, "the answer was lost, and asking again does no harm"),
-    Row(lambda e, _: not e.alone, Verdict.FAILED, _NOT_ALONE),
+    Row(
+        lambda e, _: e.status is None, Judgement.FAILED, "the answer was lost, and asking again does no harm"
+    ),
+    Row(lambda e, _: not e.alone, Judgement.FAILED, _NOT_ALONE),
     _TOKEN_REFUSED,
     _SUCCESS,
     _PROMISED,
     Row(
         lambda e, policy: _status(e) in policy.refused,
-        Verdict.REFUSED,
+        Judgement.REFUSED,
         "the request itself was found wanting; asking again changes nothing",
     ),
     Row(
         lambda e, _: _status(e) in (408, 500, 502, 503, 504),
-        Verdict.FAILED,
+        Judgement.FAILED,
         "a passing trouble of the service or of a proxy before it; asking again does no harm",
     ),
-    Row(lambda _, __: True, Verdict.UNKNOWN, "not an answer, and no reason to think that the next one is"),
+    Row(lambda _, __: True, Judgement.UNKNOWN, "not an answer, and no reason to think that the next one is"),
 )
 
 
-def judge(evidence: Evidence, policy: RetryPolicy, table: tuple[Row, ...]) -> Verdict:
-    """The verdict of the first row of ``table`` that fits."""
-    return next(row.verdict for row in table if row.fits(evidence, policy))
+def judge(evidence: Evidence, policy: RetryPolicy, table: tuple[Row, ...]) -> Judgement:
+    """The judgement of the first row of ``table`` that fits."""
+    return next(row.judgement for row in table if row.fits(evidence, policy))
 
 
 _CENT = Decimal("0.01")
@@ -182,15 +184,15 @@ def _is_other(shown: str | None, sent: str) -> bool:
     return shown is not None and shown.casefold() != sent.casefold()
 
 
-def error_of(verdict: Verdict, evidence: Evidence, *, now: datetime, reading: bool) -> TransferError:
-    """The error that says what ``verdict`` says; ``reading`` where no order is at stake."""
+def error_of(judgement: Judgement, evidence: Evidence, *, now: datetime, reading: bool) -> TransferError:
+    """The error that says what ``judgement`` says; ``reading`` where no order is at stake."""
     common: dict[str, Any] = {"status": evidence.status, "request_id": evidence.request_id}
     wait = retry_after(evidence.headers.get("Retry-After"), now=now)
-    if verdict is Verdict.NOT_SENT:
+    if judgement is Judgement.NOT_SENT:
         error: TransferError = ConnectionFailed(_why(evidence, "no byte of the request left"))
-    elif verdict is Verdict.WRONG_TOKEN:
+    elif judgement is Judgement.WRONG_TOKEN:
         error = Unauthorized(message=_message(evidence), body=evidence.body, **common)
-    elif verdict in (Verdict.NOT_PROCESSED, Verdict.REFUSED):
+    elif judgement in (Judgement.NOT_PROCESSED, Judgement.REFUSED):
         kind = RateLimited if evidence.status == 429 else Refused
         common["fields"] = () if reading else fields_named(evidence.body)
         error = kind(message=_message(evidence), body=evidence.body, retry_after=wait, **common)

@@ -17,7 +17,7 @@ from transfer_async._converters import converter
 from transfer_async._converters.wire_format import Unreadable, decode
 from transfer_async._http import classify, retry
 from transfer_async._http.access import Access
-from transfer_async._http.classify import Verdict
+from transfer_async._http.classify import Judgement
 from transfer_async._http.transport import Evidence
 from transfer_async._models.causes import bare
 from transfer_async._models.errors import (
@@ -57,7 +57,7 @@ class _Reading:
     headers: CIMultiDict[str]
     cut: Callable[[], bool]
     attempts: list[Attempt]
-    verdict: Verdict | None = None
+    judgement: Judgement | None = None
     renew_token: bool = False
     token_renewed: bool = False
 
@@ -204,15 +204,15 @@ async def _attempt(access: Access, wanted: Wanted, reading: _Reading) -> Any:
 
 
 def _answer(access: Access, wanted: Wanted, reading: _Reading, evidence: Evidence) -> Any:
-    reading.verdict = classify.judge(evidence, access.policy, wanted.table)
-    if reading.verdict is Verdict.WRONG_TOKEN:
+    reading.judgement = classify.judge(evidence, access.policy, wanted.table)
+    if reading.judgement is Judgement.WRONG_TOKEN:
         access.tokens.distrust(reading.headers)
-    if reading.verdict is not Verdict.ANSWERED:
-        raise classify.error_of(reading.verdict, evidence, now=access.clock.utc(), reading=wanted.safe)
+    if reading.judgement is not Judgement.ANSWERED:
+        raise classify.error_of(reading.judgement, evidence, now=access.clock.utc(), reading=wanted.safe)
     common: dict[str, Any] = {"status": evidence.status, "request_id": evidence.request_id}
     try:
         if evidence.error is not None:
-            reading.verdict = Verdict.FAILED if wanted.safe else Verdict.UNKNOWN
+            reading.judgement = Judgement.FAILED if wanted.safe else Judgement.UNKNOWN
             raise Unreadable("$", f"the body was cut ({type(evidence.error).__name__})")  # noqa: TRY301
         return converter.read_into(wanted.into, evidence.body)
     except Exception as error:  # noqa: BLE001 - the caller's own model may raise anything, and the request is out
@@ -227,10 +227,10 @@ def _answer(access: Access, wanted: Wanted, reading: _Reading, evidence: Evidenc
 def _may_go_again(access: Access, reading: _Reading, error: TransferError) -> bool:
     if isinstance(error, (TokenUnavailable, ClientClosed)):
         return False
-    if reading.verdict is Verdict.WRONG_TOKEN and access.tokens.renewable and not reading.token_renewed:
+    if reading.judgement is Judgement.WRONG_TOKEN and access.tokens.renewable and not reading.token_renewed:
         reading.renew_token = True
         return True
-    return reading.verdict in classify.MAY_GO_AGAIN or reading.verdict is Verdict.FAILED
+    return reading.judgement in classify.MAY_GO_AGAIN or reading.judgement is Judgement.FAILED
 
 
 def _of_no_body(headers: CIMultiDict[str]) -> CIMultiDict[str]:

@@ -17,7 +17,7 @@ from typing import Any
 from attrs import define, field
 from multidict import CIMultiDict
 
-from transfer_async._http.classify import Verdict
+from transfer_async._http.classify import Judgement
 from transfer_async._http.write_guard import GuardedBody
 from transfer_async._models.causes import bare
 from transfer_async._models.errors import Attempt, TransferError
@@ -75,7 +75,7 @@ class Call:
     renew_token: bool = False
     token_renewed: bool = False
     last_no: TransferError | None = None
-    judgement: Verdict | None = None
+    judgement: Judgement | None = None
     undone: int = 0
     owed: int = 0
     sent: bool = False

@@ -13,7 +13,7 @@ from transfer_async._models.events import Event, Observers
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.hooks import PreflightHook, is_hold
-from transfer_async._pipeline.resolution import Resolve
+from transfer_async._pipeline.resolution import Resolver
 from transfer_async.journal import scoped
 from transfer_async.journal.entries import Move, Verdict
 from transfer_async.journal.protocol import Journal
@@ -27,7 +27,7 @@ class Context(Access):
     journal: Journal
     hooks: tuple[PreflightHook, ...]
     observers: Observers
-    resolve: Resolve | None
+    resolve: Resolver | None
     settle_after: float
     lease: float
     max_claim_age: float

@@ -29,8 +29,7 @@ from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.resolution import NO_ORDER
 from transfer_async._pipeline.undo import recorded, undo
 from transfer_async._support.log import log
-from transfer_async.journal.entries import Ending, Entry, KeyState, Refute, Verdict
-from transfer_async.journal.entries import Resolve as ResolveMove
+from transfer_async.journal.entries import Ending, Entry, KeyState, Refute, Resolve, Verdict
 from transfer_async.journal.protocol import order_on_record, receipts_of
 from transfer_async.journal.state_machine import owed_by
 
@@ -149,7 +148,7 @@ def _believable(intent: OrderIntent, answer: object) -> object:
 async def _resolved(
     context: Context, call: Call, entry: Entry, doubt: OutcomeUnknown, *, order_id: str, order: Order | None
 ) -> Order:
-    move = ResolveMove(
+    move = Resolve(
         attempt=entry.attempt or "",
         order_id=order_id,
         reply=None if order is None else order.to_json(),
@@ -183,7 +182,7 @@ async def _refuted(context: Context, call: Call, entry: Entry, doubt: OutcomeUnk
 
 
 async def _write(
-    context: Context, call: Call, move: ResolveMove | Refute, certain: Outcome, order: Order | None
+    context: Context, call: Call, move: Resolve | Refute, certain: Outcome, order: Order | None
 ) -> Verdict:
     try:
         return await context.write(call.intent.key, move, certain=certain, order=order)

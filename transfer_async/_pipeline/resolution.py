@@ -26,5 +26,5 @@ NO_ORDER: Final = _NoOrder()
 Resolution = Order | str | _NoOrder | None
 """What ``resolve`` may return: the order, its id, `NO_ORDER`, or None where it does not know."""
 
-Resolve = Callable[[OrderIntent, OutcomeUnknown], Awaitable[Resolution]]
+Resolver = Callable[[OrderIntent, OutcomeUnknown], Awaitable[Resolution]]
 """The bank's own means to learn what became of an intent in doubt."""

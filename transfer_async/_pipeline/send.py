@@ -12,7 +12,7 @@ from typing import Any
 from transfer_async._converters.order import find_order_id, read_answer
 from transfer_async._converters.wire_format import Unreadable
 from transfer_async._http import classify, retry
-from transfer_async._http.classify import Verdict as Judgement
+from transfer_async._http.classify import Judgement
 from transfer_async._http.transport import Evidence
 from transfer_async._http.write_guard import GuardedBody
 from transfer_async._models.errors import (

@@ -18,7 +18,7 @@ from transfer_async._models.events import Observer, Observers
 from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.hooks import Hook, PreflightHook
 from transfer_async._pipeline.operators import checked_settle_after
-from transfer_async._pipeline.resolution import Resolve
+from transfer_async._pipeline.resolution import Resolver
 from transfer_async._support.callables import checked_async
 from transfer_async._support.clock import Clock, Duration, duration
 from transfer_async.journal.entries import LONGEST_LEASE
@@ -48,7 +48,7 @@ class ClientSettings(TypedDict, total=False):
     scope: str | None
     retry: RetryPolicy | None
     timeouts: Timeouts | None
-    resolve: Resolve | None
+    resolve: Resolver | None
     settle_after: Duration
     lease: Duration
     recover_every: Duration | None
@@ -201,7 +201,7 @@ def observers(given: Sequence[Observer]) -> Observers:
     return Observers(given)
 
 
-def resolve(given: Resolve | None) -> Resolve | None:
+def resolve(given: Resolver | None) -> Resolver | None:
     """The bank's own means to end a doubt.
 
     Raises:
@@ -229,7 +229,7 @@ def context(
     transport: Transport,
     tokens: TokenSource,
     observers: Observers,
-    resolve: Resolve | None,
+    resolve: Resolver | None,
     clock: Clock,
 ) -> Context:
     """The parts of a client, and the times that they keep."""

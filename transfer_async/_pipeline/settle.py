@@ -29,10 +29,10 @@ from transfer_async._support.log import log
 from transfer_async.journal.entries import (
     Create,
     Denial,
-    Doubt,
     Ending,
     Entry,
     Free,
+    GoInDoubt,
     KeyState,
     Owe,
     Owed,
@@ -90,7 +90,7 @@ async def went_in_doubt(context: Context, call: Call, doubt: OutcomeUnknown) -> 
     """Write down the doubt, keep everything, and ask whoever may know."""
     try:
         found = getattr(doubt, "order_id", None)
-        move = Doubt(attempt=call.attempt_token or "", candidate=found)
+        move = GoInDoubt(attempt=call.attempt_token or "", candidate=found)
         verdict = await context.write(call.intent.key, move, certain=Outcome.UNKNOWN)
     except JournalFailed as error:
         if found is not None:

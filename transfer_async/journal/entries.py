@@ -6,7 +6,7 @@ What each move does, and when it may not be made, is in `states`.
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import field, frozen
 
@@ -177,6 +177,7 @@ class Entry:
 
 
 # --- moves --------------------------------------------------------------------------------------
+# `name` is what is stored of a move in the history, and what messages call it: it outlives the class's own.
 
 
 @frozen(kw_only=True)
@@ -193,6 +194,8 @@ class Claim:
             where the bank names the same hold again: it may have let go of it when it heard of the no.
     """
 
+    name: ClassVar = "claim"
+
     intent: OrderIntent
     fingerprint: str
     client_made: bool
@@ -206,6 +209,8 @@ class Claim:
 class Keep:
     """Renew the lease of a claim, and keep the receipts so far."""
 
+    name: ClassVar = "keep"
+
     intent_id: str
     epoch: int
     lease: float
@@ -215,6 +220,8 @@ class Keep:
 @frozen(kw_only=True)
 class TakeOver:
     """Take an abandoned claim in order to undo it."""
+
+    name: ClassVar = "takeover"
 
     intent_id: str
     epoch: int
@@ -230,6 +237,8 @@ class Mark:
         window: seconds in which its requests may be sent.
     """
 
+    name: ClassVar = "mark"
+
     intent_id: str
     epoch: int
     attempt: str
@@ -242,6 +251,8 @@ class Mark:
 class Create:
     """The service answered with our order."""
 
+    name: ClassVar = "create"
+
     attempt: str
     order_id: str
     reply: bytes
@@ -250,6 +261,8 @@ class Create:
 @frozen(kw_only=True)
 class Free:
     """A certain no: by the epoch before the mark, by the attempt from it on; ``owed`` is to be undone."""
+
+    name: ClassVar = "free"
 
     intent_id: str
     epoch: int
@@ -260,13 +273,15 @@ class Free:
 
 
 @frozen(kw_only=True)
-class Doubt:
+class GoInDoubt:
     """The outcome is unknown; no request of this attempt follows.
 
     Args:
         attempt: the token of the mark.
         candidate: the id of an order that the answer names, although it is not readably ours.
     """
+
+    name: ClassVar = "doubt"
 
     attempt: str
     candidate: str | None = None
@@ -281,12 +296,16 @@ class Doubt:
 class Expire:
     """The worker that was sending is gone: in doubt, and nothing else."""
 
+    name: ClassVar = "expire"
+
     attempt: str
 
 
 @frozen(kw_only=True)
 class Resolve:
     """The order of a doubt exists."""
+
+    name: ClassVar = "resolve"
 
     attempt: str
     order_id: str
@@ -298,6 +317,8 @@ class Resolve:
 @frozen(kw_only=True)
 class Refute:
     """The order of a doubt does not exist, and can no longer appear."""
+
+    name: ClassVar = "refute"
 
     attempt: str
     settle_after: float
@@ -315,6 +336,8 @@ class Paid:
         lease_until: of the debts that were undone: what has become due since is not among them.
     """
 
+    name: ClassVar = "paid"
+
     intent_id: str
     hooks: tuple[str, ...]
     lease_until: float
@@ -324,6 +347,8 @@ class Paid:
 class Owe:
     """Undos that have become due late: their worker slept while others ended its intent."""
 
+    name: ClassVar = "owe"
+
     owed: tuple[Owed, ...]
     lease: float
 
@@ -332,12 +357,16 @@ class Owe:
 class Attend:
     """Take what is owed, or in doubt, so that no other worker does the same at once; 0 lets it go."""
 
+    name: ClassVar = "attend"
+
     lease: float
 
 
 @frozen(kw_only=True)
 class Suspect:
     """An order was answered for an attempt of which the record says something else: for the history alone."""
+
+    name: ClassVar = "suspect"
 
     order_id: str
     reason: str
@@ -351,6 +380,8 @@ class LayAside:
     A worker may have sent its order, whatever its state says: what was bound is in doubt.
     """
 
+    name: ClassVar = "layaside"
+
     by: str
     reason: str
 
@@ -359,12 +390,16 @@ class LayAside:
 class Promise:
     """Somebody is told that the outcome is unknown: the end of this doubt must be told, too."""
 
+    name: ClassVar = "promise"
+
     intent_id: str
 
 
 @frozen(kw_only=True)
 class Told:
     """The end of a doubt has been told."""
+
+    name: ClassVar = "told"
 
     untold: Untold
 
@@ -376,7 +411,7 @@ Move = (
     | Mark
     | Create
     | Free
-    | Doubt
+    | GoInDoubt
     | Expire
     | Resolve
     | Refute

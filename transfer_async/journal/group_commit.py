@@ -20,8 +20,8 @@ from transfer_async._models.causes import bare
 from transfer_async._models.errors import JournalFailed
 from transfer_async.journal.entries import Entry, Move, Verdict
 from transfer_async.journal.protocol import forgettable
-from transfer_async.journal.rows import Row, entries_of
-from transfer_async.journal.transaction import Recent, Transaction, Wanted
+from transfer_async.journal.rows import EntryRow, entries_of
+from transfer_async.journal.transaction import PendingMove, Recent, Transaction
 
 log: logging.Logger = logging.getLogger("transfer_async")
 
@@ -43,7 +43,7 @@ class DurableJournal(abc.ABC):
 
     def __init__(self, *, at_once: int = 1) -> None:
         self._at_once = at_once
-        self._waiting: deque[Wanted] = deque()
+        self._waiting: deque[PendingMove] = deque()
         self._runners: set[asyncio.Task[None]] = set()
         self._recent = Recent()
         self._scopes_seen: set[str] = set()
@@ -53,7 +53,7 @@ class DurableJournal(abc.ABC):
     # --- what a back end does -------------------------------------------------------------------
 
     @abc.abstractmethod
-    async def _commit(self, wanted: Sequence[Wanted]) -> Transaction:
+    async def _commit(self, wanted: Sequence[PendingMove]) -> Transaction:
         """Load, decide, write; returns once it is durable. The store is open."""
 
     @abc.abstractmethod
@@ -77,7 +77,7 @@ class DurableJournal(abc.ABC):
         """The name of a scope with keys, if there is one, and ``scope`` has none."""
 
     @abc.abstractmethod
-    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, Row]]:
+    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         """One page of what `Journal.work` gives, as it is stored."""
 
     # --- what callers see -----------------------------------------------------------------------
@@ -122,7 +122,7 @@ class DurableJournal(abc.ABC):
     async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
         """See `Journal.move`."""
         loop = self._admitted()
-        wanted = Wanted((scope, key), move, os.urandom(16).hex(), loop.create_future())
+        wanted = PendingMove((scope, key), move, os.urandom(16).hex(), loop.create_future())
         self._waiting.append(wanted)
         if len(self._runners) < self._at_once:
             self._start_runner()
@@ -188,7 +188,7 @@ class DurableJournal(abc.ABC):
         finally:
             self._runners.discard(runner)  # at once: a move that comes now starts another
 
-    async def _commit_all(self, wanted: list[Wanted]) -> None:
+    async def _commit_all(self, wanted: list[PendingMove]) -> None:
         try:
             await self._open()
             await self._look_at_scopes(wanted)
@@ -209,7 +209,7 @@ class DurableJournal(abc.ABC):
             if not one.verdict.done():
                 one.verdict.set_result(verdict)
 
-    async def _look_at_scopes(self, wanted: list[Wanted]) -> None:
+    async def _look_at_scopes(self, wanted: list[PendingMove]) -> None:
         """Warn, once each, of a scope that has no keys where others have: its address may have changed."""
         for scope in {one.place[0] for one in wanted} - self._scopes_seen:
             self._scopes_seen.add(scope)
@@ -226,7 +226,7 @@ class DurableJournal(abc.ABC):
                 )
 
 
-def _fail(wanted: list[Wanted], error: BaseException) -> None:
+def _fail(wanted: list[PendingMove], error: BaseException) -> None:
     why = str(error) if isinstance(error, JournalFailed) else f"the journal failed ({type(error).__name__})"
     for one in wanted:
         if not one.verdict.done():

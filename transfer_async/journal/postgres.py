@@ -19,8 +19,8 @@ from transfer_async._support.clock import Duration, checked_timeout
 from transfer_async.journal.entries import Entry, Step
 from transfer_async.journal.group_commit import PRUNED, DurableJournal
 from transfer_async.journal.postgres_sql import Statements
-from transfer_async.journal.rows import VERSION, Row, entries_of, entry_of, step_of, step_values
-from transfer_async.journal.transaction import Transaction, Wanted
+from transfer_async.journal.rows import VERSION, EntryRow, entries_of, entry_of, step_of, step_values
+from transfer_async.journal.transaction import PendingMove, Transaction
 
 T = TypeVar("T")
 
@@ -160,7 +160,7 @@ class PostgresJournal(DurableJournal):
             return False
         return isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, OSError))
 
-    async def _commit(self, wanted: Sequence[Wanted]) -> Transaction:
+    async def _commit(self, wanted: Sequence[PendingMove]) -> Transaction:
         """See `DurableJournal`."""
         in_question = False
 
@@ -205,7 +205,7 @@ class PostgresJournal(DurableJournal):
         found = await connection.fetch(self._sql.load, *_columns(places, 2), known, *ids)
         for scope, key, _now, _bound, is_known, *row in found:
             token = row[1]
-            transaction.load((scope, key), token, None if is_known or token is None else Row(*row))
+            transaction.load((scope, key), token, None if is_known or token is None else EntryRow(*row))
         now, bound = found[0][2:4]
         for scope, order_id, key in zip(*[iter(bound)] * 3, strict=True):
             transaction.bind(scope, order_id, key)
@@ -259,9 +259,9 @@ class PostgresJournal(DurableJournal):
 
         return await self._patiently(answered)
 
-    async def _rows(self, sql: str, *values: object) -> list[tuple[str, Row]]:
+    async def _rows(self, sql: str, *values: object) -> list[tuple[str, EntryRow]]:
         found = await self._ask(lambda connection: connection.fetch(sql, *values))
-        return [(key, Row(*row)) for key, *row in found]
+        return [(key, EntryRow(*row)) for key, *row in found]
 
     async def now(self) -> float:
         """See `Journal.now`: the database's, in seconds since 1970."""
@@ -270,9 +270,9 @@ class PostgresJournal(DurableJournal):
     async def read(self, scope: str, key: str) -> Entry | None:
         """See `Journal.read`."""
         row = await self._ask(lambda connection: connection.fetchrow(self._sql.find, scope, key))
-        return None if row is None else entry_of(Row(*list(row)[1:]))
+        return None if row is None else entry_of(EntryRow(*list(row)[1:]))
 
-    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, Row]]:
+    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         return await self._rows(self._sql.work, scope, after, await self.now(), limit)
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
@@ -348,7 +348,7 @@ def _text(value: Any) -> str | None:
     return value.hex() if isinstance(value, bytes) else repr(value)
 
 
-def _texts(row: Row) -> list[str | None]:
+def _texts(row: EntryRow) -> list[str | None]:
     values = (row.state, row.token, row.order_id, row.due_at, row.ended_at, row.body, row.intent, row.reply)
     return [_text(value) for value in values]
 

@@ -1,6 +1,6 @@
 """How a durable journal writes an entry down: a few columns to find it by, and the rest as JSON.
 
-The wish itself (`Row.intent`) and the service's reply are columns of their own, for they are large,
+The wish itself (`EntryRow.intent`) and the service's reply are columns of their own, for they are large,
 seldom change, and hold what is personal. All times are seconds since 1970.
 """
 
@@ -30,7 +30,7 @@ VERSION = 1
 
 
 @define
-class Row:
+class EntryRow:
     """An entry as it is stored.
 
     Args:
@@ -55,7 +55,7 @@ class Row:
 
 
 @frozen(kw_only=True)
-class _Intent:
+class _StoredIntent:
     id: str
     key: str
     order: msgspec.Raw
@@ -65,8 +65,8 @@ class _Intent:
 
 
 @frozen(kw_only=True)
-class _Owed:
-    intent: _Intent
+class _StoredOwed:
+    intent: _StoredIntent
     hook: str
     receipt: str | None
     lease_until: float
@@ -86,7 +86,7 @@ class _Body:
     attempt: str | None
     sent_until: float
     ending: Ending | None
-    owed: tuple[_Owed, ...]
+    owed: tuple[_StoredOwed, ...]
     promised: bool = False
     untold: tuple[Untold, ...] = ()
     candidates: tuple[str, ...] = ()
@@ -95,13 +95,13 @@ class _Body:
 
 _encoder = msgspec.json.Encoder()
 _read_body = msgspec.json.Decoder(_Body).decode
-_read_intent = msgspec.json.Decoder(_Intent).decode
+_read_intent = msgspec.json.Decoder(_StoredIntent).decode
 _read_ending = msgspec.json.Decoder(Ending).decode
 
 
-def row_of(entry: Entry, *, token: str, now: float, with_intent: bool = True) -> Row:
+def row_of(entry: Entry, *, token: str, now: float, with_intent: bool = True) -> EntryRow:
     """``entry`` as it is stored at ``now`` by the move with that token; the wish only if it is new."""
-    return Row(
+    return EntryRow(
         state=entry.state.value,
         token=token,
         order_id=entry.order_id,
@@ -113,7 +113,7 @@ def row_of(entry: Entry, *, token: str, now: float, with_intent: bool = True) ->
     )
 
 
-def entry_of(row: Row) -> Entry:
+def entry_of(row: EntryRow) -> Entry:
     """The entry that ``row`` holds; what can be read of one that cannot be read whole has ``unread``."""
     try:
         body = _read_body(row.body)
@@ -129,7 +129,7 @@ def entry_of(row: Row) -> Entry:
         return _what_can_be_read(row, type(error).__name__)
 
 
-def entries_of(found: Iterable[tuple[str, Row]]) -> list[tuple[str, Entry]]:
+def entries_of(found: Iterable[tuple[str, EntryRow]]) -> list[tuple[str, Entry]]:
     """Keys with their entries; one that cannot be read is named in the log, and does not hide the others."""
     entries = [(key, entry_of(row)) for key, row in found]
     for key, entry in entries:
@@ -168,13 +168,15 @@ def _body(entry: Entry) -> dict[str, Any]:
     return body
 
 
-def _owed(one: Owed) -> _Owed:
-    return _Owed(intent=_intent(one.intent), hook=one.hook, receipt=one.receipt, lease_until=one.lease_until)
+def _owed(one: Owed) -> _StoredOwed:
+    return _StoredOwed(
+        intent=_intent(one.intent), hook=one.hook, receipt=one.receipt, lease_until=one.lease_until
+    )
 
 
-def _intent(intent: OrderIntent) -> _Intent:
+def _intent(intent: OrderIntent) -> _StoredIntent:
     name = intent.beneficiary
-    return _Intent(
+    return _StoredIntent(
         id=intent.id,
         key=intent.key,
         order=msgspec.Raw(intent.order.to_json()),
@@ -184,7 +186,7 @@ def _intent(intent: OrderIntent) -> _Intent:
     )
 
 
-def _intent_of(stored: _Intent) -> OrderIntent:
+def _intent_of(stored: _StoredIntent) -> OrderIntent:
     return OrderIntent(
         id=stored.id,
         key=stored.key,
@@ -195,7 +197,7 @@ def _intent_of(stored: _Intent) -> OrderIntent:
     )
 
 
-def _owed_of(stored: _Owed) -> Owed:
+def _owed_of(stored: _StoredOwed) -> Owed:
     return Owed(
         intent=_intent_of(stored.intent),
         hook=stored.hook,
@@ -226,7 +228,7 @@ _LOST: dict[str, Any] = {
 """What stands for a field that cannot be read; a lease has its column."""
 
 
-def _what_can_be_read(row: Row, why: str) -> Entry:
+def _what_can_be_read(row: EntryRow, why: str) -> Entry:
     """Enough to show the key and to end it; what is not known to be free is bound, and in doubt."""
     parts = _read_as(dict[str, msgspec.Raw], row.body, {})
     lost = _LOST | {"lease_until": row.due_at or 0.0, "fingerprint": _fingerprint_of(row.intent)}
@@ -251,7 +253,7 @@ def _what_can_be_read(row: Row, why: str) -> Entry:
     )
 
 
-def _kept(row: Row) -> str:
+def _kept(row: EntryRow) -> str:
     kept = {"state": row.state, "order_id": row.order_id, "body": row.body, "intent": row.intent}
     return json.dumps(kept, default=repr)
 
@@ -277,7 +279,7 @@ def _read_as(kind: Any, raw: Any, lost: Any) -> Any:
 
 def _read_debt(raw: bytes) -> Owed | None:
     try:
-        return _owed_of(msgspec.json.decode(raw, type=_Owed))
+        return _owed_of(msgspec.json.decode(raw, type=_StoredOwed))
     except _UNREADABLE:
         return None
 

@@ -41,7 +41,7 @@ async def write(
     except Exception as error:  # noqa: BLE001 - told below, where it is no context of what is raised
         cause = bare(error)
     if cause is not None:
-        why = f"the journal failed on {type(move).__name__.lower()} ({type(cause).__name__})"
+        why = f"the journal failed on {move.name} ({type(cause).__name__})"
         raise JournalFailed(why, outcome=certain, order=order, key=key) from cause
     if verdict is None:
         raise JournalFailed("the journal has lost the key", outcome=certain, order=order, key=key)

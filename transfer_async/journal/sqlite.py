@@ -21,9 +21,17 @@ from transfer_async._models.errors import JournalFailed
 from transfer_async._support.clock import Clock, Duration, checked_timeout
 from transfer_async.journal.entries import LONGEST_LEASE, Entry, Step
 from transfer_async.journal.group_commit import PRUNED, DurableJournal
-from transfer_async.journal.rows import STEP_COLUMNS, VERSION, Row, entries_of, entry_of, step_of, step_values
+from transfer_async.journal.rows import (
+    STEP_COLUMNS,
+    VERSION,
+    EntryRow,
+    entries_of,
+    entry_of,
+    step_of,
+    step_values,
+)
 from transfer_async.journal.sqlite_file import Files, Identity, Moved, found, keep_private
-from transfer_async.journal.transaction import Place, Transaction, Wanted
+from transfer_async.journal.transaction import PendingMove, Place, Transaction
 
 T = TypeVar("T")
 
@@ -148,7 +156,7 @@ class SQLiteJournal(DurableJournal):
             error, sqlite3.IntegrityError
         )
 
-    async def _commit(self, wanted: Sequence[Wanted]) -> Transaction:
+    async def _commit(self, wanted: Sequence[PendingMove]) -> Transaction:
         transaction = Transaction(wanted, self._recent)
         await self._in_thread(lambda: self._with_file(lambda file: file.commit(transaction, self._now)))
         return transaction
@@ -195,7 +203,7 @@ class SQLiteJournal(DurableJournal):
         found = await self._ask(lambda file: file.one(scope, key))
         return None if found is None else entry_of(found)
 
-    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, Row]]:
+    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         # What is due later than any lease can be is due now: see `states.is_waiting`.
         is_due = "NOT (k.due_at > ? AND k.due_at <= ?)"
         where = f"s.name = ? AND k.key > ? AND k.ended_at IS NULL AND {is_due} ORDER BY k.key LIMIT ?"
@@ -334,7 +342,7 @@ class _File:
         for place in transaction.places:
             number, token = found.get(place, (None, None))
             known = number is None or token == transaction.known_token(place)
-            row = None if known else Row(*self._db.execute(_FIND_ROW, (number,)).fetchone())
+            row = None if known else EntryRow(*self._db.execute(_FIND_ROW, (number,)).fetchone())
             transaction.load(place, token, row)
         return {place: number for place, (number, _) in found.items()}
 
@@ -391,14 +399,14 @@ class _File:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def one(self, scope: str, key: str) -> Row | None:
+    def one(self, scope: str, key: str) -> EntryRow | None:
         found = self._db.execute(f"SELECT {_ROW} FROM {_KEYS} WHERE s.name = ? AND k.key = ?", (scope, key))
         row = found.fetchone()
-        return None if row is None else Row(*row)
+        return None if row is None else EntryRow(*row)
 
-    def find(self, where: str, *values: object) -> list[tuple[str, Row]]:
+    def find(self, where: str, *values: object) -> list[tuple[str, EntryRow]]:
         found = self._db.execute(f"SELECT k.key, {_ROW} FROM {_KEYS} WHERE {where}", values)
-        return [(key, Row(*row)) for key, *row in found]
+        return [(key, EntryRow(*row)) for key, *row in found]
 
     def other_scope(self, scope: str) -> str | None:
         found = self._db.execute(_OTHER_SCOPE, (scope,)).fetchone()

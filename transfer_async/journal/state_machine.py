@@ -41,11 +41,11 @@ from transfer_async.journal.entries import (
     Claim,
     Create,
     Denial,
-    Doubt,
     Ending,
     Entry,
     Expire,
     Free,
+    GoInDoubt,
     Keep,
     KeyState,
     LayAside,
@@ -69,8 +69,8 @@ from transfer_async.journal.entries import (
 
 
 @frozen
-class Row:
-    """One way through the machine."""
+class Way:
+    """One way through the machine: a transition."""
 
     move: type
     source: KeyState
@@ -82,37 +82,37 @@ S = KeyState
 REFUTED = "Refuted"
 """The error of an ending that came after a doubt."""
 
-TABLE: tuple[Row, ...] = (
-    Row(Claim, S.FREE, S.CLAIMED, "nothing exists under the key, and the last no is on record"),
-    Row(Claim, S.CLAIMED, S.CLAIMED, "the worker's lease ran out before it sent anything"),
-    Row(Keep, S.CLAIMED, S.CLAIMED, "hooks take longer than a lease"),
-    Row(TakeOver, S.CLAIMED, S.CLAIMED, "an abandoned claim is undone under a lease of its own"),
-    Row(Mark, S.CLAIMED, S.SENDING, "from here on a crash means doubt, never another try"),
-    Row(Free, S.CLAIMED, S.FREE, "nothing was sent"),
-    Row(Free, S.SENDING, S.FREE, "the service said no, or by evidence nothing was sent"),
-    Row(Free, S.IN_DOUBT, S.FREE, "the sender itself knows, and that beats the doubt of others"),
-    Row(Create, S.SENDING, S.CREATED, "the service answered with our order"),
-    Row(Create, S.IN_DOUBT, S.CREATED, "the sender itself knows, and that beats the doubt of others"),
-    Row(Create, S.FREE, S.CREATED, "the sender itself knows: whoever refuted that very attempt was wrong"),
-    Row(Doubt, S.SENDING, S.IN_DOUBT, "the request may have been processed"),
-    Row(Doubt, S.IN_DOUBT, S.IN_DOUBT, "the sender confirms the doubt, and that it sends no more"),
-    Row(Expire, S.SENDING, S.IN_DOUBT, "the worker is gone, its request may not be"),
-    Row(Resolve, S.IN_DOUBT, S.CREATED, "somebody has seen the order"),
-    Row(Promise, S.IN_DOUBT, S.IN_DOUBT, "whoever hears that it is unknown must hear how it ends"),
-    Row(Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear any more"),
+TABLE: tuple[Way, ...] = (
+    Way(Claim, S.FREE, S.CLAIMED, "nothing exists under the key, and the last no is on record"),
+    Way(Claim, S.CLAIMED, S.CLAIMED, "the worker's lease ran out before it sent anything"),
+    Way(Keep, S.CLAIMED, S.CLAIMED, "hooks take longer than a lease"),
+    Way(TakeOver, S.CLAIMED, S.CLAIMED, "an abandoned claim is undone under a lease of its own"),
+    Way(Mark, S.CLAIMED, S.SENDING, "from here on a crash means doubt, never another try"),
+    Way(Free, S.CLAIMED, S.FREE, "nothing was sent"),
+    Way(Free, S.SENDING, S.FREE, "the service said no, or by evidence nothing was sent"),
+    Way(Free, S.IN_DOUBT, S.FREE, "the sender itself knows, and that beats the doubt of others"),
+    Way(Create, S.SENDING, S.CREATED, "the service answered with our order"),
+    Way(Create, S.IN_DOUBT, S.CREATED, "the sender itself knows, and that beats the doubt of others"),
+    Way(Create, S.FREE, S.CREATED, "the sender itself knows: whoever refuted that very attempt was wrong"),
+    Way(GoInDoubt, S.SENDING, S.IN_DOUBT, "the request may have been processed"),
+    Way(GoInDoubt, S.IN_DOUBT, S.IN_DOUBT, "the sender confirms the doubt, and that it sends no more"),
+    Way(Expire, S.SENDING, S.IN_DOUBT, "the worker is gone, its request may not be"),
+    Way(Resolve, S.IN_DOUBT, S.CREATED, "somebody has seen the order"),
+    Way(Promise, S.IN_DOUBT, S.IN_DOUBT, "whoever hears that it is unknown must hear how it ends"),
+    Way(Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear any more"),
     *(
-        Row(LayAside, state, S.IN_DOUBT, "what cannot be read may have been sent")
+        Way(LayAside, state, S.IN_DOUBT, "what cannot be read may have been sent")
         for state in (S.CLAIMED, S.SENDING, S.IN_DOUBT)
     ),
-    *(Row(LayAside, state, state, "nothing can be sent any more") for state in (S.FREE, S.CREATED)),
-    *(Row(Paid, state, state, "an undo is done") for state in KeyState),
+    *(Way(LayAside, state, state, "nothing can be sent any more") for state in (S.FREE, S.CREATED)),
+    *(Way(Paid, state, state, "an undo is done") for state in KeyState),
     *(
-        Row(Owe, state, state, "whoever slept may have acted since, and undoes what others ended")
+        Way(Owe, state, state, "whoever slept may have acted since, and undoes what others ended")
         for state in KeyState
     ),
-    *(Row(Attend, state, state, "one worker at a time") for state in KeyState),
-    *(Row(Told, state, state, "whoever waited for the end of a doubt has heard") for state in S),
-    *(Row(Suspect, state, state, "what was seen is kept, whatever the key has become") for state in KeyState),
+    *(Way(Attend, state, state, "one worker at a time") for state in KeyState),
+    *(Way(Told, state, state, "whoever waited for the end of a doubt has heard") for state in S),
+    *(Way(Suspect, state, state, "what was seen is kept, whatever the key has become") for state in KeyState),
 )
 _TO = {(row.move, row.source): row.to for row in TABLE}
 
@@ -324,7 +324,7 @@ _DENIALS: dict[type, Callable[[Any, Any, float, bool], Denial | None]] = {
     Mark: _unless_slept,
     Create: _unless_attempt,
     Free: _unless_own,
-    Doubt: _unless_attempt,
+    GoInDoubt: _unless_attempt,
     Expire: _unless_expired,
     Resolve: _unless_attempt,
     Promise: _unless_same_intent,
@@ -384,7 +384,7 @@ def _leased(owed: tuple[Owed, ...], until: float) -> tuple[Owed, ...]:
     return tuple(attrs.evolve(one, lease_until=until) for one in owed)
 
 
-def _doubted(entry: Entry, move: Doubt, now: float) -> Entry:
+def _doubted(entry: Entry, move: GoInDoubt, now: float) -> Entry:
     doubted = entry.but(lease_until=0.0, sent_until=min(entry.sent_until, now))
     if move.candidate is None or move.candidate in entry.candidates:
         return doubted
@@ -448,7 +448,7 @@ _MADE: dict[type, Callable[[Entry, Any, float], Entry]] = {
     Mark: _marked,
     Create: _created,
     Free: _freed,
-    Doubt: _doubted,
+    GoInDoubt: _doubted,
     Expire: _expired,
     Resolve: _created,
     Refute: _refuted,
@@ -473,7 +473,7 @@ def step(entry: Entry, move: Move, *, now: float) -> Step:
     """The line that ``move`` adds to the key's history, ``entry`` being what it made."""
     return Step(
         at=now,
-        move=type(move).__name__.lower(),
+        move=move.name,
         state=entry.state,
         intent_id=entry.intent_id,
         epoch=entry.epoch,

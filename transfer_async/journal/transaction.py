@@ -27,7 +27,7 @@ from transfer_async.journal.entries import (
     TakeOver,
     Verdict,
 )
-from transfer_async.journal.rows import Row
+from transfer_async.journal.rows import EntryRow
 
 Place = tuple[str, str]
 """Scope and key."""
@@ -41,7 +41,7 @@ _LEADS_TO: dict[type, KeyState] = {
 
 
 @define(eq=False)
-class Wanted:
+class PendingMove:
     """A move that waits for its commit; what it writes carries its token, which no other write has."""
 
     place: Place
@@ -56,7 +56,7 @@ class Write:
 
     place: Place
     is_new: bool
-    row: Row
+    row: EntryRow
     intent_changed: bool
     reply_changed: bool
 
@@ -107,7 +107,7 @@ class Transaction:
         is_committing: the commit has been asked for: what is lost from here on may have been written.
     """
 
-    wanted: Sequence[Wanted]
+    wanted: Sequence[PendingMove]
     recent: Recent
     in_question: bool = False
     is_committing: bool = False
@@ -152,7 +152,7 @@ class Transaction:
         """The token under which this process knows the place's entry: if it is stored, no row is needed."""
         return self._known[place][0] if place in self._known else None
 
-    def load(self, place: Place, token: str | None, row: Row | None) -> None:
+    def load(self, place: Place, token: str | None, row: EntryRow | None) -> None:
         """What is stored: no token if nothing is; no row if the token is the known one."""
         entry = None
         if row is not None:
@@ -183,7 +183,7 @@ class Transaction:
             if held.changed_by is not None and held.entry is not None:
                 self.writes.append(_write(place, held, now))
 
-    def _decide_one(self, one: Wanted, held: _Held, now: float) -> Verdict | None:
+    def _decide_one(self, one: PendingMove, held: _Held, now: float) -> Verdict | None:
         before, move = held.entry, one.move
         scope, key = one.place
         taken = isinstance(move, (Create, Resolve)) and self._ids.get((scope, move.order_id), key) != key
@@ -204,7 +204,7 @@ class Transaction:
                 self.recent.keep(place, token, held.entry)
 
 
-def _read_back(one: Wanted, held: _Held, now: float) -> Verdict:
+def _read_back(one: PendingMove, held: _Held, now: float) -> Verdict:
     """A move whose commit was in question, and was made: believed by its own token alone."""
     assert held.entry is not None  # noqa: S101 - its place has been seen, see `Transaction.unseen`
     wanted, entry = _LEADS_TO.get(type(one.move)), held.entry

@@ -16,9 +16,9 @@ from transfer_async._http.write_guard import GuardedBody
 from transfer_async.journal.entries import (
     Claim,
     Create,
-    Doubt,
     Expire,
     Free,
+    GoInDoubt,
     Mark,
     Move,
     Paid,
@@ -60,7 +60,7 @@ class MortalJournal:
             await self._fate.meet(Point.BEFORE_CLAIM)
         if isinstance(move, _OF_RECOVERY) and early:
             await self._fate.meet(Point.RECOVERING)
-        if isinstance(move, (Create, Doubt, Free)):
+        if isinstance(move, (Create, GoInDoubt, Free)):
             await self._fate.meet(Point.ANSWERED)
         if self._fate.awaits(Point.COMMITTING) and self._chance.random() < 0.4:
             loop = asyncio.get_running_loop()

@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from transfer_async._cli.console.event_loop import shown
 from transfer_async._pipeline.hooks import Hook
-from transfer_async._pipeline.resolution import Resolve
+from transfer_async._pipeline.resolution import Resolver
 
 SETTINGS = ("token", "retry", "timeouts", "observers", "ssl", "proxy", "max_connections")
 """What else of a client's settings a factory may return by name."""
@@ -30,7 +30,7 @@ class BankSide:
     """
 
     hooks: Sequence[Hook]
-    resolve: Resolve | None = None
+    resolve: Resolver | None = None
     settings: Mapping[str, Any] = field(factory=dict, repr=False)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, get_args
@@ -16,7 +15,11 @@ from transfer_async.journal.protocol import Journal
 SYSTEMS = {"SQLiteJournal": "sqlite", "PostgresJournal": "postgresql", "MemoryJournal": "memory"}
 """``db.system.name`` by the journal's class; it is ``other`` for a journal of the bank's own."""
 
-_OPERATIONS = {kind: re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(Move)}
+_OPERATIONS = {kind.name: kind.name for kind in get_args(Move)} | {
+    "takeover": "take_over",
+    "layaside": "lay_aside",
+}
+"""``db.operation.name`` by the move's; a move of somebody else's is ``names.OTHER``."""
 
 
 class TimedJournal:
@@ -67,7 +70,7 @@ class TimedJournal:
 
     def _measure(self, began: float, move: Move, error: BaseException | None) -> None:
         seconds = perf_counter() - began
-        operation = _OPERATIONS.get(type(move), names.OTHER)
+        operation = _OPERATIONS.get(move.name, names.OTHER)
         done = {names.DB_SYSTEM: self._system, names.DB_OPERATION: operation}
         if error is not None:
             done[names.ERROR_TYPE] = type(error).__name__
