@@ -12,12 +12,12 @@ from aioresponses import aioresponses
 from aioresponses import core as aioresponses_core
 from blockbuster import BlockBuster, blockbuster_ctx
 
-from tests import bank as banks
-from tests import loops, sharing, trials
-from tests.bank import World
-from tests.brokers import Broker, NatsServer, RedisServer
-from tests.loop_time import LoopTime
-from tests.postgres import PostgresServer, is_installed
+from tests.support import bank as banks
+from tests.support import loops, sharing, trials
+from tests.support.bank import World
+from tests.support.brokers import Broker, NatsServer, RedisServer
+from tests.support.loop_time import LoopTime
+from tests.support.postgres import PostgresServer, is_installed
 
 with contextlib.suppress(ImportError):
     import opentelemetry.propagate  # noqa: F401 - an older one looks for files then: not within async code

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.bank import Bank, external_order, new_order
-from tests.ids import told
+from tests.support.bank import Bank, external_order, new_order
+from tests.support.ids import told
 from transfer_async import (
     InvalidOrder,
     KeyState,

@@ -11,10 +11,10 @@ from typing import get_type_hints
 import aiohttp
 import pytest
 
-from tests.answering import answering
-from tests.bank import NOON, SpiedJournal, Time, World, failure, new_order
-from tests.cases import each
-from tests.ids import told
+from tests.support.answering import answering
+from tests.support.bank import NOON, SpiedJournal, Time, World, failure, new_order
+from tests.support.cases import each
+from tests.support.ids import told
 from transfer_async import (
     AlreadyCreated,
     ClientClosed,

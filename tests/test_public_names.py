@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import transfer_async
-from tests.cases import each
+from tests.support.cases import each
 from transfer_async._models import errors
 from transfer_async._models.errors import TransferError
 

@@ -16,9 +16,9 @@ import asyncpg
 import pytest
 from attrs import define, field
 
-from tests import samples
-from tests.bank import SpiedJournal, new_order
 from tests.faults.servers import Connection, Script, foreign_reply, head, http, replies, serving, then_closes
+from tests.support import samples
+from tests.support.bank import SpiedJournal, new_order
 from transfer_async import (
     BeneficiaryVerification,
     FundsHold,

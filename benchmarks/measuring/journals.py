@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any, Self
 
 from benchmarks.measuring.samples import percentile
-from tests import postgres
+from tests.support import postgres
 from transfer_async import MemoryJournal
 from transfer_async.journal import Journal, PostgresJournal, SQLiteJournal
 from transfer_async.journal.entries import Move, Verdict

@@ -28,8 +28,8 @@ from attrs import asdict, frozen
 from benchmarks.measuring.data import new_orders
 from benchmarks.measuring.machine import ROOT
 from benchmarks.measuring.sandbox_process import Running, sandbox
-from tests.brokers import NatsServer
-from tests.postgres import PostgresServer
+from tests.support.brokers import NatsServer
+from tests.support.postgres import PostgresServer
 from transfer_async._converters.messages import OrderCommand
 from transfer_async.integrations.faststream.broker import line_at
 

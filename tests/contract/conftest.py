@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tests.bank import Time
+from tests.support.bank import Time
 from transfer_async import MemoryJournal, PostgresJournal, SQLiteJournal
 from transfer_async.journal.protocol import Journal
 

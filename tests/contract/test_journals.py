@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.bank import Time
-from tests.cases import each
-from tests.journalling import (
+from tests.support.bank import Time
+from tests.support.cases import each
+from tests.support.journalling import (
     LEASE,
     MAX_AGE,
     REPLY,

@@ -13,8 +13,6 @@ import pytest
 from blockbuster import BlockBuster
 from nats import connect
 
-from tests.bank import World, new_order
-from tests.brokers import NatsServer
 from tests.docs.story import (
     PAGES,
     README,
@@ -27,6 +25,8 @@ from tests.docs.story import (
     python_block,
     run_pytest,
 )
+from tests.support.bank import World, new_order
+from tests.support.brokers import NatsServer
 from tests.worker.test_command import running
 from transfer_async import OrderCommand, OrderOutcome, Outcome, OutcomeUnknown, SQLiteJournal
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import transfer_async
-from tests.bank import new_order
+from tests.support.bank import new_order
 from transfer_async import AlreadyCreated, OutcomeUnknown, SQLiteJournal, TransferClient
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 

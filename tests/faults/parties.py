@@ -10,7 +10,7 @@ import pytest
 import trustme
 from attrs import define, field
 
-from tests import samples
+from tests.support import samples
 from transfer_async import Clock, FundsHold, MemoryJournal, TransferClient
 from transfer_async._models.errors import TransferError
 from transfer_async._models.events import Event

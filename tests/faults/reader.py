@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests import samples
+from tests.support import samples
 from transfer_async import RetryPolicy, TransferClient
 from transfer_async._models.errors import TransferError
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from attrs import frozen
 
-from tests import samples
+from tests.support import samples
 
 Script = Callable[["Connection"], Awaitable[None]]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests import samples
-from tests.bank import turns
+from tests.support import samples
+from tests.support.bank import turns
 from transfer_async import Clock, RetryPolicy
 from transfer_async._http import unsolicited
 from transfer_async._http.transport import Transport

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests import samples
-from tests.loop_time import LoopTime
+from tests.support import samples
+from tests.support.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts
 from transfer_async._http.decoder import BoundedBody
 from transfer_async._models.errors import Outcome, Refused, ServiceFailed, UnreadableOrder

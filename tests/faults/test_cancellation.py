@@ -9,9 +9,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests import samples
-from tests.bank import turns
-from tests.loop_time import LoopTime
+from tests.support import samples
+from tests.support.bank import turns
+from tests.support.loop_time import LoopTime
 from transfer_async import Timeouts, TransferClient
 from transfer_async._models.errors import Outcome, OutcomeUnknown, TransferError
 from transfer_async._models.events import AttemptStarted, Event

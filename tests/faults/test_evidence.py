@@ -16,9 +16,9 @@ import pytest
 from attrs import define, evolve, frozen
 from multidict import CIMultiDict
 
-from tests import samples
-from tests.bank import turns
-from tests.loop_time import LoopTime
+from tests.support import samples
+from tests.support.bank import turns
+from tests.support.loop_time import LoopTime
 from transfer_async import Timeouts
 from transfer_async._http import write_guard
 from transfer_async._http.classify import MAY_GO_AGAIN, Judgement

@@ -17,10 +17,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests import samples
-from tests.cases import each
-from tests.ids import told
-from tests.loop_time import LoopTime
+from tests.support import samples
+from tests.support.cases import each
+from tests.support.ids import told
+from tests.support.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts
 from transfer_async._models.errors import (
     ConnectionFailed,

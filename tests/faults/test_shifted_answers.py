@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests import samples
+from tests.support import samples
 from transfer_async import Refused, UnreadableOrder
 from transfer_async._http.unsolicited import Carrier
 

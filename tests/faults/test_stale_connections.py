@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 from attrs import define, field
 
-from tests import samples
-from tests.bank import turns
-from tests.loop_time import LoopTime
+from tests.support import samples
+from tests.support.bank import turns
+from tests.support.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts, TransferClient
 from transfer_async._http import write_guard
 from transfer_async._http.write_guard import GuardedBody

@@ -6,7 +6,7 @@ import random
 from decimal import Decimal
 from typing import Any
 
-from tests import samples
+from tests.support import samples
 
 ODD: tuple[Any, ...] = (
     *(None, True, False, 0, 1, 2, -1, "", "0", "1", "true", [], {}, [[]], [{}], [None], {"": None}),

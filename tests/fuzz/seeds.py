@@ -3,9 +3,9 @@
 import random
 from datetime import UTC, datetime
 
-from tests import samples
 from tests.fuzz.targets import READ_INTO, SECRET, TARGETS
 from tests.sandbox.wire_client import order_body
+from tests.support import samples
 from transfer_async.sandbox import Sandbox, exact_json
 from transfer_async.sandbox.service import CREATE_ORDER_PATH, WHO_AM_I_PATH, Call
 

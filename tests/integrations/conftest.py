@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.bank import World, world
 from tests.integrations.tracing import Traced
+from tests.support.bank import World, world
 
 
 @pytest.fixture

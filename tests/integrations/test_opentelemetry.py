@@ -11,8 +11,8 @@ from opentelemetry import context
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode, TracerProvider
 
-from tests.bank import Gate, World, new_order, refused_order, turns, world
 from tests.integrations.tracing import ATTEMPT, ORDER, Traced, ended, events_of, found, id_of, parent_of
+from tests.support.bank import Gate, World, new_order, refused_order, turns, world
 from transfer_async import (
     NO_ORDER,
     AlreadyCreated,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from opentelemetry import baggage, trace
 
-from tests.bank import World, new_order
 from tests.integrations.tracing import Traced
+from tests.support.bank import World, new_order
 from transfer_async import (
     AlreadyCreated,
     JournalFailed,

@@ -4,8 +4,8 @@ import gc
 
 import pytest
 
-from tests.bank import Time, World, new_order, refused_order
 from tests.integrations.tracing import Traced, ended, found
+from tests.support.bank import Time, World, new_order, refused_order
 from transfer_async import (
     AlreadyCreated,
     HoldFailed,

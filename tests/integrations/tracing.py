@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.bank import World, new_order
+from tests.support.bank import World, new_order
 from transfer_async.integrations.opentelemetry import Telemetry
 
 ORDER = "create_order"

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.journalling import SCOPE, claim
+from tests.support.journalling import SCOPE, claim
 from transfer_async import JournalFailed
 from transfer_async.journal import journal_at
 from transfer_async.journal.protocol import Journal

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from tests.bank import new_order
+from tests.support.bank import new_order
 from transfer_async import SQLiteJournal, TransferClient, TransferError
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.journalling import claim, judged
+from tests.support.journalling import claim, judged
 from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal.sqlite import _File
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bank import external_order, new_order
+from tests.support.bank import external_order, new_order
 from transfer_async.journal.fingerprint import fingerprint
 
 

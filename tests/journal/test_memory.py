@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests import bank as banks
-from tests import journalling as j
-from tests.bank import Time, World, new_order
-from tests.journalling import judged, made
+from tests.support import bank as banks
+from tests.support import journalling as j
+from tests.support.bank import Time, World, new_order
+from tests.support.journalling import judged, made
 from transfer_async import JournalFailed, MemoryJournal, OutcomeUnknown
 from transfer_async._models.errors import Outcome
 from transfer_async.journal import state_machine

@@ -10,8 +10,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.journalling import SCOPE, claim, create, free, judged, made, mark
-from tests.postgres import PostgresServer, is_installed
+from tests.support.journalling import SCOPE, claim, create, free, judged, made, mark
+from tests.support.postgres import PostgresServer, is_installed
 from transfer_async import JournalFailed, PostgresJournal
 from transfer_async.journal.entries import Denial, Move
 from transfer_async.journal.transaction import PendingMove, Transaction

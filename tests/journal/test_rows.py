@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.bank import new_order
-from tests.ids import told
-from tests.journalling import SCOPE, claim, create, doubt, intent, judged, made, mark
+from tests.support.bank import new_order
+from tests.support.ids import told
+from tests.support.journalling import SCOPE, claim, create, doubt, intent, judged, made, mark
 from transfer_async import JournalFailed, MemoryJournal, Outcome, PersonName, PostgresJournal, SQLiteJournal
 from transfer_async._models.requests import OrderIntent
 from transfer_async.journal import rows

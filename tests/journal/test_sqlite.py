@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.bank import Time
-from tests.journalling import SCOPE, claim, create, free, judged, keep, made, mark
+from tests.support.bank import Time
+from tests.support.journalling import SCOPE, claim, create, free, judged, keep, made, mark
 from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal.entries import Denial
 from transfer_async.journal.protocol import KEPT

@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import frozen
 
-from tests.bulk.files import csv_file, rows, told
+from tests._cli.create.files import csv_file, rows, told
 from tests.kills import verdict
 from tests.kills.bank import Book
 from tests.kills.evidence import KeyEvidence, gather

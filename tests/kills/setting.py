@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attrs import asdict, frozen
 
-from tests.bank import new_order
+from tests.support.bank import new_order
 from transfer_async import NewOrder, PostgresJournal, RetryPolicy, SQLiteJournal
 from transfer_async.sandbox import (
     CloseAfterProcessing,

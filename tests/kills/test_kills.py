@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import postgres
-from tests.brokers import NatsServer
+from tests.support import postgres
+from tests.support.brokers import NatsServer
 
 PATIENCE = 3000
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,12 @@ class Place:
     asked: tuple[str, ...]
 
 
-_CALLS = ("tests/test_undoing.py", "tests/test_preflight.py", "tests/test_leases.py", "tests/test_calls.py")
+_CALLS = (
+    "tests/_pipeline/test_undo.py",
+    "tests/_pipeline/test_hooks.py",
+    "tests/_pipeline/test_lease.py",
+    "tests/_pipeline/test_call.py",
+)
 _WIRE = (
     "tests/faults/test_failure_table.py",
     "tests/faults/test_another_behind.py",
@@ -22,58 +27,83 @@ _WIRE = (
     "tests/faults/test_bounded_reading.py",
 )
 _STATES = (
-    "tests/journal/test_states.py",
-    "tests/test_handling.py",
-    "tests/test_leases.py",
-    "tests/test_unrecorded.py",
-    "tests/test_doubt.py",
+    "tests/journal/test_state_machine.py",
+    "tests/worker/test_handler.py",
+    "tests/_pipeline/test_lease.py",
+    "tests/_pipeline/test_unrecorded.py",
+    "tests/_pipeline/test_doubt.py",
     "tests/contract",
 )
-_DURABLE = ("tests/journal/test_transaction.py", "tests/journal/test_durable.py", "tests/contract")
+_DURABLE = ("tests/journal/test_transaction.py", "tests/journal/test_group_commit.py", "tests/contract")
 
 PLACES = {
     "create_order": Place(
         "transfer_async._pipeline.create_order",
-        ("tests/test_create_order.py", *_CALLS, "tests/test_unrecorded.py", "tests/test_cancellation.py"),
+        (
+            "tests/_pipeline/test_create_order.py",
+            *_CALLS,
+            "tests/_pipeline/test_unrecorded.py",
+            "tests/_pipeline/test_cancellation.py",
+        ),
     ),
     "preflight": Place(
         "transfer_async._pipeline.preflight",
-        ("tests/test_create_order.py", *_CALLS, "tests/test_cancellation.py"),
+        ("tests/_pipeline/test_create_order.py", *_CALLS, "tests/_pipeline/test_cancellation.py"),
     ),
     "settle": Place(
         "transfer_async._pipeline.settle",
-        ("tests/test_create_order.py", *_CALLS, "tests/test_unrecorded.py", "tests/test_cancellation.py"),
+        (
+            "tests/_pipeline/test_create_order.py",
+            *_CALLS,
+            "tests/_pipeline/test_unrecorded.py",
+            "tests/_pipeline/test_cancellation.py",
+        ),
     ),
     "sending": Place(
-        "transfer_async._pipeline.send", ("tests/test_create_order.py", "tests/test_auth.py", *_WIRE)
+        "transfer_async._pipeline.send",
+        ("tests/_pipeline/test_create_order.py", "tests/_http/test_bearer.py", *_WIRE),
     ),
-    "doubt": Place("transfer_async._pipeline.doubt", ("tests/test_doubt.py", "tests/test_recovery.py")),
-    "undoing": Place("transfer_async._pipeline.undo", ("tests/test_undoing.py", "tests/test_preflight.py")),
+    "doubt": Place(
+        "transfer_async._pipeline.doubt",
+        ("tests/_pipeline/test_doubt.py", "tests/_pipeline/test_recovery.py"),
+    ),
+    "undoing": Place(
+        "transfer_async._pipeline.undo", ("tests/_pipeline/test_undo.py", "tests/_pipeline/test_hooks.py")
+    ),
     "recovery": Place(
-        "transfer_async._pipeline.recovery", ("tests/test_recovery.py", "tests/test_recoveries.py")
+        "transfer_async._pipeline.recovery",
+        ("tests/_pipeline/test_recovery.py", "tests/_pipeline/test_recovery_runs.py"),
     ),
     "unrecorded": Place(
-        "transfer_async._pipeline.unrecorded", ("tests/test_unrecorded.py", "tests/test_recovery.py")
+        "transfer_async._pipeline.unrecorded",
+        ("tests/_pipeline/test_unrecorded.py", "tests/_pipeline/test_recovery.py"),
     ),
-    "leases": Place("transfer_async._pipeline.lease", ("tests/test_leases.py",)),
+    "leases": Place("transfer_async._pipeline.lease", ("tests/_pipeline/test_lease.py",)),
     "calls": Place(
         "transfer_async._pipeline.call",
-        ("tests/test_calls.py", "tests/test_cancellation.py", "tests/faults/test_cancellation.py"),
+        (
+            "tests/_pipeline/test_call.py",
+            "tests/_pipeline/test_cancellation.py",
+            "tests/faults/test_cancellation.py",
+        ),
     ),
-    "retry": Place("transfer_async._http.retry", ("tests/test_retry.py",)),
+    "retry": Place("transfer_async._http.retry", ("tests/_http/test_retry.py",)),
     "answers": Place(
-        "transfer_async._http.classify", ("tests/test_answers.py", "tests/test_checks.py", *_WIRE)
+        "transfer_async._http.classify",
+        ("tests/_http/test_classify.py", "tests/_models/test_amounts.py", *_WIRE),
     ),
-    "transport": Place("transfer_async._http.transport", ("tests/test_transport.py", *_WIRE)),
-    "guards": Place("transfer_async._http.write_guard", ("tests/test_guards.py", *_WIRE)),
+    "transport": Place("transfer_async._http.transport", ("tests/_http/test_transport.py", *_WIRE)),
+    "guards": Place("transfer_async._http.write_guard", ("tests/_http/test_write_guard.py", *_WIRE)),
     "carrier": Place("transfer_async._http.unsolicited", _WIRE),
     "bounded": Place(
-        "transfer_async._http.decoder", ("tests/test_bounded.py", "tests/faults/test_bounded_reading.py")
+        "transfer_async._http.decoder",
+        ("tests/_http/test_decoder.py", "tests/faults/test_bounded_reading.py"),
     ),
     "disposition": Place(
-        "transfer_async.worker.disposition", ("tests/test_disposition.py", "tests/test_handling.py")
+        "transfer_async.worker.disposition",
+        ("tests/worker/test_disposition.py", "tests/worker/test_handler.py"),
     ),
-    "handling": Place("transfer_async.worker.handler", ("tests/test_handling.py",)),
+    "handling": Place("transfer_async.worker.handler", ("tests/worker/test_handler.py",)),
     "base": Place("transfer_async.journal.protocol", ("tests/contract",)),
     "states": Place("transfer_async.journal.state_machine", _STATES),
     "transaction": Place("transfer_async.journal.transaction", _DURABLE),
@@ -95,7 +125,7 @@ PLACES = {
 }
 
 PROMISE = (
-    "tests/test_create_order.py",
+    "tests/_pipeline/test_create_order.py",
     *_WIRE,
     "tests/contract",
     "tests/trouble",

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from tests.cases import each
+from tests.support.cases import each
 from transfer_async.sandbox import (
     FAULTS,
     AnotherOrder,

@@ -6,7 +6,7 @@ from decimal import Decimal, localcontext
 
 import pytest
 
-from tests.cases import each
+from tests.support.cases import each
 from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CurrencyAccount, exact_json
 from transfer_async.sandbox.service import MAX_BODY_BYTES, Call, Reply, Service
 

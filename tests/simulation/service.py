@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
-from tests.bank import new_order
 from tests.simulation.chance import Weighted
 from tests.simulation.loop import OUTSIDE, this_call
+from tests.support.bank import new_order
 from transfer_async._http.transport import Evidence, TransportClosed
 from transfer_async._http.write_guard import GuardedBody
 from transfer_async._models.requests import NewOrder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.postgres import PostgresServer, is_installed
+from tests.support.postgres import PostgresServer, is_installed
 
 IN_MEMORY = Path("/dev/shm")
 

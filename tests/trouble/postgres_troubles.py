@@ -5,8 +5,8 @@ from typing import Any
 
 import asyncpg
 
-from tests.bank import World
-from tests.postgres import PostgresServer
+from tests.support.bank import World
+from tests.support.postgres import PostgresServer
 from transfer_async.journal import PostgresJournal
 
 TIMEOUT = 0.4

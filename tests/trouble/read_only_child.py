@@ -10,7 +10,7 @@ import pwd
 import sys
 from pathlib import Path
 
-from tests.bank import new_order
+from tests.support.bank import new_order
 from tests.trouble.storm import stormy_world
 from transfer_async import JournalFailed, SQLiteJournal
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
-from tests.bank import SpiedJournal, World, new_order, refused_order
+from tests.support.bank import SpiedJournal, World, new_order, refused_order
 from transfer_async import JournalFailed
 from transfer_async.journal import entries
 from transfer_async.journal.protocol import Journal

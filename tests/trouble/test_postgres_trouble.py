@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.bank import World, new_order
-from tests.postgres import PostgresServer
+from tests.support.bank import World, new_order
+from tests.support.postgres import PostgresServer
 from tests.trouble.postgres_troubles import TROUBLES, WorldlyJournal
 from tests.trouble.storm import BEFORE_THE_REQUEST, Trouble, stormy_world, struck
 from transfer_async import KeyState, Outcome, OutcomeUnknown

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.bank import World, new_order
+from tests.support.bank import World, new_order
 from tests.trouble.sqlite_troubles import TROUBLES
 from tests.trouble.storm import AFTER_THE_REQUEST, BEFORE_THE_REQUEST, Trouble, stormy_world, struck
 from transfer_async import KeyState, Outcome, OutcomeUnknown, SQLiteJournal

@@ -12,8 +12,20 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from tests.bank import Time
-from tests.journalling import LEASE, SCOPE, claim, create, doubt, free, judged, keep, mark, owing, paid
+from tests.support.bank import Time
+from tests.support.journalling import (
+    LEASE,
+    SCOPE,
+    claim,
+    create,
+    doubt,
+    free,
+    judged,
+    keep,
+    mark,
+    owing,
+    paid,
+)
 from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal import entries
 from transfer_async.journal.sqlite import _File

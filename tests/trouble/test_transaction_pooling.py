@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.journalling import SCOPE, claim, create, judged, made, mark
+from tests.support.journalling import SCOPE, claim, create, judged, made, mark
 from tests.trouble.pg_proxies import PoolingProxy
 from transfer_async import KeyState, PostgresJournal
 

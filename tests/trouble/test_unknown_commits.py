@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import asyncpg
 import pytest
 
-from tests.journalling import claim, create, doubt, free, judged, made, mark
+from tests.support.journalling import claim, create, doubt, free, judged, made, mark
 from tests.trouble.pg_proxies import Cut, CuttingProxy, Message
 from transfer_async import JournalFailed, KeyState, PostgresJournal
 from transfer_async.journal import entries

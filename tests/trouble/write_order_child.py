@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.bank import new_order
+from tests.support.bank import new_order
 from transfer_async import FundsHold, SQLiteJournal, TransferClient
 from transfer_async._models.requests import OrderIntent
 from transfer_async.journal import sqlite

@@ -4,7 +4,7 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 
-from tests.bank import Bank, SpiedJournal, new_order
+from tests.support.bank import Bank, SpiedJournal, new_order
 from tests.worker.sides import PATIENCE, until
 from transfer_async import RetryPolicy, SQLiteJournal, TransferClient
 from transfer_async._converters.messages import OrderCommand

@@ -17,8 +17,8 @@ import pytest
 from nats.aio.client import Client
 from typer.testing import CliRunner
 
-from tests.bank import refused_order
-from tests.cases import each
+from tests.support.bank import refused_order
+from tests.support.cases import each
 from tests.worker.case import command
 from tests.worker.sides import PATIENCE, NatsSide
 from transfer_async import integrations

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.bank import Gate, new_order, other_order, refused_order
+from tests.support.bank import Gate, new_order, other_order, refused_order
 from tests.worker.case import DELAYS, LABELS, command, row_of
 from transfer_async import BeneficiaryNotVerified, MatchResult, PreflightFailed, RetryPolicy
 from transfer_async._models.errors import ServiceFailed

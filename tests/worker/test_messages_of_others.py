@@ -6,7 +6,7 @@ import pytest
 from faststream.nats import NatsBroker
 from faststream.redis import RedisBroker
 
-from tests.cases import each
+from tests.support.cases import each
 from tests.worker.case import command
 from tests.worker.sides import PATIENCE, on_nats, on_redis
 from transfer_async.integrations.faststream.headers import LONGEST, fitting, reason_header

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from tests.bank import Gate, Time, new_order
+from tests.support.bank import Gate, Time, new_order
 from tests.worker.case import Spied
 from transfer_async import FundsHold, JournalFailed, OutcomeUnknown, SQLiteJournal, TransferClient
 from transfer_async._converters.messages import OrderCommand

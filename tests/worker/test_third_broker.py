@@ -18,7 +18,7 @@ from collections import defaultdict
 import pytest
 from attrs import define, field
 
-from tests.bank import Gate, new_order
+from tests.support.bank import Gate, new_order
 from tests.worker.case import Case, command
 from tests.worker.sides import PATIENCE, Side
 from transfer_async._models.errors import KeyBusy, RateLimited

@@ -9,8 +9,8 @@ import attrs
 import pytest
 from redis.exceptions import ResponseError
 
-from tests.bank import Gate, refused_order
-from tests.brokers import NatsServer, RedisServer
+from tests.support.bank import Gate, refused_order
+from tests.support.brokers import NatsServer, RedisServer
 from tests.worker.case import Case, Run, command
 from tests.worker.sides import PATIENCE, SIDES, NatsSide, RedisSide, on_nats, on_redis, until
 from transfer_async._converters.messages import OrderOutcome

@@ -3,8 +3,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.bank import Gate
-from tests.samples import encode, order_json
+from tests.support.bank import Gate
+from tests.support.samples import encode, order_json
 from tests.worker.deliveries import Beats, FakeDelivery, FakeHandler, FakePublisher, Log
 from transfer_async._models.errors import (
     ClientClosed,

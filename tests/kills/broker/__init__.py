@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from tests.brokers import NatsServer
 from tests.kills import verdict
 from tests.kills.broker import customers
 from tests.kills.broker.harness import Harness
@@ -21,7 +20,8 @@ from tests.kills.processes import beside
 from tests.kills.report import Report
 from tests.kills.service import service
 from tests.kills.setting import Place
-from tests.postgres import PostgresServer
+from tests.support.brokers import NatsServer
+from tests.support.postgres import PostgresServer
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 from attrs import define
 
-from tests.brokers import NatsServer
 from tests.kills.processes import LAST_WORDS, Child, as_options, command, fork, last_words, listen
 from tests.kills.setting import LEASE, SCOPE, Place
-from tests.postgres import PostgresServer
+from tests.support.brokers import NatsServer
+from tests.support.postgres import PostgresServer
 
 BETWEEN_FATES = (0, 8)
 """So many outcomes are told between two fates, so that there are orders to be killed in at any speed."""

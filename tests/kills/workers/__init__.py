@@ -21,7 +21,7 @@ from tests.kills.setting import Place
 from tests.kills.verdict import of_the_key, of_the_marks, violations
 from tests.kills.workers.fates import Fates
 from tests.kills.workers.harness import Harness
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,7 @@ from tests.kills.workers import visitor, worker
 from tests.kills.workers.commands import Commands
 from tests.kills.workers.crew import Worker
 from tests.kills.workers.fates import Fates
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 TOO_LONG = 3 * LEASE
 """How long others get to do without a worker that was stopped, before it goes on in any case: whoever

@@ -1,0 +1,357 @@
+"""Whether two names are one person's: a table of pairs, and what holds for every pair."""
+
+import random
+import sys
+import unicodedata
+from itertools import combinations, product
+
+import pytest
+from hypothesis import example, given, settings, target
+from hypothesis import strategies as st
+
+from tests.support.cases import each
+from tests.support.name_pairs import CROWDS, PAIRS, Pair, name
+from transfer_async._beneficiary import transliteration
+from transfer_async._beneficiary.name_matching import CLOSE_SCORE, SLIPS, NameMatch, match_names
+from transfer_async._beneficiary.name_parsing import MAX_LENGTH, MAX_WORDS, TooLong, read_name
+from transfer_async._models.errors import MatchResult
+from transfer_async._models.requests import PersonName
+
+MATCH, CLOSE, NO, NOT_POSSIBLE = (
+    MatchResult.MATCH,
+    MatchResult.CLOSE_MATCH,
+    MatchResult.NO_MATCH,
+    MatchResult.NOT_POSSIBLE,
+)
+PEOPLE = st.one_of(
+    st.builds(PersonName, first=st.sampled_from(firsts), last=st.sampled_from(lasts))
+    for firsts, lasts in CROWDS.values()
+)
+TEXTS = st.text(max_size=40) | st.text("aàеοé-'. ьـA1", max_size=20)
+ANYBODY = st.builds(PersonName, first=TEXTS, last=TEXTS, middle=st.none() | TEXTS)
+
+
+def result(given: str, found: str) -> MatchResult:
+    return match_names(name(given), name(found)).result
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+
+@each("pair", PAIRS)
+def test_a_pair_of_the_table_whichever_name_is_which(pair: Pair) -> None:
+    assert match_names(pair.given, pair.found).result is pair.expected
+    assert match_names(pair.found, pair.given).result is pair.expected
+
+
+def test_the_table_is_long_enough_and_has_no_row_twice() -> None:
+    rows = {(pair.given, pair.found) for pair in PAIRS}
+
+    assert len(rows) == len(PAIRS) >= 420
+    assert {pair.expected for pair in PAIRS} == set(MatchResult)
+
+
+# --- what holds for all -------------------------------------------------------------------------
+
+
+@given(person=PEOPLE)
+def test_everybody_matches_themselves(person: PersonName) -> None:
+    assert match_names(person, person) == NameMatch(MATCH, 1.0, "the names are the same")
+
+
+@given(person=PEOPLE)
+def test_case_and_the_form_of_unicode_change_nothing(person: PersonName) -> None:
+    for change in (str.upper, str.lower, str.title, lambda text: unicodedata.normalize("NFD", text)):
+        changed = PersonName(first=change(person.first), last=change(person.last))
+
+        assert match_names(changed, person).result is MATCH
+
+
+@given(person=PEOPLE)
+def test_accents_left_out_change_nothing(person: PersonName) -> None:
+    bare = PersonName(
+        first=transliteration.without_marks(person.first), last=transliteration.without_marks(person.last)
+    )
+
+    if not any("CYRILLIC" in unicodedata.name(letter) for letter in person.first):  # й is no и with an accent
+        assert match_names(bare, person).result is MATCH
+
+
+@given(tradition=st.sampled_from(list(CROWDS)), data=st.data())
+def test_a_middle_name_that_one_side_lacks_changes_nothing(tradition: str, data: st.DataObject) -> None:
+    firsts, lasts = (st.sampled_from(names) for names in CROWDS[tradition])
+    person = data.draw(st.builds(PersonName, first=firsts, last=lasts))
+    more = PersonName(first=person.first, last=person.last, middle=data.draw(firsts | lasts))
+
+    assert match_names(more, person).result is MATCH
+
+
+@given(one=ANYBODY, other=ANYBODY)
+@example(PersonName("ь", "ъ"), PersonName("ь", "a"))
+@example(PersonName("ـ", "\u0301"), PersonName("ЬЬ", "\ud800"))
+@example(PersonName("1", ""), PersonName("a" * (MAX_LENGTH + 1), ""))
+def test_no_text_breaks_it_and_the_order_makes_no_difference(one: PersonName, other: PersonName) -> None:
+    match = match_names(one, other)
+
+    assert match.result is match_names(other, one).result
+    assert (match.result is MATCH) == (match.score == 1.0)
+    assert (match.result is CLOSE) == (CLOSE_SCORE <= match.score < 1.0)
+
+
+@given(person=PEOPLE, where=st.integers(0, 30), change=st.sampled_from("xqzw"))
+def test_one_wrong_letter_is_never_a_match(person: PersonName, where: int, change: str) -> None:
+    at = where % len(person.first)
+    slipped = PersonName(
+        first=person.first[:at] + change + person.first[at + 1 :],
+        last=person.last,
+    )
+
+    if person.first.isascii() and slipped.first.casefold() != person.first.casefold():
+        assert match_names(slipped, person).result is not MATCH
+
+
+# --- other people -------------------------------------------------------------------------------
+
+
+def people(tradition: str, count: int) -> list[PersonName]:
+    """So many people of a tradition, the same every time."""
+    firsts, lasts = CROWDS[tradition]
+    everybody = [PersonName(first=first, last=last) for first, last in product(firsts, lasts)]
+    return random.Random(tradition).sample(everybody, count)
+
+
+def are_one(a: PersonName, b: PersonName) -> bool:
+    """Whether two names differ in nothing that the matcher can see: accents left out, or first for last."""
+    bare = [tuple(map(transliteration.without_marks, (one.first, one.last))) for one in (a, b)]
+    return bare[0] == bare[1] or bare[0] == bare[1][::-1]
+
+
+@pytest.mark.trial(short=20, ci=30, long=30)
+@each("tradition", sorted(CROWDS))
+def test_different_people_of_one_tradition_never_match_and_are_rarely_close(
+    tradition: str, size: int
+) -> None:
+    pairs = [pair for pair in combinations(people(tradition, size), 2) if not are_one(*pair)]
+    results = [match_names(*pair).result for pair in pairs]
+
+    assert results.count(MATCH) == 0
+    assert results.count(CLOSE) <= 0.005 * len(pairs)
+
+
+def test_different_people_of_all_traditions_never_match_and_are_hardly_ever_close() -> None:
+    everybody = [person for tradition in CROWDS for person in people(tradition, 4)]
+    pairs = [pair for pair in combinations(everybody, 2) if not are_one(*pair)]
+    results = [match_names(*pair).result for pair in pairs]
+
+    assert results.count(MATCH) == 0
+    assert results.count(CLOSE) <= 0.002 * len(pairs)
+
+
+# --- look-alikes --------------------------------------------------------------------------------
+
+
+LOOK_ALIKES = {
+    "a": "аαɑ",
+    "e": "еҽ",
+    "o": "оοо0",
+    "p": "рρ",
+    "c": "сϲ",
+    "i": "іιⲓ1",
+    "x": "хχ",
+    "y": "уү",
+    "s": "ѕ",
+}
+
+
+@each(("letter", "other"), [(letter, other) for letter, others in LOOK_ALIKES.items() for other in others])
+def test_a_look_alike_within_a_word_is_no_match(letter: str, other: str) -> None:
+    word = f"b{letter}rnard"
+
+    match = match_names(PersonName(word.replace(letter, other, 1), "Okri"), PersonName(word, "Okri"))
+
+    assert match.result is NO
+
+
+@each("hidden", ["\u200b", "\u200d", "\u200e", "\u202e", "\u2060", "\ufeff", "\u00ad", "\ufe0f"])
+def test_what_cannot_be_seen_is_not_read(hidden: str) -> None:
+    assert (
+        match_names(PersonName(f"B{hidden}en{hidden}", f"{hidden}Okri"), name("Ben / Okri")).result is MATCH
+    )
+
+
+# --- thresholds ---------------------------------------------------------------------------------
+
+
+@each(("length", "edits"), [(3, 0), (4, 1), (11, 1), (12, 2), (20, 2)])
+def test_how_many_edits_are_forgiven_hangs_on_the_length(length: int, edits: int) -> None:
+    word = "bcdfghjklmnpqrstvwxz"[:length]
+
+    for wrong in range(1, 4):
+        slipped = "u" * wrong + word[wrong:]
+
+        assert (match_names(PersonName(word, "Okri"), PersonName(slipped, "Okri")).result is CLOSE) == (
+            wrong <= edits
+        )
+    assert next((forgiven for least, forgiven in SLIPS if length >= least), 0) == edits
+
+
+def test_a_reason_is_given_that_tells_nothing_of_the_names() -> None:
+    for pair in PAIRS:
+        match = match_names(pair.given, pair.found)
+        words = {
+            word for one in (pair.given, pair.found) for word in f"{one.first} {one.last}".casefold().split()
+        }
+
+        assert not {word for word in words if len(word) > 3} & set(match.reason.split())
+
+
+def test_nothing_of_a_name_is_in_a_repr() -> None:
+    shown = repr(read_name(PersonName("Anna", "Lindström", "Maria"))).casefold()
+
+    assert not [part for part in ("anna", "lind", "maria") if part in shown]
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+@each(
+    "long",
+    [
+        PersonName("a" * (MAX_LENGTH + 1), "Okri"),
+        PersonName("a" * 50, "a" * 50, "a" * (MAX_LENGTH - 99)),
+        PersonName("\u3300" * (MAX_LENGTH // 2), "Okri"),  # one sign for four letters
+        PersonName("a " * (MAX_WORDS + 1), "Okri"),
+        PersonName("a " * MAX_WORDS, "Okri"),
+    ],
+)
+def test_a_name_that_is_too_long_is_not_compared(long: PersonName) -> None:
+    assert match_names(long, name("Ben / Okri")).result is NOT_POSSIBLE
+    assert match_names(name("Ben / Okri"), long).result is NOT_POSSIBLE
+    with pytest.raises(TooLong):
+        read_name(long)
+
+
+def test_long_names_that_tell_no_first_from_last_are_compared_if_they_are_the_same() -> None:
+    words = "María de los Ángeles Fernández de la Torre García de la Vega"
+    split = name("María de los Ángeles / Fernández de la Torre García de la Vega")
+
+    assert match_names(PersonName(words, ""), split).result is MATCH
+    assert match_names(PersonName(words, ""), PersonName("", words)).result is MATCH
+    assert match_names(PersonName(words, ""), PersonName(words.replace("Vega", "Vegas"), "")) == NameMatch(
+        NOT_POSSIBLE, 0.0, "the names can be read in too many ways"
+    )
+
+
+MOST_WORK = 40_000
+"""Calls of a comparison; it took millions, and the loop stood still for seconds. A thousand are 0.2 ms."""
+
+
+def work(one: PersonName, other: PersonName) -> int:
+    """The calls, of Python and of C, that a comparison takes: the same on a busy machine."""
+    calls = 0
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        match_names(one, other)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+CRAFTED = [
+    ("all words alike", "aaaaaaab aaaaaaba baaaaaaa aaaaaaac /", "abaaaaaa / aabaaaaa / aaabaaaa aaaaaabb"),
+    ("joined and parted", "e ê e è è éê é e ê ê è /", "ê / êê / ê"),
+    ("initials", "a b c d e f g h i j k l m n /", "n m l k j i h g f e d c b a /"),
+    ("accents", "ö oe oe / ö øø ö ø ö / ö ø ø oe øö", "ö oeö oe ø / o oe ö o o / oe oe oe oeo oe"),
+    ("marks upon marks", "u" + "\u0308\u030b" * 60 + " /", "ue" * 60 + " /"),
+    ("short forms", "mohammed ma maria md mohammed md / md maria md / ma ma", "md md md md maria / ma / ma"),
+    ("particles", "de bin de bin van de van van / van van van", "van van van van / de / bin de bin"),
+    ("letters that may be silent", "ъ" * 66 + " / " + "ъ" * 66, "a" * 66 + " / " + "a" * 66),
+    ("letters spelt in many ways", "щ" * 70 + " / " + "щ" * 66, "shchsch" * 9 + " / " + "schtsch" * 9),
+    ("one field", "aaaa baaa aaac aaab baaa aaac /", "baaa aaac aaab aaaa aaac /"),
+]  # fmt: skip
+
+
+@each(("one", "other"), [row[1:] for row in CRAFTED])
+def test_no_crafted_name_is_much_work(one: str, other: str) -> None:
+    """It runs on the event loop: whoever chooses a name must not choose how long all payments wait."""
+    assert work(name(one), name(other)) <= MOST_WORK
+
+
+@given(
+    letters=st.sampled_from(("aab", "ü u ue", "öoøe", "ъа а", "сс ss", "jon joan", "ab cdef")), data=st.data()
+)
+@settings(max_examples=25)
+def test_the_search_for_much_work_finds_none(letters: str, data: st.DataObject) -> None:
+    words = st.lists(st.text(letters.replace(" ", ""), min_size=1, max_size=8), max_size=8).map(" ".join)
+    people = st.builds(PersonName, words, words, words)
+
+    calls = work(data.draw(people), data.draw(people))
+
+    target(calls)
+    assert calls <= MOST_WORK
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+@each(
+    ("text", "words"),
+    [
+        ("O'Brien-Smith", ["obrien", "smith"]),
+        ("J.R.R.", ["j", "r", "r"]),
+        ("Ｂｅｎ\u00a0Ｏｋｒｉ", ["ben", "okri"]),
+        ("Straße", ["strasse"]),
+        ("\u0301Ben", ["\u0301ben"]),
+        ("", []),
+        (" -.' ", []),
+    ],
+)
+def test_a_text_is_cut_into_words(text: str, words: list[str]) -> None:
+    assert transliteration.words_of(text) == words
+
+
+@each(
+    ("word", "spelt"),
+    [
+        ("müller", "mueller"),
+        ("müller", "muller"),
+        ("щербаков", "shcherbakov"),
+        ("щербаков", "scherbakow"),
+        ("μπάμπης", "bambis"),
+        ("ṣọlá", "shola"),
+        ("\u0301ben", "ben"),
+    ],
+)
+def test_a_word_has_spellings(word: str, spelt: str) -> None:
+    (text,) = transliteration.words_of(word)
+
+    assert transliteration.is_spelling(transliteration.read_word(text).units, spelt)
+
+
+@each("word", ["mаria", "mɑria", "b3n", "ben🎉", "\u0301", "ѱ", "ϗ", "ـ", "\u1d00"])
+def test_a_word_that_is_none_is_not_read(word: str) -> None:
+    with pytest.raises(transliteration.UnreadableName):
+        transliteration.read_word(word)
+
+
+def test_words_of_several_scripts_have_none_together() -> None:
+    both = transliteration.joined([transliteration.read_word("陳"), transliteration.read_word("tai")])
+
+    assert both.script == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "found", "expected"),
+    [
+        ("Peter / 陳", "Peter / 陳", MATCH),
+        ("Peter / 陳", "Peter / 林", NO),
+        ("Peter / 陳", "Peter / Chan", NOT_POSSIBLE),
+    ],
+)
+def test_an_english_first_name_may_go_with_characters(given: str, found: str, expected: MatchResult) -> None:
+    assert result(given, found) is expected

@@ -1,0 +1,553 @@
+"""The beneficiary check: whom an order would pay, asked before the funds are held, and failing closed."""
+
+import asyncio
+import builtins
+import contextlib
+import copy
+import gc
+import logging
+import pickle
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from tests.support.bank import World, new_order, world
+from transfer_async import TransferClient
+from transfer_async._beneficiary.verification import BeneficiaryVerification, UserLookup
+from transfer_async._http.retry import RetryPolicy
+from transfer_async._http.transport import Timeouts
+from transfer_async._models.errors import (
+    BeneficiaryNotVerified,
+    MatchResult,
+    Outcome,
+    PreflightFailed,
+    Refused,
+    ServiceFailed,
+)
+from transfer_async._models.requests import OrderIntent, PersonName
+from transfer_async._models.responses import Currency, User
+from transfer_async._pipeline.hooks import PreflightHook
+from transfer_async.sandbox import Account, GarbageBody, Status
+
+MATCH, CLOSE, NO, NOT_POSSIBLE = (
+    MatchResult.MATCH,
+    MatchResult.CLOSE_MATCH,
+    MatchResult.NO_MATCH,
+    MatchResult.NOT_POSSIBLE,
+)
+BEN = PersonName("Ben", "Okri")
+USERNAME = "ben.okri@example.com"
+DOLLARS = Currency(currency_code="USD", payment_types={"zelle_payment": {"email": USERNAME}})
+USER = User(username=USERNAME, firstname="Ben", lastname="Okri", is_active=True, currencies=(DOLLARS,))
+INSTANTLY = 1e-9
+ONCE = RetryPolicy(attempts=1)
+
+
+@pytest.fixture
+async def w() -> AsyncIterator[World]:
+    async with world() as made:
+        yield made
+
+
+def intent(beneficiary: PersonName | None = BEN, **changes: Any) -> OrderIntent:
+    return OrderIntent(id="i", key="k", order=new_order(**changes), beneficiary=beneficiary)
+
+
+def finding(found: Any) -> Callable[[str], Awaitable[Any]]:
+    """A look-up that finds this, or fails with it."""
+
+    async def lookup(username: str) -> Any:
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    return lookup
+
+
+def answering(answer: Any) -> Callable[[OrderIntent, User], Awaitable[Any]]:
+    """A customer who says this to every close match, or a question that fails with it."""
+
+    async def accept_close(intent: OrderIntent, user: User) -> Any:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    return accept_close
+
+
+async def forever(*_: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+async def refusal(found: Any, asked: OrderIntent | None = None, **settings: Any) -> BeneficiaryNotVerified:
+    """The error of a check that does not end in a match."""
+    with pytest.raises(BeneficiaryNotVerified) as caught:
+        await BeneficiaryVerification(finding(found), **settings).before(asked or intent())
+    return caught.value
+
+
+# --- a match ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("username", [USERNAME, USERNAME.upper()])
+async def test_the_orders_beneficiary_is_looked_up_and_the_receipt_says_that_it_matched(
+    username: str,
+) -> None:
+    asked: list[str] = []
+
+    async def lookup(username_: str) -> User:
+        asked.append(username_)
+        return evolve(USER, username=username)
+
+    assert await BeneficiaryVerification(lookup).before(intent()) == "match"
+    assert asked == [USERNAME]
+
+
+async def test_it_is_a_hook_with_nothing_to_undo() -> None:
+    hook = BeneficiaryVerification(finding(USER), name="payee")
+
+    assert isinstance(hook, PreflightHook)
+    assert hook.name == "payee"
+    assert hook.nothing_to_undo
+    await hook.undo(intent(), None)
+    await hook.undo(intent(), "match")
+
+
+# --- no match -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(None, id="nobody is registered"),
+        pytest.param(evolve(USER, username="other@example.com"), id="another username"),
+        pytest.param(evolve(USER, is_active=False), id="not active"),
+        pytest.param(evolve(USER, firstname="Tunde"), id="another first name"),
+        pytest.param(evolve(USER, lastname="Bello"), id="another last name"),
+        pytest.param(evolve(USER, firstname="Bеn"), id="a look-alike letter"),
+        pytest.param(evolve(USER, currencies=()), id="no currency"),
+        pytest.param(evolve(USER, currencies=(evolve(DOLLARS, currency_code="EUR"),)), id="another currency"),
+        pytest.param(
+            evolve(USER, currencies=(evolve(DOLLARS, payment_types={}),)), id="nowhere to pay it to"
+        ),
+    ],
+)
+async def test_what_is_not_the_payable_account_of_that_person_is_no_match(found: User | None) -> None:
+    error = await refusal(found, accept_close=answering(True))
+
+    assert (error.result, error.refused, error.outcome) == (NO, True, Outcome.NOT_SENT)
+
+
+# --- not possible -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(OSError("down"), id="down"),
+        pytest.param(ServiceFailed("unreadable"), id="unreadable"),
+        pytest.param(PreflightFailed("no"), id="an error of a hook's own"),
+        pytest.param("Ben Okri", id="not a user"),
+        pytest.param(User(), id="an empty answer"),
+        pytest.param(evolve(USER, username=None), id="no username"),
+        pytest.param(evolve(USER, firstname=None, lastname=None), id="no names"),
+        pytest.param(evolve(USER, firstname="", lastname=" "), id="empty names"),
+        pytest.param(evolve(USER, lastname=None), id="half a name"),
+        pytest.param(evolve(USER, is_active=None), id="active or not is not shown"),
+        pytest.param(evolve(USER, unread=("$.lastname",)), id="a name that is no text"),
+        pytest.param(evolve(USER, currencies=None, unread=("$.currencies",)), id="currencies that are none"),
+        pytest.param(
+            evolve(
+                USER,
+                currencies=(evolve(DOLLARS, payment_types=None),),
+                unread=("$.currencies[0].payment_types",),
+            ),
+            id="payment types that are none",
+        ),
+        pytest.param(evolve(USER, firstname="明", lastname="王"), id="a script that cannot be compared"),
+        pytest.param(evolve(USER, firstname="a" * 100_000), id="a name without an end"),
+        pytest.param(evolve(USER, username=5), id="a username of another type"),
+        pytest.param(evolve(USER, firstname=5), id="a name of another type"),
+        pytest.param(evolve(USER, middlename=["Chi"]), id="a middle name of another type"),
+        pytest.param(evolve(USER, is_active="false"), id="active as a text, which is true in Python"),
+        pytest.param(evolve(USER, is_active=1), id="active as a number"),
+        pytest.param(evolve(USER, currencies="USD"), id="currencies of another type"),
+        pytest.param(evolve(USER, currencies=("USD",)), id="a currency of another type"),
+        pytest.param(
+            evolve(USER, currencies=(evolve(DOLLARS, currency_code=840),)), id="a code of another type"
+        ),
+        pytest.param(
+            evolve(USER, currencies=(evolve(DOLLARS, payment_types="none"),)), id="payment types as a text"
+        ),
+    ],
+)
+async def test_what_cannot_be_checked_is_not_possible(found: Any) -> None:
+    """A bank's own look-up fills the `User` itself: nothing but what its fields say may pass for a yes."""
+    error = await refusal(found, accept_close=answering(True))
+
+    assert (error.result, error.refused, error.outcome) == (NOT_POSSIBLE, False, Outcome.NOT_SENT)
+
+
+async def test_the_cause_of_a_failed_look_up_is_chained() -> None:
+    down = OSError("down")
+
+    assert (await refusal(down)).__cause__ is down
+
+
+async def test_a_look_up_that_hangs_is_not_possible() -> None:
+    with pytest.raises(BeneficiaryNotVerified) as caught:
+        await BeneficiaryVerification(forever, timeout=INSTANTLY).before(intent())
+
+    assert caught.value.result is NOT_POSSIBLE
+    assert isinstance(caught.value.__cause__, TimeoutError)
+
+
+async def test_a_look_up_that_only_passes_for_an_async_one_is_not_possible() -> None:
+    async def look_up(username: str) -> User | None:
+        return None
+
+    @wraps(look_up)
+    def decorated(username: str) -> Any:
+        return USER
+
+    with pytest.raises(BeneficiaryNotVerified) as caught:
+        await BeneficiaryVerification(decorated).before(intent())
+
+    assert caught.value.result is NOT_POSSIBLE
+
+
+async def test_without_a_letter_in_the_name_it_is_not_possible() -> None:
+    assert (await refusal(USER, intent(PersonName("-", ".")))).result is NOT_POSSIBLE
+
+
+@pytest.mark.parametrize("beneficiary", [None, PersonName("", ""), PersonName(" ", "\t")])
+async def test_without_a_name_it_is_not_possible_and_nobody_is_looked_up(
+    beneficiary: PersonName | None,
+) -> None:
+    error = await refusal(LookupError("somebody was looked up"), intent(beneficiary))
+
+    assert error.result is NOT_POSSIBLE
+    assert error.__cause__ is None
+
+
+async def test_who_is_cancelled_hears_of_it() -> None:
+    task = asyncio.create_task(BeneficiaryVerification(forever).before(intent()))
+    await asyncio.sleep(0)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+# --- currencies ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "currencies",
+    [
+        pytest.param(None, id="not shown"),
+        pytest.param((evolve(DOLLARS, payment_types=None),), id="payment types not shown"),
+        pytest.param((evolve(DOLLARS, currency_code="usd"),), id="in lower case"),
+        pytest.param((evolve(DOLLARS, currency_code=None), DOLLARS), id="beside one without a code"),
+        pytest.param((evolve(DOLLARS, payment_types={}), DOLLARS), id="shown twice, payable once"),
+    ],
+)
+async def test_what_is_not_shown_of_currencies_is_not_checked(currencies: Any) -> None:
+    user = evolve(USER, currencies=currencies, unread=("$.currencies[0].symbol",))
+
+    assert await BeneficiaryVerification(finding(user)).before(intent()) == "match"
+
+
+# --- a close match ------------------------------------------------------------------------------
+
+CLOSE_TO_BEN = evolve(USER, firstname="B.")
+
+
+async def test_a_close_match_is_not_accepted_by_itself() -> None:
+    error = await refusal(CLOSE_TO_BEN)
+
+    assert (error.result, error.refused, error.__cause__) == (CLOSE, True, None)
+
+
+async def test_a_close_match_may_be_accepted_and_the_receipt_says_so() -> None:
+    asked: list[tuple[OrderIntent, User]] = []
+
+    async def accept_close(intent: OrderIntent, user: User) -> bool:
+        asked.append((intent, user))
+        return True
+
+    hook = BeneficiaryVerification(finding(CLOSE_TO_BEN), accept_close=accept_close)
+
+    assert await hook.before(intent()) == "close_match"
+    assert asked == [(intent(), CLOSE_TO_BEN)]
+
+
+@pytest.mark.parametrize("answer", [False, None, 1, "no", "yes", [True], OSError("no line to the customer")])
+async def test_nothing_but_true_accepts(answer: Any) -> None:
+    error = await refusal(CLOSE_TO_BEN, accept_close=answering(answer))
+
+    assert error.result is CLOSE
+    assert error.__cause__ is (answer if isinstance(answer, Exception) else None)
+
+
+async def test_a_customer_who_never_answers_has_not_accepted() -> None:
+    error = await refusal(CLOSE_TO_BEN, accept_close=forever, timeout=timedelta(microseconds=1))
+
+    assert error.result is CLOSE
+    assert isinstance(error.__cause__, TimeoutError)
+
+
+@pytest.mark.parametrize("found", [USER, evolve(USER, lastname="Bello"), evolve(CLOSE_TO_BEN, currencies=())])
+async def test_nobody_is_asked_about_what_is_certain(found: User) -> None:
+    asked: list[User] = []
+
+    async def accept_close(intent: OrderIntent, user: User) -> bool:
+        asked.append(user)
+        return True
+
+    with contextlib.suppress(BeneficiaryNotVerified):
+        await BeneficiaryVerification(finding(found), accept_close=accept_close).before(intent())
+
+    assert asked == []
+
+
+# --- what is told -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("found", [None, OSError(), CLOSE_TO_BEN, evolve(USER, lastname="Secret"), User()])
+async def test_no_error_shows_anything_about_a_person(found: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    error = await refusal(found, intent(PersonName("Ben", "Okri", "Chukwuemeka")))
+
+    told = set(re.findall(r"\w+", f"{error} {error!r} {caplog.text}".casefold()))
+    assert not told & {"ben", "okri", "secret", "chukwuemeka", "example"}
+
+
+async def test_the_error_survives_pickle_and_copy() -> None:
+    error = await refusal(None)
+
+    for same in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert (same.result, str(same)) == (error.result, str(error))
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "argument"),
+    [
+        ({"lookup": "/users"}, "lookup"),
+        ({"accept_close": True}, "accept_close"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": "5"}, "timeout"),
+    ],
+)
+def test_a_wrong_setting_is_named(settings: dict[str, Any], argument: str) -> None:
+    with pytest.raises(ValueError, match=f"^{argument}: "):
+        BeneficiaryVerification(**{"lookup": finding(USER)} | settings)
+
+
+def test_without_its_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "transfer_async._beneficiary.name_matching", raising=False)
+    monkeypatch.delattr("transfer_async._beneficiary.name_matching", raising=False)
+    whole_import = builtins.__import__
+
+    def without_rapidfuzz(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("rapidfuzz"):
+            raise ImportError(name)
+        return whole_import(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_rapidfuzz)
+
+    with pytest.raises(ImportError, match=r"pip install 'transfer_async\[names\]'"):
+        BeneficiaryVerification(finding(USER))
+
+
+# --- the service's own look-up ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        None,
+        "",
+        "/users",
+        "/users/{name}",
+        "/users/{username}/{username}",
+        "/users/{username}/{id}",
+        "users/{username}",
+        "//evil.example/{username}",
+        "https://evil.example/{username}",
+        "/users/../{username}",
+        "/users/{username}#top",
+        "/users and more/{username}",
+    ],
+)
+def test_a_path_that_is_no_safe_template_is_refused(path: Any) -> None:
+    with pytest.raises(ValueError, match=r"^path: "):
+        UserLookup(path)
+
+
+def test_its_repr_shows_the_path() -> None:
+    assert repr(UserLookup("/users/{username}")) == "UserLookup('/users/{username}')"
+
+
+async def test_a_look_up_that_no_client_was_given_says_so() -> None:
+    with pytest.raises(BeneficiaryNotVerified) as caught:
+        await BeneficiaryVerification(UserLookup("/users/{username}")).before(intent())
+
+    assert caught.value.result is NOT_POSSIBLE
+    assert "give it to a BeneficiaryVerification" in str(caught.value.__cause__)
+
+
+async def test_a_look_up_belongs_to_one_client(w: World) -> None:
+    hook = BeneficiaryVerification(UserLookup(w.sandbox.user_path))
+
+    async with w.client(hooks=[hook, w.bank.hold]) as client:
+        hook.bind(client)
+        with pytest.raises(ValueError, match="another client"):
+            w.made(hooks=[hook, w.bank.hold])
+
+
+async def test_a_look_up_whose_client_is_gone_may_be_given_to_another(w: World) -> None:
+    hook = BeneficiaryVerification(UserLookup(w.sandbox.user_path))
+    client = w.made(hooks=[hook, w.bank.hold])
+    await client.close()
+    del client
+    gc.collect()
+
+    async with w.client(hooks=[hook, w.bank.hold]) as client:
+        await client.create_order(new_order(), key="k", beneficiary=BEN)
+
+    assert len(w.sandbox.orders) == 1
+
+
+def verifying(w: World, **settings: Any) -> list[Any]:
+    """The hooks of a bank that verifies before it holds."""
+    return [BeneficiaryVerification(UserLookup(w.sandbox.user_path), **settings), w.bank.hold]
+
+
+async def refused_by(
+    w: World, name: PersonName | None, order: Any, **settings: Any
+) -> BeneficiaryNotVerified:
+    async with w.client(hooks=verifying(w), retry=ONCE, **settings) as client:
+        with pytest.raises(BeneficiaryNotVerified) as caught:
+            await client.create_order(order, key="k", beneficiary=name)
+    return caught.value
+
+
+async def test_an_order_is_created_for_whom_the_sandbox_knows_by_that_name(w: World) -> None:
+    async with w.client(hooks=verifying(w)) as client:
+        order = await client.create_order(new_order(), key="k", beneficiary=PersonName("BEN", "Okri"))
+
+    assert order.id in w.sandbox.orders
+    assert len(w.bank.placed) == 1
+    assert (await w.entry()).receipts["beneficiary_verification"] == "match"
+
+
+@pytest.mark.parametrize(
+    ("name", "username", "result"),
+    [
+        pytest.param(BEN, "nobody@example.com", NO, id="not registered"),
+        pytest.param(PersonName("Tunde", "Bello"), USERNAME, NO, id="another name"),
+        pytest.param(PersonName("B", "Okri"), USERNAME, CLOSE, id="an initial"),
+        pytest.param(None, USERNAME, NOT_POSSIBLE, id="no name"),
+        pytest.param(PersonName("Noah", "Lind"), "noah.lind@example.com", NO, id="not payable"),
+        pytest.param(PersonName("Lucie", "Moreau"), "lucie.moreau@example.com", NO, id="not active"),
+        pytest.param(PersonName("Chidi", "Obi"), "chidi.obi@example.com", NO, id="not in this currency"),
+    ],
+)
+async def test_nothing_is_held_or_sent_for_whom_it_does_not_verify(
+    w: World, name: PersonName | None, username: str, result: MatchResult
+) -> None:
+    error = await refused_by(w, name, new_order(poster_recipient_username=username))
+
+    assert (error.result, error.hook, error.order_may_exist) == (result, "beneficiary_verification", False)
+    assert (w.bank.log, len(w.sandbox.orders)) == ([], 0)
+    assert not (await w.entry()).owed
+
+
+@pytest.mark.parametrize("fault", [Status(500), Status(403), GarbageBody()])
+async def test_a_look_up_that_the_service_fails_is_not_possible(w: World, fault: Any) -> None:
+    w.sandbox.faults.add(fault, path=w.sandbox.user_path.replace("{username}", USERNAME))
+
+    error = await refused_by(w, BEN, new_order())
+
+    assert error.result is NOT_POSSIBLE
+    assert error.__cause__ is not None
+    assert (w.bank.log, len(w.sandbox.orders)) == ([], 0)
+
+
+async def test_a_wrong_token_is_not_possible_and_not_taken_for_nobody(w: World) -> None:
+    error = await refused_by(w, BEN, new_order(), token="wrong")
+
+    assert error.result is NOT_POSSIBLE
+    assert isinstance(error.__cause__, Refused)
+
+
+async def test_the_username_is_percent_encoded_whole(w: World) -> None:
+    username = "a/b?c#d%2e&e+é@example.com"
+    ngn = w.sandbox.accounts[USERNAME].currencies
+    w.sandbox.accounts.add(Account(username=username, firstname="Ben", lastname="Okri", currencies=ngn))
+
+    lookup = UserLookup(w.sandbox.user_path)
+    async with w.client(hooks=[BeneficiaryVerification(lookup), w.bank.hold]):
+        found = await lookup(username)
+
+    assert found is not None
+    assert found.username == username
+    assert w.sandbox.requests[-1].path == w.sandbox.user_path.replace("{username}", username)  # decoded
+
+
+@pytest.mark.parametrize("username", ["..", "../orders", "x/../../api"])
+async def test_a_username_that_would_lead_elsewhere_is_not_asked_for(w: World, username: str) -> None:
+    lookup = UserLookup(w.sandbox.user_path)
+
+    async with w.client(hooks=[BeneficiaryVerification(lookup), w.bank.hold]):
+        with pytest.raises(ValueError, match="path"):
+            await lookup(username)
+
+    assert not w.sandbox.requests
+
+
+async def test_a_customer_is_asked_once_for_one_intent(w: World) -> None:
+    asked: list[str] = []
+
+    async def accept_close(intent: OrderIntent, user: User) -> bool:
+        asked.append(intent.id)
+        return True
+
+    async with w.client(hooks=verifying(w, accept_close=accept_close)) as client:
+        for _ in range(2):
+            await client.create_order(new_order(), key="k", beneficiary=PersonName("B.", "Okri"))
+
+    assert len(asked) == len(w.bank.placed) == len(w.sandbox.orders) == 1
+
+
+async def test_a_client_whose_hooks_have_less_time_ends_the_look_up_first(w: World) -> None:
+    hooks = [BeneficiaryVerification(forever), w.bank.hold]
+
+    async with w.client(hooks=hooks, timeouts=Timeouts(hook=INSTANTLY)) as client:
+        with pytest.raises(PreflightFailed) as caught:
+            await client.create_order(new_order(), key="k", beneficiary=BEN)
+
+    assert (caught.value.refused, caught.value.order_may_exist) == (False, False)
+    assert (w.bank.log, len(w.sandbox.orders)) == ([], 0)
+
+
+def test_a_client_does_not_live_on_in_its_look_up() -> None:
+    lookup = UserLookup("/users/{username}")
+    client: Any = TransferClient("http://localhost", "t", hooks=[BeneficiaryVerification(lookup)])
+    gc.disable()
+    try:
+        del client
+        assert lookup._bound() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,623 @@
+"""The command as a whole: what it refuses, what it says, and how it ends."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import stat
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests._cli.create.files import csv_text, jsonl_text, row, rows, told, tree
+from tests.support.commands import asked, invoke
+from transfer_async import FundsHold, HoldFailed
+from transfer_async._cli.create import first_pass, job, journal_option, second_pass
+from transfer_async._cli.create.stopping import Stopping
+from transfer_async._models import amounts
+from transfer_async.sandbox import (
+    CloseAfterProcessing,
+    CloseBeforeReading,
+    Sandbox,
+    Status,
+    StatusAfterProcessing,
+)
+
+NOBODY = {"poster_recipient_username": "nobody@example.com"}
+PERSONAL = ("@bulk.example", "@example.com", "s3cr3t")
+
+
+class Bench:
+    """A sandbox that the environment names, and a directory for files."""
+
+    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+        self.sandbox, self.directory = sandbox, directory
+        self.journal = directory / "journal.db"
+        self.outcomes = directory / "orders.csv.outcomes.jsonl"
+        self.part = directory / "orders.csv.outcomes.jsonl.part"
+
+    async def write(self, text: str | bytes, name: str = "orders.csv") -> Path:
+        path = self.directory / name
+        await asyncio.to_thread(path.write_bytes, text.encode() if isinstance(text, str) else text)
+        return path
+
+    async def orders(self, *cells: dict[str, str]) -> Path:
+        return await self.write(csv_text(cells))
+
+    async def run(self, *arguments: Any, code: int = 0) -> Any:
+        """Run the command, which tells nothing about people."""
+        result = await asked("create", *arguments, code=code)
+        assert not any(person in result.output for person in PERSONAL)
+        return result
+
+    async def told(self) -> list[dict[str, Any]]:
+        return await asyncio.to_thread(told, self.outcomes)
+
+    async def files(self) -> list[str]:
+        return sorted(await asyncio.to_thread(os.listdir, self.directory))
+
+
+@pytest.fixture
+async def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Bench]:
+    async with Sandbox(token="s3cr3t") as sandbox:
+        made = Bench(sandbox, tmp_path)
+        monkeypatch.setenv("TRANSFER_BASE_URL", sandbox.base_url)
+        monkeypatch.setenv("TRANSFER_API_TOKEN", sandbox.token)
+        monkeypatch.setenv("TRANSFER_JOURNAL", str(made.journal))
+        yield made
+
+
+# --- files that are good --------------------------------------------------------------------------
+
+
+async def test_a_files_orders_are_created_and_told_of(bench):
+    file = await bench.orders(*(row(number) for number in range(1, 31)))
+    result = await bench.run(file)
+
+    assert "30 orders in " in result.stdout
+    assert ": 30 created" in result.stdout
+    assert f"outcomes: {bench.outcomes}" in result.stdout
+    assert "the journal is new" in result.stderr
+    assert {one["order_id"] for one in await bench.told()} == set(bench.sandbox.orders)
+    assert sorted(one["line"] for one in await bench.told()) == list(range(2, 32))
+    text = str(await bench.told())
+    assert not any(person in text for person in PERSONAL)
+    assert stat.S_IMODE((await asyncio.to_thread(bench.outcomes.stat)).st_mode) == 0o600
+    assert await bench.files() == ["journal.db", "orders.csv", "orders.csv.outcomes.jsonl"]
+
+
+async def test_a_file_that_is_run_again_creates_nothing_again(bench):
+    file = await bench.orders(row(1), row(2), row(3, **NOBODY))
+    first = await bench.run(file, code=3)
+    asked = len(bench.sandbox.requests)
+    second = await bench.run(file, code=3)
+
+    assert len(bench.sandbox.requests) == asked == 3
+    assert ": 2 created, 1 refused" in second.stdout
+    assert "created before this run, and not again: 2." in second.stdout
+    assert "created before this run" not in first.stdout
+    assert "the journal is new" not in second.stderr
+
+
+@pytest.mark.parametrize("name", ["orders.jsonl", "orders.ndjson", "ORDERS.JSONL"])
+async def test_json_lines_are_taken_too(bench, name):
+    file = await bench.write(jsonl_text([tree(1), tree(2)]), name)
+
+    assert (await bench.run(file)).exit_code == 0
+    assert len(bench.sandbox.orders) == 2
+
+
+async def test_the_format_may_be_named(bench):
+    file = await bench.write(jsonl_text([tree(1)]), "orders.txt")
+    unknown = await bench.run(file, code=2)
+    await bench.run(file, "--format", "jsonl")
+
+    assert "--format: must say csv or jsonl" in unknown.stderr
+
+
+@pytest.mark.parametrize(("name", "text"), [("orders.jsonl", ""), ("orders.csv", csv_text([]))])
+@pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
+async def test_a_file_without_orders_is_a_fault(bench, name, text, arguments):
+    """An export that failed would otherwise pass for a salary run that went well."""
+    result = await bench.run(await bench.write(text, name), *arguments, code=2)
+
+    assert result.stdout == ""
+    assert result.stderr == "create: FILE: has no orders; nothing was sent\n"
+    assert await bench.files() == [name]
+
+
+async def test_the_outcomes_go_where_they_are_wanted(bench, tmp_path):
+    file = await bench.orders(row(1))
+    await bench.run(file, "--outcomes", tmp_path / "told")
+
+    assert "told" in await bench.files()
+
+
+async def test_quiet_says_only_how_it_ended(bench):
+    result = await bench.run(await bench.orders(row(1)), "--quiet")
+
+    assert result.stderr == ""
+
+
+async def test_the_scope_keeps_keys_apart(bench):
+    file = await bench.orders(row(1))
+    for scope in ("test", "live", "live"):
+        await bench.run(file, "--scope", scope)
+
+    assert len(bench.sandbox.orders) == 2
+
+
+# --- files with faults ----------------------------------------------------------------------------
+
+
+async def test_all_faults_are_listed_by_line_and_nothing_is_sent_or_written(bench):
+    file = await bench.orders(row(1), row(2, poster_amount="1.5e5"), row(1), row(4, held=""), row(5))
+    result = await bench.run(file, code=2)
+
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        f"line 3: poster_amount: {amounts.number_problem('1.5e5')}",
+        "line 4: key: stands on line 2 already",
+        "line 5: held: is missing, and there is no hook that would hold the funds",
+        "3 faults in 3 lines. Nothing was sent.",
+    ]
+    assert len(bench.sandbox.requests) == 0
+    assert await bench.files() == ["orders.csv"]
+
+
+@pytest.mark.parametrize("text", [b"", b"\x00\xff\xfe", b"key;held\n", b"[]", b"{"])
+async def test_a_file_that_is_none_of_ours_is_told_so(bench, text):
+    result = await bench.run(await bench.write(text), code=2)
+
+    assert result.stderr.startswith("line 1: ")
+
+
+async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatch):
+    file = await bench.orders(row(1), row(2))
+    complete = first_pass.Checking.run
+
+    def checked_and_changed(self, records):
+        complete(self, records)
+        file.write_text(csv_text([row(1), row(2, matcher_amount="200.00", poster_amount="310050.00")]))
+
+    monkeypatch.setattr(job.Checking, "run", checked_and_changed)
+    result = await bench.run(file, code=1)
+
+    assert "create: the file has changed since it was checked: no further line was begun" in result.stderr
+    assert len(bench.sandbox.requests) == 0
+    assert bench.outcomes.name not in await bench.files()
+
+
+# --- wrong uses -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--journal", ":memory:"], "--journal: path: must be the path of a file"),
+        (
+            ["--journal", "mysql://x"],
+            "--journal: a journal is the path of a file, or a postgresql:// address",
+        ),
+        (["--journal", "no/such/j.db"], "--journal: there is no directory no/such"),
+        (["--journal", "."], "--journal: . is there, and is not a file"),
+        (["--base-url", "http://service.example"], "base_url"),
+        (["--lease", "10"], "lease: must be finite and at least 1.5 times the retry deadline"),
+        (["--hooks", "nonsense"], "--hooks: must be module:factory"),
+        (["--hooks", f"{__name__}:broken_factory"], "--hooks: the factory failed (LookupError"),
+        (["--hooks", f"{__name__}:twice"], "hooks: each needs a name of its own"),
+        (["--outcomes", "/no/such/directory/x"], "--outcomes: there is no directory"),
+    ],
+)
+async def test_an_option_that_is_no_good_is_told_in_a_line_and_nothing_is_sent(bench, arguments, why):
+    result = await bench.run(await bench.orders(row(1)), *arguments, code=2)
+
+    assert why in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert len(bench.sandbox.requests) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--concurrency", "0"], ["--concurrency", "1001"], ["--format", "xml"], []]
+)
+def test_typers_own_complaints_have_the_same_exit_code(arguments):
+    assert invoke("create", *arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("--journal", "TRANSFER_JOURNAL"),
+        ("--base-url", "TRANSFER_BASE_URL"),
+        ("--token", "TRANSFER_API_TOKEN"),
+    ],
+)
+async def test_what_is_needed_must_be_there(bench, monkeypatch, option, name):
+    monkeypatch.delenv(name)
+    result = await bench.run(await bench.orders(row(1)), code=2)
+
+    assert result.stderr == f"create: {option}, or {name}: must be given, but for --dry-run\n"
+
+
+async def test_all_that_is_missing_is_named_at_once(bench, monkeypatch):
+    for name in ("TRANSFER_BASE_URL", "TRANSFER_API_TOKEN"):
+        monkeypatch.delenv(name)
+    result = await bench.run(await bench.orders(row(1)), code=2)
+
+    missing = "--base-url, or TRANSFER_BASE_URL; --token, or TRANSFER_API_TOKEN"
+    assert result.stderr == f"create: {missing}: must be given, but for --dry-run\n"
+
+
+@pytest.mark.parametrize("what", ["nothing", "directory", "pipe"])
+async def test_what_is_no_file_is_refused_and_not_waited_for(bench, what):
+    path = bench.directory / "orders.csv"
+    if what == "directory":
+        await asyncio.to_thread(path.mkdir)
+    elif what == "pipe":
+        await asyncio.to_thread(os.mkfifo, path)
+    result = await bench.run(path, code=2)
+
+    assert result.stderr.startswith("create: FILE: ")
+
+
+async def test_the_orders_and_the_journal_are_not_written_over(bench):
+    file = await bench.orders(row(1))
+    results = [await bench.run(file, "--outcomes", place, code=2) for place in (file, bench.journal)]
+
+    assert all("is in use for something else" in result.stderr for result in results)
+
+
+async def test_a_journal_that_is_not_durable_is_refused(bench, monkeypatch):
+    from transfer_async import MemoryJournal
+
+    monkeypatch.setattr(journal_option, "journal_at", lambda _: MemoryJournal())
+    result = await bench.run(await bench.orders(row(1)), code=2)
+
+    assert "--journal: must be durable" in result.stderr
+
+
+async def test_a_database_whose_driver_is_missing_says_what_to_install(bench, monkeypatch):
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    result = await bench.run(await bench.orders(row(1)), "--journal", "postgresql://127.0.0.1/none", code=2)
+
+    needed = 'pip install "transfer_async[postgres]"'
+    assert result.stderr == f"create: --journal: postgresql:// needs an extra: {needed}\n"
+
+
+async def test_a_database_may_be_named_as_the_journal(bench, postgres):
+    result = await bench.run(await bench.orders(row(1)), "--journal", postgres.dsn_of("none"), code=1)
+
+    assert "create: the journal cannot be opened (InvalidCatalogNameError)" in result.stderr
+    assert await bench.files() == ["orders.csv"]
+    assert len(bench.sandbox.requests) == 0
+
+
+# --- stopping early -------------------------------------------------------------------------------
+
+
+async def test_whoever_stops_it_during_the_check_has_sent_nothing(bench, monkeypatch):
+    stopping = Stopping()
+    monkeypatch.setattr(job, "Stopping", lambda: stopping)
+    keys_seen = first_pass.Keys.seen
+
+    def seen(*arguments: Any) -> int | None:
+        stopping.ask(signal.SIGINT)
+        return keys_seen(*arguments)
+
+    monkeypatch.setattr(first_pass.Keys, "seen", seen)
+    result = await bench.run(await bench.orders(*rows(200)), code=130)
+
+    assert result.stdout == ""
+    assert "stopped before anything was sent" in result.stderr
+    assert await bench.files() == ["orders.csv"]
+
+
+async def test_a_factory_that_never_ends_can_be_stopped(bench, monkeypatch):
+    stopping = Stopping()
+    monkeypatch.setattr(job, "Stopping", lambda: stopping)
+
+    async def endless() -> None:
+        stopping.ask(signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(sys.modules[__name__], "endless", endless, raising=False)
+    await bench.run(await bench.orders(row(1)), "--hooks", f"{__name__}:endless", code=143)
+
+
+# --- a dry run ------------------------------------------------------------------------------------
+
+
+async def test_a_dry_run_tells_the_sums_and_sends_and_writes_nothing(bench):
+    result = await bench.run(await bench.orders(row(1), row(2)), "--dry-run")
+
+    assert result.stdout.splitlines() == [
+        "2 orders",
+        "  sent      NGN        310,050.00",
+        "  to arrive USD        200.00",
+        "no faults; a dry run: nothing was sent, and nothing written",
+    ]
+    assert len(bench.sandbox.requests) == 0
+    assert await bench.files() == ["orders.csv"]
+
+
+async def test_a_dry_run_needs_neither_the_service_nor_the_journal(bench, monkeypatch):
+    for name in ("TRANSFER_JOURNAL", "TRANSFER_BASE_URL", "TRANSFER_API_TOKEN"):
+        monkeypatch.delenv(name)
+
+    assert (await bench.run(await bench.orders(row(1)), "--dry-run")).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--journal", ":memory:"], ["--hooks", "x"], ["--base-url", "ftp://x"]]
+)
+async def test_a_dry_run_checks_what_is_given(bench, arguments):
+    await bench.run(await bench.orders(row(1)), "--dry-run", *arguments, code=2)
+
+
+async def test_a_dry_run_finds_faults(bench):
+    await bench.run(await bench.orders(row(1), row(1)), "--dry-run", code=2)
+
+
+async def test_a_dry_run_finds_what_would_come_too_late(bench):
+    """The run itself takes the line: if its order was created in time, it is given back."""
+    late = row(2, send_before="2020-01-01T00:00:00Z")
+    file = await bench.orders(row(1, send_before="2999-01-01T00:00:00Z"), late)
+    dry = await bench.run(file, "--dry-run", code=2)
+    real = await bench.run(file, code=4)
+
+    assert dry.stderr.splitlines() == [
+        "line 3: send_before: has passed: unless its key has an order already, none will be made",
+        "1 fault in 1 line. Nothing was sent.",
+    ]
+    assert ": 1 created, 1 not sent" in real.stdout
+
+
+async def test_what_the_service_refuses_says_which_fields_it_names_and_what_to_do(bench):
+    """Whoever is told "Refused" alone has to ask the service's support."""
+    file = await bench.orders(row(1), row(2, **NOBODY, matcher_amount="1", poster_amount="1550.25"))
+    runs = [await bench.run(file, code=3) for _ in range(2)]
+
+    told = [one for one in await bench.told() if one["outcome"] == "refused"]
+    assert [one["fields"] for one in told] == [["poster_recipient_username"]]
+    for result in runs:
+        assert (
+            "would be refused again: 1 (Refused 1). The service names: poster_recipient_username 1. "
+            "Correct these lines, under the same keys, and run the same command again"
+        ) in result.stdout
+    await bench.run(await bench.orders(row(1), row(2)))
+
+    assert len(bench.sandbox.requests) == 3
+
+
+async def test_after_a_refutation_the_same_line_is_not_sent_again_and_says_so(bench):
+    """Its key is free, but the line is the old wish: whoever still wants it paid says so by another key."""
+    bench.sandbox.faults.add(CloseBeforeReading())
+    file = await bench.orders(row(1))
+    await bench.run(file, code=5)
+    words = ["journal", "refute", row(1)["key"], "--by", "ada", "--reason", "sure", "--yes"]
+    refuted = await asked(*words, "--settle-after", "0")
+    again = await bench.run(file, code=3)
+    await bench.run(await bench.orders(row(1, key="another")))
+
+    assert "another key" in refuted.stdout
+    assert (
+        "certainly no order, after a doubt: 1. These lines are not sent again: "
+        "what is still to be paid needs another key"
+    ) in again.stdout
+    assert len(bench.sandbox.orders) == 1
+
+
+# --- the bank's hooks -----------------------------------------------------------------------------
+
+
+class Bank:
+    placed: list[str]
+    open: set[str]
+    poor: str | None = None
+
+
+async def place(intent) -> str:
+    if intent.key == Bank.poor:
+        raise HoldFailed("no funds")
+    Bank.placed.append(intent.key)
+    Bank.open.add(intent.id)
+    return f"hold-{intent.id}"
+
+
+async def release(intent, _receipt) -> None:
+    Bank.open.discard(intent.id)
+
+
+async def broken_release(_intent, _receipt) -> None:
+    raise LookupError
+
+
+@pytest.fixture(autouse=True)
+def bank(monkeypatch) -> type[Bank]:
+    monkeypatch.setattr(Bank, "placed", [], raising=False)
+    monkeypatch.setattr(Bank, "open", set(), raising=False)
+    return Bank
+
+
+async def make() -> dict[str, Any]:
+    async def resolve(*_: Any) -> str:
+        return "tx-abcdefghij0123456789"
+
+    return {"hooks": [FundsHold(place, release)], "resolve": resolve}
+
+
+def owing() -> list[FundsHold]:
+    return [FundsHold(place, broken_release)]
+
+
+def checks_only() -> list[Any]:
+    async def check(_intent) -> None: ...
+
+    return [check]
+
+
+def broken_factory() -> None:
+    raise LookupError("Ada Eze\nand more")
+
+
+def twice() -> list[Any]:
+    return checks_only() * 2
+
+
+async def test_the_hooks_place_the_holds(bench):
+    cells = [row(1, held=""), row(2, held="", **NOBODY), row(3)]
+    await bench.run(await bench.orders(*cells), "--hooks", f"{__name__}:make", code=3)
+
+    assert sorted(Bank.placed) == [
+        "payment-0000001",
+        "payment-0000002",
+    ]  # that of the third is the bank's own
+    assert len(Bank.open) == 1
+
+
+async def test_hooks_without_a_hold_need_every_line_to_say_that_it_is_held(bench):
+    file = await bench.orders(row(1), row(2, held=""))
+    result = await bench.run(file, "--hooks", f"{__name__}:checks_only", code=2)
+
+    assert "line 3: held: is missing" in result.stderr
+
+
+async def test_the_banks_means_to_end_a_doubt_are_asked(bench):
+    bench.sandbox.faults.add(CloseAfterProcessing())
+    file = await bench.orders(row(1, held=""))
+    await bench.run(file, "--hooks", f"{__name__}:make")
+
+    assert (await bench.told())[0]["order_id"] == "tx-abcdefghij0123456789"
+
+
+async def test_undos_that_are_owed_are_told_of(bench):
+    file = await bench.orders(row(1, held="", **NOBODY))
+    result = await bench.run(file, "--hooks", f"{__name__}:owing", code=3)
+
+    assert "undos that failed and are owed: 1; see: transfer-async journal recover" in result.stdout
+
+
+async def test_a_factory_may_bring_the_token_and_observers(bench, monkeypatch):
+    seen = []
+
+    def factory() -> dict[str, Any]:
+        return {"hooks": [], "token": "s3cr3t", "observers": [seen.append]}
+
+    monkeypatch.setattr(sys.modules[__name__], "brings", factory, raising=False)
+    monkeypatch.delenv("TRANSFER_API_TOKEN")
+    await bench.run(await bench.orders(row(1)), "--hooks", f"{__name__}:brings")
+
+    assert seen
+
+
+# --- exit codes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "told"),
+    [
+        (Status(422), 3, "would be refused again: 1 (Refused 1)"),
+        (Status(401), 4, "may end otherwise another time: 1 (Unauthorized 1). Run the same"),
+        (StatusAfterProcessing(500), 5, "2 created, 1 unknown"),
+    ],
+)
+async def test_the_exit_code_tells_what_became_of_the_others(bench, fault, code, told):
+    bench.sandbox.faults.add(fault, username="payment-0000002@bulk.example", times=None)
+    result = await bench.run(await bench.orders(row(1), row(2), row(3)), code=code)
+
+    assert told in result.stdout
+
+
+async def test_a_hold_that_is_refused_is_not_sent(bench, monkeypatch):
+    monkeypatch.setattr(Bank, "poor", "payment-0000002")
+    file = await bench.orders(row(1, held=""), row(2, held=""))
+    result = await bench.run(file, "--hooks", f"{__name__}:make", code=4)
+
+    assert "1 created, 1 not sent" in result.stdout
+    assert "Run the same command again" in result.stdout
+
+
+async def test_a_service_that_is_not_there_ends_it(bench, monkeypatch):
+    async with Sandbox() as gone:
+        monkeypatch.setenv("TRANSFER_BASE_URL", gone.base_url)
+    cells = (row(number, held="") for number in range(1, 200))
+    file = await bench.orders(*cells)
+    result = await bench.run(file, "--hooks", f"{__name__}:make", "--concurrency", "4", code=1)
+
+    assert "create: given up: 20 in a row ended in ConnectionFailed" in result.stderr
+    assert "given up after 2" in result.stdout
+    assert f"outcomes so far: {bench.part}" in result.stdout
+    assert len(Bank.placed) < 40
+    assert Bank.open == set()
+
+
+async def test_a_journal_that_cannot_be_opened_is_told_and_nothing_is_sent(bench):
+    await bench.write("no database at all, " * 100, "journal.db")
+    result = await bench.run(await bench.orders(row(1)), code=1)
+
+    assert result.stderr.splitlines()[-1].startswith("create: the journal cannot be opened (")
+    assert len(bench.sandbox.requests) == 0
+
+
+@pytest.mark.parametrize("address", ["postgresql://u:s3cr/et@host/db", "postgresql://u:s3cr?et@host/db"])
+async def test_a_password_that_is_not_escaped_is_not_shown_though_the_address_is_none(bench, address):
+    result = await bench.run(await bench.orders(row(1)), "--journal", address, code=2)
+
+    assert "create: --journal: dsn: must be postgresql://user:password@host" in result.stderr
+    assert not any(part in result.output + result.stderr for part in ("s3cr", "et@"))
+
+
+async def test_no_room_for_the_keys_is_told_and_nothing_is_sent(bench, monkeypatch):
+    def full(*_: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(first_pass.Keys, "seen", full)
+    result = await bench.run(await bench.orders(row(1)), code=1)
+
+    assert (
+        "create: no room to remember the keys (database or disk is full); nothing was sent" in result.stderr
+    )
+
+
+async def test_a_file_that_cannot_be_read_on_is_told(bench, monkeypatch):
+    def broken(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(first_pass.Checking, "run", broken)
+    result = await bench.run(await bench.orders(row(1)), code=1)
+
+    assert "create: the file cannot be read (Input/output error); nothing was sent" in result.stderr
+
+
+@pytest.mark.parametrize("step", ["write", "finish"])
+async def test_a_disk_that_is_full_is_told_and_the_journal_knows_all_the_same(bench, monkeypatch, step):
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    file = await bench.orders(*(row(number) for number in range(1, 20)))
+    monkeypatch.setattr(job.OutcomeFile, step, full)
+    first = await bench.run(file, code=1)
+    monkeypatch.undo()
+    arguments = ["--base-url", bench.sandbox.base_url, "--token", "s3cr3t", "--journal", bench.journal]
+    await bench.run(file, *arguments)
+
+    assert "No space left on device" in first.stderr
+    assert len(bench.sandbox.orders) == 19
+
+
+# --- the rest -------------------------------------------------------------------------------------
+
+
+def test_the_help_tells_the_exit_codes_and_the_options():
+    result = invoke("create", "--help")
+
+    assert result.exit_code == 0
+    assert all(f"\n    {code} " in result.output for code in (0, 1, 2, 3, 4, 5, 130))
+    assert all(option in result.output for option in ("--dry-run", "--hooks", "--outcomes", "--journal"))
+    words = " ".join(result.output.split())
+    assert "hooks, and perhaps its resolve, token, retry and other settings." in words
+    assert f"{2 * 16} (twice --concurrency, but at least {second_pass.AT_LEAST})" in words
+    assert "[default: 16;" in words

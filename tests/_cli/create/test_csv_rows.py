@@ -1,0 +1,303 @@
+"""CSV: what spreadsheets and banks write, read exactly; what they write wrongly, told by line and column."""
+
+import io
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests._cli.create.files import COMMON, csv_text, row
+from transfer_async import NewExternalOrder, NewOrder, PersonName
+from transfer_async._cli.create.csv_rows import COLUMNS, OPTIONAL, records
+from transfer_async._cli.create.text_lines import Lines, Record
+from transfer_async._converters.messages import OrderCommand
+from transfer_async._models import keys
+
+NEEDED = [name for name in COLUMNS if name not in OPTIONAL]
+
+
+def read(text: str | bytes) -> list[Record]:
+    data = text.encode() if isinstance(text, str) else text
+    return list(records(Lines(io.BufferedReader(io.BytesIO(data)))))
+
+
+def faults(text: str | bytes) -> list[tuple[int, str, str]]:
+    return [(record.line, name, why) for record in read(text) for name, why in record.faults]
+
+
+# --- what is read ---------------------------------------------------------------------------------
+
+
+def test_a_row_is_a_command():
+    changes = {
+        "beneficiary_first": "Ben",
+        "beneficiary_last": "Okri",
+        "send_before": "2030-01-02T03:04:05+01:00",
+    }
+    (record,) = read(csv_text([row(7, **changes)]))
+
+    assert (record.line, record.key, record.faults) == (2, "payment-0000007", ())
+    assert record.command == OrderCommand(
+        key="payment-0000007",
+        order=NewOrder(
+            poster_username="payment-0000007@bulk.example",
+            **{name: value for name, value in COMMON.items() if COLUMNS[name] == f"order.{name}"},
+            external_order=NewExternalOrder(
+                current_account_balance="900000.10", transaction_fee="250", transaction_fee_currency="NGN"
+            ),
+        ),
+        beneficiary=PersonName("Ben", "Okri"),
+        held="hold-7",
+        send_before=datetime(2030, 1, 2, 2, 4, 5, tzinfo=UTC),
+    )
+
+
+def test_amounts_keep_every_digit():
+    (record,) = read(csv_text([row(1, poster_amount="155025.000000000000000000", transaction_fee="0.10")]))
+
+    assert str(record.command.order.poster_amount) == "155025.000000000000000000"
+    assert str(record.command.order.external_order.transaction_fee) == "0.10"
+
+
+def test_columns_may_come_in_any_order_and_those_without_need_be_left_out():
+    (record,) = read(csv_text([{name: row(1)[name] for name in NEEDED}], columns=reversed(NEEDED)))
+
+    assert record.command.held is None
+    assert record.command.beneficiary is None
+
+
+def test_an_empty_cell_is_absent():
+    (record,) = read(csv_text([row(1, held="", beneficiary_first="Ben", beneficiary_last="Okri")]))
+
+    assert record.command.held is None
+    assert record.command.beneficiary == PersonName("Ben", "Okri", None)
+
+
+def test_quotes_commas_and_ends_of_lines_are_read_as_they_are_written():
+    text = csv_text([row(1, held='"A", said\nthe bank'), row(2)])
+    found = read(text)
+
+    assert found[1].line == 4  # the cell of the row before has two lines
+    assert found[1].key == "payment-0000002"
+    assert found[0].faults == (("held", "goes on over several lines: is a quote not closed?"),)
+    assert read(csv_text([row(1, held='"A", said the bank')]))[0].command.held == '"A", said the bank'
+
+
+@pytest.mark.parametrize("change", [lambda text: "\ufeff" + text, lambda text: text.replace("\n", "\r\n")])
+def test_what_spreadsheets_write_makes_no_difference(change):
+    text = csv_text([row(1), row(2)])
+
+    assert [one.command for one in read(change(text))] == [one.command for one in read(text)]
+    assert all(one.command for one in read(change(text)))
+
+
+def test_empty_lines_are_passed_over_and_counted():
+    header, first, second = csv_text([row(1), row(2)]).splitlines()
+
+    assert [one.line for one in read(f"\n{header}\n\n{first}\n\r\n\n{second}")] == [4, 7]
+
+
+def test_a_header_alone_has_no_orders():
+    assert read(csv_text([])) == []
+
+
+# --- the header -----------------------------------------------------------------------------------
+
+
+def test_an_empty_file_has_not_even_a_header():
+    assert faults("") == [(1, "", "is not there: the first line names the columns")]
+
+
+@pytest.mark.parametrize("missing", NEEDED)
+def test_a_missing_column_is_a_fault_of_the_first_line(missing):
+    text = csv_text([], columns=[name for name in COLUMNS if name != missing])
+
+    assert faults(text) == [(1, missing, "is missing among the columns")]
+
+
+def test_unknown_and_doubled_columns_are_faults_of_the_first_line_told_by_name():
+    """By its number alone a misspelt one of fifteen would have to be counted out."""
+    text = csv_text([row(1)]).replace("key,", f"key,held\x1b[2J{'d' * 99},key,", 1)
+
+    assert faults(text) == [
+        (1, f"column 2, 'held?[2J{'d' * 32}…'", "is not known"),
+        (1, "key", "is the name of more than one column"),
+    ]
+
+
+@pytest.mark.parametrize(("mark", "name"), [(";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")])
+def test_columns_that_are_separated_otherwise_are_told_so_once(mark, name):
+    """As spreadsheets write them where the comma is for decimals."""
+    assert faults(csv_text([row(1)]).replace(",", mark)) == [
+        (1, "", f"names columns with {name} between them: write commas, and amounts with a point")
+    ]
+
+
+def test_a_header_that_was_forgotten_is_told_once_and_shows_nobodys_data():
+    text = csv_text([row(1), row(2)]).partition("\n")[2]
+
+    assert faults(text) == [(1, "", "names no column that is known: is it an order, and not the header?")]
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("change", "more"), [(",x", "more"), (",", "more"), (None, "fewer")])
+def test_a_row_has_as_many_cells_as_there_are_columns(change, more):
+    header, first, second = csv_text([row(1), row(2)]).splitlines()
+    first = first.rpartition(",")[0] if change is None else first + change
+
+    assert faults(f"{header}\n{first}\n{second}") == [(2, "", f"has {more} cells than there are columns")]
+
+
+def test_faults_are_named_by_their_columns():
+    changes = {
+        "transaction_fee": "-1",
+        "beneficiary_first": "Ben",
+        "send_before": "tomorrow",
+        "poster_amount": "1,0",
+    }
+    found = faults(csv_text([row(1, **changes)]))
+
+    assert {(line, name) for line, name, _ in found} == {
+        (2, "transaction_fee"),
+        (2, "beneficiary_last"),
+        (2, "send_before"),
+        (2, "poster_amount"),
+    }
+    assert not any("tomorrow" in why or "1,0" in why for _, _, why in found)
+
+
+@pytest.mark.parametrize("column", NEEDED)
+def test_an_empty_cell_that_is_needed_is_missing(column):
+    assert faults(csv_text([row(1, **{column: ""})]))[0][:2] == (2, column)
+
+
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [
+        ('"x"y', "is not CSV that can be read (',' expected after '\"')"),
+        ('"' + "x" * 200_000 + '"', "is not CSV that can be read (field larger than field limit (131072))"),
+        ("a\rb", "is not CSV that can be read (new-line character seen in unquoted field"),
+    ],
+)
+def test_what_is_no_csv_is_a_fault_and_the_next_row_is_read(cell, why):
+    header, first, second = csv_text([row(1), row(2)]).splitlines()
+    found = read(f"{header}\n{first.replace('hold-1', cell)}\n{second}\n")
+
+    assert found[0].line == 2
+    assert found[0].faults[0][1].startswith(why)
+    assert found[1].command is not None
+
+
+def test_a_quote_that_is_never_closed_is_a_fault_of_the_line_where_it_opens():
+    text = csv_text([row(1), row(2)]).replace("hold-1", '"hold-1')
+
+    assert [(line, name) for line, name, _ in faults(text)] == [(2, "")]
+
+
+def test_quotes_that_swallow_the_orders_between_them_are_a_fault():
+    """Two stray ones make one cell of all that is between, and the row has as many cells as it should."""
+    rows = [row(number, beneficiary_first="Ben", beneficiary_last="Okri") for number in range(1, 6)]
+    rows[1]["beneficiary_last"] = "<Okri"
+    rows[3]["beneficiary_last"] = "Okri>"
+    text = csv_text(rows, columns=[*NEEDED, "held", "beneficiary_first", "beneficiary_last"])
+
+    assert faults(text.replace("<", '"').replace(">", '"')) == [
+        (3, "beneficiary_last", "goes on over several lines: is a quote not closed?")
+    ]
+
+
+def test_a_quote_that_is_never_closed_takes_no_memory_and_hides_no_more_than_it_must():
+    header, _, rest = csv_text(row(number) for number in range(1, 3000)).partition("\n")
+    found = read(header + "\n" + rest.replace("hold-1,", '"hold-1,', 1))
+
+    assert found[0].line == 2
+    assert sum(one.command is not None for one in found) > 1500
+
+
+def test_bad_bytes_are_a_fault_of_their_line():
+    text = csv_text([row(1), row(2), row(3)]).encode().replace(b"hold-2", b"hold-\xff")
+    found = read(text)
+
+    assert [(one.line, one.faults) for one in found if one.faults] == [(3, (("", "is not UTF-8"),))]
+    assert [one.key for one in found if one.command] == ["payment-0000001", "payment-0000003"]
+
+
+# --- round trips ----------------------------------------------------------------------------------
+
+amounts = st.decimals(min_value="0.01", max_value="1e9", places=2)
+texts = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=30)
+references = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=30).filter(
+    str.strip
+)
+times = st.datetimes(
+    min_value=datetime(2000, 1, 1),  # noqa: DTZ001 - Hypothesis adds the zone
+    timezones=st.integers(-720, 720).map(lambda m: timezone(timedelta(minutes=m))),
+)
+
+
+@st.composite
+def commands(draw) -> OrderCommand:
+    amount, rate = draw(amounts), draw(st.decimals(min_value="0.0001", max_value="5000", places=4))
+    order = NewOrder.quote(
+        poster_username=f"{draw(st.from_regex(r'[a-z0-9.+]{1,20}', fullmatch=True))}@example.com",
+        poster_recipient_username="ben.okri@example.com",
+        poster_currency="NGN",
+        poster_country="NG",
+        poster_payment_method_type=draw(texts),
+        matcher_currency="USD",
+        matcher_country="US",
+        matcher_amount=amount,
+        exchange_rate=rate,
+        places=6,
+        external_order=NewExternalOrder(
+            current_account_balance=draw(st.decimals(-(10**9), 10**9, places=3)),
+            transaction_fee=draw(st.decimals(0, 1000, places=1)),
+            transaction_fee_currency="NGN",
+        ),
+    )
+    name = st.builds(PersonName, references, references, st.none() | references)
+    return OrderCommand(
+        key=draw(texts.filter(lambda key: keys.problem(key) is None)),
+        order=order,
+        beneficiary=draw(st.none() | name),
+        held=draw(st.none() | references),
+        send_before=draw(st.none() | times),
+    )
+
+
+def as_row(command: OrderCommand) -> dict[str, str]:
+    parts = {
+        "": attrs.asdict(command, recurse=False),
+        "order": attrs.asdict(command.order, recurse=False),
+        "order.external_order": attrs.asdict(command.order.external_order, recurse=False),
+        "beneficiary": {} if command.beneficiary is None else attrs.asdict(command.beneficiary),
+    }
+    cells = {}
+    for column, place in COLUMNS.items():
+        part, _, name = place.rpartition(".")
+        value = parts[part].get(name)
+        if isinstance(value, Decimal):
+            value = format(value, "f")
+        cells[column] = value.isoformat() if isinstance(value, datetime) else value or ""
+    return cells
+
+
+@given(commands())
+def test_a_command_written_as_csv_is_read_as_it_was(wanted):
+    (record,) = read(csv_text([as_row(wanted)]))
+
+    assert record.command == wanted
+
+
+@given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
+def test_whatever_is_in_a_file_reading_it_ends(data):
+    header = csv_text([]).encode()
+
+    for text in (data, header + data):
+        for record in read(text):
+            assert record.faults or record.command

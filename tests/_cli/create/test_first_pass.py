@@ -1,0 +1,123 @@
+"""The first pass: every fault of every line, whatever the file's size, and the sums of what is good."""
+
+import io
+import tracemalloc
+from decimal import Decimal
+
+import pytest
+
+from tests._cli.create.files import csv_text, row
+from transfer_async._cli.create import csv_rows
+from transfer_async._cli.create.first_pass import SHOWN, Checking, Stopped
+from transfer_async._cli.create.key_index import Keys
+from transfer_async._cli.create.text_lines import Lines, Record
+
+
+def checked(rows, **settings) -> Checking:
+    lines = Lines(io.BufferedReader(io.BytesIO(csv_text(rows).encode())))
+    checking = Checking(**{"needs_held": False, **settings})
+    checking.run(csv_rows.records(lines))
+    return checking
+
+
+def test_a_good_file_has_sums_by_currency_exact_to_the_digit():
+    pounds = {
+        "matcher_currency": "GBP",
+        "matcher_amount": "0.01",
+        "poster_amount": "0.03",
+        "exchange_rate": "3",
+    }
+    checking = checked([row(1), row(2), row(3, **pounds)])
+
+    assert (checking.records, checking.faults, checking.complaint()[0]) == (
+        3,
+        0,
+        "0 faults in 0 lines. Nothing was sent.",
+    )
+    assert checking.sums == {
+        "sent": {"NGN": Decimal("310050.03")},
+        "to arrive": {"USD": Decimal("200.00"), "GBP": Decimal("0.01")},
+    }
+    assert checking.summary() == [
+        "3 orders",
+        "  sent      NGN        310,050.03",
+        "  to arrive GBP        0.01",
+        "  to arrive USD        200.00",
+    ]
+
+
+def test_a_key_that_stands_twice_names_the_line_where_it_stood_first():
+    checking = checked([row(1), row(2), row(1), row(1, poster_amount="x")])
+
+    assert checking.told[0] == "line 4: key: stands on line 2 already"
+    assert checking.told[1].startswith("line 5: poster_amount: is not a plain decimal")
+    assert checking.told[2] == "line 5: key: stands on line 2 already"
+    assert checking.complaint()[-1] == "3 faults in 2 lines. Nothing was sent."
+
+
+def test_a_key_counts_though_its_line_has_another_fault():
+    assert checked([row(1, poster_amount="x"), row(1)]).told[1] == "line 3: key: stands on line 2 already"
+
+
+@pytest.mark.parametrize("needs_held", [True, False])
+def test_without_a_hook_that_holds_the_funds_every_line_says_that_they_are_held(needs_held):
+    checking = checked([row(1), row(2, held="")], needs_held=needs_held)
+    why = "is missing, and there is no hook that would hold the funds"
+
+    assert checking.told == ([f"line 3: held: {why}"] if needs_held else [])
+
+
+def test_so_many_faults_are_listed_and_the_others_counted():
+    checking = checked(row(number, poster_amount="x", held="") for number in range(SHOWN + 500))
+
+    assert len(checking.told) == SHOWN
+    assert (
+        checking.complaint()[-1]
+        == "1,500 faults in 1,500 lines; the first 1,000 are shown. Nothing was sent."
+    )
+
+
+def test_no_value_is_ever_told():
+    told = "\n".join(
+        checked([row(1, poster_username="ada.eze", poster_country="Ada Eze", held="")], needs_held=True).told
+    )
+
+    assert "ada" not in told.lower()
+    assert told.count("\n") == 1
+
+
+def test_whoever_does_not_want_to_wait_stops_it():
+    asked = []
+
+    def is_stopped() -> bool:
+        asked.append(True)
+        return len(asked) > 2
+
+    with pytest.raises(Stopped):
+        checked((row(number) for number in range(1000)), is_stopped=is_stopped)
+
+
+def test_keys_that_differ_in_anything_are_different():
+    with Keys() as keys:
+        assert [keys.seen(key, line) for line, key in enumerate(["a", "A", "a ", "á", "á", "a"])] == [
+            *[None] * 4,
+            3,
+            0,
+        ]
+
+
+def test_memory_stays_flat_over_a_long_file():
+    def most(count: int) -> int:
+        tracemalloc.start()
+        checking = Checking(needs_held=False)
+        checking.run(
+            Record(line=number, key=f"payment-{number}", faults=(("x", "y"),)) for number in range(count)
+        )
+        seen = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert checking.records == count
+        return seen
+
+    few = most(2000)
+
+    assert most(10_000) < few + 100_000

@@ -1,0 +1,100 @@
+"""JSON Lines: each a command as through a broker, exact, or its faults."""
+
+import io
+import json
+from decimal import Decimal
+
+import pytest
+
+from tests._cli.create.files import jsonl_text, tree
+from transfer_async._cli.create.json_lines import records
+from transfer_async._cli.create.text_lines import Lines, Record
+from transfer_async._converters.messages import OrderCommand
+
+
+def read(text: str | bytes) -> list[Record]:
+    data = text.encode() if isinstance(text, str) else text
+    return list(records(Lines(io.BufferedReader(io.BytesIO(data)))))
+
+
+def only_fault(text: str | bytes) -> tuple[int, str, str]:
+    (record,) = read(text)
+    ((name, why),) = record.faults
+    assert record.command is None
+    return record.line, name, why
+
+
+def test_every_line_is_the_command_that_a_broker_would_bring():
+    text = jsonl_text([tree(1), tree(2, beneficiary={"first": "Ben", "last": "Okri"})])
+    found = read(text)
+
+    assert [record.command for record in found] == [
+        OrderCommand.from_json(line) for line in text.splitlines()
+    ]
+    assert [(record.line, record.key) for record in found] == [(1, "payment-0000001"), (2, "payment-0000002")]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_ends_of_lines_and_a_mark_at_the_beginning_do_not_matter(end):
+    assert read("\ufeff" + json.dumps(tree(1)) + end)[0].command is not None
+
+
+def test_empty_lines_are_passed_over_and_counted():
+    text = f"\n  \n{json.dumps(tree(1))}\n\r\n\n{json.dumps(tree(2))}"
+
+    assert [record.line for record in read(text)] == [3, 6]
+
+
+def test_an_empty_file_has_no_orders():
+    assert read("") == []
+
+
+def test_numbers_are_exact_to_the_digit():
+    text = json.dumps(tree(1)).replace('"250"', "0.1").replace('"900000.10"', "12345678901234567.89")
+    (record,) = read(text)
+
+    assert record.command.order.external_order.transaction_fee == Decimal("0.1")
+    assert str(record.command.order.external_order.current_account_balance) == "12345678901234567.89"
+
+
+@pytest.mark.parametrize("text", ["{", "nonsense", "{} {}", '"\\ud800"x', "[1"])
+def test_what_is_no_json_is_a_fault_of_the_line_itself(text):
+    line, name, why = only_fault(text)
+
+    assert (line, name) == (1, "")
+    assert "JSON" in why
+
+
+@pytest.mark.parametrize("text", ["[]", "7", '"text"', "null"])
+def test_what_is_no_object_is_a_fault_of_the_line_itself(text):
+    assert only_fault(text) == (1, "", "is not an object")
+
+
+def test_a_number_without_end_is_told_as_that():
+    """Told that it is no JSON, its sender would look for a bracket."""
+    text = jsonl_text([tree(1)]).replace('"155025.00"', "9" * 5000)
+
+    assert only_fault(text) == (1, "", "has a whole number of too many digits")
+
+
+def test_bad_bytes_are_a_fault_of_their_line():
+    assert only_fault(json.dumps(tree(1)).encode().replace(b"payment", b"p\xff")) == (1, "", "is not UTF-8")
+
+
+def test_all_faults_of_a_line_come_together_by_their_paths():
+    bad = tree(1, held=7)
+    bad["order"] |= {"poster_amount": "1e5", "poster_country": "ng"}
+    del bad["order"]["matcher_currency"]
+    (record,) = read(json.dumps(bad))
+
+    assert {name for name, _ in record.faults} == {
+        "held",
+        "order.poster_amount",
+        "order.poster_country",
+        "order.matcher_currency",
+    }
+    assert record.key == "payment-0000001"
+
+
+def test_a_line_without_a_key_is_a_fault():
+    assert only_fault(json.dumps(tree(1, key=None))) == (1, "key", "is missing")

@@ -1,0 +1,293 @@
+"""The outcome file is there whole or not at all, is its owner's alone, and names nobody."""
+
+import json
+import os
+import stat
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from tests.support.bank import Time, new_order
+from tests.support.samples import encode, order_json
+from transfer_async._cli.create import outcome_file
+from transfer_async._cli.create.outcome_file import EVERY, KEPT, OutcomeFile, check_place, outcome_line
+from transfer_async._models.errors import (
+    AlreadyCreated,
+    InvalidOrder,
+    JournalFailed,
+    KeyBusy,
+    Outcome,
+    OutcomeUnknown,
+    Refused,
+    UnreadableOrder,
+)
+from transfer_async._models.responses import Order
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "outcomes.jsonl"
+
+
+@pytest.fixture
+def clock():
+    return Time()
+
+
+@pytest.fixture
+def outcomes(path, clock):
+    made = OutcomeFile(path, clock=clock.clock)
+    yield made
+    made.close()
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# --- its place ------------------------------------------------------------------------------------
+
+
+def test_until_it_is_finished_only_its_part_is_there(outcomes, path):
+    outcomes.add(b"one\n")
+    outcomes.write()
+    before = path.exists()
+    outcomes.add(b"two\n")
+    outcomes.finish()
+
+    assert not before
+    assert path.read_bytes() == b"one\ntwo\n"
+    assert not outcomes.part.exists()
+    assert mode(path) == 0o600
+
+
+def test_the_file_of_an_earlier_run_is_set_aside_as_it_may_be_true_no_more(path):
+    path.write_bytes(b"old\n")
+    path.chmod(0o644)
+    path.with_name("outcomes.jsonl.part").write_bytes(
+        b"left by a run that was killed, and longer than this one\n"
+    )
+    path.with_name("outcomes.jsonl.part").chmod(0o644)
+    made = OutcomeFile(path)
+    made.add(b"new\n")
+    made.write()
+    between = path.exists(), mode(made.part)
+    made.finish()
+    made.close()
+
+    assert between == (False, 0o600)
+    assert path.read_bytes() == b"new\n"
+    assert path.with_name("outcomes.jsonl.old").read_bytes() == b"old\n"
+
+
+def test_a_file_that_cannot_be_set_aside_is_told(path, monkeypatch):
+    def refused(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "replace", refused)
+    with pytest.raises(ValueError, match=r"cannot set aside .* \(Operation not permitted\)"):
+        OutcomeFile(path)
+    monkeypatch.undo()
+    OutcomeFile(path).close()  # it is not held by the one that failed
+
+
+def test_a_run_that_does_not_finish_leaves_its_part(path):
+    made = OutcomeFile(path)
+    made.add(b"one\n")
+    made.write()
+    made.close()
+
+    assert made.part.read_bytes() == b"one\n"
+    assert not path.exists()
+
+
+def test_two_runs_do_not_write_one_file(outcomes, path):
+    outcomes.add(b"one\n")
+    with pytest.raises(ValueError, match="another run is writing"):
+        OutcomeFile(path)
+    outcomes.finish()
+
+    assert path.read_bytes() == b"one\n"
+
+
+def test_a_file_that_was_put_in_its_place_while_another_run_came_is_set_aside_whole(path, monkeypatch):
+    first = OutcomeFile(path)
+    first.add(b"one\n")
+    flock = outcome_file.fcntl.flock
+
+    def flocked(file: int, how: int) -> None:
+        monkeypatch.setattr(outcome_file.fcntl, "flock", flock)
+        first.finish()
+        first.close()  # the other has opened it, and gets the lock now
+        flock(file, how)
+
+    monkeypatch.setattr(outcome_file.fcntl, "flock", flocked)
+    second = OutcomeFile(path)
+    second.add(b"two\n")
+    second.write()
+    second.close()
+
+    assert path.with_name("outcomes.jsonl.old").read_bytes() == b"one\n"
+    assert second.part.read_bytes() == b"two\n"
+
+
+@pytest.mark.parametrize("end", ["", ".part", ".old"])
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("elsewhere")])
+def test_what_is_no_file_is_not_replaced(path, end, make):
+    make(path.with_name(path.name + end))
+
+    with pytest.raises(ValueError, match="is there, and is not a file"):
+        OutcomeFile(path)
+
+
+@pytest.mark.parametrize("end", ["", ".part", ".old"])
+def test_the_orders_are_not_written_over_whatever_they_are_called_by(path, tmp_path, end):
+    orders = tmp_path / "orders.csv"
+    orders.write_text("orders")
+    os.link(orders, path.with_name(path.name + end))
+
+    with pytest.raises(ValueError, match="is in use for something else"):
+        OutcomeFile(path, protected=(orders,))
+    assert orders.read_text() == "orders"
+
+
+def test_a_file_that_is_not_there_yet_is_protected_too(path):
+    with pytest.raises(ValueError, match="is in use for something else"):
+        check_place(path, protected=(path,))
+
+
+def test_a_directory_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(ValueError, match="there is no directory"):
+        OutcomeFile(tmp_path / "typo" / "outcomes")
+
+
+def test_what_cannot_be_written_is_told(path, monkeypatch):
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(ValueError, match=r"cannot write .* \(Permission denied\)"):
+        OutcomeFile(path)
+
+
+def test_what_cannot_be_locked_is_told(path, monkeypatch):
+    def refused(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(outcome_file.fcntl, "flock", refused)
+    with pytest.raises(ValueError, match="No locks available"):
+        OutcomeFile(path)
+
+
+def test_where_nothing_can_be_locked_it_is_written_all_the_same(path, monkeypatch):
+    monkeypatch.setattr(outcome_file, "fcntl", None)
+    made = OutcomeFile(path)
+    made.finish()
+    made.close()
+
+    assert path.exists()
+
+
+# --- when it is written ---------------------------------------------------------------------------
+
+
+def test_lines_are_written_together(outcomes, clock):
+    for _ in range(KEPT - 1):
+        outcomes.add(b"x\n")
+    early = outcomes.is_due
+    outcomes.add(b"x\n")
+
+    assert (early, outcomes.is_due) == (False, True)
+    outcomes.write()
+    assert not outcomes.is_due
+    assert outcomes.part.read_bytes() == b"x\n" * KEPT
+
+
+def test_a_line_does_not_wait_for_ever(outcomes, clock):
+    outcomes.add(b"x\n")
+    clock.pass_(EVERY)
+
+    assert outcomes.is_due
+
+
+def test_a_write_that_is_cut_short_goes_on(outcomes, monkeypatch):
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:3]))
+    outcomes.add(b"a long line\n")
+    outcomes.write()
+
+    assert outcomes.part.read_bytes() == b"a long line\n"
+
+
+# --- what it says ---------------------------------------------------------------------------------
+
+
+def said(result) -> dict:
+    line = outcome_line(7, "k", result)
+    assert line.endswith(b"}\n")
+    assert line.count(b"\n") == 1
+    return json.loads(line)
+
+
+def test_of_an_order_it_says_what_the_service_recorded_exactly():
+    order = Order.from_json(encode(order_json()))
+    told = said(order)
+
+    assert (told["line"], told["key"], told["outcome"], told["order_may_exist"]) == (7, "k", "created", True)
+    assert told["order_id"] == order.id
+    assert told["poster_amount"] == format(order.poster_amount, "f")
+    assert not any("@" in str(value) for value in told.values())
+
+
+@pytest.mark.parametrize("fee", ["1e5000000", "1e-5000000", "0e999999999999"])
+def test_a_number_that_would_fill_the_disk_is_written_with_its_exponent(fee):
+    written = encode(order_json())
+    order = Order.from_json(written.replace(b'"poster_fee":', b'"poster_fee":%s,"_":' % fee.encode()))
+    told = said(order)
+
+    assert Decimal(told["poster_fee"]) == order.poster_fee == Decimal(fee)
+    assert len(told["poster_fee"]) < 20
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            Refused(status=422, order_may_exist=False),
+            {"outcome": "refused", "order_may_exist": False, "status": 422},
+        ),
+        (OutcomeUnknown(status=503), {"outcome": "unknown", "order_may_exist": True, "status": 503}),
+        (UnreadableOrder(order_id="tx-2"), {"outcome": "unknown", "order_id": "tx-2"}),
+        (KeyBusy(retry_after=3.0), {"outcome": "not_sent", "order_may_exist": True, "error": "KeyBusy"}),
+        (RuntimeError("Ada Eze"), {"outcome": "unknown", "order_may_exist": True, "error": "RuntimeError"}),
+        (InvalidOrder([("held", "is missing")]), {"reason": "the command is not valid: held: is missing"}),
+    ],
+)
+def test_of_an_error_it_says_what_is_certain(error, told):
+    found = said(error)
+
+    assert {name: found[name] for name in told} == told
+    assert found["error"] == type(error).__name__
+    assert "Ada" not in str(found)
+
+
+def test_of_an_order_of_which_only_the_id_is_known_it_says_that():
+    assert said(AlreadyCreated(order_id="tx-1")) == {
+        "line": 7,
+        "key": "k",
+        "outcome": "created",
+        "order_may_exist": True,
+        "order_id": "tx-1",
+    }
+
+
+def test_of_an_order_that_the_journal_could_not_record_it_says_the_id():
+    order = Order.from_json(encode(order_json()))
+    found = said(JournalFailed(outcome=Outcome.CREATED, order=order))
+
+    assert (found["outcome"], found["order_id"]) == ("created", order.id)
+
+
+def test_the_orders_of_the_tests_are_like_the_banks():
+    assert new_order().poster_username not in str(said(Order.from_json(encode(order_json()))))

@@ -1,0 +1,426 @@
+"""The second pass: who is tried again, when it gives up, and what is written down; against a sandbox."""
+
+import asyncio
+import signal
+import weakref
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests._cli.create.files import row, told
+from tests.support.bank import Gate, World
+from transfer_async._cli.create import csv_rows, second_pass
+from transfer_async._cli.create.csv_rows import COLUMNS
+from transfer_async._cli.create.outcome_file import OutcomeFile
+from transfer_async._cli.create.second_pass import AT_LEAST, NOT_READY, BulkRun, Trouble, request_of
+from transfer_async._cli.create.stopping import Stopping
+from transfer_async._cli.create.tally import Tally
+from transfer_async._cli.create.text_lines import Record
+from transfer_async._cli.create.unchanged_file import Changed
+from transfer_async._models.errors import (
+    ConnectionFailed,
+    JournalFailed,
+    KeyBusy,
+    PreflightFailed,
+    RateLimited,
+    Refused,
+    TokenUnavailable,
+    Unauthorized,
+)
+from transfer_async._pipeline.batch import Batch, OrderResult
+from transfer_async.journal import entries
+from transfer_async.sandbox import StallAfterProcessing, Status
+
+
+def records(*numbers: int, **changes: str) -> Iterator[Record]:
+    for number in numbers:
+        cells = row(number, **changes)
+        yield csv_rows._record(
+            csv_rows._Row(number + 1, [cells.get(name, "") for name in COLUMNS]), list(COLUMNS)
+        )
+
+
+class Heard:
+    """A progress that keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.shown: list[tuple[int, int | None]] = []
+        self.on_show: Any = lambda: None
+
+    def show(self, what: str, done: int, total: int | None, counts: str) -> None:
+        self.shown.append((done, total))
+        self.on_show()
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+
+class Desk:
+    """All that a run needs."""
+
+    def __init__(self, world: World, outcomes: OutcomeFile) -> None:
+        self.world, self.outcomes = world, outcomes
+        self.progress, self.stopping, self.tally = Heard(), Stopping(), Tally()
+        self.made: BulkRun
+
+    def bulk(self, client: Any, *, total: int, concurrency: int = 4) -> BulkRun:
+        self.made = BulkRun(
+            client,
+            outcomes=self.outcomes,
+            progress=self.progress,
+            stopping=self.stopping,
+            tally=self.tally,
+            total=total,
+            concurrency=concurrency,
+            clock=self.world.time.clock,
+        )
+        return self.made
+
+    async def run(self, *numbers: int, client: Any = None, concurrency: int = 4, **changes: str) -> None:
+        """Create these orders, with a client of its own unless one is given."""
+        async with self.world.client() as own:
+            made = self.bulk(client or own, total=len(numbers), concurrency=concurrency)
+            await made.run(records(*numbers, **changes))
+
+    async def told(self) -> dict[int, dict[str, Any]]:
+        return {one["line"]: one for one in await asyncio.to_thread(told, self.outcomes.part)}
+
+
+@pytest.fixture
+def outcomes(tmp_path):
+    made = OutcomeFile(tmp_path / "outcomes")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def desk(world, outcomes, monkeypatch):
+    monkeypatch.setattr(second_pass, "CUT_OFF", 0.01)
+    return Desk(world, outcomes)
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+async def test_every_line_has_its_outcome(desk):
+    await desk.run(*range(1, 41))
+
+    assert desk.made.is_whole
+    assert desk.made.gave_up is None
+    assert sorted(await desk.told()) == list(range(2, 42))
+    assert {one["order_id"] for one in (await desk.told()).values()} == set(desk.world.sandbox.orders)
+    assert desk.progress.shown == [(number, 40) for number in range(1, 41)]
+
+
+async def test_a_line_that_was_refused_is_answered_from_the_record_when_the_file_is_run_again(desk):
+    nobody = {"poster_recipient_username": "nobody@example.com"}
+    await desk.run(1, 2, **nobody)
+    asked = len(desk.world.sandbox.requests)
+    await desk.run(1, 2, **nobody)
+
+    assert asked == 2
+    assert len(desk.world.sandbox.requests) == asked
+    assert desk.tally.told() == "4 refused"
+    assert {one["status"] for one in (await desk.told()).values()} == {422}
+
+
+async def test_a_line_that_was_created_is_given_back_without_a_request(desk):
+    await desk.run(*range(1, 11))
+    await desk.run(*range(1, 21))
+
+    assert len(desk.world.sandbox.orders) == 20
+    assert desk.tally.told() == "30 created"
+
+
+async def test_a_doubt_is_told_and_not_sent_again(desk):
+    desk.world.sandbox.faults.add(Status(503))
+    await desk.run(1)
+    await desk.run(1)
+
+    assert len(desk.world.sandbox.requests) == 1
+    assert desk.tally.told() == "2 unknown"
+    assert (await desk.told())[2]["outcome"] == "unknown"
+
+
+def test_a_line_that_has_become_bad_is_not_sent():
+    with pytest.raises(Changed, match="line 7 is not what it was"):
+        request_of(Record(line=7, faults=(("key", "is missing"),)))
+
+
+async def test_an_input_that_changes_ends_the_run_when_what_had_begun_has_ended(desk):
+    def changing() -> Iterator[Record]:
+        yield from records(*range(1, 200))
+        raise Changed("the file has changed since it was checked")
+
+    async with desk.world.client() as client:
+        with pytest.raises(Changed):
+            await desk.bulk(client, total=500).run(changing())
+
+    # three times as many as are read ahead
+    assert len(await desk.told()) == len(desk.world.sandbox.orders) == 3 * second_pass.AHEAD
+
+
+# --- other workers' leases ------------------------------------------------------------------------
+
+
+async def test_lines_that_another_worker_left_wait_for_its_lease_and_are_tried_again(desk):
+    keys = [row(number)["key"] for number in (3, 5)]
+    for key in keys:  # as a run that was killed leaves them: the one before it sent, the other after
+        await killed_at(desk, key, entries.Mark if key == keys[0] else entries.Create)
+    await desk.run(*range(1, 9))
+
+    assert desk.progress.said == ["2 lines wait for another worker's lease, up to 1 min 0 s"]
+    assert sum(desk.world.time.slept) == pytest.approx(60.0, abs=1)
+    assert desk.made.is_whole
+    assert {line: one["outcome"] for line, one in (await desk.told()).items() if line in (4, 6)} == {
+        4: "created",
+        6: "unknown",
+    }
+
+
+async def killed_at(desk: Desk, key: str, at: type) -> None:
+    """A run dies just before a move of a key."""
+    (record,) = records(int(key.rpartition("-")[2]))
+    request = request_of(record)
+    await desk.world.crash(at, key=key, order=request.order, held=request.held)
+
+
+async def test_a_worker_that_lives_is_waited_for_no_longer_than_it_takes(desk):
+    in_hook = Gate()
+    desk.world.bank.on_place = in_hook
+    async with desk.world.client() as other:
+        (record,) = records(2, held="")
+        busy = asyncio.create_task(other.create_order(request_of(record).order, key=request_of(record).key))
+        await in_hook.reached.wait()
+        desk.world.time.on_sleep = partial(finished, in_hook, busy)
+        await desk.run(1, 2)
+
+    assert desk.world.time.slept == [second_pass.FIRST_WAIT]
+    assert (await desk.told())[3]["order_id"] == busy.result().id
+    assert desk.made.is_whole
+
+
+async def finished(gate: Gate, busy: asyncio.Task) -> None:
+    gate.open()
+    await asyncio.wait([busy])
+
+
+async def test_a_worker_that_lives_on_keeps_its_key_and_the_line_is_not_sent(desk):
+    class Busy:
+        asked = 0
+
+        async def create_orders(self, requests, **_):
+            async for request in requests:
+                Busy.asked += 1
+                yield OrderResult(request=request, error=KeyBusy(retry_after=10.0, key=request.key))
+
+    await desk.run(1, client=Busy())
+
+    assert Busy.asked == 1 + 4
+    assert desk.world.time.slept == pytest.approx([1.0, 2.0, 4.0, 3.0 + second_pass.MARGIN])
+    assert desk.made.is_whole
+    assert desk.made.gave_up is None
+    assert (await desk.told())[2]["error"] == "KeyBusy"
+    assert desk.tally.exit_code == 4
+
+
+async def test_no_more_lines_wait_than_memory_is_for(desk, monkeypatch):
+    monkeypatch.setattr(second_pass, "PUT_OFF", 2)
+    for number in (1, 2, 3):
+        await killed_at(desk, row(number)["key"], entries.Mark)
+    await desk.run(1, 2, 3, concurrency=1)
+
+    outcomes = await desk.told()
+    assert [outcomes[line]["outcome"] for line in (2, 3, 4)] == ["created", "created", "not_sent"]
+
+
+async def test_whoever_stops_it_does_not_wait_for_a_lease(desk):
+    await killed_at(desk, row(1)["key"], entries.Mark)
+
+    async def asked() -> None:
+        desk.stopping.ask(signal.SIGINT)
+        await asyncio.Event().wait()
+
+    desk.world.time.on_sleep = asked
+    await desk.run(1)
+
+    assert not desk.made.is_whole
+    assert (await desk.told()) == {}
+
+
+async def test_whoever_stops_it_while_lines_are_tried_again_ends_it_before_the_next(desk):
+    for number in (1, 2, 3):
+        await killed_at(desk, row(number)["key"], entries.Mark)
+    desk.progress.on_show = lambda: desk.stopping.ask(signal.SIGINT)
+    await desk.run(1, 2, 3, concurrency=1)
+
+    assert len(await desk.told()) < 3
+    assert not desk.made.is_whole
+
+
+# --- giving up ------------------------------------------------------------------------------------
+
+
+def first_to_give_up(concurrency: int, results: list) -> int | None:
+    trouble = Trouble(concurrency=concurrency)
+    return next((number for number, result in enumerate(results, 1) if trouble.met(result)), None)
+
+
+@pytest.mark.parametrize(
+    "error", [Unauthorized(status=401), Refused(status=404), Refused(status=405), TokenUnavailable()]
+)
+def test_a_token_or_an_address_that_is_not_good_ends_it_soon(error):
+    assert first_to_give_up(64, [error] * 100) == NOT_READY
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionFailed(),
+        JournalFailed(),
+        RateLimited(status=429),
+        PreflightFailed(refused=False),
+        RuntimeError(),
+    ],
+)
+@pytest.mark.parametrize(("concurrency", "after"), [(1, AT_LEAST), (16, 32), (200, 400)])
+def test_any_other_fault_that_is_not_the_orders_ends_it_later(error, concurrency, after):
+    assert first_to_give_up(concurrency, [error] * 1000) == after
+
+
+def test_what_is_the_orders_own_fault_never_ends_it_and_begins_the_count_anew():
+    no, down = Refused(status=422), ConnectionFailed()
+
+    assert first_to_give_up(1, [no] * 1000) is None
+    assert first_to_give_up(1, ([down] * 19 + [no]) * 50) is None
+    assert first_to_give_up(1, [PreflightFailed(refused=True)] * 1000) is None
+    assert first_to_give_up(1, [KeyBusy()] * 1000) is None
+
+
+async def test_a_service_whose_answers_leave_every_order_in_doubt_ends_it(desk):
+    desk.world.sandbox.faults.add(Status(503), times=None)
+    await desk.run(*range(1, 1001))
+
+    assert "OutcomeUnknown" in (desk.made.gave_up or "")
+    assert desk.tally.done < AT_LEAST + 2 * 4
+
+
+async def test_doubts_of_an_earlier_run_do_not_end_it(desk):
+    desk.world.sandbox.faults.add(Status(503), times=60)
+    for _ in range(4):  # as often as it takes to get past them
+        desk.tally = Tally()
+        await desk.run(*range(1, 101), concurrency=1)
+
+    assert desk.made.gave_up is None
+    assert desk.tally.told() == "40 created, 60 unknown"
+    assert len(desk.world.sandbox.requests) == 100
+
+
+async def test_a_wrong_token_places_few_holds_and_ends_the_run(desk):
+    async with desk.world.client(token="wrong") as client:
+        await desk.run(*range(1, 1001), held="", client=client)
+
+    assert desk.made.gave_up is not None
+    assert desk.made.gave_up.startswith("10 in a row ended in Unauthorized: the token is not good")
+    assert len(desk.world.bank.placed) < 10 + 2 * 4
+    assert desk.world.bank.open == {}
+    assert not desk.made.is_whole
+    assert len(await desk.told()) == desk.tally.done
+
+
+async def test_a_journal_that_fails_in_the_middle_ends_the_run(desk):
+    desk.progress.on_show = lambda: setattr(
+        desk.world.journal, "fail_on", entries.Claim if desk.tally.done >= 50 else None
+    )
+    await desk.run(*range(1, 1001))
+
+    assert "JournalFailed" in (desk.made.gave_up or "")
+    assert desk.tally.done < 50 + AT_LEAST + 2 * 4
+    assert desk.progress.said[-1].endswith("those in flight come to their end")
+
+
+# --- stopping -------------------------------------------------------------------------------------
+
+
+async def test_whoever_stops_it_gets_the_outcomes_of_those_in_flight(desk):
+    desk.progress.on_show = lambda: desk.tally.done == 10 and desk.stopping.ask(signal.SIGINT)
+    await desk.run(*range(1, 1001))
+
+    assert 10 <= desk.tally.done <= 10 + 4 + 1
+    assert {one["order_id"] for one in (await desk.told()).values()} == set(desk.world.sandbox.orders)
+    assert not desk.made.is_whole
+
+
+async def test_a_second_signal_cuts_off_what_does_not_end(desk):
+    desk.world.sandbox.faults.add(StallAfterProcessing(), times=2)
+    running = asyncio.create_task(desk.run(*range(1, 1001), concurrency=2))
+    await desk.world.sandbox.stalled(2)
+    desk.stopping.ask(signal.SIGINT)
+    desk.stopping.ask(signal.SIGINT)
+    await running
+
+    assert [one["outcome"] for one in (await desk.told()).values()] == ["unknown", "unknown"]
+    assert desk.progress.said[0].startswith("stopping:")
+
+
+async def test_what_is_cut_off_before_it_is_sent_has_no_outcome(desk):
+    async def never(_: object) -> None:
+        desk.stopping.ask(signal.SIGINT)
+        desk.stopping.ask(signal.SIGINT)
+        await asyncio.Event().wait()
+
+    desk.world.bank.on_place = never
+    await desk.run(1, held="")
+
+    assert (await desk.told()) == {}
+    assert not desk.made.is_whole
+    assert desk.world.bank.open == {}
+
+
+async def test_a_disk_that_is_full_ends_the_run_when_what_had_begun_has_ended(desk, monkeypatch):
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(desk.outcomes), "is_due", property(lambda _: True))
+    monkeypatch.setattr(desk.outcomes, "write", full)
+    async with desk.world.client() as client:
+        with pytest.raises(OSError, match="No space left"):
+            await desk.run(*range(1, 1001), client=client)
+        known = [await client.known(row(number)["key"]) for number in range(1, 9)]
+
+    states = {one.state for one in known if one is not None}
+    assert states == {entries.KeyState.CREATED}
+    assert len(desk.world.sandbox.orders) <= 8
+
+
+async def test_memory_does_not_grow_with_the_file(desk, tmp_path):
+    alive: set[int] = set()
+    most = 0
+
+    def counted() -> Iterator[Record]:
+        for record in records(*range(1, 2001)):
+            alive.add(id(record.command.order))
+            weakref.finalize(record.command.order, alive.discard, id(record.command.order))
+            yield record
+
+    def look() -> None:
+        nonlocal most
+        most = max(most, len(alive))
+
+    class Quick:
+        async def create_orders(self, requests, *, concurrency, once):
+            async def create(request):
+                await asyncio.sleep(0)
+                raise Refused(status=422, key=request.key)
+
+            async for result in Batch(create, requests, concurrency=concurrency).results():
+                yield result
+
+    desk.progress.on_show = look
+    await desk.bulk(Quick(), total=2000, concurrency=16).run(counted())
+
+    assert desk.made.is_whole
+    assert most < 2 * second_pass.AHEAD + 2 * 16

@@ -1,0 +1,125 @@
+"""Counts, and how the exit code follows from them."""
+
+import pytest
+
+from tests.support.samples import encode, order_json
+from transfer_async._cli.create.tally import ExitCode, Kind, Tally, code_of, kind_of
+from transfer_async._models.errors import (
+    AlreadyCreated,
+    BeneficiaryNotVerified,
+    ConnectionFailed,
+    Expired,
+    HoldFailed,
+    JournalFailed,
+    KeyBusy,
+    KeyConflict,
+    MatchResult,
+    Outcome,
+    OutcomeUnknown,
+    RateLimited,
+    Refused,
+    Refuted,
+    TokenUnavailable,
+    Unauthorized,
+    UnreadableOrder,
+)
+from transfer_async._models.responses import Order
+
+ORDER = Order.from_json(encode(order_json()))
+CASES = [
+    (ORDER, Kind.CREATED, 0),
+    (AlreadyCreated(order_id="tx-1"), Kind.CREATED, 0),
+    (Refused(status=422), Kind.REFUSED, 3),
+    (Refuted(), Kind.REFUSED, 3),
+    (RateLimited(status=429), Kind.REFUSED, 4),
+    (Unauthorized(status=401), Kind.REFUSED, 4),
+    (Refused(status=404), Kind.REFUSED, 4),
+    (ConnectionFailed(), Kind.NOT_SENT, 4),
+    (TokenUnavailable(), Kind.NOT_SENT, 4),
+    (HoldFailed(refused=True), Kind.NOT_SENT, 4),
+    (BeneficiaryNotVerified(result=MatchResult.NO_MATCH), Kind.NOT_SENT, 4),
+    (Expired(), Kind.NOT_SENT, 4),
+    (KeyConflict(), Kind.NOT_SENT, 4),
+    (KeyBusy(), Kind.NOT_SENT, 4),
+    (JournalFailed(), Kind.NOT_SENT, 4),
+    (OutcomeUnknown(), Kind.UNKNOWN, 5),
+    (UnreadableOrder(), Kind.UNKNOWN, 5),
+    (JournalFailed(outcome=Outcome.CREATED, order=ORDER), Kind.CREATED, 5),
+    (JournalFailed(outcome=Outcome.REFUSED), Kind.REFUSED, 5),
+    (JournalFailed(outcome=Outcome.UNKNOWN), Kind.UNKNOWN, 5),
+    (RuntimeError(), Kind.UNKNOWN, 5),
+]
+
+
+@pytest.mark.parametrize(("result", "kind", "code"), CASES, ids=lambda value: type(value).__name__)
+def test_every_result_has_its_kind_and_its_code(result, kind, code):
+    assert (kind_of(result), code_of(result)) == (kind, code)
+
+
+def test_no_order_at_all_is_all_created():
+    assert (Tally().exit_code, Tally().told()) == (ExitCode.ALL_CREATED, "none")
+
+
+def test_the_highest_code_counts():
+    tally, codes = Tally(), []
+    for result in (ORDER, Refused(status=422), ConnectionFailed(), OutcomeUnknown(), ORDER):
+        tally.add(result)
+        codes.append(tally.exit_code)
+
+    assert codes == [0, 3, 4, 5, 5]
+    assert tally.done == 5
+    assert tally.told() == "2 created, 1 refused, 1 not sent, 1 unknown"
+
+
+def test_the_advice_says_what_is_to_be_done():
+    tally = Tally()
+    nothing = list(tally.advice())
+    for result in (OutcomeUnknown(), RateLimited(status=429), KeyBusy()):
+        tally.add(result)
+    tally.owed = 3
+    doubt, again, owed = tally.advice()
+
+    assert nothing == []
+    assert doubt.startswith("in doubt: 1.")
+    assert "transfer-async journal list" in doubt
+    assert again == "may end otherwise another time: 2 (RateLimited 1, KeyBusy 1). Run the same command again"
+    assert owed == "undos that failed and are owed: 3; see: transfer-async journal recover"
+
+
+def test_what_was_created_before_is_told_apart():
+    tally = Tally()
+    for _ in range(3):
+        tally.add(ORDER)
+    tally.made = 1
+
+    assert list(tally.advice()) == [
+        "created before this run, and not again: 2. Another payment needs another key"
+    ]
+
+
+def test_what_would_be_refused_again_is_no_reason_to_run_it_again():
+    tally = Tally()
+    for result in (Refused(status=422), Refuted(), Refused(status=400)):
+        tally.add(result)
+
+    assert list(tally.advice()) == [
+        (
+            "would be refused again: 2 (Refused 2). "
+            "Correct these lines, under the same keys, and run the same command again"
+        ),
+        (
+            "certainly no order, after a doubt: 1. These lines are not sent again: "
+            "what is still to be paid needs another key"
+        ),
+    ]
+
+
+def test_the_reasons_met_most_are_named_and_the_others_counted():
+    tally = Tally()
+    errors = [Expired, KeyConflict, KeyBusy, ConnectionFailed, TokenUnavailable, TokenUnavailable]
+    for error in errors[1:] + errors * 2:
+        tally.add(error())
+    (again,) = tally.advice()
+
+    named = "TokenUnavailable 6, KeyConflict 3, KeyBusy 3, others 5"
+    assert again == f"may end otherwise another time: 17 ({named}). Run the same command again"

@@ -1,0 +1,333 @@
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import types
+
+import pytest
+
+from tests.support.commands import asked, invoke
+from transfer_async._cli import serve_sandbox, whoami
+from transfer_async._cli.console import event_loop, output
+from transfer_async._cli.demo import tour
+from transfer_async._cli.entry import main
+from transfer_async._client import TransferClient
+from transfer_async._models.errors import ServiceFailed
+from transfer_async._models.responses import User
+from transfer_async.sandbox import Sandbox, Status
+from transfer_async.sandbox.service import WHO_AM_I_PATH
+
+
+@pytest.fixture
+async def sandbox(monkeypatch):
+    """A sandbox that the environment names."""
+    async with Sandbox(token="a-secret-token") as sandbox:
+        monkeypatch.setenv("TRANSFER_BASE_URL", sandbox.base_url)
+        monkeypatch.setenv("TRANSFER_API_TOKEN", sandbox.token)
+        monkeypatch.delenv("TRANSFER_JOURNAL", raising=False)
+        yield sandbox
+
+
+def test_a_line_of_the_log_moves_no_cursor():
+    """A broker says why it refuses; its words must not draw over what an operator reads."""
+    said: list[str] = []
+    logger = logging.getLogger("of a broker")
+    with output.logged(logger, said.append, form="%(message)s"):
+        logger.warning("refused: \x1b[2J\x9b\u202e\nøre")
+
+    assert said == ["refused: ?[2J??\nøre"]
+
+
+# --- the whole ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [[], ["demo"], ["sandbox"], ["whoami"]])
+def test_every_command_explains_itself(command):
+    result = invoke(*command, "--help")
+
+    assert result.exit_code == 0
+    assert "Usage: transfer-async" in result.output
+    assert "--help" in result.output
+
+
+def test_without_a_command_the_help_is_shown():
+    result = invoke()
+
+    assert result.exit_code == 2
+    assert "whoami" in result.output
+
+
+def test_the_version_is_shown(monkeypatch):
+    monkeypatch.setattr("transfer_async._cli.app.version", lambda _: "1.2.3")
+
+    assert invoke("--version").output == "transfer-async 1.2.3\n"
+
+
+def test_without_typer_one_line_says_how_to_install_it(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "typer", None)
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == 'transfer-async needs typer: pip install "transfer_async[cli]"\n'
+
+
+def test_a_typer_that_is_broken_is_not_called_missing(monkeypatch):
+    class Broken:
+        def find_spec(self, name, path=None, target=None):
+            if name == "typer":
+                raise ModuleNotFoundError("no click", name="click")
+
+    monkeypatch.delitem(sys.modules, "typer")
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+
+    with pytest.raises(ModuleNotFoundError, match="no click"):
+        main()
+
+
+def test_uvloop_is_used_where_it_is_installed(monkeypatch):
+    uvloop = types.ModuleType("uvloop")
+    uvloop.new_event_loop = asyncio.new_event_loop
+    monkeypatch.setitem(sys.modules, "uvloop", uvloop)
+
+    async def work() -> int:
+        return 7
+
+    assert event_loop.loop_factory() is asyncio.new_event_loop
+    assert event_loop.run(work()) == 7
+
+
+def test_uvloop_is_not_needed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+
+    assert event_loop.loop_factory() is None
+
+
+# --- whoami ---------------------------------------------------------------------------------------
+
+
+async def test_whoami_tells_id_username_role_and_active(sandbox):
+    result = await asked("whoami")
+
+    assert result.stdout.splitlines() == [
+        f"id        {sandbox.accounts.bank.id}",
+        "username  lagoon-bank",
+        "role      customer",
+        "active    yes",
+    ]
+
+
+async def test_whoami_as_json(sandbox):
+    result = await asked("whoami", "--json")
+
+    assert json.loads(result.stdout) == {
+        "id": sandbox.accounts.bank.id,
+        "username": "lagoon-bank",
+        "role": "customer",
+        "active": True,
+    }
+
+
+async def test_whoami_opens_no_journal(sandbox, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
+
+    assert (await asked("whoami")).exit_code == 0
+    assert await asyncio.to_thread(os.listdir, tmp_path) == []
+
+
+async def test_a_wrong_token_is_told_in_one_line_without_the_token(sandbox, monkeypatch):
+    monkeypatch.setenv("TRANSFER_API_TOKEN", "a-wrong-token")
+    result = await asked("whoami", code=1)
+
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert "Unauthorized" in result.stderr
+    assert "a-wrong-token" not in result.stderr
+
+
+@pytest.mark.parametrize("status", [404, 405])
+async def test_an_address_that_may_be_wrong_is_what_to_look_at(sandbox, monkeypatch, status):
+    """A prefix that is missing, or one too many: told "refused", one would look for a right to ask."""
+    if status == 404:
+        monkeypatch.setenv("TRANSFER_BASE_URL", f"{sandbox.base_url}/bank")
+    else:
+        sandbox.faults.add(Status(status), path=WHO_AM_I_PATH)
+    result = await asked("whoami", code=1)
+
+    assert result.stderr == (
+        f"whoami: Refused: the service refused (status {status}); is TRANSFER_BASE_URL right, "
+        "with the path before /api/api/v1 if there is one, and no more?\n"
+    )
+
+
+async def test_a_service_that_is_down_is_told_in_one_line(monkeypatch):
+    async with Sandbox() as gone:
+        monkeypatch.setenv("TRANSFER_BASE_URL", gone.base_url)
+        monkeypatch.setenv("TRANSFER_API_TOKEN", gone.token)
+    result = await asked("whoami", code=1)
+
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("whoami: ConnectionFailed")
+
+
+@pytest.mark.parametrize("missing", ["TRANSFER_BASE_URL", "TRANSFER_API_TOKEN"])
+def test_a_missing_variable_is_named(monkeypatch, missing):
+    monkeypatch.setenv("TRANSFER_BASE_URL", "https://orders.example.com")
+    monkeypatch.setenv("TRANSFER_API_TOKEN", "a-secret-token")
+    monkeypatch.delenv(missing)
+    result = invoke("whoami")
+
+    assert result.exit_code == 2
+    assert result.stderr == f"whoami: {missing}: must be set in the environment\n"
+
+
+@pytest.mark.parametrize(
+    ("base_url", "token"),
+    [("http://orders.example.com", "a-secret-token"), ("https://orders.example.com", "a-secret\ntoken")],
+)
+def test_a_variable_that_cannot_be_right_is_told_without_the_token(monkeypatch, base_url, token):
+    monkeypatch.setenv("TRANSFER_BASE_URL", base_url)
+    monkeypatch.setenv("TRANSFER_API_TOKEN", token)
+    result = invoke("whoami")
+
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert "a-secret" not in result.stderr
+
+
+def test_what_the_service_did_not_say_is_a_dash_or_null():
+    somebody = User(id="u-1")
+
+    assert whoami.as_lines(somebody) == ["id        u-1", "username  -", "role      -", "active    -"]
+    assert json.loads(whoami.as_json(somebody))["active"] is None
+
+
+def test_what_the_service_says_moves_no_cursor():
+    told = whoami.as_lines(User(id="u-1", username="a\x1b[2J\nid        u-2", is_active=False))
+
+    assert told[1:] == ["username  a?[2J?id        u-2", "role      -", "active    no"]
+
+
+def test_an_error_without_advice_is_told_alone():
+    assert whoami.explained(ServiceFailed(status=500)) == "ServiceFailed: no usable answer (status 500)"
+
+
+# --- demo -----------------------------------------------------------------------------------------
+
+
+def test_the_demo_ends_well():
+    result = invoke("demo")
+
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1].startswith("demo ok: tx-")
+    assert result.stderr == ""
+
+
+def test_a_surprise_in_the_demo_is_told(monkeypatch):
+    async def surprise(_: object, **_options: object) -> None:
+        raise tour.Surprise("the sky is green")
+
+    monkeypatch.setattr(tour, "run", surprise)
+    result = invoke("demo")
+
+    assert result.exit_code == 1
+    assert result.stderr == "demo failed: the sky is green\n"
+
+
+# --- sandbox --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--host", "0.0.0.0"], "is not this machine's loopback"),
+        (["--host", "orders.example.com"], "is not this machine's loopback"),
+        (["--match-every", "0"], "--match-every"),
+        (["--match-every", "inf"], "--match-every"),
+        (["--match-every", "nan"], "--match-every"),
+        (["--token", "two words"], "token: holds a space"),
+        (["--token", ""], "token: "),
+        (["--accounts", "/nowhere/accounts.json"], "No such file"),
+        (["--port", "70000"], "--port"),
+    ],
+)
+def test_a_sandbox_that_cannot_be_is_told_in_words(arguments, why):
+    result = invoke("sandbox", *arguments)
+
+    assert result.exit_code == 2
+    assert why in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_accounts_that_are_none_are_told(tmp_path):
+    accounts = tmp_path / "accounts.json"
+    accounts.write_text("{}")
+    result = invoke("sandbox", "--accounts", str(accounts))
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("sandbox: accounts: ")
+
+
+async def test_a_port_that_is_taken_is_an_error_and_nothing_is_announced(sandbox):
+    port = int(sandbox.base_url.rpartition(":")[2])
+    said: list[str] = []
+
+    with pytest.raises(OSError, match="address already in use"):
+        await serve_sandbox.serve(Sandbox(port=port), say=said.append, log=said.append)
+
+    assert said == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LOCALHOST"])
+def test_loopback_is_known(host):
+    assert serve_sandbox.is_loopback(host)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_the_sandbox_and_leaves_nothing_behind(number):
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    handlers = list(logging.getLogger("transfer_async.sandbox").handlers)
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if line.startswith("export TRANSFER_API_TOKEN"):
+            os.kill(os.getpid(), number)
+
+    async with asyncio.timeout(10):
+        await serve_sandbox.serve(Sandbox(), say=say, log=lambda _: None)
+
+    assert said[-1] == "sandbox stopped"
+    assert {one: signal.getsignal(one) for one in before} == before
+    assert logging.getLogger("transfer_async.sandbox").handlers == handlers
+
+
+async def test_the_exports_are_fit_for_a_shell():
+    async with Sandbox(token="it's;mine") as sandbox:
+        told = serve_sandbox.announcement(sandbox)
+
+    assert told[2] == f"export TRANSFER_BASE_URL={told[0].split()[3].rstrip(',')}"
+    assert told[3] == """export TRANSFER_API_TOKEN='it'"'"'s;mine'"""
+
+
+async def test_every_request_is_a_line_of_the_log():
+    logged: list[str] = []
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    sandbox = Sandbox()
+    serving_it = asyncio.create_task(
+        serve_sandbox.serve(sandbox, say=lambda _: ready.done() or ready.set_result(None), log=logged.append)
+    )
+    await ready
+
+    async with TransferClient(sandbox.base_url, sandbox.token) as client:
+        await client.who_am_i()
+        await client.who_am_i()
+    os.kill(os.getpid(), signal.SIGINT)
+    await serving_it
+
+    assert len(logged) == 2
+    assert all(f"GET '{WHO_AM_I_PATH}' -> 200" in line for line in logged)
+    assert not any(sandbox.token in line for line in logged)

@@ -1,0 +1,557 @@
+"""JSON bytes <-> models: the wire format as the specification shows it, exact both ways."""
+
+import contextlib
+import json
+import pickle
+import re
+import sys
+import threading
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import attrs
+import cattrs
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.support import samples, strategies
+from tests.support.cases import each
+from transfer_async._converters import converter
+from transfer_async._converters.wire_format import Unreadable
+from transfer_async._models.errors import InvalidOrder, ServiceFailed, UnreadableOrder
+from transfer_async._models.requests import NewExternalOrder, NewOrder
+from transfer_async._models.responses import Currency, ExternalOrder, ExternalUser, Order, User, UserOption
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+def test_a_new_order_is_written_exactly_as_the_specifications_sample():
+    raw = samples.new_order().to_json()
+
+    assert json.loads(raw) == {
+        "poster_username": "ada.okafor@example.org",
+        "poster_recipient_username": "ben.okri@example.org",
+        "poster_currency": "USD",
+        "poster_country": "US",
+        "poster_amount": "1250.00",
+        "poster_payment_method_type": "paypal_payment",
+        "matcher_currency": "NGN",
+        "matcher_country": "NG",
+        "matcher_amount": "1000000",
+        "exchange_rate": "0.00125",
+        "external_order": {
+            "current_account_balance": "50000.00",
+            "transaction_fee": 1.5,
+            "transaction_fee_currency": "USD",
+        },
+    }
+    assert b'"transaction_fee":1.50,' in raw
+
+
+@each(
+    ("amount", "written"),
+    [
+        (Decimal("1E+3"), "1000"),
+        (Decimal("1.25E+3"), "1250"),
+        (Decimal("1E-9"), "0.000000001"),
+        (Decimal("1E-30"), "0." + "0" * 29 + "1"),
+        (Decimal("1E+30"), "1" + "0" * 30),
+        (10**30, "1" + "0" * 30),
+        ("1250.00", "1250.00"),
+        ("12345678901234567.89", "12345678901234567.89"),
+    ],
+)
+def test_amounts_are_written_as_plain_decimal_strings_and_the_fee_as_a_plain_number(amount, written):
+    bank = samples.new_external_order(current_account_balance=amount, transaction_fee=amount)
+    raw = samples.new_order(
+        poster_amount=amount, matcher_amount=amount, exchange_rate=1, external_order=bank
+    ).to_json()
+
+    assert f'"poster_amount":"{written}"'.encode() in raw
+    assert f'"matcher_amount":"{written}"'.encode() in raw
+    assert f'"current_account_balance":"{written}"'.encode() in raw
+    assert f'"transaction_fee":{written},'.encode() in raw
+
+
+@pytest.mark.parametrize(
+    ("rate", "written"), [(Decimal("1E+1"), "10"), (Decimal("1.0E+1"), "10"), ("10.000", "10.000")]
+)
+def test_a_rate_is_written_as_a_plain_decimal_string(rate, written):
+    raw = samples.new_order(poster_amount=50, matcher_amount=5, exchange_rate=rate).to_json()
+
+    assert json.loads(raw)["exchange_rate"] == written
+
+
+def test_a_balance_may_be_written_negative_and_a_fee_zero():
+    raw = samples.new_external_order(current_account_balance="-0.50", transaction_fee="0.00").to_json()
+
+    assert (
+        raw == b'{"current_account_balance":"-0.50","transaction_fee":0.00,"transaction_fee_currency":"USD"}'
+    )
+
+
+@given(strategies.new_order_fields())
+def test_every_new_order_is_written_without_an_exponent_and_read_back_as_it_was(fields):
+    order = NewOrder.quote(**fields, places=8)
+    raw = order.to_json()
+    tree = json.loads(raw, parse_float=Decimal, parse_int=Decimal)
+
+    assert NewOrder.from_json(raw) == order
+    assert NewOrder.from_json(raw).to_json() == raw
+    assert Decimal(tree["poster_amount"]) == order.poster_amount
+    assert str(tree["external_order"]["transaction_fee"]) == str(order.external_order.transaction_fee)
+    assert not re.search(rb"[0-9][eE]", re.sub(rb'"[^"]*@[^"]*"|"[A-Z0-9]{2,10}"', b"", raw))
+
+
+def test_a_new_order_is_read_from_the_services_json():
+    order = NewOrder.from_json(samples.encode(samples.new_order_json()))
+
+    assert order == samples.new_order()
+    assert str(order.poster_amount) == "1250.00"
+
+
+def test_amounts_of_a_request_may_be_json_numbers_too():
+    tree = samples.new_order_json(
+        poster_amount=Decimal("1250.00"), matcher_amount=1000000, exchange_rate=Decimal("0.00125")
+    )
+
+    assert NewOrder.from_json(samples.encode(tree)).to_json() == samples.new_order().to_json()
+
+
+def test_an_unknown_field_of_a_request_is_ignored():
+    tree = samples.new_order_json(brand_new={"a": 1})
+
+    assert NewOrder.from_json(samples.encode(tree)) == samples.new_order()
+
+
+def invalid(kind, raw):
+    with pytest.raises(InvalidOrder) as caught:
+        kind.from_json(raw)
+    return [field for field, _ in caught.value.problems]
+
+
+def test_every_fault_of_a_request_and_of_the_banks_data_comes_in_one_error():
+    tree = samples.new_order_json(
+        poster_username=None,
+        poster_currency="usd",
+        matcher_amount="1e6",
+        external_order={"current_account_balance": "x", "transaction_fee": -1},
+    )
+    del tree["matcher_country"]
+
+    assert sorted(invalid(NewOrder, samples.encode(tree))) == [
+        *("external_order.current_account_balance", "external_order.transaction_fee"),
+        *("external_order.transaction_fee_currency", "matcher_amount", "matcher_country", "poster_currency"),
+        "poster_username",
+    ]
+
+
+@each("name", sorted(samples.new_order_json()))
+@each("gone", [True, False])
+def test_a_missing_field_of_a_request_is_told_once(name, gone):
+    tree = samples.new_order_json(**{name: None})
+    if gone:
+        del tree[name]
+    with pytest.raises(InvalidOrder) as caught:
+        NewOrder.from_json(samples.encode(tree))
+
+    assert caught.value.problems == ((name, "is missing"),)
+
+
+@pytest.mark.parametrize("wrong", ["x", 5, [], True])
+def test_the_banks_data_of_a_request_is_an_object(wrong):
+    assert invalid(NewOrder, samples.encode(samples.new_order_json(external_order=wrong))) == [
+        "external_order"
+    ]
+
+
+@each("kind", [NewOrder, NewExternalOrder])
+@each(
+    "raw",
+    [
+        *(b"", b"null", b"[]", b"5", b"{", b"\xff", b"[" * 100_000, b'{"a":1e99999999999999999999}'),
+        *(b"\xef\xbb\xbf{}", '"\ud800"', '{"poster_username": "\udfff"}'),
+    ],
+)
+def test_what_is_no_object_or_no_text_is_an_invalid_order(kind, raw):
+    assert invalid(kind, raw) == ["$"]
+
+
+def test_the_banks_data_is_read_by_itself():
+    bank = samples.new_external_order()
+
+    assert NewExternalOrder.from_json(bank.to_json()) == bank
+
+
+# --- responses ------------------------------------------------------------------------------------
+
+TIME = datetime(2024, 5, 1, 10, 20, 30, 123000, UTC)
+
+
+def expected(tree):
+    """What the specification's types make of a tree whose every value is of its type."""
+    flags = {*samples.FLAGS, "is_active", "can_post_offers", "can_accept_offers"}
+    flags |= {"tfa_required_for_login", "two_factor_verified"}
+    times = {name for name in tree if name.endswith("_at") or name == "dob"}
+    made = {name: bool(tree[name]) for name in flags & set(tree)}
+    made |= {name: tree[name] and datetime.fromisoformat(tree[name]) for name in times}
+    return tree | made
+
+
+def shown(model, *, leave=()):
+    renamed = {
+        *("postersBeneficiary", "externalUser", "userOptions", "confirmedMatches", "extraOrderDetails"),
+        "createdBy",
+    }
+    return {
+        name: value
+        for name, value in attrs.asdict(model, recurse=False).items()
+        if name not in {"unread", *leave} and name not in renamed
+    }
+
+
+def test_every_field_of_the_specification_is_read_into_its_model():
+    tree = samples.order_json()
+    order = Order.from_json(samples.encode(tree))
+    parts = {
+        "user": User,
+        "posters_beneficiary": User,
+        "external_order": ExternalOrder,
+        "confirmed_matches": tuple,
+        "extra_order_details": tuple,
+    }
+    wire = {"postersBeneficiary", "confirmedMatches", "extraOrderDetails", *parts}
+
+    assert shown(order, leave=parts) == expected(
+        {name: value for name, value in tree.items() if name not in wire}
+    )
+    assert {name: type(getattr(order, name)) for name in parts} == parts
+    assert order.unread == ()
+
+
+@pytest.mark.parametrize("person", ["user", "postersBeneficiary"])
+def test_every_field_of_a_person_is_read_into_its_model(person):
+    tree = samples.order_json()[person]
+    order = Order.from_json(samples.encode(samples.order_json()))
+    user = order.user if person == "user" else order.posters_beneficiary
+    parts = ("user_options", "currencies", "external_user")
+    wire = ("userOptions", "currencies", "externalUser")
+
+    assert shown(user, leave=parts) == expected(
+        {name: value for name, value in tree.items() if name not in wire}
+    )
+    assert shown(user.user_options[0]) == expected(tree["userOptions"][0])
+    assert shown(user.currencies[0]) == tree["currencies"][0] | {"can_trade_with": ("usd", "gbp")}
+
+
+def test_every_field_of_the_external_parts_is_read_into_their_models():
+    tree = samples.order_json()
+    order = Order.from_json(samples.encode(tree))
+    for model, part in (
+        (order.user.external_user, tree["user"]["externalUser"]),
+        (order.external_order, tree["external_order"]),
+    ):
+        creator = part.pop("createdBy")
+
+        assert shown(model, leave=("creator",)) == expected(part)
+        assert model.created_by == "bank-account"
+        assert model.creator == User.from_json(samples.encode(creator))
+
+
+def test_an_order_is_written_as_the_service_writes_it():
+    tree = samples.order_json()
+    tree["postersBeneficiary"]["externalUser"] = None
+    tree["external_order"]["createdBy"]["externalUser"] = None
+    tree["user"]["externalUser"]["createdBy"]["externalUser"] = None
+    written = Order.from_json(samples.encode(tree)).to_json()
+
+    assert json.loads(written, parse_float=Decimal) == tree
+    assert b'"poster_amount":1250.00,' in written
+    assert b'"is_processing":1,' in written
+    assert b'"can_cancel_order":true' in written
+    assert b'"posted_at":"2024-05-01T10:20:30.123Z"' in written
+    assert b"unread" not in written
+
+
+@pytest.mark.parametrize(
+    ("time_read", "written"),
+    [
+        (TIME, "2024-05-01T10:20:30.123Z"),
+        (TIME.replace(microsecond=0), "2024-05-01T10:20:30.000Z"),
+        (TIME.replace(microsecond=123456), "2024-05-01T10:20:30.123456Z"),
+        (datetime.fromisoformat("2024-05-01T12:20:30+02:00"), "2024-05-01T10:20:30.000Z"),
+    ],
+)
+def test_a_time_is_written_in_utc_with_milliseconds_or_all_that_it_has(time_read, written):
+    raw = UserOption(created_at=time_read).to_json()
+
+    assert json.loads(raw)["created_at"] == written
+    assert UserOption.from_json(raw).created_at == time_read
+
+
+@given(strategies.orders())
+def test_an_order_that_is_written_and_read_again_is_the_same_to_the_last_digit(tree):
+    order = Order.from_json(samples.encode(tree))
+    again = Order.from_json(order.to_json())
+
+    assert again == order
+    assert again.to_json() == order.to_json()
+    assert order.unread == again.unread == ()
+    for path in strategies.ORDER_NUMBERS:
+        assert str(samples.at(again, path.removeprefix("$."))) == str(samples.inside(tree, path))
+
+
+@given(strategies.orders())
+def test_a_pickled_order_is_the_same_order(tree):
+    order = Order.from_json(samples.encode(tree))
+
+    assert pickle.loads(pickle.dumps(order)) == Order.from_json(samples.encode(tree))
+    assert hash(order) == hash(pickle.loads(pickle.dumps(order)))
+
+
+SPOILS = {"$.match_id": 5, "$.external_order.bank_logo": 5, "$.external_order.createdBy.address2": []}
+SPOILS |= {
+    "$.user.middlename": {},
+    "$.user.externalUser.createdBy.hear_from": 1,
+    "$.postersBeneficiary.gender": 2,
+}
+PLACES = sorted(SPOILS)
+
+
+@given(strategies.orders(), st.sets(st.sampled_from(PLACES), min_size=1))
+def test_the_careful_reading_of_a_spoiled_order_agrees_with_the_fast_one_of_the_rest(tree, paths):
+    """A wrong value makes its part be read field by field; all else must come out as it would have."""
+    spoiled = clean = tree
+    for path in paths:
+        spoiled = samples.changed(spoiled, path, SPOILS[path])
+        clean = samples.changed(clean, path, None)
+    careful, fast = Order.from_json(samples.encode(spoiled)), Order.from_json(samples.encode(clean))
+
+    assert careful == fast
+    assert careful.to_json() == fast.to_json()
+    assert set(careful.unread) == paths
+    assert fast.unread == ()
+
+
+# --- a reader that never raises anything but its own errors ---------------------------------------
+
+READERS = [
+    (Order, UnreadableOrder),
+    (User, ServiceFailed),
+    (ExternalUser, ServiceFailed),
+    (ExternalOrder, ServiceFailed),
+    (Currency, ServiceFailed),
+    (UserOption, ServiceFailed),
+    (NewOrder, InvalidOrder),
+    (NewExternalOrder, InvalidOrder),
+]
+
+
+def read_with_every_reader(raw):
+    """Read ``raw`` with all readers, look at all that was read; none raises another error."""
+    for model, error in READERS:
+        with contextlib.suppress(error):
+            look_at_all_of(model.from_json(raw))
+
+
+def look_at_all_of(model):
+    assert all(hasattr(model, name) for name in attrs.fields_dict(type(model)))
+    assert repr(model)
+    assert hash(model) == hash(model)
+    assert pickle.loads(pickle.dumps(model)) == model
+    assert type(model).from_json(model.to_json()) == model
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_read_or_refused(raw):
+    read_with_every_reader(raw)
+
+
+@given(strategies.JSON)
+def test_arbitrary_json_is_read_or_refused(tree):
+    read_with_every_reader(samples.encode(tree))
+
+
+@given(strategies.spoiled_orders())
+def test_a_spoiled_order_is_read_or_refused(raw):
+    read_with_every_reader(raw)
+
+
+@given(st.text(st.characters(), max_size=40))
+@example("\ud800")
+@example('{"id":"\udfff"}')
+def test_arbitrary_text_lone_surrogates_too_is_read_or_refused(text):
+    read_with_every_reader(text)
+
+
+BOMBS = {
+    "deep lists": b"[" * 20_000 + b"]" * 20_000,
+    "deep objects": b'{"a":' * 20_000 + b"1" + b"}" * 20_000,
+    "deep lists, cut": b"[" * 20_000,
+    "a bit too deep": b"[" * 700 + b"]" * 700,
+    "deep enough": b"[" * 64 + b"]" * 64,
+    "deep users": b'{"externalUser":{"createdBy":' * 10_000 + b"{}" + b"}}" * 10_000,
+    "users, a bit too deep": b'{"externalUser":{"createdBy":' * 150 + b"{}" + b"}}" * 150,
+    "a huge number": b"1e99999999999999999999",
+    "a huge negative number": b"-1e99999999999999999999",
+    "a tiny number": b"1e-99999999999999999999",
+    "an odd zero": b"0e99999999999999999999",
+    "a large exponent": b"1e999999999",
+    "the largest exponent": b"1e999999999999999999",
+    "a million digits": b"7" * 1_000_000,
+    "a million decimals": b"0." + b"7" * 1_000_000,
+    "5000 digits": b"7" * 5000,
+    "half a character": b'"\\ud800"',
+    "the other half": b'"\\udc00 \\ud83d"',
+    "both halves": b'"\\ud83d\\ude00"',
+    "an escaped backslash": b'"\\\\ud800"',
+    "NUL": b'"\\u0000"',
+    "a raw NUL": b'"\x00"',
+    "not UTF-8": b'"\xff\xfe"',
+    "surrogates in UTF-8": b'"\xed\xa0\x80"',
+    "a BOM": b"\xef\xbb\xbf{}",
+    "NaN": b"NaN",
+    "the same key twice": b'{"id":1,"id":"tx-abc","id":null}',
+    "an escaped key": b'{"\\u0069d":"tx-abc"}',
+    "half a character for a key": b'{"\\ud800":1}',
+    "a wide list": b"[" + b",".join([b"{}"] * 21_000) + b"]",
+    "a long text": b'"' + b"x" * 1_000_000 + b'"',
+    "a long escape": b'"' + b"\\u0041" * 150_000 + b'"',
+}
+SPOTS = ["$.poster_amount", "$.external_order", "$.user", "$.user.currencies", "$.user.currencies[0].steps"]
+SPOTS += ["$.probably_paid", "$.posted_at", "$.user.phone", "$.brand_new", "$.external_order.transaction_fee"]
+SPOTS += ["$.user.bank_options.inner", "$.confirmedMatches", "$.user.userOptions[0].id", "$.is_matched"]
+
+
+@each("bomb", BOMBS)
+def test_a_bomb_by_itself_is_read_or_refused(bomb):
+    read_with_every_reader(bomb)
+
+
+@pytest.mark.parametrize("path", SPOTS)
+@each("bomb", BOMBS)
+def test_a_bomb_anywhere_in_an_order_is_read_or_refused(bomb, path):
+    raw = samples.encode(samples.changed(samples.order_json(), path, "HERE")).replace(b'"HERE"', bomb)
+    with contextlib.suppress(UnreadableOrder):
+        look_at_all_of(Order.from_json(raw))
+
+
+@each("bomb", BOMBS)
+@each(
+    "path", ["$.poster_amount", "$.external_order", "$.external_order.transaction_fee", "$.poster_username"]
+)
+def test_a_bomb_anywhere_in_a_request_is_an_invalid_order_or_ignored(bomb, path):
+    raw = samples.encode(samples.changed(samples.new_order_json(), path, "HERE")).replace(b'"HERE"', bomb)
+
+    assert invalid(NewOrder, raw)
+
+
+@pytest.mark.parametrize("bomb", ["half a character", "the other half"])
+def test_half_a_character_in_a_loose_text_does_not_cost_the_order(bomb):
+    """A service that cuts texts by the length cuts emojis in two; the order was created all the same."""
+    tree = samples.order_json(poster_payment_purpose="HERE", user_id='"\\ud800" 😀')
+    order = Order.from_json(samples.encode(tree).replace(b'"HERE"', BOMBS[bomb]))
+
+    assert order.id == "tx-9fk2m1c0d4"
+    assert order.poster_payment_purpose is None
+    assert order.user_id == '"\\ud800" 😀'
+    assert order.unread == ("$.poster_payment_purpose",)
+
+
+# --- the converter --------------------------------------------------------------------------------
+
+
+def test_the_converter_is_a_cattrs_converter_that_reads_and_writes_each_model():
+    made = converter.make_converter()
+    raw = samples.encode(samples.order_json())
+
+    assert isinstance(made, cattrs.Converter)
+    assert made.structure(raw, Order) == Order.from_json(raw)
+    assert made.unstructure(samples.new_order())["poster_amount"] == "1250.00"
+
+
+def test_the_first_reading_may_happen_in_many_threads_at_once():
+    converter._converter.cache_clear()
+    raw, gate, seen = samples.encode(samples.order_json()), threading.Barrier(8), []
+
+    def read():
+        gate.wait()
+        order = Order.from_json(raw)
+        seen.append((order, order.to_json()))
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(seen) == 8
+    assert len(set(seen)) == 1
+
+
+def test_reading_leaves_the_interpreters_limits_alone():
+    before = sys.getrecursionlimit(), sys.get_int_max_str_digits()
+    Order.from_json(samples.encode(samples.order_json(poster_amount=Decimal("7" * 5000)))).to_json()
+
+    assert (sys.getrecursionlimit(), sys.get_int_max_str_digits()) == before
+
+
+# --- what the service's other operations answer ---------------------------------------------------
+
+
+@attrs.frozen
+class Quote:
+    pair: str
+    rate: Decimal
+    valid: bool
+    until: datetime | None = None
+
+
+def test_an_answer_is_read_into_a_class_of_the_callers_own_exactly():
+    quote = converter.read_into(
+        Quote, b'{"pair":"USDNGN","rate":0.10,"valid":1,"until":"2024-05-01T10:20:30.123Z"}'
+    )
+
+    assert quote == Quote("USDNGN", Decimal("0.10"), True, TIME)
+    assert str(quote.rate) == "0.10"
+
+
+def test_an_answer_is_read_into_a_model_or_a_list_of_them_or_as_decoded_json():
+    user = {"username": "ben@example.org"}
+
+    assert converter.read_into(User, samples.encode(user)).username == "ben@example.org"
+    assert converter.read_into(None, b'{"rate":0.10}') == {"rate": Decimal("0.10")}
+    assert converter.read_into(None, b" \n") is None
+    assert converter.read_into(list[int], b"[1,2]") == [1, 2]
+    assert converter.read_into(list[Currency], b'[{"steps":0.10}]') == [Currency(steps=Decimal("0.10"))]
+
+
+@each(
+    ("into", "raw"),
+    [
+        *((Quote, raw) for raw in (b"", b"{}", b"[]", b"null", b"5", b'"s3cr3t"', b"{", b"[" * 100_000)),
+        (Quote, b'{"pair":"s3cr3t","rate":"s3cr3t","valid":7}'),
+        (Quote, b'{"pair":5,"rate":true,"valid":1,"until":"s3cr3t"}'),
+        *((dict[str, int], raw) for raw in (b"[1]", b"5", b"null", b'{"s3cr3t":"s3cr3t"}')),
+        *((list[int], raw) for raw in (b"5", b"null", b'["s3cr3t"]', b"[1.5]")),
+        *((list[Order], raw) for raw in (b"[5]", b"[{}]", b'[{"id":"s3cr3t"}]', b"[null]")),
+        *((int, raw) for raw in (b"null", b"1.0", b'"s3cr3t"', b"{}")),
+        *((Order, raw) for raw in (b"", b"{}", b"[]", b'{"id":"s3cr3t"}')),
+        (None, b"{"),
+    ],
+)
+def test_an_answer_that_cannot_be_read_so_is_unreadable_and_not_shown(into, raw):
+    with pytest.raises(Unreadable) as caught:
+        converter.read_into(into, raw)
+
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_any_json_value_and_any_model_in_it_can_be_encoded():
+    tree = {"rate": Decimal("0.10"), "order": samples.new_external_order(), "tags": ["a", None]}
+
+    assert converter.encode(tree) == (
+        b'{"rate":0.10,"order":{"current_account_balance":"50000.00","transaction_fee":1.50,'
+        b'"transaction_fee_currency":"USD"},"tags":["a",null]}'
+    )

@@ -1,0 +1,441 @@
+"""All that money does not hang on: read without ever raising; what cannot be read is None, and told."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from tests.support import samples
+from tests.support.cases import each
+from transfer_async._converters.wire_format import WIRE_NAMES
+from transfer_async._models.errors import ServiceFailed
+from transfer_async._models.responses import Currency, ExternalUser, Order, User, UserOption
+
+TEXT = "text"
+TIME = "time"
+FLAG = "flag"
+NUMBER = "number"
+WHOLE = "whole number"
+OBJECT = "object"
+LIST = "list"
+
+WRONG = {
+    TEXT: (5, True, Decimal("1.5"), [], {}),
+    TIME: (
+        *(5, Decimal("1.5"), True, [], {}, "", "yesterday", "2024-05-01", "2024-05-01T10:20:30"),
+        *("2024-13-01T00:00:00Z", "2024-05-01T24:00:00Z", "9999-12-31T23:59:59-02:00"),
+        "0001-01-01T00:00:00+02:00",
+    ),
+    FLAG: (2, -1, Decimal("1.0"), "1", "true", "", [], {}),
+    NUMBER: ("5", "", True, [], {}),
+    WHOLE: ("5", True, Decimal("1.0"), [], {}),
+    OBJECT: (5, "x", True, [], [{}]),
+    LIST: (5, "x", True, {}),
+}
+
+# Every loose field of the specification's section 2, by the name the service gives it.
+KINDS = {
+    "order": {
+        TEXT: "user_id poster_country poster_payment_method_type posters_beneficiary_user_id matcher_country "
+        "matcher_payment_method_type parent_id match_id poster_payment_purpose matcher_payment_purpose",
+        FLAG: "can_cancel_order",
+        TIME: "posted_at updated_at expires_at notified_is_about_to_expire_at published_at confirmed_at "
+        "matched_at completed_at cancelled_at matcher_payment_completed_at",
+        OBJECT: "user postersBeneficiary",
+        LIST: "confirmedMatches extraOrderDetails",
+    },
+    "external order": {
+        WHOLE: "id",
+        TEXT: "created_by order_id bank_logo",
+        TIME: "created_at updated_at",
+        OBJECT: "createdBy",
+    },
+    "user": {
+        TEXT: "id email username firstname middlename lastname phone avatar building_number street_number "
+        "address address2 role country country_abbreviation timezone gender city state zipcode mxuid "
+        "hear_from",
+        FLAG: "tfa_required_for_login two_factor_verified is_active can_post_offers can_accept_offers "
+        "has_valid_address",
+        TIME: "joined_at updated_at verified_at verification_started_at email_verified_at name_verified_at "
+        "dob_verified_at identity_verified_at dob",
+        LIST: "userOptions currencies",
+        OBJECT: "bank_options externalUser",
+    },
+    "external user": {
+        WHOLE: "id",
+        TEXT: "created_by user_id username bvn",
+        TIME: "created_at updated_at",
+        OBJECT: "createdBy",
+    },
+    "currency": {
+        TEXT: "currency_code currency_name symbol flag",
+        NUMBER: "max_amount min_amount steps",
+        OBJECT: "payment_types",
+        LIST: "can_trade_with",
+    },
+    "option": {
+        WHOLE: "id",
+        TEXT: "user_id name description",
+        OBJECT: "value",
+        TIME: "created_at updated_at",
+    },
+}
+PLACES = {
+    "order": ("$",),
+    "external order": ("$.external_order",),
+    "user": ("$.user", "$.external_order.createdBy"),
+    "external user": ("$.user.externalUser",),
+    "currency": ("$.user.currencies[0]", "$.external_order.createdBy.currencies[0]"),
+    "option": ("$.user.userOptions[0]",),
+}
+FIELDS = [
+    (f"{place}.{name}", kind)
+    for model, kinds in KINDS.items()
+    for place in PLACES[model]
+    for kind, names in kinds.items()
+    for name in names.split()
+]
+OURS = {wire: name for name, wire in WIRE_NAMES.items()}
+
+
+def read(tree):
+    return Order.from_json(samples.encode(tree))
+
+
+def found(order, path):
+    return samples.at(order, ".".join(OURS.get(step, str(step)) for step in samples.steps_of(path)))
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_loose_field_of_another_type_is_none_and_its_path_is_told(kind):
+    tree = samples.order_json()
+    for path in [path for path, its in FIELDS if its == kind]:
+        empty = read(samples.changed(tree, path, None))
+        written = empty.to_json()
+        for wrong in WRONG[kind]:
+            order = read(samples.changed(tree, path, wrong))
+
+            assert found(order, path) is None, (path, wrong)
+            assert order.unread == (path,), (path, wrong)
+            assert order == empty, (path, wrong)
+            assert order.to_json() == written, (path, wrong)
+
+
+@each("path", [path for path, _ in FIELDS])
+def test_a_loose_field_that_is_absent_or_null_is_none_and_nothing_to_tell(path):
+    absent = read(samples.without(samples.changed(samples.order_json(), path, None), path))
+    null = read(samples.changed(samples.order_json(), path, None))
+
+    assert found(absent, path) is None
+    assert absent.unread == null.unread == ()
+    assert absent == null
+
+
+@each("anything", [None, 5, Decimal("0.1"), True, "x", [1, "a"], {"by": {"id": 1}}])
+def test_a_field_whose_type_is_not_shown_may_be_anything(anything):
+    order = read(samples.order_json(probably_paid=anything))
+
+    assert order.probably_paid == anything
+    assert order.unread == ()
+
+
+@pytest.mark.parametrize("name", ["confirmedMatches", "extraOrderDetails"])
+def test_elements_whose_shape_is_not_shown_may_be_anything(name):
+    order = read(samples.order_json(**{name: [1, None, "x", {"id": Decimal("0.10")}]}))
+
+    assert found(order, f"$.{name}") == (1, None, "x", {"id": Decimal("0.10")})
+    assert order.unread == ()
+
+
+@each(
+    ("path", "value", "kept", "told"),
+    [
+        ("$.user.currencies", [5, samples.currency_json()], 1, ("$.user.currencies[0]",)),
+        (
+            "$.user.currencies",
+            [samples.currency_json(), "x", []],
+            1,
+            ("$.user.currencies[1]", "$.user.currencies[2]"),
+        ),
+        ("$.user.currencies", [None], 0, ()),
+        ("$.user.userOptions", [samples.option_json(), True], 1, ("$.user.userOptions[1]",)),
+        (
+            "$.user.currencies[0].can_trade_with",
+            ["usd", 5, "gbp"],
+            2,
+            ("$.user.currencies[0].can_trade_with[1]",),
+        ),
+    ],
+)
+def test_an_element_of_another_type_is_left_out_and_its_path_is_told(path, value, kept, told):
+    order = read(samples.changed(samples.order_json(), path, value))
+
+    assert len(found(order, path)) == kept
+    assert order.unread == told
+
+
+def test_one_wrong_value_takes_no_other_along():
+    wrong = samples.order_json(user_id=5, posted_at="yesterday")
+    for path in ("$.user.phone", "$.user.externalUser.createdBy.is_active", "$.user.currencies[0].steps"):
+        wrong = samples.changed(wrong, path, ["wrong"])
+    order = read(wrong)
+
+    assert order.updated_at == datetime(2024, 5, 1, 10, 20, 30, 123000, UTC)
+    assert order.user.external_user.bvn == "22200000001"
+    assert order.user.currencies[0].max_amount == 1000000
+    assert sorted(order.unread) == [
+        *("$.posted_at", "$.user.currencies[0].steps", "$.user.externalUser.createdBy.is_active"),
+        *("$.user.phone", "$.user_id"),
+    ]
+
+
+ANYWHERE = (
+    *("$", "$.external_order", "$.user", "$.user.externalUser", "$.user.currencies[0]"),
+    "$.user.userOptions[0]",
+)
+
+
+@each("place", ANYWHERE)
+@each("value", [5, None, "x", {"deep": [1]}, [{}]])
+def test_an_unknown_field_is_ignored_wherever_it_is(place, value):
+    order = read(samples.changed(samples.order_json(), f"{place}.brand_new", value))
+
+    assert order == read(samples.order_json())
+    assert order.unread == ()
+
+
+@each("place", ANYWHERE)
+@each("name", ["unread", "_late", "__class__", *WIRE_NAMES])
+@each("value", [["$.forged"], 5, {"username": "forged@example.org"}])
+def test_a_field_of_the_services_that_is_called_as_ours_is_not_taken_for_it(place, name, value):
+    order = read(samples.changed(samples.order_json(), f"{place}.{name}", value))
+
+    assert order == read(samples.order_json())
+    assert order.unread == order.user.unread == order.external_order.creator.unread == ()
+
+
+@each("name", sorted(WIRE_NAMES))
+def test_our_name_alone_does_not_stand_for_the_services(name):
+    tree = samples.order_json()
+    for place in ("$", "$.user", "$.user.externalUser", "$.external_order"):
+        inner = samples.inside(tree, place)
+        if WIRE_NAMES[name] in inner:
+            inner[name] = inner.pop(WIRE_NAMES[name])
+            break
+    path = f"{place}.{WIRE_NAMES[name]}"
+
+    assert found(read(tree), path) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("$.user.role", "matcher_of_the_future"),
+        ("$.poster_payment_method_type", "carrier_pigeon"),
+        ("$.matcher_payment_method_type", "Ω pay"),
+        ("$.matcher_country", "Atlantis"),
+    ],
+)
+def test_a_word_never_seen_is_just_a_string(path, value):
+    order = read(samples.changed(samples.order_json(), path, value))
+
+    assert found(order, path) == value
+    assert order.unread == ()
+
+
+FLAG_PATHS = [path for path, kind in FIELDS if kind == FLAG]
+
+
+@each("path", FLAG_PATHS)
+@each(("sent", "flag"), [(0, False), (1, True), (False, False), (True, True)])
+def test_a_loose_flag_is_0_or_1_or_true_or_false(path, sent, flag):
+    order = read(samples.changed(samples.order_json(), path, sent))
+
+    assert found(order, path) is flag
+    assert order.unread == ()
+
+
+CAREFULLY = each("spoil", {"at once": {}, "piece by piece": {"match_id": 5}})
+SOME_TIMES = (
+    "$.posted_at",
+    "$.user.joined_at",
+    "$.external_order.created_at",
+    "$.user.userOptions[0].created_at",
+)
+
+
+@CAREFULLY
+@each("path", SOME_TIMES)
+@each(
+    ("sent", "hour"),
+    [
+        ("2024-05-01T10:00:00.000Z", 10),
+        ("2024-05-01T10:00:00Z", 10),
+        ("2024-05-01T10:00:00z", 10),
+        ("2024-05-01T12:00:00+02:00", 10),
+        ("2024-05-01T00:00:00.000-10:00", 10),
+        ("2024-05-01T10:00:00-00:00", 10),
+    ],
+)
+def test_a_time_is_aware_and_in_utc(spoil, path, sent, hour):
+    time_read = found(read(samples.changed(samples.order_json(**spoil), path, sent)), path)
+
+    assert time_read == datetime(2024, 5, 1, hour, tzinfo=UTC)
+    assert time_read.utcoffset() == timedelta(0)
+    assert time_read.tzinfo is UTC
+
+
+@CAREFULLY
+@each(
+    "text",
+    ["12345678901234567.89", "0.1", "1E+400", "123456789012345678901234567890", "0.000", "-7", "1E-400"],
+)
+@each(
+    "path",
+    [
+        *("$.probably_paid", "$.user.currencies[0].max_amount", "$.user.bank_options.limit"),
+        *("$.user.currencies[0].payment_types.zelle_payment", "$.user.userOptions[0].value.limit"),
+    ],
+)
+def test_a_number_is_exact_wherever_it_is(spoil, path, text):
+    raw = samples.encode(samples.changed(samples.order_json(**spoil), path, "HERE")).replace(
+        b'"HERE"', text.encode()
+    )
+    *way, last = samples.steps_of(path)
+    holder = found(Order.from_json(raw), "$." + ".".join(map(str, way))) if way else Order.from_json(raw)
+    number = holder[last] if isinstance(holder, dict) else getattr(holder, last)
+
+    assert str(number) == text
+    assert isinstance(number, Decimal | int)
+
+
+@CAREFULLY
+def test_a_whole_number_in_an_object_of_unknown_shape_stays_one(spoil):
+    order = read(samples.order_json(probably_paid={"times": 3}, **spoil))
+
+    assert type(order.probably_paid["times"]) is int
+
+
+@each("text", [b'"\\ud800"', b'"\xff"', b"1e99999999999999999999", b"1" * 5000, b"[" * 500 + b"]" * 500])
+@each("path", ["$.user.phone", "$.probably_paid", "$.user_id", "$.external_order.createdBy.email"])
+def test_what_no_json_reader_takes_spoils_only_the_part_it_is_in(path, text):
+    order = Order.from_json(
+        samples.encode(samples.changed(samples.order_json(), path, "HERE")).replace(b'"HERE"', text)
+    )
+    part = ".".join(path.split(".")[: 3 if "external_order" in path else 2])
+
+    assert found(order, part) is None
+    assert order.unread == (part,)
+    assert order.posters_beneficiary == read(samples.order_json()).posters_beneficiary
+    assert str(order.external_order.transaction_fee) == "1.50"
+
+
+def users_within_users(levels, innermost):
+    return b'{"externalUser":{"createdBy":' * levels + innermost + b"}}" * levels
+
+
+@each("levels", [1, 25, 450])
+def test_users_within_users_are_read_in_bounded_time_however_wrong_the_innermost(levels):
+    currency = b'{"currency_code":"USD","max_amount":"10","can_trade_with":["a",5]}'
+    innermost = b'{"currencies":[' + b",".join([currency] * 8000) + b'],"is_active":7}'
+    raw = samples.encode(samples.order_json(user="HERE")).replace(
+        b'"HERE"', users_within_users(levels, innermost)
+    )
+    order = Order.from_json(raw)
+    unread = order.unread
+
+    assert unread == ("$.user",) if levels > 30 else len(unread) == 16_001
+
+
+# --- parts by themselves --------------------------------------------------------------------------
+
+PARTS = [
+    (User, samples.user_json(externalUser=samples.external_user_json())),
+    (ExternalUser, samples.external_user_json()),
+    (Currency, samples.currency_json()),
+    (UserOption, samples.option_json()),
+]
+
+
+@pytest.mark.parametrize(("part", "tree"), PARTS)
+def test_a_part_is_read_by_itself_and_written_again(part, tree):
+    model = part.from_json(samples.encode(tree))
+
+    assert part.from_json(model.to_json()) == model
+    assert model != part()
+
+
+@pytest.mark.parametrize("part", [part for part, _ in PARTS])
+def test_a_part_of_nothing_is_all_none(part):
+    assert part.from_json(b"{}") == part()
+
+
+@each("part", [part for part, _ in PARTS])
+@each("raw", [b"", b"null", b"[]", b"5", b'"x"', b"{", b"\xff", b"[" * 100_000, b'{"id":"\\ud800"}'])
+def test_what_is_no_object_is_no_answer_to_a_read(part, raw):
+    with pytest.raises(ServiceFailed) as caught:
+        part.from_json(raw)
+
+    assert caught.value.body == raw
+    assert part.__name__ in str(caught.value)
+
+
+WHO_AM_I = """
+    id email username firstname lastname phone two_factor_verified avatar address role country timezone
+    joined_at updated_at verified_at verification_started_at email_verified_at is_active dob gender city
+    state zipcode mxuid can_post_offers can_accept_offers has_valid_address currencies
+"""
+
+
+def test_the_who_am_i_subset_is_read_and_the_rest_is_none():
+    full = samples.user_json()
+    user = User.from_json(samples.encode({name: full[name] for name in WHO_AM_I.split()}))
+
+    assert user.id == full["id"]
+    assert user.currencies[0].can_trade_with == ("usd", "gbp")
+    assert (user.hear_from, user.user_options, user.bank_options, user.external_user) == (
+        None,
+        None,
+        None,
+        None,
+    )
+    assert user.unread == ()
+
+
+def test_a_user_by_itself_tells_what_could_not_be_read():
+    user = User.from_json(
+        samples.encode(samples.user_json(phone=5, currencies=[{"steps": "1"}], unread=["forged"]))
+    )
+
+    assert user.phone is None
+    assert user.unread == ("$.phone", "$.currencies[0].steps")
+
+
+@pytest.mark.parametrize("one", ["{}", "5", '{"can_trade_with":[5,5,5,5]}'])
+def test_a_user_with_more_values_than_anybody_means_is_no_answer(one):
+    """Whoever answers a look-up must not choose how long the event loop stands still."""
+    many, few = (b'{"currencies":[' + b",".join([one.encode()] * count) + b"]}" for count in (30_000, 300))
+
+    with pytest.raises(ServiceFailed, match="20,000"):
+        User.from_json(many)
+    assert User.from_json(few).currencies is not None
+
+
+def test_a_user_with_hardly_any_stack_left_is_no_answer_rather_than_a_crash():
+    raw = users_within_users(30, b'{"is_active":7}')
+    outcomes = set()
+
+    def descend(depth):
+        try:
+            if depth % 10 == 0:
+                User.from_json(raw)
+                outcomes.add("read")
+            descend(depth + 1)
+        except ServiceFailed:
+            outcomes.add("no answer")
+        except RecursionError:
+            outcomes.add("nothing left at all")
+
+    descend(0)
+
+    assert outcomes >= {"read", "no answer"}

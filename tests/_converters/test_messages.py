@@ -1,0 +1,237 @@
+"""Commands and outcomes as JSON: exact, whole, and refused as a whole where anything is not understood."""
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.bank import new_order
+from tests.support.cases import each
+from tests.support.strategies import new_order_fields
+from transfer_async import InvalidOrder, NewOrder, Order, OrderState, Outcome, PersonName, Refused
+from transfer_async._converters.messages import OrderCommand, OrderOutcome
+from transfer_async.sandbox import Sandbox
+
+NOON = datetime(2026, 5, 6, 12, tzinfo=UTC)
+
+
+def command(**changes: Any) -> OrderCommand:
+    return OrderCommand(**{"key": "payment-1", "order": new_order(), **changes})
+
+
+def tree(**changes: Any) -> dict[str, Any]:
+    return json.loads(command().to_json()) | changes
+
+
+def twice(name: str, value: str, within: str = "{") -> bytes:
+    """A command with one more field, ahead of the one that it has by that name."""
+    written = json.dumps(tree(beneficiary={"first": "Ben", "last": "Okri"}))
+    return written.replace(within, f'{within}"{name}": "{value}", ', 1).encode()
+
+
+def problems_of(data: Any) -> dict[str, str]:
+    with pytest.raises(InvalidOrder) as invalid:
+        OrderCommand.from_json(data if isinstance(data, bytes) else json.dumps(data))
+    return dict(invalid.value.problems)
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+@given(
+    order=new_order_fields().map(lambda fields: NewOrder.quote(**fields, places=8)),
+    key=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=200),
+    held=st.none() | st.just("hold-17"),
+    name=st.none() | st.just(PersonName("Ben", "Okri")) | st.just(PersonName("Ben", "Okri", "J.")),
+    send_before=st.none() | st.datetimes(timezones=st.just(timezone(timedelta(hours=-5)))),
+)
+def test_a_command_is_read_as_it_was_written(order, key, held, name, send_before):
+    made = OrderCommand(key=key, order=order, beneficiary=name, held=held, send_before=send_before)
+
+    assert OrderCommand.from_json(made.to_json()) == made
+
+
+def test_amounts_are_exact_whether_they_are_strings_or_numbers():
+    written = tree()
+    written["order"] |= {"poster_amount": "0.1000", "matcher_amount": "1", "exchange_rate": "0.1"}
+    raw = json.dumps(written).replace('"0.1000"', "0.1000")
+    read = OrderCommand.from_json(raw)
+
+    assert str(read.order.poster_amount) == "0.1000"
+    assert OrderCommand.from_json(read.to_json()) == read
+
+
+def test_a_command_says_what_create_orders_takes():
+    made = command(held="hold-17", send_before=NOON)
+
+    request = made.request
+    assert (request.order, request.key, request.held, request.send_before) == (
+        made.order,
+        "payment-1",
+        "hold-17",
+        NOON,
+    )
+
+
+def test_all_faults_of_a_command_come_together():
+    bad = tree(key="", held=7, send_before="tomorrow", beneficiary={"first": "Ben"})
+    bad["order"] |= {"poster_currency": "naira", "matcher_amount": "1e3"}
+    del bad["order"]["exchange_rate"]
+    del bad["order"]["external_order"]["transaction_fee"]
+
+    assert set(problems_of(bad)) == {
+        *("key", "held", "send_before", "beneficiary.last", "order.poster_currency", "order.matcher_amount"),
+        *("order.exchange_rate", "order.external_order.transaction_fee"),
+    }
+
+
+@each(
+    ("data", "field"),
+    [
+        (b"", "$"),
+        (b"not json", "$"),
+        (b"\xff\xfe", "$"),
+        (b"[]", "$"),
+        (b"null", "$"),
+        (b'{"a":' * 100 + b"1" + b"}" * 100, "$"),
+        (tree(heldd="hold-17"), "$"),
+        (tree(beneficiary={"first": "Ben", "last": "Okri", "bvn": "1"}), "beneficiary"),
+        (tree(beneficiary="Ben Okri"), "beneficiary"),
+        (tree(beneficiary={"first": "", "last": "Okri"}), "beneficiary.first"),
+        (tree(beneficiary={"first": "Ben", "last": "Okri\npayment-9,ada"}), "beneficiary.last"),
+        (tree(held="h" * 10_001), "held"),
+        (tree(version=2), "version"),
+        (tree(version=1.0), "version"),
+        (tree(version=True), "version"),
+        (tree(order=json.loads(new_order().to_json()) | {"exchange_rat": "1"}), "order"),
+        (tree(version=None), "version"),
+        (tree(key=None), "key"),
+        (tree(key=8731), "key"),
+        (tree(key="x" * 201), "key"),
+        (tree(order=None), "order"),
+        (tree(order=[1]), "order"),
+        (tree(held="  "), "held"),
+        (tree(send_before="2026-05-06T12:00:00"), "send_before"),
+        (twice("key", "payment-2"), "$"),
+        (twice("key", "payment-1"), "$"),
+        (twice("k\\u0065y", "payment-2"), "$"),
+        (twice("exchange_rate", "1", within='"order": {'), "$"),
+        (twice("first", "Ada", within='"beneficiary": {'), "$"),
+    ],
+)
+def test_what_is_not_understood_is_refused_and_named(data: Any, field: str):
+    assert set(problems_of(data)) == {field}
+
+
+def test_no_fault_shows_a_value():
+    bad = tree(secret_field_name="x", held=["secret"])
+    bad["order"]["poster_username"] = "secret"
+
+    with pytest.raises(InvalidOrder) as invalid:
+        OrderCommand.from_json(json.dumps(bad))
+    assert "secret" not in str(invalid.value) + repr(invalid.value)
+
+
+def test_a_command_that_cannot_be_read_still_has_its_key_and_may_have_an_order():
+    with pytest.raises(InvalidOrder) as invalid:
+        OrderCommand.from_json(json.dumps(tree(version=7)))
+
+    assert (invalid.value.key, invalid.value.order_may_exist) == ("payment-1", True)
+
+
+@pytest.mark.parametrize("changes", [{"key": None}, {"key": ""}, {"order": "x"}, {"held": ""}])
+def test_a_command_is_checked_when_it_is_made(changes: dict[str, Any]):
+    with pytest.raises(InvalidOrder):
+        command(**changes)
+
+
+@given(st.binary(max_size=300))
+def test_whatever_comes_is_refused_in_order(data: bytes):
+    with pytest.raises(InvalidOrder) as invalid:
+        OrderCommand.from_json(data)
+    assert invalid.value.problems
+
+
+# --- outcomes -----------------------------------------------------------------------------------
+
+
+async def an_order() -> Order:
+    from transfer_async import TransferClient
+
+    async with Sandbox() as sandbox, TransferClient(sandbox.base_url, sandbox.token) as client:
+        return await client.create_order(new_order(), held="h")
+
+
+async def test_an_outcome_that_is_created_has_the_orders_amounts_exactly():
+    order = await an_order()
+    outcome = OrderOutcome.of(order, key="k", intent_id="i", receipts={"held": "h"})
+    read = OrderOutcome.from_json(outcome.to_json())
+
+    assert read == outcome
+    assert (read.outcome, read.order_id, read.order_may_exist) == (Outcome.CREATED, order.id, True)
+    assert str(read.poster_amount) == str(order.poster_amount)
+    assert isinstance(read.state, OrderState)
+    assert read.receipts == {"held": "h"}
+
+
+def test_an_outcome_that_is_no_order_says_what_was_said():
+    no = Refused("no", status=422, key="k", order_may_exist=False, receipts={"hold": "h-1"})
+    written = json.loads(OrderOutcome.of(no, key="k", intent_id="i").to_json())
+
+    assert written == {
+        "version": 1,
+        "key": "k",
+        "intent_id": "i",
+        "outcome": "refused",
+        "order_may_exist": False,
+        "error": "Refused",
+        "status": 422,
+        "receipts": {"hold": "h-1"},
+    }
+
+
+def test_amounts_are_written_without_an_exponent():
+    outcome = OrderOutcome(
+        key="k", intent_id="i", outcome=Outcome.CREATED, order_may_exist=True, poster_amount=Decimal("1E+3")
+    )
+
+    assert json.loads(outcome.to_json())["poster_amount"] == "1000"
+
+
+@pytest.mark.parametrize("fee", ["1E+5000000", "1E-5000000"])
+def test_an_amount_that_would_be_an_endless_row_of_digits_keeps_its_exponent(fee: str):
+    outcome = OrderOutcome(
+        key="k", intent_id="i", outcome=Outcome.CREATED, order_may_exist=True, poster_fee=Decimal(fee)
+    )
+
+    assert len(outcome.to_json()) < 200
+    assert OrderOutcome.from_json(outcome.to_json()) == outcome
+
+
+def test_an_outcome_with_more_than_is_known_is_read_and_one_of_another_version_is_not():
+    outcome = OrderOutcome(key="k", intent_id="i", outcome=Outcome.UNKNOWN, order_may_exist=True)
+    written = json.loads(outcome.to_json()) | {"more": 1}
+
+    assert OrderOutcome.from_json(json.dumps(written)) == outcome
+    with pytest.raises(ValueError, match="version 2"):
+        OrderOutcome.from_json(json.dumps(written | {"version": 2}))
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"version": 2}', b"[]"])
+def test_what_is_no_outcome_is_refused(data: bytes):
+    with pytest.raises(ValueError):
+        OrderOutcome.from_json(data)
+
+
+def test_an_outcome_or_an_order_that_has_a_field_twice_is_not_read():
+    """Whoever reads the other of two outcomes would release the hold of an order that exists."""
+    told = b'{"version":1,"key":"k","intent_id":"i","outcome":"refused","order_may_exist":false}'
+    told = told.replace(b"{", b'{"outcome":"created",')
+    with pytest.raises(ValueError, match="twice"):
+        OrderOutcome.from_json(told)
+    with pytest.raises(InvalidOrder, match="twice"):
+        NewOrder.from_json(new_order().to_json()[:-1] + b',"poster_amount":"1"}')

@@ -1,0 +1,317 @@
+"""What money hangs on: read exactly and at once, or not at all."""
+
+import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+
+import pytest
+
+from tests.support import samples
+from tests.support.cases import each
+from transfer_async._converters import order
+from transfer_async._converters.wire_format import Unreadable
+from transfer_async._models.errors import Outcome, ServiceFailed, UnreadableOrder
+from transfer_async._models.responses import ExternalOrder, Order, User
+
+ID = "tx-9fk2m1c0d4"
+GONE = object()
+
+TEXTS = ("$.id", "$.poster_currency", "$.matcher_currency", "$.external_order.transaction_fee_currency")
+NUMBERS = (
+    *("$.poster_fee", "$.poster_amount", "$.matcher_amount", "$.exchange_rate"),
+    *("$.external_order.current_account_balance", "$.external_order.transaction_fee"),
+)
+FLAGS = tuple(f"$.{flag}" for flag in samples.FLAGS)
+WRONG = [
+    *((path, wrong) for path in TEXTS for wrong in (GONE, None, 5, True, False, {}, [], Decimal("1.5"))),
+    *((path, wrong) for path in NUMBERS for wrong in (GONE, None, "1250.00", True, False, {}, [], "", [1])),
+    *(
+        (path, wrong)
+        for path in FLAGS
+        for wrong in (GONE, None, 2, -1, 10, "1", "true", {}, [], Decimal("1.0"))
+    ),
+    *(("$.external_order", wrong) for wrong in (GONE, None, 5, "x", True, [], [{}])),
+]
+
+
+def put(path, value):
+    tree = samples.order_json()
+    return samples.without(tree, path) if value is GONE else samples.changed(tree, path, value)
+
+
+@each(("path", "wrong"), WRONG)
+def test_a_strict_field_that_is_missing_or_wrong_makes_the_order_unreadable_and_is_named(path, wrong):
+    raw = samples.encode(put(path, wrong))
+    with pytest.raises(UnreadableOrder) as caught:
+        Order.from_json(raw)
+
+    assert f"{path}:" in str(caught.value)
+    assert caught.value.raw == raw
+    assert caught.value.order_id == (None if path == "$.id" else ID)
+    assert caught.value.outcome is Outcome.UNKNOWN
+    assert caught.value.order_may_exist
+
+
+@each("path", NUMBERS)
+@each(
+    "text",
+    [
+        *("12345678901234567.89", "0.1", "1E+400", "123456789012345678901234567890", "0", "-5.50", "-0"),
+        *("0.000", "1E-30"),
+        *("7" * 5000, "7" * 1_000_000),
+    ],
+)
+def test_a_strict_number_keeps_every_digit(path, text):
+    order = Order.from_json(samples.encode(put(path, "HERE")).replace(b'"HERE"', text.encode()))
+
+    assert order.user is not None
+    assert str(samples.at(order, path.removeprefix("$."))) == text
+
+
+@each("path", NUMBERS)
+@each(
+    "text",
+    [
+        "1e99999999999999999999",
+        "-1e99999999999999999999",
+        "1e-99999999999999999999",
+        "0e99999999999999999999",
+    ],
+)
+def test_a_strict_number_beyond_all_measure_is_unreadable_and_never_an_infinity_or_a_zero(path, text):
+    raw = samples.encode(put(path, "HERE")).replace(b'"HERE"', text.encode())
+    with pytest.raises(UnreadableOrder) as caught:
+        Order.from_json(raw)
+
+    assert f"{path}:" in str(caught.value)
+    assert caught.value.order_id == ID
+
+
+@each("flag", samples.FLAGS)
+@each(("sent", "read"), [(0, False), (1, True), (False, False), (True, True)])
+def test_a_state_flag_is_0_or_1_or_true_or_false(flag, sent, read):
+    order = Order.from_json(samples.encode(put(f"$.{flag}", sent)))
+
+    assert getattr(order, flag) is read
+
+
+@each(
+    "wrong",
+    ["", "tx-", "9fk2m1c0d4", "tx-9FK2", "tx-9fk2 ", "tx-9fk2\n", "TX-9fk2", "tx-٣", "tx-" + "a" * 101],
+)
+def test_an_id_of_another_shape_is_no_orders_id(wrong):
+    with pytest.raises(UnreadableOrder, match=r"\$\.id: ") as caught:
+        Order.from_json(samples.encode(put("$.id", wrong)))
+
+    assert caught.value.order_id is None
+
+
+@each(
+    "raw",
+    [
+        *(b"", b"null", b"[]", b"5", b'"tx-abc"', b"{}", b"{", b"\xff", b"<html>", b"\xef\xbb\xbf{}"),
+        b"[" * 100_000,
+        *(b'{"a":' * 100_000, '{"id":"tx-abc"}'.encode("utf-16"), b'{"id": "\\ud800"}'),
+    ],
+)
+def test_what_is_no_order_at_all_is_unreadable_with_its_bytes(raw):
+    with pytest.raises(UnreadableOrder) as caught:
+        Order.from_json(raw)
+
+    assert caught.value.raw == raw
+    assert caught.value.order_id is None
+
+
+@pytest.mark.parametrize("text", ["\ud800", '{"id": "\udfff"}'])
+def test_a_text_that_utf_8_cannot_hold_is_unreadable(text):
+    with pytest.raises(UnreadableOrder):
+        Order.from_json(text)
+
+
+def test_an_order_is_read_from_text_as_from_bytes():
+    raw = samples.encode(samples.order_json())
+
+    assert Order.from_json(raw.decode()) == Order.from_json(raw)
+
+
+@each("path", ["$.poster_currency", "$.matcher_currency"])
+@each("text", [b'"\\ud800"', b'"\xff"', b'"\\x"'])
+def test_a_strict_text_that_is_no_unicode_is_unreadable(path, text):
+    raw = samples.encode(put(path, "HERE")).replace(b'"HERE"', text)
+
+    with pytest.raises(UnreadableOrder, match=r"\$"):
+        Order.from_json(raw)
+
+
+def test_a_strict_text_may_be_escaped():
+    raw = samples.encode(put("$.poster_currency", "HERE")).replace(b'"HERE"', b'"\\u0055SD"')
+
+    assert Order.from_json(raw).poster_currency == "USD"
+
+
+# --- what is said twice ---------------------------------------------------------------------------
+
+ONCE = (*TEXTS, *NUMBERS, *FLAGS, "$.external_order", "$.user", "$.postersBeneficiary")
+OTHER = b'"tx-other1"'
+ONCE += ("$.user.username", "$.postersBeneficiary.username")
+
+
+def said_twice(path, value, *, first, spelt=None):
+    """The sample order, in which ``value`` stands at the path once more: first of all, or last."""
+    holder, _, name = path.rpartition(".")
+    tree = samples.order_json()
+    inside = samples.encode(samples.inside(tree, holder))
+    field = (f'"{name}"' if spelt is None else spelt).encode() + b":" + value
+    both = b"{" + field + b"," + inside[1:] if first else inside[:-1] + b"," + field + b"}"
+    return both if holder == "$" else samples.encode(tree).replace(inside, both)
+
+
+@each("path", ONCE)
+def test_what_money_hangs_on_and_is_said_twice_makes_the_order_unreadable_whatever_is_said(path):
+    """Another reader believes the other one: an order would be on record here under the id of another."""
+    same = samples.encode(samples.inside(samples.order_json(), path))
+    escaped = '"' + "".join(f"\\u{ord(one):04x}" for one in path.rpartition(".")[2]) + '"'
+    for value in (same, b"null", OTHER, b"0", b"{}", b'{"username":"eve@example.org"}'):
+        for raw in (
+            said_twice(path, value, first=True),
+            said_twice(path, value, first=False),
+            said_twice(path, value, first=False, spelt=escaped),
+        ):
+            with pytest.raises(UnreadableOrder, match=r"\$") as caught:
+                Order.from_json(raw)
+            assert caught.value.order_id == (None if (path, value) == ("$.id", OTHER) else ID)
+    with pytest.raises(UnreadableOrder, match=re.escape(f"{path}: comes twice")):
+        Order.from_json(said_twice(path, same, first=True))
+
+
+def test_what_no_money_hangs_on_may_be_said_twice_and_the_last_counts():
+    for name in (
+        "user_id",
+        "extra",
+        "user.email",
+        "postersBeneficiary.currencies",
+        "external_order.created_by",
+    ):
+        assert Order.from_json(said_twice(f"$.{name}", b"null", first=False)).id == ID
+    order = Order.from_json(said_twice("$.user_id", b'"other"', first=False))
+
+    assert (order.user_id, order.unread) == ("other", ())
+
+
+def test_nobody_is_misled_by_other_threads_that_read_at_the_same_time():
+    """The leaves are counted for all threads together: too many are a reason to look, never an answer."""
+    good, bad = samples.encode(samples.order_json()), said_twice("$.id", b'"tx-other1"', first=False)
+
+    def read(_):
+        with pytest.raises(UnreadableOrder):
+            Order.from_json(bad)
+        return Order.from_json(good).id
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert set(threads.map(read, range(200))) == {ID}
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_a_persons_field_said_twice_makes_the_person_unreadable():
+    """A beneficiary's name would be compared that another reader does not see."""
+    raw = samples.encode(samples.user_json())[:-1] + b',"lastname":"Mallory"}'
+
+    with pytest.raises(ServiceFailed, match=r"\$\.lastname: comes twice"):
+        User.from_json(raw)
+
+
+# --- an order's id in what is not readably an order -----------------------------------------------
+
+
+@each(
+    ("raw", "found"),
+    [
+        (b'{"id":"tx-abc1"}', "tx-abc1"),
+        (b'{ "id" : "tx-abc1" , "poster', "tx-abc1"),
+        (b'{"order":{"id":"tx-abc1","poster_fee":1}}', "tx-abc1"),
+        (b'[{"id":"tx-abc1"}]', "tx-abc1"),
+        (b'<pre>{"id":"tx-abc1"}</pre>', "tx-abc1"),
+        (b'{"i\\u0064":"tx-abc1"}', "tx-abc1"),
+        (b'{"confirmedMatches":[{"id":"tx-other"}],"id":"tx-abc1"}', "tx-abc1"),
+        (b'{"data":{"id":"tx-abc1"},"again":{"id":"tx-abc1"}}', "tx-abc1"),
+        (b'[{"id":"tx-abc1"},{"id":"tx-abc2"}]', None),
+        (b'{"confirmedMatches":[{"id":"tx-other"}],"match":{"id":"tx-abc1"}}', None),
+        (b'{"id":"tx-ab', None),
+        (b'{"id":"TX-ABC"}', None),
+        (b'{"id":7}', None),
+        (b'{"id":"tx-abc1","id":"tx-abc2"}', None),
+        (b'{"id":null,"id":"tx-abc2"}', "tx-abc2"),
+        (b'{"text":"{\\"id\\":\\"tx-abc1\\"}"}', None),
+        (b'{"order_id":"tx-abc1"}', None),
+        (b"", None),
+        (b"\xff\xfe", None),
+    ],
+)
+def test_an_orders_id_is_found_where_there_is_just_one_to_find(raw, found):
+    assert order.find_order_id(raw) == found
+
+
+# --- whose order it is ----------------------------------------------------------------------------
+
+
+def answer(**changes):
+    return order.read_answer(samples.encode(samples.order_json(**changes)))
+
+
+def test_an_answer_says_whose_order_it_is():
+    one = answer(user={"username": "Ada@example.org"}, postersBeneficiary={"username": "ben@example.org"})
+
+    assert one.poster_username == "Ada@example.org"
+    assert one.beneficiary_username == "ben@example.org"
+    assert one.order.id == ID
+
+
+@each("person", [GONE, None, {}, {"username": None}, {"username": 5}, "ada", [], {"user_name": "ada"}, 5])
+def test_an_answer_that_shows_no_username_says_none(person):
+    tree = samples.order_json(user=person, postersBeneficiary=person)
+    one = order.read_answer(
+        samples.encode({name: value for name, value in tree.items() if value is not GONE})
+    )
+
+    assert (one.poster_username, one.beneficiary_username) == (None, None)
+
+
+def test_an_answer_that_is_no_order_is_unreadable_at_its_path():
+    with pytest.raises(Unreadable) as caught:
+        answer(matcher_amount="5")
+
+    assert caught.value.path == "$.matcher_amount"
+
+
+# --- the bank's part by itself --------------------------------------------------------------------
+
+
+def test_the_banks_part_by_itself_says_nothing_twice_either():
+    raw = samples.encode(samples.external_order_json())[:-1] + b',"transaction_fee":0}'
+
+    with pytest.raises(ServiceFailed, match=r"\$\.transaction_fee: comes twice"):
+        ExternalOrder.from_json(raw)
+
+
+@each("name", ["current_account_balance", "transaction_fee", "transaction_fee_currency"])
+@each("wrong", [None, True, [], {}])
+def test_an_external_order_by_itself_is_as_strict(name, wrong):
+    with pytest.raises(ServiceFailed, match=rf"\$\.{name}: ") as caught:
+        ExternalOrder.from_json(samples.encode(samples.external_order_json(**{name: wrong})))
+
+    assert caught.value.body
+    assert not caught.value.order_may_exist
+
+
+def test_the_loose_part_of_an_external_order_by_itself_is_as_loose():
+    bank = ExternalOrder.from_json(
+        samples.encode(samples.external_order_json(id="x", bank_logo=5, createdBy=[]))
+    )
+
+    assert (bank.id, bank.bank_logo, bank.creator) == (None, None, None)
+    assert str(bank.transaction_fee) == "1.50"

@@ -1,0 +1,190 @@
+"""What every reader of the service's JSON shares: exact decoding, the names, the leaves."""
+
+import contextlib
+import decimal
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import attrs
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import samples, strategies
+from tests.support.cases import each
+from transfer_async._converters import wire_format
+from transfer_async._converters.wire_format import Unreadable, decode
+from transfer_async._models import responses
+
+MODELS = (
+    *(responses.Order, responses.User, responses.ExternalUser, responses.ExternalOrder, responses.Currency),
+    responses.UserOption,
+)
+
+
+@each(
+    "text",
+    [
+        *("0.1", "12345678901234567.89", "1.50", "1E+400", "-0.0", "0.000", "1E-400"),
+        *("123456789012345678901234567890", "-123456789012345678901234567890", "0", "-7"),
+        *("3." + "14159" * 100, "9" * 1000),
+    ],
+)
+def test_a_number_keeps_every_digit(text):
+    assert str(decode(text.encode())) == text
+
+
+@pytest.mark.parametrize("text", ["1E400", "1e400", "1e+400", "1.0E400"])
+def test_a_number_that_no_float_holds_is_exact(text):
+    assert decode(text.encode()) == Decimal(10) ** 400
+
+
+def test_the_callers_decimal_context_does_not_touch_a_number():
+    with decimal.localcontext(prec=2, Emax=3, traps=[decimal.Inexact, decimal.Rounded]):
+        number = decode(b"12345678901234567.89")
+
+    assert str(number) == "12345678901234567.89"
+
+
+@given(strategies.JSON)
+def test_any_json_is_decoded_as_it_was_meant(tree):
+    assert decode(samples.encode(tree)) == tree
+
+
+@each(
+    "raw",
+    [
+        *(b"", b" ", b"{", b"[1,]", b"{]", b"nul", b"NaN", b"Infinity", b"01", b"1.", b".5", b"+1"),
+        *(b"1_0", b"'a'"),
+        *(b'"\\ud800"', b'"\\udc00\\ud800"', b'"\xff"', b'"\xed\xa0\x80"', b'"\x00"', b"\xef\xbb\xbf{}"),
+        b"{}{}",
+        *('{"a":1}'.encode("utf-16"), b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 100_000),
+        *(
+            b"1e99999999999999999999",
+            b"-1e99999999999999999999",
+            b"1e-99999999999999999999",
+            b"0e99999999999999999999",
+        ),
+        *(b"1" * 5000, b"1" * 1_000_000),
+    ],
+)
+def test_what_is_not_json_or_beyond_all_measure_is_unreadable_and_no_bomb(raw):
+    with pytest.raises(Unreadable) as caught:
+        decode(raw)
+
+    assert caught.value.path == "$"
+
+
+@given(st.binary(max_size=60))
+def test_arbitrary_bytes_are_decoded_or_unreadable(raw):
+    with contextlib.suppress(Unreadable):
+        decode(raw)
+
+
+@each(
+    ("levels", "fits"), [(1, True), (wire_format.LEVELS, True), (wire_format.LEVELS + 1, False), (900, False)]
+)
+@each(("opening", "closing"), [(b"[", b"]"), (b'{"a":1,"b":', b"}")])
+def test_json_is_read_to_a_certain_depth_only(levels, fits, opening, closing):
+    raw = opening * levels + b"1" + closing * levels
+
+    if fits:
+        assert decode(raw) is not None
+    else:
+        with pytest.raises(Unreadable, match="too deeply"):
+            decode(raw)
+
+
+def test_breadth_is_not_depth():
+    tree = [{"a": []} for _ in range(1000)]
+
+    assert decode(samples.encode(tree)) == tree
+
+
+def test_a_raw_piece_is_decoded_like_bytes():
+    assert decode(msgspec.Raw(b'{"a": 0.10}')) == {"a": Decimal("0.10")}
+
+
+def test_what_is_unreadable_names_the_path_and_the_rule():
+    error = Unreadable("$.user", "is not an object")
+
+    assert str(error) == "$.user: is not an object"
+    assert (error.path, error.why) == ("$.user", "is not an object")
+
+
+def test_six_names_are_the_services_own():
+    assert wire_format.WIRE_NAMES == {
+        "posters_beneficiary": "postersBeneficiary",
+        "external_user": "externalUser",
+        "user_options": "userOptions",
+        "confirmed_matches": "confirmedMatches",
+        "extra_order_details": "extraOrderDetails",
+        "creator": "createdBy",
+    }
+
+
+@each(
+    ("model", "tree"),
+    [
+        (responses.Order, samples.order_json()),
+        (responses.User, samples.user_json(externalUser={})),
+        (responses.ExternalUser, samples.external_user_json()),
+        (responses.ExternalOrder, samples.external_order_json()),
+        (responses.Currency, samples.currency_json()),
+        (responses.UserOption, samples.option_json()),
+    ],
+)
+def test_each_model_has_just_the_fields_of_the_specification(model, tree):
+    assert sorted(wire_format.wire_name(name) for name in wire_format.fields_of(model)) == sorted(tree)
+
+
+def test_only_unread_is_ours_alone():
+    ours = {
+        name
+        for model in MODELS
+        for name in attrs.fields_dict(model)
+        if name not in wire_format.fields_of(model)
+    }
+
+    assert ours == {"unread"}
+
+
+def test_every_flag_of_the_specification_is_a_bool_in_its_model():
+    flags = {
+        *samples.FLAGS,
+        *("is_active", "can_post_offers", "can_accept_offers", "tfa_required_for_login"),
+        "two_factor_verified",
+    }
+
+    assert flags == wire_format.FLAGS
+    assert flags <= {name for model in MODELS for name in wire_format.fields_of(model)}
+
+
+@each(
+    ("kind", "value", "read"),
+    [
+        (str, "a", "a"),
+        (str, "", ""),
+        (Decimal, 5, Decimal(5)),
+        (Decimal, Decimal("1.50"), Decimal("1.50")),
+        (int, 10**30, 10**30),
+        (bool, 0, False),
+        (bool, 1, True),
+        (bool, True, True),
+        (datetime, "2024-05-01T10:20:30.123Z", datetime(2024, 5, 1, 10, 20, 30, 123000, UTC)),
+        (datetime, "2024-05-01T01:00:00+02:00", datetime(2024, 4, 30, 23, tzinfo=UTC)),
+    ],
+)
+def test_a_leaf_of_its_type_is_read(kind, value, read):
+    found = wire_format.LEAVES[kind](value)
+
+    assert found == read
+    assert type(found) is type(read)
+    assert getattr(found, "tzinfo", None) is getattr(read, "tzinfo", None)
+
+
+@pytest.mark.parametrize("wrong", [None, [], "x", 5])
+def test_an_object_of_unknown_shape_is_an_object(wrong):
+    with pytest.raises(ValueError, match="not an object"):
+        wire_format.read_object(wrong)

@@ -1,0 +1,303 @@
+"""The bearer token: one for all callers, asked for once for all of them, and never shown."""
+
+import asyncio
+import gc
+from functools import wraps
+
+import pytest
+
+from tests.support.bank import turns
+from tests.support.cases import each
+from transfer_async import TokenUnavailable, TransferError
+from transfer_async._http.bearer import TokenSource, checked
+
+WRONG = [
+    *("s3cr3t token", " s3cr3t", "s3cr3t\n", "s3cr3t\r\nX: y", "s3cr\x003t", "s3cr\x7f3t", "s3cr3t-ü"),
+    "s3cr3t\u2028",
+]
+NO_TEXT = ["", None, b"s3cr3t", 5, object(), ["s3cr3t"]]
+
+
+def source(token, *, timeout=60.0):
+    return TokenSource(token, timeout=timeout, user_agent="agent/1")
+
+
+class Issuer:
+    """Issues ``token-1``, ``token-2``, …; it waits until its gate is open, and fails where told."""
+
+    def __init__(self):
+        self.calls = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.error = None
+
+    async def __call__(self):
+        self.calls += 1
+        number = self.calls
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return f"token-{number}"
+
+
+@pytest.fixture
+async def issuer():
+    return Issuer()
+
+
+# --- what is a token ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", ["t", "eyJhbGciOi.eyJzdWIi.SflKxw-_", "a+b/c==", "~!#$%&'*"])
+def test_a_token_is_printable_ascii_without_spaces(token):
+    assert checked(token) == token
+
+
+@each("token", [*WRONG, *NO_TEXT])
+@each("read", [checked, source])
+def test_nothing_else_is_a_token_and_the_message_does_not_show_it(token, read):
+    with pytest.raises(ValueError, match=r"^token: ") as caught:
+        read(token)
+
+    assert "s3cr" not in str(caught.value)
+
+
+async def test_the_headers_are_the_specifications():
+    headers = await source("abc").headers()
+
+    assert dict(headers) == {
+        "Authorization": "Bearer abc",
+        "Accept": "application/json",
+        "Content-Type": "application/json",
+        "Accept-Encoding": "gzip, deflate",
+        "User-Agent": "agent/1",
+    }
+
+
+async def test_only_a_callable_can_be_asked_again(issuer):
+    assert not source("abc").renewable
+    assert source(issuer).renewable
+
+
+async def test_a_given_token_that_was_refused_cannot_be_renewed():
+    tokens = source("abc")
+    headers = await tokens.headers()
+
+    with pytest.raises(TokenUnavailable):
+        await tokens.headers(instead_of=headers)
+
+
+# --- asking -------------------------------------------------------------------------------------
+
+
+async def test_the_callable_is_asked_at_first_use_and_what_it_gave_is_kept(issuer):
+    tokens = source(issuer)
+    assert issuer.calls == 0
+
+    headers = await tokens.headers()
+
+    assert headers["Authorization"] == "Bearer token-1"
+    assert await tokens.headers() is headers
+    assert issuer.calls == 1
+
+
+async def test_it_is_asked_once_for_all_callers(issuer):
+    issuer.gate.clear()
+    tokens = source(issuer)
+    waiting = [asyncio.create_task(tokens.headers()) for _ in range(20)]
+    await turns(3)
+    issuer.gate.set()
+    headers = await asyncio.gather(*waiting)
+
+    assert issuer.calls == 1
+    assert all(one is headers[0] for one in headers)
+
+
+async def test_a_cancelled_caller_does_not_cancel_the_others(issuer):
+    issuer.gate.clear()
+    tokens = source(issuer)
+    first, second = asyncio.create_task(tokens.headers()), asyncio.create_task(tokens.headers())
+    await turns(3)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    issuer.gate.set()
+
+    assert (await second)["Authorization"] == "Bearer token-1"
+    assert issuer.calls == 1
+
+
+async def test_when_all_callers_are_cancelled_a_failure_is_nobodys_complaint(issuer):
+    issuer.gate.clear()
+    issuer.error = OSError("s3cr3t")
+    tokens = source(issuer)
+    heard = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: heard.append(about))
+    only = asyncio.create_task(tokens.headers())
+    await turns(3)
+    only.cancel()
+    await turns(2)
+    issuer.gate.set()
+    await turns(5)
+    del tokens, only
+    gc.collect()
+
+    assert heard == []
+
+
+# --- renewing -----------------------------------------------------------------------------------
+
+
+async def test_after_a_401_another_token_is_asked_for(issuer):
+    tokens = source(issuer)
+    old = await tokens.headers()
+    new = await tokens.headers(instead_of=old)
+
+    assert new["Authorization"] == "Bearer token-2"
+    assert await tokens.headers() is new
+
+
+async def test_a_token_that_was_refused_is_not_offered_to_the_next(issuer):
+    tokens = source(issuer)
+    old = await tokens.headers()
+    tokens.distrust(old)
+
+    assert tokens.current is None
+    new = await tokens.headers()
+    assert new["Authorization"] == "Bearer token-2"
+    tokens.distrust(old)  # somebody hears of it late
+    assert tokens.current is new
+
+
+async def test_a_given_token_is_offered_again_for_there_is_no_other():
+    tokens = source("t")
+    tokens.distrust(tokens.current)
+
+    assert tokens.current is not None
+
+
+async def test_it_is_renewed_only_if_nobody_else_has_already(issuer):
+    tokens = source(issuer)
+    old = await tokens.headers()
+    new = await tokens.headers(instead_of=old)
+
+    assert await tokens.headers(instead_of=old) is new
+    assert issuer.calls == 2
+
+
+async def test_it_is_renewed_once_for_all_who_were_refused(issuer):
+    tokens = source(issuer)
+    old = await tokens.headers()
+    issuer.gate.clear()
+    waiting = [asyncio.create_task(tokens.headers(instead_of=old)) for _ in range(20)]
+    await turns(3)
+    issuer.gate.set()
+    headers = await asyncio.gather(*waiting)
+
+    assert issuer.calls == 2
+    assert {one["Authorization"] for one in headers} == {"Bearer token-2"}
+
+
+async def test_after_a_failed_renewal_the_next_asks_again(issuer):
+    tokens = source(issuer)
+    old = await tokens.headers()
+    issuer.error = OSError()
+    with pytest.raises(TokenUnavailable):
+        await tokens.headers(instead_of=old)
+    issuer.error = None
+
+    assert (await tokens.headers(instead_of=old))["Authorization"] == "Bearer token-3"
+
+
+# --- failing ------------------------------------------------------------------------------------
+
+
+async def test_a_failure_is_chained_and_not_quoted(issuer):
+    issuer.error = cause = OSError("s3cr3t")
+
+    with pytest.raises(TokenUnavailable) as caught:
+        await source(issuer).headers()
+
+    assert caught.value.__cause__ is cause
+    assert str(caught.value) == "the token callable failed (OSError)"
+
+
+async def test_after_a_failure_the_next_caller_asks_again(issuer):
+    tokens = source(issuer)
+    issuer.error = OSError()
+    with pytest.raises(TokenUnavailable):
+        await tokens.headers()
+    issuer.error = None
+
+    assert (await tokens.headers())["Authorization"] == "Bearer token-2"
+
+
+async def test_each_caller_gets_an_error_of_its_own(issuer):
+    issuer.gate.clear()
+    issuer.error = cause = OSError()
+    tokens = source(issuer)
+    waiting = [asyncio.create_task(tokens.headers()) for _ in range(3)]
+    await turns(3)
+    issuer.gate.set()
+    errors = await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert len({id(error) for error in errors}) == 3
+    assert all(isinstance(error, TokenUnavailable) and error.__cause__ is cause for error in errors)
+
+
+@each("token", [*WRONG, *NO_TEXT])
+async def test_a_callable_that_gives_no_token_failed(token):
+    async def ask():
+        return token
+
+    with pytest.raises(TokenUnavailable) as caught:
+        await source(ask).headers()
+
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert "s3cr" not in f"{caught.value} {caught.value.__cause__}"
+
+
+async def test_a_plain_function_that_passes_for_an_async_one_is_found_out_when_it_is_asked(issuer):
+    @wraps(issuer)
+    def decorated():
+        return "abc"
+
+    with pytest.raises(TokenUnavailable) as caught:
+        await source(decorated).headers()
+
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+async def test_a_callable_that_takes_too_long_failed(issuer):
+    issuer.gate.clear()
+
+    with pytest.raises(TokenUnavailable, match=r"TimeoutError") as caught:
+        await source(issuer, timeout=0.001).headers()
+
+    assert isinstance(caught.value.__cause__, TimeoutError)
+
+
+async def test_a_callable_that_cancels_itself_failed(issuer):
+    issuer.error = asyncio.CancelledError()
+
+    with pytest.raises(TokenUnavailable) as caught:
+        await source(issuer).headers()
+
+    assert isinstance(caught.value, TransferError)
+
+
+async def test_closing_ends_the_asking(issuer):
+    issuer.gate.clear()
+    tokens = source(issuer)
+    waiting = asyncio.create_task(tokens.headers())
+    await turns(3)
+    tokens.close()
+
+    with pytest.raises(TokenUnavailable):
+        await waiting
+
+
+async def test_closing_before_anything_was_asked_does_nothing(issuer):
+    source(issuer).close()
+
+    assert issuer.calls == 0

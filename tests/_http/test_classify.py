@@ -1,0 +1,353 @@
+"""What the evidence of an exchange means: both tables, each status, and the errors that say so."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from multidict import CIMultiDict
+
+from tests.support.cases import each
+from transfer_async import (
+    ConnectionFailed,
+    Outcome,
+    OutcomeUnknown,
+    RateLimited,
+    Refused,
+    RetryPolicy,
+    ServiceFailed,
+    Unauthorized,
+)
+from transfer_async._http.classify import (
+    MAY_GO_AGAIN,
+    ORDER_ANSWERS,
+    READ_ANSWERS,
+    Judgement,
+    error_of,
+    fields_named,
+    judge,
+)
+from transfer_async._http.transport import Evidence
+
+EVERY_STATUS = range(100, 600)
+DEFAULT = RetryPolicy()
+NOW = datetime(2024, 5, 6, 12, tzinfo=UTC)
+
+JSON = b'{"message": "A service\'s own words."}'
+HTML = b"<html><body>Blocked by the firewall</body></html>"
+UNAUTHORIZED = b'{"message": "Unauthorized"}'
+
+
+def answered(status, body=JSON, *, intact=True, headers=(), error=None):
+    return Evidence(
+        sent=True, status=status, body=body, intact=intact, headers=CIMultiDict(headers), error=error
+    )
+
+
+def table_of(rows, body, policy=DEFAULT, *, intact=True):
+    """Every status and its judgement."""
+    return {status: judge(answered(status, body, intact=intact), policy, rows) for status in EVERY_STATUS}
+
+
+def expected(*sets, otherwise):
+    """Every status and the judgement of the first set that holds it."""
+    return {
+        status: next((judgement for statuses, judgement in sets if status in statuses), otherwise)
+        for status in EVERY_STATUS
+    }
+
+
+# The tables once more, written from the contract alone.
+WRONG_TOKEN = ({401}, Judgement.WRONG_TOKEN)
+ANSWERED = (range(200, 300), Judgement.ANSWERED)
+NOT_PROCESSED = ({425, 429}, Judgement.NOT_PROCESSED)
+REFUSES = {*range(400, 408), *range(410, 418), 421, 422, 426, 428, 431, 451}
+REFUSED = (REFUSES, Judgement.REFUSED)
+PASSING = ({408, 500, 502, 503, 504}, Judgement.FAILED)
+
+# --- orders -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "intact", "page"),
+    [
+        (JSON, True, {}),
+        (HTML, True, {403}),
+        (b"", True, {403}),
+        (JSON[:9], False, {403}),
+        (JSON, False, {403}),
+    ],
+)
+def test_orders_where_a_403_with_a_foreign_or_cut_body_is_no_answer(body, intact, page):
+    told = table_of(ORDER_ANSWERS, body, intact=intact)
+    refused = (REFUSES - {*page}, Judgement.REFUSED)
+
+    assert told == expected(WRONG_TOKEN, ANSWERED, NOT_PROCESSED, refused, otherwise=Judgement.UNKNOWN)
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b'"no"', b" 1 ", JSON], ids=bytes.decode)
+def test_a_403_with_any_json_refuses(body):
+    assert judge(answered(403, body), DEFAULT, ORDER_ANSWERS) is Judgement.REFUSED
+
+
+@each("statuses", [{425, 429, 408, 503}, ()])
+def test_a_bank_may_widen_or_narrow_what_was_not_processed_and_what_refuses(statuses):
+    policy = RetryPolicy(not_processed=statuses, refused={400, 422})
+
+    assert table_of(ORDER_ANSWERS, JSON, policy) == expected(
+        WRONG_TOKEN,
+        ANSWERED,
+        (statuses, Judgement.NOT_PROCESSED),
+        ({400, 422}, Judgement.REFUSED),
+        otherwise=Judgement.UNKNOWN,
+    )
+
+
+def test_a_status_in_both_sets_was_not_processed():
+    policy = RetryPolicy(not_processed={422}, refused={422})
+
+    assert judge(answered(422), policy, ORDER_ANSWERS) is Judgement.NOT_PROCESSED
+
+
+# --- reads --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("body", "intact"), [(JSON, True), (HTML, True), (b"", True), (JSON, False)])
+def test_reads(body, intact):
+    told = table_of(READ_ANSWERS, body, intact=intact)
+
+    assert told == expected(
+        WRONG_TOKEN, ANSWERED, NOT_PROCESSED, REFUSED, PASSING, otherwise=Judgement.UNKNOWN
+    )
+
+
+def test_reads_with_a_widened_policy():
+    policy = RetryPolicy(not_processed={425, 429, 503})
+
+    assert judge(answered(503), policy, READ_ANSWERS) is Judgement.NOT_PROCESSED
+
+
+# --- the wrong token ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [ORDER_ANSWERS, READ_ANSWERS], ids=["orders", "reads"])
+def test_the_specifications_body_is_a_wrong_token_with_any_2xx_or_4xx(rows):
+    told = table_of(rows, UNAUTHORIZED)
+
+    assert {status for status, judgement in told.items() if judgement is Judgement.WRONG_TOKEN} == {
+        *range(200, 300),
+        *range(400, 500),
+    }
+
+
+@pytest.mark.parametrize("body", [b'{ "message" :\n"Unauthorized" }\n', b'{"message":"Unauthorized"}'])
+def test_its_spaces_do_not_matter(body):
+    assert judge(answered(200, body), DEFAULT, ORDER_ANSWERS) is Judgement.WRONG_TOKEN
+
+
+@each(
+    "body",
+    [
+        *(b'{"message": "unauthorized"}', b'{"message": "Unauthorized."}', b'{"message": ["Unauthorized"]}'),
+        *(b'{"message": "Unauthorized", "id": "tx-1"}', b'{"Message": "Unauthorized"}'),
+        *(b'{"message": "created", "message": "Unauthorized"}', b'["Unauthorized"]', b'"Unauthorized"'),
+        *(b"Unauthorized", b'{"message": "Unauthorized"}}', b""),
+    ],
+)
+def test_no_other_body_is_a_wrong_token(body):
+    assert judge(answered(200, body), DEFAULT, ORDER_ANSWERS) is Judgement.ANSWERED
+
+
+def test_a_cut_body_is_not_exactly_that_one():
+    assert judge(answered(200, UNAUTHORIZED, intact=False), DEFAULT, ORDER_ANSWERS) is Judgement.ANSWERED
+
+
+def test_a_401_needs_no_body():
+    assert judge(answered(401, b"", intact=False), DEFAULT, ORDER_ANSWERS) is Judgement.WRONG_TOKEN
+
+
+def test_a_401_is_a_wrong_token_whatever_the_policy_says():
+    policy = RetryPolicy(refused=(), not_processed={401})
+
+    assert judge(answered(401), policy, ORDER_ANSWERS) is Judgement.WRONG_TOKEN
+
+
+# --- the evidence comes first -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [ORDER_ANSWERS, READ_ANSWERS], ids=["orders", "reads"])
+@given(
+    st.sampled_from([None, *EVERY_STATUS]), st.sampled_from([JSON, HTML, UNAUTHORIZED, b""]), st.booleans()
+)
+def test_what_was_never_sent_was_not_sent_whatever_answer_came(rows, status, body, intact):
+    evidence = Evidence(sent=False, status=status, body=body, intact=intact)
+
+    assert judge(evidence, DEFAULT, rows) is Judgement.NOT_SENT
+
+
+def test_without_an_answer_an_order_is_a_doubt_and_a_read_failed():
+    assert judge(Evidence(sent=True), DEFAULT, ORDER_ANSWERS) is Judgement.UNKNOWN
+    assert judge(Evidence(sent=True), DEFAULT, READ_ANSWERS) is Judgement.FAILED
+
+
+def test_only_what_certainly_did_nothing_may_go_again():
+    assert {Judgement.NOT_SENT, Judgement.NOT_PROCESSED} == MAY_GO_AGAIN
+
+
+@each("row", [*ORDER_ANSWERS, *READ_ANSWERS])
+def test_each_row_has_its_reason(row):
+    assert len(row.reason.split()) >= 5
+
+
+@pytest.mark.parametrize("rows", [ORDER_ANSWERS, READ_ANSWERS], ids=["orders", "reads"])
+@given(
+    st.builds(
+        Evidence,
+        sent=st.booleans(),
+        status=st.none() | st.sampled_from(EVERY_STATUS),
+        body=st.binary(max_size=40) | st.sampled_from([JSON, HTML, UNAUTHORIZED]),
+        intact=st.booleans(),
+    )
+)
+def test_there_is_a_verdict_for_whatever_came(rows, evidence):
+    assert judge(evidence, DEFAULT, rows) in Judgement
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+ERRORS = [judgement for judgement in Judgement if judgement is not Judgement.ANSWERED]
+
+
+def error(judgement, evidence, *, reading=False):
+    return error_of(judgement, evidence, now=NOW, reading=reading)
+
+
+@each(
+    ("judgement", "status", "reading", "kind", "outcome"),
+    [
+        (Judgement.NOT_SENT, None, False, ConnectionFailed, Outcome.NOT_SENT),
+        (Judgement.NOT_SENT, None, True, ConnectionFailed, Outcome.NOT_SENT),
+        (Judgement.WRONG_TOKEN, 401, False, Unauthorized, Outcome.REFUSED),
+        (Judgement.WRONG_TOKEN, 200, True, Unauthorized, Outcome.REFUSED),
+        (Judgement.NOT_PROCESSED, 429, False, RateLimited, Outcome.REFUSED),
+        (Judgement.NOT_PROCESSED, 425, False, Refused, Outcome.REFUSED),
+        (Judgement.NOT_PROCESSED, 503, False, Refused, Outcome.REFUSED),
+        (Judgement.NOT_PROCESSED, 429, True, RateLimited, Outcome.REFUSED),
+        (Judgement.REFUSED, 422, False, Refused, Outcome.REFUSED),
+        (Judgement.REFUSED, 404, True, Refused, Outcome.REFUSED),
+        (Judgement.UNKNOWN, 503, False, OutcomeUnknown, Outcome.UNKNOWN),
+        (Judgement.UNKNOWN, None, False, OutcomeUnknown, Outcome.UNKNOWN),
+        (Judgement.FAILED, 503, True, ServiceFailed, Outcome.NOT_SENT),
+        (Judgement.FAILED, None, True, ServiceFailed, Outcome.NOT_SENT),
+        (Judgement.UNKNOWN, 302, True, ServiceFailed, Outcome.NOT_SENT),
+    ],
+)
+def test_each_verdict_has_its_error(judgement, status, reading, kind, outcome):
+    told = error(judgement, Evidence(sent=True, status=status), reading=reading)
+
+    assert type(told) is kind
+    assert told.outcome is outcome
+
+
+@each("judgement", ERRORS)
+def test_no_order_is_at_stake_in_a_read(judgement):
+    assert error(judgement, answered(400), reading=True).order_may_exist is False
+
+
+def test_a_doubt_says_that_an_order_may_exist():
+    assert error(Judgement.UNKNOWN, answered(503)).order_may_exist is True
+
+
+@each(
+    ("judgement", "status", "body", "message"),
+    [
+        (Judgement.REFUSED, 422, JSON, "A service's own words."),
+        (Judgement.WRONG_TOKEN, 200, UNAUTHORIZED, "Unauthorized"),
+    ],
+)
+def test_a_no_carries_what_the_service_said(judgement, status, body, message):
+    told = error(judgement, answered(status, body, headers={"X-Request-Id": "req-7"}))
+
+    assert (told.status, told.message, told.body, told.request_id) == (status, message, body, "req-7")
+
+
+@each("body", [b"", b"<p>", b"[]", b"{}", b'{"message": 5}', b'{"message": null}', b'{"m'])
+def test_a_refusal_without_readable_words_has_none(body):
+    told = error(Judgement.REFUSED, answered(422, body))
+
+    assert told.message is None
+    assert told.body == body
+
+
+def test_a_doubt_and_a_failed_read_carry_the_bytes():
+    evidence = answered(502, HTML, headers={"X-Request-Id": "req-7"})
+    doubt, failed = error(Judgement.UNKNOWN, evidence), error(Judgement.FAILED, evidence, reading=True)
+    lost = error(Judgement.UNKNOWN, Evidence(sent=True))
+
+    assert (doubt.status, doubt.raw, doubt.request_id) == (502, HTML, "req-7")
+    assert (failed.status, failed.body, failed.request_id) == (502, HTML, "req-7")
+    assert (lost.status, lost.raw, lost.request_id) == (None, None, None)
+
+
+LATER = (NOW + timedelta(seconds=90)).strftime("%a, %d %b %Y %H:%M:%S GMT")
+
+
+@each(("header", "asked"), [("7", 7.0), (LATER, 90.0), ("soon", None)])
+@each(
+    ("judgement", "status", "reading"),
+    [
+        (Judgement.NOT_PROCESSED, 429, False),
+        (Judgement.NOT_PROCESSED, 425, False),
+        (Judgement.NOT_PROCESSED, 429, True),
+        (Judgement.FAILED, 503, True),
+    ],
+)
+def test_retry_after_is_on_what_may_be_asked_again(judgement, status, reading, header, asked):
+    told = error(judgement, answered(status, headers={"retry-after": header}), reading=reading)
+
+    assert told.retry_after == asked
+
+
+def test_the_cause_is_chained():
+    cause = ConnectionResetError("by peer")
+
+    assert error(Judgement.UNKNOWN, Evidence(sent=True, error=cause)).__cause__ is cause
+
+
+SECRETS = json.dumps({"message": "s3cr3t-words", "name": "s3cr3t-name"}).encode()
+
+
+@each("reading", [False, True])
+@each("judgement", ERRORS)
+def test_no_message_shows_a_body(judgement, reading):
+    told = error(judgement, answered(422, SECRETS, error=ValueError("s3cr3t-cause")), reading=reading)
+
+    assert "s3cr3t" not in f"{told} {told!r}"
+
+
+@each("reading", [False, True])
+@each("judgement", ERRORS)
+def test_a_message_shows_status_and_request_id(judgement, reading):
+    told = error(judgement, answered(422, headers={"X-Request-Id": "req-7"}), reading=reading)
+
+    assert "422" in str(told)
+    assert "req-7" in str(told)
+
+
+def test_a_lost_answer_says_what_kind_of_trouble_it_was():
+    told = error(Judgement.UNKNOWN, Evidence(sent=True, error=ConnectionResetError("s3cr3t")))
+
+    assert "ConnectionResetError" in str(told)
+
+
+def test_only_the_specifications_own_names_are_taken_from_a_refusal():
+    """A service may name anything there, a customer too; a name of ours is a column to look at."""
+    named = {"matcher_amount": ["12 of Ada"], "ada.eze@example.com": [], "external_order.transaction_fee": 1}
+
+    assert fields_named(json.dumps({"errors": named}).encode()) == (
+        "matcher_amount",
+        "external_order.transaction_fee",
+    )
+    for body in (b"", b"{", b"[]", b'{"errors": ["matcher_amount"]}', b'{"errors": null}'):
+        assert fields_named(body) == ()

@@ -1,0 +1,513 @@
+"""Every request but create-order: what is sent again, what is not, and what its answers become."""
+
+import asyncio
+from decimal import Decimal
+from typing import Any
+
+import attrs
+import pytest
+
+from tests.support import samples
+from tests.support.answering import Answering, answering
+from tests.support.bank import Time
+from tests.support.cases import each
+from tests.support.ids import told
+from transfer_async import (
+    ClientClosed,
+    ConnectionFailed,
+    OutcomeUnknown,
+    RateLimited,
+    Refused,
+    RetryPolicy,
+    ServiceFailed,
+    TokenUnavailable,
+    TransferClient,
+    TransferError,
+    Unauthorized,
+    User,
+)
+from transfer_async._http.fetch import checked_method, encoded
+
+
+@pytest.fixture
+async def service():
+    async with answering() as made:
+        yield made
+
+
+@pytest.fixture
+def time():
+    return Time()
+
+
+@pytest.fixture
+async def client(service, time):
+    async with TransferClient(service.base_url, "abc", clock=time.clock) as made:
+        yield made
+
+
+async def failure(call) -> Any:
+    with pytest.raises(TransferError) as caught:
+        await call
+    assert caught.value.order_may_exist is False
+    return caught.value
+
+
+# --- what may be asked --------------------------------------------------------------------------
+
+
+@each("method", ["get", "Post", "PUT", "patch", "DELETE", "head", "OPTIONS"])
+def test_methods_may_be_in_any_case_and_get_and_head_may_be_safe(method):
+    assert checked_method(method, safe=False) == method.upper()
+    if method in ("get", "head"):
+        assert checked_method(method, safe=True) == method.upper()
+
+
+@each("method", ["", "FETCH", "GET ", "G\nT", "CONNECT", "TRACE", None, 5])
+def test_any_other_method_is_refused(method):
+    with pytest.raises(ValueError, match=r"^method: must be one of DELETE, GET, HEAD"):
+        checked_method(method, safe=False)
+
+
+@each("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "delete"])
+def test_nothing_else_may_be_safe(method):
+    with pytest.raises(ValueError, match=r"^safe: is for GET and HEAD"):
+        checked_method(method, safe=True)
+
+
+ITSELF: list[Any] = []
+ITSELF.append(ITSELF)
+
+
+@each(
+    "json",
+    [
+        *(object(), {1, object()}, {(1, 2): 3}, "\ud800", Decimal("NaN"), {"amount": Decimal("Infinity")}),
+        *([Decimal("-sNaN")], float("nan"), {"a": [float("inf")]}, [{"b": (float("-inf"),)}], ITSELF),
+    ],
+)
+def test_what_is_no_json_is_refused_by_name(json):
+    with pytest.raises(ValueError, match=r"^json: cannot be written as JSON"):
+        encoded(json)
+
+
+def test_no_json_is_no_body():
+    assert encoded(None) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ({"amount": Decimal("12345678901234567.89")}, b'{"amount":12345678901234567.89}'),
+        ([Decimal("0.10"), 1, "a", True, None], b'[0.10,1,"a",true,null]'),
+        ({}, b"{}"),
+        (0, b"0"),
+    ],
+)
+def test_json_is_written_exactly(value, written):
+    assert encoded(value) == written
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"method": "FETCH"}, {"path": "https://evil.com/"}, {"path": "/api/api/v1/order/create"}),
+        *({"method": "POST", "safe": True}, {"json": object()}),
+    ],
+    ids=told,
+)
+async def test_a_wrong_argument_sends_nothing(client, service, wrong):
+    call = {"method": "GET", "path": "/a", **wrong}
+
+    with pytest.raises(ValueError, match=rf"^({'|'.join(wrong)}): "):
+        await client.request(**call)
+    assert service.came == []
+
+
+# --- what is on the wire ------------------------------------------------------------------------
+
+TARGETS = [
+    *("/a", "/", "/a/", "/a%2Fb/c%20d", "/a%252Fb", "/a//b", "/Users/Ada%40example.com"),
+    *("/q?a=1&b=%20c+d&e", "/q?path=/../x", "/semi;v=1", "/~!$&'()*+,=:@-._", "/%e2%82%ac", "/100%"),
+]
+
+
+@pytest.mark.parametrize("path", TARGETS)
+async def test_a_path_is_on_the_wire_as_it_was_given(client, service, path):
+    await client.request("GET", path, safe=True)
+
+    assert service.came[0].target == path
+
+
+async def test_a_path_is_appended_to_the_base_addresss_prefix(service):
+    async with TransferClient(f"{service.base_url}/bank/", "abc") as client:
+        await client.request("GET", "/a%2Fb")
+
+    assert service.came[0].target == "/bank/a%2Fb"
+
+
+async def test_a_body_is_on_the_wire_as_exact_json(client, service):
+    await client.request(
+        "POST", "/a", json={"amount": Decimal("12345678901234567.890"), "rate": Decimal("0.1")}
+    )
+
+    assert service.came[0].body == b'{"amount":12345678901234567.890,"rate":0.1}'
+    assert service.came[0].headers["Content-Type"] == "application/json"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_request_without_a_body_says_nothing_of_one(client, service, method):
+    await client.request(method, "/a", safe=True)
+
+    headers = service.came[0].headers
+    assert not {"Content-Type", "Content-Length", "Transfer-Encoding"} & set(headers)
+    assert service.came[0].body == b""
+
+
+async def test_the_token_and_what_is_accepted_are_on_every_request(client, service):
+    await client.request("DELETE", "/a")
+
+    headers = service.came[0].headers
+    assert headers["Authorization"] == "Bearer abc"
+    assert headers["Accept"] == "application/json"
+    assert headers["User-Agent"].startswith("transfer_async")
+
+
+# --- what an answer becomes ---------------------------------------------------------------------
+
+
+@attrs.frozen
+class Account:
+    iban: str
+    balance: Decimal
+    owner: User
+
+
+async def test_without_a_model_it_is_json_digit_for_digit(client, service):
+    service.answer(body=b'{"a": 12345678901234567.89, "b": [0.1, 1e2, 7], "c": {"d": null}}')
+
+    assert await client.request("GET", "/a") == {
+        "a": Decimal("12345678901234567.89"),
+        "b": [Decimal("0.1"), Decimal("1e2"), 7],
+        "c": {"d": None},
+    }
+
+
+async def test_it_is_read_into_a_model(client, service):
+    service.answer(body=samples.encode(samples.user_json(1)))
+    user = await client.request("GET", "/a", into=User)
+
+    assert user == User.from_json(samples.encode(samples.user_json(1)))
+    assert user.currencies[0].min_amount == Decimal("0.50")
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204])
+async def test_an_empty_answer_is_none(client, service, status):
+    service.answer(status, b"")
+
+    assert await client.request("DELETE", "/a") is None
+
+
+@pytest.mark.parametrize("safe", [True, False])
+async def test_an_answer_to_head_is_none(client, service, safe):
+    assert await client.request("HEAD", "/a", safe=safe) is None
+
+
+@pytest.mark.parametrize(
+    ("into", "body"),
+    [
+        *((None, b"<html>"), (None, b'{"a": '), (User, b""), (list[User], b"[5]"), (object, b'"s3cr3t"')),
+        (Account, b'{"iban": 5, "balance": "s3cr3t", "owner": {}}'),
+    ],
+)
+@pytest.mark.parametrize(("method", "kind"), [("GET", ServiceFailed), ("POST", OutcomeUnknown)])
+async def test_after_an_answer_that_cannot_be_read_a_read_failed_and_a_change_is_unknown(
+    client, service, method, kind, into, body
+):
+    service.answer(body=body, headers={"X-Request-Id": "req-7"})
+    error = await failure(client.request(method, "/a", into=into, safe=method == "GET"))
+
+    assert type(error) is kind
+    assert (error.status, error.request_id) == (200, "req-7")
+    assert (error.body if method == "GET" else error.raw) == body
+    assert "s3cr3t" not in f"{error} {error!r} {error.__cause__!r}"
+    assert len(service.came) == 1
+
+
+async def test_an_answer_beyond_the_limit_is_not_read(service, time):
+    service.answer(body=b'{"a": "' + b"x" * 5000 + b'"}', times=4)
+    async with TransferClient(service.base_url, "abc", clock=time.clock, max_response_bytes=1000) as client:
+        error = await failure(client.request("GET", "/a", safe=True))
+
+    assert type(error) is ServiceFailed
+    assert len(error.body) == 1000
+
+
+# --- what is sent again -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_safe_request_is_sent_again_after_passing_trouble(client, service, method, status):
+    service.answer(status, times=3)
+    await client.request(method, "/a", safe=True)
+
+    assert len(service.came) == 4
+
+
+async def test_a_safe_request_is_sent_again_after_a_lost_answer(client, service):
+    service.lose(times=3)
+
+    assert await client.request("GET", "/a", safe=True) == {}
+    assert len(service.came) == 4
+
+
+async def test_a_safe_request_is_sent_again_after_a_cut_answer(client, service):
+    service.answer(body=b'{"a": 1', cut=True)
+    service.answer(body=b'{"a": 1}')
+
+    assert await client.request("GET", "/a", safe=True) == {"a": 1}
+
+
+async def test_a_cut_answer_is_cut_even_where_what_came_is_json(client, service):
+    service.answer(body=b'{"a": 1}', cut=True, times=4)
+    error = await failure(client.request("GET", "/a", safe=True))
+
+    assert type(error) is ServiceFailed
+    assert len(service.came) == 4
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, Refused),
+        (403, Refused),
+        (404, Refused),
+        (405, Refused),
+        (422, Refused),
+        (401, Unauthorized),
+        (301, ServiceFailed),
+        (302, ServiceFailed),
+        (409, ServiceFailed),
+        (501, ServiceFailed),
+        (505, ServiceFailed),
+    ],
+)
+async def test_a_safe_request_is_not_sent_again_after_an_answer_that_stands(client, service, status, kind):
+    service.answer(status, headers={"Location": "/elsewhere"})
+    error = await failure(client.request("GET", "/a", safe=True))
+
+    assert type(error) is kind
+    assert error.status == status
+    assert len(service.came) == 1
+
+
+async def test_a_safe_request_that_never_gets_an_answer_failed(client, service):
+    service.lose(times=4)
+    error = await failure(client.request("GET", "/a", safe=True))
+
+    assert type(error) is ServiceFailed
+    assert error.status is None
+    assert isinstance(error.__cause__, Exception)
+    assert [attempt.number for attempt in error.attempts] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "GET"])
+async def test_a_change_whose_answer_is_cut_is_unknown_and_never_sent_again(client, service, method):
+    service.answer(body=b'{"a": 1}', cut=True)
+    error = await failure(client.request(method, "/a"))
+
+    assert type(error) is OutcomeUnknown
+    assert error.status == 200
+    assert len(service.came) == 1
+
+
+@pytest.mark.parametrize("status", [302, 307, 308, 408, 409, 500, 502, 503, 504])
+async def test_a_change_after_any_other_status_is_unknown_and_never_sent_again(client, service, status):
+    service.answer(status, headers={"Location": "/elsewhere", "Retry-After": "0"})
+    error = await failure(client.request("POST", "/a"))
+
+    assert type(error) is OutcomeUnknown
+    assert error.status == status
+    assert len(service.came) == 1
+
+
+@pytest.mark.parametrize("status", [425, 429])
+async def test_a_change_that_was_not_processed_is_sent_again(client, service, status):
+    service.answer(status, times=3)
+
+    assert await client.request("POST", "/a", json={"a": 1}) == {"a": 1}
+    assert [came.body for came in service.came] == [b'{"a":1}'] * 4
+
+
+async def test_when_the_retries_end_the_limit_is_what_is_raised(client, service):
+    service.answer(429, times=4, headers={"Retry-After": "1"})
+    error = await failure(client.request("POST", "/a"))
+
+    assert type(error) is RateLimited
+    assert error.retry_after == 1.0
+    assert [attempt.status for attempt in error.attempts] == [429] * 4
+
+
+async def test_a_change_that_is_refused_is_not_sent_again(client, service):
+    service.answer(422, b'{"message": "no"}')
+    error = await failure(client.request("POST", "/a"))
+
+    assert (type(error), error.message) == (Refused, "no")
+    assert len(service.came) == 1
+
+
+@pytest.mark.parametrize("safe", [True, False])
+async def test_what_cannot_be_sent_is_tried_again_and_then_failed(time, unused_tcp_port, safe):
+    async with TransferClient(f"http://127.0.0.1:{unused_tcp_port}", "abc", clock=time.clock) as client:
+        error = await failure(client.request("GET", "/a", safe=safe))
+
+    assert type(error) is ConnectionFailed
+    assert len(error.attempts) == 4
+    assert isinstance(error.__cause__, OSError)
+
+
+async def test_a_later_read_does_not_remember_an_earlier_ones_failures(client, service):
+    service.answer(503)
+    await client.request("GET", "/a", safe=True)
+    service.answer(404)
+    error = await failure(client.request("GET", "/a", safe=True))
+
+    assert [(attempt.number, attempt.status) for attempt in error.attempts] == [(1, 404)]
+
+
+# --- the token ----------------------------------------------------------------------------------
+
+
+class Issuer:
+    """Issues ``token-1``, ``token-2``, …, and fails from ``fails_at`` on."""
+
+    def __init__(self, *, fails_at=100):
+        self.calls = 0
+        self.fails_at = fails_at
+
+    async def __call__(self):
+        self.calls += 1
+        if self.calls >= self.fails_at:
+            raise OSError("s3cr3t")
+        return f"token-{self.calls}"
+
+
+@pytest.mark.parametrize("safe", [True, False])
+async def test_after_a_401_it_is_sent_once_more_with_a_new_token(service, time, safe):
+    service.answer(401)
+    async with TransferClient(service.base_url, Issuer(), clock=time.clock) as client:
+        await client.request("GET", "/a", safe=safe)
+
+    assert [came.headers["Authorization"] for came in service.came] == ["Bearer token-1", "Bearer token-2"]
+
+
+async def test_a_second_401_stands(service, time):
+    service.answer(401, times=2)
+    issuer = Issuer()
+    async with TransferClient(service.base_url, issuer, clock=time.clock) as client:
+        error = await failure(client.request("GET", "/a", safe=True))
+
+    assert type(error) is Unauthorized
+    assert [attempt.status for attempt in error.attempts] == [401, 401]
+    assert issuer.calls == 2
+
+
+async def test_the_one_more_time_counts_as_an_attempt(service, time):
+    service.answer(401)
+    retry = RetryPolicy(attempts=1)
+    async with TransferClient(service.base_url, Issuer(), clock=time.clock, retry=retry) as client:
+        error = await failure(client.request("GET", "/a", safe=True))
+
+    assert type(error) is Unauthorized
+    assert len(service.came) == 1
+
+
+async def test_a_given_token_is_not_tried_twice(client, service):
+    service.answer(401)
+    error = await failure(client.request("GET", "/a", safe=True))
+
+    assert type(error) is Unauthorized
+    assert len(service.came) == 1
+
+
+async def test_without_a_token_nothing_is_sent(service, time):
+    async with TransferClient(service.base_url, Issuer(fails_at=1), clock=time.clock) as client:
+        error = await failure(client.request("GET", "/a", safe=True))
+
+    assert type(error) is TokenUnavailable
+    assert service.came == []
+
+
+async def test_without_a_new_token_nothing_more_is_sent(service, time):
+    service.answer(401)
+    async with TransferClient(service.base_url, Issuer(fails_at=2), clock=time.clock) as client:
+        error = await failure(client.request("POST", "/a"))
+
+    assert isinstance(error, (TokenUnavailable, Unauthorized))
+    assert [attempt.status for attempt in error.attempts] == [401]
+    assert len(service.came) == 1
+
+
+# --- closing ------------------------------------------------------------------------------------
+
+
+async def held(service: Answering) -> asyncio.Event:
+    """An answer that waits for its gate."""
+    gate = asyncio.Event()
+    service.answer(body=b'{"a": 1}', gate=gate)
+    return gate
+
+
+async def test_closing_waits_for_a_request_on_its_way(service, time):
+    gate = await held(service)
+    client = TransferClient(service.base_url, "abc", clock=time.clock)
+    asked = asyncio.create_task(client.request("GET", "/a", safe=True))
+    await service.arrived.wait()
+    closing = asyncio.create_task(client.close())
+    gate.set()
+    answer = await asked
+    await closing
+
+    assert answer == {"a": 1}
+
+
+@pytest.mark.parametrize(("safe", "kind"), [(True, (ServiceFailed, ClientClosed)), (False, OutcomeUnknown)])
+async def test_what_outlasts_the_closing_is_not_sent_again(service, time, safe, kind):
+    gate = await held(service)
+    client = TransferClient(service.base_url, "abc", clock=time.clock)
+    asked = asyncio.create_task(client.request("GET", "/a", safe=safe))
+    await service.arrived.wait()
+    await client.close(timeout=0)
+    error = await failure(asked)
+    gate.set()
+
+    assert isinstance(error, kind)
+    assert len(service.came) == 1
+
+
+async def test_a_pause_that_outlasts_the_closing_is_the_end(service, time):
+    asleep, wake = asyncio.Event(), asyncio.Event()
+
+    async def stay():
+        asleep.set()
+        await wake.wait()
+
+    time.on_sleep = stay
+    service.answer(503)
+    client = TransferClient(service.base_url, "abc", clock=time.clock)
+    asked = asyncio.create_task(client.request("GET", "/a", safe=True))
+    await asleep.wait()
+    await client.close(timeout=0)
+    wake.set()
+    error = await failure(asked)
+
+    assert type(error) is ClientClosed
+    assert len(service.came) == 1
+
+
+async def test_many_at_once_get_each_their_own_answer(client):
+    asked = [{"number": number} for number in range(40)]
+    answers = await asyncio.gather(*(client.request("POST", "/a", json=one) for one in asked))
+
+    assert answers == asked

@@ -1,0 +1,599 @@
+"""What is sent again: after exact delays, as often as the settings say, and never past the end."""
+
+import asyncio
+import email.utils
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import attrs
+import pytest
+import tenacity
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.bank import NOON, World, new_order
+from tests.support.cases import each
+from tests.support.ids import told
+from transfer_async import (
+    Clock,
+    ConnectionFailed,
+    Outcome,
+    RateLimited,
+    Refused,
+    RetryBudget,
+    RetryPolicy,
+    ServiceFailed,
+    Timeouts,
+    TransferError,
+)
+from transfer_async._http.retry import Pause, TokenBucket, go_again, retry_after
+from transfer_async._http.urls import CREATE_ORDER, WHO_AM_I
+from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Sandbox, Status, StatusAfterProcessing
+
+# --- settings -----------------------------------------------------------------------------------
+
+REFUSING = {*range(400, 408), *range(410, 418), 421, 422, 426, 428, 431, 451}
+
+
+DEFAULTS = {
+    RetryPolicy: {
+        "attempts": 4,
+        "first_delay": 0.05,
+        "max_delay": 5.0,
+        "deadline": 30.0,
+        "not_processed": frozenset({425, 429}),
+        "refused": frozenset(REFUSING),
+        "budget": RetryBudget(),
+    },
+    RetryBudget: {"capacity": 500, "cost": 14, "throttle_cost": 5, "refund": 1},
+    Timeouts: {"connect": 5.0, "sock_connect": 5.0, "sock_read": 20.0, "total": 25.0, "hook": 120.0},
+}
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_settings_have_these_defaults_are_frozen_and_take_keywords_only(kind):
+    assert attrs.asdict(kind(), recurse=False) == DEFAULTS[kind]
+    assert kind() == kind()
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        setattr(kind(), next(iter(DEFAULTS[kind])), 1)
+    with pytest.raises(TypeError):
+        kind(1)
+
+
+def test_durations_may_be_timedeltas():
+    seconds = timedelta(seconds=2)
+    policy = RetryPolicy(first_delay=timedelta(milliseconds=20), max_delay=seconds, deadline=30 * seconds)
+    timeouts = Timeouts(connect=seconds, sock_connect=2, sock_read=3, total=2 * seconds, hook=5)
+
+    assert (policy.first_delay, policy.max_delay, policy.deadline) == (0.02, 2.0, 60.0)
+    assert attrs.astuple(timeouts) == (2.0, 2.0, 3.0, 4.0, 5.0)
+
+
+def test_statuses_may_come_in_any_collection():
+    policy = RetryPolicy(not_processed=[425, 429, 503], refused={400, 422})
+
+    assert policy.not_processed == frozenset({425, 429, 503})
+    assert policy.refused == frozenset({400, 422})
+
+
+WHOLE = "must be a whole number, {} or more"
+SECONDS = "must be a finite number of seconds, {} or more"
+STATUSES = "must hold HTTP statuses, 100 to 599"
+
+
+@each(
+    ("wrong", "rule"),
+    [
+        *[({"attempts": value}, WHOLE.format(1)) for value in (0, -1, 1.0, True, "4", None)],
+        *[
+            ({name: value}, SECONDS.format("0"))
+            for name in ("first_delay", "max_delay")
+            for value in (-0.1, float("nan"), float("inf"), "1", None, True, timedelta(seconds=-1))
+        ],
+        *[({"deadline": value}, SECONDS.format("0.001")) for value in (0, -1, float("inf"), "30", 10**400)],
+        *[
+            ({name: value}, STATUSES)
+            for name in ("not_processed", "refused")
+            for value in ({99}, {600}, {"429"}, {429.0}, {True}, 429, None, [[429]])
+        ],
+        *[({name: {200}}, "must not hold a 2xx") for name in ("not_processed", "refused")],
+        *[({"budget": value}, "must be a RetryBudget") for value in (None, 500, {"capacity": 500})],
+        ({"first_delay": 2, "max_delay": 1}, None),
+    ],
+)
+def test_a_wrong_policy_is_refused_by_name_and_rule(wrong, rule):
+    name = next(iter(wrong))
+    expected = rf"^{name}: {rule}" if rule else "^max_delay: must not be less than first_delay$"
+
+    with pytest.raises(ValueError, match=expected):
+        RetryPolicy(**wrong)
+
+
+@each("name", ["capacity", "cost", "throttle_cost", "refund"])
+@each("value", [-1, 0.5, True, "5", None])
+def test_a_wrong_budget_is_refused_by_name_and_rule(name, value):
+    with pytest.raises(ValueError, match=rf"^{name}: must be a whole number, 0 or more$"):
+        RetryBudget(**{name: value})
+
+
+@each("name", ["connect", "sock_connect", "sock_read", "total", "hook"])
+@each("value", [0, -1, float("nan"), float("inf"), True, "5", None, timedelta(0), timedelta(seconds=-1)])
+def test_a_wrong_timeout_is_refused_by_name_and_rule(name, value):
+    with pytest.raises(ValueError, match=rf"^{name}: must be more than 0 seconds, and finite$"):
+        Timeouts(**{name: value})
+
+
+# --- one delay ----------------------------------------------------------------------------------
+
+CHANCES = st.floats(0, 1, exclude_max=True)
+POLICIES = st.tuples(st.floats(0, 10), st.floats(0, 10)).map(
+    lambda two: RetryPolicy(first_delay=min(two), max_delay=max(two))
+)
+
+
+@given(POLICIES, st.integers(1, 200), CHANCES)
+def test_a_delay_is_a_random_part_of_a_bound_that_doubles_up_to_the_most(policy, failures, chance):
+    delay = policy.delay(failures, chance=chance)
+
+    assert 0 <= delay <= min(policy.max_delay, policy.first_delay * 2.0 ** (failures - 1))
+
+
+@given(POLICIES, st.integers(1, 200), CHANCES, st.floats(0, 1e6))
+def test_a_delay_is_never_shorter_than_what_the_service_asked_for(policy, failures, chance, asked):
+    delay = policy.delay(failures, chance=chance, retry_after=asked)
+
+    assert delay == max(asked, policy.delay(failures, chance=chance))
+
+
+@each(("failures", "bound"), [(1, 0.05), (2, 0.1), (3, 0.2), (7, 3.2), (8, 5.0), (10**6, 5.0)])
+def test_the_bounds_of_the_defaults(failures, bound):
+    assert RetryPolicy().delay(failures, chance=0.0) == 0.0
+    assert RetryPolicy().delay(failures, chance=0.5) == pytest.approx(bound / 2)
+
+
+# --- Retry-After --------------------------------------------------------------------------------
+
+NOW = datetime(1994, 11, 6, 8, 49, 7, tzinfo=UTC)
+DATES = ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"]
+
+
+@pytest.mark.parametrize(("header", "asked"), [("0", 0.0), ("7", 7.0), (" 120 ", 120.0), ("007", 7.0)])
+def test_retry_after_may_be_seconds(header, asked):
+    assert retry_after(header, now=NOW) == asked
+
+
+@pytest.mark.parametrize("header", DATES)
+def test_retry_after_may_be_a_date_in_any_of_https_three_forms(header):
+    assert retry_after(header, now=NOW) == 30.0
+
+
+@pytest.mark.parametrize("header", DATES)
+def test_a_date_that_has_passed_asks_for_no_wait(header):
+    assert retry_after(header, now=NOW + timedelta(hours=1)) == 0.0
+
+
+@each(
+    "header",
+    [
+        *(None, "", " ", "soon", "-1", "+5", "1.5", "1e3", "0x10", "5 seconds", "٣", "NaN", "inf"),
+        *("Sun, 99 Nov 1994 08:49:37 GMT", "Sun, 06 Foo 1994 08:49:37 GMT", "1994-11-06T08:49:37Z"),
+        *("Sun, 06 Nov 1994", ", ,"),
+    ],
+)
+def test_a_retry_after_that_is_neither_says_nothing(header):
+    assert retry_after(header, now=NOW) is None
+
+
+@given(
+    st.text(max_size=40) | st.from_regex(r"\w{3}, \d{1,3}[ -]\w{3}[ -]\d{1,6} \d{1,3}:\d\d:\d\d [+-]?\w{1,6}")
+)
+def test_no_header_does_worse_than_a_bounded_number(header):
+    asked = retry_after(header, now=NOW)
+
+    assert asked is None or 0 <= asked < 1e12
+
+
+@given(st.integers(0, 250_000_000_000))
+def test_a_written_date_is_read_back(stamp):
+    date = datetime.fromtimestamp(stamp, UTC)
+    header = email.utils.format_datetime(date, usegmt=True)
+
+    assert retry_after(header, now=NOW) == max(0.0, (date - NOW).total_seconds())
+
+
+# --- the token bucket ---------------------------------------------------------------------------
+
+LIMITED, LOST = RateLimited(status=429), ConnectionFailed("no byte left")
+
+
+def test_a_bucket_starts_full_going_again_costs_and_a_429_costs_less():
+    bucket = TokenBucket(RetryBudget())
+
+    assert [bucket.take(LOST), bucket.left] == [True, 500 - 14]
+    assert [bucket.take(LIMITED), bucket.left] == [True, 500 - 14 - 5]
+
+
+def test_the_default_bucket_pays_for_35_retries_and_then_nothing_is_taken():
+    bucket = TokenBucket(RetryBudget())
+
+    assert [bucket.take(LOST) for _ in range(37)] == [True] * 35 + [False] * 2
+    assert bucket.left == 500 - 35 * 14
+
+
+def test_what_is_too_little_for_a_failure_may_do_for_a_429():
+    bucket = TokenBucket(RetryBudget(capacity=10))
+
+    assert not bucket.take(LOST)
+    assert bucket.take(LIMITED)
+    assert bucket.left == 5
+
+
+def test_a_refund_never_fills_it_above_its_capacity():
+    bucket = TokenBucket(RetryBudget(capacity=20, refund=3))
+    bucket.take(LOST)
+
+    seen = []
+    for _ in range(6):
+        bucket.refund()
+        seen.append(bucket.left)
+
+    assert seen == [9, 12, 15, 18, 20, 20]
+
+
+@given(st.lists(st.sampled_from(["lost", "limited", "refund"])), st.integers(0, 60))
+def test_a_bucket_never_leaves_its_bounds(steps, capacity):
+    bucket = TokenBucket(RetryBudget(capacity=capacity))
+    for step in steps:
+        if step == "refund":
+            bucket.refund()
+        else:
+            bucket.take(LOST if step == "lost" else LIMITED)
+
+        assert 0 <= bucket.left <= capacity
+
+
+# --- the loop -----------------------------------------------------------------------------------
+
+
+class Loop:
+    """One run of the loop: each entry of ``script`` is raised, or returned if it is no error."""
+
+    def __init__(self, *script, **settings):
+        self.script = list(script)
+        self.policy = RetryPolicy(**settings)
+        self.bucket = TokenBucket(self.policy.budget)
+        self.chances = iter([0.5, 0.25, 0.75, 0.125, 0.5, 0.5, 0.5])
+        self.pauses = []
+        self.asked_for_time = []
+        self.time_left = float("inf")
+        self.may = lambda error: True
+
+    async def attempt(self):
+        one = self.script.pop(0)
+        if isinstance(one, BaseException):
+            raise one
+        return one
+
+    async def pause(self, pause: Pause):
+        self.pauses.append((pause.error, pause.seconds))
+
+    def until(self, ahead):
+        self.asked_for_time.append(ahead)
+        return ahead < self.time_left
+
+    async def run(self, first):
+        return await go_again(
+            self.attempt,
+            first,
+            policy=self.policy,
+            bucket=self.bucket,
+            clock=Clock(chance=lambda: next(self.chances)),
+            until=self.until,
+            may=self.may,
+            pause=self.pause,
+        )
+
+
+def lost(number):
+    return ConnectionFailed(f"lost {number}")
+
+
+async def test_each_pause_is_exactly_the_policys_and_says_after_what():
+    first, second, third = errors = lost(1), lost(2), lost(3)
+    loop = Loop(second, third, "answer")
+
+    assert await loop.run(first) == "answer"
+    assert loop.pauses == [
+        (error, pytest.approx(wait)) for error, wait in zip(errors, [0.025, 0.025, 0.15], strict=True)
+    ]
+
+
+async def test_the_last_error_itself_is_raised():
+    errors = [lost(number) for number in range(1, 5)]
+    loop = Loop(*errors[1:])
+
+    with pytest.raises(ConnectionFailed) as caught:
+        await loop.run(errors[0])
+
+    assert caught.value is errors[-1]
+    assert len(loop.pauses) == 3
+
+
+async def test_a_single_attempt_is_never_followed_by_a_pause():
+    first = lost(1)
+    loop = Loop(attempts=1)
+
+    with pytest.raises(ConnectionFailed) as caught:
+        await loop.run(first)
+
+    assert caught.value is first
+    assert loop.pauses == []
+    assert loop.bucket.left == 500
+
+
+async def test_what_may_not_be_sent_again_ends_it_at_once():
+    fatal = Refused(status=422)
+    loop = Loop(fatal, "never")
+    loop.may = lambda error: error is not fatal
+
+    with pytest.raises(Refused) as caught:
+        await loop.run(lost(1))
+
+    assert caught.value is fatal
+    assert loop.script == ["never"]
+
+
+async def test_an_empty_bucket_ends_it_at_once_with_the_original_error():
+    first = lost(1)
+    loop = Loop("never", budget=RetryBudget(capacity=13))
+
+    with pytest.raises(ConnectionFailed) as caught:
+        await loop.run(first)
+
+    assert caught.value is first
+    assert loop.pauses == []
+    assert loop.bucket.left == 13
+
+
+async def test_a_bucket_that_runs_dry_on_the_way_ends_it():
+    second = lost(2)
+    loop = Loop(second, "never", budget=RetryBudget(capacity=20))
+
+    with pytest.raises(ConnectionFailed) as caught:
+        await loop.run(lost(1))
+
+    assert caught.value is second
+    assert len(loop.pauses) == 1
+
+
+async def test_a_wait_that_would_pass_the_end_is_not_begun_nor_paid_for():
+    first = RateLimited(status=429, retry_after=10.0)
+    loop = Loop("never")
+    loop.time_left = 10.0
+
+    with pytest.raises(RateLimited) as caught:
+        await loop.run(first)
+
+    assert caught.value is first
+    assert loop.asked_for_time == [10.0]
+    assert loop.pauses == []
+    assert loop.bucket.left == 500
+
+
+@pytest.mark.parametrize("foreign", [asyncio.CancelledError, ZeroDivisionError])
+async def test_cancellation_and_what_else_is_not_ours_passes_through(foreign):
+    loop = Loop(foreign(), "never")
+
+    with pytest.raises(foreign):
+        await loop.run(lost(1))
+
+    assert loop.script == ["never"]
+
+
+def assert_no_tenacity(error):
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        assert not type(error).__module__.startswith("tenacity")
+        error = error.__cause__ or error.__context__
+
+
+# --- through a client ---------------------------------------------------------------------------
+
+
+async def failed(world: World, kind: type[TransferError], **settings) -> TransferError:
+    async with world.client(**settings) as client:
+        with pytest.raises(TransferError) as caught:
+            await client.create_order(new_order(), key="k")
+    assert type(caught.value) is kind
+    return caught.value
+
+
+async def created(client):
+    await client.create_order(new_order())
+
+
+async def read(client):
+    await client.who_am_i()
+
+
+@pytest.mark.parametrize(("call", "status", "path"), [(created, 429, CREATE_ORDER), (read, 502, WHO_AM_I)])
+async def test_orders_and_reads_wait_exactly_what_the_policy_says(world: World, call, status, path):
+    world.time.chances = [0.5, 0.25, 0.75]
+    world.sandbox.faults.add(Status(status), times=3, path=path)
+    async with world.client() as client:
+        await call(client)
+
+    assert world.time.slept == [pytest.approx(wait) for wait in (0.025, 0.025, 0.15)]
+
+
+@pytest.mark.parametrize(
+    "header", ["2", email.utils.format_datetime(NOON + timedelta(seconds=2), usegmt=True)]
+)
+@pytest.mark.parametrize(("call", "status", "path"), [(created, 429, CREATE_ORDER), (read, 503, WHO_AM_I)])
+async def test_orders_and_reads_wait_what_the_service_asked_for(world: World, call, status, path, header):
+    world.sandbox.faults.add(Status(status, headers={"Retry-After": header}), path=path)
+    async with world.client() as client:
+        await call(client)
+
+    assert world.time.slept == [2.0]
+
+
+async def test_the_history_of_attempts_is_on_the_error(world: World):
+    world.sandbox.faults.add(Status(425, headers={"X-Request-Id": "r-1"}))
+    world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-2"}), times=3)
+    error = await failed(world, RateLimited)
+
+    assert [(one.number, one.status, one.outcome, one.request_id) for one in error.attempts] == [
+        (1, 425, Outcome.REFUSED, "r-1"),
+        (2, 429, Outcome.REFUSED, "r-2"),
+        (3, 429, Outcome.REFUSED, "r-2"),
+        (4, 429, Outcome.REFUSED, "r-2"),
+    ]
+
+
+async def test_an_outage_empties_the_budget_for_all_calls_of_the_client(world: World):
+    world.sandbox.faults.add(Status(503), times=None, path=WHO_AM_I)
+    made = []
+    async with world.client(retry=RetryPolicy(budget=RetryBudget(capacity=5 * 14))) as client:
+        for _ in range(4):
+            with pytest.raises(ServiceFailed) as caught:
+                await client.who_am_i()
+            made.append(len(caught.value.attempts))
+
+    assert made == [4, 3, 1, 1]
+
+
+async def test_each_success_pays_a_little_back(world: World):
+    async with world.client(retry=RetryPolicy(budget=RetryBudget(capacity=14, refund=7))) as client:
+        world.sandbox.faults.add(Status(503), path=WHO_AM_I)
+        await client.who_am_i()
+        world.sandbox.faults.add(Status(503), path=WHO_AM_I)
+        with pytest.raises(ServiceFailed):
+            await client.who_am_i()
+        await client.who_am_i()
+        world.sandbox.faults.add(Status(503), path=WHO_AM_I)
+        await client.who_am_i()
+
+    assert len(world.time.slept) == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "path", "kind"),
+    [(created, 429, CREATE_ORDER, RateLimited), (read, 503, WHO_AM_I, ServiceFailed)],
+)
+async def test_a_wait_past_the_deadline_is_not_begun(world: World, call, status, path, kind):
+    world.sandbox.faults.add(Status(status, headers={"Retry-After": "30"}), path=path)
+    async with world.client() as client:
+        with pytest.raises(kind) as caught:
+            await call(client)
+
+    assert caught.value.status == status
+    assert world.time.slept == []
+
+
+async def test_the_deadline_is_for_all_attempts_together(world: World):
+    world.sandbox.faults.add(Status(429, headers={"Retry-After": "12"}), times=4)
+    error = await failed(world, RateLimited)
+
+    assert world.time.slept == [12.0, 12.0]
+    assert len(error.attempts) == 3
+
+
+async def test_hooks_do_not_count_against_the_deadline(world: World):
+    async def take_long(_):
+        world.time.pass_(45)
+
+    world.bank.on_place = take_long
+    world.sandbox.faults.add(Status(429))
+    async with world.client() as client:
+        order = await client.create_order(new_order())
+
+    assert order.id in world.sandbox.orders
+
+
+async def test_a_wait_past_send_before_is_not_begun_and_the_no_is_raised(world: World):
+    world.sandbox.faults.add(Status(429, headers={"Retry-After": "2"}))
+    async with world.client() as client:
+        with pytest.raises(RateLimited):
+            await client.create_order(new_order(), send_before=NOON + timedelta(seconds=2))
+
+    assert world.time.slept == []
+    assert world.sandbox.orders == {}
+
+
+async def test_the_happy_path_never_enters_tenacity(world: World, monkeypatch):
+    def explode(*_, **__):
+        raise AssertionError("tenacity was entered")
+
+    monkeypatch.setattr(tenacity, "AsyncRetrying", explode)
+    async with world.client() as client:
+        order = await client.create_order(new_order())
+        await client.who_am_i()
+
+    assert order.id in world.sandbox.orders
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *(Status(429), Status(425), Status(422), Status(401), Status(503), Status(302)),
+        *(StatusAfterProcessing(500), CloseAfterProcessing(), GarbageBody()),
+    ],
+    ids=told,
+)
+async def test_no_caller_ever_sees_a_tenacity_type(world: World, fault):
+    world.sandbox.faults.add(fault, times=None, path="*")
+    async with world.client() as client:
+        for call in (client.create_order(new_order()), client.who_am_i()):
+            with pytest.raises(TransferError) as caught:
+                await call
+
+            assert_no_tenacity(caught.value)
+
+
+async def test_calls_at_the_same_time_do_not_mix_up_results_or_histories(world: World):
+    amounts = [Decimal(1000 + number) for number in range(30)]
+    for number, amount in enumerate(amounts):
+        if number % 5:
+            world.sandbox.faults.add(Status(429), times=number % 5, amount=amount)
+
+    async def create(client, amount):
+        order = new_order(matcher_amount=amount, exchange_rate=1, poster_amount=amount)
+        try:
+            return await client.create_order(order, key=f"key-{amount}")
+        except RateLimited as error:
+            return error
+
+    async with world.client(retry=RetryPolicy(budget=RetryBudget(capacity=10**6))) as client:
+        results = await asyncio.gather(*(create(client, amount) for amount in amounts))
+
+    made = [result.poster_amount for result in results if not isinstance(result, RateLimited)]
+    errors = {
+        error.key: [one.number for one in error.attempts]
+        for error in results
+        if isinstance(error, RateLimited)
+    }
+
+    assert made == [amount for number, amount in enumerate(amounts) if number % 5 < 4]
+    assert errors == {f"key-{amounts[number]}": [1, 2, 3, 4] for number in range(4, 30, 5)}
+
+
+async def test_each_clients_bucket_is_its_own():
+    async with Sandbox() as sandbox:
+        one, other = World(sandbox), World(sandbox)
+        sandbox.faults.add(Status(503), times=None, path=WHO_AM_I)
+        tight = RetryPolicy(budget=RetryBudget(capacity=14))
+        made = []
+        async with one.client(retry=tight) as first, other.client(retry=tight) as second:
+            for client in (first, second):
+                with pytest.raises(ServiceFailed) as caught:
+                    await client.who_am_i()
+                made.append(len(caught.value.attempts))
+
+    assert made == [2, 2]
+
+
+@pytest.mark.parametrize("header", ["9999999999", "9" * 5000])
+def test_a_retry_after_beyond_every_deadline_is_no_reason_to_go_at_once(header):
+    assert retry_after(header, now=NOW) >= 9999999999

@@ -1,0 +1,702 @@
+"""One exchange: its time limits, its pools, whose session it goes through, and how far it got."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from aioresponses import aioresponses
+from multidict import CIMultiDict
+from yarl import URL
+
+from tests.faults.parties import KEY, Bank, Certificates, make_certificates
+from tests.faults.servers import (
+    Connection,
+    Server,
+    answers,
+    foreign_reply,
+    http,
+    order_body,
+    replies,
+    serving,
+    until,
+)
+from tests.support import samples
+from tests.support.bank import turns
+from tests.support.cases import each
+from tests.support.loop_time import LoopTime
+from transfer_async import RetryPolicy, Timeouts, TransferClient
+from transfer_async._http.transport import Evidence, Transport, _for_exchange
+from transfer_async._http.urls import CREATE_ORDER, WHO_AM_I
+from transfer_async._http.write_guard import AnsweredEarly, GuardedBody
+from transfer_async._models.errors import ConnectionFailed, Outcome, OutcomeUnknown, Refused, TransferError
+
+ONCE = RetryPolicy(attempts=1)
+
+
+@pytest.fixture(scope="session")
+def certificates() -> Certificates:
+    return make_certificates()
+
+
+@pytest.fixture
+def bank() -> Bank:
+    return Bank()
+
+
+@asynccontextmanager
+async def transport_to(server: Server, *, tls: Any = None, **settings: Any) -> AsyncIterator[Transport]:
+    """A transport of its own sessions."""
+    made = Transport(
+        server.url if tls is None else server.url.replace("http:", "https:"),
+        **{
+            "session": None,
+            "ssl": tls,
+            "proxy": None,
+            "timeouts": Timeouts(),
+            "max_response_bytes": 1 << 20,
+            "max_connections": 10,
+            **settings,
+        },
+    )
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def body(when: Callable[[], bool] = lambda: True) -> GuardedBody:
+    return GuardedBody(samples.new_order().to_json(), in_time=when)
+
+
+async def post(transport: Transport, guarded: GuardedBody | None = None, *, left: float = 25.0) -> Evidence:
+    return await transport.post_order(guarded or body(), headers=CIMultiDict(), left=left)
+
+
+# --- time limits --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", [0.3, 4.9, 5.1, 7.7, 24.9])
+def test_limits_are_cut_to_what_is_left_and_never_rounded_up(left: float):
+    cut = _for_exchange(Timeouts(), left=left)
+
+    assert cut.total == left
+    assert (cut.connect, cut.sock_connect, cut.sock_read) == (min(5.0, left), min(5.0, left), min(20.0, left))
+    assert cut.ceil_threshold == float("inf")
+
+
+@pytest.mark.parametrize(("total", "left", "limit"), [(2.5, 30.0, 2.5), (25, 0.0, 0.001), (25, -3.0, 0.001)])
+def test_limits_are_not_stretched_to_what_is_left_and_never_none_which_would_be_for_ever(
+    total: float, left: float, limit: float
+):
+    cut = _for_exchange(Timeouts(total=total), left=left)
+
+    assert cut.total == cut.connect == cut.sock_read == limit
+
+
+async def test_each_attempt_has_the_time_that_is_left(mocked_service: aioresponses):
+    url = f"http://127.0.0.1:1{CREATE_ORDER}"
+    mocked_service.post(url, status=422)
+    bank = Bank()
+    await bank.try_order("http://127.0.0.1:1", retry=RetryPolicy(deadline=7.3))
+    limit = mocked_service.requests["POST", URL(url)][0].kwargs["timeout"]
+
+    assert 7.0 < limit.total <= 7.3
+
+
+# --- what is said of an exchange ----------------------------------------------------------------
+
+
+@each(
+    ("told", "shown"),
+    [
+        ("req-7", "req-7"),
+        ("x" * 100, "x" * 100),
+        ("a b", "a b"),
+        ("x" * 101, None),
+        ("", None),
+        ("line\nbreak", None),
+        ("\x1b[31mred", None),
+        ("nul\0", None),
+        ("ünïcode", None),
+        ("tab\there", None),
+        ("line\u2028break", None),
+        ("\u202eright to left", None),
+    ],
+)
+def test_a_request_id_is_shown_only_if_it_is_fit_for_a_log(told: str, shown: str | None):
+    assert Evidence(sent=True, headers=CIMultiDict({"X-Request-Id": told})).request_id == shown
+
+
+async def test_a_request_id_is_found_whatever_its_case(bank: Bank):
+    async with serving(replies(http(422, b"{}", headers={"x-rEQUEST-iD": "req-7"}))) as server:
+        error = await bank.try_order(server.url)
+
+    assert error.request_id == "req-7"
+    assert error.attempts[0].request_id == "req-7"
+
+
+def test_evidence_shows_no_header_and_no_body():
+    shown = repr(Evidence(sent=True, status=200, headers={"X": "secret"}, body=b"secret"))
+
+    assert "secret" not in shown
+
+
+async def test_a_whole_answer_is_all_there(bank: Bank):
+    async with serving(answers) as server, transport_to(server) as transport:
+        evidence = await post(transport)
+
+    assert evidence.sent
+    assert evidence.intact
+    assert evidence.status == 200
+    assert evidence.error is None
+    assert json.loads(evidence.body)["id"].startswith("tx-")
+
+
+async def test_an_order_on_the_wire_is_the_specifications_below_the_base_address(bank: Bank):
+    async with serving(answers) as server:
+        await bank.send_order(f"{server.url}/partner")
+    request = server.requests[0]
+
+    assert (request.method, request.path) == ("POST", "/partner/api/api/v1/order/create")
+    assert request.body == samples.new_order().to_json()
+    assert request.headers == {
+        "host": server.url.removeprefix("http://"),
+        "authorization": "Bearer secret-token",
+        "accept": "application/json",
+        "accept-encoding": "gzip, deflate",  # no compression that is costly to undo
+        "content-type": "application/json",
+        "content-length": str(len(request.body)),
+        "user-agent": request.headers["user-agent"],
+    }
+    assert request.headers["user-agent"].startswith("transfer_async")
+
+
+async def test_a_body_whose_time_is_over_goes_nowhere():
+    late = body(lambda: False)
+    async with serving(answers) as server, transport_to(server) as transport:
+        evidence = await post(transport, late)
+
+    assert not evidence.sent
+    assert late.late
+    assert server.heads == []
+
+
+async def test_a_body_goes_out_in_one_exchange_only():
+    once = body()
+    async with serving(answers) as server, transport_to(server) as transport:
+        first = await post(transport, once)
+        second = await post(transport, once)
+
+    assert (first.sent, first.status) == (True, 200)
+    assert second.status is None
+    assert len(server.requests) == 1
+
+
+async def test_an_exchange_that_failed_leaves_a_body_that_goes_nowhere_any_more():
+    guarded = body()
+    async with serving(answers) as server, transport_to(server, timeouts=Timeouts(total=25)) as transport:
+        await post(transport, guarded, left=0.0)
+
+    assert guarded.spent
+
+
+async def test_a_cancelled_exchange_gives_what_it_had_come_to():
+    async with serving(Connection.gone_after_request) as server, transport_to(server) as transport:
+        task = asyncio.create_task(post(transport))
+        await server.got_request.wait()
+        task.cancel()
+        evidence = await task
+
+    assert evidence.sent
+    assert evidence.status is None
+    assert isinstance(evidence.error, asyncio.CancelledError)
+
+
+async def test_an_exchange_cancelled_in_the_pool_was_not_sent():
+    async with (
+        serving(Connection.gone_after_request) as server,
+        transport_to(server, max_connections=1) as transport,
+    ):
+        first = asyncio.create_task(post(transport))
+        await server.got_request.wait()
+        second = asyncio.create_task(post(transport))
+        await asyncio.sleep(0)
+        second.cancel()
+        evidence = await second
+        first.cancel()
+        await first
+
+    assert not evidence.sent
+    assert isinstance(evidence.error, asyncio.CancelledError)
+    assert len(server.requests) == 1
+
+
+async def test_an_exchange_cancelled_while_connecting_was_not_sent(certificates: Certificates):
+    async def say_nothing(connection: Connection) -> None:
+        await connection.gone()
+
+    async with serving(say_nothing) as server, transport_to(server, tls=certificates.client) as transport:
+        task = asyncio.create_task(post(transport))
+        await until(lambda: server.open)
+        task.cancel()
+        evidence = await task
+
+    assert not evidence.sent
+
+
+async def test_an_answer_before_the_body_left_is_told_as_such_when_it_never_ends():
+    async def greet(connection: Connection) -> None:
+        connection.send(foreign_reply())
+        await connection.gone()
+
+    class Slow(GuardedBody):
+        async def write_with_length(self, writer: Any, content_length: int | None) -> None:
+            await asyncio.Event().wait()
+
+    async with serving(greet) as server, transport_to(server) as transport:
+        evidence = await post(transport, Slow(b"{}", in_time=lambda: True))
+
+    assert not evidence.sent
+    assert evidence.status is None
+    assert isinstance(evidence.error, AnsweredEarly)
+    assert server.accepted == 16
+
+
+# --- pools and sessions -------------------------------------------------------------------------
+
+
+async def test_orders_have_a_pool_of_their_own(bank: Bank):
+    async with serving(answers) as server, bank.client(server.url) as client:
+        for number in range(3):
+            await client.create_order(samples.new_order(), key=str(number))
+            await client.who_am_i()
+    used = {request.connection: request.method for request in server.requests}
+
+    assert server.accepted == 2
+    assert sorted(used.values()) == ["GET", "POST"]
+    assert len({(request.connection, request.method) for request in server.requests}) == 2
+
+
+async def test_no_more_connections_are_open_than_the_pool_may_hold(bank: Bank):
+    most = 0
+
+    async def count(connection: Connection) -> None:
+        nonlocal most
+        most = max(most, len(connection.server.open))
+        await answers(connection)
+
+    async with serving(count) as server, bank.client(server.url, max_connections=3) as client:
+        await asyncio.gather(*(client.create_order(samples.new_order(), key=str(n)) for n in range(20)))
+
+    assert most == 3
+    assert len(server.requests) == 20
+
+
+async def test_cookies_are_not_kept(bank: Bank):
+    cookie = {"Set-Cookie": "session=abc; Path=/"}
+
+    async def bake(connection: Connection) -> None:
+        while request := await connection.request():
+            kind = order_body(request) if request.method == "POST" else samples.encode(samples.user_json())
+            connection.send(http(200, kind, headers=cookie))
+
+    async with serving(bake) as server, bank.client(server.url) as client:
+        for number in range(2):
+            await client.create_order(samples.new_order(), key=str(number))
+            await client.who_am_i()
+
+    assert len(server.requests) == 4
+    assert all("cookie" not in request.headers for request in server.requests)
+
+
+async def test_sessions_are_opened_when_first_used_and_may_be_closed_twice():
+    async with serving(answers) as server, transport_to(server) as transport:
+        before = transport.is_open
+        await post(transport)
+        during = transport.is_open
+        await transport.close()
+        await transport.close()
+
+    assert (before, during, transport.is_open) == (False, True, False)
+
+
+async def test_a_borrowed_session_is_used_and_never_closed(bank: Bank):
+    async with serving(answers) as server, aiohttp.ClientSession() as session:
+        async with bank.client(server.url, session=session) as client:
+            await client.create_order(samples.new_order(), key=KEY)
+            await client.who_am_i()
+        closed = session.closed
+
+    assert not closed
+    assert server.accepted == 1
+
+
+async def test_a_borrowed_sessions_raise_for_status_is_overridden(bank: Bank):
+    async with (
+        serving(replies(http(422, b"{}"))) as server,
+        aiohttp.ClientSession(raise_for_status=True) as session,
+    ):
+        error = await bank.try_order(server.url, session=session)
+        async with bank.client(server.url, session=session) as client:
+            with pytest.raises(Refused):
+                await client.who_am_i()
+
+    assert type(error) is Refused
+    assert bank.funds.state == "released"
+
+
+async def test_a_borrowed_sessions_middlewares_are_overridden(bank: Bank):
+    seen: list[str] = []
+
+    async def twice(request: aiohttp.ClientRequest, handler: Any) -> aiohttp.ClientResponse:
+        seen.append(request.method)
+        await handler(request)
+        return await handler(request)
+
+    async with (
+        serving(answers) as server,
+        aiohttp.ClientSession(middlewares=[twice]) as session,
+        bank.client(server.url, session=session) as client,
+    ):
+        await client.create_order(samples.new_order(), key=KEY)
+        await client.who_am_i()
+
+    assert seen == []
+    assert len(server.requests) == 2
+
+
+async def test_a_borrowed_session_that_does_not_decompress_does_so_for_us(bank: Bank):
+    async def squeeze(connection: Connection) -> None:
+        while request := await connection.request():
+            squeezed = gzip.compress(order_body(request))
+            connection.send(http(200, squeezed, headers={"Content-Encoding": "gzip"}))
+
+    async with serving(squeeze) as server, aiohttp.ClientSession(auto_decompress=False) as session:
+        order = await bank.send_order(server.url, session=session)
+
+    assert order.id.startswith("tx-")
+
+
+async def test_a_borrowed_sessions_own_headers_yield_to_ours(bank: Bank):
+    own = {"Authorization": "Basic b3RoZXI=", "Content-Type": "text/plain", "X-Bank": "7"}
+    async with serving(answers) as server, aiohttp.ClientSession(headers=own) as session:
+        await bank.send_order(server.url, session=session)
+    headers = server.requests[0].headers
+
+    assert headers["authorization"] == "Bearer secret-token"
+    assert headers["content-type"] == "application/json"
+    assert headers["x-bank"] == "7"
+
+
+async def test_a_borrowed_sessions_own_time_limit_is_not_ours(bank: Bank, loop_time: LoopTime):
+    async def late(connection: Connection) -> None:
+        while request := await connection.request():
+            await loop_time.pass_(0.05)
+            connection.send(http(200, order_body(request)))
+
+    async with (
+        serving(late) as server,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=0.02)) as session,
+    ):
+        order = await bank.send_order(server.url, session=session)
+
+    assert order.id.startswith("tx-")
+
+
+async def test_a_borrowed_session_that_waits_for_100_continue_is_never_believed_to_have_sent_the_body(
+    bank: Bank,
+):
+    # Its headers go ahead of the body then, and the body waits.
+    async def never_continue(connection: Connection) -> None:
+        await connection.head()
+        await connection.gone()
+
+    async with (
+        serving(never_continue) as server,
+        aiohttp.ClientSession(headers={"Expect": "100-continue"}) as session,
+    ):
+        error = await bank.try_order(server.url, session=session, retry=ONCE, timeouts=Timeouts(total=0.1))
+
+    assert error.outcome is Outcome.NOT_SENT
+    assert server.requests == []
+    assert bank.funds.state == "released"
+
+
+# --- TLS and proxies ----------------------------------------------------------------------------
+
+
+async def test_the_tls_context_given_is_used_for_every_request(bank: Bank, certificates: Certificates):
+    async with (
+        serving(answers, tls=certificates.server) as server,
+        bank.client(server.url, ssl=certificates.client) as client,
+    ):
+        await client.create_order(samples.new_order(), key=KEY)
+        await client.who_am_i()
+
+    assert len(server.requests) == 2
+
+
+async def test_a_read_is_not_sent_to_a_server_that_is_not_trusted(bank: Bank, certificates: Certificates):
+    async with (
+        serving(answers, tls=certificates.server) as server,
+        bank.client(server.url, retry=ONCE) as client,
+    ):
+        with pytest.raises(ConnectionFailed):
+            await client.who_am_i()
+
+    assert server.heads == []
+
+
+async def test_a_borrowed_connector_that_verifies_nothing_does_not_decide_for_us(
+    bank: Bank, certificates: Certificates
+):
+    """An order, and the token, would go to whoever stands between the bank and the service."""
+    async with (
+        serving(answers, tls=certificates.other_server) as server,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session,
+    ):
+        async with session.get(server.url) as response:  # which the connector has no objection to
+            assert response.status == 200
+        error = await bank.try_order(server.url, session=session, retry=ONCE)
+        async with bank.client(server.url, session=session, retry=ONCE) as client:
+            with pytest.raises(ConnectionFailed):
+                await client.who_am_i()
+
+    assert type(error) is ConnectionFailed
+    assert len(server.heads) == 1
+    assert bank.funds.state == "released"
+
+
+async def test_a_borrowed_session_does_with_less_where_we_are_told_so(bank: Bank, certificates: Certificates):
+    async with (
+        serving(answers, tls=certificates.server) as server,
+        aiohttp.ClientSession() as session,
+    ):
+        order = await bank.send_order(server.url, session=session, ssl=certificates.client)
+
+    assert order.id.startswith("tx-")
+
+
+async def relay(connection: Connection, address: str) -> None:
+    """What a proxy does after CONNECT."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host if host != "localhost" else "127.0.0.1", int(port))
+    connection.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+    async def down() -> None:
+        while said := await reader.read(1 << 16):
+            connection.send(said)
+        connection.close()
+
+    downward = asyncio.create_task(down())
+    try:
+        while said := await connection.reader.read(1 << 16):
+            writer.write(said)
+    finally:
+        downward.cancel()
+        writer.close()
+
+
+async def proxies(connection: Connection) -> None:
+    """A proxy that opens tunnels, and answers plain requests in the service's place."""
+    request = await connection.request()
+    if request is None:
+        return
+    if request.method == "CONNECT":
+        await relay(connection, request.path)
+    else:
+        connection.send(http(200, order_body(request)))
+
+
+async def test_a_plain_request_goes_to_the_proxy_with_the_whole_address(bank: Bank):
+    async with serving(answers) as server, serving(proxies) as proxy:
+        await bank.send_order(server.url, proxy=proxy.url)
+
+    assert [request.path for request in proxy.requests] == [f"{server.url}{CREATE_ORDER}"]
+    assert server.accepted == 0
+
+
+async def test_a_request_over_tls_goes_through_the_proxys_tunnel(bank: Bank, certificates: Certificates):
+    async with serving(answers, tls=certificates.server) as server, serving(proxies) as proxy:
+        order = await bank.send_order(server.url, proxy=proxy.url, ssl=certificates.client)
+
+    assert order.id.startswith("tx-")
+    assert [request.method for request in proxy.requests] == ["CONNECT"]
+    assert "authorization" not in proxy.requests[0].headers
+    assert len(server.requests) == 1
+
+
+async def test_a_tunnel_carries_many_orders_and_reads(bank: Bank, certificates: Certificates):
+    async with (
+        serving(answers, tls=certificates.server) as server,
+        serving(proxies) as proxy,
+        bank.client(server.url, proxy=proxy.url, ssl=certificates.client) as client,
+    ):
+        for number in range(3):
+            await client.create_order(samples.new_order(), key=str(number))
+            await client.who_am_i()
+
+    assert len(server.requests) == 6
+    assert len(proxy.requests) == 2
+
+
+@pytest.mark.parametrize("status", [400, 403, 407, 422, 429, 500, 502, 503])
+async def test_a_proxy_that_refuses_the_tunnel_refuses_no_order(
+    bank: Bank, certificates: Certificates, status: int
+):
+    async with (
+        serving(answers, tls=certificates.server) as server,
+        serving(replies(http(status, b'{"message": "No."}'))) as proxy,
+    ):
+        error = await bank.try_order(server.url, proxy=proxy.url, ssl=certificates.client, retry=ONCE)
+
+    assert isinstance(error, ConnectionFailed)
+    assert error.outcome is Outcome.NOT_SENT
+    assert bank.funds.state == "released"
+    assert server.accepted == 0
+
+
+async def test_a_proxy_that_hangs_up_sent_nothing(bank: Bank, certificates: Certificates):
+    async def hang_up(connection: Connection) -> None:
+        await connection.request()
+
+    async with serving(answers, tls=certificates.server) as server, serving(hang_up) as proxy:
+        error = await bank.try_order(server.url, proxy=proxy.url, ssl=certificates.client, retry=ONCE)
+
+    assert error.outcome is Outcome.NOT_SENT
+    assert server.accepted == 0
+
+
+async def test_a_plain_proxy_that_cannot_reach_the_service_leaves_a_doubt(bank: Bank):
+    # The whole order was handed to it; nobody knows what it did with it.
+    async with serving(answers) as server, serving(replies(http(502, b"Bad gateway"))) as proxy:
+        error = await bank.try_order(server.url, proxy=proxy.url)
+
+    assert type(error) is OutcomeUnknown
+    assert len(proxy.requests) == 1
+    assert bank.funds.state == "kept"
+
+
+# --- other requests -----------------------------------------------------------------------------
+
+
+async def read_then_close(connection: Connection) -> None:
+    await connection.request()
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH"])
+async def test_nothing_is_sent_twice_when_its_answer_is_lost(bank: Bank, method: str):
+    content = None if method in ("GET", "HEAD", "OPTIONS", "DELETE") else {"a": 1}
+    async with serving(read_then_close) as server, bank.client(server.url) as client:
+        with pytest.raises(OutcomeUnknown) as caught:
+            await client.request(method, "/thing", json=content)
+
+    assert not caught.value.order_may_exist
+    assert [request.method for request in server.requests] == [method]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+async def test_aiohttp_alone_would_have_sent_it_twice(method: str):
+    async with serving(read_then_close) as server, aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ServerDisconnectedError):
+            await session.request(method, server.url)
+
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_read_is_not_redirected(bank: Bank, status: int):
+    async with serving(answers) as elsewhere:
+        answer = http(status, headers={"Location": f"{elsewhere.url}{WHO_AM_I}"})
+        async with serving(replies(answer)) as server, bank.client(server.url, retry=ONCE) as client:
+            with pytest.raises(TransferError):
+                await client.who_am_i()
+
+    assert elsewhere.accepted == 0
+
+
+async def test_a_cancelled_read_is_cancelled(bank: Bank):
+    async with serving(Connection.gone_after_request) as server, bank.client(server.url) as client:
+        reading = asyncio.create_task(client.who_am_i())
+        await server.got_request.wait()
+        reading.cancel()
+        await asyncio.wait([reading])
+
+    assert reading.cancelled()
+
+
+async def test_a_read_cancelled_amid_its_answer_is_cancelled(bank: Bank):
+    begun = asyncio.Event()
+
+    async def begin(connection: Connection) -> None:
+        await connection.request()
+        connection.send(http(200, b"x" * 1000)[:-500])
+        begun.set()
+        await connection.gone()
+
+    async with serving(begin) as server, bank.client(server.url) as client:
+        reading = asyncio.create_task(client.who_am_i())
+        await begun.wait()
+        await turns(20)
+        reading.cancel()
+        await asyncio.wait([reading])
+
+    assert reading.cancelled()
+
+
+# --- a mocked service ---------------------------------------------------------------------------
+
+
+BASE = "https://service.example"
+
+
+@asynccontextmanager
+async def mocked_client() -> AsyncIterator[TransferClient]:
+    async with TransferClient(BASE, "token", retry=ONCE) as client:
+        yield client
+
+
+async def test_an_order_can_be_created_with_a_mocked_service(mocked_service: aioresponses):
+    sent = samples.new_order()
+    answer = samples.order_json(
+        user=samples.user_json(username=sent.poster_username),
+        postersBeneficiary=samples.user_json(username=sent.poster_recipient_username),
+    )
+    mocked_service.post(f"{BASE}{CREATE_ORDER}", body=samples.encode(answer))
+    async with mocked_client() as client:
+        order = await client.create_order(sent, held="hold-1")
+
+    assert order.id == answer["id"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ({"status": 422, "payload": {"message": "No."}}, Refused),
+        ({"status": 500}, OutcomeUnknown),
+        ({"exception": aiohttp.ClientConnectionError()}, ConnectionFailed),
+    ],
+    ids=["refused", "unknown", "not sent"],
+)
+async def test_a_mocked_failure_is_what_a_real_one_is(
+    mocked_service: aioresponses, answer: dict[str, Any], kind: type[TransferError]
+):
+    mocked_service.post(f"{BASE}{CREATE_ORDER}", **answer)
+    async with mocked_client() as client:
+        with pytest.raises(kind):
+            await client.create_order(samples.new_order(), held="hold-1")
+
+
+async def test_who_am_i_works_with_a_mocked_service(mocked_service: aioresponses):
+    mocked_service.get(f"{BASE}{WHO_AM_I}", body=samples.encode(samples.user_json()))
+    async with mocked_client() as client:
+        user = await client.who_am_i()
+
+    assert user.id == samples.user_json()["id"]

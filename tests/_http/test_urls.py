@@ -1,0 +1,325 @@
+"""Requests go to the base address and nowhere else, and orders only where `create_order` sends them."""
+
+import itertools
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.cases import each
+from transfer_async import PostgresJournal
+from transfer_async._http.urls import (
+    CREATE_ORDER,
+    WHO_AM_I,
+    checked_path,
+    normalised,
+    proxy_and_authorization,
+)
+from transfer_async._support.addresses import public
+from transfer_async.integrations.faststream.broker import line_at
+from transfer_async.journal.address import journal_at
+
+# --- the base address ---------------------------------------------------------------------------
+
+
+@each(
+    ("given_as", "becomes"),
+    [
+        ("https://bank.example", "https://bank.example"),
+        ("https://bank.example/", "https://bank.example"),
+        ("https://bank.example///", "https://bank.example"),
+        ("HTTPS://Bank.EXAMPLE", "https://bank.example"),
+        ("https://bank.example:443", "https://bank.example"),
+        ("https://bank.example:443/", "https://bank.example"),
+        ("https://bank.example:8443", "https://bank.example:8443"),
+        ("https://bank.example/transfers", "https://bank.example/transfers"),
+        ("https://bank.example/Transfers/", "https://bank.example/Transfers"),
+        ("https://bank.example:443/a/b//", "https://bank.example/a/b"),
+        ("https://bank.example/a%2Fb", "https://bank.example/a%2Fb"),
+        ("https://bank.example?", "https://bank.example"),
+        ("https://bank.example#", "https://bank.example"),
+        ("https://192.0.2.7", "https://192.0.2.7"),
+        ("https://[2001:db8::1]:8443/", "https://[2001:db8::1]:8443"),
+        ("https://bücher.example", "https://xn--bcher-kva.example"),
+        ("https://bank.example.", "https://bank.example"),
+        ("https://BANK.example.:443/transfers/", "https://bank.example/transfers"),
+        ("https://bank.example.:8443", "https://bank.example:8443"),
+        ("https://bücher.example。", "https://xn--bcher-kva.example"),
+        ("https://XN--BCHER-KVA.example", "https://xn--bcher-kva.example"),
+        ("https://bank.example/%74ransfers", "https://bank.example/transfers"),
+        ("https://bank.example/a%2fb", "https://bank.example/a%2Fb"),
+        ("https://bank.example/a/../b/./c", "https://bank.example/b/c"),
+        ("https://192.0.2.7.", "https://192.0.2.7"),
+        ("http://localhost.:8080", "http://localhost:8080"),
+        ("http://localhost:8080", "http://localhost:8080"),
+        ("http://LOCALHOST:80/", "http://localhost"),
+        ("http://127.0.0.1:5000", "http://127.0.0.1:5000"),
+        ("http://127.0.0.2", "http://127.0.0.2"),
+        ("http://[::1]:8080/", "http://[::1]:8080"),
+        ("http://[0:0:0:0:0:0:0:1]", "http://[::1]"),
+    ],
+)
+def test_an_address_has_one_form(given_as, becomes):
+    assert normalised(given_as) == becomes
+    assert normalised(becomes) == becomes
+
+
+@each(
+    "address",
+    [
+        *("http://bank.example", "http://localhost.evil.com", "http://127.0.0.1.evil.com"),
+        *("http://evil.com/localhost", "http://evil-localhost", "http://128.0.0.1", "http://0.0.0.0"),
+        *("http://10.0.0.1", "http://[::2]", "http://127.1", "http://2130706433"),
+    ],
+)
+def test_http_is_for_loopback_alone(address):
+    with pytest.raises(ValueError, match=r"^base_url: must be https, unless the host is "):
+        normalised(address)
+
+
+@each(
+    ("address", "why"),
+    [
+        ("https://user@bank.example", "must not carry a user or a password"),
+        ("https://user:secret@bank.example", "must not carry a user or a password"),
+        ("https://:secret@bank.example", "must not carry a user or a password"),
+        ("http://localhost:secret@evil.com", "must"),
+        ("https://bank.example?token=secret", "must not carry a query or a fragment"),
+        ("https://bank.example/#secret", "must not carry a query or a fragment"),
+        ("https://bank .example", "must not hold spaces or control characters"),
+        ("https://bank.example\n", "must not hold spaces or control characters"),
+        ("https://bank.exa\tmple", "must not hold spaces or control characters"),
+        ("https://bank.example/\x00", "must not hold spaces or control characters"),
+        ("ftp://bank.example", "is not an https address"),
+        ("file:///etc/passwd", "is not an https address"),
+        ("bank.example", "is not an https address"),
+        ("//bank.example", "is not an https address"),
+        ("/api", "is not an https address"),
+        ("https://", "is not an https address"),
+        ("https://.", "is not an https address"),
+        ("https://bank.example..", "is not an https address"),
+        ("https://bank..example", "is not an https address"),
+        ("", "is not an https address"),
+        ("https://bank.example:99999", "is not a URL"),
+        ("https://bank.example:port", "is not a URL"),
+        ("https://[::1", "is not a URL"),
+        (None, "is not a URL"),
+        (17, "is not a URL"),
+        (b"https://bank.example", "is not a URL"),
+    ],
+)
+def test_anything_else_is_refused_by_name_and_without_secrets(address, why):
+    with pytest.raises(ValueError, match=f"^base_url: {why}") as caught:
+        normalised(address)
+
+    assert "secret" not in str(caught.value)
+
+
+@given(st.text(max_size=30))
+def test_no_text_does_worse_than_a_value_error(text):
+    for address in (text, f"https://{text}", f"https://bank.example{text}"):
+        try:
+            once = normalised(address)
+        except ValueError:
+            continue
+        assert normalised(once) == once
+
+
+# --- the paths below it -------------------------------------------------------------------------
+
+FINE = [
+    *("/", WHO_AM_I, "/api/api/v1/order/tx-abc123", "/api/api/v1/order/create-draft"),
+    *("/api/api/v1/order/created", "/api/api/v1/order/create/tx-abc123", "/api/api/v1/orders/create"),
+    *("/api/v1/order/create", "/api/api/v1/order", "/users/ada%40example.com", "/a%2Fb/c%20d", "/a%252Fb"),
+    *("/a//b", "/trailing/", "/three/.../dots", "/file.json"),
+    *("/search?name=a&path=/api/api/v1/order/create", "/search?up=../..", "/semi;v=1/colon", "/100%"),
+    "/~tilde/!$&'()*+,=:@",
+]
+
+
+@each("path", FINE)
+def test_a_fine_path_is_given_back_as_it_is(path):
+    assert checked_path(path) is path
+
+
+DISGUISES = [
+    CREATE_ORDER,
+    "/api/api/v1/order/create/",
+    "/api/api/v1/order/create//",
+    "/API/API/V1/ORDER/CREATE",
+    "/api/Api/v1/Order/cReate",
+    "/api//api/v1/order/create",
+    "/api/api/v1///order/create",
+    "/api/api/v1/order/%63reate",
+    "/api/api/v1/order/%43reate",
+    "/%61%70%69/api/v1/order/create",
+    "/api/api/v1/order/%2563reate",
+    "/api/api/v1/order/%252563reate",
+    "/api/api/v1/order%2Fcreate",
+    "/api/api/v1/order%2fcreate",
+    "/api/api/v1/order%252Fcreate",
+    "/api%2Fapi%2Fv1%2Forder%2Fcreate",
+    "/api/api/v1/order/create;",
+    "/api/api/v1/order/create;x=1",
+    "/api/api/v1/order;x=1/create",
+    "/api;a/api;b/v1;c/order;d/create;e",
+    "/api/api/v1/order/create%3Bx=1",
+    "/api/api/v1/order/create;x=%2Fy",
+    "/api/api/v1/order/create%3Bx=%252Fy",
+    "/api/api/v1/order;a=%2Fb/create%3Bc=%252Fd",
+    "/api/api/v1/order/create?",
+    "/api/api/v1/order/create?x=1",
+    "/api/api/v1/order/create/?x=1",
+    "/api/api/v1/order/create%3Fx=1",
+    "/api/api/v1/order/create%3Fx=/y",
+    "/api/api/v1/order/create%253Fx",
+    "/api/api/v1/order/create%23x",
+    "/api/api/v1/order/create%20",
+    "/api/api/v1/%20order/create",
+    "/api/api/v1/order/create%09",
+    "/api/api/v1/order/create%00",
+    "/api/api/v1/order/create%0A",
+    "/api/api/v1/order/./create",
+    "/api/api/v1/./order/create",
+    "/api/api/v1/x/../order/create",
+    "/api/api/v1/order/x/..;/create",
+    "/api/api/v1/order/create/x/..",
+    "/api/api/v1/order/create/.",
+    "/api/api/v1/x/%2e%2e/order/create",
+    "/api/api/v1/x/%2E./order/create",
+    "/api/api/v1/x/%252e%252e/order/create",
+    "/api/api/v1/x%2F..%2Forder/create",
+    "/api/api/v1\\order\\create",
+    "/api/api/v1/order%5Ccreate",
+    "/api/api/v1/order%255Ccreate",
+    "//api/api/v1/order/create",
+    "///api/api/v1/order/create",
+    "/%2Fapi/api/v1/order/create",
+    "/" + quote(quote(quote(quote("order"))), safe="") + "/../api/api/v1/order/create",
+]
+
+
+@each("path", DISGUISES)
+def test_the_way_to_create_an_order_is_refused_in_every_disguise(path):
+    with pytest.raises(ValueError, match=r"^path: "):
+        checked_path(path)
+
+
+def disguised_letters(letter):
+    """A letter as it is, in upper case, or percent-encoded up to three times."""
+    encoded = f"%{ord(letter):02x}"
+    twice = encoded.replace("%", "%25")
+    return st.sampled_from([letter] * 6 + [letter.upper(), encoded, twice, twice.replace("%", "%25")])
+
+
+@st.composite
+def disguised(draw):
+    """The create-order path, any letter encoded any number of times, with what lenient servers drop."""
+    segments = []
+    for segment in CREATE_ORDER.strip("/").split("/"):
+        letters = [draw(disguised_letters(letter)) for letter in segment]
+        parameters = draw(st.sampled_from(["", "", "", ";", ";a=1", "%3ba", ";a=%2F", "%20"]))
+        segments.append("".join(letters) + parameters)
+    slashes = st.sampled_from(["/", "/", "/", "//", "%2F", "%252f", "/%2f"])
+    path = "/" + segments[0] + "".join(draw(slashes) + segment for segment in segments[1:])
+    return path + draw(st.sampled_from(["", "", "/", "//", "%2f", "?", "?a=/b", "%3Fa"]))
+
+
+@given(disguised())
+def test_no_mix_of_disguises_passes(path):
+    with pytest.raises(ValueError, match=r"^path: "):
+        checked_path(path)
+
+
+@each(
+    "path",
+    [
+        *("", "relative", "api/api/v1/user/who-am-i", "?x=1", "https://evil.com/", "//evil.com/"),
+        *("/\\evil.com", "\\\\evil.com", "/%2Fevil.com", "/%5Cevil.com", "/../admin", "/a/../b", "/a/./b"),
+        *("/a/..", "/%2e%2e/admin", "/a/%252e%252e/b", "/a/..;x/b", "/a b", "/a\tb", "/a\r\nHost: evil.com"),
+        *("/ä", "/a#b", "/a%00", "/a%0d%0aHost:%20evil.com", None, b"/a", 7),
+    ],
+)
+def test_a_path_that_leads_elsewhere_is_refused(path):
+    with pytest.raises(ValueError, match=r"^path: "):
+        checked_path(path)
+
+
+def test_a_path_encoded_without_end_is_refused():
+    path = "/a%2Fb"
+    for _ in range(20):
+        path = path.replace("%", "%25")
+
+    with pytest.raises(ValueError, match=r"^path: is percent-encoded too many times$"):
+        checked_path(path)
+
+
+@given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=40))
+def test_no_path_does_worse_than_a_value_error(text):
+    for path in (text, f"/{text}", f"{CREATE_ORDER}{text}"):
+        try:
+            kept = checked_path(path)
+        except ValueError:
+            continue
+        assert kept is path
+
+
+def test_what_is_said_of_a_path_does_not_repeat_it():
+    for path in itertools.chain(DISGUISES, ["/secret\n"]):
+        with pytest.raises(ValueError, match=r"^path: ") as caught:
+            checked_path(path)
+
+        assert path not in str(caught.value)
+
+
+# --- how they are told ----------------------------------------------------------------------------
+
+ODD = st.text(st.sampled_from("/@:?#%,[]\\ \n&=+;ü\u2100\t1"), max_size=4)
+SCHEMES = ("postgresql://", "postgres://", "postgresql:/", "", "nats://", "redis://", "http://", "https://")
+READERS = (
+    lambda address: pytest.fail(address) if "hunter" in public(address) else None,
+    journal_at,
+    PostgresJournal,
+    normalised,
+    proxy_and_authorization,
+)
+
+
+def why_not(read, address):
+    """Why ``address`` is not taken, with all that this is chained to; nothing if it is."""
+    try:
+        read(address)
+    except ValueError as error:
+        return f"{error} {[error, error.__cause__, error.__context__]}"
+    return ""
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(SCHEMES), ODD, ODD, st.sampled_from(("db", "db:5432", "[::1]", "a,b:1", "")), ODD)
+def test_no_part_of_a_password_is_told_however_an_address_is_mistyped(scheme, odd, odder, host, behind):
+    """A password with a slash in it was shown to whoever mistyped it, and sent to the name service."""
+    for password in (f"hunter{odd}2{odder}hunter", f"{odd}hunter"):
+        for address in (
+            f"{scheme}bank:{password}@{host}/{behind}",
+            f"{scheme}bank:{password}@{host}",
+            f"host={host} user=bank password={password}",
+        ):
+            assert not [read for read in READERS if "hunter" in why_not(read, address)]
+
+
+@pytest.mark.parametrize(
+    "address", ["redis://bank:hunter/2@db", "nats://bank:hunter@b@db:x", "nats://[hunter"]
+)
+def test_no_part_of_a_brokers_password_is_told(address):
+    assert "hunter" not in why_not(line_at, address)
+
+
+ENDS = ("", "/", "/payments", "/p%20q", "/p?sslmode=require&port=5", "?host=/run/pg")
+
+
+@each("host", ["db", "db:5432", "[::1]:5432", "a:1,b:2", "", "db_1.example."])
+@each("login", ["", "bank@", "bank:@", "bank:%40%2F%3A%3F%23@", "b%20k:a!$&'()*+,;=:~@"])
+def test_a_well_formed_address_of_a_database_is_taken(login, host):
+    for end in ENDS:
+        PostgresJournal(f"postgresql://{login}{host}{end}")

@@ -1,0 +1,254 @@
+"""What a request must be before it may be sent."""
+
+import decimal
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import samples
+from tests.support.cases import each
+from transfer_async._converters.order import Answer
+from transfer_async._http import classify
+from transfer_async._models import amounts
+from transfer_async._models.errors import InvalidOrder
+from transfer_async._models.requests import NewOrder, PersonName, call_problems
+from transfer_async._models.responses import Order
+
+
+@each(
+    ("given", "exact"),
+    [
+        (0, "0"),
+        (1250, "1250"),
+        (-3, "-3"),
+        (10**30, "1" + "0" * 30),
+        ("1250.00", "1250.00"),
+        ("0.1", "0.1"),
+        ("12345678901234567.89", "12345678901234567.89"),
+        ("-0.00", "0.00"),
+        (Decimal("-0"), "0"),
+        (Decimal("1E+3"), "1E+3"),
+        (Decimal("2.50"), "2.50"),
+    ],
+)
+def test_what_is_exact_is_taken_digit_for_digit(given, exact):
+    taken = amounts.to_decimal(given)
+
+    assert str(taken) == exact
+
+
+@each(
+    "given",
+    [
+        *("1e3", "1E3", "1E+3", "1.5e-2", "+5", " 5", "5 ", "5\n", "1,000", "1_000", "5.", ".5", ""),
+        *("NaN", "Infinity", "0x10", "٣", "５", "½", "--5", "1.2.3", "9" * 200),
+        *(1.5, 0.0, float("nan"), True, None, b"5", [], object()),
+    ],
+)
+def test_what_is_no_plain_amount_is_left_as_it_is_and_named_a_problem(given):
+    taken = amounts.to_decimal(given)
+
+    assert taken is given
+    assert amounts.number_problem(taken)
+
+
+def test_a_float_is_refused_with_the_reason_why():
+    assert "float" in amounts.number_problem(0.1)
+    assert "exactly" in amounts.number_problem(0.1)
+
+
+@pytest.mark.parametrize("text", ["NaN", "sNaN", "Infinity", "-Infinity"])
+def test_what_is_not_finite_is_a_problem(text):
+    assert amounts.number_problem(Decimal(text)) == "is not a finite number"
+
+
+@each(
+    "number",
+    [
+        *(Decimal("9" * 64), Decimal("0." + "9" * 64), Decimal("1E+63"), Decimal("1E-64"), Decimal("0E-64")),
+        Decimal(0),
+    ],
+)
+def test_64_digits_on_either_side_of_the_point_are_enough_for_anybody(number):
+    assert amounts.number_problem(number) is None
+
+
+@each(
+    "number",
+    [
+        *("1E+64", "1E-65", "0E+65", "0E-65", "1E+999999999", "1E-999999999", "0E+999999999"),
+        *("1E+999999999999999999", "-1E+999999999999999999", "1E-999999999999999999", "1." + "0" * 65),
+    ],
+)
+def test_a_huge_exponent_is_a_problem_and_no_bomb(number):
+    problem = amounts.number_problem(amounts.to_decimal(Decimal(number)))
+
+    assert "64 digits" in problem
+
+
+def test_a_huge_whole_number_is_a_problem_and_no_bomb():
+    huge = 1 << 400_000_000  # nobody would live to see it in decimal digits
+    problem = amounts.number_problem(amounts.to_decimal(huge))
+
+    assert "64 digits" in problem
+
+
+@given(st.integers(-(10**64) + 1, 10**64 - 1))
+def test_every_whole_number_within_64_digits_is_taken(whole):
+    assert amounts.to_decimal(whole) == whole
+    assert amounts.number_problem(amounts.to_decimal(whole)) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "places", "unit"),
+    [
+        ("1250.00", 2, "0.01"),
+        ("1250", 0, "1"),
+        ("1E+3", 0, "1"),
+        ("0.000", 3, "0.001"),
+        ("1E-5", 5, "0.00001"),
+    ],
+)
+def test_places_count_from_zero_and_the_unit_is_of_the_last_one(number, places, unit):
+    assert amounts.places(Decimal(number)) == places
+    assert amounts.unit(Decimal(number)) == Decimal(unit)
+
+
+@each(
+    ("amount", "rate", "places", "made"),
+    [
+        ("1", "0.125", 2, "0.12"),
+        ("1", "0.135", 2, "0.14"),
+        ("1", "0.1251", 2, "0.13"),
+        (3, "1.5", 0, "4"),
+        (5, "0.5", 0, "2"),
+        ("1000000", "0.00125", 2, "1250.00"),
+        ("1", "2", 4, "2.0000"),
+    ],
+)
+def test_a_product_is_rounded_half_even_and_carries_its_places(amount, rate, places, made):
+    assert str(amounts.product(amount, rate, places=places)) == made
+
+
+@each("places", [-1, 65, 2.0, "2", None, True])
+def test_places_that_are_no_count_are_refused(places):
+    with pytest.raises(InvalidOrder) as caught:
+        amounts.product("1", "2", places=places)
+
+    assert [field for field, _ in caught.value.problems] == ["places"]
+
+
+@each(
+    ("a", "b", "by", "apart"),
+    [
+        ("1.00", "1.01", "0.01", False),
+        ("1.00", "1.0100000000000000000000000000000000001", "0.01", True),
+        ("-1", "1", "1.9", True),
+        ("1E+900000000", "1", "5", True),
+        ("1E-900000000", "1", "0.5", True),
+        ("1E-900000000", "1", "2", False),
+        ("0E+900000000", "0", "0", False),
+        ("1E+900000000", "1E+900000000", "0", False),
+    ],
+)
+def test_a_difference_is_never_rounded_however_far_the_numbers_are_apart(a, b, by, apart):
+    with decimal.localcontext(prec=3):
+        found = amounts.differ(Decimal(a), Decimal(b), by_more_than=Decimal(by))
+
+    assert found is apart
+
+
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
+
+
+def call(**changes):
+    said = {"order": samples.new_order(), "key": None, "beneficiary": None, "held": None, "send_before": None}
+    return list(call_problems(**said | changes, kinds=(NewOrder, PersonName)))
+
+
+@each(
+    "said",
+    [
+        *({}, {"key": "k"}, {"key": "k" * 200}, {"key": "payment 8731/ü"}),
+        *({"beneficiary": PersonName("Ben", "Okri")}, {"held": "hold-1"}, {"send_before": NOON}),
+    ],
+)
+def test_a_call_that_says_it_right_has_no_fault(said):
+    assert call(**said) == []
+
+
+@each(
+    ("name", "value"),
+    [
+        *(("order", wrong) for wrong in (None, {}, "order")),
+        *(("key", wrong) for wrong in ("", "k" * 201, "a\nb", "a\x00b", "\ud800", 5, b"key")),
+        *(("beneficiary", wrong) for wrong in ("Ben Okri", ("Ben", "Okri"), 5)),
+        *(("held", wrong) for wrong in ("", "  ", "a\x07b", "\udfff", 5, True)),
+        *(("send_before", wrong) for wrong in (NOON.replace(tzinfo=None), "2024-05-01", 5)),
+    ],
+)
+def test_a_call_that_says_it_wrong_is_told_where(name, value):
+    assert [field for field, _ in call(**{name: value})] == [name]
+
+
+def test_all_faults_of_a_call_come_together():
+    faults = call(order=None, key="", beneficiary=5, held="", send_before=5)
+
+    assert [field for field, _ in faults] == ["order", "key", "beneficiary", "held", "send_before"]
+
+
+# --- whose order an answer is ---------------------------------------------------------------------
+
+
+def answer(*, poster="ada.okafor@example.org", beneficiary="ben.okri@example.org", **changes):
+    order = Order.from_json(samples.encode(samples.order_json(**changes)))
+    return Answer(order=order, poster_username=poster, beneficiary_username=beneficiary)
+
+
+@each(
+    "changes",
+    [
+        {},
+        {"poster_currency": "usd", "matcher_currency": "ngn"},
+        {"poster": "ADA.Okafor@Example.org", "beneficiary": "BEN.OKRI@example.org"},
+        {"poster": None, "beneficiary": None},
+        {"poster_amount": Decimal("1250.01"), "matcher_amount": Decimal("1000000.01")},
+        {"poster_amount": Decimal("1249.99"), "matcher_amount": Decimal("999999.99")},
+        {"poster_amount": 1250},
+        {"exchange_rate": 7, "poster_fee": 0},
+    ],
+)
+def test_an_answer_to_our_order_is_ours(changes):
+    assert classify.other_order(samples.new_order(), answer(**changes)) is None
+
+
+@each(
+    ("changes", "what"),
+    [
+        ({"poster_currency": "NGN"}, "poster_currency"),
+        ({"matcher_currency": ""}, "matcher_currency"),
+        ({"poster_amount": Decimal("1250.0100001")}, "poster_amount"),
+        ({"poster_amount": Decimal("1248.99")}, "poster_amount"),
+        ({"poster_amount": -1250}, "poster_amount"),
+        ({"poster_amount": Decimal("1E+900000000")}, "poster_amount"),
+        ({"matcher_amount": Decimal("1000001.5")}, "matcher_amount"),
+        ({"matcher_amount": 999999}, "matcher_amount"),
+        ({"matcher_amount": Decimal("1000000.0101")}, "matcher_amount"),
+        ({"matcher_amount": Decimal("1E-900000000")}, "matcher_amount"),
+        ({"poster": "eve@example.org"}, "poster's username"),
+        ({"beneficiary": ""}, "beneficiary's username"),
+    ],
+)
+def test_an_answer_to_another_order_is_told_by_the_field_that_shows_it(changes, what):
+    assert classify.other_order(samples.new_order(), answer(**changes)) == what
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, f"1.{'0' * 5000}", f"-{'9' * 5000}.5"])
+def test_an_amount_without_end_is_too_long_and_not_malformed(text: str):
+    """Its sender would look for a comma or a blank in it."""
+    assert amounts.number_problem(amounts.to_decimal(text)) == (
+        "has more than 64 digits on one side of the decimal point"
+    )

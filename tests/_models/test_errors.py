@@ -1,0 +1,242 @@
+"""One tree of errors; each says what is certain, and none says a secret."""
+
+import copy
+import logging
+import pickle
+import re
+import traceback
+
+import pytest
+
+from tests.support import samples
+from tests.support.cases import each
+from transfer_async._models import errors
+from transfer_async._models.errors import Attempt, MatchResult, Outcome, TransferError
+from transfer_async._models.requests import NewOrder
+from transfer_async._models.responses import Order, User
+
+SECRET = "s3cr3t-of-somebody"
+BODY = SECRET.encode()
+ANSWER = Order.from_json(samples.encode(samples.order_json(user_id=SECRET)))
+COMMON = {
+    "outcome": Outcome.UNKNOWN,
+    "order_may_exist": True,
+    "key": "payment-8731",
+    "attempts": [
+        Attempt(number=1, seconds=0.25, outcome=Outcome.NOT_SENT, error="TimeoutError"),
+        Attempt(number=2, seconds=1.5, outcome=Outcome.UNKNOWN, status=502, request_id="req-7"),
+    ],
+    "receipts": {"hold": SECRET, "held": None},
+}
+REPLY = {"status": 418, "request_id": "req-7"}
+NO = REPLY | {"message": SECRET, "body": BODY, "retry_after": 2.5}
+EVERY = {
+    errors.TransferError: {},
+    errors.InvalidOrder: {
+        "problems": [("poster_amount", "is a float"), ("poster_country", "is not a string")]
+    },
+    errors.PreflightFailed: {"refused": False, "hook": "sanctions"},
+    errors.HoldFailed: {"refused": False, "hook": "hold"},
+    errors.HoldRequired: {"refused": True, "hook": None},
+    errors.BeneficiaryNotVerified: {
+        "result": MatchResult.CLOSE_MATCH,
+        "hook": "beneficiary",
+        "refused": False,
+    },
+    errors.ConnectionFailed: {},
+    errors.TokenUnavailable: {},
+    errors.Expired: {},
+    errors.Refused: NO,
+    errors.Unauthorized: NO,
+    errors.RateLimited: NO,
+    errors.Refuted: NO,
+    errors.OutcomeUnknown: REPLY | {"raw": BODY},
+    errors.UnreadableOrder: REPLY | {"raw": BODY, "order_id": "tx-abc123"},
+    errors.AlreadyCreated: {"order_id": "tx-abc123"},
+    errors.KeyConflict: {},
+    errors.KeyBusy: {"retry_after": 2.5},
+    errors.JournalFailed: {"order": ANSWER},
+    errors.ClientClosed: {},
+    errors.OpenElsewhere: {},
+    errors.ServiceFailed: REPLY | {"body": BODY},
+}
+EACH = each("kind", list(EVERY))
+
+
+def full(kind):
+    return kind(**EVERY[kind], **COMMON)
+
+
+def bare(kind):
+    needed = {"problems", "result"} | ({"order_id"} if kind is errors.AlreadyCreated else set())
+    return kind(**{name: value for name, value in EVERY[kind].items() if name in needed})
+
+
+def drawn():
+    """The tree in the module's docstring: each class, its parent, and the word behind it."""
+    parents = []
+    for line in errors.__doc__.splitlines():
+        if found := re.match(r"    ([│├└─ ]*)(\w+)(?: \(also (\w+)\))?(?: +(\S+) {2,}.*)?$", line):
+            branches, name, also, word = found.groups()
+            if name != "TransferError" and not branches:
+                continue
+            depth = len(branches) // 4
+            parents[depth:] = [name]
+            yield name, parents[depth - 1] if depth else None, also, word
+
+
+def real(kind=TransferError):
+    yield kind
+    for child in kind.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from real(child)
+
+
+def test_the_tree_in_the_docstring_is_the_tree_of_classes():
+    in_words = {(name, parent) for name, parent, _, _ in drawn()}
+
+    assert in_words == {
+        (kind.__name__, kind.__base__.__name__ if kind is not TransferError else None) for kind in real()
+    }
+
+
+def test_the_docstring_says_the_outcome_of_each_class():
+    in_words = {name: word for name, _, _, word in drawn() if word and word != "(certain)"}
+
+    assert in_words == {
+        kind.__name__: kind.default_outcome.name
+        for kind in real()
+        if kind not in (TransferError, errors.JournalFailed)
+    }
+
+
+def test_every_class_of_the_tree_is_tried_here():
+    assert set(EVERY) == set(real())
+
+
+@pytest.mark.parametrize(
+    ("names", "outcome"),
+    [
+        ("InvalidOrder PreflightFailed HoldFailed HoldRequired BeneficiaryNotVerified", Outcome.NOT_SENT),
+        (
+            "ConnectionFailed TokenUnavailable Expired KeyConflict KeyBusy ClientClosed OpenElsewhere",
+            Outcome.NOT_SENT,
+        ),
+        ("Refused Unauthorized RateLimited Refuted", Outcome.REFUSED),
+        ("OutcomeUnknown UnreadableOrder", Outcome.UNKNOWN),
+        ("AlreadyCreated", Outcome.CREATED),
+    ],
+)
+def test_each_error_has_the_outcome_of_the_contracts_table(names, outcome):
+    assert {name: bare(getattr(errors, name)).outcome for name in names.split()} == dict.fromkeys(
+        names.split(), outcome
+    )
+
+
+@EACH
+def test_what_is_not_told_is_not_made_up_and_what_is_certain_can_be_told(kind):
+    """An order that was never valid cannot exist, and a read makes none; all else must be told."""
+    error, never = bare(kind), kind in (errors.InvalidOrder, errors.ServiceFailed)
+    told = kind(**EVERY[kind], **COMMON | {"outcome": Outcome.REFUSED, "order_may_exist": False})
+
+    assert (error.key, error.attempts, error.receipts) == (None, (), {})
+    assert error.order_may_exist is not never
+    assert (told.outcome, told.order_may_exist) == (Outcome.REFUSED, False)
+
+
+@EACH
+def test_every_attribute_that_is_set_is_there(kind):
+    error = full(kind)
+    said = EVERY[kind] | COMMON
+
+    assert {name: getattr(error, name) for name in said} == said | {
+        "attempts": tuple(COMMON["attempts"]),
+        **({"problems": tuple(said["problems"])} if "problems" in said else {}),
+    }
+
+
+@EACH
+@each("again", {"pickle": lambda error: pickle.loads(pickle.dumps(error)), "copy": copy.copy})
+def test_every_error_survives_pickle_and_copy_with_all_that_it_carries(kind, again):
+    error = full(kind)
+    error.add_note("seen on worker 3")
+    twin = again(error)
+
+    assert type(twin) is kind
+    assert vars(twin) == vars(error)
+    assert twin.args == error.args
+    assert (str(twin), repr(twin)) == (str(error), repr(error))
+
+
+@EACH
+@each("make", [full, bare])
+def test_no_error_shows_a_message_a_body_a_receipt_or_an_order(kind, make, caplog):
+    error = make(kind)
+    logging.getLogger("bank").error("failed: %s %r", error, error, exc_info=error)
+    shown = f"{error} {error!r} {''.join(traceback.format_exception(error))} {caplog.text}"
+
+    assert SECRET not in shown
+    assert "example.org" not in shown
+
+
+@EACH
+def test_the_status_and_the_request_id_are_shown_where_there_is_an_answer(kind):
+    shown = str(full(kind))
+    answered = "status" in EVERY[kind] and kind is not errors.Refuted
+
+    assert ("418" in shown and "req-7" in shown) is answered
+
+
+def test_an_invalid_order_is_a_value_error_and_the_only_one():
+    assert [kind for kind in EVERY if issubclass(kind, ValueError)] == [errors.InvalidOrder]
+
+
+def test_an_invalid_order_tells_each_field_and_why():
+    error = full(errors.InvalidOrder)
+
+    assert str(error) == "poster_amount: is a float; poster_country: is not a string"
+
+
+@pytest.mark.parametrize(
+    ("result", "refused"),
+    [(MatchResult.CLOSE_MATCH, True), (MatchResult.NO_MATCH, True), (MatchResult.NOT_POSSIBLE, False)],
+)
+def test_a_check_that_was_not_possible_is_no_refusal(result, refused):
+    assert errors.BeneficiaryNotVerified(result=result).refused is refused
+
+
+def test_a_text_of_ones_own_is_what_is_shown():
+    error = errors.OutcomeUnknown("another worker's attempt was never answered", status=502)
+
+    assert str(error) == "another worker's attempt was never answered"
+    assert error.status == 502
+
+
+def test_what_was_given_to_an_error_can_change_without_changing_it():
+    attempts, receipts = list(COMMON["attempts"]), {"hold": "h-1"}
+    error = errors.Refused(attempts=attempts, receipts=receipts)
+    attempts.clear()
+    receipts.clear()
+
+    assert len(error.attempts) == 2
+    assert error.receipts == {"hold": "h-1"}
+
+
+@pytest.mark.parametrize(
+    ("model", "tree"),
+    [
+        (Order, samples.order_json(poster_amount=SECRET)),
+        (Order, samples.order_json(id=SECRET, poster_fee=None)),
+        (
+            NewOrder,
+            samples.new_order_json(poster_username=SECRET, poster_amount=SECRET, matcher_currency=SECRET),
+        ),
+        (User, [SECRET]),
+        (Order, SECRET),
+    ],
+)
+def test_an_unreadable_reply_is_not_shown_even_in_a_full_traceback(model, tree):
+    with pytest.raises(TransferError) as caught:
+        model.from_json(samples.encode(tree))
+
+    assert SECRET not in "".join(traceback.format_exception(caught.value))

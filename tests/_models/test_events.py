@@ -1,0 +1,380 @@
+"""What happened, as events: what each says, in which order they come, and that none does any harm."""
+
+import asyncio
+import logging
+from decimal import Decimal
+
+import attrs
+import pytest
+
+from tests.support.bank import World, failure, new_order
+from tests.support.cases import each
+from tests.support.ids import told
+from transfer_async import (
+    NO_ORDER,
+    AttemptFailed,
+    AttemptStarted,
+    Claimed,
+    DuplicateSuspected,
+    Event,
+    HookPassed,
+    HookUndone,
+    KeyState,
+    NotSent,
+    OrderCreated,
+    OrderRefused,
+    OrderUnrecorded,
+    Outcome,
+    OutcomeUnknown,
+    PersonName,
+    Refused,
+    Resolved,
+    RetryScheduled,
+    TransferError,
+    UndoOwed,
+    WentInDoubt,
+    log_events,
+)
+from transfer_async._http.urls import WHO_AM_I
+from transfer_async._models import events
+from transfer_async._models.events import Observers
+from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
+
+COMMON = {"key": "payment-1", "intent_id": "intent-1", "attempt": 2, "seconds": 1.5}
+OWN = {
+    Claimed: {"taken_over": True},
+    HookPassed: {"hook": "funds_hold", "took": 0.25},
+    HookUndone: {"hook": "funds_hold"},
+    UndoOwed: {"hook": "funds_hold", "error": "OSError"},
+    AttemptStarted: {},
+    AttemptFailed: {"outcome": Outcome.UNKNOWN, "error": "OutcomeUnknown", "status": 503, "request_id": "r"},
+    RetryScheduled: {"pause": 0.5},
+    OrderCreated: {"order_id": "tx-1", "status": 200, "took": 0.25},
+    OrderRefused: {"error": "Refused", "status": 422},
+    NotSent: {"error": "HoldFailed"},
+    WentInDoubt: {"error": "OutcomeUnknown", "status": None},
+    Resolved: {"outcome": Outcome.CREATED, "order_id": "tx-1"},
+    DuplicateSuspected: {"order_id": "tx-1"},
+    OrderUnrecorded: {"outcome": Outcome.CREATED, "order_id": "tx-1"},
+}
+EACH = each("kind", list(OWN))
+
+
+def names(seen):
+    return [type(event).__name__ for event in seen]
+
+
+# --- what each says -----------------------------------------------------------------------------
+
+
+def test_these_are_all_the_events_there_are():
+    kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)}
+
+    assert kinds == {Event, *OWN}
+
+
+@EACH
+def test_each_carries_the_common_fields_and_its_own_by_keyword_and_for_ever(kind):
+    event = kind(**COMMON, **OWN[kind])
+
+    assert attrs.asdict(event, recurse=False) == COMMON | OWN[kind]
+    assert [attribute.name for attribute in attrs.fields(kind)] == [*COMMON, *OWN[kind]]
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        event.key = "other"
+    with pytest.raises(TypeError):
+        kind(*COMMON.values(), *OWN[kind].values())
+
+
+# --- in which order -----------------------------------------------------------------------------
+
+
+async def test_an_order_that_is_created(world: World):
+    order = await world.create()
+
+    assert names(world.events) == ["Claimed", "HookPassed", "AttemptStarted", "OrderCreated"]
+    assert world.events[-1].order_id == order.id
+
+
+async def test_an_order_that_is_created_at_the_second_attempt(world: World):
+    world.time.chances = [0.5]
+    world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "req-7"}))
+    await world.create()
+
+    assert names(world.events) == [
+        *("Claimed", "HookPassed", "AttemptStarted", "AttemptFailed", "RetryScheduled", "AttemptStarted"),
+        "OrderCreated",
+    ]
+    (failed,) = world.events_of(AttemptFailed)
+    assert (failed.outcome, failed.error, failed.status, failed.request_id) == (
+        Outcome.REFUSED,
+        "RateLimited",
+        429,
+        "req-7",
+    )
+    assert world.events_of(RetryScheduled)[0].pause == pytest.approx(0.025)
+
+
+async def test_an_order_that_is_refused(world: World):
+    world.sandbox.faults.add(Status(422))
+    await world.fails(TransferError)
+
+    assert names(world.events) == [
+        "Claimed",
+        "HookPassed",
+        "AttemptStarted",
+        "AttemptFailed",
+        "OrderRefused",
+        "HookUndone",
+    ]
+    (refused,) = world.events_of(OrderRefused)
+    assert (refused.error, refused.status) == ("Refused", 422)
+
+
+async def test_an_order_that_a_hook_stops(world: World):
+    world.bank.place_error = OSError()
+    await world.fails(TransferError)
+
+    assert names(world.events) == ["Claimed", "NotSent", "HookUndone"]
+    assert world.events_of(NotSent)[0].error == "HoldFailed"
+
+
+async def test_an_undo_that_fails(world: World):
+    world.bank.release_error = OSError("s3cr3t")
+    world.sandbox.faults.add(Status(422))
+    await world.fails(TransferError)
+
+    assert names(world.events)[-2:] == ["OrderRefused", "UndoOwed"]
+    (owed,) = world.events_of(UndoOwed)
+    assert (owed.hook, owed.error) == ("funds_hold", "OSError")
+
+
+async def test_an_order_that_goes_in_doubt(world: World):
+    world.sandbox.faults.add(CloseAfterProcessing())
+    await world.fails(TransferError)
+
+    assert names(world.events) == [
+        "Claimed",
+        "HookPassed",
+        "AttemptStarted",
+        "AttemptFailed",
+        "WentInDoubt",
+    ]
+    (doubt,) = world.events_of(WentInDoubt)
+    assert (doubt.error, doubt.status) == ("OutcomeUnknown", None)
+
+
+async def test_a_doubt_that_is_resolved(world: World):
+    async def resolve(intent, error):
+        return next(iter(world.sandbox.orders))
+
+    world.sandbox.faults.add(CloseAfterProcessing())
+    await world.fails(TransferError, resolve=resolve)
+
+    assert names(world.events)[-2:] == ["WentInDoubt", "Resolved"]
+    (resolved,) = world.events_of(Resolved)
+    assert (resolved.outcome, resolved.order_id) == (Outcome.CREATED, next(iter(world.sandbox.orders)))
+
+
+async def test_a_doubt_that_is_refuted(world: World):
+    async def resolve(intent, error):
+        return NO_ORDER
+
+    world.sandbox.faults.add(Status(503))
+    await world.fails(TransferError, resolve=resolve, settle_after=0.0)
+
+    assert names(world.events)[-3:] == ["WentInDoubt", "Resolved", "HookUndone"]
+    (resolved,) = world.events_of(Resolved)
+    assert (resolved.outcome, resolved.order_id) == (Outcome.REFUSED, None)
+
+
+async def test_all_events_of_a_call_share_key_and_intent_and_count_attempts_and_seconds(world: World):
+    world.bank.on_place = world.passing(2.0)
+    world.sandbox.faults.add(Status(429, headers={"Retry-After": "3"}))
+    await world.create()
+
+    assert {event.key for event in world.events} == {"k"}
+    assert {event.intent_id for event in world.events} == set(world.bank.placed)
+    assert [event.attempt for event in world.events] == [0, 0, 1, 1, 1, 2, 2]
+    assert [event.seconds for event in world.events] == [0.0, 2.0, 2.0, 2.0, 2.0, 5.0, 5.0]
+    assert world.events_of(HookPassed)[0].took == 2.0
+
+
+async def test_an_order_given_back_is_no_event(world: World):
+    await world.create()
+    world.events.clear()
+    await world.create()
+
+    assert world.events == []
+
+
+# --- observers ----------------------------------------------------------------------------------
+
+
+def event():
+    return Claimed(**COMMON)
+
+
+def test_every_observer_is_told_in_turn():
+    seen = []
+    Observers([lambda one: seen.append(("first", one)), lambda one: seen.append(("second", one))]).tell(
+        event()
+    )
+
+    assert seen == [("first", event()), ("second", event())]
+
+
+@pytest.mark.parametrize("error", [ValueError("oops"), asyncio.CancelledError(), RecursionError()], ids=told)
+def test_an_observer_that_raises_is_logged_and_does_not_keep_it_from_the_others(caplog, error):
+    def fail(_):
+        raise error
+
+    seen = []
+    Observers([fail, seen.append]).tell(event())
+
+    assert seen == [event()]
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("WARNING", f"an observer failed on Claimed ({type(error).__name__})")
+    ]
+    assert caplog.records[0].exc_info is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "state", "undone"),
+    [
+        (None, None, KeyState.CREATED, 0),
+        (Status(422), Outcome.REFUSED, KeyState.FREE, 1),
+        (CloseAfterProcessing(), Outcome.UNKNOWN, KeyState.IN_DOUBT, 0),
+    ],
+    ids=["created", "refused", "in doubt"],
+)
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
+async def test_an_observer_that_raises_at_every_event_never_touches_the_call(
+    world: World, fault, outcome, state, undone, error
+):
+    def fail(_):
+        raise error
+
+    if fault is not None:
+        world.sandbox.faults.add(fault)
+    async with world.client(observers=[fail]) as client:
+        try:
+            await client.create_order(new_order(), key="k")
+            ended = None
+        except TransferError as raised:
+            ended = raised.outcome
+
+    assert ended is outcome
+    assert (await world.entry()).state is state
+    assert len(world.bank.released) == undone
+
+
+async def test_without_observers_no_event_is_made(world: World, monkeypatch):
+    def explode(*_, **__):
+        raise AssertionError("an event was made")
+
+    for kind in OWN:
+        monkeypatch.setattr(kind, "__init__", explode)
+    world.sandbox.faults.add(Status(429))
+    world.sandbox.faults.add(Status(422))
+    error = await world.fails(TransferError, observers=())
+
+    assert type(error) is Refused
+
+
+# --- the log ------------------------------------------------------------------------------------
+
+
+@EACH
+def test_an_event_is_one_line_of_the_log_and_its_fields_are_in_the_records_extra(caplog, kind):
+    caplog.clear()
+    caplog.set_level(logging.DEBUG, "transfer_async")
+    log_events(kind(**COMMON, **OWN[kind]))
+
+    (record,) = caplog.records
+    line = record.getMessage()
+    assert record.name == "transfer_async"
+    assert line.startswith(f"{kind.__name__} key=payment-1 ")
+    assert "\n" not in line
+    assert (record.key, record.intent_id, record.attempt) == ("payment-1", "intent-1", 2)
+    assert {name: getattr(record, f"transfer_{name}") for name in OWN[kind]} == OWN[kind]
+    assert record.transfer_seconds == 1.5
+
+
+@each(
+    ("kind", "level"),
+    [
+        (AttemptStarted, "DEBUG"),
+        (OrderCreated, "INFO"),
+        (OrderRefused, "INFO"),
+        (AttemptFailed, "WARNING"),
+        (UndoOwed, "WARNING"),
+        (WentInDoubt, "WARNING"),
+        (DuplicateSuspected, "ERROR"),
+        (OrderUnrecorded, "ERROR"),
+    ],
+)
+def test_what_somebody_must_see_to_is_louder(caplog, kind, level):
+    caplog.clear()
+    caplog.set_level(logging.DEBUG, "transfer_async")
+    log_events(kind(**COMMON, **OWN[kind]))
+
+    assert [record.levelname for record in caplog.records] == [level]
+
+
+def test_a_line_reads_well(caplog):
+    caplog.set_level(logging.DEBUG, "transfer_async")
+    log_events(AttemptFailed(**COMMON, outcome=Outcome.UNKNOWN, error="OutcomeUnknown", status=503))
+
+    assert caplog.messages == [
+        "AttemptFailed key=payment-1 seconds=1.500 outcome=unknown error=OutcomeUnknown status=503"
+    ]
+
+
+def test_a_level_that_is_off_costs_nothing(caplog, monkeypatch):
+    monkeypatch.setattr(events, "_plain", lambda _: pytest.fail("a line was made"))
+    caplog.set_level(logging.ERROR, "transfer_async")
+    log_events(event())
+
+    assert caplog.records == []
+
+
+MARK = "s3cr3t"
+
+
+async def test_the_log_of_a_whole_call_with_faults_holds_nothing_private(world: World, caplog):
+    caplog.set_level(logging.DEBUG)
+    body = f'{{"message": "{MARK}-message", "id": "{MARK}-id"}}'
+    order = new_order(
+        poster_username=f"{MARK}-poster@example.com",
+        poster_amount=Decimal("77123456789.01"),
+        matcher_amount=Decimal("77123456789.01"),
+        exchange_rate=1,
+    )
+    world.bank.reference = f"{MARK}-hold"
+    world.bank.release_error = OSError(f"{MARK}-release")
+
+    async def ask():
+        return f"{MARK}-token"
+
+    async def resolve(intent, error):
+        raise OSError("the back office is closed")
+
+    for fault in (Status(429, body=body), Status(425, body=body), Status(422, body=body), GarbageBody(body)):
+        world.sandbox.faults.add(fault)
+    world.sandbox.faults.add(Status(401, body=body), path=WHO_AM_I, times=None)
+    settings = {"token": ask, "observers": [log_events], "resolve": resolve}
+    async with world.client(**settings) as client:
+        beneficiary = PersonName(f"{MARK}-first", f"{MARK}-last")
+        refused = await failure(client.create_order(order, key="k", beneficiary=beneficiary))
+        doubtful = await failure(client.create_order(order, key="l", beneficiary=beneficiary))
+        await failure(client.who_am_i())
+        await client.recover()
+
+    formatter = logging.Formatter()
+    lines = "\n".join(f"{formatter.format(record)} {vars(record)}" for record in caplog.records)
+    assert (type(refused), refused.message) == (Refused, f"{MARK}-message")
+    assert isinstance(doubtful, OutcomeUnknown)
+    assert "AttemptFailed key=k" in lines
+    assert "WentInDoubt key=l" in lines
+    assert MARK not in lines
+    assert "77123456789" not in lines

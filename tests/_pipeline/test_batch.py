@@ -1,0 +1,637 @@
+"""Many orders at once: never more in flight or in memory than asked for, whatever the input is like."""
+
+import asyncio
+import contextlib
+import contextvars
+import gc
+import itertools
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+
+import pytest
+
+from tests.support.bank import Gate, Gone, new_order, refused_order, turns
+from transfer_async import ClientClosed, InvalidOrder, OrderRequest, OutcomeUnknown, Refused
+from transfer_async._models.responses import Order
+from transfer_async._pipeline.batch import Batch, OrderResult
+from transfer_async.journal.state_machine import KeyState
+from transfer_async.sandbox import StallAfterProcessing
+
+ORDER = new_order()
+
+
+@pytest.fixture(autouse=True)
+async def nothing_hangs() -> AsyncIterator[None]:
+    """No task is left over, and none ended with an error that nobody heard of."""
+    unheard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: unheard.append(told))
+    yield
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert unheard == []
+
+
+class Input:
+    """An endless input that counts what is taken from it, or one that ends in an error."""
+
+    def __init__(self, *, fails_after: int | None = None) -> None:
+        self.taken = 0
+        self._fails_after = fails_after
+
+    def _next(self) -> OrderRequest:
+        if self.taken == self._fails_after:
+            raise LookupError("the input broke")
+        self.taken += 1
+        return OrderRequest(ORDER, key=f"k-{self.taken}")
+
+    def sync(self) -> Iterator[OrderRequest]:
+        while True:
+            yield self._next()
+
+    async def awaited(self) -> AsyncIterator[OrderRequest]:
+        while True:
+            await asyncio.sleep(0)
+            yield self._next()
+
+    def of(self, kind: str):
+        return self.sync() if kind == "sync" else self.awaited()
+
+
+BOTH = pytest.mark.parametrize("kind", ["sync", "async"])
+
+
+class Service:
+    """Creates orders out of nothing, and counts how many at once."""
+
+    def __init__(self, order: Order, *, fails: Callable[[str], bool] = lambda _: False) -> None:
+        self.order, self.fails = order, fails
+        self.now = self.most = self.ended = 0
+        self.began: list[str] = []
+        self.cut: list[str] = []
+        self.gates: dict[str, asyncio.Event] = {}
+
+    async def create(self, request: OrderRequest) -> Order:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.began.append(request.key)
+        try:
+            await (self.gates[request.key].wait() if request.key in self.gates else asyncio.sleep(0))
+            if self.fails(request.key):
+                raise Refused(status=422, key=request.key)
+            self.ended += 1
+            return self.order
+        except asyncio.CancelledError:
+            self.cut.append(request.key)
+            raise
+        finally:
+            self.now -= 1
+
+    def hold(self, *keys: str) -> None:
+        self.gates.update({key: asyncio.Event() for key in keys})
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service(object.__new__(Order))
+
+
+def batch(service: Service, requests, concurrency: int = 4):
+    return aclosing(Batch(service.create, requests, concurrency=concurrency).results())
+
+
+def keys(results: list[OrderResult]) -> list[str]:
+    return [result.request.key for result in results]
+
+
+# --- back-pressure --------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("concurrency", [1, 4, 64])
+async def test_a_slow_consumer_keeps_an_endless_input_waiting(service, kind, concurrency):
+    source = Input()
+    async with batch(service, source.of(kind), concurrency) as results:
+        handed_out = 0
+        async for _ in results:
+            handed_out += 1
+            await turns(20)
+            # The one in the consumer's hands keeps its place until the next is asked for.
+            assert source.taken <= handed_out - 1 + concurrency
+            if handed_out == 200:
+                break
+
+    assert service.most <= concurrency
+
+
+@BOTH
+async def test_nothing_is_taken_before_the_first_result_is_asked_for(service, kind):
+    source = Input()
+    async with batch(service, source.of(kind)):
+        await turns(20)
+
+    assert source.taken == 0
+
+
+@pytest.mark.parametrize("concurrency", [1, 64])
+async def test_as_many_are_in_flight_as_asked_for_and_never_more(service, concurrency):
+    requests = [OrderRequest(ORDER, key=f"k-{number}") for number in range(200)]
+    async with batch(service, requests, concurrency) as results:
+        told = [result async for result in results]
+
+    assert sorted(keys(told)) == sorted(request.key for request in requests)
+    assert service.most == concurrency
+
+
+@BOTH
+async def test_memory_stays_flat_over_many_orders(service, kind):
+    alive: weakref.WeakSet[OrderRequest] = weakref.WeakSet()
+    most = count = 0
+
+    def requests() -> Iterator[OrderRequest]:
+        for number in range(2_000):
+            request = OrderRequest(ORDER, key=f"k-{number}")
+            alive.add(request)
+            yield request
+
+    async def awaited() -> AsyncIterator[OrderRequest]:
+        for request in requests():
+            yield request
+
+    source = requests() if kind == "sync" else awaited()
+    async with batch(service, source, 64) as results:
+        async for _ in results:
+            count += 1
+            most = max(most, len(alive))
+
+    assert count == service.ended == 2_000
+    assert most <= 64 + 4  # those in flight, and the few that are being handed on
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+async def test_results_come_in_the_order_of_completion(service):
+    service.hold("a", "b", "c")
+    requests = [OrderRequest(ORDER, key=key) for key in "abc"]
+    told = []
+    async with batch(service, requests) as results:
+        for key in "bca":
+            ahead = asyncio.ensure_future(anext(results))
+            await turns(5)
+            service.gates[key].set()
+            told.append(await ahead)
+
+    assert keys(told) == ["b", "c", "a"]
+
+
+@BOTH
+async def test_one_failure_never_stops_the_others(kind):
+    service = Service(object.__new__(Order), fails=lambda key: int(key[2:]) % 3 == 0)
+    async with batch(service, Input().of(kind)) as results:
+        told = [result async for _, result in _first(60, results)]
+
+    failed = [result for result in told if result.error is not None]
+    assert len(failed) == 20
+    assert all(isinstance(one.error, Refused) and one.order is None for one in failed)
+    assert all(one.order is service.order for one in told if one.error is None)
+
+
+async def _first(count: int, results):
+    for number in range(count):
+        yield number, await anext(results)
+
+
+@pytest.mark.parametrize("nothing", [[], (), iter(()), {}])
+async def test_an_empty_input_has_no_results(service, nothing):
+    async with batch(service, nothing) as results:
+        assert [result async for result in results] == []
+
+
+@pytest.mark.parametrize("odd", [None, 7, "k", ORDER, {"order": ORDER}])
+async def test_what_is_no_request_is_an_invalid_order_and_the_others_go_on(service, odd):
+    good = OrderRequest(ORDER, key="good")
+    async with batch(service, [odd, good]) as results:
+        told = {id(result.request): result async for result in results}
+
+    assert isinstance(told[id(odd)].error, InvalidOrder)
+    assert told[id(good)].error is None
+    assert service.began == ["good"]
+
+
+async def test_a_call_that_somebody_cancels_from_elsewhere_is_in_doubt_and_nobody_waits_for_ever(service):
+    service.hold("a")
+    async with batch(service, [OrderRequest(ORDER, key="a"), OrderRequest(ORDER, key="b")]) as results:
+        told = [await anext(results)]
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            if "Batch._one" in repr(task):
+                task.cancel()
+        told.append(await anext(results))
+
+    assert keys(told) == ["b", "a"]
+    assert isinstance(told[1].error, OutcomeUnknown)
+    assert told[1].error.key == "a"
+    assert told[1].error.order_may_exist
+
+
+async def test_what_is_no_failure_but_an_end_is_raised(service):
+    async def create(_: OrderRequest) -> Order:
+        raise Gone
+
+    with pytest.raises(Gone):
+        async with aclosing(Batch(create, Input().sync(), concurrency=2).results()) as results:
+            await anext(results)
+
+
+# --- inputs ---------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_an_input_that_raises_is_told_after_all_results_before_it(service, kind, concurrency):
+    told = []
+    with pytest.raises(LookupError, match="the input broke"):
+        async with batch(service, Input(fails_after=6).of(kind), concurrency) as results:
+            async for result in results:
+                told.append(result)  # noqa: PERF401 - what came before the error counts
+
+    assert sorted(keys(told)) == [f"k-{number}" for number in range(1, 7)]
+
+
+class Plain:
+    """An async input whose ``__anext__`` is no coroutine, and fails as soon as it is called."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.left, self.error = 2, error
+
+    def __aiter__(self) -> "Plain":
+        return self
+
+    def __anext__(self):
+        if not self.left:
+            raise self.error
+        self.left -= 1
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(OrderRequest(ORDER, key=f"k-{self.left}"))
+        return future
+
+
+async def test_an_input_that_raises_before_it_can_be_awaited_is_told_in_its_turn_too(service):
+    told = []
+    with pytest.raises(LookupError):
+        async with batch(service, Plain(LookupError())) as results:
+            async for result in results:
+                told.append(result)  # noqa: PERF401 - as above
+
+    assert len(told) == 2
+
+
+async def test_an_input_that_ends_before_it_can_be_awaited_has_ended(service):
+    async with batch(service, Plain(StopAsyncIteration())) as results:
+        assert len([result async for result in results]) == 2
+
+
+async def test_an_input_that_is_cancelled_is_not_taken_for_one_that_has_ended(service):
+    with pytest.raises(asyncio.CancelledError):
+        async with batch(service, Plain(asyncio.CancelledError())) as results:
+            async for _ in results:
+                pass
+
+    assert service.ended == 2
+
+
+async def test_an_input_runs_in_one_task_from_its_beginning_to_its_end(service):
+    ran_in: set[asyncio.Task | None] = set()
+    mine = contextvars.ContextVar("mine", default=0)
+
+    async def requests() -> AsyncIterator[OrderRequest]:
+        async with asyncio.timeout(60), asyncio.TaskGroup():
+            for number in range(5):
+                assert mine.get() == number
+                mine.set(number + 1)
+                ran_in.add(asyncio.current_task())
+                yield OrderRequest(ORDER, key=f"k-{number}")
+
+    async with batch(service, requests(), 1) as results:
+        assert len([result async for result in results]) == 5
+    assert len(ran_in) == 1
+
+
+async def test_an_input_that_is_waited_for_is_cancelled_when_the_consumer_leaves(service):
+    ended = []
+
+    async def requests() -> AsyncIterator[OrderRequest]:
+        try:
+            yield OrderRequest(ORDER, key="a")
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    async with batch(service, requests()) as results:
+        await anext(results)
+        await turns(5)
+
+    assert ended == [True]
+
+
+async def test_an_input_that_does_not_let_itself_be_cancelled_is_taken_no_further(service):
+    source = Input()
+    cancelled = asyncio.Event()
+
+    async def requests() -> AsyncIterator[OrderRequest]:
+        for request in source.sync():
+            yield request
+            with contextlib.suppress(asyncio.CancelledError):
+                await cancelled.wait()
+            cancelled.set()
+
+    async with batch(service, requests(), 64) as results:
+        await anext(results)
+        await turns(2)
+
+    assert len(service.began) < source.taken <= 3
+
+
+async def test_an_input_that_breaks_while_nobody_looks_is_no_error_that_nobody_heard(service):
+    async with batch(service, Input(fails_after=2).awaited()) as results:
+        await anext(results)
+        await turns(20)  # by now it has broken
+
+    assert service.ended == 2
+
+
+async def test_results_are_handed_out_while_the_input_keeps_everybody_waiting(service):
+    goes_on = asyncio.Event()
+
+    async def requests() -> AsyncIterator[OrderRequest]:
+        yield OrderRequest(ORDER, key="a")
+        await goes_on.wait()
+        yield OrderRequest(ORDER, key="b")
+
+    async with batch(service, requests(), 1) as results:
+        told = [await anext(results)]
+        goes_on.set()
+        told += [result async for result in results]
+
+    assert keys(told) == ["a", "b"]
+
+
+class Holding:
+    """An endless input that holds open what belongs to a task, and says when it has let it go."""
+
+    def __init__(self, *, waits: asyncio.Event | None = None) -> None:
+        self.waits = waits
+        self.opened_in: asyncio.Task | None = None
+        self.closed_in: asyncio.Task | None = None
+
+    async def __aiter__(self) -> AsyncIterator[OrderRequest]:
+        try:
+            # Not a task group: from Python 3.13 on, one that is left by a cancelled task cancels it anew.
+            async with asyncio.timeout(60):
+                self.opened_in = asyncio.current_task()
+                for number in itertools.count():
+                    yield OrderRequest(ORDER, key=f"k-{number}")
+        finally:
+            if self.waits is not None:
+                await self.waits.wait()
+            self.closed_in = asyncio.current_task()
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_leaving_closes_an_input_in_its_own_task_even_if_it_was_not_waited_for(service, slow):
+    waits = asyncio.Event()
+    source = Holding(waits=waits if slow else None)
+    async with batch(service, source, 2) as results:
+        await anext(results)
+        await turns(20)  # the input has been taken as far as there is room, and nobody waits for it
+        asyncio.get_running_loop().call_later(0.01, waits.set)
+
+    assert source.closed_in is source.opened_in is not None
+
+
+async def test_whoever_is_cancelled_while_an_input_closes_waits_no_longer(service):
+    source = Holding(waits=asyncio.Event())
+
+    async def consume() -> None:
+        async with batch(service, source, 2) as results:
+            await anext(results)
+
+    consumer = asyncio.create_task(consume())
+    await turns(20)
+    consumer.cancel()
+    await asyncio.wait([consumer])
+
+    assert consumer.cancelled()
+    assert source.opened_in is not None
+    assert source.opened_in.done()
+
+
+async def test_an_input_that_breaks_while_it_is_closed_breaks_nothing_else(service):
+    async def requests() -> AsyncIterator[OrderRequest]:
+        try:
+            for request in Input().sync():
+                yield request
+        finally:
+            raise LookupError("the input broke")
+
+    async with batch(service, requests(), 2) as results:
+        await anext(results)
+        await turns(20)
+
+    assert service.ended >= 1
+
+
+async def test_an_input_that_is_no_generator_is_its_owners_to_close(service):
+    class Stream(Plain):
+        closed = False
+
+        async def aclose(self) -> None:
+            self.closed = True
+
+    source = Stream(StopAsyncIteration())
+    async with batch(service, source) as results:
+        await anext(results)
+
+    assert not source.closed
+
+
+# --- leaving --------------------------------------------------------------------------------------
+
+
+async def test_an_iterator_that_is_dropped_without_a_word_lets_what_is_in_flight_come_to_its_end(service):
+    source = Input()
+    results = Batch(service.create, source.sync(), concurrency=3).results()
+    async for _ in results:
+        break
+    del results
+    gc.collect()
+    await turns(20)
+
+    assert service.ended == source.taken <= 1 + 3
+    assert service.cut == []
+
+
+async def test_leaving_early_lets_what_is_in_flight_come_to_its_end(service):
+    service.hold("k-2", "k-3")
+    async with batch(service, Input().sync(), 3) as results:
+        await anext(results)
+        asyncio.get_running_loop().call_later(0.01, service.gates["k-2"].set)
+        asyncio.get_running_loop().call_later(0.02, service.gates["k-3"].set)
+
+    assert service.ended == 3
+    assert service.cut == []
+
+
+async def test_whoever_is_cancelled_while_leaving_waits_no_longer(service):
+    service.hold("k-2", "k-3")
+
+    async def consume() -> None:
+        async with batch(service, Input().sync(), 3) as results:
+            await anext(results)
+
+    consumer = asyncio.create_task(consume())
+    await turns(20)
+    consumer.cancel()
+    await asyncio.wait([consumer])
+
+    assert consumer.cancelled()
+    assert sorted(service.cut) == ["k-2", "k-3"]
+
+
+async def test_whoever_is_cancelled_while_waiting_cuts_off_what_is_in_flight(service):
+    service.hold("k-1", "k-2")
+
+    async def consume() -> None:
+        async with batch(service, Input().awaited(), 2) as results:
+            await anext(results)
+
+    consumer = asyncio.create_task(consume())
+    await turns(20)
+    consumer.cancel()
+    await asyncio.wait([consumer])
+
+    assert consumer.cancelled()
+    assert sorted(service.cut) == ["k-1", "k-2"]
+
+
+# --- with a client --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("concurrency", [0, -1, 1.0, True, "4", None])
+async def test_a_wrong_concurrency_is_refused_at_once(world, concurrency):
+    async with world.client() as client:
+        with pytest.raises(ValueError, match=r"^concurrency: must be a whole number, 1 or more"):
+            client.create_orders([], concurrency=concurrency)
+
+
+@pytest.mark.parametrize("requests", [None, 7, ORDER, OrderRequest(ORDER), object()])
+async def test_what_cannot_be_iterated_is_refused_at_once(world, requests):
+    async with world.client() as client:
+        with pytest.raises(TypeError):
+            client.create_orders(requests)
+
+
+async def test_good_and_bad_orders_each_have_their_result(world):
+    wishes = [
+        OrderRequest(refused_order() if number % 3 == 0 else ORDER, key=f"k-{number}") for number in range(30)
+    ]
+    async with world.client() as client:
+        told = {result.request.key: result async for result in client.create_orders(wishes, concurrency=8)}
+
+    assert len(told) == 30
+    assert sum(isinstance(one.error, Refused) for one in told.values()) == 10
+    assert {one.order.id for one in told.values() if one.order} == set(world.sandbox.orders)
+    assert len(world.bank.open) == 20
+
+
+@BOTH
+async def test_leaving_early_leaves_no_order_that_the_journal_does_not_know(world, kind):
+    source = Input()
+    async with world.client() as client:
+        async with aclosing(client.create_orders(source.of(kind), concurrency=8)) as results:
+            told = [result.order async for _, result in _first(5, results)]
+        known = [await client.known(f"k-{number}") for number in range(1, source.taken + 1)]
+
+    assert len(told) == 5
+    assert 5 <= len(known) <= 5 + 8
+    assert {one.state for one in known} == {KeyState.CREATED}
+    assert {one.order_id for one in known} == set(world.sandbox.orders)
+
+
+async def test_cancelling_the_consumer_undoes_what_is_not_sent_and_close_finishes_what_is(world):
+    in_hook = Gate()
+
+    async def wait_for_k2(intent) -> None:
+        if intent.key == "k-2":
+            await in_hook()
+
+    world.bank.on_placed = wait_for_k2
+    world.sandbox.faults.add(StallAfterProcessing())
+    client = world.made()
+
+    async def consume() -> None:
+        async with aclosing(client.create_orders(Input().sync(), concurrency=2)) as results:
+            await anext(results)
+
+    consumer = asyncio.create_task(consume())
+    await in_hook.reached.wait()
+    await world.sandbox.stalled()
+    consumer.cancel()
+    await asyncio.wait([consumer])
+    unsent = await world.known("k-2")
+    world.sandbox.faults.release()
+    await client.close()
+
+    assert consumer.cancelled()
+    assert unsent.state is KeyState.FREE
+    assert [receipt for _, receipt in world.bank.released] == [None]
+    assert (await world.entry("k-1")).state is KeyState.CREATED
+    assert {(await world.entry("k-1")).order_id} == set(world.sandbox.orders)
+    assert len(world.bank.open) == 1
+
+
+@BOTH
+async def test_a_client_that_closes_ends_an_endless_input(world, kind):
+    source = Input()
+    told = []
+    async with world.client() as client:
+        async for result in client.create_orders(source.of(kind), concurrency=4):
+            told.append(result)
+            if len(told) == 3:
+                await client.close()
+
+    assert len(told) == source.taken <= 3 + 4
+    assert isinstance(told[-1].error, ClientClosed)
+    assert sum(result.order is not None for result in told) == len(world.sandbox.orders)
+
+
+async def test_results_that_wait_while_the_client_closes_are_handed_out_all_the_same(world):
+    source = Input()
+    async with world.client() as client:
+        results = client.create_orders(source.sync(), concurrency=4)
+        told = [await anext(results)]
+        await world.sandbox.created(4)
+        await client.close()  # their orders exist, and nobody has taken them yet
+        told += [result async for result in results]
+
+    created = [result for result in told if result.order is not None]
+    assert {result.order.id for result in created} == set(world.sandbox.orders)
+    assert len(created) >= 4
+    assert all(isinstance(result.error, ClientClosed) for result in told if result.order is None)
+    assert len(told) == source.taken
+
+
+async def test_a_client_that_closes_ends_an_input_that_would_never_bring_the_next(world):
+    async def requests() -> AsyncIterator[OrderRequest]:
+        for number in itertools.count():
+            if number == 3:
+                await asyncio.Event().wait()
+            yield OrderRequest(ORDER, key=f"k-{number}")
+
+    told = []
+    async with asyncio.timeout(10), world.client() as client:
+        async for result in client.create_orders(requests(), concurrency=2):
+            told.append(result)
+            if len(told) == 1:
+                await client.close()
+
+    assert isinstance(told[-1].error, ClientClosed)

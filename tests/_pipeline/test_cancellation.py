@@ -1,0 +1,587 @@
+"""Cancelling a caller, or closing its client, at every turn of the loop: whatever happens, it stays true."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from attrs import frozen
+
+from tests.support import bank as banks
+from tests.support.bank import Gate, World, new_order, refused_order, turns
+from tests.support.cases import told_of
+from transfer_async import (
+    NO_ORDER,
+    AlreadyCreated,
+    KeyState,
+    NewOrder,
+    Order,
+    Outcome,
+    OutcomeUnknown,
+    RetryPolicy,
+    TransferClient,
+    TransferError,
+)
+from transfer_async.journal import entries
+from transfer_async.sandbox import (
+    CloseAfterProcessing,
+    CloseBeforeReading,
+    Fault,
+    StallAfterProcessing,
+    Status,
+)
+
+BOUND = (KeyState.IN_DOUBT, KeyState.CREATED)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with banks.world() as world:
+        yield world
+
+
+# --- at every turn ------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Scenario:
+    """A call, and what happens to it."""
+
+    faults: tuple[Fault, ...] = ()
+    order: Callable[[], NewOrder] = new_order
+    held: str | None = None
+    crashed: float | None = None  # a worker died on the key so many seconds ago
+    resolve: Callable[[World], Any] | None = None
+    place_error: type[Exception] | None = None
+    release_error: type[Exception] | None = None
+    renewing: bool = False
+
+
+def _finding(world: World) -> Any:
+    async def find(*_: object) -> Any:
+        await turns(2)
+        return next(iter(world.sandbox.orders), None)
+
+    return find
+
+
+def _being_sure(_: World) -> Any:
+    async def sure(*_: object) -> Any:
+        await turns(2)
+        return NO_ORDER
+
+    return sure
+
+
+SCENARIOS = {
+    "created": Scenario(),
+    "created with the bank's own hold": Scenario(held="H1"),
+    "refused": Scenario(order=refused_order),
+    "busy, then created": Scenario(faults=(Status(429), Status(425))),
+    "busy, then in doubt": Scenario(faults=(Status(429), CloseAfterProcessing())),
+    "in doubt, processed": Scenario(faults=(CloseAfterProcessing(),)),
+    "in doubt, not processed": Scenario(faults=(CloseBeforeReading(),)),
+    "in doubt, found": Scenario(faults=(CloseAfterProcessing(),), resolve=_finding),
+    "in doubt, refuted": Scenario(faults=(Status(503),), resolve=_being_sure),
+    "a hold that breaks": Scenario(place_error=OSError),
+    "an undo that breaks": Scenario(order=refused_order, release_error=OSError),
+    "a claim taken over": Scenario(crashed=60.0),
+    "a claim too old": Scenario(crashed=901.0),
+    "a token renewed": Scenario(renewing=True),
+}
+
+
+class Tokens:
+    def __init__(self, *tokens: str) -> None:
+        self._tokens = [*tokens]
+
+    async def __call__(self) -> str:
+        await turns(2)
+        return self._tokens.pop(0) if len(self._tokens) > 1 else self._tokens[0]
+
+
+def _slow(world: World) -> None:
+    """Every step of the pipeline lets the loop turn: there are more places to cut it."""
+
+    async def turn(*_: object) -> None:
+        await turns(2)
+
+    for kind in (
+        entries.Claim,
+        entries.Keep,
+        entries.Mark,
+        entries.Create,
+        entries.Free,
+        entries.GoInDoubt,
+        entries.Paid,
+    ):
+        world.journal.before[kind] = world.journal.after[kind] = turn
+    for kind in (entries.Resolve, entries.Refute):
+        world.journal.before[kind] = world.journal.after[kind] = turn
+    world.bank.on_place = world.bank.on_placed = world.bank.on_release = turn
+
+
+def _client(world: World, scenario: Scenario, check: Any) -> TransferClient:
+    settings: dict[str, Any] = {"hooks": [check, world.bank.hold], "settle_after": 0}
+    if scenario.resolve is not None:
+        settings["resolve"] = scenario.resolve(world)
+    if scenario.renewing:
+        settings["token"] = Tokens("old", world.sandbox.token)
+    return world.made(**settings)
+
+
+async def _cancelled(caller: asyncio.Task[Order], client: TransferClient) -> None:
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    await client.close()
+
+
+async def _cancelled_twice(caller: asyncio.Task[Order], client: TransferClient) -> None:
+    caller.cancel()
+    await turns(2)
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    await client.close()
+
+
+async def _closed(caller: asyncio.Task[Order], client: TransferClient) -> None:
+    await client.close(timeout=0)
+    await asyncio.gather(caller, return_exceptions=True)
+    assert not caller.cancelled()
+
+
+async def _cancelled_and_closed(caller: asyncio.Task[Order], client: TransferClient) -> None:
+    caller.cancel()
+    await turns(1)
+    await client.close(timeout=0)
+    await asyncio.gather(caller, return_exceptions=True)
+
+
+async def _cut(scenario: Scenario, turn: int, cut: Any) -> bool:
+    """Run ``scenario`` and cut it at ``turn``; whether it had ended before."""
+    async with banks.world() as world:
+        if scenario.crashed is not None:
+            await world.crash(entries.Mark, hooks=[world.bank.step("check"), world.bank.hold])
+            world.bank.log.clear()
+            world.time.pass_(scenario.crashed)
+        for fault in scenario.faults:
+            world.sandbox.faults.add(fault)
+        world.bank.place_error = scenario.place_error and scenario.place_error()
+        world.bank.release_error = scenario.release_error and scenario.release_error()
+        _slow(world)
+        client = _client(world, scenario, world.bank.step("check"))
+        call = client.create_order(scenario.order(), key="k", held=scenario.held)
+        caller = asyncio.create_task(call)
+        for _ in range(turn):
+            await asyncio.sleep(0)
+        ended = caller.done()
+        await cut(caller, client)
+        await turns(10)  # whatever is still between two sockets arrives
+        await _check(world, scenario, caller)
+        return ended
+
+
+async def _check(world: World, scenario: Scenario, caller: asyncio.Task[Order]) -> None:
+    entry = await world.known()
+    state = KeyState.FREE if entry is None else entry.state
+    orders = [*world.sandbox.orders]
+
+    assert len(orders) <= 1
+    assert state in (KeyState.FREE, *BOUND)
+    assert not orders or state in BOUND
+    assert state is not KeyState.CREATED or (entry is not None and entry.order_id in orders)
+    owed = () if entry is None else entry.owed
+    assert bool(owed) is (scenario.release_error is not None and "release" in world.bank.log)
+    if scenario.held is None:
+        assert {*world.bank.open} <= {entry.intent_id if entry else None}
+        assert bool(world.bank.open) is (state in BOUND or bool(world.bank.open and owed))
+    if scenario.held is not None:
+        assert not {"place", "release"} & {*world.bank.log}
+    if scenario.crashed is None:
+        _check_the_log(world, state)
+    _check_the_caller(caller, state, orders)
+    await _check_a_redelivery(world, scenario, state, orders)
+
+
+def _check_the_log(world: World, state: KeyState) -> None:
+    done = [line for line in world.bank.log if line in ("check", "place")]
+    undone = [line for line in world.bank.log if line not in done]
+    inverse = {"check": "undo check", "place": "release"}
+    expected = [inverse[line] for line in reversed(done)] if state is KeyState.FREE else []
+
+    assert undone == expected
+
+
+def _check_the_caller(caller: asyncio.Task[Order], state: KeyState, orders: list[str]) -> None:
+    if caller.cancelled():
+        return
+    error = caller.exception()
+    if error is None or isinstance(error, AlreadyCreated):
+        assert state is KeyState.CREATED
+        assert [error.order_id if error else caller.result().id] == orders
+        return
+    assert isinstance(error, TransferError)
+    assert error.key == "k"
+    assert error.order_may_exist is (state in BOUND)
+    assert (error.outcome is Outcome.UNKNOWN) is (state is KeyState.IN_DOUBT)
+
+
+async def _check_a_redelivery(world: World, scenario: Scenario, state: KeyState, orders: list[str]) -> None:
+    world.bank.place_error = None
+    world.sandbox.faults.clear()
+    async with world.client() as client:
+        again = client.create_order(scenario.order(), key="k", held=scenario.held)
+        result: Any
+        (result,) = await asyncio.gather(again, return_exceptions=True)
+
+    assert len(world.sandbox.orders) <= 1
+    if state is KeyState.CREATED:
+        assert [result.order_id if isinstance(result, AlreadyCreated) else result.id] == orders
+    if state is KeyState.IN_DOUBT:
+        assert isinstance(result, OutcomeUnknown)
+
+
+WAYS = (_cancelled, _closed, _cancelled_twice, _cancelled_and_closed)
+
+
+@pytest.mark.trial(short=2, ci=4, long=4)
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
+async def test_a_call_may_be_cut_at_every_turn_and_what_is_on_record_is_true(scenario: Scenario, size: int):
+    """At each turn in `size` of the four ways: at the next turn in the next ones."""
+    ended, turn = False, 0  # in the first turn there is no call yet
+    while not ended:
+        turn += 1
+        for way in [WAYS[(turn * size + n) % len(WAYS)] for n in range(size)]:
+            with told_of(f"turn {turn}, {way.__name__}"):
+                ended = await _cut(scenario, turn, way)
+
+    assert turn > 10  # it was cut, and often
+
+
+# --- before anything is sent --------------------------------------------------------------------
+
+
+def begin(client: TransferClient, key: str = "k") -> asyncio.Task[Order]:
+    """One order, on the way."""
+    return asyncio.create_task(client.create_order(new_order(), key=key))
+
+
+async def cancelled(caller: asyncio.Task[Order]) -> None:
+    """Cancel a caller, and wait until it hears of it."""
+    caller.cancel()
+    await over(caller)
+
+
+async def over(caller: asyncio.Task[Order]) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+
+
+async def test_a_caller_cancelled_in_a_hook_hears_of_it_once_the_hook_is_undone_and_the_key_free(
+    world: World,
+):
+    gate = Gate()
+    world.bank.on_placed = gate
+    async with world.client() as client:
+        caller = begin(client)
+        await gate.reached.wait()
+        await cancelled(caller)
+
+        assert world.bank.log == ["place", "release"]
+        assert (await world.entry()).state is KeyState.FREE
+        assert (await world.entry()).ending == entries.Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
+
+
+async def test_a_hook_that_was_never_entered_is_not_undone(world: World):
+    gate = Gate()
+    world.journal.before[entries.Claim] = gate
+    async with world.client() as client:
+        caller = begin(client)
+        await gate.reached.wait()
+        caller.cancel()
+        await turns(2)
+        gate.open()
+        await over(caller)
+
+    assert world.bank.log == []
+    assert (await world.entry()).state is KeyState.FREE
+
+
+async def test_a_hook_that_swallows_its_cancellation_is_undone_with_its_receipt_and_nothing_is_sent(
+    world: World,
+):
+    gate = Gate()
+
+    async def stubborn(_: object) -> None:
+        try:
+            await gate()
+        except asyncio.CancelledError:
+            await turns(2)
+
+    world.bank.on_placed = stubborn
+    async with world.client() as client:
+        caller = begin(client)
+        await gate.reached.wait()
+        await cancelled(caller)
+
+    intent_id = world.bank.placed[0]
+    assert world.bank.released == [(intent_id, f"hold-{intent_id}")]
+    assert not world.sandbox.requests
+
+
+async def test_a_write_is_not_cut_off_and_nothing_is_sent_after_it(world: World):
+    gate = Gate()
+    world.journal.before[entries.Mark] = gate
+    async with world.client() as client:
+        caller = begin(client)
+        await gate.reached.wait()
+        caller.cancel()
+        await turns(3)
+        gate.open()
+        await over(caller)
+
+    assert gate.passed
+    assert world.journal.kinds == ["Claim", "Mark", "Free", "Paid"]
+    assert not world.sandbox.requests
+
+
+async def test_an_undo_is_not_cut_off_and_the_caller_waits_for_it(world: World):
+    gate = Gate()
+    world.bank.on_release = gate
+    async with world.client() as client:
+        caller = begin(client)
+        world.bank.place_error = OSError()
+        await gate.reached.wait()
+        caller.cancel()
+        await turns(5)
+        waiting = not caller.done()
+        gate.open()
+        await over(caller)
+
+    assert waiting
+    assert gate.passed
+    assert (await world.entry()).owed == ()
+
+
+async def test_a_caller_cancelled_twice_is_let_go_and_the_undo_ends_all_the_same(world: World):
+    gate = Gate()
+    world.bank.on_placed, world.bank.on_release = Gate(), gate
+    async with world.client() as client:
+        caller = begin(client)
+        await world.bank.on_placed.reached.wait()
+        caller.cancel()
+        await gate.reached.wait()
+        await cancelled(caller)
+        gate.open()
+
+    assert gate.passed
+    assert not world.bank.open
+    assert (await world.entry()).owed == ()
+
+
+async def test_a_token_being_fetched_for_a_cancelled_caller_still_serves_the_others(world: World):
+    gate = Gate()
+
+    async def fetch() -> str:
+        await gate()
+        return world.sandbox.token
+
+    async with world.client(token=fetch) as client:
+        caller = begin(client)
+        other = begin(client, "other")
+        await gate.reached.wait()
+        caller.cancel()
+        await asyncio.wait([caller])
+        gate.open()
+        order = await other
+
+    assert caller.cancelled()
+    assert (await world.entry()).state is KeyState.FREE
+    assert [*world.sandbox.orders] == [order.id]
+
+
+# --- once something is sent ---------------------------------------------------------------------
+
+
+async def stalled(world: World, client: TransferClient) -> asyncio.Task[Order]:
+    world.sandbox.faults.add(StallAfterProcessing())
+    caller = begin(client)
+    await world.sandbox.stalled()
+    return caller
+
+
+async def test_a_caller_cancelled_in_flight_hears_of_it_at_once_and_the_exchange_ends(world: World):
+    async with world.client() as client:
+        caller = await stalled(world, client)
+        await cancelled(caller)
+        at_once = (await world.entry()).state
+        world.sandbox.faults.release()
+
+    assert at_once is KeyState.SENDING
+    assert (await world.entry()).state is KeyState.CREATED
+    assert world.bank.open
+
+
+@pytest.mark.parametrize("sent", [0, 1])
+async def test_a_call_cancelled_before_or_after_an_attempt_starts_no_other(world: World, sent: int):
+    """It waits for a connection, or for the answer that lets it go again."""
+    gate = Gate()
+    world.sandbox.faults.add(Status(429), times=None)
+    async with world.client() as client:
+        post_order = client._context.transport.post_order
+
+        async def held_up(*args: Any, **options: Any) -> Any:
+            if not sent:
+                await gate()
+            evidence = await post_order(*args, **options)
+            await gate()
+            return evidence
+
+        client._context.transport.post_order = held_up
+        caller = begin(client)
+        await gate.reached.wait()
+        await cancelled(caller)
+        gate.open()
+
+    assert len(world.sandbox.requests) == sent
+    assert (await world.entry()).state is KeyState.FREE
+    assert not world.bank.open
+
+
+async def test_a_caller_cancelled_in_a_pause_hears_of_it_at_once_and_no_further_attempt_starts(world: World):
+    gate = Gate()
+    world.time.on_sleep = gate
+    world.sandbox.faults.add(Status(429))
+    async with world.client() as client:
+        caller = begin(client)
+        await gate.reached.wait()
+        await cancelled(caller)
+
+    assert len(world.sandbox.requests) == 1
+    assert (await world.entry()).ending == entries.Ending(
+        outcome=Outcome.REFUSED, error="RateLimited", status=429
+    )
+    assert not world.bank.open
+
+
+async def test_a_doubt_of_a_cancelled_caller_stays_in_doubt_and_nobody_is_asked(world: World):
+    asked: list[object] = []
+
+    async def resolve(*about: object) -> None:
+        asked.append(about)
+
+    async with world.client(resolve=resolve) as client:
+        caller = await stalled(world, client)
+        caller.cancel()
+        await asyncio.wait([caller])
+        await client.close(timeout=0)
+
+    assert caller.cancelled()
+    assert asked == []
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert world.bank.open
+
+
+async def test_a_caller_cancelled_while_a_new_token_is_fetched_leaves_the_services_no(world: World):
+    gate = Gate()
+    tokens = ["old"]
+
+    async def fetch() -> str:
+        if tokens:
+            return tokens.pop()
+        await gate()
+        return world.sandbox.token
+
+    async with world.client(token=fetch) as client:
+        caller = begin(client)
+        await gate.reached.wait()
+        caller.cancel()
+        await asyncio.wait([caller])
+    gate.open()
+    await turns(3)
+
+    assert caller.cancelled()
+    assert (await world.entry()).ending == entries.Ending(
+        outcome=Outcome.REFUSED, error="Unauthorized", status=401
+    )
+    assert not world.bank.open
+
+
+async def test_a_caller_that_asks_about_a_doubt_may_be_cancelled_and_the_doubt_stays(world: World):
+    gate = Gate()
+    world.sandbox.faults.add(CloseAfterProcessing())
+    async with world.client() as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key="k")
+    async with world.client(resolve=gate) as client:
+        caller = begin(client)
+        await gate.reached.wait()
+        await cancelled(caller)
+
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_a_timeout_around_the_call_ends_it_for_the_caller_and_not_for_the_order(world: World):
+    async with world.client() as client:
+        world.sandbox.faults.add(StallAfterProcessing())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(None) as limit:
+                limit_it = asyncio.create_task(_limit(world, limit))
+                await client.create_order(new_order(), key="k")
+        await limit_it
+        world.sandbox.faults.release()
+
+    assert (await world.entry()).state is KeyState.CREATED
+
+
+async def _limit(world: World, limit: asyncio.Timeout) -> None:
+    await world.sandbox.stalled()
+    limit.reschedule(asyncio.get_running_loop().time())
+
+
+async def test_a_task_group_that_fails_cancels_its_orders_and_each_is_settled(world: World):
+    async def fail() -> None:
+        await world.sandbox.stalled(2)
+        raise LookupError
+
+    world.sandbox.faults.add(StallAfterProcessing(), times=2)
+    async with world.client() as client:
+        with pytest.raises(ExceptionGroup) as failed:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(client.create_order(new_order(), key="a"))
+                group.create_task(client.create_order(new_order(), key="b"))
+                group.create_task(fail())
+        world.sandbox.faults.release()
+
+    assert failed.group_contains(LookupError)
+    assert {(await world.entry(key)).state for key in "ab"} == {KeyState.CREATED}
+    assert len(world.sandbox.orders) == len(world.bank.open) == 2
+
+
+async def test_a_redelivery_after_a_cancellation_in_flight_is_busy_and_then_gets_the_order(world: World):
+    async with world.client() as client:
+        caller = await stalled(world, client)
+        caller.cancel()
+        await asyncio.wait([caller])
+        (busy,) = await asyncio.gather(client.create_order(new_order(), key="k"), return_exceptions=True)
+        world.sandbox.faults.release()
+        await world.ended()
+        order = await client.create_order(new_order(), key="k")
+
+    assert type(busy).__name__ == "KeyBusy"
+    assert [*world.sandbox.orders] == [order.id]
+
+
+async def test_nothing_is_heard_of_errors_that_nobody_waits_for(world: World):
+    heard: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: heard.append(about))
+    async with world.client(retry=RetryPolicy(attempts=1)) as client:
+        for fault in (Status(422), CloseAfterProcessing()):
+            world.sandbox.faults.add(fault)
+            call = client.create_order(new_order(), key=type(fault).__name__)
+            caller = asyncio.create_task(call)
+            await world.sandbox.received(len(world.sandbox.requests) + 1)
+            caller.cancel()
+            await asyncio.wait([caller])
+
+    assert heard == []

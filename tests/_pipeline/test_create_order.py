@@ -1,0 +1,1221 @@
+import asyncio
+import json
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import pytest
+from attrs import evolve, frozen
+
+from tests.support import bank as banks
+from tests.support import journalling
+from tests.support.bank import NOON, Gate, World, new_order, other_order, refused_order
+from tests.support.ids import told
+from transfer_async import (
+    AlreadyCreated,
+    BeneficiaryNotVerified,
+    ConnectionFailed,
+    Expired,
+    FundsHold,
+    HoldFailed,
+    HoldRequired,
+    InvalidOrder,
+    JournalFailed,
+    KeyBusy,
+    KeyConflict,
+    KeyState,
+    MatchResult,
+    NotSent,
+    Order,
+    OrderIntent,
+    OrderRefused,
+    Outcome,
+    OutcomeUnknown,
+    PersonName,
+    RateLimited,
+    Refused,
+    RetryBudget,
+    RetryPolicy,
+    RetryScheduled,
+    Timeouts,
+    TokenUnavailable,
+    Unauthorized,
+    UnreadableOrder,
+    WentInDoubt,
+)
+from transfer_async._models.events import AttemptFailed, AttemptStarted, Claimed, DuplicateSuspected
+from transfer_async.journal import entries
+from transfer_async.sandbox import (
+    AnotherOrder,
+    CloseAfterProcessing,
+    CloseBeforeReading,
+    Fault,
+    GarbageBody,
+    Redirect,
+    ResetAfterProcessing,
+    StallAfterProcessing,
+    Status,
+    StatusAfterProcessing,
+    TruncatedBody,
+    TruncatedHead,
+    WrongTypes,
+)
+
+BUSY = Status(429, headers={"Retry-After": "2"})
+
+
+# --- the happy way ------------------------------------------------------------------------------
+
+
+async def test_an_order_is_claimed_held_marked_sent_and_settled_in_this_order(world: World):
+    order = await world.create()
+
+    assert [*world.sandbox.orders] == [order.id]
+    assert world.journal.kinds == ["Claim", "Mark", "Create"]
+    assert await world.told() == ["claim: claimed", "mark: sending", "create: created"]
+    assert len(world.bank.open) == 1
+
+
+async def test_the_mark_is_on_record_when_the_request_arrives(world: World):
+    world.sandbox.faults.add(StallAfterProcessing())
+    async with world.client() as client:
+        call = asyncio.create_task(client.create_order(new_order(), key="k"))
+        await world.sandbox.stalled()
+        at_arrival = await world.entry()
+        world.sandbox.faults.release()
+        await call
+
+    assert at_arrival.state is KeyState.SENDING
+    assert at_arrival.receipts == {"funds_hold": f"hold-{at_arrival.intent_id}"}
+
+
+# --- claim --------------------------------------------------------------------------------------
+
+
+async def test_a_created_key_gives_its_order_back_without_a_request(world: World):
+    first = await world.create()
+    again = await world.create()
+
+    assert again == first
+    assert len(world.sandbox.requests) == 1
+    assert len(world.bank.placed) == 1
+
+
+async def test_a_created_key_gives_its_order_back_even_past_send_before_and_without_a_hold(world: World):
+    first = await world.create()
+    again = await world.create(send_before=NOON - timedelta(days=1), hooks=())
+
+    assert again == first
+
+
+async def test_a_redelivery_with_another_balance_and_other_spellings_is_the_same_wish(world: World):
+    same = new_order(
+        poster_username="ADA.Eze@example.com",
+        poster_amount="155025.0",
+        matcher_amount=100,
+        external_order=banks.external_order(current_account_balance="1.00"),
+    )
+    first = await world.create()
+    again = await world.create(same)
+
+    assert again == first
+
+
+async def test_a_key_bound_to_a_different_order_is_a_conflict(world: World):
+    await world.create()
+    conflict = await world.fails(KeyConflict, other_order())
+
+    assert conflict.outcome is Outcome.NOT_SENT
+    assert conflict.order_may_exist
+    assert conflict.key == "k"
+    assert len(world.sandbox.orders) == 1
+
+
+async def test_a_key_at_work_in_the_same_process_is_busy_at_once(world: World):
+    gate = Gate()
+    world.bank.on_place = gate
+    async with world.client() as client:
+        first = asyncio.create_task(client.create_order(new_order(), key="k"))
+        await gate.reached.wait()
+        with pytest.raises(KeyBusy) as busy:
+            await client.create_order(new_order(), key="k")
+        gate.open()
+        await first
+
+    assert busy.value.retry_after == 60.0
+    assert busy.value.order_may_exist
+    assert len(world.sandbox.orders) == len(world.bank.placed) == 1
+
+
+async def test_of_fifty_calls_with_one_key_at_once_one_creates_the_order(world: World):
+    async with world.client() as client:
+        results = await asyncio.gather(
+            *(client.create_order(new_order(), key="k") for _ in range(50)), return_exceptions=True
+        )
+
+    assert len(world.sandbox.orders) == len(world.bank.placed) == 1
+    assert sum(isinstance(result, Order) for result in results) == 1
+    assert sum(isinstance(result, KeyBusy) for result in results) == 49
+
+
+async def test_a_key_whose_request_is_on_the_way_is_busy(world: World):
+    world.sandbox.faults.add(StallAfterProcessing())
+    async with world.client() as client:
+        first = asyncio.create_task(client.create_order(new_order(), key="k"))
+        await world.sandbox.stalled()
+        world.time.pass_(10.0)
+        with pytest.raises(KeyBusy) as busy:
+            await client.create_order(new_order(), key="k")
+        world.sandbox.faults.release()
+        await first
+
+    assert busy.value.retry_after == 50.0
+
+
+async def test_a_key_in_doubt_is_neither_sent_nor_held_again(world: World):
+    world.sandbox.faults.add(CloseAfterProcessing())
+    await world.fails(OutcomeUnknown)
+    doubt = await world.fails(OutcomeUnknown)
+
+    assert doubt.order_may_exist
+    assert doubt.attempts == ()
+    assert doubt.receipts == {"funds_hold": world.bank.open[world.bank.placed[0]]}
+    assert len(world.sandbox.requests) == len(world.bank.placed) == 1
+
+
+async def test_a_key_that_only_an_id_is_known_of_is_already_created(world: World):
+    world.sandbox.faults.add(CloseAfterProcessing())
+    first = await world.fails(AlreadyCreated, resolve=answering("tx-seen1"))
+    again = await world.fails(AlreadyCreated, resolve=answering("tx-seen1"))
+
+    assert first.order_id == again.order_id == "tx-seen1"
+    assert again.outcome is Outcome.CREATED
+    assert again.order_may_exist
+    assert again.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
+    assert len(world.sandbox.requests) == 1
+
+
+def answering(*answers: Any) -> Any:
+    left = list(answers)
+
+    async def resolve(*_: object) -> Any:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return resolve
+
+
+async def test_a_key_is_free_after_a_certain_no_for_a_new_intent_and_another_order(world: World):
+    world.sandbox.faults.add(Status(422))
+    await world.fails(Refused)
+    order = await world.create(other_order())
+
+    first, second = world.bank.placed
+    assert first != second
+    assert [*world.bank.open] == [second]
+    assert (await world.entry()).order_id == order.id
+
+
+async def test_known_says_where_a_key_stands(world: World):
+    async with world.client() as client:
+        before = await client.known("k")
+        order = await client.create_order(new_order(), key="k", held="H1")
+        after = await client.known("k")
+
+    assert before is None
+    assert after is not None
+    assert (after.state, after.order, after.order_id) == (KeyState.CREATED, order, order.id)
+    assert (after.held, after.receipts) == ("H1", {"held": "H1"})
+    assert after.intent_id == (await world.entry()).intent_id
+
+
+async def test_what_known_says_is_no_way_into_the_journal(world: World):
+    async with world.client() as client:
+        await client.create_order(new_order(), key="k")
+        record = await client.known("k")
+        assert record is not None
+        record.receipts.clear()
+        again = await client.known("k")
+
+    assert again is not None
+    assert again.receipts
+
+
+async def test_two_scopes_of_one_journal_never_mix(world: World):
+    async with world.client(scope="test") as one, world.client(scope="live") as other:
+        first = await one.create_order(new_order(), key="k")
+        second = await other.create_order(new_order(), key="k")
+
+    assert first.id != second.id
+
+
+async def test_a_new_token_does_not_change_the_scope(world: World):
+    first = await world.create()
+    again = await world.create(token="another")
+
+    assert again == first
+
+
+async def test_without_a_key_the_client_makes_one_and_the_error_has_it(world: World):
+    world.sandbox.faults.add(CloseAfterProcessing())
+    doubt = await world.fails(OutcomeUnknown, key=None)
+
+    assert doubt.key
+    assert (await world.entry(doubt.key)).state is KeyState.IN_DOUBT
+
+
+# --- what the call itself must be ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"key": ""}, "key"),
+        ({"key": "a\x1b[1m"}, "key"),
+        ({"held": " "}, "held"),
+        ({"held": "H\x00"}, "held"),
+        ({"beneficiary": "Ben Okri"}, "beneficiary"),
+        ({"send_before": NOON.replace(tzinfo=None)}, "send_before"),
+    ],
+)
+async def test_a_call_that_is_not_well_said_is_invalid_and_claims_nothing(
+    world: World, arguments: dict[str, Any], field: str
+):
+    async with world.client() as client:
+        with pytest.raises(InvalidOrder) as invalid:
+            await client.create_order(new_order(), **arguments)
+
+    assert [name for name, _ in invalid.value.problems] == [field]
+    assert not invalid.value.order_may_exist
+    assert world.journal.moves == []
+
+
+# --- the hold -----------------------------------------------------------------------------------
+
+
+async def test_a_call_without_a_hold_hook_and_without_held_is_refused_and_the_key_is_free(world: World):
+    required = await world.fails(HoldRequired, hooks=[world.bank.step("check")])
+
+    assert (required.outcome, required.order_may_exist) == (Outcome.NOT_SENT, False)
+    assert world.bank.log == []
+    assert (await world.entry()).state is KeyState.FREE
+    assert not world.sandbox.requests
+
+
+async def test_with_held_the_hold_hook_is_neither_run_nor_undone_and_the_reference_is_on_record(world: World):
+    refused = await world.fails(
+        Refused, refused_order(), held="H1", hooks=[world.bank.step("check"), world.bank.hold]
+    )
+
+    assert world.bank.log == ["check", "undo check"]
+    entry = await world.entry()
+    assert refused.receipts == {"check": f"check-{entry.intent_id}", "held": "H1"}
+    assert entry.held == "H1"
+
+
+async def test_a_hook_sees_the_whole_intent(world: World):
+    deadline = NOON + timedelta(hours=1)
+    ben = PersonName("Ben", "Okri")
+    await world.create(beneficiary=ben, send_before=deadline)
+
+    (intent,) = world.bank.intents
+    assert (intent.key, intent.order, intent.beneficiary) == ("k", new_order(), ben)
+    assert (intent.held, intent.send_before) == (None, deadline)
+    assert intent.id == (await world.entry()).intent_id
+
+
+# --- order_may_exist, key, attempts and receipts of every error ----------------------------------------
+
+
+@pytest.mark.parametrize("key", ["k", None])
+@pytest.mark.parametrize(
+    ("fault", "error", "outcome", "may_exist"),
+    [
+        (Status(422), Refused, Outcome.REFUSED, False),
+        (Status(401), Unauthorized, Outcome.REFUSED, False),
+        (Status(400, body='{"message": "Unauthorized"}'), Unauthorized, Outcome.REFUSED, False),
+        (Status(200, body='{"message": "Unauthorized"}'), Unauthorized, Outcome.REFUSED, False),
+        (BUSY, RateLimited, Outcome.REFUSED, False),
+        (Status(403), Refused, Outcome.REFUSED, False),
+        (Status(403, body="<html>"), OutcomeUnknown, Outcome.UNKNOWN, True),
+        (Status(500), OutcomeUnknown, Outcome.UNKNOWN, True),
+        (Status(503), OutcomeUnknown, Outcome.UNKNOWN, True),
+        (Status(408), OutcomeUnknown, Outcome.UNKNOWN, True),
+        (Status(409), OutcomeUnknown, Outcome.UNKNOWN, True),
+        (StatusAfterProcessing(503), OutcomeUnknown, Outcome.UNKNOWN, True),
+        (Redirect(), OutcomeUnknown, Outcome.UNKNOWN, True),
+        (CloseBeforeReading(), OutcomeUnknown, Outcome.UNKNOWN, True),
+        (CloseAfterProcessing(), OutcomeUnknown, Outcome.UNKNOWN, True),
+        (ResetAfterProcessing(), OutcomeUnknown, Outcome.UNKNOWN, True),
+        (TruncatedHead(), OutcomeUnknown, Outcome.UNKNOWN, True),
+        (TruncatedBody(), UnreadableOrder, Outcome.UNKNOWN, True),
+        (GarbageBody(), UnreadableOrder, Outcome.UNKNOWN, True),
+        (WrongTypes(), UnreadableOrder, Outcome.UNKNOWN, True),
+        (AnotherOrder(), UnreadableOrder, Outcome.UNKNOWN, True),
+    ],
+    ids=told,
+)
+async def test_every_answer_leads_to_its_error_and_the_hold_follows(
+    world: World, fault: Fault, error: type, outcome: Outcome, may_exist: bool, key: str | None
+):
+    world.sandbox.faults.add(fault, times=None)
+    raised = await world.fails(error, key=key, retry=RetryPolicy(attempts=2))
+
+    told = raised
+    assert type(told) is error
+    assert (told.outcome, told.order_may_exist) == (outcome, may_exist)
+    assert bool(world.bank.open) is may_exist
+    assert told.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
+    assert told.key == key or key is None
+    assert len(told.attempts) == (2 if error is RateLimited else 1)
+    assert told.attempts[-1].outcome is outcome
+
+
+async def test_a_connection_that_is_refused_was_not_sent_and_everything_is_undone(world: World):
+    async with world.client() as client:
+        await world.sandbox.__aexit__(None, None, None)
+        failed = await banks.failure(client.create_order(new_order(), key="k"))
+
+    assert isinstance(failed, ConnectionFailed)
+    assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, False)
+    assert [attempt.number for attempt in failed.attempts] == [1, 2, 3, 4]
+    assert {attempt.outcome for attempt in failed.attempts} == {Outcome.NOT_SENT}
+    assert not world.bank.open
+    assert world.events_of(NotSent)[0].error == "ConnectionFailed"
+    assert (await world.entry()).state is KeyState.FREE
+
+
+async def test_a_refusal_is_told_of_once_it_is_on_record(world: World):
+    await world.fails(Refused, refused_order())
+
+    assert world.events_of(OrderRefused)[0].status == 422
+    assert world.journal.kinds == ["Claim", "Mark", "Free", "Paid"]
+    assert (await world.entry()).ending == entries.Ending(
+        outcome=Outcome.REFUSED, error="Refused", status=422, fields=("poster_recipient_username",)
+    )
+
+
+# --- the answer must be to our question ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"poster_amount": Decimal("155025.01")},
+        {"poster_amount": Decimal("155024.99")},
+        {"matcher_amount": Decimal("100.01")},
+        {"poster_amount": 155025},
+        {"poster_currency": "ngn"},
+        {"user": {"username": "ADA.EZE@example.com"}},
+        {"user": {"id": "somebody"}},
+        {"postersBeneficiary": {"username": "Ben.Okri@Example.com"}},
+        {"postersBeneficiary": None},
+    ],
+)
+async def test_an_answer_that_is_ours_to_within_a_unit_is_given_back(world: World, changes: dict[str, Any]):
+    world.sandbox.faults.add(WrongTypes(changes))
+    order = await world.create()
+
+    assert order.id in world.sandbox.orders
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"poster_amount": Decimal("155025.02")},
+        {"matcher_amount": Decimal("99.98")},
+        {"poster_currency": "GHS"},
+        {"matcher_currency": "GBP"},
+        {"user": {"username": "tunde.bello@example.com"}},
+        {"postersBeneficiary": {"username": "maria.silva.santos@example.com"}},
+    ],
+)
+async def test_an_answer_to_another_order_is_a_doubt_with_its_bytes(world: World, changes: dict[str, Any]):
+    world.sandbox.faults.add(WrongTypes(changes))
+    doubt = await world.fails(OutcomeUnknown)
+
+    assert json.loads(doubt.raw or b"")["id"] in world.sandbox.orders
+    assert doubt.status == 200
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_of_an_amount_in_whole_units_not_even_a_cent_and_a_half_is_lost(world: World):
+    """One unit of the last place of 100 is 1: an answer of 99 would pay the beneficiary less, as agreed."""
+    whole = new_order(matcher_amount=100, poster_amount="155025")
+    for key, less in (("a", {"matcher_amount": 99}), ("b", {"poster_amount": Decimal("155024.985")})):
+        world.sandbox.faults.add(WrongTypes(less))
+        await world.fails(UnreadableOrder, whole, match="another order", key=key)
+
+
+@pytest.mark.parametrize("twin", [b'"id":"tx-other1"', b'"user":null'])
+async def test_an_answer_that_says_twice_whose_order_it_is_is_a_doubt(world: World, twin: bytes):
+    """An order was recorded under the last of two ids; a second user, null, hid whose it was."""
+    world.sandbox.faults.add(_SaidTwice(twin))
+    await world.fails(UnreadableOrder, match="comes twice")
+
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert world.bank.open
+
+
+@frozen
+class _SaidTwice(Fault):
+    """The order exists: its answer says one field more."""
+
+    name: ClassVar[str] = "said-twice"
+    twin: bytes
+
+    async def __call__(self, exchange: Any) -> None:
+        reply = exchange.process()
+        await exchange.send(evolve(reply, body=reply.body[:-1] + b"," + self.twin + b"}"))
+
+
+async def test_an_id_that_is_bound_to_another_key_is_a_doubt(world: World):
+    first = await world.create(key="first")
+    world.sandbox.faults.add(WrongTypes({"id": first.id}))
+    doubt = await world.fails(OutcomeUnknown)
+
+    assert json.loads(doubt.raw or b"")["id"] == first.id
+    assert doubt.attempts[-1].outcome is Outcome.UNKNOWN
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert (await world.entry("first")).order_id == first.id
+    assert len(world.bank.open) == 2
+
+
+async def test_an_unreadable_order_tells_its_id_where_one_can_be_found(world: World):
+    world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+    doubt = await world.fails(UnreadableOrder)
+
+    assert doubt.order_id in world.sandbox.orders
+
+
+# --- send_before, the deadline, and attempts --------------------------------------------------------
+
+
+async def test_an_order_whose_time_is_over_is_neither_held_nor_sent(world: World):
+    expired = await world.fails(Expired, send_before=NOON)
+
+    assert (expired.outcome, expired.order_may_exist) == (Outcome.NOT_SENT, False)
+    assert world.bank.log == []
+    assert (await world.entry()).state is KeyState.FREE
+
+
+async def test_an_order_whose_time_passes_while_its_hooks_run_is_not_sent_and_they_are_undone(world: World):
+    world.bank.on_place = world.passing(10.0)
+    expired = await world.fails(Expired, send_before=NOON + timedelta(seconds=10))
+
+    assert not expired.order_may_exist
+    assert not world.sandbox.requests
+    assert world.bank.log == ["place", "release"]
+
+
+async def test_send_before_is_looked_at_before_the_first_byte(world: World, monkeypatch: pytest.MonkeyPatch):
+    deadline = NOON + timedelta(seconds=1)
+    async with world.client() as client:
+        post_order = client._context.transport.post_order
+
+        async def slowly(*args: Any, **options: Any) -> Any:
+            world.time.pass_(1.0)  # a connection that takes its time
+            return await post_order(*args, **options)
+
+        monkeypatch.setattr(client._context.transport, "post_order", slowly)
+        with pytest.raises(Expired) as expired:
+            await client.create_order(new_order(), key="k", send_before=deadline)
+
+    assert not world.sandbox.requests
+    assert [attempt.outcome for attempt in expired.value.attempts] == [Outcome.NOT_SENT]
+    assert not world.bank.open
+
+
+async def test_a_certain_no_is_raised_if_send_before_passes_after_it(world: World):
+    world.sandbox.faults.add(BUSY)
+    await world.fails(RateLimited, send_before=NOON + timedelta(seconds=1))
+
+    assert len(world.sandbox.requests) == 1
+    assert world.time.slept == []
+
+
+async def test_a_certain_no_is_raised_if_send_before_passes_while_it_is_waited(world: World):
+    world.time.on_sleep = world.passing(60.0)
+    world.sandbox.faults.add(BUSY)
+    limited = await world.fails(RateLimited, send_before=NOON + timedelta(seconds=10))
+
+    assert len(world.sandbox.requests) == len(limited.attempts) == 1
+
+
+async def test_what_was_not_sent_for_lack_of_time_does_not_pass_for_an_answer_in_the_history(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    world.sandbox.faults.add(BUSY)
+    async with world.client() as client:
+        post_order = client._context.transport.post_order
+
+        async def slowly(*args: Any, **options: Any) -> Any:
+            world.time.pass_(4.0)
+            return await post_order(*args, **options)
+
+        monkeypatch.setattr(client._context.transport, "post_order", slowly)
+        with pytest.raises(RateLimited) as limited:
+            await client.create_order(new_order(), key="k", send_before=NOON + timedelta(seconds=7))
+
+    assert [attempt.outcome for attempt in limited.value.attempts] == [Outcome.REFUSED, Outcome.NOT_SENT]
+
+
+async def test_the_deadline_starts_before_the_mark_and_hooks_do_not_count(world: World):
+    world.bank.on_place = world.passing(25.0)
+    order = await world.create()
+
+    assert order.id in world.sandbox.orders
+    assert (await world.journal.history(world.scope, "k"))[1].state is KeyState.SENDING
+    assert (await world.entry()).sent_until == 1025.0 + 30.0
+
+
+async def test_a_mark_that_takes_longer_than_the_deadline_leaves_no_time_to_send(world: World):
+    world.journal.after[entries.Mark] = world.passing(31.0)
+    failed = await world.fails(ConnectionFailed)
+
+    assert not failed.order_may_exist
+    assert not world.sandbox.requests
+    assert not world.bank.open
+
+
+async def test_what_was_not_processed_is_sent_again_under_the_same_mark(world: World):
+    world.sandbox.faults.add(BUSY, times=2)
+    order = await world.create()
+
+    assert world.journal.kinds == ["Claim", "Mark", "Create"]
+    assert world.time.slept == [2.0, 2.0]
+    assert [event.pause for event in world.events_of(RetryScheduled)] == [2.0, 2.0]
+    assert [event.attempt for event in world.events_of(AttemptStarted)] == [1, 2, 3]
+    assert [event.status for event in world.events_of(AttemptFailed)] == [429, 429]
+    assert [*world.sandbox.orders] == [order.id]
+
+
+async def test_a_doubt_after_a_no_is_a_doubt_and_is_not_sent_again(world: World):
+    world.sandbox.faults.add(BUSY)
+    world.sandbox.faults.add(CloseAfterProcessing())
+    doubt = await world.fails(OutcomeUnknown)
+
+    assert [attempt.outcome for attempt in doubt.attempts] == [Outcome.REFUSED, Outcome.UNKNOWN]
+    assert [attempt.status for attempt in doubt.attempts] == [429, None]
+    assert len(world.sandbox.requests) == 2
+    assert world.bank.open
+
+
+async def test_the_history_of_attempts_has_number_status_time_and_request_id(world: World):
+    world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-1"}))
+    world.sandbox.faults.add(Status(422, headers={"X-Request-Id": "r-2"}))
+    refused = await world.fails(Refused)
+
+    first, second = refused.attempts
+    assert (first.number, first.status, first.request_id, first.error) == (1, 429, "r-1", "RateLimited")
+    assert (second.number, second.status, second.request_id, second.error) == (2, 422, "r-2", "Refused")
+    assert first.seconds == second.seconds == 0.0  # the test's clock stands still
+
+
+async def test_an_empty_retry_budget_ends_the_retries(world: World):
+    world.sandbox.faults.add(BUSY, times=None)
+    policy = RetryPolicy(attempts=9, budget=RetryBudget(capacity=10, throttle_cost=5))
+    limited = await world.fails(RateLimited, retry=policy)
+
+    assert len(limited.attempts) == 3
+
+
+async def test_an_order_that_is_created_pays_back_into_the_retry_budget(world: World):
+    world.sandbox.faults.add(BUSY)
+    policy = RetryPolicy(budget=RetryBudget(capacity=5, throttle_cost=5, refund=5))
+    async with world.client(retry=policy) as client:
+        await client.create_order(new_order(), key="a")
+        world.sandbox.faults.add(BUSY)
+        await client.create_order(new_order(), key="b")
+
+    assert len(world.sandbox.orders) == 2
+
+
+# --- the token ----------------------------------------------------------------------------------
+
+
+class Tokens:
+    """A token callable that first knows an old token."""
+
+    def __init__(self, world: World, *answers: Any) -> None:
+        self.world = world
+        self.answers = list(answers) or ["old", world.sandbox.token]
+        self.asked = 0
+
+    async def __call__(self) -> str:
+        self.asked += 1
+        await asyncio.sleep(0)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def test_the_token_callable_is_asked_at_first_use_and_once(world: World):
+    tokens = Tokens(world, world.sandbox.token)
+    async with world.client(token=tokens) as client:
+        before = tokens.asked
+        await client.create_order(new_order(), key="a")
+        await client.create_order(new_order(), key="b")
+
+    assert (before, tokens.asked) == (0, 1)
+
+
+async def test_after_a_401_the_token_is_renewed_and_the_order_sent_once_more_as_an_attempt(world: World):
+    tokens = Tokens(world)
+    order = await world.create(token=tokens)
+
+    assert tokens.asked == 2
+    assert order.id in world.sandbox.orders
+    assert [event.attempt for event in world.events_of(AttemptStarted)] == [1, 2]
+    assert world.journal.kinds == ["Claim", "Mark", "Create"]
+
+
+async def test_the_one_resend_counts_as_an_attempt(world: World):
+    unauthorized = await world.fails(Unauthorized, token=Tokens(world), retry=RetryPolicy(attempts=1))
+
+    assert len(unauthorized.attempts) == 1
+    assert not world.bank.open
+
+
+async def test_a_second_401_is_final(world: World):
+    unauthorized = await world.fails(Unauthorized, token=Tokens(world, "old", "older", "oldest"))
+
+    assert len(unauthorized.attempts) == 2
+    assert not unauthorized.order_may_exist
+
+
+async def test_a_token_that_is_a_string_is_not_renewed(world: World):
+    unauthorized = await world.fails(Unauthorized, token="old")
+
+    assert len(unauthorized.attempts) == 1
+
+
+async def test_after_a_401_that_cannot_be_sent_again_the_next_call_asks_for_a_token_before_its_hooks(
+    world: World,
+):
+    asked: list[int] = []
+
+    async def token() -> str:
+        asked.append(len(world.bank.placed))
+        return world.sandbox.token if len(asked) > 1 else "expired"
+
+    async with world.client(token=token, retry=RetryPolicy(attempts=1)) as client:
+        with pytest.raises(Unauthorized):
+            await client.create_order(new_order(), key="k")
+        await client.create_order(new_order(), key="k")
+
+    assert asked == [0, 1]
+
+
+async def test_twenty_callers_with_a_401_renew_the_token_once(world: World):
+    tokens = Tokens(world)
+    async with world.client(token=tokens) as client:
+        orders = await asyncio.gather(*(client.create_order(new_order(), key=f"k{n}") for n in range(20)))
+
+    assert tokens.asked == 2
+    assert {order.id for order in orders} == {*world.sandbox.orders}
+
+
+async def test_a_token_callable_that_fails_is_told_before_the_mark(world: World):
+    unavailable = await world.fails(TokenUnavailable, token=Tokens(world, OSError("no vault")))
+
+    assert (unavailable.outcome, unavailable.order_may_exist) == (Outcome.NOT_SENT, False)
+    assert "Mark" not in world.journal.kinds
+    assert not world.bank.open
+    assert "no vault" not in str(unavailable)
+
+
+async def test_a_token_that_cannot_be_renewed_leaves_the_services_no_as_what_is_certain(world: World):
+    unauthorized = await world.fails(Unauthorized, token=Tokens(world, "old", OSError("no vault")))
+
+    assert unauthorized.outcome is Outcome.REFUSED
+    assert isinstance(unauthorized.__cause__, TokenUnavailable)
+    assert not world.bank.open
+
+
+@pytest.mark.parametrize("token", ["to\nken", "to ken", "", "tökén", 7])
+async def test_a_token_callable_that_gives_no_token_is_unavailable(world: World, token: Any):
+    unavailable = await world.fails(TokenUnavailable, token=Tokens(world, token))
+
+    assert str(token) not in str(unavailable) or not token
+    assert not world.sandbox.requests
+
+
+async def test_a_token_that_takes_too_long_is_unavailable(world: World):
+    gate = Gate()
+
+    async def never() -> str:
+        await gate()
+        return "late"
+
+    await world.fails(TokenUnavailable, token=never, timeouts=Timeouts(hook=0.01))
+
+    assert not world.sandbox.requests
+
+
+# --- crashes, take-overs, leases --------------------------------------------------------------------
+
+
+async def test_a_live_claim_is_not_taken_over(world: World):
+    await world.crash(entries.Mark)
+    world.time.pass_(59.9)
+    busy = await world.fails(KeyBusy)
+
+    assert busy.retry_after == pytest.approx(0.1)
+
+
+async def test_an_expired_claim_is_taken_over_with_its_intent(world: World):
+    intent_id = await world.abandoned(entries.Mark)
+    order = await world.create()
+
+    entry = await world.entry()
+    assert (entry.intent_id, entry.epoch, entry.order_id) == (intent_id, 2, order.id)
+    assert world.bank.placed == [intent_id, intent_id]  # idempotent by the intent: one hold
+    assert len(world.bank.open) == 1
+    assert [event.taken_over for event in world.events_of(Claimed)] == [False, True]
+
+
+async def test_a_receipt_once_recorded_is_not_asked_for_twice(world: World):
+    hooks = [world.bank.step("check"), world.bank.hold]
+    await world.abandoned(entries.Mark, hooks=hooks)
+    await world.create(hooks=hooks)
+
+    assert world.bank.log == ["check", "place", "place"]  # the last receipt rides with the mark, and was lost
+    assert set((await world.entry()).receipts) == {"check", "funds_hold"}
+
+
+async def test_whatever_a_gone_worker_may_have_done_is_undone_after_a_certain_no(world: World):
+    hooks = [world.bank.step("check"), world.bank.hold]
+    intent_id = await world.abandoned(entries.Mark, hooks=hooks)
+    world.bank.place_error = TimeoutError()
+    await world.fails(HoldFailed, hooks=hooks)
+
+    assert world.bank.log[-2:] == ["release", "undo check"]
+    assert not world.bank.open
+    assert (await world.entry()).intent_id == intent_id
+
+
+async def test_a_claim_that_is_too_old_is_undone_in_reverse_and_a_new_intent_begins(world: World):
+    hooks = [world.bank.step("check"), world.bank.hold]
+    old = await world.crash(entries.Mark, hooks=hooks)
+    world.time.pass_(900.1)
+    await world.create(hooks=hooks)
+
+    new = (await world.entry()).intent_id
+    assert new != old
+    assert world.bank.log == ["check", "place", "release", "undo check", "check", "place"]
+    assert world.bank.released[0][0] == old
+    assert [*world.bank.open] == [new]
+    assert (await world.entry()).owed == ()
+
+
+async def test_a_claim_too_old_with_a_hold_of_the_banks_own_does_not_touch_the_hold_hook(world: World):
+    hooks = [world.bank.step("check"), world.bank.hold]
+    await world.crash(entries.Mark, hooks=hooks, held="H1")
+    world.time.pass_(900.1)
+    await world.create(held="H1", hooks=hooks)
+
+    assert world.bank.log == ["check", "undo check", "check"]
+
+
+async def test_a_take_over_that_brings_the_banks_own_hold_still_undoes_the_hook_of_the_gone_worker(
+    world: World,
+):
+    intent_id = await world.abandoned(entries.Mark)
+    expired = await world.fails(Expired, held="H1", send_before=NOON)
+
+    assert expired.receipts == {"held": "H1"}
+    assert world.bank.released == [(intent_id, None)]
+    assert (await world.entry()).held == "H1"
+
+
+BEN, MALLORY = PersonName("Ben", "Okri"), PersonName("Mallory", "Eze")
+
+
+@pytest.mark.parametrize(("first", "then"), [(BEN, MALLORY), (BEN, None), (None, MALLORY)])
+async def test_nothing_that_was_verified_for_one_beneficiary_serves_another(
+    world: World, first: PersonName | None, then: PersonName | None
+):
+    """Or whoever sends a message again with another name is paid under the name that was checked."""
+    asked: list[PersonName | None] = []
+
+    async def verify(intent: OrderIntent) -> str:
+        asked.append(intent.beneficiary)
+        if intent.beneficiary == MALLORY:
+            raise BeneficiaryNotVerified(result=MatchResult.NO_MATCH)
+        return "match"
+
+    check: Any = world.bank.step("verification")
+    check.before, check.nothing_to_undo = verify, True
+    hooks = [check, world.bank.hold]
+    old = await world.abandoned(entries.Mark, hooks=hooks, beneficiary=first)
+    async with world.client(hooks=hooks) as client:
+        call = client.create_order(new_order(), key="k", beneficiary=then)
+        (result,) = await asyncio.gather(call, return_exceptions=True)
+
+    assert asked == [first, then]
+    assert isinstance(result, BeneficiaryNotVerified if then is MALLORY else Order)
+    assert len(world.sandbox.requests) == (then is not MALLORY)
+    assert old not in world.bank.open
+    assert (await world.entry()).owed == ()
+
+
+async def test_a_hooks_hold_is_on_record_as_owed_before_an_order_goes_on_a_hold_of_the_banks_own(
+    world: World,
+):
+    """Or the customer's funds are held twice, and nobody ever hears of the hook's hold again."""
+    old = await world.abandoned(entries.Mark)
+    world.bank.release_error = OSError()
+    owed: list[list[str]] = []
+
+    async def look(_: object) -> None:
+        owed.append(banks.owed_hooks(await world.entry()))
+
+    world.journal.before[entries.Mark] = look
+    order = await world.create(held="H1")
+    world.bank.release_error = None
+    report = await world.recover()
+
+    assert (owed, report.released, world.bank.open) == ([["funds_hold"]], 1, {})
+    entry = await world.entry()
+    assert (entry.order_id, entry.held, entry.receipts) == (order.id, "H1", {})
+    assert entry.intent_id != old
+
+
+async def test_what_a_hook_did_that_this_client_lacks_is_owed_before_anything_is_sent(world: World):
+    """Or a reservation that a hook made before a new release of the bank's software stays for ever."""
+    check = world.bank.step("check")
+    old = await world.abandoned(entries.Mark, hooks=[check, world.bank.hold])
+    await world.create()
+    owed = banks.owed_hooks(await world.entry())
+    report = await world.recover()
+    await world.recover(hooks=[check, world.bank.hold])
+
+    assert (owed, report.still_owed) == (["check"], 1)
+    assert check.undone == [(old, f"check-{old}")]
+    assert [*world.bank.open] == [(await world.entry()).intent_id]
+
+
+async def test_a_hook_that_was_added_since_goes_on_with_the_claim(world: World):
+    intent_id = await world.abandoned(entries.Mark)
+    await world.create(hooks=[world.bank.step("check"), world.bank.hold])
+
+    assert world.bank.log == ["place", "check", "place"]
+    assert (await world.entry()).intent_id == intent_id
+
+
+async def test_an_expired_request_is_in_doubt_and_nothing_else(world: World):
+    await world.crash(entries.Create)
+    world.time.pass_(10_000.0)
+    await world.fails(OutcomeUnknown)
+
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert len(world.sandbox.orders) == 1
+    assert len(world.bank.open) == 1
+
+
+async def test_a_worker_that_slept_through_its_lease_cannot_send(world: World):
+    world.bank.on_placed = world.passing(60.0)
+    busy = await world.fails(KeyBusy)
+
+    assert not world.sandbox.requests
+    assert (busy.outcome, busy.order_may_exist) == (
+        Outcome.NOT_SENT,
+        False,
+    )  # nobody took it over
+    assert (await world.entry()).state is KeyState.FREE
+    assert not world.bank.open
+
+
+async def test_a_worker_whose_claim_was_taken_over_leaves_everything_to_the_other(world: World):
+    async with world.client() as client, world.client() as other:
+        gate = Gate()
+
+        async def sleep(_: object) -> None:
+            world.bank.on_placed = None
+            world.time.pass_(60.0)
+            await gate()
+
+        world.bank.on_placed = sleep
+        first = asyncio.create_task(client.create_order(new_order(), key="k"))
+        await gate.reached.wait()
+        order = await other.create_order(new_order(), key="k")
+        gate.open()
+        with pytest.raises(KeyBusy) as busy:
+            await first
+
+    assert busy.value.order_may_exist
+    assert [*world.sandbox.orders] == [order.id]
+    assert world.bank.released == []
+
+
+async def test_a_worker_that_slept_through_its_lease_between_two_hooks_does_not_enter_the_second(
+    world: World,
+):
+    check = world.bank.step("check")
+    check.act = world.passing(60.0)
+    await world.fails(KeyBusy, hooks=[check, world.bank.hold])
+
+    assert world.bank.log == ["check", "undo check"]
+
+
+async def test_a_sleeper_that_acts_after_its_intent_was_ended_by_others_undoes_what_it_did(world: World):
+    async with world.client() as client, world.client() as other:
+        gate = Gate()
+
+        async def sleep(_: object) -> None:
+            world.bank.on_place = None
+            world.time.pass_(900.1)
+            await gate()
+
+        world.bank.on_place = sleep
+        first = asyncio.create_task(client.create_order(new_order(), key="k"))
+        await gate.reached.wait()
+        await other.create_order(new_order(), key="k")
+        gate.open()
+        with pytest.raises(KeyBusy) as busy:
+            await first
+
+    assert busy.value.order_may_exist
+    assert [*world.bank.open] == [(await world.entry()).intent_id]
+
+
+async def test_an_order_that_is_answered_after_its_refutation_is_told_as_a_suspected_duplicate(world: World):
+    world.sandbox.faults.add(StallAfterProcessing())
+    async with world.client() as client:
+        call = asyncio.create_task(client.create_order(new_order(), key="k"))
+        await world.sandbox.stalled()
+        await world.refute()
+        world.sandbox.faults.release()
+        with pytest.raises(JournalFailed) as failed:
+            await call
+
+    assert (failed.value.outcome, failed.value.order_may_exist) == (Outcome.CREATED, True)
+    assert failed.value.key == "k"
+    assert failed.value.order is not None
+    (order_id,) = world.sandbox.orders
+    assert failed.value.order.id == order_id
+    assert [event.order_id for event in world.events_of(DuplicateSuspected)] == [order_id]
+    assert (await world.told())[-1] == "create: created"
+    assert (await world.journal.history(world.scope, "k"))[-1].order_id == order_id
+    async with world.client() as again:
+        assert (await again.create_order(new_order(), key="k")).id == order_id
+    assert list(world.sandbox.orders) == [order_id]
+
+
+async def test_a_suspected_duplicate_of_a_key_that_the_client_made_is_kept_too(world: World):
+    world.sandbox.faults.add(StallAfterProcessing())
+    async with world.client() as client:
+        call = asyncio.create_task(client.create_order(new_order()))
+        await world.sandbox.stalled()
+        key = world.events_of(Claimed)[0].key
+        await world.refute(key)
+        world.sandbox.faults.release()
+        with pytest.raises(JournalFailed):
+            await call
+
+    assert world.events_of(DuplicateSuspected)
+    assert (await world.told(key))[-1] == "create: created"
+
+
+async def test_a_suspected_duplicate_that_cannot_be_written_down_is_told_with_its_order(world: World):
+    world.sandbox.faults.add(StallAfterProcessing())
+    world.journal.fail_on = entries.Suspect
+    async with world.client() as client:
+        call = asyncio.create_task(client.create_order(new_order(), key="k"))
+        await world.sandbox.stalled()
+        await world.refute()
+        await world.move(journalling.claim(2))
+        world.sandbox.faults.release()
+        with pytest.raises(JournalFailed) as failed:
+            await call
+
+    assert failed.value.order is not None
+    assert (failed.value.key, failed.value.outcome) == ("k", Outcome.CREATED)
+
+
+async def test_an_answer_beats_the_doubt_that_others_had_of_the_same_attempt(world: World):
+    world.sandbox.faults.add(StallAfterProcessing())
+    async with world.client() as client:
+        call = asyncio.create_task(client.create_order(new_order(), key="k"))
+        await world.sandbox.stalled()
+        world.time.pass_(60.0)
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key="k")
+        world.time.pass_(-60.0)
+        world.sandbox.faults.release()
+        order = await call
+
+    entry = await world.entry()
+    assert (entry.state, entry.order_id) == (KeyState.CREATED, order.id)
+
+
+async def test_a_no_beats_the_doubt_that_others_had_of_the_same_attempt(world: World):
+    async def expire(_: object) -> None:
+        world.time.pass_(60.0)
+        await world.move(entries.Expire(attempt=(await world.entry()).attempt or ""))
+
+    world.journal.before[entries.Free] = expire
+    refused = await world.fails(Refused, refused_order())
+
+    assert not refused.order_may_exist
+    assert (await world.entry()).state is KeyState.FREE
+    assert not world.bank.open
+
+
+async def test_an_order_that_an_operator_resolved_first_is_given_back_all_the_same(world: World):
+    async def resolve(move: Any) -> None:
+        await world.resolve(move.order_id)
+
+    world.journal.before[entries.Create] = resolve
+    order = await world.create()
+
+    assert order.id in world.sandbox.orders
+    assert not world.events_of(DuplicateSuspected)
+
+
+async def test_a_no_after_an_operator_resolved_the_key_undoes_nothing(world: World):
+    world.meanwhile(entries.Free, lambda: world.resolve("tx-seen"))
+    refused = await world.fails(Refused, refused_order())
+
+    assert refused.order_may_exist
+    assert world.bank.open
+
+
+# --- trouble with the journal -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("key", "may_exist"), [("k", True), (None, False)])
+async def test_a_journal_that_fails_at_the_claim_lets_nothing_be_held_or_sent(
+    world: World, key: str | None, may_exist: bool
+):
+    world.journal.fail_on = entries.Claim
+    failed = await world.fails(JournalFailed, key=key)
+
+    assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, may_exist)
+    assert isinstance(failed.__cause__, OSError)
+    assert failed.key
+    assert world.bank.log == []
+    assert not world.sandbox.requests
+
+
+@pytest.mark.parametrize("when", ["fail_on", "fail_after"])
+async def test_nothing_is_sent_without_its_mark(world: World, when: str):
+    setattr(world.journal, when, entries.Mark)
+    failed = await world.fails(JournalFailed)
+
+    assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, True)
+    assert failed.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
+    assert not world.sandbox.requests
+    assert world.bank.open  # the key may be marked: only the journal knows
+
+
+async def test_a_journal_that_fails_between_hooks_stops_the_call_and_only_the_journal_knows(world: World):
+    world.journal.fail_on = entries.Keep
+    failed = await world.fails(JournalFailed, hooks=[world.bank.step("check"), world.bank.hold])
+
+    assert failed.order_may_exist
+    assert world.bank.log == ["check"]
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), JournalFailed("a back end's own")])
+async def test_a_journal_that_fails_at_the_settling_gives_the_order_with_the_error(
+    world: World, error: Exception
+):
+    world.journal.fail_on, world.journal.error = entries.Create, error
+    failed = await world.fails(JournalFailed)
+
+    assert (failed.outcome, failed.order_may_exist) == (Outcome.CREATED, True)
+    assert failed.order is not None
+    assert [failed.order.id] == [*world.sandbox.orders]
+    assert failed.attempts[0].outcome is Outcome.CREATED
+    assert (await world.entry()).state is KeyState.SENDING
+    assert world.bank.open
+
+
+async def test_a_journal_that_fails_at_the_doubt_leaves_the_key_bound_and_chains_the_doubt(world: World):
+    world.sandbox.faults.add(CloseAfterProcessing())
+    world.journal.fail_on = entries.GoInDoubt
+    failed = await world.fails(JournalFailed)
+
+    assert (failed.outcome, failed.order_may_exist) == (Outcome.UNKNOWN, True)
+    assert isinstance(failed.__cause__, OutcomeUnknown)
+    assert (await world.entry()).state is KeyState.SENDING
+    assert world.bank.open
+
+
+async def test_a_journal_that_fails_at_a_certain_no_has_nothing_undone(world: World):
+    world.journal.fail_on = entries.Free
+    failed = await world.fails(JournalFailed, refused_order())
+
+    assert (failed.outcome, failed.order_may_exist) == (Outcome.REFUSED, True)
+    assert world.bank.log == ["place"]
+    assert (await world.entry()).state is KeyState.SENDING
+
+
+async def test_a_journal_that_lost_the_key_has_failed(world: World):
+    async def forget(_: object) -> None:
+        world.journal.journal._entries.clear()
+
+    world.journal.before[entries.Mark] = forget
+    await world.fails(JournalFailed, match="lost the key")
+
+    assert not world.sandbox.requests
+
+
+@pytest.mark.parametrize("nth", range(1, 5))
+@pytest.mark.parametrize(
+    "fault", [None, Status(422), CloseAfterProcessing(), BUSY], ids=["created", "no", "doubt", "busy"]
+)
+async def test_wherever_the_journal_fails_the_key_has_one_order_at_most_and_no_hold_is_lost(
+    world: World, nth: int, fault: Fault | None
+):
+    world.journal.fail_at = nth
+    if fault is not None:
+        world.sandbox.faults.add(fault)
+    async with world.client() as client:
+        for _ in range(3):  # an impatient caller
+            await asyncio.gather(client.create_order(new_order(), key="k"), return_exceptions=True)
+            world.time.pass_(61.0)
+        await client.recover()
+
+    entry = await world.known()
+    assert len(world.sandbox.orders) <= 1
+    assert not world.sandbox.orders or (entry is not None and entry.state in BOUND)
+    assert bool(world.bank.open) is (entry is not None and entry.state in BOUND)
+
+
+BOUND = (KeyState.IN_DOUBT, KeyState.CREATED)
+
+
+async def test_a_hold_of_another_name_is_a_hold(world: World):
+    hold = FundsHold(world.bank.place, world.bank.release, name="core-banking")
+    await world.create(hooks=[hold])
+
+    assert set((await world.entry()).receipts) == {"core-banking"}
+
+
+async def test_a_plain_hook_before_the_hold_costs_no_commit(world: World):
+    async def within_limits(_: OrderIntent) -> None:
+        pass
+
+    await world.create(hooks=[within_limits, world.bank.hold])
+
+    assert world.journal.kinds == ["Claim", "Mark", "Create"]
+
+
+async def test_a_claim_that_finds_a_dead_workers_request_tells_of_the_doubt(world: World):
+    await world.crash(entries.Create)
+    world.time.pass_(100.0)
+    world.events.clear()
+    await world.fails(OutcomeUnknown)
+
+    assert [event.error for event in world.events_of(WentInDoubt)] == ["Abandoned"]
+
+
+async def test_an_answer_other_than_the_id_that_an_operator_gave_says_so(world: World):
+    world.meanwhile(entries.Create, lambda: world.resolve("tx-mistyped"))
+    failed = await world.fails(JournalFailed, match="on record as tx-mistyped")
+
+    assert failed.outcome is Outcome.CREATED
+    assert world.events_of(DuplicateSuspected)

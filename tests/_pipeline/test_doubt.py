@@ -1,0 +1,347 @@
+import asyncio
+import copy
+import pickle
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from typing import Any
+
+import attrs
+import pytest
+
+from tests.support import bank as banks
+from tests.support.bank import Gate, World, new_order
+from tests.support.ids import told
+from transfer_async import (
+    NO_ORDER,
+    AlreadyCreated,
+    JournalFailed,
+    KeyState,
+    Order,
+    Outcome,
+    OutcomeUnknown,
+    Refuted,
+    Resolved,
+    Timeouts,
+    WentInDoubt,
+)
+from transfer_async.journal import entries
+from transfer_async.sandbox import CloseAfterProcessing, Status
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with banks.world() as world:
+        world.sandbox.faults.add(CloseAfterProcessing())
+        yield world
+
+
+class BackOffice:
+    """A ``resolve`` that remembers what it was asked."""
+
+    def __init__(self, answer: Any = None) -> None:
+        self.answer = answer
+        self.asked: list[tuple[Any, OutcomeUnknown]] = []
+
+    async def __call__(self, intent: Any, error: OutcomeUnknown) -> Any:
+        self.asked.append((intent, error))
+        answer = self.answer
+        if callable(answer):
+            answer = await answer()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+async def doubted(world: World, **settings: Any) -> OutcomeUnknown:
+    """A key in doubt, of a client that has nobody to ask."""
+    return await world.fails(OutcomeUnknown, **settings)
+
+
+def the_order(world: World) -> Order:
+    (order,) = world.sandbox.orders.values()
+    return Order.from_json(order.to_json())
+
+
+async def test_without_anybody_to_ask_a_doubt_stays_and_everything_is_kept(world: World):
+    doubt = await doubted(world)
+
+    assert (doubt.outcome, doubt.order_may_exist, doubt.key) == (Outcome.UNKNOWN, True, "k")
+    assert doubt.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert [(event.error, event.status) for event in world.events_of(WentInDoubt)] == [
+        ("OutcomeUnknown", None)
+    ]
+    assert world.bank.open
+
+
+async def test_resolve_is_asked_with_the_intent_and_an_error_that_has_all_the_call_knows(world: World):
+    office = BackOffice()
+    doubt = await world.fails(OutcomeUnknown, resolve=office)
+
+    ((intent, error),) = office.asked
+    assert intent == world.bank.intents[0]
+    assert error is doubt
+    assert (error.key, len(error.attempts)) == ("k", 1)
+    assert error.receipts == {"funds_hold": f"hold-{intent.id}"}
+
+
+async def test_an_order_that_resolve_has_is_the_calls_order(world: World):
+    async def find() -> Order:
+        return the_order(world)
+
+    order = await world.create(resolve=BackOffice(find))
+    again = await world.create(resolve=BackOffice(find))
+
+    assert order == again == the_order(world)
+    assert (await world.entry()).state is KeyState.CREATED
+    assert [(event.outcome, event.order_id) for event in world.events_of(Resolved)] == [
+        (Outcome.CREATED, order.id)
+    ]
+    assert len(world.bank.open) == 1
+
+
+async def test_an_id_that_resolve_has_makes_the_key_created(world: World):
+    created = await world.fails(AlreadyCreated, resolve=BackOffice("tx-seen"))
+
+    assert (created.order_id, created.outcome) == ("tx-seen", Outcome.CREATED)
+    assert (await world.entry()).order_id == "tx-seen"
+    assert world.bank.open
+
+
+async def test_a_later_call_with_the_key_asks_resolve_instead_of_sending(world: World):
+    await doubted(world)
+    office = BackOffice("tx-seen")
+    await world.fails(AlreadyCreated, resolve=office)
+
+    assert len(world.sandbox.requests) == len(world.bank.placed) == 1
+    assert office.asked[0][0] == world.bank.intents[0]
+    assert world.events_of(Resolved)[0].intent_id == world.bank.placed[0]
+
+
+async def test_a_doubt_of_an_order_with_the_banks_own_hold_names_it_to_every_caller(world: World):
+    first = await world.fails(OutcomeUnknown, held="H1")
+    again = await world.fails(OutcomeUnknown)
+
+    assert first.receipts == again.receipts == {"held": "H1"}
+
+
+async def test_the_error_of_a_created_key_names_the_hold_on_record_not_the_callers(world: World):
+    await world.fails(AlreadyCreated, held="H1", resolve=BackOffice("tx-seen"))
+    again = await world.fails(AlreadyCreated, held="H2", resolve=BackOffice("tx-seen"))
+
+    assert again.receipts == {"held": "H1"}
+
+
+async def test_no_order_is_not_believed_before_settle_after(world: World):
+    office = BackOffice(NO_ORDER)
+    await world.fails(OutcomeUnknown, resolve=office, settle_after=300.0)
+    world.time.pass_(299.9)
+    doubt = await world.fails(OutcomeUnknown, resolve=office, settle_after=300.0)
+
+    assert type(doubt) is OutcomeUnknown
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert world.bank.open
+
+
+async def test_a_no_order_that_was_asked_for_too_early_is_not_believed_however_late_it_comes(world: World):
+    await doubted(world)
+
+    async def take_long() -> object:
+        world.time.pass_(10_000.0)
+        return NO_ORDER
+
+    await world.fails(OutcomeUnknown, resolve=BackOffice(take_long))
+
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert world.bank.open
+
+
+async def test_after_settle_after_no_order_frees_the_key_undoes_the_hooks_and_chains_the_doubt(world: World):
+    hooks = [world.bank.step("check"), world.bank.hold]
+    async with world.client(hooks=hooks, resolve=BackOffice(NO_ORDER), settle_after=300.0) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key="k")
+        world.time.pass_(300.0)
+        with pytest.raises(Refuted) as refuted:
+            await client.create_order(new_order(), key="k")
+
+    assert (refuted.value.outcome, refuted.value.order_may_exist) == (Outcome.REFUSED, False)
+    assert isinstance(refuted.value.__cause__, OutcomeUnknown)
+    assert world.bank.log == ["check", "place", "release", "undo check"]
+    assert (await world.entry()).state is KeyState.FREE
+    assert world.events_of(Resolved)[0].outcome is Outcome.REFUSED
+    assert len(world.sandbox.requests) == 1  # the SDK never sends again by itself after a doubt
+
+
+async def test_settle_after_counts_from_the_last_possible_send(world: World):
+    await world.crash(entries.GoInDoubt)  # the mark's whole window counts, for nobody knows when it was sent
+    world.time.pass_(329.9)
+    async with world.client(resolve=BackOffice(NO_ORDER), settle_after=300.0) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key="k")
+        world.time.pass_(0.1)
+        with pytest.raises(Refuted):
+            await client.create_order(new_order(), key="k")
+
+
+async def test_with_settle_after_of_nothing_the_first_call_is_refuted_at_once(world: World):
+    refuted = await world.fails(Refuted, resolve=BackOffice(NO_ORDER), settle_after=0)
+
+    assert len(refuted.attempts) == 1
+    assert refuted.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
+    assert not world.bank.open
+
+
+async def test_a_refuted_key_may_be_used_again_with_a_new_intent(world: World):
+    await world.fails(Refuted, resolve=BackOffice(NO_ORDER), settle_after=0)
+    await world.create(resolve=BackOffice(NO_ORDER), settle_after=0)
+
+    first, second = world.bank.placed
+    assert first != second
+
+
+async def test_a_refuted_hold_of_the_banks_own_is_the_banks_to_release(world: World):
+    refuted = await world.fails(Refuted, held="H1", resolve=BackOffice(NO_ORDER), settle_after=0)
+
+    assert refuted.receipts == {"held": "H1"}
+    assert not refuted.order_may_exist
+    assert world.bank.log == []
+
+
+@pytest.mark.parametrize("answer", [None, "", "  ", 7, True, False, [], RuntimeError("down"), TimeoutError()])
+async def test_whatever_else_resolve_does_it_knows_nothing(
+    world: World, answer: object, caplog: pytest.LogCaptureFixture
+):
+    doubt = await world.fails(OutcomeUnknown, resolve=BackOffice(answer), settle_after=0)
+
+    assert type(doubt) is OutcomeUnknown
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert ("no usable answer" in caplog.text) is (answer is not None)
+
+
+async def test_a_resolve_that_is_cancelled_from_within_knows_nothing(world: World):
+    await world.fails(OutcomeUnknown, resolve=BackOffice(asyncio.CancelledError()))
+
+
+async def test_a_resolve_that_hangs_knows_nothing(world: World):
+    await world.fails(OutcomeUnknown, resolve=BackOffice(Gate()), timeouts=Timeouts(hook=0.01))
+
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_an_id_that_is_bound_to_another_key_does_not_resolve_the_doubt(world: World):
+    world.sandbox.faults.clear()
+    other = await world.create(key="other")
+    world.sandbox.faults.add(CloseAfterProcessing())
+    await world.fails(OutcomeUnknown, resolve=BackOffice(other.id))
+
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_a_doubt_that_an_operator_resolved_meanwhile_gives_what_is_on_record(world: World):
+    world.meanwhile(entries.GoInDoubt, lambda: world.resolve("tx-seen"))
+    created = await world.fails(AlreadyCreated)
+
+    assert created.order_id == "tx-seen"
+
+
+async def test_a_doubt_that_an_operator_resolved_while_resolve_was_asked_gives_what_is_on_record(
+    world: World,
+):
+    async def ask() -> str:
+        await world.resolve("tx-operator")
+        return "tx-bank"
+
+    created = await world.fails(AlreadyCreated, resolve=BackOffice(ask))
+
+    assert created.order_id == "tx-operator"
+
+
+async def test_a_doubt_that_was_refuted_while_resolve_was_asked_stays_a_doubt_for_its_caller(world: World):
+    async def ask() -> str:
+        await world.refute()
+        return "tx-bank"
+
+    doubt = await world.fails(OutcomeUnknown, resolve=BackOffice(ask))
+
+    assert doubt.order_may_exist
+
+
+async def test_a_doubt_of_an_attempt_that_was_refuted_is_not_hidden_by_the_order_of_a_later_call(
+    world: World,
+):
+    async def later(_: object) -> None:
+        world.journal.before.clear()
+        await world.refute()
+        await world.create()
+
+    world.journal.before[entries.GoInDoubt] = later
+    doubt = await world.fails(OutcomeUnknown)
+
+    assert doubt.order_may_exist
+    assert (await world.entry()).state is KeyState.CREATED
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"), [("tx-seen", Outcome.CREATED), (NO_ORDER, Outcome.REFUSED)], ids=["id", "no"]
+)
+async def test_a_journal_that_fails_at_the_end_of_a_doubt_leaves_the_key_bound(
+    world: World, answer: object, outcome: Outcome
+):
+    world.journal.fail_on = entries.Resolve if answer == "tx-seen" else entries.Refute
+    failed = await world.fails(JournalFailed, resolve=BackOffice(answer), settle_after=0)
+
+    assert (failed.outcome, failed.order_may_exist, failed.key) == (outcome, True, "k")
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert world.bank.open
+
+
+async def test_a_5xx_is_a_doubt_whose_status_is_told(world: World):
+    world.sandbox.faults.clear()
+    world.sandbox.faults.add(Status(503, headers={"X-Request-Id": "r-9"}))
+    doubt = await doubted(world)
+
+    assert (doubt.status, doubt.request_id) == (503, "r-9")
+    assert world.events_of(WentInDoubt)[0].status == 503
+
+
+def test_there_is_one_no_order_and_it_says_so():
+    assert repr(NO_ORDER) == "NO_ORDER"
+    assert copy.copy(NO_ORDER) is copy.deepcopy(NO_ORDER) is NO_ORDER
+    assert pickle.loads(pickle.dumps(NO_ORDER)) is NO_ORDER
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"poster_amount": Decimal("1.00")},
+        {"matcher_currency": "EUR"},
+        {"id": 7},
+        {"poster_fee": None},
+        {"extra_order_details": (object(),)},
+    ],
+    ids=told,
+)
+async def test_an_order_of_resolve_that_is_another_or_no_order_is_not_believed(
+    world: World, changes: dict[str, Any]
+):
+    async def found() -> Order:
+        (there,) = world.sandbox.orders.values()
+        return attrs.evolve(Order.from_json(there.to_json()), **changes)
+
+    await world.fails(OutcomeUnknown, resolve=BackOffice(found))
+    report = await world.recover(resolve=BackOffice(found))
+
+    assert report.in_doubt == 1
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_what_resolve_raises_is_logged_without_its_words(
+    world: World, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("DEBUG")
+    error = RuntimeError("ada.eze@example.com is unknown")
+    await world.fails(OutcomeUnknown, resolve=BackOffice(error))
+
+    assert "no usable answer (RuntimeError)" in caplog.text
+    assert "ada.eze" not in caplog.text

@@ -1,0 +1,328 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.support.bank import Bank, Gate, World, new_order, refused_order
+from transfer_async import (
+    BeneficiaryNotVerified,
+    FundsHold,
+    HoldFailed,
+    HookPassed,
+    KeyState,
+    MatchResult,
+    Outcome,
+    PreflightFailed,
+    PreflightHook,
+    Refused,
+    Timeouts,
+    TransferClient,
+)
+from transfer_async._models.requests import OrderIntent
+from transfer_async._pipeline.hooks import PlainHook, checked_hooks, checked_receipt, is_hold
+
+# --- what may be a hook -------------------------------------------------------------------------
+
+
+async def a_check(intent: Any) -> None:
+    """Lets everything pass."""
+
+
+async def another_check(intent: Any) -> None:
+    """Lets everything pass."""
+
+
+def test_hooks_keep_their_order():
+    bank = Bank()
+    hooks = checked_hooks([bank.step("b"), a_check, bank.step("a"), bank.hold])
+
+    assert [hook.name for hook in hooks] == ["b", "a_check", "a", "funds_hold"]
+
+
+def test_a_plain_async_function_is_a_hook_by_its_own_name():
+    (hook,) = checked_hooks([a_check])
+
+    assert isinstance(hook, PlainHook)
+    assert isinstance(hook, PreflightHook)
+    assert hook.name == "a_check"
+    assert not is_hold(hook)
+
+
+def test_a_callable_object_is_a_hook_by_its_class():
+    class Check:
+        async def __call__(self, intent: Any) -> None:
+            """Let everything pass."""
+
+    assert [hook.name for hook in checked_hooks([Check()])] == ["Check"]
+
+
+def test_no_hooks_at_all_are_no_fault():
+    assert checked_hooks([]) == ()
+
+
+def _twice() -> list[Any]:
+    bank = Bank()
+    return [bank.step("same"), bank.step("same"), bank.hold]
+
+
+def _held() -> list[Any]:
+    return [Bank().step("held")]
+
+
+def _nameless() -> list[Any]:
+    return [Bank().step("")]
+
+
+def _numbered() -> list[Any]:
+    hook: Any = Bank().step("x")
+    hook.name = 7
+    return [hook]
+
+
+def _hold_first() -> list[Any]:
+    bank = Bank()
+    return [bank.hold, bank.step("check")]
+
+
+def _two_holds() -> list[Any]:
+    bank = Bank()
+    return [FundsHold(bank.place, bank.release, name="one"), FundsHold(bank.place, bank.release, name="two")]
+
+
+@pytest.mark.parametrize(
+    ("hooks", "why"),
+    [
+        (_twice, "same comes twice"),
+        (lambda: [a_check, a_check], "a_check comes twice"),
+        (_held, "'held' is kept"),
+        (_nameless, "needs a name"),
+        (_numbered, "needs a name"),
+        (_hold_first, "the hold comes last"),
+        (_two_holds, "the hold comes last, and once"),
+        (lambda: ["check"], "a str is neither a hook nor an async function"),
+        (lambda: [None], "a NoneType is neither"),
+    ],
+)
+def test_hooks_that_contradict_the_rules_are_refused_when_the_client_is_made(hooks: Any, why: str):
+    with pytest.raises(ValueError, match=why):
+        TransferClient("https://bank.example", "token", hooks=hooks())
+
+
+def test_a_hook_with_bind_is_bound_to_the_client_it_is_given_to():
+    hook: Any = Bank().step("check")
+    hook.bind = lambda client: setattr(hook, "client", client)
+    client = TransferClient("https://bank.example", "token", hooks=[hook])
+
+    assert hook.client is client
+
+
+@pytest.mark.parametrize("receipt", ["r", None, ""])
+def test_a_check_may_return_a_receipt_or_none(receipt: str | None):
+    assert checked_receipt(Bank().step("check"), receipt) == receipt
+
+
+@pytest.mark.parametrize("receipt", ["", "  ", None])
+def test_a_hold_without_a_reference_has_failed(receipt: str | None):
+    with pytest.raises(HoldFailed) as failed:
+        checked_receipt(Bank().hold, receipt)
+
+    assert not failed.value.refused
+    assert failed.value.hook == "funds_hold"
+
+
+def test_a_receipt_that_is_too_long_for_a_message_cannot_be_kept():
+    assert checked_receipt(Bank().step("check"), "r" * 10_000)
+    with pytest.raises(ValueError, match="longer than 10,000 characters"):
+        checked_receipt(Bank().step("check"), "r" * 10_001)
+
+
+def test_a_receipt_that_is_no_text_cannot_be_kept():
+    with pytest.raises(TypeError, match="not a int"):
+        checked_receipt(Bank().step("check"), 7)
+
+
+# --- how they run -------------------------------------------------------------------------------
+
+
+async def test_hooks_run_in_the_order_given_and_are_undone_in_reverse(world: World):
+    hooks = [world.bank.step("one"), a_check, world.bank.step("two"), world.bank.hold]
+    await world.fails(Refused, refused_order(), hooks=hooks)
+
+    assert world.bank.log == ["one", "two", "place", "release", "undo two", "undo one"]
+
+
+async def test_each_receipt_is_written_with_the_next_write_and_the_last_rides_with_the_mark(world: World):
+    hooks = [world.bank.step("one"), world.bank.step("two"), world.bank.hold]
+    await world.create(hooks=hooks)
+
+    assert world.journal.kinds == ["Claim", "Keep", "Keep", "Mark", "Create"]
+    assert [[*move.receipts] for move in world.journal.moves if hasattr(move, "receipts")] == [
+        ["one"],
+        ["one", "two"],
+        ["one", "two", "funds_hold"],
+    ]
+
+
+async def test_a_receipt_of_none_is_a_receipt(world: World):
+    await world.create(hooks=[a_check, another_check, world.bank.hold])
+
+    assert (await world.entry()).receipts.keys() == {"a_check", "another_check", "funds_hold"}
+    assert (await world.entry()).receipts["a_check"] is None
+
+
+async def test_every_hook_that_passes_is_told_of_with_the_time_it_took(world: World):
+    world.bank.on_place = world.passing(3.0)
+    await world.create(hooks=[a_check, world.bank.hold])
+
+    assert [(event.hook, event.took) for event in world.events_of(HookPassed)] == [
+        ("a_check", 0.0),
+        ("funds_hold", 3.0),
+    ]
+
+
+# --- how they fail ------------------------------------------------------------------------------
+
+
+async def test_a_hook_that_raises_preflight_failed_vouches_and_is_not_undone(world: World):
+    no = PreflightFailed("not today")
+    first, second = world.bank.step("one"), world.bank.step("two", error=no)
+    failed = await world.fails(PreflightFailed, hooks=[first, second, world.bank.hold])
+
+    assert str(failed) == str(no)
+    assert (failed.refused, failed.hook) == (True, "two")
+    assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, False)
+    assert world.bank.log == ["one", "two", "undo one"]
+    assert set(failed.receipts) == {"one"}
+
+
+async def test_a_verification_that_does_not_match_is_raised_as_it_is(world: World):
+    error = BeneficiaryNotVerified("no match", result=MatchResult.NO_MATCH)
+    raised = await world.fails(
+        BeneficiaryNotVerified, hooks=[world.bank.step("vop", error=error), world.bank.hold]
+    )
+
+    assert raised.result is MatchResult.NO_MATCH
+    assert not world.bank.placed
+
+
+async def test_a_hook_that_breaks_may_have_acted_and_is_undone_without_a_receipt(world: World):
+    broken = world.bank.step("check", error=RuntimeError("secret details"))
+    failed = await world.fails(PreflightFailed, hooks=[broken, world.bank.hold])
+
+    assert not failed.refused
+    assert failed.hook == "check"
+    assert isinstance(failed.__cause__, RuntimeError)
+    assert "secret" not in str(failed)
+    assert broken.undone == [((await world.entry()).intent_id, None)]
+    assert not world.bank.placed
+
+
+async def test_a_plain_function_that_breaks_stops_the_order(world: World):
+    async def check(intent: Any) -> None:
+        raise LookupError
+
+    failed = await world.fails(PreflightFailed, hooks=[check, world.bank.hold])
+
+    assert not failed.refused
+    assert "Paid" not in world.journal.kinds  # there was nothing to undo
+
+
+@pytest.mark.parametrize("returned", [False, True, 0, "", "not within the limits"])
+async def test_a_plain_function_that_returns_anything_stops_the_order_and_says_so(
+    world: World, returned: object
+):
+    """Or an order that a check meant to stop with ``return False`` is paid."""
+
+    async def within_limits(intent: Any) -> Any:
+        return returned
+
+    failed = await world.fails(
+        PreflightFailed,
+        match=rf"returned a {type(returned).__name__}: .* None",
+        hooks=[within_limits, world.bank.hold],
+    )
+
+    assert (failed.refused, failed.hook) == (False, "within_limits")
+    assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, False)
+    assert "not within the limits" not in str(failed)
+    assert not world.bank.placed
+    assert not world.sandbox.requests
+
+
+async def test_a_hold_that_breaks_may_stand_and_is_released_by_its_intent(world: World):
+    async def break_late(_: object) -> None:
+        raise ConnectionError
+
+    world.bank.on_placed = break_late
+    failed = await world.fails(HoldFailed)
+
+    assert (failed.refused, failed.order_may_exist) == (False, False)
+    assert isinstance(failed.__cause__, ConnectionError)
+    assert world.bank.released == [(world.bank.placed[0], None)]
+    assert not world.bank.open
+
+
+async def test_a_bank_that_knows_that_it_placed_nothing_is_believed(world: World):
+    world.bank.place_error = HoldFailed("not enough funds")
+    failed = await world.fails(HoldFailed)
+
+    assert failed.refused
+    assert world.bank.log == ["place"]
+    assert (await world.entry()).state is KeyState.FREE
+
+
+@pytest.mark.parametrize("reference", ["", "  ", 7, b"hold"])
+async def test_an_empty_or_strange_reference_is_a_failure_and_undone_without_a_receipt(
+    world: World, reference: object
+):
+    world.bank.reference = reference
+    failed = await world.fails(HoldFailed)
+
+    assert (failed.refused, failed.hook) == (False, "funds_hold")
+    assert failed.receipts == {}
+    assert world.bank.released == [(world.bank.placed[0], None)]
+    assert not world.sandbox.requests
+
+
+async def test_a_hook_that_takes_too_long_may_have_acted_and_is_undone(world: World):
+    world.bank.on_placed = Gate()
+    failed = await world.fails(HoldFailed, timeouts=Timeouts(hook=0.01))
+
+    assert isinstance(failed.__cause__, TimeoutError)
+    assert world.bank.released == [(world.bank.placed[0], None)]
+
+
+async def test_a_hook_that_was_cancelled_from_within_is_broken_and_the_caller_is_not_cancelled(world: World):
+    world.bank.place_error = asyncio.CancelledError()
+    failed = await world.fails(HoldFailed)
+
+    assert isinstance(failed.__cause__, asyncio.CancelledError)
+    assert world.bank.log == ["place", "release"]
+
+
+async def test_another_error_of_ours_from_a_hook_is_not_taken_for_the_orders_outcome(world: World):
+    world.bank.place_error = Refused(status=422)
+    failed = await world.fails(HoldFailed)
+
+    assert failed.outcome is Outcome.NOT_SENT
+
+
+async def test_hooks_after_the_one_that_failed_do_not_run_and_are_not_undone(world: World):
+    hooks = [world.bank.step("one", error=PreflightFailed()), world.bank.step("two"), world.bank.hold]
+    await world.fails(PreflightFailed, hooks=hooks)
+
+    assert world.bank.log == ["one"]
+
+
+async def test_one_refusal_that_is_raised_for_many_calls_belongs_to_each_alone(world: World):
+    no = PreflightFailed("over the limit")
+
+    async def limit(intent: OrderIntent) -> None:
+        raise no
+
+    async with world.client(hooks=[limit, world.bank.hold]) as client:
+        calls = [client.create_order(new_order(), key=f"k{number}") for number in range(3)]
+        errors = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert [error.key for error in errors] == ["k0", "k1", "k2"]
+    assert no.key is None

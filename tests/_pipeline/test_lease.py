@@ -1,0 +1,138 @@
+import asyncio
+import logging
+from contextlib import suppress
+
+import pytest
+
+from tests.support.bank import Gate, World, new_order, turns
+from tests.support.loop_time import LoopTime
+from transfer_async import (
+    Clock,
+    ConnectionFailed,
+    JournalFailed,
+    KeyBusy,
+    KeyState,
+    RetryPolicy,
+    TransferClient,
+)
+from transfer_async._pipeline.lease import LeaseKeeper
+from transfer_async.journal import entries
+
+
+class Renewals:
+    """A ``renew`` that counts, and may be waited for."""
+
+    def __init__(self, *, enough: int = 3, error: Exception | None = None) -> None:
+        self.made = 0
+        self._enough, self._error = enough, error
+        self.done = asyncio.Event()
+
+    async def __call__(self) -> None:
+        self.made += 1
+        if self.made >= self._enough:
+            self.done.set()
+            if self._error is not None:
+                raise self._error
+        await asyncio.sleep(0)
+
+
+async def test_a_quick_block_is_never_renewed():
+    renewals = Renewals()
+    with LeaseKeeper(renewals, every=60.0):
+        pass
+    await turns(5)
+
+    assert renewals.made == 0
+
+
+async def test_a_long_block_is_renewed_again_and_again_until_it_ends():
+    renewals = Renewals()
+    with LeaseKeeper(renewals, every=0.0):
+        await renewals.done.wait()
+    made = renewals.made
+    await turns(5)
+
+    assert renewals.made == made >= 3
+
+
+async def test_a_journal_that_fails_for_a_while_is_waited_out():
+    renewals = Renewals(error=JournalFailed())
+    with LeaseKeeper(renewals, every=0.0):
+        await renewals.done.wait()
+        await turns(20)
+
+    assert renewals.made > 3
+
+
+async def test_a_lease_that_is_lost_ends_the_renewing_and_not_the_block(caplog: pytest.LogCaptureFixture):
+    error = KeyBusy()
+    renewals = Renewals(error=error)
+    with caplog.at_level(logging.WARNING, "transfer_async"), LeaseKeeper(renewals, every=0.0):
+        await renewals.done.wait()
+        await turns(5)
+
+    assert renewals.made == 3
+    assert f"({type(error).__name__})" in caplog.text
+
+
+async def test_the_block_that_fails_is_no_longer_renewed():
+    renewals = Renewals()
+    with pytest.raises(LookupError), LeaseKeeper(renewals, every=0.0):
+        await renewals.done.wait()
+        raise LookupError
+    made = renewals.made
+    await turns(5)
+
+    assert renewals.made == made
+
+
+async def test_a_claims_lease_is_renewed_while_a_hook_runs_so_that_nobody_takes_it_over(
+    world: World, loop_time: LoopTime
+):
+    world.bank.on_placed = gate = Gate()
+    async with world.client() as client:
+        call = asyncio.create_task(client.create_order(new_order(), key="k"))
+        await gate.reached.wait()
+        world.time.pass_(30.0)
+        await loop_time.pass_(30.0)
+        world.time.pass_(31.0)  # longer than a lease since the claim, not since the renewal
+        world.bank.on_placed = None
+        (second,) = await asyncio.gather(client.create_order(new_order(), key="k"), return_exceptions=True)
+        gate.open()
+        await call
+
+    assert isinstance(second, KeyBusy)
+    assert (await world.entry()).state is KeyState.CREATED
+    assert (await world.entry()).epoch == 1
+
+
+async def test_a_renewal_in_flight_does_not_lose_a_receipt_that_came_after_it(world: World):
+    await world.crash(entries.Mark)
+    entry = await world.entry()
+    for receipts in ({"a": "1", "b": "2"}, {"a": "1"}):  # the older one is written last
+        await world.move(
+            entries.Keep(intent_id=entry.intent_id, epoch=entry.epoch, lease=60.0, receipts=receipts)
+        )
+
+    assert (await world.entry()).receipts == {"a": "1", "b": "2"}
+
+
+async def test_a_claim_is_kept_alive_while_the_token_is_waited_for(world: World):
+    renewed = asyncio.Event()
+
+    async def kept(_: object) -> None:
+        renewed.set()
+
+    async def token() -> str:
+        await renewed.wait()
+        return world.sandbox.token
+
+    world.journal.after[entries.Keep] = kept
+    settings = {"retry": RetryPolicy(deadline=0.02), "lease": 0.03, "clock": Clock()}
+    async with TransferClient(
+        world.sandbox.base_url, token, hooks=[world.bank.hold], journal=world.journal, **settings
+    ) as client:
+        with suppress(ConnectionFailed):  # the deadline is as short as the lease
+            await client.create_order(new_order(), key="k")
+
+    assert renewed.is_set()

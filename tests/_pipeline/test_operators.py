@@ -1,0 +1,447 @@
+"""What operators do with a journal: see doubts, end them, look back, forget; and what they may not."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.bank import NOON, World, new_order, owed_hooks, refused_order
+from transfer_async import (
+    Clock,
+    Doubt,
+    KeyState,
+    MemoryJournal,
+    Operators,
+    Outcome,
+    RecoveryReport,
+    Refused,
+    Resolved,
+    WentInDoubt,
+)
+from transfer_async._models.errors import JournalFailed
+from transfer_async._pipeline.operators import summary_of
+from transfer_async.journal import entries
+from transfer_async.journal.protocol import KEPT
+
+SAID = {"by": "ada", "reason": "seen on the statement"}
+
+
+def operators(world: World, **settings: Any) -> Operators:
+    options: dict[str, Any] = {"clock": world.time.clock, "observers": [world.events.append], **settings}
+    return Operators(world.journal, options.pop("scope", world.scope), **options)
+
+
+async def refusal(call: Any) -> str:
+    with pytest.raises(ValueError, match=": ") as caught:
+        await call
+    return str(caught.value)
+
+
+# --- what is in doubt ---------------------------------------------------------------------------
+
+
+async def test_nothing_is_in_doubt_in_an_empty_journal(world: World):
+    assert await operators(world).in_doubt() == ()
+    assert world.journal.moves == []
+
+
+async def test_a_doubt_says_what_is_needed_to_look_for_its_order(world: World):
+    await world.in_doubt()
+    world.time.pass_(500.0)
+    (doubt,) = await operators(world).in_doubt()
+
+    entry = await world.entry()
+    assert doubt == Doubt(
+        key="k",
+        intent_id=entry.intent_id,
+        summary="155025.00 NGN (NG) for 100.00 USD (US)",
+        claimed_at=NOON,
+        sent_until=NOON,
+        order=new_order(),
+        receipts={"funds_hold": f"hold-{entry.intent_id}"},
+        held=None,
+    )
+
+
+async def test_a_hold_of_the_banks_own_is_among_the_receipts(world: World):
+    await world.in_doubt(held="H1")
+    (doubt,) = await operators(world).in_doubt()
+
+    assert (doubt.held, doubt.receipts) == ("H1", {"held": "H1"})
+
+
+async def test_its_repr_tells_of_no_person(world: World):
+    await world.in_doubt(held="H1")
+    (doubt,) = await operators(world).in_doubt()
+
+    assert "155025.00 NGN" in repr(doubt)
+    assert not any(told in repr(doubt) for told in ("ada.eze", "ben.okri", "example.com", "H1"))
+
+
+async def test_the_oldest_doubt_comes_first(world: World):
+    for key in ("c", "a", "b"):
+        await world.in_doubt(key)
+        world.time.pass_(10.0)
+    doubts = await operators(world).in_doubt()
+
+    assert [doubt.key for doubt in doubts] == ["c", "a", "b"]
+    assert [doubt.sent_until - NOON for doubt in doubts] == [timedelta(seconds=n) for n in (0, 10, 20)]
+
+
+async def test_the_times_are_right_on_a_journal_with_a_clock_of_its_own(world: World):
+    world.journal.journal = MemoryJournal(clock=Clock(now=lambda: world.time.seconds + 5e8))
+    await world.in_doubt()
+    world.time.pass_(90.0)
+    (doubt,) = await operators(world).in_doubt()
+
+    assert doubt.claimed_at == NOON
+
+
+async def test_looking_changes_nothing(world: World):
+    await world.in_doubt()
+    before = await world.entry()
+    await operators(world).in_doubt()
+
+    assert await world.entry() == before
+
+
+async def test_another_scopes_doubts_are_not_shown(world: World):
+    await world.in_doubt()
+
+    assert await operators(world, scope="elsewhere").in_doubt() == ()
+
+
+def test_an_order_that_is_gone_has_a_summary_too():
+    assert summary_of(None) == "an order that is no longer on record"
+
+
+# --- resolve ------------------------------------------------------------------------------------
+
+
+async def test_a_resolved_key_has_its_order(world: World):
+    await world.in_doubt()
+    record = await operators(world).resolve("k", order_id=" tx-seen ", **SAID)
+
+    entry = await world.entry()
+    assert (record.state, record.order_id, record.order) == (KeyState.CREATED, "tx-seen", None)
+    assert (entry.state, entry.order_id, entry.owed) == (KeyState.CREATED, "tx-seen", ())
+    assert world.bank.open
+
+
+async def test_what_is_resolved_already_is_resolved_by_the_same_id(world: World):
+    """Two operators have seen the same statement, or one of them did not see that it went well."""
+    await world.in_doubt()
+    desk = operators(world)
+    first = await desk.resolve("k", order_id="tx-seen", **SAID)
+    again = await desk.resolve("k", order_id="tx-seen", by="bola", reason="seen, too")
+    why = await refusal(desk.resolve("k", order_id="tx-other", **SAID))
+
+    assert again == first
+    assert why == "key: must be in doubt; it is created (tx-seen)"
+    assert (await world.told())[-1] == "resolve: created"
+    assert [step.by for step in await desk.history("k")].count("bola") == 0
+    assert len(world.events_of(Resolved)) == 1
+
+
+async def test_who_said_so_and_why_is_kept(world: World):
+    await world.in_doubt()
+    desk = operators(world)
+    await desk.resolve("k", order_id="tx-seen", by=" ada ", reason="seen")
+    *_, last = await desk.history("k")
+
+    assert (last.move, last.state) == ("resolve", KeyState.CREATED)
+    assert (last.by, last.reason, last.order_id) == ("ada", "seen", "tx-seen")
+
+
+async def test_the_observers_hear_of_it(world: World):
+    await world.in_doubt()
+    await operators(world).resolve("k", order_id="tx-seen", **SAID)
+    (told,) = world.events_of(Resolved)
+
+    entry = await world.entry()
+    assert (told.key, told.intent_id) == ("k", entry.intent_id)
+    assert (told.outcome, told.order_id) == (Outcome.CREATED, "tx-seen")
+
+
+async def test_a_dead_workers_request_is_made_a_doubt_first(world: World):
+    await world.abandoned(entries.Create)
+    world.events.clear()
+    await operators(world).resolve("k", order_id="tx-seen", **SAID)
+
+    assert [type(event) for event in world.events] == [WentInDoubt, Resolved]
+    assert (await world.told())[-2:] == ["expire: in_doubt", "resolve: created"]
+
+
+async def test_a_live_workers_request_is_its_own(world: World):
+    await world.crash(entries.Create)
+    world.time.pass_(20.5)
+    why = await refusal(operators(world).resolve("k", order_id="tx-seen", **SAID))
+
+    assert why == "key: a worker is sending its order; ask again in 40 s"
+    assert (await world.entry()).state is KeyState.SENDING
+
+
+async def test_a_request_that_was_answered_meanwhile_has_its_order(world: World):
+    await world.abandoned(entries.Create)
+    attempt = (await world.entry()).attempt or ""
+    world.meanwhile(
+        entries.Expire, lambda: world.move(entries.Create(attempt=attempt, order_id="tx-1", reply=b""))
+    )
+    why = await refusal(operators(world).resolve("k", order_id="tx-seen", **SAID))
+
+    assert why == "key: must be in doubt; it is created (tx-1)"
+
+
+async def test_two_who_resolve_it_alike_at_once_both_succeed(world: World):
+    await world.in_doubt()
+    world.meanwhile(entries.Resolve, lambda: world.resolve("tx-seen"))
+    record = await operators(world).resolve("k", order_id="tx-seen", **SAID)
+
+    assert (record.state, record.order_id) == (KeyState.CREATED, "tx-seen")
+    assert world.events_of(Resolved) == []
+
+
+async def test_an_id_of_another_key_is_refused(world: World):
+    order = await world.create(key="other")
+    await world.in_doubt()
+    why = await refusal(operators(world).resolve("k", order_id=order.id, **SAID))
+
+    assert why == "order_id: is the order of another key"
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+@pytest.mark.parametrize("order_id", ["", "tx-", "order-1", "tx-a b", "tx-\n", None, 5, b"tx-1"])
+async def test_an_id_must_look_like_one(world: World, order_id: Any):
+    await world.in_doubt()
+    why = await refusal(operators(world).resolve("k", order_id=order_id, **SAID))
+
+    assert why == "order_id: must look like 'tx-…'"
+
+
+async def test_what_was_settled_meanwhile_stays_as_it_is(world: World):
+    await world.in_doubt()
+    world.meanwhile(entries.Resolve, lambda: world.resolve("tx-first"))
+    why = await refusal(operators(world).resolve("k", order_id="tx-second", **SAID))
+
+    assert why == "key: was changed by somebody else just now; it is created (tx-first)"
+    assert world.events_of(Resolved) == []
+
+
+# --- refute -------------------------------------------------------------------------------------
+
+
+async def test_a_refuted_key_is_free_and_its_hold_is_released_by_recover(world: World):
+    await world.in_doubt()
+    world.time.pass_(300.0)
+    record = await operators(world).refute("k", **SAID)
+    owed = owed_hooks(await world.entry())
+    report = await world.recover()
+
+    assert (record.state, owed) == (KeyState.FREE, ["funds_hold"])
+    assert report == RecoveryReport(released=1)
+    assert not world.bank.open
+
+
+async def test_a_refutation_is_told_and_kept(world: World):
+    await world.in_doubt()
+    world.time.pass_(300.0)
+    desk = operators(world)
+    await desk.refute("k", **SAID)
+
+    (told,) = world.events_of(Resolved)
+    last = (await desk.history("k"))[-1]
+    assert (told.outcome, told.order_id) == (Outcome.REFUSED, None)
+    assert (last.by, last.reason, last.move) == ("ada", "seen on the statement", "refute")
+    assert last.ending == entries.Ending(outcome=Outcome.REFUSED, error="Refuted")
+
+
+@pytest.mark.parametrize(("passed", "left"), [(0.0, 300), (0.5, 300), (299.5, 1)])
+async def test_a_refutation_that_comes_too_early_is_told_how_long_still(
+    world: World, passed: float, left: int
+):
+    await world.in_doubt()
+    world.time.pass_(passed)
+    why = await refusal(operators(world).refute("k", **SAID))
+
+    assert why == f"key: it is too early, a request may still take effect; ask again in {left} s"
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_a_dead_workers_request_settles_from_its_last_possible_send(world: World):
+    await world.abandoned(entries.Create)
+    early = await refusal(operators(world).refute("k", **SAID))
+    world.time.pass_(270.0)
+    record = await operators(world).refute("k", **SAID)
+
+    assert early.endswith("ask again in 270 s")
+    assert record.state is KeyState.FREE
+
+
+async def test_what_is_never_believed_is_never_believed(world: World):
+    await world.in_doubt()
+    why = await refusal(operators(world, settle_after=float("inf")).refute("k", **SAID))
+
+    assert why.endswith("ask again in inf s")
+
+
+async def test_settle_after_may_be_a_timedelta(world: World):
+    await world.in_doubt()
+    world.time.pass_(60.0)
+
+    assert (await operators(world, settle_after=timedelta(minutes=1)).refute("k", **SAID)).state is (
+        KeyState.FREE
+    )
+
+
+async def test_another_doubt_of_the_same_key_is_not_refuted_in_its_place(world: World):
+    await world.in_doubt()
+    world.time.pass_(300.0)
+
+    async def go_on(_: object) -> None:
+        world.journal.before.clear()
+        await world.refute()
+        await world.in_doubt()
+
+    world.journal.before[entries.Refute] = go_on
+    why = await refusal(operators(world).refute("k", **SAID))
+
+    assert why == "key: was changed by somebody else just now; it is in doubt"
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+# --- what both refuse ---------------------------------------------------------------------------
+
+
+def endings(desk: Operators, **said: Any) -> list[Any]:
+    """Both ways to end a doubt, not begun yet."""
+    return [desk.resolve("k", order_id="tx-1", **said), desk.refute("k", **said)]
+
+
+async def test_a_key_never_heard_of_is_refused(world: World):
+    for ending in endings(operators(world), **SAID):
+        assert await refusal(ending) == "key: nothing is on record of it in this scope"
+
+
+async def test_a_key_that_has_its_order_is_not_in_doubt(world: World):
+    order = await world.create()
+
+    for ending in endings(operators(world), **SAID):
+        assert await refusal(ending) == f"key: must be in doubt; it is created ({order.id})"
+
+
+async def test_a_free_or_claimed_key_is_not_in_doubt(world: World):
+    await world.fails(Refused, refused_order())
+    free = [await refusal(ending) for ending in endings(operators(world), **SAID)]
+    await world.crash(entries.Mark)
+    claimed = [await refusal(ending) for ending in endings(operators(world), **SAID)]
+
+    assert free == ["key: must be in doubt; it is free"] * 2
+    assert claimed == ["key: must be in doubt; it is claimed"] * 2
+
+
+@pytest.mark.parametrize("name", ["by", "reason"])
+@pytest.mark.parametrize("text", ["", "  ", "two\nlines", "nul\x00", None, 5])
+async def test_who_and_why_must_be_said(world: World, name: str, text: Any):
+    await world.in_doubt()
+    world.time.pass_(300.0)
+
+    for ending in endings(operators(world), **SAID | {name: text}):
+        why = await refusal(ending)
+        assert why == f"{name}: must be a line of text with something in it; it is kept in the history"
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+# --- history and prune --------------------------------------------------------------------------
+
+
+async def test_a_key_has_its_history(world: World):
+    await world.in_doubt()
+    steps = await operators(world).history("k")
+
+    assert [step.move for step in steps] == ["claim", "mark", "doubt"]
+    assert [step.at for step in steps] == [NOON.timestamp()] * 3
+
+
+async def test_a_key_never_heard_of_has_none(world: World):
+    assert await operators(world).history("never") == ()
+
+
+async def test_what_ended_is_forgotten_and_what_waits_is_not(world: World):
+    await world.create(key="created")
+    world.bank.release_error = RuntimeError()
+    await world.fails(Refused, refused_order(), key="owing")
+    await world.in_doubt("doubt")
+    world.time.pass_(KEPT + 60.0)
+    forgotten = await operators(world).prune(before=NOON + timedelta(seconds=30))
+
+    assert forgotten == 1
+    assert [await world.known(key) is None for key in ("created", "owing", "doubt")] == [True, False, False]
+
+
+@pytest.mark.parametrize("before", [datetime(2026, 1, 1), NOON.date(), "2026-01-01", None, 0])  # noqa: DTZ001
+async def test_a_time_must_be_aware(world: World, before: Any):
+    assert await refusal(operators(world).prune(before=before)) == "before: must be an aware datetime"
+
+
+async def test_a_time_must_not_lie_ahead(world: World):
+    async with world.client() as client:
+        for desk in (client, operators(world)):
+            why = await refusal(desk.prune(before=NOON + timedelta(days=1)))
+            assert why.startswith("before: must not lie ahead: ")
+
+
+# --- the journal's failures ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [
+        ("in_doubt", lambda desk: desk.in_doubt()),
+        ("read", lambda desk: desk.resolve("k", order_id="tx-1", **SAID)),
+        ("move", lambda desk: desk.resolve("k", order_id="tx-1", **SAID)),
+        ("move", lambda desk: desk.refute("k", **SAID)),
+        ("now", lambda desk: desk.in_doubt()),
+        ("history", lambda desk: desk.history("k")),
+        ("prune", lambda desk: desk.prune(before=datetime.now(UTC))),
+    ],
+)
+async def test_a_store_that_fails_is_a_journal_that_failed(
+    world: World, monkeypatch: pytest.MonkeyPatch, method: str, call: Any
+):
+    await world.in_doubt()
+
+    async def broken(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(world.journal, method, broken)
+    with pytest.raises(JournalFailed) as failed:
+        await call(operators(world))
+
+    assert isinstance(failed.value.__cause__, OSError)
+    assert "disk full" not in str(failed.value)
+
+
+async def test_a_journals_own_failure_is_handed_on(world: World, monkeypatch: pytest.MonkeyPatch):
+    own = JournalFailed("a newer version wrote this")
+
+    async def broken(*_: object) -> None:
+        raise own
+
+    monkeypatch.setattr(world.journal, "in_doubt", broken)
+    with pytest.raises(JournalFailed) as failed:
+        await operators(world).in_doubt()
+
+    assert failed.value is own
+
+
+# --- how it is made -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [({"scope": ""}, "scope"), ({"scope": None}, "scope"), ({"settle_after": -1}, "settle_after")],
+)
+def test_a_wrong_setting_is_named(settings: dict[str, Any], name: str):
+    scope = settings.pop("scope", "live")
+    with pytest.raises(ValueError, match=rf"^{name}: must be"):
+        Operators(MemoryJournal(), scope, **settings)

@@ -1,0 +1,462 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.support import bank as banks
+from tests.support.bank import Gate, World, owed_hooks
+from transfer_async import (
+    NO_ORDER,
+    JournalFailed,
+    KeyState,
+    Order,
+    RecoveryReport,
+    WentInDoubt,
+)
+from transfer_async.journal import entries
+
+
+async def test_there_is_nothing_to_recover_in_an_empty_journal(world: World):
+    assert await world.recover() == RecoveryReport()
+
+
+async def test_what_ended_well_is_left_alone(world: World):
+    await world.create()
+    report = await world.recover()
+
+    assert report == RecoveryReport()
+
+
+# --- abandoned claims ---------------------------------------------------------------------------
+
+
+async def test_an_abandoned_claim_is_undone_and_its_key_free(world: World):
+    hooks = [world.bank.step("check"), world.bank.hold]
+    intent_id = await world.abandoned(entries.Mark, hooks=hooks)
+    report = await world.recover(hooks=hooks)
+
+    entry = await world.entry()
+    assert report == RecoveryReport(taken_over=1, released=2)
+    assert (entry.state, entry.owed) == (KeyState.FREE, ())
+    assert entry.ending is not None
+    assert entry.ending.error == "Abandoned"
+    assert world.bank.log == ["check", "place", "release", "undo check"]
+    assert world.bank.released[0][0] == intent_id
+
+
+async def test_a_live_claim_is_left_alone(world: World):
+    await world.crash(entries.Mark)
+    world.time.pass_(59.9)
+
+    assert await world.recover() == RecoveryReport()
+    assert (await world.entry()).state is KeyState.CLAIMED
+
+
+async def test_an_abandoned_claim_with_the_banks_own_hold_leaves_the_hold_hook_alone(world: World):
+    await world.abandoned(entries.Mark, held="H1")
+    report = await world.recover()
+
+    assert report == RecoveryReport(taken_over=1)
+    assert world.bank.log == []
+
+
+async def test_what_an_abandoned_claim_owes_to_hooks_that_this_client_lacks_stays_owed(world: World):
+    await world.abandoned(entries.Mark)
+    without = await world.recover(hooks=())
+    owed = owed_hooks(await world.entry())
+    with_it = await world.recover()
+
+    assert without == RecoveryReport(taken_over=1, still_owed=1)
+    assert owed == ["funds_hold"]
+    assert with_it == RecoveryReport(released=1)
+    assert not world.bank.open
+
+
+async def test_a_claim_that_was_taken_up_again_meanwhile_is_not_undone(world: World):
+    await world.abandoned(entries.Mark)
+    world.meanwhile(entries.TakeOver, world.create)
+    report = await world.recover()
+
+    assert report == RecoveryReport()
+    assert (await world.entry()).state is KeyState.CREATED
+    assert world.bank.released == []
+
+
+async def test_a_claim_that_was_taken_up_after_it_was_taken_over_is_not_undone(world: World):
+    await world.abandoned(entries.Mark)
+
+    async def redelivery(_: object) -> None:
+        world.journal.before.clear()
+        world.time.pass_(60.0)
+        await world.create()
+
+    world.journal.before[entries.Free] = redelivery
+    report = await world.recover()
+
+    assert report == RecoveryReport()
+    assert world.bank.released == []
+
+
+# --- requests on the way, and doubts ------------------------------------------------------------
+
+
+async def test_an_abandoned_request_becomes_a_doubt_and_nothing_else(world: World):
+    await world.abandoned(entries.Create)
+    report = await world.recover()
+
+    assert report == RecoveryReport(in_doubt=1)
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert world.bank.open
+
+
+async def test_an_abandoned_request_is_resolved_at_once_if_somebody_knows(world: World):
+    await world.abandoned(entries.Create)
+
+    async def find(*_: object) -> Order:
+        (order,) = world.sandbox.orders.values()
+        return Order.from_json(order.to_json())
+
+    report = await world.recover(resolve=find)
+
+    assert report == RecoveryReport(resolved=1)
+    assert (await world.entry()).order_id in world.sandbox.orders
+
+
+async def test_the_observers_hear_of_a_doubt_that_is_found(world: World):
+    intent_id = await world.abandoned(entries.Create)
+    world.events.clear()
+    await world.recover()
+    await world.recover()
+
+    (told,) = world.events
+    assert told == WentInDoubt(
+        key="k", intent_id=intent_id, attempt=0, seconds=0.0, error="Abandoned", status=None
+    )
+
+
+async def test_a_doubt_that_nobody_can_be_asked_about_is_left_as_it_is(world: World):
+    await world.in_doubt()
+    written = len(world.journal.moves)
+    report = await world.recover()
+
+    assert report == RecoveryReport(in_doubt=1)
+    assert len(world.journal.moves) == written
+
+
+async def test_a_request_that_was_answered_meanwhile_is_left_alone(world: World):
+    await world.abandoned(entries.Create)
+    attempt = (await world.entry()).attempt or ""
+    world.meanwhile(
+        entries.Expire, lambda: world.move(entries.Create(attempt=attempt, order_id="tx-1", reply=b""))
+    )
+    report = await world.recover()
+
+    assert report == RecoveryReport()
+    assert (await world.entry()).order_id == "tx-1"
+
+
+async def test_a_doubt_that_another_worker_attends_to_first_is_left_to_it(world: World):
+    await world.in_doubt()
+    asked: list[object] = []
+
+    async def attend(_: object) -> None:
+        world.journal.before.clear()
+        await world.move(entries.Attend(lease=60.0))
+
+    async def resolve(*about: object) -> None:
+        asked.append(about)
+
+    world.journal.before[entries.Attend] = attend
+    report = await world.recover(resolve=resolve)
+
+    assert report == RecoveryReport(in_doubt=1)
+    assert asked == []
+
+
+async def test_a_doubt_that_only_an_id_is_known_of_is_resolved(world: World):
+    await world.in_doubt()
+
+    async def find(*_: object) -> str:
+        return "tx-seen"
+
+    assert await world.recover(resolve=find) == RecoveryReport(resolved=1)
+    assert (await world.entry()).order_id == "tx-seen"
+
+
+async def test_a_doubt_is_refuted_after_settle_after_and_its_hooks_are_undone(world: World):
+    await world.in_doubt()
+    world.time.pass_(300.0)
+    report = await world.recover(resolve=sure)
+
+    assert report == RecoveryReport(refuted=1, released=1)
+    assert (await world.entry()).state is KeyState.FREE
+    assert not world.bank.open
+
+
+async def sure(*_: object) -> Any:
+    return NO_ORDER
+
+
+async def test_a_doubt_that_is_too_young_to_refute_stays_and_can_be_asked_about_again_at_once(world: World):
+    await world.in_doubt()
+    first = await world.recover(resolve=sure)
+    world.time.pass_(300.0)
+    second = await world.recover(resolve=sure)
+
+    assert first == RecoveryReport(in_doubt=1)
+    assert second == RecoveryReport(refuted=1, released=1)
+
+
+async def test_an_undo_that_fails_after_a_refutation_is_reported_as_owed(world: World):
+    await world.in_doubt()
+    world.time.pass_(300.0)
+    world.bank.release_error = RuntimeError()
+    report = await world.recover(resolve=sure)
+
+    assert report == RecoveryReport(refuted=1, still_owed=1)
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
+
+
+async def test_nobody_asks_twice_about_a_doubt_at_once(world: World):
+    await world.in_doubt()
+    gate, asked = Gate(), []
+
+    async def slowly(*_: object) -> None:
+        asked.append(1)
+        await gate()
+
+    async with world.client(resolve=slowly) as client:
+        first = asyncio.create_task(client.recover())
+        await gate.reached.wait()
+        second = await client.recover()
+        gate.open()
+        await first
+
+    assert asked == [1]
+    assert second == RecoveryReport(in_doubt=1)
+
+
+# --- what is owed -------------------------------------------------------------------------------
+
+
+async def test_what_is_owed_is_paid(world: World):
+    await world.owing()
+    report = await world.recover()
+
+    assert report == RecoveryReport(released=1)
+    assert (await world.entry()).owed == ()
+    assert not world.bank.open
+
+
+async def test_what_fails_again_stays_owed_and_is_tried_once_a_run(world: World):
+    await world.owing()
+    world.bank.release_error = RuntimeError()
+    report = await world.recover()
+
+    assert report == RecoveryReport(still_owed=1)
+    assert world.bank.log == ["place", "release", "release"]
+
+
+async def test_what_is_owed_to_a_hook_that_this_client_lacks_stays_owed(world: World):
+    await world.owing()
+    report = await world.recover(hooks=[])
+
+    assert report == RecoveryReport(still_owed=1)
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
+
+
+async def test_what_another_worker_is_paying_is_left_to_it(world: World):
+    await world.owing()
+    gate = Gate()
+    world.bank.on_release = gate
+    async with world.client() as client:
+        first = asyncio.create_task(client.recover())
+        await gate.reached.wait()
+        second = await client.recover()
+        gate.open()
+        report = await first
+
+    assert (second, report) == (RecoveryReport(), RecoveryReport(released=1))
+
+
+async def test_what_was_paid_meanwhile_is_not_undone_again(world: World):
+    await world.owing()
+    world.meanwhile(entries.Attend, world.recover)
+    report = await world.recover()
+
+    assert report == RecoveryReport()
+    assert len(world.bank.released) == 1
+
+
+async def test_what_is_owed_to_another_worker_that_came_first_is_left_to_it(world: World):
+    await world.owing()
+    world.meanwhile(entries.Attend, lambda: world.move(entries.Attend(lease=60.0)))
+    report = await world.recover()
+
+    assert report == RecoveryReport()
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
+
+
+async def test_a_doubt_whose_earlier_intent_is_owed_still_is_paid_and_asked_about(world: World):
+    await world.owing()
+    world.bank.release_error = RuntimeError()
+    await world.in_doubt()
+    world.bank.release_error = None
+    paid = await world.recover()
+    world.time.pass_(300.0)
+    refuted = await world.recover(resolve=sure)
+
+    assert paid == RecoveryReport(in_doubt=1, released=1)
+    assert refuted == RecoveryReport(refuted=1, released=1)
+    assert not world.bank.open
+
+
+async def test_debts_of_several_intents_of_one_key_are_paid_one_intent_at_a_time(world: World):
+    await world.owing()
+    await world.owing()
+    report = await world.recover()
+
+    assert report == RecoveryReport(released=2)
+    assert {intent_id for intent_id, _ in world.bank.released} == set(world.bank.placed)
+
+
+# --- all of it ----------------------------------------------------------------------------------
+
+
+async def test_the_report_adds_up_over_many_keys(world: World):
+    await world.crash(entries.Mark, key="claimed")
+    await world.abandoned(entries.Create, key="sending")
+    await world.in_doubt("doubt")
+    await world.owing("owing")
+    await world.create(key="created")
+
+    assert await world.recover() == RecoveryReport(taken_over=1, in_doubt=2, released=2)
+
+
+async def test_more_keys_than_a_batch_are_all_worked_off(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("transfer_async._pipeline.recovery.BATCH", 3)
+    for number in range(8):
+        await world.in_doubt(f"doubt-{number}")
+    for number in range(8):
+        await world.owing(f"owing-{number}")
+
+    assert await world.recover() == RecoveryReport(in_doubt=8, released=8)
+
+
+async def test_a_key_in_another_scope_is_none_of_its_business(world: World):
+    await world.in_doubt()
+
+    assert await world.recover(scope="elsewhere") == RecoveryReport()
+
+
+@pytest.mark.parametrize("method", ["work", "count_in_doubt"])
+async def test_a_journal_that_cannot_be_read_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch, method: str
+):
+    async def broken(*_: object, **__: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(world.journal, method, broken)
+    with pytest.raises(JournalFailed) as failed:
+        await world.recover()
+
+    assert isinstance(failed.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize("move", [entries.TakeOver, entries.Free])
+async def test_a_journal_that_cannot_be_written_is_told_and_nothing_is_undone(world: World, move: type):
+    await world.abandoned(entries.Mark)
+    world.journal.fail_on = move
+    with pytest.raises(JournalFailed):
+        await world.recover()
+
+    assert world.bank.open
+
+
+# --- cancelling it ------------------------------------------------------------------------------
+
+
+async def test_a_recovery_that_is_cancelled_in_an_undo_ends_and_the_undo_stays_owed(world: World):
+    await world.owing()
+    gate = Gate()
+    world.bank.on_release = gate
+    async with world.client() as client:
+        recovery = asyncio.create_task(client.recover())
+        await gate.reached.wait()
+        recovery.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await recovery
+        gate.open()
+        world.time.pass_(60.0)
+        report = await client.recover()
+
+    assert report == RecoveryReport(released=1)
+
+
+async def test_a_recovery_that_is_cancelled_while_it_asks_ends_and_the_doubt_stays(world: World):
+    await world.in_doubt()
+    async with world.client(resolve=Gate()) as client:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await client.recover()
+
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_an_undo_that_was_cancelled_from_within_does_not_end_the_recovery(world: World):
+    await world.owing()
+    world.bank.release_error = asyncio.CancelledError()
+
+    assert await world.recover() == RecoveryReport(still_owed=1)
+
+
+@pytest.mark.parametrize(
+    "at", [entries.TakeOver, entries.Free, entries.Paid, entries.Expire, entries.Attend, entries.Refute]
+)
+async def test_wherever_a_recovery_dies_the_next_one_finishes_what_it_left(world: World, at: type):
+    await world.crash(entries.Mark, key="claimed")
+    await world.crash(entries.Create, key="sending")
+    world.time.pass_(400.0)
+
+    async def die(_: object) -> None:
+        raise banks.Gone
+
+    world.journal.after[at] = die
+    with pytest.raises(banks.Gone):
+        await world.recover(resolve=sure)
+    world.journal.after.clear()
+    world.time.pass_(400.0)
+    await world.recover(resolve=sure)
+
+    assert not world.bank.open
+    for key in ("claimed", "sending"):
+        entry = await world.entry(key)
+        assert (entry.state, entry.owed) == (KeyState.FREE, ())
+
+
+async def test_a_key_that_cannot_be_written_does_not_keep_the_others_from_their_turn(world: World):
+    for key in ("k1", "k2"):
+        await world.crash(entries.Mark, key=key)
+    world.time.pass_(60.0)
+    world.journal.fail_at = len(world.journal.moves) + 1
+    async with world.client() as client:
+        with pytest.raises(JournalFailed):
+            await client.recover()
+
+    assert {key: (await world.entry(key)).state for key in ("k1", "k2")} == {
+        "k1": KeyState.CLAIMED,
+        "k2": KeyState.FREE,
+    }
+
+
+async def test_a_journal_that_fails_again_and_again_is_not_tried_for_every_key(world: World):
+    for number in range(5):
+        await world.crash(entries.Mark, key=f"k{number}")
+    world.time.pass_(60.0)
+    world.journal.fail_on = entries.TakeOver
+    before = len(world.journal.moves)
+    async with world.client() as client:
+        with pytest.raises(JournalFailed):
+            await client.recover()
+
+    assert len(world.journal.moves) - before == 3

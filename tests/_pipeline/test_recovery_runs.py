@@ -1,0 +1,263 @@
+"""The runs of recover that a client has under way: the ones it makes by itself, and how all of them end."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from tests.support.bank import Gate, World, new_order, owed_hooks, turns
+from transfer_async import ClientClosed, RecoveryReport, TransferClient
+from transfer_async._models.errors import JournalFailed
+
+
+class Pauses:
+    """Holds the client's own recovery between two runs until a test lets it go on."""
+
+    def __init__(self, world: World) -> None:
+        self._come: asyncio.Queue[Gate] = asyncio.Queue()
+        world.time.on_sleep = self._wait
+
+    async def _wait(self) -> None:
+        gate = Gate()
+        self._come.put_nowait(gate)
+        await gate()
+
+    async def next(self) -> Gate:
+        """The next pause, as soon as it has begun."""
+        async with asyncio.timeout(5):
+            return await self._come.get()
+
+
+# --- by itself ----------------------------------------------------------------------------------
+
+
+async def test_a_client_recovers_by_itself_every_so_often(world: World):
+    pauses = Pauses(world)
+    async with world.client(recover_every=60):
+        (await pauses.next()).open()
+        second = await pauses.next()
+        await world.owing()
+        second.open()
+        await pauses.next()
+
+    assert world.time.slept == [30.0, 60.0, 60.0]
+    assert world.bank.log == ["place", "release", "release"]  # in the call, and now
+    assert not world.bank.open
+
+
+async def test_the_first_run_comes_after_a_random_share_of_the_interval(world: World):
+    world.time.chances = [0.25]
+    pauses = Pauses(world)
+    async with world.client(recover_every=60):
+        await pauses.next()
+
+    assert world.time.slept == [15.0]
+
+
+async def test_without_an_interval_nothing_is_recovered_by_itself(world: World):
+    await world.create(key=None)
+    await turns(20)
+
+    assert world.time.slept == []
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda client: client.known("k"),
+        lambda client: client.create_order(new_order()),
+        lambda client: client.who_am_i(),
+        lambda client: client.recover(),
+    ],
+    ids=["known", "create_order", "who_am_i", "recover"],
+)
+async def test_without_async_with_it_begins_with_the_first_use(world: World, use: Any):
+    pauses = Pauses(world)
+    client = world.made(recover_every=60)
+    await turns(5)
+    before = list(world.time.slept)
+    await use(client)
+    await use(client)
+    await pauses.next()
+    await client.close()
+
+    assert before == []
+    assert world.time.slept == [30.0]
+
+
+async def test_a_failure_is_logged_by_its_class_alone_and_it_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async def broken(*_: object, **__: object) -> None:
+        raise OSError("/secret/path")
+
+    pauses = Pauses(world)
+    await world.owing()
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(world.journal, "work", broken)
+        async with world.client(recover_every=60):
+            (await pauses.next()).open()
+            second = await pauses.next()
+            patch.undo()
+            second.open()
+            await pauses.next()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "a recovery in the background failed (JournalFailed)"
+    ]
+    assert "secret" not in caplog.text
+    assert not world.bank.open
+
+
+# --- closing ------------------------------------------------------------------------------------
+
+
+async def test_closing_between_two_runs_waits_for_nothing(world: World):
+    pauses = Pauses(world)
+    async with world.client(recover_every=60) as client:
+        await pauses.next()
+    await turns(5)
+
+    assert world.time.slept == [30.0]
+    assert not client._recoveries.begun
+
+
+async def test_closing_waits_for_the_undo_in_progress_and_leaves_the_rest(world: World):
+    await world.owing("a")
+    await world.owing("b")
+    undo = world.bank.on_release = Gate()
+    pauses = Pauses(world)
+    client = world.made(recover_every=60)
+    await client.known("a")
+    (await pauses.next()).open()
+    await undo.reached.wait()
+    closing = asyncio.create_task(client.close())
+    await turns(10)
+    waited = not closing.done()
+    undo.open()
+    await closing
+
+    assert waited
+    assert owed_hooks(await world.entry("a")) == []
+    assert owed_hooks(await world.entry("b")) == ["funds_hold"]
+    assert world.bank.log == [*2 * ["place", "release"], "release"]  # in the calls, and one now
+
+
+async def test_an_undo_that_outlasts_the_patience_is_cut_and_stays_owed(world: World):
+    await world.owing()
+    undo = world.bank.on_release = Gate()
+    pauses = Pauses(world)
+    client = world.made(recover_every=60)
+    await client.known("k")
+    (await pauses.next()).open()
+    await undo.reached.wait()
+    await client.close(timeout=0.01)
+
+    assert not undo.passed
+    assert not client._recoveries.begun
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
+
+
+async def test_closing_waits_for_a_recovery_that_was_asked_for_and_it_is_done_whole(world: World):
+    await world.owing("a")
+    await world.owing("b")
+    undo = world.bank.on_release = Gate()
+    client = world.made()
+    recovery = asyncio.create_task(client.recover())
+    await undo.reached.wait()
+    closing = asyncio.create_task(client.close())
+    await turns(10)
+    waited = not closing.done()
+    undo.open()
+    await closing
+
+    assert waited
+    assert await recovery == RecoveryReport(released=2)
+
+
+async def test_a_recovery_that_outlasts_the_patience_ends_as_closed(world: World):
+    await world.owing()
+    undo = world.bank.on_release = Gate()
+    client = world.made()
+    recovery = asyncio.create_task(client.recover())
+    await undo.reached.wait()
+    await client.close(timeout=0.01)
+    with pytest.raises(ClientClosed):
+        await recovery
+
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
+
+
+async def test_a_close_that_is_cancelled_lets_nothing_go_on_behind_its_back(world: World):
+    await world.owing()
+    undo = world.bank.on_release = Gate()
+    client = world.made()
+    recovery = asyncio.create_task(client.recover())
+    await undo.reached.wait()
+    closing = asyncio.create_task(client.close())
+    await turns(5)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with pytest.raises(ClientClosed):
+        await recovery
+
+    assert not undo.passed
+
+
+async def test_an_undo_may_look_something_up_while_the_client_closes(world: World):
+    await world.owing()
+    clients: list[TransferClient] = []
+    looked_up: list[Any] = []
+    gate = Gate()
+
+    async def look_up(_: object) -> None:
+        await gate()
+        looked_up.append(await clients[0].who_am_i())
+
+    world.bank.on_release = look_up
+    clients.append(world.made())
+    recovery = asyncio.create_task(clients[0].recover())
+    await gate.reached.wait()
+    closing = asyncio.create_task(clients[0].close())
+    await turns(5)
+    gate.open()
+    await closing
+
+    assert len(looked_up) == 1
+    assert await recovery == RecoveryReport(released=1)
+
+
+async def test_whoever_asked_and_is_cancelled_hears_of_that_and_not_of_the_client(world: World):
+    await world.owing()
+    undo = world.bank.on_release = Gate()
+    async with world.client() as client:
+        recovery = asyncio.create_task(client.recover())
+        await undo.reached.wait()
+        recovery.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await recovery
+
+    assert not undo.passed
+
+
+async def test_what_fails_in_a_recovery_is_told_to_whoever_asked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    async def broken(*_: object, **__: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(world.journal, "work", broken)
+    async with world.client() as client:
+        with pytest.raises(JournalFailed):
+            await client.recover()
+
+
+async def test_after_closing_nothing_begins(world: World):
+    client = world.made(recover_every=60)
+    await client.close()
+    client._recoveries.begin()
+    await turns(5)
+
+    assert world.time.slept == []

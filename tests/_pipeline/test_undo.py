@@ -1,0 +1,151 @@
+import asyncio
+import logging
+
+import pytest
+
+from tests.support.bank import Gate, World, new_order, owed_hooks, refused_order
+from transfer_async import HookUndone, KeyState, OutcomeUnknown, Refused, Timeouts, UndoOwed
+from transfer_async.journal import entries
+from transfer_async.sandbox import CloseAfterProcessing
+
+
+async def test_after_an_unknown_outcome_nothing_is_undone(world: World):
+    world.sandbox.faults.add(CloseAfterProcessing())
+    await world.fails(OutcomeUnknown, hooks=[world.bank.step("check"), world.bank.hold])
+
+    assert world.bank.log == ["check", "place"]
+    assert (await world.entry()).owed == ()
+
+
+async def test_what_is_undone_is_undone_with_its_receipt_and_told_of(world: World):
+    check = world.bank.step("check")
+    await world.fails(Refused, refused_order(), hooks=[check, world.bank.hold])
+
+    intent_id = (await world.entry()).intent_id
+    assert world.bank.released == [(intent_id, f"hold-{intent_id}")]
+    assert check.undone == [(intent_id, f"check-{intent_id}")]
+    assert [event.hook for event in world.events_of(HookUndone)] == ["funds_hold", "check"]
+    assert (await world.entry()).owed == ()
+
+
+async def test_what_is_owed_is_on_record_with_the_no_before_anything_is_undone(world: World):
+    seen: list[entries.Entry] = []
+
+    async def look(_: object) -> None:
+        seen.append(await world.entry())
+
+    world.bank.on_release = look
+    await world.fails(Refused, refused_order(), hooks=[world.bank.step("check"), world.bank.hold])
+
+    (at_release,) = seen
+    assert at_release.state is KeyState.FREE
+    assert owed_hooks(at_release) == ["funds_hold", "check"]
+    assert {one.lease_until for one in at_release.owed} == {world.time.now() + 60.0}
+
+
+@pytest.mark.parametrize("error", [RuntimeError("bank down"), asyncio.CancelledError()])
+async def test_an_undo_that_fails_is_owed_and_told_and_does_not_hide_the_error(
+    world: World, error: BaseException
+):
+    world.bank.release_error = error
+    refused = await world.fails(Refused, refused_order(), hooks=[world.bank.step("check"), world.bank.hold])
+
+    assert not refused.order_may_exist
+    assert world.bank.log == ["check", "place", "release", "undo check"]  # the others are undone all the same
+    (owed,) = (await world.entry()).owed
+    assert (owed.hook, owed.receipt, owed.intent.id) == (
+        "funds_hold",
+        f"hold-{owed.intent.id}",
+        world.bank.placed[0],
+    )
+    assert [(event.hook, event.error) for event in world.events_of(UndoOwed)] == [
+        ("funds_hold", type(error).__name__)
+    ]
+
+
+async def test_an_undo_that_takes_too_long_is_owed(world: World):
+    world.bank.on_release = Gate()
+    await world.fails(Refused, refused_order(), timeouts=Timeouts(hook=0.01))
+
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
+    assert world.events_of(UndoOwed)[0].error == "TimeoutError"
+
+
+async def test_what_is_owed_is_undone_by_the_next_call_with_the_key_before_it_places_anew(world: World):
+    world.bank.release_error = RuntimeError()
+    await world.fails(Refused, refused_order())
+    world.bank.release_error = None
+    await world.create()
+
+    assert world.bank.log == ["place", "release", "release", "place"]
+    assert [*world.bank.open] == [(await world.entry()).intent_id]
+    assert (await world.entry()).owed == ()
+
+
+async def test_what_is_owed_and_fails_again_stays_owed_and_does_not_stop_the_next_call(world: World):
+    world.bank.release_error = RuntimeError()
+    await world.fails(Refused, refused_order())
+    order = await world.create()
+
+    entry = await world.entry()
+    assert entry.order_id == order.id
+    assert [one.intent.id for one in entry.owed] == [world.bank.placed[0]]
+    assert entry.intent_id == world.bank.placed[1]
+
+
+async def test_an_undo_that_could_not_be_recorded_is_done_again_by_recover(
+    world: World, caplog: pytest.LogCaptureFixture
+):
+    world.journal.fail_on = entries.Paid
+    async with world.client() as client:
+        with pytest.raises(Refused), caplog.at_level(logging.WARNING, "transfer_async"):
+            await client.create_order(refused_order(), key="k")
+        world.journal.fail_on = None
+        world.time.pass_(60.0)
+        report = await client.recover()
+
+    assert "it will be undone again" in caplog.text
+    assert report.released == 1
+    assert len(world.bank.released) == 2
+    assert (await world.entry()).owed == ()
+
+
+async def test_an_undo_sees_the_intent_as_the_hook_saw_it(world: World):
+    seen: list[object] = []
+
+    async def look(intent: object) -> None:
+        seen.append(intent)
+
+    world.bank.on_release = look
+    await world.fails(Refused, refused_order())
+
+    assert seen == world.bank.intents
+
+
+async def test_a_hook_that_this_client_has_no_more_is_owed_and_told_of(world: World):
+    await world.abandoned(entries.Mark, hooks=[world.bank.step("old check"), world.bank.hold])
+    async with world.client() as client:
+        with pytest.raises(Refused):
+            await world.refusing(client)
+
+    assert owed_hooks(await world.entry()) == ["old check"]
+    assert [(event.hook, event.error) for event in world.events_of(UndoOwed)] == [
+        ("old check", "this client has no such hook")
+    ]
+    assert not world.bank.open
+
+
+async def test_an_undo_that_another_call_is_at_is_left_to_it(world: World):
+    world.bank.on_release = gate = Gate()
+    async with world.client() as client:
+        first = asyncio.create_task(client.create_order(refused_order(), key="k"))
+        await gate.reached.wait()
+        world.bank.on_release = None
+        await client.create_order(new_order(), key="k")
+        released_meanwhile = [*world.bank.released]
+        gate.open()
+        with pytest.raises(Refused):
+            await first
+
+    assert released_meanwhile == []
+    assert len(world.bank.released) == 1

@@ -1,0 +1,131 @@
+"""Answers that the journal could not be told: their ids are told at once, and they go on record later."""
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.support import bank as banks
+from tests.support.bank import World, new_order, other_order
+from transfer_async import (
+    NO_ORDER,
+    KeyState,
+    Order,
+    OrderCommand,
+    OutcomeUnknown,
+    RecoveryReport,
+    UnreadableOrder,
+)
+from transfer_async._models.errors import JournalFailed, KeyConflict, Outcome
+from transfer_async._models.events import DuplicateSuspected, OrderUnrecorded
+from transfer_async.journal import entries
+from transfer_async.sandbox import WrongTypes
+from transfer_async.worker.disposition import Action
+from transfer_async.worker.handler import Handler
+
+COMMAND = OrderCommand(key="k", order=new_order()).to_json()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with banks.world() as world:
+        world.journal.durable = True
+        yield world
+
+
+async def failed(client: Any, order: Any = None) -> Any:
+    with pytest.raises(JournalFailed) as caught:
+        await client.create_order(order or new_order(), key="k")
+    return caught.value
+
+
+async def test_a_workers_order_that_could_not_be_recorded_is_told_and_found_again(
+    world: World, caplog: pytest.LogCaptureFixture
+):
+    """It exists, and its id would be in no log, no event, no outcome and no record."""
+    caplog.set_level(logging.ERROR, "transfer_async")
+    world.journal.fail_on = entries.Create
+    async with world.client() as client:
+        handler = Handler(client)
+        lost = await handler.handle(COMMAND)
+        still = await handler.handle(COMMAND, deliveries=2)
+        world.journal.fail_on = None
+        found = await handler.handle(COMMAND, deliveries=3)
+
+    (order_id,) = world.sandbox.orders
+    assert (lost.disposition.action, lost.outcome) == (Action.LEAVE, None)
+    assert (still.disposition.action, still.outcome) == (Action.RETRY, None)
+    assert [(told.order_id, told.outcome) for told in world.events_of(OrderUnrecorded)] == [
+        (order_id, Outcome.CREATED)
+    ]
+    assert [order_id in text and "'k'" in text for text in caplog.messages] == [True]
+    assert found.outcome is not None
+    assert (found.outcome.outcome, found.outcome.order_id) == (Outcome.CREATED, order_id)
+    assert len(world.sandbox.requests) == 1
+
+
+async def test_what_is_known_here_goes_on_record_before_the_key_is_claimed_again(world: World):
+    """An operator refuted the doubt meanwhile: the key is free, and another order would be sent."""
+    world.journal.fail_on = entries.Create
+    async with world.client(settle_after=0.0) as client:
+        await failed(client)
+        world.journal.fail_on = None
+        world.time.pass_(100.0)
+        await client.refute("k", by="ada", reason="not on the statement")
+        again = await client.create_order(new_order(), key="k")
+
+    assert isinstance(again, Order)
+    assert [told.order_id for told in world.events_of(DuplicateSuspected)] == [again.id]
+    assert len(world.sandbox.orders) == 1
+
+
+async def test_another_order_under_the_key_is_a_conflict_all_the_same(world: World):
+    world.journal.fail_on = entries.Create
+    async with world.client() as client:
+        await failed(client)
+        world.journal.fail_on = None
+        with pytest.raises(KeyConflict):
+            await client.create_order(other_order(), key="k")
+
+    assert (await world.entry()).state is KeyState.CREATED
+
+
+async def test_recover_writes_down_what_this_process_alone_knows(world: World):
+    world.journal.fail_on = entries.Create
+    async with world.client() as client:
+        await failed(client)
+        with pytest.raises(JournalFailed):
+            await client.recover()
+        world.journal.fail_on = None
+        report = await client.recover()
+
+    assert report == RecoveryReport(resolved=1)
+    assert (await world.entry()).order_id in world.sandbox.orders
+
+
+async def test_the_id_in_an_unreadable_answer_is_on_record_for_whoever_may_know(world: World):
+    """`resolve` and operators would have to find by its amounts an order whose id had been in our hands."""
+    asked: list[OutcomeUnknown] = []
+
+    async def resolve(_: object, doubt: OutcomeUnknown) -> object:
+        asked.append(doubt)
+        return NO_ORDER if len(asked) < 3 else doubt.order_id  # type: ignore[attr-defined] # of one kind
+
+    world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+    async with world.client(resolve=resolve) as client:
+        world.journal.fail_on = entries.GoInDoubt
+        await failed(client)
+        world.journal.fail_on = None
+        world.time.pass_(100.0)
+        with pytest.raises(UnreadableOrder):
+            await client.create_order(new_order(), key="k")
+        (doubt,) = await client.in_doubt()
+        report = await client.recover()
+
+    (order_id,) = world.sandbox.orders
+    assert [told.outcome for told in world.events_of(OrderUnrecorded)] == [Outcome.UNKNOWN]
+    assert doubt.candidates == (order_id,)
+    assert [getattr(error, "order_id", None) for error in asked] == [order_id] * len(asked)
+    assert report == RecoveryReport(resolved=1)
+    assert (await world.entry()).order_id == order_id

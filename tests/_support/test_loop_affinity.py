@@ -1,0 +1,139 @@
+"""A client that is used where it is not at home says so at once: another loop, a thread, a forked process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.faults.parties import Bank
+from tests.faults.servers import Server, answers, serving
+from tests.support import samples
+from transfer_async import OrderRequest, TransferClient
+from transfer_async._models.errors import ClientClosed, OpenElsewhere, Outcome
+
+Use = Callable[[TransferClient], Awaitable[Any]]
+
+
+async def _batch(client: TransferClient) -> None:
+    async for result in client.create_orders([OrderRequest(samples.new_order(), key="other")] * 3):
+        assert isinstance(result.error, Exception)
+        raise result.error
+
+
+USES: dict[str, tuple[Use, bool]] = {
+    "create_order": (lambda client: client.create_order(samples.new_order(), key="other"), True),
+    "create_order without a key": (lambda client: client.create_order(samples.new_order()), False),
+    "create_orders": (_batch, True),
+    "known": (lambda client: client.known("other"), True),
+    "recover": (lambda client: client.recover(), False),
+    "who_am_i": (lambda client: client.who_am_i(), False),
+    "request": (lambda client: client.request("POST", "/thing", json={}), False),
+    "in_doubt": (lambda client: client.in_doubt(), False),
+    "history": (lambda client: client.history("other"), True),
+    "entering": (lambda client: client.__aenter__(), False),
+    "closing": (lambda client: client.close(), False),
+}
+"""Each way to use a client, and whether an order may exist for the key that is asked for."""
+
+
+@pytest.fixture
+def bank() -> Bank:
+    return Bank()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    async with serving(answers) as server:
+        yield server
+
+
+async def told(use: Use, client: TransferClient) -> dict[str, Any]:
+    """What a use of the client comes to, as plain words."""
+    try:
+        await use(client)
+    except Exception as error:  # noqa: BLE001 - it is what is asked for
+        return {
+            "kind": type(error).__name__,
+            "says": str(error),
+            "may_exist": getattr(error, "order_may_exist", None),
+            "attempts": len(getattr(error, "attempts", ())),
+        }
+    return {"kind": None}
+
+
+async def test_in_another_loop_every_call_says_so_and_sends_nothing(bank: Bank, server: Server):
+    """The bank would look for a fault of its network, after four tries each, and find none."""
+
+    def elsewhere() -> list[dict[str, Any]]:
+        with asyncio.Runner() as runner:
+            return [runner.run(told(use, client)) for use, _ in USES.values()]
+
+    async with bank.client(server.url) as client:
+        await client.create_order(samples.new_order(), key="first")
+        seen = await asyncio.to_thread(elsewhere)
+        order = await client.create_order(samples.new_order(), key="second")
+
+    assert {one["kind"] for one in seen} == {"OpenElsewhere"}
+    assert all("event loop" in one["says"] for one in seen)
+    assert [one["may_exist"] for one in seen] == [may_exist for _, may_exist in USES.values()]
+    assert {one["attempts"] for one in seen} == {0}
+    assert order.id.startswith("tx-")
+    assert len(bank.funds.placed) == len(server.requests) == 2
+    assert bank.pauses == []
+
+
+async def test_after_a_fork_every_call_says_so_and_the_parent_goes_on(bank: Bank, server: Server):
+    """The child's order would go out on the parent's connection, and end in a needless doubt."""
+    async with bank.client(server.url) as client:
+        await client.create_order(samples.new_order(), key="first")
+        seen = await forked(lambda: [asyncio.run(told(use, client)) for use, _ in USES.values()])
+        order = await client.create_order(samples.new_order(), key="second")
+
+    *calls, closing = seen
+    assert {one["kind"] for one in calls} == {"OpenElsewhere"}
+    assert all("fork" in one["says"] for one in calls)
+    assert closing == {"kind": None}  # what it holds is the parent's
+    assert order.id.startswith("tx-")
+    assert server.accepted == 1
+    assert len(server.requests) == 2
+
+
+async def forked(act: Callable[[], Any]) -> Any:
+    """What ``act`` comes to in a fork of this process, while the loop runs."""
+    ours, theirs = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, from Python 3.12 on
+        child = os.fork()
+    if not child:
+        try:
+            os.write(theirs, json.dumps(act()).encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+
+    def heard() -> bytes:
+        with os.fdopen(ours, "rb") as pipe:
+            said = pipe.read()
+        os.waitpid(child, 0)
+        return said
+
+    return json.loads(await asyncio.to_thread(heard))
+
+
+def test_a_client_whose_loop_has_ended_can_be_closed_and_nothing_else(bank: Bank):
+    client = bank.client("http://127.0.0.1:1")
+    asyncio.run(client.known("k"))
+    with pytest.raises(OpenElsewhere):
+        asyncio.run(client.known("k"))
+    asyncio.run(client.close())  # its loop is gone: nobody else could
+    with pytest.raises(ClientClosed) as caught:
+        asyncio.run(client.known("k"))
+
+    assert type(caught.value) is ClientClosed
+    assert caught.value.outcome is Outcome.NOT_SENT

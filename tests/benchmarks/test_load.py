@@ -1,0 +1,275 @@
+"""The load driver: whom it dares to load, when it starts an order, what it counts, and what it tells."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from itertools import islice, takewhile
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+pytest.importorskip("hdrh", reason="the histograms come with the extra 'bench'")
+
+from benchmarks.measuring import plots
+from benchmarks.measuring.arrivals import even, poisson
+from benchmarks.programs.load import load_command
+from benchmarks.programs.load.driver import Driver, Limits, Stop
+from benchmarks.programs.load.load_report import Report
+from benchmarks.programs.load.tally import CREATED, Ending, Histogram, Tally, ending_of
+from benchmarks.programs.load.target import Foreign, checked_host, compared, made_amount, made_order
+from benchmarks.programs.outage.simulated_service import Loop
+from transfer_async._models.errors import OutcomeUnknown, RateLimited
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+# --- when orders start --------------------------------------------------------------------------
+
+
+class Stalling:
+    """A service that answers nothing until a moment, and then everything."""
+
+    def __init__(self, loop: Loop, *, until: float) -> None:
+        self.loop, self.until = loop, until
+        self.started: list[float] = []
+
+    async def send(self, number: int) -> Ending:
+        self.started.append(self.loop.time() - 1000.0)
+        await asyncio.sleep(max(0.0, 1000.0 + self.until - self.loop.time()))
+        return CREATED
+
+
+def driven(loop: Loop, driver: Driver, how: object) -> Tally:
+    loop.create_task(how)
+    loop.run_out()
+    return driver.tally
+
+
+def test_a_stalled_service_delays_no_arrival_and_its_stall_is_in_the_latencies():
+    loop = Loop()
+    service = Stalling(loop, until=10.0)
+    driver = Driver(service.send, Limits(5.0, 1000), Tally(), Stop())
+
+    tally = driven(loop, driver, driver.open(even(10.0)))
+
+    assert service.started == pytest.approx([n / 10 for n in range(50)])
+    assert tally.done == 50
+    assert tally.latency.at(100) == pytest.approx(10.0, rel=1e-3)
+    assert tally.latency.at(50) == pytest.approx(7.6, rel=0.02)
+
+
+def test_an_order_that_starts_late_is_measured_from_when_it_was_meant_to_start():
+    loop = Loop()
+    service = Stalling(loop, until=0.0)
+    driver = Driver(service.send, Limits(2.0, 1000), Tally(), Stop())
+    loop.call_later(0.5, loop.pass_, 1.0)  # this process had no time for a second
+
+    tally = driven(loop, driver, driver.open(even(10.0)))
+
+    assert tally.late.at(100) == pytest.approx(1.0, rel=1e-2)
+    assert tally.latency.at(100) == pytest.approx(1.0, rel=1e-2)
+
+
+def test_a_closed_loop_has_so_many_on_their_way_and_no_more():
+    loop = Loop()
+    service = Stalling(loop, until=10.0)
+    driver = Driver(service.send, Limits(5.0, 1000), Tally(), Stop())
+
+    tally = driven(loop, driver, driver.closed(4))
+
+    assert service.started == [0.0] * 4
+    assert tally.done == 4
+
+
+@pytest.mark.parametrize("how", ["open", "closed"])
+def test_a_step_ends_with_its_number_of_orders(how: str):
+    loop = Loop()
+    driver = Driver(Stalling(loop, until=0.1).send, Limits(60.0, 7), Tally(), Stop())
+
+    tally = driven(loop, driver, driver.open(even(100.0)) if how == "open" else driver.closed(3))
+
+    assert (tally.begun, tally.done) == (7, 7)
+
+
+def test_somebody_who_wants_it_to_end_gets_what_is_on_its_way():
+    loop, stop = Loop(), Stop()
+    driver = Driver(Stalling(loop, until=3.0).send, Limits(60.0, 1000), Tally(), stop)
+    loop.call_later(1.05, setattr, stop, "wanted", True)
+
+    tally = driven(loop, driver, driver.open(even(10.0)))
+
+    assert tally.begun == tally.done == 11
+
+
+def test_what_never_ends_is_cut_off():
+    loop = Loop()
+    driver = Driver(Stalling(loop, until=1e6).send, Limits(1.0, 1000), Tally(), Stop(), patience=5.0)
+
+    tally = driven(loop, driver, driver.open(even(10.0)))
+
+    assert (tally.begun, tally.done) == (10, 0)
+    assert tally.seconds < 7.0
+
+
+def test_arrivals_are_seeded_and_come_at_their_rate():
+    def first(seed: int) -> list[float]:
+        return list(islice(poisson(50.0, seed=seed), 100))
+
+    assert first(1) == first(1) != first(2)
+    assert mean(len(list(takewhile(lambda t: t < 20, poisson(50.0, seed=n)))) for n in range(20)) == (
+        pytest.approx(1000, rel=0.03)
+    )
+    assert list(islice(even(4.0), 4)) == [0.0, 0.25, 0.5, 0.75]
+
+
+# --- what is counted ----------------------------------------------------------------------------
+
+
+def test_percentiles_are_right_to_three_digits():
+    histogram = Histogram()
+    for milliseconds in range(1, 10_001):
+        histogram.add(milliseconds / 1e3)
+
+    assert histogram.count == 10_000
+    for percent in (50.0, 90.0, 99.0, 99.9, 100.0):
+        assert histogram.at(percent) == pytest.approx(percent / 10, rel=1e-3)
+
+
+def test_a_histogram_takes_whatever_a_clock_says():
+    histogram = Histogram()
+    assert histogram.at(99) == 0.0
+
+    for seconds in (-1.0, 0.0, 1e9):
+        histogram.add(seconds)
+
+    assert histogram.count == 3
+    assert histogram.at(100) == pytest.approx(3600, rel=1e-3)
+
+
+def test_endings_are_counted_by_what_is_certain():
+    assert ending_of(OutcomeUnknown("lost")) == Ending("unknown", "OutcomeUnknown")
+    assert ending_of(RateLimited(status=429)) == Ending("refused", "RateLimited 429")
+    assert ending_of(KeyError("x")) == Ending("broken", "KeyError")
+
+
+def test_the_comparison_finds_what_is_not_as_it_was_said():
+    amounts = Counter(map(made_amount, [0, 1, 1, 3, 4, 99]))
+
+    found = compared(
+        {0: "created", 1: "created", 2: "created", 3: "refused", 4: "unknown", 5: "unknown"}, amounts
+    )
+
+    assert (found.duplicates, found.missing, found.unexpected, found.strange) == (1, 1, 1, 1)
+    assert (found.existing, found.doubts, found.doubts_there) == (6, 2, 1)
+    assert not found.agrees
+
+
+def test_no_two_orders_have_the_same_amount_and_each_has_the_one_it_is_known_by():
+    numbers = (0, 1, 2, 17, 1_000_000)
+
+    assert [made_order(number).poster_amount for number in numbers] == list(map(made_amount, numbers))
+    assert len(set(map(made_amount, range(2_000)))) == 2_000
+
+
+# --- whom it dares to load ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["https://bank.example", "https://10.0.0.1", "https://127.0.0.1.example"])
+def test_a_host_that_is_not_this_machine_is_refused_unless_it_is_the_callers_own(url: str):
+    with pytest.raises(Foreign, match="i-own-this-host"):
+        checked_host(url, owned=False)
+
+    assert checked_host(url, owned=True) == url
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "http://localhost:1", "http://[::1]:9"])
+def test_this_machine_may_be_loaded(url: str):
+    assert checked_host(url, owned=False) == url
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--rate=1", "--url=https://bank.example"], "--url"),
+        (["--rate=1", "--url=nowhere"], "--url"),
+        (["--rate=1", "--url=http://bank.example", "--i-own-this-host"], "--url: base_url: must be https"),
+        (["--rate=1", "--for=1e9"], "--for"),
+        (["--rate=1,2", "--orders=600000"], "--orders"),
+        (["--rate=nan"], "--rate"),
+        (["--at-once=1.5"], "--at-once"),
+        (["--at-once=2,2"], "--at-once"),
+        (["--rate=1", "--fault=nothing=1"], "--fault"),
+        (["--rate=1", "--fault=status=0.1", "--url=http://localhost"], "--fault"),
+        (["--rate=1", "--journal=mysql://here"], "--journal"),
+        (["--rate=1", "--order=order.json"], "--order"),
+        (["--rate=1", "--url=http://localhost"], "TRANSFER_API_TOKEN"),
+    ],
+)
+def test_wrong_options_are_refused(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("TRANSFER_API_TOKEN", raising=False)
+
+    assert load_command.main(arguments) == load_command.USAGE
+    assert capsys.readouterr().err.startswith(f"load: {told}")
+
+
+# --- the whole ----------------------------------------------------------------------------------
+
+
+@pytest.mark.trial(ci=1, long=1)
+def test_a_sweep_with_faults_ends_in_a_report_and_no_order_is_there_twice(tmp_path: Path):
+    arguments = ["--at-once=1,4", "--for=5", "--orders=60", "--fault=close-after-processing=0.2"]
+    journal, report = tmp_path / "journal.sqlite", tmp_path / "report"
+    command = [sys.executable, "-m", "benchmarks", "load", *arguments, f"--journal={journal}"]
+
+    done = subprocess.run(
+        [*command, f"--report={report}"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    figures = json.loads((report / "load.json").read_text())
+    assert figures["comparison"]["agrees"]
+    assert figures["comparison"]["doubts"] == figures["comparison"]["doubts_there"] > 0
+    assert [step["begun"] for step in figures["steps"]] == [60, 60]
+    assert all(step["kinds"]["unknown"] > 0 < step["latency_ms"]["50"] for step in figures["steps"])
+    assert "duplicates 0" in (report / "load.md").read_text()
+    assert str(tmp_path) not in (report / "load.md").read_text()
+    if not plots.are_possible():
+        pytest.skip("all but the plots was checked: there is no matplotlib")
+    for name in ("latency.png", "throughput.png", "cost.png"):
+        assert (report / name).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.trial(ci=1, long=1)
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no Ctrl-C to be sent to another process alone")
+def test_ctrl_c_ends_it_in_order_and_what_was_measured_is_told():
+    command = [sys.executable, "-u", "-m", "benchmarks", "load", "--rate=50,60", "--for=60"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ)
+    assert process.stdout is not None
+
+    first = process.stdout.readline()  # the step is under way
+    process.send_signal(signal.SIGINT)
+    told, _ = process.communicate(timeout=30)
+
+    assert "on their way" in first
+    assert process.returncode == 0
+    assert "Stopped by Ctrl-C" in told
+    assert "duplicates 0" in told
+
+
+def test_a_page_says_when_the_driver_was_too_slow():
+    tally = Tally(seconds=1.0)
+    for _ in range(100):
+        tally.add(CREATED, latency=0.5)
+        tally.late.add(0.4)
+    options = load_command.parser().parse_args(["--rate=100"])
+
+    page = Report(load_command.plan_from(options), load_command.Found({100.0: tally}, None, False)).text()
+
+    assert "400 ms late" in page

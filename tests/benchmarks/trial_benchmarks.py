@@ -1,0 +1,298 @@
+"""The benchmark programs run, at their smallest; what they measure is not judged here."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.__main__ import PROGRAMS, USAGE, main
+from benchmarks.contenders import BARE, HANDWRITTEN, HTTPX, OURS, STRIPE, TREASURY, Terms
+from benchmarks.contenders.host import LeftOut, Process
+from benchmarks.measuring.data import CREATE_ORDER_PATH, Answers, new_orders
+from benchmarks.measuring.findings import Effort, Findings, Goal, Table
+from benchmarks.measuring.samples import Sample, interleaved, percentile, ratio, table, taken_in_turn
+from benchmarks.measuring.service_process import HELD_AFTER, service
+from benchmarks.programs import compare
+from benchmarks.programs.suite import (
+    bench_create,
+    bench_decode,
+    bench_imports,
+    bench_memory,
+    bench_profile,
+    bench_scale,
+)
+from benchmarks.programs.suite.suite_command import as_json, as_text, measured
+from transfer_async import Order
+
+pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]
+ROOT = Path(__file__).parent.parent.parent
+
+SMALLEST = Effort(
+    name="smallest",
+    rounds=1,
+    few=1,
+    turn=0.02,
+    crowd=100,
+    levels=(1, 64, 80),
+    done=(50, 200, 400),
+    bound=50,
+    orders=8,
+)
+NEEDED = {HTTPX: "httpx", TREASURY: "modern_treasury", STRIPE: "stripe"}
+missing = {name for name, module in NEEDED.items() if importlib.util.find_spec(module) is None}
+with_pyperf = pytest.mark.skipif(  # who only runs the tests need not have it
+    importlib.util.find_spec("pyperf") is None, reason="pyperf is not installed: it is of the extra `bench`"
+)
+ABOUT: dict[str, Any] = {"date": "2024-05-06", "commit": "abc", "versions": {"aiohttp": "3"}}
+
+
+def shares(findings: Findings) -> list[float | None]:
+    return [goal.measured for goal in findings.goals]
+
+
+def test_the_journals_program_prints_its_tables_and_writes_its_figures(tmp_path: Path):
+    figures = tmp_path / "figures.json"
+    smallest = ["--rounds=1", "--orders=8", "--growth=100", "--at-once", "64", "--server=raw"]
+    command = [sys.executable, "-m", "benchmarks", "journal", *smallest, f"--json={figures}"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "| MemoryJournal " in done.stdout
+    assert "of MemoryJournal" in done.stdout
+    found = json.loads(figures.read_text())
+    assert {"MemoryJournal", "SQLiteJournal"} <= {one["journal"] for one in found["speeds"]}
+    assert all(one["rate"] > 0 for one in found["speeds"])
+    assert all(0 < one["p50"] <= one["p99"] for one in found["waits"])
+    assert found["growths"][0]["many"] == 100
+    assert {one["met"] for one in found["goals"]} <= {True, False}
+
+
+def test_orders_are_the_same_for_the_same_seed():
+    assert new_orders(20, seed=3) == new_orders(20, seed=3)
+    assert new_orders(20, seed=3) != new_orders(20, seed=4)
+
+
+def test_an_answer_is_an_order_to_the_question_with_an_id_of_its_own():
+    answers = Answers()
+    for new in new_orders(20):
+        order = Order.from_json(answers.answer(json.loads(new.to_json(), parse_float=str)))
+
+        assert not order.unread
+        assert (order.poster_amount, order.matcher_amount) == (new.poster_amount, new.matcher_amount)
+        assert order.user.username == new.poster_username
+    ids = {Order.from_json(answers.answer(json.loads(new.to_json()))).id for new in new_orders(500)}
+    assert len(ids) == 500
+    assert order.id not in ids
+
+
+async def test_contenders_take_turns_and_begin_in_turn():
+    seen = []
+
+    async def turn(name: str) -> str:
+        seen.append(name)
+        return name
+
+    found = await interleaved({name: lambda name=name: turn(name) for name in "abc"}, rounds=3)
+
+    assert "".join(seen) == "abcbcacab"
+    assert found == {name: [name] * 3 for name in "abc"}
+
+
+def test_ratios_are_taken_within_a_round():
+    fast = [Sample(10, seconds, 0.0) for seconds in (1.0, 10.0, 1.0)]  # the second round was slow for all
+    slow = [Sample(10, seconds, 0.0) for seconds in (2.0, 20.0, 3.0)]
+
+    assert ratio(slow, fast, lambda one: one.rate) == 0.5
+
+
+def test_a_percentile_is_one_of_the_values():
+    values = range(1, 101)
+
+    assert [percentile(values, percent) for percent in (0, 50, 99, 100)] == [1, 50, 99, 100]
+
+
+def test_a_table_is_aligned():
+    assert table(("who", "n"), [("a", 10), ("bcde", 1)]).splitlines() == [
+        "| who  |  n |",
+        "| ---- | -: |",
+        "| a    | 10 |",
+        "| bcde |  1 |",
+    ]
+
+
+def test_what_waits_by_itself_takes_turns_too():
+    assert taken_in_turn({"a": lambda: 1, "b": lambda: 2}, rounds=2) == {"a": [1, 1], "b": [2, 2]}
+
+
+# --- the areas ----------------------------------------------------------------------------------
+
+
+def test_contenders_create_orders_and_who_is_not_installed_is_named():
+    found = bench_create.run(SMALLEST)
+
+    assert {line.partition(":")[0] for line in found.left_out} == missing
+    assert {row[0] for row in found.tables[0].rows} == {OURS, BARE, HANDWRITTEN, *NEEDED} - missing
+    assert [goal.measured is None for goal in found.goals] == [
+        False,
+        False,
+        TREASURY in missing,
+        STRIPE in missing,
+    ]
+
+
+@with_pyperf
+def test_decoding_is_measured():
+    found = bench_decode.run(SMALLEST)
+
+    assert "decode: transfer_async, strict" in {row[0] for row in found.tables[0].rows}
+    assert all(value > 0 for value in found.figures.values())
+
+
+@with_pyperf
+def test_imports_are_measured():
+    found = bench_imports.run(SMALLEST)
+
+    assert found.figures["import: aiohttp, ms"] > 0
+
+
+def test_no_extra_is_imported_with_the_package():
+    assert bench_imports.extras_imported() == []
+
+
+def test_memory_is_measured_of_orders_that_are_all_in_flight():
+    found = bench_memory.run(SMALLEST)
+
+    assert all(value > 0 for value in found.figures.values())
+    assert "100 at once" in found.goals[0].what
+
+
+def test_growth_is_measured():
+    found = bench_scale.run(SMALLEST)
+
+    assert len(found.goals) == 7
+    assert all(share is not None and share > 0 for share in shares(found))
+
+
+def test_the_profile_shares_out_all_of_an_order():
+    found = bench_profile.run(SMALLEST)
+
+    assert sum(found.figures.values()) == pytest.approx(1)
+    assert found.figures["profile: aiohttp itself, share"] > 0
+
+
+def test_points_on_a_line_are_as_the_line_says():
+    line = bench_scale.straight({1: 12.0, 2: 14.0, 4: 18.0, 8: 26.0})
+
+    assert [line(at) for at in (1, 8)] == pytest.approx([12, 26])
+
+
+# --- contenders ---------------------------------------------------------------------------------
+
+
+def test_a_contender_that_cannot_be_imported_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "httpx.py").write_text("raise ImportError('there is no httpx')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    with pytest.raises(LeftOut, match="there is no httpx"):
+        Process(HTTPX, Terms(), core=None)
+
+
+def test_a_contender_that_breaks_is_told_and_ended():
+    process = Process(BARE, Terms(), core=None)  # nobody listens there
+
+    with pytest.raises(RuntimeError, match="its process ended"):
+        process.turn(at_once=1, seconds=0.1)
+
+
+def test_the_raw_service_takes_any_post_and_holds_all_but_the_first_until_all_are_there():
+    with service("raw", hold=2) as remote:
+        answers = [_post(remote.base_url + "/v1/transfers") for _ in range(HELD_AFTER)]
+
+        assert len({json.loads(answer)["id"] for answer in answers}) == HELD_AFTER
+        with pytest.raises(TimeoutError):
+            _post(remote.base_url + CREATE_ORDER_PATH, wait=0.2)
+
+
+def _post(url: str, *, wait: float = 10.0) -> bytes:
+    request = urllib.request.Request(url, data=new_orders(1)[0].to_json())
+    with urllib.request.urlopen(request, timeout=wait) as response:
+        return response.read()
+
+
+# --- the report ---------------------------------------------------------------------------------
+
+
+def test_a_goal_is_met_or_not_or_was_not_measured():
+    goals = [Goal("a", "b", "<= 0.5", value) for value in (0.5, 0.51, None)]
+
+    assert [goal.met for goal in goals] == [True, False, None]
+    assert Goal("a", "b", ">= 0.5", 0.6).met
+
+
+def test_the_report_tells_goals_tables_and_who_was_left_out():
+    tables = [Table("Numbers", ("n",), [(1,)], "A note.")]
+    found = Findings("area", [Goal("speed", "light", "<= 1.0", 0.5)], tables, {"f": 1.0}, ["somebody: gone"])
+
+    report = as_text(ABOUT, [found])
+
+    assert "| speed |   light | <= 1.0 |      0.5 | met |      |" in report
+    assert "- somebody: gone" in report
+    assert "Numbers:\n\n" in report
+
+
+def test_an_area_that_breaks_is_told_and_takes_no_other_along(monkeypatch: pytest.MonkeyPatch):
+    def broken(_: Effort) -> Findings:
+        raise OSError("no disk")
+
+    areas = {"one": broken, "other": lambda _: Findings("other", figures={"f": 1.0})}
+    monkeypatch.setattr("benchmarks.programs.suite.suite_command.AREAS", areas)
+
+    one, other = measured(["one", "other"], SMALLEST)
+
+    assert one.left_out == ["one: broke (OSError: no disk)"]
+    assert other.figures == {"f": 1.0}
+
+
+def test_two_runs_are_compared_figure_by_figure():
+    before, after = (
+        json.loads(
+            as_json(ABOUT, [Findings("a", [Goal("x", "y", "<= 1.0", value)], (), {"time, µs": value})])
+        )
+        for value in (2.0, 1.0)
+    )
+
+    text = compare.compared(before, after)
+
+    assert "NOT MET, then met" in text
+    assert "| time, µs | 2 | 1 |  0.50 |" in text
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_says_how_it_is_run(name: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+
+    assert f"python -m benchmarks {name} " in capsys.readouterr().out
+
+
+def test_whoever_names_no_program_is_told_which_there_are(capsys: pytest.CaptureFixture[str]):
+    assert (main([]), main(["fast"])) == (0, USAGE)
+
+    told = capsys.readouterr().out
+    assert all(told.count(what) == 2 for _, what in PROGRAMS.values())
+
+
+def test_the_program_measures_what_it_is_asked_for_and_writes_its_report(tmp_path: Path):
+    command = [sys.executable, "-m", "benchmarks", "suite", "--quick", "--only=profile", f"--out={tmp_path}"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "Where the time of one `create_order` goes" in (tmp_path / "report.md").read_text()
+    assert json.loads((tmp_path / "report.json").read_text())["areas"][0]["area"] == "profile"

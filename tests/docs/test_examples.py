@@ -1,0 +1,324 @@
+"""The examples of docs/examples run, say what is true, and fail for a bank that pays twice."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+
+import aiohttp
+import pytest
+from typer.testing import CliRunner
+from yarl import URL
+
+import transfer_async
+from transfer_async import (
+    AlreadyCreated,
+    BeneficiaryNotVerified,
+    ClientClosed,
+    ConnectionFailed,
+    Expired,
+    HoldFailed,
+    HoldRequired,
+    InvalidOrder,
+    JournalFailed,
+    KeyBusy,
+    KeyConflict,
+    KeyRecord,
+    KeyState,
+    MatchResult,
+    OpenElsewhere,
+    Outcome,
+    OutcomeUnknown,
+    PreflightFailed,
+    RateLimited,
+    Refused,
+    Refuted,
+    ServiceFailed,
+    TokenUnavailable,
+    TransferError,
+    Unauthorized,
+    UnreadableOrder,
+)
+from transfer_async._cli.app import app
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox
+
+EXAMPLES = Path(__file__).parent.parent.parent / "docs" / "examples"
+DIRECTORIES = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name[0] not in "_.")
+SERVICES = ("aiohttp_service", "fastapi_service")
+
+PAYMENT = {
+    "customer": "ada.eze@example.com",
+    "beneficiary": "ben.okri@example.com",
+    "amount": "100.00",
+    "rate": "1500",
+}
+
+Load = Callable[[str, str], ModuleType]
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    """Loads a module of an example, as ``python DIRECTORY`` does; the others forget what it imported."""
+    before = set(sys.modules)
+
+    def load(example: str, module: str) -> ModuleType:
+        monkeypatch.syspath_prepend(EXAMPLES / example)
+        spec = importlib.util.spec_from_file_location(
+            f"{example}.{module}", EXAMPLES / example / f"{module}.py"
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        made = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = made
+        spec.loader.exec_module(made)
+        return made
+
+    yield load
+    for name in set(sys.modules) - before:
+        if EXAMPLES in Path(getattr(sys.modules[name], "__file__", None) or "/").parents:
+            del sys.modules[name]
+
+
+# --- the services -------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=SERVICES)
+def service(request: pytest.FixtureRequest, load: Load) -> ModuleType:
+    if request.param == "fastapi_service":
+        pytest.importorskip("fastapi", reason="FastAPI is not installed")
+        pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+    return load(request.param, "__main__")
+
+
+async def test_a_service_tells_its_callers_what_is_true(
+    service: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = (await service.play(tmp_path)).seen
+    created = [body["order_id"] for status, body in seen if status in (200, 201)]
+
+    assert [status for status, _ in seen] == [201, 201, 422, 422, 503, 201, 202, 202, 201, 200]
+    assert created == [created[0]] * 2 + [created[2]] + [created[3]] * 2
+    assert [body["order_may_exist"] for _, body in seen] == [True] * 3 + [False] * 2 + [True] * 5
+    assert capsys.readouterr().out.endswith("orders at the service: 3; holds at the bank: 3\n")
+
+
+ODD_PAYMENTS: list[tuple[dict[str, str], str, set[int]]] = [
+    ({"Idempotency-Key": "k"}, "{", {400, 422}),
+    ({"Idempotency-Key": "k"}, "[]", {400, 422}),
+    ({"Idempotency-Key": "k"}, "{}", {422}),
+    ({"Idempotency-Key": "k"}, json.dumps(PAYMENT | {"amount": 100.25}), {422}),
+    ({"Idempotency-Key": "k"}, json.dumps(PAYMENT | {"amount": "1e2"}), {422}),
+    ({"Idempotency-Key": "k" * 201}, json.dumps(PAYMENT), {422}),
+    ({}, json.dumps(PAYMENT), {400, 422}),
+]
+
+
+async def test_a_service_sends_nothing_for_an_odd_request(service: ModuleType, tmp_path: Path) -> None:
+    """Without a key, a request that is repeated would pay again."""
+    async with at_service(service, tmp_path) as (sandbox, session):
+        for headers, body, statuses in ODD_PAYMENTS:
+            typed = headers | {"Content-Type": "application/json"}
+            async with session.post("/payments", data=body, headers=typed) as reply:
+                assert reply.status in statuses, body
+
+    assert not sandbox.requests
+
+
+async def test_a_key_with_a_slash_can_be_asked_for(service: ModuleType, tmp_path: Path) -> None:
+    async with at_service(service, tmp_path) as (sandbox, session):
+        sandbox.faults.add(CloseAfterProcessing())
+        async with session.post("/payments", json=PAYMENT, headers={"Idempotency-Key": "2026/1"}) as reply:
+            ask = (await reply.json())["ask"]
+        async with session.get(URL(ask, encoded=True)) as reply:
+            assert (await reply.json())["state"] == "in_doubt"
+        async with session.get("/payments/another") as reply:
+            assert reply.status == 404
+
+
+@asynccontextmanager
+async def at_service(
+    service: ModuleType, directory: Path
+) -> AsyncIterator[tuple[Sandbox, aiohttp.ClientSession]]:
+    journal = directory / "payments.journal"
+    async with Sandbox() as sandbox:
+        where = {"base_url": sandbox.base_url, "token": sandbox.token, "journal": journal}
+        app = service.make_app(service.Bank(), **where)
+        async with service.serving(app) as url, aiohttp.ClientSession(url) as session:
+            yield sandbox, session
+
+
+def test_what_both_services_share_is_the_same() -> None:
+    """Each directory stands by itself, so that it can be copied."""
+    for name in ("answers.py", "bank.py", "callers.py"):
+        assert len({(EXAMPLES / one / name).read_text() for one in SERVICES}) == 1
+    assert (EXAMPLES / "worker/bank.py").read_text() == (EXAMPLES / "aiohttp_service/bank.py").read_text()
+
+
+NO, MAY = {"order_may_exist": False}, {"order_may_exist": True}
+
+STATUSES: list[tuple[TransferError, int]] = [
+    (InvalidOrder([("matcher_amount", "is missing")]), 422),
+    (PreflightFailed("over the limit", **NO), 422),
+    (PreflightFailed("it broke", refused=False, **NO), 503),
+    (HoldFailed("too little on the account", **NO), 422),
+    (HoldRequired("no hold", **NO), 500),
+    (BeneficiaryNotVerified("another name", result=MatchResult.NO_MATCH, **NO), 422),
+    (BeneficiaryNotVerified("no look-up", result=MatchResult.NOT_POSSIBLE, **NO), 503),
+    (ConnectionFailed("refused", **NO), 503),
+    (TokenUnavailable("none", **NO), 503),
+    (Expired("too late", **NO), 422),
+    (Refused(status=422, fields=["poster_amount"], **NO), 422),
+    (Refused(status=404, **NO), 503),
+    (Refused(status=422, **MAY), 202),  # another worker has taken the key over meanwhile
+    (PreflightFailed("over the limit", **MAY), 503),
+    (Unauthorized(status=401, **NO), 503),
+    (RateLimited(status=429, retry_after=6.2, **NO), 503),
+    (Refuted(**NO), 422),
+    (OutcomeUnknown("lost"), 202),
+    (UnreadableOrder("odd", order_id="tx-1"), 202),
+    (AlreadyCreated(order_id="tx-1"), 201),
+    (KeyConflict("another order"), 422),
+    (KeyBusy(retry_after=41.5), 409),
+    (JournalFailed("locked"), 503),
+    (JournalFailed("the disk is full", outcome=Outcome.UNKNOWN), 202),
+    (JournalFailed("the disk is full", outcome=Outcome.REFUSED), 202),
+    (JournalFailed("the disk is full", outcome=Outcome.CREATED), 201),
+    (ClientClosed("closing"), 503),
+    (OpenElsewhere("another loop"), 500),
+    (ServiceFailed("a read failed"), 503),
+]
+
+
+def kinds(of: type[TransferError]) -> set[type[TransferError]]:
+    return {of} | {kind for sub in of.__subclasses__() for kind in kinds(sub)}
+
+
+def test_every_error_has_its_answer_there() -> None:
+    public = {kind for kind in kinds(TransferError) if hasattr(transfer_async, kind.__name__)}
+
+    assert public - {type(error) for error, _ in STATUSES} == {TransferError}
+
+
+@pytest.fixture
+def answers(load: Load) -> ModuleType:
+    return load("aiohttp_service", "answers")
+
+
+@pytest.mark.parametrize(("error", "status"), STATUSES, ids=lambda one: getattr(type(one), "__name__", one))
+def test_an_error_is_answered_by_what_is_certain(
+    answers: ModuleType, error: TransferError, status: int
+) -> None:
+    told = answers.answer(error, key="a/b")
+
+    assert told.status == status
+    assert told.body["order_may_exist"] is error.order_may_exist
+    if error.outcome is Outcome.UNKNOWN:
+        assert (told.status, told.body["ask"]) == (202, "/payments/a%2Fb")
+    if error.order_may_exist:
+        assert told.status in (201, 202, 409, 500, 503) or isinstance(error, KeyConflict)
+    assert ("Retry-After" in told.headers) == (told.status in (202, 409, 503))
+
+
+@pytest.mark.parametrize(("error", "seconds"), [(KeyBusy(retry_after=41.5), "42"), (ConnectionFailed(), "5")])
+def test_a_caller_hears_when_to_ask_again(answers: ModuleType, error: TransferError, seconds: str) -> None:
+    assert answers.answer(error, key="k").headers == {"Retry-After": seconds}
+
+
+@pytest.mark.parametrize("state", KeyState)
+def test_a_record_that_cannot_be_read_is_never_told_as_free(answers: ModuleType, state: KeyState) -> None:
+    told = answers.answer_of_record(KeyRecord(state=state, intent_id="1", readable=False), key="k")
+
+    assert told.body["order_may_exist"]
+
+
+# --- the others ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worker(load: Load) -> ModuleType:
+    return load("worker", "__main__")
+
+
+async def test_the_worker_publishes_what_became_of_each_command(worker: ModuleType, tmp_path: Path) -> None:
+    broker, sandbox = await worker.play(tmp_path)
+    told = [(one.key, one.outcome) for one in broker.outcomes]
+
+    assert told == [
+        ("payment-1", Outcome.CREATED),
+        ("payment-1", Outcome.CREATED),
+        ("payment-2", Outcome.REFUSED),
+        ("payment-3", Outcome.CREATED),
+        ("payment-4", Outcome.UNKNOWN),
+        ("payment-4", Outcome.CREATED),
+    ]
+    assert len(sandbox.orders) == 3
+    assert [body for body, _ in broker.parked] == [b"what is this?"]
+
+
+@pytest.fixture
+def payroll(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    made = load("payroll", "__main__")
+    shutil.copy(made.PAYROLL, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+async def test_the_payroll_ends_with_every_line_created_once(
+    payroll: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(arguments: list[str], environment: Mapping[str, str], directory: Path) -> int:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return (await asyncio.to_thread(CliRunner().invoke, app, arguments)).exit_code
+
+    codes, sandbox = await payroll.play(tmp_path, run)
+
+    assert codes == [0, 5, 0, 0, 0, 0]
+    assert len(sandbox.orders) == 3
+
+
+def test_a_banks_own_tests_pass_for_it_and_fail_for_one_that_pays_twice(tmp_path: Path) -> None:
+    """Tests that pass for any bank would be worth nothing."""
+    test, code = ((EXAMPLES / "own_tests" / name).read_text() for name in ("test_payments.py", "payments.py"))
+    twice = code.replace("key=payment_id", "key=None")
+    assert twice != code
+    for name, text in {"payments": code, "twice": twice}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        (tmp_path / f"test_{name}.py").write_text(test.replace("from payments import", f"from {name} import"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += ["-p", "pytest_asyncio.plugin", "-p", "transfer_async.sandbox.pytest_plugin"]  # and no others
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(EXAMPLES.parents[1])}
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100, check=False
+    )
+    failed = re.findall(r"^FAILED (test_\w+)\.py::(\w+)", ended.stdout, re.MULTILINE)
+
+    assert failed == [
+        ("test_twice", "test_a_lost_answer_keeps_the_hold_and_is_never_paid_twice"),
+        ("test_twice", "test_a_lost_answer_is_found_on_the_statement"),
+    ]
+    assert "14 passed" in ended.stdout
+
+
+@pytest.mark.parametrize("directory", DIRECTORIES)
+def test_each_example_says_its_one_command(directory: str) -> None:
+    (commands,) = re.findall(
+        r"^```sh\n(.*?)^```$", (EXAMPLES / directory / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    install, run = commands.splitlines()
+    row = next(line for line in (EXAMPLES / "README.md").read_text().splitlines() if f"[{directory}]" in line)
+
+    assert install.startswith("pip install ")
+    assert run in (f"python docs/examples/{directory}", f"pytest docs/examples/{directory}")
+    assert f"| `{install}` | `{run}` |" in row
+    assert run.startswith("pytest") or (EXAMPLES / directory / "__main__.py").is_file()

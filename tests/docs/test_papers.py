@@ -1,0 +1,51 @@
+"""The papers a bank asks for name only what is there: files, tests, Pythons, a licence."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PAPERS = sorted((ROOT / ".github").glob("*.md")) + sorted((ROOT / "docs/examples").rglob("README.md"))
+TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_paper_points_only_to_what_is_there(paper: Path) -> None:
+    text = paper.read_text(encoding="utf-8")
+    links = [paper.parent / link for link in re.findall(r"\]\(([^)#:]+)\)", text)]
+    named = [ROOT / path for path in re.findall(r"\b(tests/[\w./]*\w)", text)]
+    programs = [
+        ROOT / path.replace(".", "/") / "__main__.py" for path in re.findall(r"-m (tests[\w.]+)", text)
+    ]
+
+    assert [str(path) for path in (*links, *named, *programs) if not path.exists()] == []
+
+
+def test_the_licence_is_the_one_that_the_package_names() -> None:
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+    assert (PROJECT["license"], PROJECT["license-files"]) == ("MIT", ["LICENSE"])
+    assert text.startswith("MIT License\n")
+    assert PROJECT["authors"][0]["name"] in text
+
+
+def test_the_lowest_python_is_the_first_that_is_named() -> None:
+    named = re.findall(r"Python :: 3\.(\d+)", "\n".join(PROJECT["classifiers"]))
+
+    assert PROJECT["requires-python"] == f">=3.{min(map(int, named))}"
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
+def test_an_issue_template_can_be_read(template: Path) -> None:
+    form = yaml.safe_load(template.read_text(encoding="utf-8"))
+
+    if template.name == "config.yml":
+        assert form == {"blank_issues_enabled": False}
+        return
+    ids = [part["id"] for part in form["body"] if part["type"] != "markdown"]
+    assert form["name"]
+    assert len(ids) == len(set(ids)) > 1

@@ -1,0 +1,260 @@
+"""What the durable journals share, on a store that does as it is told."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tests.support.bank import NOON, Gate, turns
+from tests.support.journalling import claim, judged, made, mark
+from transfer_async import JournalFailed
+from transfer_async.journal import rows
+from transfer_async.journal.group_commit import SHARED, DurableJournal
+from transfer_async.journal.protocol import KEPT
+from transfer_async.journal.transaction import PendingMove, Place, Transaction
+
+
+class Store(DurableJournal):
+    """Rows in a dictionary; what befalls a commit is the test's to say."""
+
+    def __init__(self, *, at_once: int = 1) -> None:
+        super().__init__(at_once=at_once)
+        self.rows: dict[Place, rows.EntryRow] = {}
+        self.commits: list[int] = []
+        self.opened = self.closed = 0
+        self.old: list[int] = []
+        self.pruned: list[float] = []
+        self.error: Callable[[Sequence[PendingMove]], BaseException | None] = lambda _: None
+        self.gate: Callable[[], Any] | None = None
+        self.opening_error: BaseException | None = None
+
+    async def _commit(self, wanted: Sequence[PendingMove]) -> Transaction:
+        self.commits.append(len(wanted))
+        if self.gate is not None:
+            await self.gate()
+        error = self.error(wanted)
+        if error is not None:
+            raise error
+        transaction = Transaction(wanted, self._recent)
+        for place in transaction.places:
+            row = self.rows.get(place)
+            transaction.load(place, row and row.token, row)
+        transaction.decide(0.0)
+        self.rows |= {write.place: write.row for write in transaction.writes}
+        return transaction
+
+    async def _open(self) -> None:
+        if self.opening_error is not None:
+            raise self.opening_error
+        self.opened += 1
+
+    async def _close(self) -> None:
+        self.closed += 1
+
+    async def now(self) -> float:
+        return NOON.timestamp() + 10 * KEPT
+
+    async def _other_scope(self, scope: str) -> str | None:
+        scopes = {place[0] for place in self.rows}
+        return None if scope in scopes else min(scopes, default=None)
+
+    async def _prune_some(self, scope: str, before: float) -> int:
+        self.pruned.append(before)
+        return self.old.pop() if self.old else 0
+
+    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, rows.EntryRow]]:
+        found = sorted((key, row) for (at, key), row in self.rows.items() if at == scope and key > after)
+        return found[:limit]
+
+    def _is_of_the_store(self, error: BaseException) -> bool:
+        return isinstance(error, OSError)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+async def waiting(store: Store, count: int) -> list[asyncio.Task[Any]]:
+    """That many callers, of which the first is on its way."""
+    tasks = [asyncio.create_task(judged(store, claim(), key=f"k-{number}")) for number in range(count)]
+    await turns(5)
+    return tasks
+
+
+async def test_what_comes_during_a_commit_shares_the_next(store: Store):
+    gate = store.gate = Gate()
+    first = await waiting(store, 1)
+    rest = [asyncio.create_task(judged(store, claim(), key=f"l-{number}")) for number in range(20)]
+    await turns(5)
+    gate.open()
+    await asyncio.gather(*first, *rest)
+
+    assert store.commits == [1, 20]
+
+
+async def test_no_commit_carries_more_than_its_share(store: Store):
+    await asyncio.gather(*await waiting(store, 2 * SHARED + 1))
+
+    assert store.commits == [SHARED, SHARED, 1]
+
+
+async def test_two_commits_are_on_their_way_at_once_where_the_store_can():
+    store = Store(at_once=2)
+    gate = store.gate = Gate()
+    tasks = await waiting(store, 1) + await waiting(store, 1)
+    commits = list(store.commits)
+    gate.open()
+    await asyncio.gather(*tasks)
+
+    assert commits == [1, 1]
+
+
+async def test_an_error_of_the_store_fails_all_without_another_try(store: Store):
+    store.error = lambda _: OSError("gone")
+    found = await asyncio.gather(*await waiting(store, 5), return_exceptions=True)
+
+    assert store.commits == [5]
+    assert [type(one) for one in found] == [JournalFailed] * 5
+    assert len({id(one) for one in found}) == 5
+    assert all(isinstance(one.__cause__, OSError) for one in found if isinstance(one, JournalFailed))
+
+
+async def test_an_error_about_one_move_fails_that_one_alone(store: Store):
+    store.error = lambda wanted: ValueError() if any(one.place[1] == "k-3" for one in wanted) else None
+    found = await asyncio.gather(*await waiting(store, 5), return_exceptions=True)
+
+    assert [number for number, one in enumerate(found) if isinstance(one, JournalFailed)] == [3]
+    assert store.commits == [5, 1, 1, 1, 1, 1]
+
+
+async def test_an_error_names_its_type_and_shows_nothing_else(store: Store):
+    store.error = lambda _: OSError("secret")
+    with pytest.raises(JournalFailed) as failed:
+        await judged(store, claim())
+
+    assert str(failed.value) == "the journal failed (OSError)"
+
+
+async def test_the_journals_own_words_are_kept(store: Store):
+    store.error = lambda _: JournalFailed("in its own words")
+    with pytest.raises(JournalFailed, match="in its own words"):
+        await judged(store, claim())
+
+
+async def test_what_is_certain_is_each_callers_own(store: Store):
+    store.error = lambda _: OSError()
+    first, second = await asyncio.gather(*await waiting(store, 2), return_exceptions=True)
+    first.order = "changed"  # type: ignore[union-attr] # both are errors
+
+    assert second.order is None  # type: ignore[union-attr] # both are errors
+
+
+async def test_it_goes_on_after_an_error(store: Store):
+    store.error = lambda _: OSError()
+    await asyncio.gather(*await waiting(store, 1), return_exceptions=True)
+    store.error = lambda _: None
+
+    assert (await judged(store, claim())).denial is None
+
+
+async def test_a_cancelled_callers_move_is_made(store: Store):
+    gate = store.gate = Gate()
+    (caller,) = await waiting(store, 1)
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    gate.open()
+    await store.close()
+
+    assert list(store.rows) == [("https://service.example", "k-0")]
+
+
+async def test_a_cancelled_commit_fails_its_callers_and_the_next_are_served(store: Store):
+    gate = store.gate = Gate()
+    first = await waiting(store, 2)
+    (runner,) = store._runners
+    later = asyncio.create_task(judged(store, claim(), key="later"))
+    await turns(2)
+    runner.cancel()
+    gate.open()
+    found = await asyncio.gather(*first, return_exceptions=True)
+
+    assert [type(one) for one in found] == [JournalFailed] * 2
+    assert (await later).denial is None
+
+
+async def test_a_runner_that_is_cancelled_before_it_begins_is_replaced(store: Store):
+    caller = asyncio.create_task(judged(store, claim()))
+    await asyncio.sleep(0)
+    (runner,) = store._runners
+    runner.cancel()
+
+    assert (await caller).denial is None
+
+
+async def test_close_waits_for_what_has_begun_and_refuses_the_rest(store: Store):
+    gate = store.gate = Gate()
+    callers = await waiting(store, 3)
+    closing = asyncio.create_task(store.close())
+    await turns(5)
+    with pytest.raises(JournalFailed, match="closed"):
+        await judged(store, claim())
+    early = store.closed
+    gate.open()
+    await asyncio.gather(closing, *callers)
+
+    assert (early, store.closed, len(store.rows)) == (0, 1, 3)
+
+
+async def test_a_block_opens_it_and_closes_it(store: Store):
+    async with store:
+        assert (store.opened, store.closed) == (1, 0)
+    assert (store.opened, store.closed) == (1, 1)
+
+
+async def test_pruning_goes_on_until_there_is_nothing_left_to_forget(store: Store):
+    store.old = [3, 100, 100]
+    count = await store.prune("https://service.example", before=NOON)
+
+    assert (count, store.pruned) == (203, [NOON.timestamp()] * 4)
+
+
+async def test_a_closed_journal_prunes_nothing(store: Store):
+    await store.close()
+    with pytest.raises(JournalFailed, match="closed"):
+        await store.prune("https://service.example", before=NOON)
+
+    assert store.pruned == []
+
+
+async def test_what_was_written_last_is_remembered_for_the_next_move(store: Store):
+    entry = await made(store, claim(), mark())
+    known = store._recent.get(("https://service.example", "k"))
+
+    assert known is not None
+    assert known[1] is entry
+
+
+async def test_what_a_loop_left_open_when_it_ended_is_told_to_the_next_which_may_close_it(store: Store):
+
+    async def left_open() -> None:
+        store.gate = Gate()
+        await waiting(store, 3)
+
+    await asyncio.to_thread(lambda: asyncio.run(left_open()))
+    with pytest.raises(JournalFailed, match="event loop"):
+        await judged(store, claim())
+    await store.close()
+    store.gate = None
+    async with store:
+        assert (await judged(store, claim(), key="later")).denial is None
+
+
+async def test_a_journal_that_could_not_be_opened_may_be_opened_in_another_loop(store: Store):
+    store.opening_error = OSError("away")
+    with pytest.raises(OSError, match="away"):
+        await asyncio.to_thread(lambda: asyncio.run(store.__aenter__()))
+    store.opening_error = None
+    async with store:
+        assert (await judged(store, claim())).denial is None

@@ -1,0 +1,290 @@
+"""The journal's file, its log and its index: whatever is done to them, one key gets one order at most.
+
+Each check holds for the code as it is, and must fail for the faults put in on purpose.
+"""
+
+import asyncio
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.journal.other_process import other_process
+from tests.support.bank import Time, new_order
+from tests.support.journalling import SCOPE, claim, made
+from transfer_async import JournalFailed, Outcome, SQLiteJournal, TransferClient
+from transfer_async.journal import sqlite, sqlite_file
+from transfer_async.sandbox import Sandbox
+
+Check = Callable[[Path], Awaitable[None]]
+Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+async def refusal(path: Path) -> str:
+    """Why the journal cannot be opened."""
+    with pytest.raises(JournalFailed) as failed:
+        async with SQLiteJournal(path):
+            pass
+    return str(failed.value)
+
+
+def client_of(sandbox: Sandbox, journal: SQLiteJournal) -> TransferClient:
+    return TransferClient(sandbox.base_url, sandbox.token, journal=journal)
+
+
+# --- what must hold -----------------------------------------------------------------------------
+
+
+async def opening_it_again_drops_no_lock(path: Path) -> None:
+    """Else a visitor takes itself for the last, deletes the log, and a redelivery makes a second order."""
+    status = SQLiteJournal(path)
+    async with (
+        Sandbox() as sandbox,
+        SQLiteJournal(path, timeout=0.05) as journal,
+        client_of(sandbox, journal) as client,
+        other_process(str(path), sandbox.base_url, sandbox.token) as other,
+    ):
+        await other.does("lock")
+        with pytest.raises(JournalFailed):
+            await client.create_order(new_order(), key="locked out", held="H")
+        await other.does("unlock")
+        await client.create_order(new_order(), key="earlier", held="H")
+        for _ in range(2):
+            async with status:
+                pass
+        visited = await other.does("visit")
+        order = await client.create_order(new_order(), key="k", held="H")
+        redelivered = await other.does("order k")
+        orders = len(sandbox.orders)
+
+    assert visited == "been there"
+    assert redelivered == order.id
+    assert orders == 2
+
+
+async def a_log_that_is_deleted_is_noticed_before_anything_is_sent(path: Path) -> None:
+    """Else what was marked is forgotten, and sent again by the next process."""
+    await _notices(path, lambda: path.with_name(f"{path.name}-wal").unlink())
+
+
+async def an_index_that_is_deleted_is_noticed_before_anything_is_sent(path: Path) -> None:
+    """Else others do not see this process's locks, and write over its commits."""
+    await _notices(path, lambda: path.with_name(f"{path.name}-shm").unlink())
+
+
+async def _notices(path: Path, loss: Callable[[], None]) -> None:
+    async with Sandbox() as sandbox, SQLiteJournal(path) as journal, client_of(sandbox, journal) as client:
+        first = await client.create_order(new_order(), key="earlier", held="H")
+        await asyncio.to_thread(loss)
+        with pytest.raises(JournalFailed, match="stop every process") as failed:
+            await client.create_order(new_order(), key="k", held="H")
+        assert (failed.value.outcome, len(sandbox.requests)) == (Outcome.NOT_SENT, 1)
+
+        again = await client.create_order(new_order(), key="earlier", held="H")
+        async with SQLiteJournal(path) as journal_of_another:
+            found = await journal_of_another.read(sandbox.base_url, "earlier")
+
+    assert again.id == first.id  # nothing of what was committed is lost
+    assert found is not None
+
+
+async def a_log_that_is_deleted_during_the_commit_is_noticed(path: Path) -> None:
+    """The look before the commit comes too early for it."""
+
+    class Cleaner(Time):
+        strikes = False
+
+        def utc(self) -> Any:
+            if self.strikes:
+                path.with_name(f"{path.name}-wal").unlink()
+            return super().utc()
+
+    time = Cleaner()
+    async with SQLiteJournal(path, clock=time.clock) as journal:
+        await made(journal, claim())
+        time.strikes = True
+        with pytest.raises(JournalFailed, match="-wal was moved"):
+            await journal.move(SCOPE, "k2", claim())
+        time.strikes = False
+
+
+async def one_file_has_one_name(path: Path) -> None:
+    """Else each name has a log of its own, and there are two journals."""
+    async with SQLiteJournal(path) as journal:
+        await made(journal, claim())
+    other = path.with_name("other.db")
+    await asyncio.to_thread(os.link, path, other)
+
+    assert "symbolic link" in await refusal(path)
+    assert "symbolic link" in await refusal(other)
+
+
+# --- what somebody might write ------------------------------------------------------------------
+
+
+def opening_closes_a_descriptor(patch: pytest.MonkeyPatch) -> None:
+    look = sqlite_file.found
+
+    def touched(path: Path, *, make: bool) -> Path:
+        real = look(path, make=make)
+        os.close(os.open(real, os.O_RDWR))
+        return real
+
+    patch.setattr(sqlite, "found", touched)
+
+
+def nobody_looks_at_the_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sqlite_file.Files, "remember", lambda _: None)
+
+
+def nobody_looks_after_the_commit(patch: pytest.MonkeyPatch) -> None:
+    def with_file(journal: SQLiteJournal, work: Callable[[Any], Any]) -> Any:
+        file = journal._opened()
+        file.refuse_if_moved()
+        return work(file)
+
+    patch.setattr(SQLiteJournal, "_with_file", with_file)
+
+
+def links_are_accepted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sqlite_file, "_refuse_unfit", lambda _: None)
+
+
+CAUGHT: list[tuple[Mutant, Check]] = [
+    (opening_closes_a_descriptor, opening_it_again_drops_no_lock),
+    (nobody_looks_at_the_log, a_log_that_is_deleted_is_noticed_before_anything_is_sent),
+    (nobody_looks_at_the_log, an_index_that_is_deleted_is_noticed_before_anything_is_sent),
+    (nobody_looks_after_the_commit, a_log_that_is_deleted_during_the_commit_is_noticed),
+    (links_are_accepted, one_file_has_one_name),
+]
+
+
+@pytest.mark.parametrize("check", [check for _, check in CAUGHT], ids=lambda check: check.__name__)
+async def test_the_code_as_it_is_passes(check: Check, tmp_path: Path):
+    await check(tmp_path / "journal.db")
+
+
+@pytest.mark.parametrize(("mutant", "check"), CAUGHT, ids=lambda one: one.__name__)
+async def test_a_deliberate_fault_is_caught(
+    mutant: Mutant, check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, JournalFailed, pytest.fail.Exception)):
+        await check(tmp_path / "journal.db")
+
+
+# --- what may be opened -------------------------------------------------------------------------
+
+
+async def test_a_log_that_others_have_begun_anew_is_not_written_into_the_file(tmp_path: Path):
+    path = tmp_path / "journal.db"
+    log = path.with_name("journal.db-wal")
+    journal = SQLiteJournal(path)
+    await made(journal, claim())
+    await asyncio.to_thread(log.unlink)
+    await asyncio.to_thread(log.touch)
+    for one in (journal, journal, SQLiteJournal(path)):
+        with pytest.raises(JournalFailed, match="stop every process"):
+            await one.move(SCOPE, "k2", claim())
+    await journal.close()
+
+    assert await asyncio.to_thread(log.exists)
+
+
+async def test_a_symbolic_link_is_followed_and_leads_to_the_same_journal(tmp_path: Path):
+    path, other = tmp_path / "journal.db", tmp_path / "elsewhere" / "link.db"
+    async with SQLiteJournal(path) as journal:
+        entry = await made(journal, claim())
+        await asyncio.to_thread(other.parent.mkdir)
+        await asyncio.to_thread(other.symlink_to, path)
+        async with SQLiteJournal(other) as linked:
+            assert await linked.read(SCOPE, "k") == entry
+            beside = await asyncio.to_thread(os.listdir, other.parent)
+
+    assert beside == ["link.db"]
+
+
+async def test_a_file_whose_maker_died_before_it_had_one_name_is_opened(tmp_path: Path):
+    path = tmp_path / "journal.db"
+    async with SQLiteJournal(path) as journal:
+        await made(journal, claim())
+    await asyncio.to_thread(os.link, path, tmp_path / ".journal.db.0123456789abcdef.new")
+    async with SQLiteJournal(path) as journal:
+        assert await journal.read(SCOPE, "k") is not None
+
+    assert await asyncio.to_thread(os.listdir, tmp_path) == ["journal.db"]
+
+
+async def test_where_there_are_no_links_an_empty_file_must_be_there_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+
+    assert "empty file" in await refusal(tmp_path / "journal.db")
+    assert await asyncio.to_thread(os.listdir, tmp_path) == []
+
+
+async def test_a_file_that_is_mounted_by_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path, mounts = tmp_path / "a journal.db", tmp_path / "mounts"
+    async with SQLiteJournal(path):
+        pass
+    name = str(path).replace(" ", "\\040")
+    line = f"742 611 254:1 /there/journal.db {name} rw,relatime - ext4 /dev/vda1 rw\n"
+    await asyncio.to_thread(mounts.write_text, line)
+    monkeypatch.setattr(sqlite_file, "MOUNTS", mounts)
+
+    assert "mount the directory" in await refusal(path)
+
+
+async def test_a_file_on_another_device_than_its_directory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, look = tmp_path / "journal.db", Path.stat
+
+    def stat_(one: Path) -> os.stat_result:
+        found = look(one)
+        return found if one == path else os.stat_result((*found[:2], found.st_dev + 1, *found[3:]))
+
+    monkeypatch.setattr(Path, "stat", stat_)
+
+    assert "mount the directory" in await refusal(path)
+
+
+# --- who may read it ----------------------------------------------------------------------------
+
+
+async def test_all_that_a_restored_journal_consists_of_is_made_private(tmp_path: Path):
+    path, copy = tmp_path / "journal.db", tmp_path / "restored" / "journal.db"
+
+    def restore() -> None:
+        copy.parent.mkdir()
+        for one in path.parent.glob("journal.db*"):
+            copy.with_name(one.name).write_bytes(one.read_bytes())
+            copy.with_name(one.name).chmod(0o644)
+
+    async with SQLiteJournal(path) as journal:
+        entry = await made(journal, claim())
+        await asyncio.to_thread(restore)
+    async with SQLiteJournal(copy) as journal:
+        assert await journal.read(SCOPE, "k") == entry
+        modes = await asyncio.to_thread(
+            lambda: {one.name: stat.S_IMODE(one.stat().st_mode) for one in copy.parent.iterdir()}
+        )
+
+    assert modes == {"journal.db": 0o600, "journal.db-wal": 0o600, "journal.db-shm": 0o600}
+
+
+async def test_what_is_no_journal_keeps_its_mode(tmp_path: Path):
+    """Root once took everybody's right to run a program that was named by mistake."""
+    path = tmp_path / "program"
+    await asyncio.to_thread(path.write_bytes, b"#!/bin/sh\nexit\n" * 100)
+    await asyncio.to_thread(path.chmod, 0o755)
+
+    assert "no database" in await refusal(path)
+    assert stat.S_IMODE((await asyncio.to_thread(path.stat)).st_mode) == 0o755

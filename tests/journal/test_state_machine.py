@@ -1,0 +1,572 @@
+"""The state machine itself: every row, every other pair, and no way out of doubt but by an answer."""
+
+from typing import Any, get_args
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import journalling as j
+from tests.support.bank import new_order, other_order
+from transfer_async._models.errors import Outcome
+from transfer_async._models.requests import PersonName
+from transfer_async.journal import entries, state_machine
+from transfer_async.journal.entries import Denial, Entry, KeyState, Move, Verdict
+from transfer_async.journal.fingerprint import fingerprint
+
+NOW = 1000.0
+MOVES: dict[type, Move] = {
+    type(move): move
+    for move in (
+        j.claim(2),
+        j.keep(),
+        j.take_over(),
+        j.mark("a"),
+        j.create(),
+        j.free(),
+        j.doubt(),
+        j.expire(),
+        j.resolve(),
+        j.refute(),
+        j.paid(),
+        j.attend(),
+        j.owe("hold"),
+        j.suspect(),
+        j.promise(),
+        j.told(),
+        j.lay_aside(),
+    )
+}
+UNREAD = entries.Unread(why="DecodeError", kept="{", hooks=("hold",), owed=())
+ROWS = {(row.move, row.source): row.to for row in state_machine.TABLE}
+PAIRS = [(kind, state) for kind in MOVES for state in KeyState]
+
+
+def entry_in(state: KeyState, *, now: float = NOW) -> Entry:
+    entry: Entry | None = None
+    for move in j.WAYS[state]:
+        verdict = state_machine.decide(entry, move, now=now)
+        assert verdict is not None
+        assert verdict.denial is None
+        entry = verdict.entry
+    assert entry is not None
+    return entry
+
+
+def judged(entry: Entry, move: Move, *, now: float = NOW, id_taken: bool = False) -> Verdict:
+    verdict = state_machine.decide(entry, move, now=now, id_taken=id_taken)
+    assert verdict is not None
+    return verdict
+
+
+def named(value: object) -> str:
+    return value.__name__ if isinstance(value, type) else getattr(value, "value", str(value))
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+
+def test_the_table_speaks_of_every_move_and_of_no_pair_twice():
+    assert {row.move for row in state_machine.TABLE} == set(MOVES) == set(get_args(Move))
+    assert len(ROWS) == len(state_machine.TABLE)
+
+
+STORED = (
+    *("claim", "keep", "takeover", "mark", "create", "free", "doubt", "expire", "resolve", "refute"),
+    *("paid", "owe", "attend", "suspect", "layaside", "promise", "told"),
+)
+
+
+def test_each_move_has_the_name_that_histories_hold_already():
+    names = [kind.name for kind in get_args(Move)]
+
+    assert sorted(names) == sorted(STORED)
+    assert state_machine.step(entry_in(KeyState.IN_DOUBT), j.doubt(), now=NOW).move == "doubt"
+
+
+def test_every_row_has_its_reason():
+    assert all(len(row.reason) > 10 for row in state_machine.TABLE)
+
+
+def when_allowed(kind: type, state: KeyState) -> float:
+    """A time at which nothing but the table speaks against a move."""
+    live = (kind in (entries.Keep, entries.Mark), state is KeyState.FREE)
+    return NOW if any(live) else NOW + j.LEASE + j.WINDOW + j.SETTLE_AFTER
+
+
+@pytest.mark.parametrize(("kind", "state"), [*ROWS], ids=named)
+def test_every_row_of_the_table_can_be_gone(kind: type, state: KeyState):
+    entry = entry_in(state)
+    if (kind, state) == (entries.Create, KeyState.FREE):
+        entry = attrs.evolve(entry, attempt="a")  # of the very attempt that was refuted
+    if kind is entries.LayAside:
+        entry = attrs.evolve(entry, unread=UNREAD)
+    verdict = judged(entry, MOVES[kind], now=when_allowed(kind, state))
+
+    assert verdict.denial is None
+    assert verdict.entry.state is ROWS[kind, state]
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [pair for pair in PAIRS if pair not in ROWS and pair[0] is not entries.Claim],
+    ids=named,
+)
+@pytest.mark.parametrize("later", [0.0, 10_000.0])
+def test_every_other_pair_is_denied_as_lost_and_changes_nothing(kind: type, state: KeyState, later: float):
+    entry = entry_in(state)
+    verdict = judged(entry, MOVES[kind], now=NOW + later)
+
+    assert verdict.denial is Denial.LOST
+    assert verdict.entry is entry
+
+
+@pytest.mark.parametrize("state", KeyState, ids=named)
+@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind is not entries.LayAside], ids=named)
+def test_what_cannot_be_read_binds_its_key_whatever_is_asked_for(kind: type, state: KeyState):
+    entry = attrs.evolve(entry_in(state), unread=UNREAD)
+    verdict = judged(entry, MOVES[kind], now=NOW + 10_000.0)
+
+    assert (verdict.denial, verdict.entry) == (Denial.UNREAD, entry)
+
+
+@pytest.mark.parametrize(("state", "denial"), [(KeyState.CLAIMED, Denial.BUSY), (KeyState.FREE, None)])
+def test_what_cannot_be_read_is_laid_aside_once_no_worker_is_at_it(state: KeyState, denial: Denial | None):
+    entry = attrs.evolve(entry_in(state), unread=UNREAD)
+
+    assert judged(entry, j.lay_aside()).denial is denial
+    assert judged(attrs.evolve(entry, unread=None), j.lay_aside()).denial is Denial.LOST
+
+
+def test_a_claim_that_was_laid_aside_is_a_doubt_that_waits_like_any_other():
+    claimed = attrs.evolve(entry_in(KeyState.CLAIMED), unread=UNREAD)
+    aside = judged(claimed, j.lay_aside(), now=NOW + j.LEASE)
+    early = judged(aside.entry, j.refute(""), now=NOW + j.LEASE + j.SETTLE_AFTER - 1.0)
+
+    assert (aside.entry.intent, aside.entry.laid_aside) == (None, ("{",))
+    assert early.denial is Denial.TOO_EARLY
+    assert judged(aside.entry, j.refute(""), now=NOW + j.LEASE + j.SETTLE_AFTER).denial is None
+
+
+@pytest.mark.parametrize(
+    ("state", "later", "denial"),
+    [
+        (KeyState.CLAIMED, 0.0, Denial.BUSY),
+        (KeyState.SENDING, 0.0, Denial.BUSY),
+        (KeyState.SENDING, 10_000.0, Denial.IN_DOUBT),
+        (KeyState.IN_DOUBT, 0.0, Denial.IN_DOUBT),
+        (KeyState.IN_DOUBT, 10_000.0, Denial.IN_DOUBT),
+        (KeyState.CREATED, 0.0, Denial.CREATED),
+        (KeyState.CREATED, 10_000.0, Denial.CREATED),
+    ],
+    ids=named,
+)
+def test_a_claim_that_is_denied_says_why(state: KeyState, later: float, denial: Denial):
+    assert judged(entry_in(state), j.claim(2), now=NOW + later).denial is denial
+
+
+@pytest.mark.parametrize("state", [state for state in KeyState if state is not KeyState.FREE], ids=named)
+@pytest.mark.parametrize("later", [0.0, 10_000.0])
+def test_a_claim_for_a_different_order_is_a_conflict_before_anything_else(state: KeyState, later: float):
+    entry = entry_in(state)
+    verdict = judged(entry, j.claim(2, fingerprint="other"), now=NOW + later)
+
+    assert verdict.denial is Denial.CONFLICT
+    assert verdict.entry is entry
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind is not entries.Claim], ids=named)
+def test_there_is_nothing_that_a_move_but_a_claim_could_say_of_an_unknown_key(kind: type):
+    assert state_machine.decide(None, MOVES[kind], now=NOW) is None
+
+
+@pytest.mark.parametrize("state", [KeyState.FREE, KeyState.CREATED, KeyState.CLAIMED], ids=named)
+def test_an_answer_with_the_id_of_another_key_is_foreign_whatever_the_key_has_become(state: KeyState):
+    assert judged(entry_in(state), j.create(), id_taken=True).denial is Denial.FOREIGN
+
+
+@pytest.mark.parametrize("kind", [entries.Create, entries.Resolve], ids=named)
+def test_an_id_of_another_key_is_foreign(kind: type):
+    verdict = judged(entry_in(KeyState.IN_DOUBT), MOVES[kind], id_taken=True)
+
+    assert verdict.denial is Denial.FOREIGN
+
+
+def test_a_free_claim_is_a_matter_of_its_epoch_and_a_sent_one_of_its_attempt():
+    claimed, sending = entry_in(KeyState.CLAIMED), entry_in(KeyState.SENDING)
+
+    assert judged(claimed, j.free("whatever", epoch=1)).denial is None
+    assert judged(claimed, j.free("whatever", epoch=2)).denial is Denial.LOST
+    assert judged(sending, j.free("a", epoch=7)).denial is None
+    assert judged(sending, j.free(None, epoch=1)).denial is Denial.LOST
+
+
+BEN = PersonName("Ben", "Okri")
+SAID: dict[str, Any] = {"beneficiary": BEN, "held": "H1"}
+
+
+@pytest.mark.parametrize(
+    ("words", "hooks"),
+    [
+        ({"beneficiary": PersonName("Mallory", "Okri")}, ("hold", "check")),
+        ({"beneficiary": None}, ("hold", "check")),
+        ({"held": "H2"}, ("hold", "check")),
+        ({"held": None}, ("hold", "check")),
+        ({}, ("check",)),
+        ({}, ("hold", "new")),
+    ],
+)
+def test_what_hooks_did_for_other_words_is_owed_and_a_new_intent_begins(
+    words: dict[str, Any], hooks: tuple[str, ...]
+):
+    first = judged(entry_in(KeyState.FREE), j.claim(intent=j.intent(1, **SAID))).entry
+    first = judged(first, j.keep(check="match")).entry
+    again = j.claim(2, intent=j.intent(2, **SAID | words), hooks=hooks)
+    entry = judged(first, again, now=NOW + j.LEASE).entry
+
+    assert (entry.intent_id, entry.epoch, entry.receipts) == ("intent-2", 1, {})
+    assert (entry.intent, entry.held, entry.hooks) == (again.intent, again.intent.held, hooks)
+    assert entry.owed == state_machine.owed_by(first)
+    assert [(one.hook, one.receipt) for one in entry.owed] == [("hold", None), ("check", "match")]
+
+
+def test_the_same_words_and_more_hooks_go_on_with_a_dead_workers_claim():
+    first = judged(entry_in(KeyState.FREE), j.claim(intent=j.intent(1, **SAID))).entry
+    first = judged(first, j.keep(check="match")).entry
+    again = j.claim(2, intent=j.intent(2, **SAID), hooks=("hold", "check", "new"))
+    entry = judged(first, again, now=NOW + j.LEASE).entry
+
+    assert (entry.intent_id, entry.epoch, entry.receipts) == ("intent-1", 2, {"check": "match"})
+    assert (entry.hooks, entry.owed) == (("hold", "check", "new"), ())
+
+
+def test_what_an_entry_without_an_intent_owes_is_nothing():
+    assert state_machine.owed_by(entry_in(KeyState.CREATED)) == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "now_waiting", "later_waiting"),
+    [
+        (KeyState.FREE, False, False),
+        (KeyState.CLAIMED, False, True),
+        (KeyState.SENDING, False, True),
+        (KeyState.IN_DOUBT, True, True),
+        (KeyState.CREATED, False, False),
+    ],
+    ids=named,
+)
+def test_a_key_waits_for_somebody_once_nobody_is_at_it(
+    state: KeyState, now_waiting: bool, later_waiting: bool
+):
+    entry = entry_in(state)
+
+    assert state_machine.is_waiting(entry, NOW) is now_waiting
+    assert state_machine.is_waiting(entry, NOW + j.LEASE) is later_waiting
+
+
+@pytest.mark.parametrize("state", KeyState, ids=named)
+def test_attending_keeps_only_a_doubt_and_what_is_owed_from_others(state: KeyState):
+    entry = attrs.evolve(entry_in(state), owed=j.owing("hold"))
+    attended = judged(entry, j.attend(), now=NOW + 1.0).entry
+
+    assert attended.owed[0].lease_until == NOW + 1.0 + j.LEASE
+    assert (attended.lease_until != entry.lease_until) is (state is KeyState.IN_DOUBT)
+
+
+def test_a_late_undo_without_a_receipt_does_not_hide_the_receipt_on_record():
+    entry = attrs.evolve(entry_in(KeyState.FREE), owed=j.owing("hold"))
+    nothing_known = tuple(attrs.evolve(one, receipt=None) for one in j.owing("hold", "check"))
+    owing = judged(entry, entries.Owe(owed=nothing_known, lease=j.LEASE)).entry
+
+    assert {one.hook: one.receipt for one in owing.owed} == {"hold": "r-hold", "check": None}
+
+
+# --- walks --------------------------------------------------------------------------------------
+
+
+def _claims() -> st.SearchStrategy[Move]:
+    orders = st.sampled_from([new_order(), new_order(), other_order()])
+    return st.builds(
+        lambda number, order, hooks, words: j.claim(
+            intent=j.intent(number, order=order, **words), fingerprint=fingerprint(order), hooks=hooks
+        ),
+        st.integers(1, 9),
+        orders,
+        st.sampled_from([("hold", "check"), ("hold", "check"), ("hold",)]),
+        st.sampled_from([{}, {}, {}, {"held": "H1"}, {"beneficiary": BEN}]),
+    )
+
+
+ATTEMPTS = st.sampled_from("abc")
+EPOCHS = st.integers(1, 3)
+ORDER_IDS = st.sampled_from(["tx-1", "tx-2"])
+SOME_OWED = st.sampled_from([(), j.owing("hold"), j.owing("hold", "check")])
+WALKED: st.SearchStrategy[Move] = st.one_of(
+    _claims(),
+    st.builds(j.keep, EPOCHS),
+    st.builds(j.take_over, EPOCHS),
+    st.builds(lambda attempt, epoch: j.mark(attempt, epoch=epoch), ATTEMPTS, EPOCHS),
+    st.builds(lambda attempt, epoch: j.mark(attempt, epoch=epoch), ATTEMPTS, EPOCHS),
+    st.builds(j.create, ATTEMPTS, ORDER_IDS),
+    st.builds(
+        lambda attempt, epoch, owed: j.free(attempt, epoch=epoch, owed=owed),
+        st.none() | ATTEMPTS,
+        EPOCHS,
+        SOME_OWED,
+    ),
+    st.builds(j.doubt, ATTEMPTS),
+    st.builds(j.expire, ATTEMPTS),
+    st.builds(j.resolve, ATTEMPTS, ORDER_IDS),
+    st.builds(lambda attempt, owed: j.refute(attempt, owed=owed), ATTEMPTS, SOME_OWED),
+    st.builds(
+        lambda hooks, lease: j.paid(*hooks, lease_until=lease),
+        st.sampled_from([(), ("hold",), ("hold", "check")]),
+        st.sampled_from([0.0, NOW + j.LEASE]),
+    ),
+    st.builds(j.attend, st.sampled_from([0.0, j.LEASE])),
+    st.builds(lambda hooks: j.owe(*hooks), st.sampled_from([("hold",), ("hold", "check")])),
+    st.builds(j.suspect),
+)
+PAUSES = st.sampled_from([0.0, 0.0, 0.0, 1.0, j.LEASE, j.SETTLE_AFTER, j.MAX_AGE + 1])
+STEPS = st.lists(st.tuples(PAUSES, WALKED), max_size=25)
+BOUND = (KeyState.SENDING, KeyState.IN_DOUBT, KeyState.CREATED)
+Walk = list[tuple[Entry | None, Move, float, Verdict]]
+
+
+def walk(steps: list[tuple[float, Move]]) -> Walk:
+    now, entry, walked = NOW, None, []
+    for pause, move in steps:
+        now += pause
+        verdict = state_machine.decide(entry, move, now=now)
+        if verdict is not None:
+            walked.append((entry, move, now, verdict))
+            entry = verdict.entry
+    return walked
+
+
+def no_way_leads_out_of_sending_or_doubt_but_an_answer_to_that_very_attempt(walked: Walk):
+    for before, move, now, verdict in walked:
+        after = verdict.entry
+        if before is None or before.state not in BOUND or after.state in BOUND:
+            continue
+        right = getattr(move, "attempt", None) == before.attempt
+        late = isinstance(move, entries.Refute) and now >= before.sent_until + move.settle_after
+
+        assert after.state is KeyState.FREE
+        assert right
+        assert before.state is not KeyState.CREATED
+        assert isinstance(move, entries.Free) or (late and before.state is KeyState.IN_DOUBT)
+
+
+def nothing_is_marked_but_a_live_claim_by_its_own_epoch_and_no_attempt_is_marked_over(walked: Walk):
+    for before, move, now, verdict in walked:
+        if before is not None and verdict.entry.attempt != before.attempt and verdict.entry.attempt:
+            assert isinstance(move, entries.Mark)
+            assert before.state is KeyState.CLAIMED
+            assert (before.epoch, now < before.lease_until) == (move.epoch, True)
+
+
+def a_created_key_keeps_its_order_for_ever(walked: Walk):
+    created: list[Entry] = []
+    for _, _, _, verdict in walked:
+        if verdict.entry.state is KeyState.CREATED:
+            created.append(verdict.entry)
+        elif created:
+            pytest.fail("a created key became something else")
+
+    assert len({(entry.order_id, entry.reply) for entry in created}) <= 1
+
+
+def a_debt_goes_only_when_it_is_paid(walked: Walk):
+    for before, move, _, verdict in walked:
+        due = [(one.intent.id, one.hook) for one in before.owed] if before else []
+        left = [(one.intent.id, one.hook) for one in verdict.entry.owed]
+        gone = [debt for debt in due if debt not in left]
+
+        assert not gone or (
+            isinstance(move, entries.Paid) and all(debt[0] == move.intent_id for debt in gone)
+        )
+
+
+def an_intent_changes_with_a_claim_of_a_key_that_is_free_or_serves_no_more_and_is_then_owed(
+    walked: Walk,
+):
+    for before, move, now, verdict in walked:
+        after = verdict.entry
+        if before is None or after.intent_id == before.intent_id or verdict.denial is not None:
+            continue
+        assert isinstance(move, entries.Claim)
+        abandoned = before.state is KeyState.CLAIMED and now >= before.lease_until
+        assert before.state is KeyState.FREE or (abandoned and not _serves(before, move, now))
+        due = {(one.intent.id, one.hook) for one in after.owed}
+        assert not abandoned or {(before.intent_id, hook) for hook in before.hooks} <= due
+
+
+def a_claim_is_gone_on_with_only_where_what_its_hooks_did_serves(walked: Walk):
+    for before, move, now, verdict in walked:
+        if verdict.denial is None and isinstance(move, entries.Claim) and verdict.entry.epoch > 1:
+            assert before is not None
+            assert _serves(before, move, now)
+            assert (verdict.entry.receipts, verdict.entry.owed) == (before.receipts, before.owed)
+
+
+def _serves(before: Entry, claim: entries.Claim, now: float) -> bool:
+    assert before.intent is not None
+    same_words = (before.intent.beneficiary, before.held) == (claim.intent.beneficiary, claim.intent.held)
+    return same_words and now - before.claimed_at <= j.MAX_AGE and set(before.hooks) <= set(claim.hooks)
+
+
+def a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds(walked: Walk):
+    for before, move, _, verdict in walked:
+        if verdict.denial is None or verdict.entry == before:
+            continue
+        assert isinstance(move, entries.Claim)
+        assert before is not None
+        assert before.state is KeyState.SENDING
+        assert verdict.entry == attrs.evolve(before, state=KeyState.IN_DOUBT)
+
+
+def what_is_in_doubt_keeps_all_that_undoing_and_resolving_need(walked: Walk):
+    for _, _, _, verdict in walked:
+        entry: Any = verdict.entry
+        if entry.state in (KeyState.CLAIMED, KeyState.SENDING, KeyState.IN_DOUBT):
+            assert entry.intent is not None
+            assert entry.intent.id == entry.intent_id
+        if entry.state in (KeyState.SENDING, KeyState.IN_DOUBT):
+            assert entry.attempt
+            assert entry.sent_until > 0
+
+
+KEPT_BY_EVERY_WALK = (
+    no_way_leads_out_of_sending_or_doubt_but_an_answer_to_that_very_attempt,
+    nothing_is_marked_but_a_live_claim_by_its_own_epoch_and_no_attempt_is_marked_over,
+    a_created_key_keeps_its_order_for_ever,
+    a_debt_goes_only_when_it_is_paid,
+    an_intent_changes_with_a_claim_of_a_key_that_is_free_or_serves_no_more_and_is_then_owed,
+    a_claim_is_gone_on_with_only_where_what_its_hooks_did_serves,
+    a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds,
+    what_is_in_doubt_keeps_all_that_undoing_and_resolving_need,
+)
+
+
+@given(STEPS)
+def test_whatever_is_asked_for_in_whatever_order_every_promise_is_kept(steps: list[tuple[float, Move]]):
+    walked = walk(steps)
+    for check in KEPT_BY_EVERY_WALK:
+        check(walked)
+
+
+# --- a no that is an answer -----------------------------------------------------------------------
+
+
+def ended_in(error: str, status: int | None, outcome: Outcome = Outcome.REFUSED) -> Entry:
+    ending = entries.Ending(outcome=outcome, error=error, status=status)
+    return attrs.evolve(entry_in(KeyState.FREE), ending=ending)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "outcome", "is_answer"),
+    [
+        ("Refused", 422, Outcome.REFUSED, True),
+        ("Refused", 403, Outcome.REFUSED, True),
+        ("Refuted", None, Outcome.REFUSED, True),
+        ("Unauthorized", 401, Outcome.REFUSED, False),
+        ("Unauthorized", 400, Outcome.REFUSED, False),
+        ("RateLimited", 429, Outcome.REFUSED, False),
+        ("Refused", 425, Outcome.REFUSED, False),
+        ("Refused", 404, Outcome.REFUSED, False),
+        ("Refused", 405, Outcome.REFUSED, False),
+        ("Refused", 503, Outcome.REFUSED, False),
+        ("ConnectionFailed", None, Outcome.NOT_SENT, False),
+    ],
+)
+def test_a_refusal_of_the_order_itself_answers_whoever_asks_once(
+    error: str, status: int | None, outcome: Outcome, is_answer: bool
+):
+    entry = ended_in(error, status, outcome)
+    verdict = judged(entry, j.claim(2, once=True))
+
+    assert verdict.denial is (Denial.REFUSED if is_answer else None)
+    assert (verdict.entry is entry) is is_answer
+    assert judged(entry, j.claim(2)).denial is None
+
+
+def test_a_refusal_of_another_order_is_no_answer():
+    entry = ended_in("Refused", 422)
+
+    assert judged(entry, j.claim(2, fingerprint="other", once=True)).denial is None
+
+
+# --- what is still to be told ---------------------------------------------------------------------
+
+
+def after(*made: Move, now: float = NOW) -> Entry:
+    entry: Entry | None = None
+    for move in (*j.WAYS[KeyState.IN_DOUBT], *made):
+        verdict = state_machine.decide(entry, move, now=now)
+        assert verdict is not None
+        assert verdict.denial is None, move
+        entry = verdict.entry
+    assert entry is not None
+    return entry
+
+
+LATER = NOW + j.WINDOW + j.SETTLE_AFTER
+
+
+def test_a_doubt_that_ends_is_to_be_told_to_whoever_was_promised_it():
+    assert after(j.promise(), j.resolve()).untold == (j.created_later(),)
+    assert after(j.promise(), j.create()).untold == (j.created_later(),)
+    (refused,) = after(j.promise(), j.free()).untold
+    assert (refused.outcome, refused.error, refused.status) == (Outcome.REFUSED, "Refused", 422)
+    doubted = after(j.promise())
+    assert judged(doubted, j.refute(), now=LATER).entry.untold == (j.refuted_later(),)
+
+
+def test_a_doubt_that_ends_is_told_to_nobody_who_did_not_ask():
+    assert after(j.resolve()).untold == ()
+    assert after(j.free()).untold == ()
+
+
+def test_only_the_intent_that_is_in_doubt_can_be_promised():
+    assert judged(after(), j.promise(2)).denial is Denial.LOST
+
+
+def test_what_is_untold_keeps_the_key_from_being_forgotten_and_waits_for_somebody():
+    entry = after(j.promise(), j.resolve())
+
+    assert not state_machine.is_ended(entry)
+    assert state_machine.is_waiting(entry, NOW)
+    told = judged(entry, j.told()).entry
+    assert told.untold == ()
+    assert state_machine.is_ended(told)
+    assert state_machine.due_at(told) is None
+
+
+def test_what_is_untold_outlives_the_next_intent_of_its_key():
+    free = judged(after(j.promise()), j.refute(), now=LATER).entry
+    claimed = judged(free, j.claim(2), now=LATER).entry
+
+    assert claimed.untold == (j.refuted_later(),)
+    assert not claimed.promised
+    assert judged(claimed, j.told(j.refuted_later()), now=LATER).entry.untold == ()
+
+
+def test_an_order_that_appears_after_its_refutation_is_told_too():
+    free = judged(after(j.promise()), j.refute(), now=LATER).entry
+    created = judged(free, j.create(), now=LATER).entry
+
+    assert created.untold == (j.refuted_later(), j.created_later())
+
+
+def test_to_be_told_twice_does_no_harm():
+    entry = after(j.promise(), j.promise(), j.resolve(), j.told())
+
+    assert judged(entry, j.told()).denial is None
+
+
+def test_every_order_that_an_answer_named_is_kept_once():
+    named_ones = (entries.GoInDoubt(attempt="a", candidate=one) for one in ("tx-1", "tx-2", "tx-1"))
+
+    assert after(*named_ones).candidates == ("tx-1", "tx-2")

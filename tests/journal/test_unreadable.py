@@ -1,0 +1,140 @@
+"""Rows that cannot be read: they bind their key, operators see them, and operators can end them."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.support.bank import World, new_order, refused_order
+from transfer_async import (
+    AlreadyCreated,
+    KeyState,
+    OrderCommand,
+    OutcomeUnknown,
+    PersonName,
+    PostgresJournal,
+    Refused,
+    SQLiteJournal,
+    TransferClient,
+)
+from transfer_async._cli.journal import desk
+from transfer_async._models.errors import JournalFailed, Outcome
+from transfer_async.sandbox import CloseAfterProcessing
+from transfer_async.worker.handler import Handler
+
+SAID = {"by": "ada", "reason": "seen on the statement"}
+NAME = PersonName("Ben", "Okri")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def opened(request: pytest.FixtureRequest) -> Callable[[], Any]:
+    """Makes a journal, always the same one, as each new process does."""
+    if request.param == "postgres":
+        return partial(PostgresJournal, request.getfixturevalue("database"))
+    return partial(SQLiteJournal, request.getfixturevalue("tmp_path") / "journal.db")
+
+
+async def damage(journal: Any, column: str, old: str, new: str) -> None:
+    """What older versions wrote, or a disk made of it."""
+    if isinstance(journal, SQLiteJournal):
+        sql = f"UPDATE keys SET {column} = replace({column}, ?, ?)"
+        assert await journal._ask(lambda file: file._db.execute(sql, (old, new)).rowcount)
+    else:
+        sql = (
+            f"UPDATE transfer_async.keys SET {column} = replace({column}::text, '{old}', '{new}')::json "
+            f"WHERE {column} IS NOT NULL"
+        )
+        await journal._ask(lambda connection: connection.execute(sql))
+
+
+async def in_doubt(world: World, journal: Any, *keys: str) -> None:
+    async with world.client(journal=journal) as client:
+        for key in keys:
+            world.sandbox.faults.add(CloseAfterProcessing())
+            with pytest.raises(OutcomeUnknown):
+                await client.create_order(new_order(), key=key, beneficiary=NAME)
+
+
+async def bound(client: TransferClient, key: str) -> None:
+    with pytest.raises(JournalFailed, match="cannot be read") as failed:
+        await client.create_order(new_order(), key=key, beneficiary=NAME)
+    assert (failed.value.outcome, failed.value.order_may_exist) == (Outcome.NOT_SENT, True)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [("intent", '["Ben","Okri",null]', "[1,2,null]"), ("body", '"fingerprint"', '"was"')],
+    ids=["the wish", "the rest"],
+)
+async def test_a_row_that_cannot_be_read_is_shown_bound_and_ended_by_operators_alone(
+    world: World, opened: Callable[[], Any], damaged: tuple[str, str, str]
+):
+    """Nobody would know of the doubt, nor could end it; and its hold would be kept for ever."""
+    async with opened() as journal:
+        await in_doubt(world, journal, "a", "b")
+        await damage(journal, *damaged)
+    async with opened() as journal, world.client(journal=journal, settle_after=0.0) as client:
+        doubts = {doubt.key: doubt.readable for doubt in await client.in_doubt()}
+        async with desk.opened(opened(), world.scope) as at:
+            listed = {line.key: line.readable for line in await at.waiting()}
+            shown, steps = await at.one("a")
+        known = await client.known("a")
+        report = await client.recover()
+        await bound(client, "a")
+        with pytest.raises(ValueError, match=r"undone: must be said: .* \(funds_hold\)"):
+            await client.refute("a", **SAID)
+        await bound(client, "a")
+        freed = await client.refute("a", **SAID, undone=True)
+        made = await client.resolve("b", order_id="tx-b", **SAID)
+    async with opened() as journal, world.client(journal=journal) as client:
+        told = [step.reason for step in await client.history("a") if step.move == "layaside"]
+        with pytest.raises(AlreadyCreated) as again:
+            await client.create_order(new_order(), key="b", beneficiary=NAME)
+        await client.create_order(new_order(), key="a", beneficiary=NAME)
+        (kept,) = (await journal.read(world.scope, "a")).laid_aside
+
+    assert doubts == listed == {"a": False, "b": False}
+    assert known is not None
+    assert (known.state, known.readable, known.receipts) == (KeyState.IN_DOUBT, False, shown.receipts)
+    assert [step.move for step in steps] == ["claim", "mark", "doubt"]
+    assert (report.in_doubt, report.unreadable, report.resolved, report.released) == (2, 2, 0, 0)
+    assert (freed.state, made.state, again.value.order_id) == (KeyState.FREE, KeyState.CREATED, "tx-b")
+    assert told == ["seen on the statement; what could not be read is kept; undone by hand: funds_hold"]
+    assert damaged[2].replace('"', '\\"') in kept
+
+
+async def test_an_undo_that_cannot_be_read_is_given_up_by_word_alone(world: World, opened: Callable[[], Any]):
+    world.bank.release_error = RuntimeError()
+    async with opened() as journal:
+        await world.fails(Refused, refused_order(), beneficiary=NAME, journal=journal)
+        await damage(journal, "body", '["Ben","Okri",null]', "[1,2,null]")
+    async with opened() as journal, world.client(journal=journal) as client:
+        report = await client.recover()
+        await bound(client, "k")
+        for ended in (client.refute("k", **SAID), client.resolve("k", order_id="tx-1", **SAID)):
+            with pytest.raises(ValueError, match=r"undone: must be said: .* \(funds_hold\)"):
+                await ended
+        freed = await client.refute("k", **SAID, undone=True)
+        assert await client.recover() == type(report)()
+
+    assert (report.unreadable, report.still_owed) == (1, 0)
+    assert (freed.state, freed.readable) == (KeyState.FREE, True)
+
+
+async def test_what_must_be_told_of_others_is_told_beside_it(world: World, tmp_path: Any):
+    """One row that cannot be read would stop the sweep at its key, again and again."""
+    async with SQLiteJournal(tmp_path / "journal.db") as journal:
+        await in_doubt(world, journal, "a", "b")
+        async with world.client(journal=journal) as client:
+            handler = Handler(client)
+            for key in ("a", "b"):
+                await handler.handle(OrderCommand(key=key, order=new_order(), beneficiary=NAME))
+            await client.resolve("a", order_id="tx-a", **SAID)
+            await client.resolve("b", order_id="tx-b", **SAID)
+            sql = "UPDATE keys SET body = replace(body, '\"fingerprint\"', '\"was\"') WHERE key = 'a'"
+            await journal._ask(lambda file: file._db.execute(sql).rowcount)
+        async with SQLiteJournal(tmp_path / "journal.db") as new, world.client(journal=new) as client:
+            told = [outcome.key async for outcome in Handler(client).untold()]
+
+    assert told == ["b"]

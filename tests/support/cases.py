@@ -1,0 +1,59 @@
+"""A table of cases in one test, where a test for each row would cost more in set-up than in checking."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.ids import told
+
+LONGEST = 300
+"""Characters that are shown of a row: some rows are bombs."""
+
+
+def each(names: str | tuple[str, ...], table: Iterable[Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Go through the table within one test; a failure says at which row.
+
+    It is written as `pytest.mark.parametrize` is, and several of them go through every combination. The rows
+    share the test's fixtures and must not mind it. A mapping's keys are what its rows are called.
+    """
+    names = (names,) if isinstance(names, str) else names
+    rows = dict(table) if isinstance(table, Mapping) else dict(enumerate(table))
+    assert rows, "a table without a row tests nothing"
+
+    def cases() -> Iterator[tuple[Any, dict[str, Any]]]:
+        for key, row in rows.items():
+            given = dict(zip(names, (row,) if len(names) == 1 else row, strict=True))
+            yield key if isinstance(table, Mapping) else given, given
+
+    def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(test)
+        def all_rows(**fixtures: Any) -> None:
+            for row, given in cases():
+                with told_of(row):
+                    test(**fixtures, **given)
+
+        @functools.wraps(test)
+        async def all_rows_async(**fixtures: Any) -> None:
+            for row, given in cases():
+                with told_of(row):
+                    await test(**fixtures, **given)
+
+        whole = all_rows_async if inspect.iscoroutinefunction(test) else all_rows
+        signature = inspect.signature(test)
+        fixtures = [one for name, one in signature.parameters.items() if name not in names]
+        whole.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined] # pytest reads it
+        return whole
+
+    return decorate
+
+
+@contextmanager
+def told_of(row: Any) -> Iterator[None]:
+    """A failure within it says at which row, or turn, it was."""
+    try:
+        yield
+    except BaseException as error:  # pytest's own failures are no Exception
+        error.add_note(f"at the row {told(row)[:LONGEST]}")
+        raise

@@ -1,0 +1,96 @@
+"""The servers of the tests come back with what they had, and leave nothing behind."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import Broker, NatsServer, RedisServer
+from tests.support.postgres import PostgresServer, is_installed
+from tests.support.server_process import ServerProcess
+
+ROOT = Path(__file__).parents[2]
+
+OWNER = """
+from tests.{module} import {name}
+
+server = {name}().start()
+print(server.port, server.directory, flush=True)
+input()
+"""
+
+pytestmark = pytest.mark.trial(ci=1, long=1)  # of the tests' own servers
+
+
+@pytest.fixture(params=[PostgresServer, NatsServer, RedisServer], ids=lambda kind: kind.NAME)
+def kind(request: pytest.FixtureRequest) -> Iterator[type[ServerProcess]]:
+    found = request.param.is_installed() if issubclass(request.param, Broker) else is_installed()
+    if not found:
+        pytest.skip(f"there is no {request.param.NAME} to be had for this platform")
+    return request.param
+
+
+@pytest.fixture
+def server(kind: type[ServerProcess]) -> Iterator[ServerProcess]:
+    with kind() as server:
+        yield server
+
+
+def connected(server: ServerProcess) -> None:
+    socket.create_connection(("127.0.0.1", server.port), timeout=5).close()
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_restart_keeps_the_port(server: ServerProcess, at_once: bool):
+    port = server.port
+    server.restart(at_once=at_once)
+
+    assert server.port == port
+    connected(server)
+
+
+def test_a_stopped_server_listens_to_nobody(server: ServerProcess):
+    server.stop()
+
+    with pytest.raises(ConnectionRefusedError):
+        connected(server)
+
+
+def test_a_closed_server_is_gone_with_its_files(server: ServerProcess):
+    server.close()
+
+    assert not server.directory.exists()
+    with pytest.raises(ConnectionRefusedError):
+        connected(server)
+
+
+def test_a_server_that_does_not_start_says_why(kind: type[ServerProcess]):
+    server = kind()
+    with socket.socket() as thief:
+        thief.bind(("127.0.0.1", server.port))
+
+        with pytest.raises(RuntimeError, match=f"{kind.NAME} did not start:\n(.|\n)*already in use"), server:
+            pass
+    assert not server.directory.exists()
+
+
+def test_a_server_is_gone_with_its_files_when_its_process_was_killed(kind: type[ServerProcess]):
+    program = OWNER.format(module=kind.__module__.removeprefix("tests."), name=kind.__name__)
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        port, directory = owner.stdout.readline().decode().split()
+        with socket.create_connection(("127.0.0.1", int(port)), timeout=30) as connection:
+            connection.sendall(kind.HELLO)
+            assert connection.recv(1)  # it serves: a connection that it has yet to greet can hold up its end
+            owner.kill()
+            with suppress(ConnectionResetError):
+                while connection.recv(4096):  # until nobody is there
+                    pass
+            owner.stdout.read()  # until the watchdog, which writes there too, is done
+
+    assert not Path(directory).exists()

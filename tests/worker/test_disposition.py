@@ -1,0 +1,132 @@
+"""What is done with a message: every row of the table, against one that was written from the design."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests._converters.test_messages import an_order
+from transfer_async._models import errors as e
+from transfer_async._models.errors import MatchResult, Outcome, TransferError
+from transfer_async.worker.disposition import TABLE, Action, Delays, disposition
+
+ACK, RETRY, PARK, LEAVE = Action.ACK, Action.RETRY, Action.PARK, Action.LEAVE
+
+
+def public(of: type) -> set[type]:
+    """``of`` and every class of errors beneath it that callers may meet by name."""
+    found = {of}.union(*map(public, of.__subclasses__()))
+    return {kind for kind in found if kind.__module__ == e.__name__}
+
+
+EXPECTED: list[tuple[BaseException, Action, dict[str, Any]]] = [
+    (e.AlreadyCreated(order_id="tx-1"), ACK, {}),
+    (e.OutcomeUnknown(), ACK, {}),
+    (e.UnreadableOrder(), ACK, {}),
+    (e.Unauthorized(status=401), RETRY, {"ready": False}),
+    (e.Unauthorized(status=400), RETRY, {"ready": False}),
+    (e.Refused(status=404), RETRY, {"ready": False}),
+    (e.Refused(status=405), RETRY, {"ready": False}),
+    (e.RateLimited(status=429), RETRY, {}),
+    (e.RateLimited(status=429, retry_after=17.0), RETRY, {"after": 17.0}),
+    (e.Refused(status=425), RETRY, {}),
+    (e.Refused(status=503, retry_after=9.0), RETRY, {"after": 9.0}),
+    (e.Refused(status=503, retry_after=31_536_000.0), RETRY, {"after": 3600.0}),
+    (e.Refused(status=422), ACK, {}),
+    (e.Refused(status=400), ACK, {}),
+    (e.Refused(status=403), ACK, {}),
+    (e.Refuted(), ACK, {}),
+    (e.BeneficiaryNotVerified(result=MatchResult.NO_MATCH), ACK, {}),
+    (e.BeneficiaryNotVerified(result=MatchResult.CLOSE_MATCH), ACK, {}),
+    (e.BeneficiaryNotVerified(result=MatchResult.NOT_POSSIBLE), RETRY, {"counts": True}),
+    (e.HoldRequired(), PARK, {}),
+    (e.HoldFailed(refused=True), ACK, {}),
+    (e.HoldFailed(refused=False), RETRY, {"counts": True}),
+    (e.PreflightFailed(refused=True), ACK, {}),
+    (e.PreflightFailed(refused=False), RETRY, {"counts": True}),
+    (e.Expired(), ACK, {}),
+    (e.KeyBusy(retry_after=42.0), RETRY, {"after": 42.0}),
+    (e.KeyBusy(retry_after=0.25), RETRY, {"after": 0.25}),
+    (e.KeyBusy(retry_after=3e8), RETRY, {"after": 3600.0}),
+    (e.KeyBusy(retry_after=float("inf")), RETRY, {"after": 3600.0}),
+    (e.KeyBusy(), RETRY, {}),
+    (e.TokenUnavailable(), RETRY, {"ready": False}),
+    (e.ConnectionFailed(), RETRY, {"counts": True, "ready": False}),
+    (e.JournalFailed(outcome=Outcome.NOT_SENT), RETRY, {}),
+    (e.JournalFailed(outcome=Outcome.UNKNOWN), LEAVE, {}),
+    (e.JournalFailed(outcome=Outcome.CREATED), LEAVE, {}),
+    (e.JournalFailed(outcome=Outcome.REFUSED), LEAVE, {}),
+    (e.InvalidOrder([("key", "is missing")]), PARK, {}),
+    (e.KeyConflict(), PARK, {}),
+    (e.ClientClosed(), LEAVE, {}),
+    (e.OpenElsewhere(), LEAVE, {}),
+    (e.ServiceFailed(), LEAVE, {}),
+    (asyncio.CancelledError(), LEAVE, {}),
+    (RuntimeError("ours"), LEAVE, {}),
+]
+
+
+def id_of(value: Any) -> str | None:
+    return type(value).__name__ if isinstance(value, BaseException) else None
+
+
+@pytest.mark.parametrize(("result", "action", "more"), EXPECTED, ids=id_of)
+def test_what_is_done_with_a_message(result: BaseException, action: Action, more: dict[str, Any]):
+    what = disposition(result)
+
+    assert what.action is action
+    assert what.after == more.get("after", 1.0 if action is RETRY else 0.0)
+    assert what.counts is more.get("counts", False)
+    assert what.ready is more.get("ready", True)
+    assert what.reason
+
+
+def test_every_error_there_is_has_been_thought_of():
+    thought_of = {type(result) for result, _, _ in EXPECTED}
+
+    assert public(TransferError) - thought_of == {TransferError}
+
+
+async def test_an_order_is_acknowledged():
+    assert disposition(await an_order()).action is ACK
+
+
+def test_every_row_is_met_by_one_of_these():
+    results = [result for result, _, _ in EXPECTED]
+    met = {next(row for row in TABLE if row.fits(result)) for result in results}
+
+    assert [row.reason for row in TABLE if row not in met] == [
+        "the order exists",
+        "nothing that create-order is known to raise",
+    ][:1]
+
+
+def test_what_is_no_result_is_refused():
+    with pytest.raises(TypeError):
+        disposition("created")  # type: ignore[arg-type] # on purpose
+
+
+def test_the_reason_for_parking_an_invalid_command_names_its_fields():
+    what = disposition(e.InvalidOrder([("order.exchange_rate", "is missing")]))
+
+    assert what.reason == "the command is not valid: order.exchange_rate: is missing"
+
+
+def test_each_delivery_waits_twice_as_long_up_to_a_limit():
+    waits = [disposition(e.ConnectionFailed(), deliveries=number).after for number in (0, 1, 2, 3, 7, 999)]
+
+    assert waits == [1.0, 1.0, 2.0, 4.0, 60.0, 60.0]
+
+
+def test_delays_are_settings():
+    delays = Delays(timedelta(milliseconds=100), timedelta(seconds=1))
+
+    assert [delays.after(number) for number in (1, 2, 5)] == [0.1, 0.2, 1.0]
+    assert disposition(e.ConnectionFailed(), delays=delays).after == 0.1
+
+
+@pytest.mark.parametrize(("first", "longest"), [(0, 1), (-1, 1), (2, 1), (1, float("inf"))])
+def test_delays_are_checked(first: float, longest: float):
+    with pytest.raises(ValueError, match="first and longest"):
+        Delays(first, longest)

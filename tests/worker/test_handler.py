@@ -1,0 +1,483 @@
+"""Messages that come more than once: at most one order, an answer each time, and every doubt's end told."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from tests.support import bank as banks
+from tests.support.bank import World, new_order, other_order, refused_order
+from transfer_async import MemoryJournal, RetryPolicy, TransferClient
+from transfer_async._converters.messages import OrderCommand, OrderOutcome
+from transfer_async._models.errors import (
+    AlreadyCreated,
+    BeneficiaryNotVerified,
+    HoldFailed,
+    JournalFailed,
+    MatchResult,
+    Outcome,
+    OutcomeUnknown,
+    PreflightFailed,
+    UnreadableOrder,
+)
+from transfer_async._models.requests import NewOrder
+from transfer_async._models.responses import Order
+from transfer_async.journal import entries
+from transfer_async.sandbox import CloseAfterProcessing, CloseBeforeReading, Status
+from transfer_async.worker.disposition import Action
+from transfer_async.worker.handler import Handled, Handler
+
+ONCE = RetryPolicy(attempts=1)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with banks.world() as world:
+        world.journal.durable = True
+        yield world
+
+
+@pytest.fixture
+async def handler(world: World) -> AsyncIterator[Handler]:
+    async with world.client() as client:
+        yield Handler(client)
+
+
+def command(order: NewOrder | None = None, **changes: Any) -> bytes:
+    return OrderCommand(**{"key": "k", "order": order or new_order(), **changes}).to_json()
+
+
+async def untold(handler: Handler) -> list[OrderOutcome]:
+    return [outcome async for outcome in handler.untold()]
+
+
+def raises(error: Exception) -> Callable[..., Any]:
+    def function(*_: object) -> Any:
+        raise error
+
+    return function
+
+
+def said(handled: Handled) -> tuple[Action, Outcome | None]:
+    return handled.disposition.action, handled.outcome.outcome if handled.outcome else None
+
+
+# --- redeliveries -------------------------------------------------------------------------------
+
+
+async def test_a_command_comes_to_its_order_and_again_to_the_same(world: World, handler: Handler):
+    first = await handler.handle(command())
+    again = await handler.handle(command(), deliveries=2)
+
+    (order_id,) = world.sandbox.orders
+    for handled in (first, again):
+        assert said(handled) == (Action.ACK, Outcome.CREATED)
+        assert (handled.outcome.order_id, handled.outcome.key, handled.key) == (order_id, "k", "k")
+        assert handled.outcome.intent_id == world.bank.placed[0]
+        assert handled.outcome.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
+    assert len(world.sandbox.requests) == 1
+
+
+async def test_a_redelivered_refusal_is_answered_from_the_record(world: World, handler: Handler):
+    first = await handler.handle(command(refused_order()))
+    again = await handler.handle(command(refused_order()), deliveries=2)
+
+    assert said(first) == said(again) == (Action.ACK, Outcome.REFUSED)
+    assert first.outcome == again.outcome
+    assert (first.outcome.order_may_exist, first.outcome.status) == (False, 422)
+    assert len(world.sandbox.requests) == 1
+    assert len(world.bank.placed) == len(world.bank.released) == 1
+
+
+async def test_the_banks_own_hold_is_in_every_outcome(handler: Handler):
+    first = await handler.handle(command(refused_order(), held="h-1"))
+    again = await handler.handle(command(refused_order(), held="h-1"))
+    made = await handler.handle(command(key="other", held="h-2"))
+
+    assert first.outcome.receipts == again.outcome.receipts == {"held": "h-1"}
+    assert made.outcome.receipts == {"held": "h-2"}
+
+
+async def test_a_refusal_is_no_answer_to_a_new_wish(handler: Handler):
+    handled = await handler.handle(command(refused_order()))
+    other = await handler.handle(command())
+
+    assert said(handled) == (Action.ACK, Outcome.REFUSED)
+    assert said(other) == (Action.ACK, Outcome.CREATED)
+
+
+@pytest.mark.parametrize("status", [401, 404, 429])
+async def test_a_refusal_that_is_not_about_the_order_is_asked_again(world: World, status: int):
+    world.sandbox.faults.add(Status(status), times=2)  # a 401 is sent twice: with a new token
+    async with world.client(retry=ONCE) as client:
+        handler = Handler(client)
+        first = await handler.handle(command())
+        assert first.disposition.action is Action.RETRY
+        assert first.outcome is None
+        while (again := await handler.handle(command())).disposition.action is Action.RETRY:
+            pass
+
+    assert said(again) == (Action.ACK, Outcome.CREATED)
+    assert first.disposition.ready is (status == 429)
+
+
+async def test_what_was_never_sent_is_tried_again(world: World, handler: Handler):
+    world.bank.place_error = HoldFailed("no funds")
+    first = await handler.handle(command())
+    world.bank.place_error = None
+    again = await handler.handle(command())
+
+    assert said(first) == (Action.ACK, Outcome.NOT_SENT)
+    assert said(again) == (Action.ACK, Outcome.CREATED)
+    assert first.outcome.intent_id != again.outcome.intent_id
+
+
+async def test_a_different_order_under_the_same_key_is_parked(handler: Handler):
+    await handler.handle(command())
+    handled = await handler.handle(command(other_order()))
+
+    assert said(handled) == (Action.PARK, None)
+    assert handled.disposition.reason == "the key is bound to a different order"
+
+
+async def test_a_message_that_is_no_command_is_parked(handler: Handler):
+    handled = await handler.handle(b'{"version": 1, "key": "k"}')
+    garbage = await handler.handle(b"\x00")
+
+    assert said(handled) == said(garbage) == (Action.PARK, None)
+    assert (handled.key, garbage.key) == ("k", None)
+    assert "order: is missing" in handled.disposition.reason
+
+
+async def test_a_closed_client_leaves_the_message(world: World):
+    async with world.client() as client:
+        handler = Handler(client)
+    handled = await handler.handle(command())
+
+    assert said(handled) == (Action.LEAVE, None)
+
+
+async def test_a_busy_key_waits_for_its_lease(world: World, handler: Handler):
+    await world.crash(entries.Mark)
+    world.time.pass_(20.0)
+    handled = await handler.handle(command())
+
+    assert said(handled) == (Action.RETRY, None)
+    assert handled.disposition.after == 40.0
+
+
+async def test_a_no_of_a_call_that_lost_its_claim_is_not_the_last_word(world: World, handler: Handler):
+    """Another worker has taken the intent over, and may be sending its order at this moment."""
+
+    async def slept(_: object) -> None:
+        world.time.pass_(70.0)
+        world.journal.before.clear()
+        world.bank.on_place = None
+        await world.crash(entries.Create)
+        raise HoldFailed("no funds")
+
+    world.bank.on_place = slept
+    handled = await handler.handle(command())
+    world.time.pass_(70.0)
+    again = await handler.handle(command())
+
+    assert said(handled) == (Action.RETRY, None)
+    assert said(again) == (Action.ACK, Outcome.UNKNOWN)
+    assert len(world.sandbox.requests) == 1
+
+
+async def test_a_hooks_no_is_the_answer_while_the_bank_names_the_same_hold(world: World):
+    """It may have let go of it when it heard of the no."""
+    refusals = [PreflightFailed("over the limit")]
+
+    async def check(_: object) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    async with world.client(hooks=[check]) as client:
+        handler = Handler(client)
+        first = await handler.handle(command(held="h-1"))
+        again = await handler.handle(command(held="h-1"))
+        anew = await handler.handle(command(held="h-2"))
+
+    assert said(first) == said(again) == (Action.ACK, Outcome.NOT_SENT)
+    assert first.outcome == again.outcome
+    assert said(anew) == (Action.ACK, Outcome.CREATED)
+    assert anew.outcome.receipts["held"] == "h-2"
+
+
+# --- more than enough ---------------------------------------------------------------------------
+
+
+async def test_a_command_that_is_never_sent_is_parked_in_the_end(world: World):
+    world.bank.place_error = RuntimeError("down")
+    async with world.client() as client:
+        handler = Handler(client, max_deliveries=3)
+        handled = [await handler.handle(command(), deliveries=1) for _ in range(5)]
+
+    assert [one.disposition.action for one in handled] == [Action.RETRY] * 3 + [Action.PARK] * 2
+    assert handled[3].disposition.reason == "a hook broke; it was not sent 4 times"
+
+
+class _LimitsDown(PreflightFailed):
+    """The bank's own error: what knows the limits does not answer."""
+
+
+class _NobodyToAsk(HoldFailed):
+    """Another: it says so itself, and that nothing was placed."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PreflightFailed(refused=False),
+        _LimitsDown(refused=False),
+        _NobodyToAsk(refused=False),
+        BeneficiaryNotVerified(result=MatchResult.NOT_POSSIBLE),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_what_a_hook_breaks_with_counts_by_its_class_whatever_its_name(
+    world: World, error: PreflightFailed
+):
+    """A bank's own subclass would otherwise be retried for ever, a hold placed and released each time."""
+    hook = world.bank.step("check", error=error)
+    async with world.client(hooks=[hook, world.bank.hold]) as client:
+        handler = Handler(client, max_deliveries=2)
+        handled = [await handler.handle(command()) for _ in range(4)]
+
+    assert [one.disposition.action for one in handled] == [Action.RETRY] * 2 + [Action.PARK] * 2
+
+
+async def test_what_a_hook_refused_before_does_not_count(world: World):
+    """The customer was told no, and asks again later: one short break of a hook must not park that."""
+    hook = world.bank.step("check", error=PreflightFailed("over the limit"))
+    async with world.client(hooks=[hook, world.bank.hold]) as client:
+        handler = Handler(client, max_deliveries=1)
+        for _ in range(3):
+            assert said(await handler.handle(command())) == (Action.ACK, Outcome.NOT_SENT)
+        hook.error = _LimitsDown(refused=False)
+        handled = [await handler.handle(command()) for _ in range(2)]
+
+    assert [one.disposition.action for one in handled] == [Action.RETRY, Action.PARK]
+
+
+async def test_only_what_may_be_the_orders_own_fault_is_counted(world: World):
+    """Neither a token that is not good, nor a lease, nor a journal that was down."""
+    async with world.client(retry=ONCE) as client:
+        handler = Handler(client, max_deliveries=1)
+        world.sandbox.faults.add(Status(401), times=10)
+        for _ in range(3):
+            assert (await handler.handle(command(), deliveries=99)).disposition.action is Action.RETRY
+        world.sandbox.faults.clear()
+        world.journal.fail_on = entries.Claim
+        assert (await handler.handle(command(), deliveries=99)).disposition.action is Action.RETRY
+        world.journal.fail_on = None
+        world.bank.place_error = RuntimeError("down")
+        assert (await handler.handle(command(), deliveries=99)).disposition.action is Action.RETRY
+        assert (await handler.handle(command(), deliveries=99)).disposition.action is Action.PARK
+
+
+async def test_a_look_up_that_is_not_possible_is_tried_again(world: World):
+    async def look(intent: object) -> None:
+        raise BeneficiaryNotVerified(result=MatchResult.NOT_POSSIBLE)
+
+    async with world.client(hooks=[look, world.bank.hold]) as client:
+        handled = await Handler(client).handle(command())
+
+    assert said(handled) == (Action.RETRY, None)
+
+
+# --- the journal --------------------------------------------------------------------------------
+
+
+async def test_a_journal_that_is_down_before_anything_is_sent_is_waited_for(world: World, handler: Handler):
+    world.journal.fail_on = entries.Claim
+    handled = await handler.handle(command())
+
+    assert said(handled) == (Action.RETRY, None)
+    assert not world.sandbox.requests
+
+
+@pytest.mark.parametrize("move", [entries.Create, entries.GoInDoubt])
+async def test_a_journal_that_is_down_after_it_was_sent_leaves_the_message(world: World, move: type):
+    if move is entries.GoInDoubt:
+        world.sandbox.faults.add(CloseAfterProcessing())
+    world.journal.fail_on = move
+    async with world.client() as client:
+        handled = await Handler(client).handle(command())
+    world.journal.fail_on = None
+    world.time.pass_(60.0)
+    async with world.client() as another:  # the first would know better
+        again = await Handler(another).handle(command())
+
+    assert said(handled) == (Action.LEAVE, None)
+    assert said(again) == (Action.ACK, Outcome.UNKNOWN)
+    assert len(world.sandbox.requests) == 1
+
+
+def test_a_handler_needs_a_journal_that_survives():
+    client = TransferClient("http://127.0.0.1:1", "t", journal=MemoryJournal())
+
+    with pytest.raises(ValueError, match="survive"):
+        Handler(client)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True])
+async def test_the_limit_is_checked(world: World, count: Any):
+    async with world.client() as client:
+        with pytest.raises(ValueError, match="max_deliveries"):
+            Handler(client, max_deliveries=count)
+
+
+# --- doubts -------------------------------------------------------------------------------------
+
+
+async def in_doubt(world: World) -> OrderOutcome:
+    world.sandbox.faults.add(CloseAfterProcessing())
+    async with world.client() as client:
+        handled = await Handler(client).handle(command())
+    assert said(handled) == (Action.ACK, Outcome.UNKNOWN)
+    assert handled.outcome is not None
+    return handled.outcome
+
+
+async def test_a_doubt_is_told_and_its_end_too_until_it_was_published(world: World):
+    doubt = await in_doubt(world)
+    (order_id,) = world.sandbox.orders
+    async with world.client() as client:
+        handler = Handler(client)
+        assert await untold(handler) == []
+        await client.resolve("k", order_id=order_id, by="op", reason="seen")
+
+        (end,) = await untold(handler)
+        assert await untold(handler) == [end]
+        await handler.told(end)
+        assert await untold(handler) == []
+
+    assert (doubt.outcome, doubt.error, doubt.order_may_exist) == (Outcome.UNKNOWN, "OutcomeUnknown", True)
+    assert (end.outcome, end.order_id, end.key) == (Outcome.CREATED, order_id, "k")
+    assert end.intent_id == doubt.intent_id
+    assert end.receipts == doubt.receipts
+
+
+async def test_an_end_that_resolve_found_has_the_order_and_its_amounts(world: World):
+    await in_doubt(world)
+
+    async def find(*_: object) -> Any:
+        (order,) = world.sandbox.orders.values()
+        return Order.from_json(order.to_json())
+
+    async with world.client(resolve=find) as client:
+        report = await client.recover()
+        (end,) = await untold(Handler(client))
+
+    assert report.resolved == 1
+    assert end.poster_amount == new_order().poster_amount
+    assert end.state is not None
+
+
+async def test_a_reply_that_cannot_be_read_any_more_keeps_no_order_from_being_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """As after a version that read more loosely: the order exists, and its id is known."""
+    await in_doubt(world)
+
+    async def find(*_: object) -> Order:
+        (order,) = world.sandbox.orders.values()
+        return Order.from_json(order.to_json())
+
+    async with world.client(resolve=find) as client:
+        handler = Handler(client)
+        await client.recover()
+        (order_id,) = world.sandbox.orders
+        monkeypatch.setattr(Order, "from_json", raises(UnreadableOrder()))
+        (end,) = await untold(handler)
+        again = await handler.handle(command())
+
+    assert (end.outcome, end.order_id, end.poster_amount) == (Outcome.CREATED, order_id, None)
+    assert isinstance(again.result, AlreadyCreated)
+    assert (again.result.order_id, said(again)) == (order_id, (Action.ACK, Outcome.CREATED))
+
+
+async def test_a_refutation_is_told_with_what_may_be_released(world: World):
+    doubt = await in_doubt(world)
+    world.time.pass_(400.0)
+    async with world.client() as client:
+        handler = Handler(client)
+        await client.refute("k", by="op", reason="sure")
+        (end,) = await untold(handler)
+        await handler.told(end)
+        assert await untold(handler) == []
+
+    assert (end.outcome, end.error, end.order_may_exist) == (Outcome.REFUSED, "Refuted", False)
+    assert end.intent_id == doubt.intent_id
+
+
+async def test_a_key_that_comes_again_in_doubt_is_told_the_doubt_again(world: World, handler: Handler):
+    doubt = await in_doubt(world)
+    again = await handler.handle(command())
+
+    assert again.outcome == doubt
+    assert len(world.sandbox.requests) == 1
+
+
+async def test_a_doubt_whose_promise_cannot_be_written_is_left(world: World, handler: Handler):
+    world.sandbox.faults.add(CloseAfterProcessing())
+    world.journal.fail_on = entries.Promise
+    handled = await handler.handle(command())
+
+    assert said(handled) == (Action.LEAVE, None)
+    assert isinstance(handled.result, JournalFailed)
+
+
+async def test_a_doubt_that_ends_before_its_promise_is_answered_when_the_message_comes_again(
+    world: World, handler: Handler
+):
+    world.sandbox.faults.add(CloseAfterProcessing())
+
+    async def resolve(_: object) -> None:
+        await world.resolve("tx-seen")
+
+    world.journal.before[entries.Promise] = resolve
+    handled = await handler.handle(command())
+    again = await handler.handle(command())
+    assert await untold(handler) == []
+
+    assert said(handled) == (Action.LEAVE, None)
+    assert said(again) == (Action.ACK, Outcome.CREATED)
+
+
+async def test_a_doubt_that_nobody_published_is_not_told_by_the_sweeper(world: World):
+    """A service that called create_order itself heard of it there."""
+    world.sandbox.faults.add(CloseAfterProcessing())
+    async with world.client() as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.create_order(new_order(), key="k")
+        await world.resolve("tx-seen")
+        assert await untold(Handler(client)) == []
+
+
+async def test_many_ends_are_told_page_by_page(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("transfer_async.worker.handler.BATCH", 2)
+    async with world.client() as client:
+        handler = Handler(client)
+        for number in range(5):
+            world.sandbox.faults.add(CloseAfterProcessing())
+            await handler.handle(command(key=f"k{number}"))
+            await client.resolve(f"k{number}", order_id=f"tx-{number}", by="op", reason="seen")
+        ends = await untold(handler)
+        for end in ends:
+            await handler.told(end)
+
+        assert [end.order_id for end in ends] == [f"tx-{number}" for number in range(5)]
+        assert await untold(handler) == []
+
+
+async def test_an_outage_is_no_doubt(world: World):
+    world.sandbox.faults.add(CloseBeforeReading())
+    async with world.client(retry=ONCE) as client:
+        handled = await Handler(client).handle(command())
+
+    assert handled.disposition.action in (Action.RETRY, Action.ACK)
+    assert len(world.sandbox.orders) == 0
