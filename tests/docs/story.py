@@ -219,6 +219,7 @@ class Story:
 
     def _command_line(self, words: list[str]) -> str:
         self._forget_modules()
+        sys.modules.pop("transfer_async.__main__", None)  # or running it would warn
         with _as_a_program(tuple(words), self._where) as said, _answering_yes():
             try:
                 runpy.run_module("transfer_async", run_name="__main__")

@@ -16,6 +16,7 @@ import transfer_async
 from tests.docs.story import ROOT
 from transfer_async import integrations
 
+pytest.importorskip("sphinx", reason="the extra docs is not installed")
 DOCS = ROOT / "docs"
 
 
