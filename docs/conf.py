@@ -41,7 +41,7 @@ html_title = "transfer_async"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
-html_copy_source = html_show_sourcelink = False
+html_copy_source = html_show_sourcelink = html_show_copyright = False
 pygments_style, pygments_dark_style = "default", "github-dark"
 
 
