@@ -334,9 +334,12 @@ def _check_module(words: list[str]) -> str:
     if words[2] == "venv":
         return ""
     path = ROOT.joinpath(*words[2].split("."))
-    files = [path.with_suffix(".py")] if path.with_suffix(".py").exists() else sorted(path.glob("*.py"))
+    files = [path.with_suffix(".py")] if path.with_suffix(".py").exists() else sorted(path.rglob("*.py"))
     source = "".join(file.read_text(encoding="utf-8") for file in files)
     assert source, f"there is no module {words[2]}"
+    for word in words[3:4]:
+        known = word.startswith("-") or word in {file.stem for file in files} or f'"{word}"' in source
+        assert known, f"{words[2]} has no program {word}"
     for option in words[3:]:
         assert not option.startswith("--") or f'"{option}"' in source, f"{words[2]} has no option {option}"
     return ""
