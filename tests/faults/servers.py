@@ -128,6 +128,10 @@ class Connection:
                 pass
 
 
+_ACCEPTING = 5
+"""Turns of the loop after which a connection that was accepted has its task."""
+
+
 class Server:
     """A server on a free port of 127.0.0.1.
 
@@ -204,6 +208,8 @@ class Server:
         """End every connection, and listen no more."""
         assert self._server is not None
         self._server.close()
+        for _ in range(_ACCEPTING):
+            await asyncio.sleep(0)
         for task in self._tasks:
             task.cancel()
         if self._tasks:
