@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from tests.contract.own_journal import OwnJournal
 from tests.support.bank import Time
 from transfer_async import MemoryJournal, PostgresJournal, SQLiteJournal
-from transfer_async.journal.protocol import Journal
+from transfer_async.journal import Journal
 
 
 class TimedPostgresJournal(PostgresJournal):
@@ -26,6 +27,7 @@ BACK_ENDS: dict[str, Callable[[pytest.FixtureRequest, Time], Journal]] = {
     "sqlite": lambda request, time: SQLiteJournal(
         request.getfixturevalue("tmp_path") / "journal.db", clock=time.clock
     ),
+    "own": lambda _request, time: OwnJournal(time.utc),
     "postgres": lambda request, time: TimedPostgresJournal(request.getfixturevalue("postgres").dsn, time),
 }
 

@@ -41,10 +41,8 @@ from tests.support.journalling import (
     take_over,
     told,
 )
-from transfer_async._models.errors import JournalFailed, Outcome
-from transfer_async.journal import entries
-from transfer_async.journal.entries import LONGEST_LEASE, Denial, KeyState
-from transfer_async.journal.protocol import KEPT, Journal
+from transfer_async import JournalFailed, Outcome
+from transfer_async.journal import KEPT, LONGEST_LEASE, Denial, Ending, Journal, KeyState, Move
 
 LetPass = Callable[[float], None]
 
@@ -63,7 +61,7 @@ ASIDE = (paid, owe, attend, suspect, promise, told)
 
 
 @each("move", [make() for make in (*SETTLING, *ASIDE)])
-async def test_only_a_claim_makes_an_entry(journal: Journal, move: entries.Move):
+async def test_only_a_claim_makes_an_entry(journal: Journal, move: Move):
     assert await journal.move(SCOPE, "k", move) is None
     assert await journal.read(SCOPE, "k") is None
 
@@ -347,7 +345,7 @@ async def test_a_refutation_waits_for_the_last_possible_send_and_the_time_to_set
     assert early.denial is Denial.TOO_EARLY
     assert late.denial is None
     assert late.entry.state is KeyState.FREE
-    assert late.entry.ending == entries.Ending(outcome=Outcome.REFUSED, error="Refuted")
+    assert late.entry.ending == Ending(outcome=Outcome.REFUSED, error="Refuted")
     assert [one.hook for one in late.entry.owed] == ["hold"]
 
 
@@ -505,7 +503,7 @@ async def test_every_move_is_a_line_of_the_history(journal: Journal, time: Time,
     assert [step.intent_id for step in steps] == ["intent-1"] * 4 + ["intent-2"] * 3
     assert [step.attempt for step in steps] == [None, "a", "a", "a", None, None, None]
     assert (steps[3].by, steps[3].reason) == ("operator", "sure")
-    assert steps[3].ending == entries.Ending(outcome=Outcome.REFUSED, error="Refuted")
+    assert steps[3].ending == Ending(outcome=Outcome.REFUSED, error="Refuted")
     assert (steps[6].order_id, steps[6].by) == ("tx-late", "sender")
 
 

@@ -82,7 +82,7 @@ def test_each_move_has_the_name_that_histories_hold_already():
     names = [kind.name for kind in get_args(Move)]
 
     assert sorted(names) == sorted(STORED)
-    assert state_machine.step(entry_in(KeyState.IN_DOUBT), j.doubt(), now=NOW).move == "doubt"
+    assert state_machine.history_step(entry_in(KeyState.IN_DOUBT), j.doubt(), now=NOW).move == "doubt"
 
 
 def test_every_row_has_its_reason():

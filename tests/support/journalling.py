@@ -3,12 +3,35 @@
 from typing import Any
 
 from tests.support.bank import new_order
-from transfer_async._models.errors import Outcome
-from transfer_async._models.requests import OrderIntent
-from transfer_async.journal import entries
-from transfer_async.journal.entries import Entry, KeyState, Verdict
+from transfer_async import OrderIntent, Outcome
+from transfer_async.journal import (
+    Attend,
+    Claim,
+    Create,
+    Ending,
+    Entry,
+    Expire,
+    Free,
+    GoInDoubt,
+    Journal,
+    Keep,
+    KeyState,
+    LayAside,
+    Mark,
+    Move,
+    Owe,
+    Owed,
+    Paid,
+    Promise,
+    Refute,
+    Resolve,
+    Suspect,
+    TakeOver,
+    Told,
+    Untold,
+    Verdict,
+)
 from transfer_async.journal.fingerprint import fingerprint
-from transfer_async.journal.protocol import Journal
 
 SCOPE = "https://service.example"
 LEASE = 60.0
@@ -23,7 +46,7 @@ def intent(number: int = 1, **changes: Any) -> OrderIntent:
     return OrderIntent(**{"beneficiary": None, "held": None, "send_before": None, **fields, **changes})
 
 
-def claim(number: int = 1, **changes: Any) -> entries.Claim:
+def claim(number: int = 1, **changes: Any) -> Claim:
     wish = changes.pop("intent", None) or intent(number)
     fields: dict[str, Any] = {
         "intent": wish,
@@ -33,15 +56,15 @@ def claim(number: int = 1, **changes: Any) -> entries.Claim:
         "max_claim_age": MAX_AGE,
         "hooks": ("hold", "check"),
     }
-    return entries.Claim(**fields | changes)
+    return Claim(**fields | changes)
 
 
-def keep(epoch: int = 1, *, number: int = 1, **receipts: str) -> entries.Keep:
-    return entries.Keep(intent_id=f"intent-{number}", epoch=epoch, lease=LEASE, receipts=dict(receipts))
+def keep(epoch: int = 1, *, number: int = 1, **receipts: str) -> Keep:
+    return Keep(intent_id=f"intent-{number}", epoch=epoch, lease=LEASE, receipts=dict(receipts))
 
 
-def mark(attempt: str = "a", *, epoch: int = 1, number: int = 1, **receipts: str) -> entries.Mark:
-    return entries.Mark(
+def mark(attempt: str = "a", *, epoch: int = 1, number: int = 1, **receipts: str) -> Mark:
+    return Mark(
         intent_id=f"intent-{number}",
         epoch=epoch,
         attempt=attempt,
@@ -51,8 +74,8 @@ def mark(attempt: str = "a", *, epoch: int = 1, number: int = 1, **receipts: str
     )
 
 
-def create(attempt: str = "a", order_id: str = "tx-1", reply: bytes = REPLY) -> entries.Create:
-    return entries.Create(attempt=attempt, order_id=order_id, reply=reply)
+def create(attempt: str = "a", order_id: str = "tx-1", reply: bytes = REPLY) -> Create:
+    return Create(attempt=attempt, order_id=order_id, reply=reply)
 
 
 def free(
@@ -60,78 +83,78 @@ def free(
     *,
     epoch: int = 1,
     number: int = 1,
-    owed: tuple[entries.Owed, ...] = (),
+    owed: tuple[Owed, ...] = (),
     lease: float = LEASE,
-) -> entries.Free:
-    ending = entries.Ending(outcome=Outcome.REFUSED, error="Refused", status=422)
-    return entries.Free(
+) -> Free:
+    ending = Ending(outcome=Outcome.REFUSED, error="Refused", status=422)
+    return Free(
         intent_id=f"intent-{number}", epoch=epoch, attempt=attempt, ending=ending, owed=owed, lease=lease
     )
 
 
-def doubt(attempt: str = "a") -> entries.GoInDoubt:
-    return entries.GoInDoubt(attempt=attempt)
+def doubt(attempt: str = "a") -> GoInDoubt:
+    return GoInDoubt(attempt=attempt)
 
 
-def expire(attempt: str = "a") -> entries.Expire:
-    return entries.Expire(attempt=attempt)
+def expire(attempt: str = "a") -> Expire:
+    return Expire(attempt=attempt)
 
 
-def resolve(attempt: str = "a", order_id: str = "tx-1") -> entries.Resolve:
-    return entries.Resolve(attempt=attempt, order_id=order_id, reply=None, by="operator", reason="seen")
+def resolve(attempt: str = "a", order_id: str = "tx-1") -> Resolve:
+    return Resolve(attempt=attempt, order_id=order_id, reply=None, by="operator", reason="seen")
 
 
-def refute(attempt: str = "a", *, owed: tuple[entries.Owed, ...] = ()) -> entries.Refute:
-    return entries.Refute(
+def refute(attempt: str = "a", *, owed: tuple[Owed, ...] = ()) -> Refute:
+    return Refute(
         attempt=attempt, settle_after=SETTLE_AFTER, by="operator", reason="sure", owed=owed, lease=LEASE
     )
 
 
-def take_over(epoch: int = 1, *, number: int = 1) -> entries.TakeOver:
-    return entries.TakeOver(intent_id=f"intent-{number}", epoch=epoch, lease=LEASE)
+def take_over(epoch: int = 1, *, number: int = 1) -> TakeOver:
+    return TakeOver(intent_id=f"intent-{number}", epoch=epoch, lease=LEASE)
 
 
-def lay_aside() -> entries.LayAside:
-    return entries.LayAside(by="operator", reason="cannot be read")
+def lay_aside() -> LayAside:
+    return LayAside(by="operator", reason="cannot be read")
 
 
-def attend(lease: float = LEASE) -> entries.Attend:
-    return entries.Attend(lease=lease)
+def attend(lease: float = LEASE) -> Attend:
+    return Attend(lease=lease)
 
 
-def paid(*hooks: str, number: int = 1, lease_until: float = 0.0) -> entries.Paid:
-    return entries.Paid(intent_id=f"intent-{number}", hooks=hooks, lease_until=lease_until)
+def paid(*hooks: str, number: int = 1, lease_until: float = 0.0) -> Paid:
+    return Paid(intent_id=f"intent-{number}", hooks=hooks, lease_until=lease_until)
 
 
-def owe(*hooks: str, number: int = 1) -> entries.Owe:
-    return entries.Owe(owed=owing(*hooks, number=number), lease=LEASE)
+def owe(*hooks: str, number: int = 1) -> Owe:
+    return Owe(owed=owing(*hooks, number=number), lease=LEASE)
 
 
-def suspect(order_id: str = "tx-2") -> entries.Suspect:
-    return entries.Suspect(order_id=order_id, reason="answered late")
+def suspect(order_id: str = "tx-2") -> Suspect:
+    return Suspect(order_id=order_id, reason="answered late")
 
 
-def promise(number: int = 1) -> entries.Promise:
-    return entries.Promise(intent_id=f"intent-{number}")
+def promise(number: int = 1) -> Promise:
+    return Promise(intent_id=f"intent-{number}")
 
 
-def told(untold: entries.Untold | None = None) -> entries.Told:
-    return entries.Told(untold=untold or created_later())
+def told(untold: Untold | None = None) -> Told:
+    return Told(untold=untold or created_later())
 
 
-def created_later(number: int = 1, order_id: str = "tx-1") -> entries.Untold:
-    return entries.Untold(intent_id=f"intent-{number}", outcome=Outcome.CREATED, order_id=order_id)
+def created_later(number: int = 1, order_id: str = "tx-1") -> Untold:
+    return Untold(intent_id=f"intent-{number}", outcome=Outcome.CREATED, order_id=order_id)
 
 
-def refuted_later(number: int = 1) -> entries.Untold:
-    return entries.Untold(intent_id=f"intent-{number}", outcome=Outcome.REFUSED, error="Refuted")
+def refuted_later(number: int = 1) -> Untold:
+    return Untold(intent_id=f"intent-{number}", outcome=Outcome.REFUSED, error="Refuted")
 
 
-def owing(*hooks: str, number: int = 1) -> tuple[entries.Owed, ...]:
-    return tuple(entries.Owed(intent=intent(number), hook=hook, receipt=f"r-{hook}") for hook in hooks)
+def owing(*hooks: str, number: int = 1) -> tuple[Owed, ...]:
+    return tuple(Owed(intent=intent(number), hook=hook, receipt=f"r-{hook}") for hook in hooks)
 
 
-WAYS: dict[KeyState, tuple[entries.Move, ...]] = {
+WAYS: dict[KeyState, tuple[Move, ...]] = {
     KeyState.FREE: (claim(), free(None)),
     KeyState.CLAIMED: (claim(),),
     KeyState.SENDING: (claim(), mark()),
@@ -141,7 +164,7 @@ WAYS: dict[KeyState, tuple[entries.Move, ...]] = {
 """The shortest way to each state."""
 
 
-async def made(journal: Journal, *wanted: entries.Move, key: str = "k") -> Entry:
+async def made(journal: Journal, *wanted: Move, key: str = "k") -> Entry:
     """Make moves that are all allowed; the entry after them."""
     entry = None
     for move in wanted:
@@ -152,7 +175,7 @@ async def made(journal: Journal, *wanted: entries.Move, key: str = "k") -> Entry
     return entry
 
 
-async def judged(journal: Journal, move: entries.Move, *, key: str = "k") -> Verdict:
+async def judged(journal: Journal, move: Move, *, key: str = "k") -> Verdict:
     verdict = await journal.move(SCOPE, key, move)
     assert verdict is not None
     return verdict

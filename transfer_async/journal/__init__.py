@@ -1,18 +1,94 @@
-"""The durable record of intents and their outcomes: one protocol, one table of states, several back ends."""
+"""The durable record of intents and their outcomes: one protocol, one table of states, several back ends.
+
+A bank that writes a journal of its own needs what is here and nothing else: see `Journal`.
+"""
 
 from transfer_async.journal.address import journal_at
-from transfer_async.journal.entries import KeyState
+from transfer_async.journal.entries import (
+    LONGEST_LEASE,
+    Attend,
+    Claim,
+    Create,
+    Denial,
+    Ending,
+    Entry,
+    Expire,
+    Free,
+    GoInDoubt,
+    Keep,
+    KeyState,
+    LayAside,
+    Mark,
+    Move,
+    Owe,
+    Owed,
+    Paid,
+    Promise,
+    Refute,
+    Resolve,
+    Step,
+    Suspect,
+    TakeOver,
+    Told,
+    Unread,
+    Untold,
+    Verdict,
+)
 from transfer_async.journal.memory import MemoryJournal
 from transfer_async.journal.postgres import PostgresJournal
-from transfer_async.journal.protocol import Journal, KeyRecord
+from transfer_async.journal.protocol import KEPT, Journal, KeyRecord, NotToBeForgotten, forgettable
+from transfer_async.journal.rows import STEP_COLUMNS, EntryRow, entry_of, row_of, step_of, step_values
 from transfer_async.journal.sqlite import SQLiteJournal
+from transfer_async.journal.state_machine import decide, due_at, history_step, is_ended, is_told, is_waiting
 
 __all__ = [
+    "KEPT",
+    "LONGEST_LEASE",
+    "STEP_COLUMNS",
+    "Attend",
+    "Claim",
+    "Create",
+    "Denial",
+    "Ending",
+    "Entry",
+    "EntryRow",
+    "Expire",
+    "Free",
+    "GoInDoubt",
     "Journal",
+    "Keep",
     "KeyRecord",
     "KeyState",
+    "LayAside",
+    "Mark",
     "MemoryJournal",
+    "Move",
+    "NotToBeForgotten",
+    "Owe",
+    "Owed",
+    "Paid",
     "PostgresJournal",
+    "Promise",
+    "Refute",
+    "Resolve",
     "SQLiteJournal",
+    "Step",
+    "Suspect",
+    "TakeOver",
+    "Told",
+    "Unread",
+    "Untold",
+    "Verdict",
+    "decide",
+    "due_at",
+    "entry_of",
+    "forgettable",
+    "history_step",
+    "is_ended",
+    "is_told",
+    "is_waiting",
     "journal_at",
+    "row_of",
+    "step_of",
+    "step_values",
 ]

@@ -1,6 +1,6 @@
 """The journal's nouns: where a key stands, what is held of it, and the moves that change it.
 
-What each move does, and when it may not be made, is in `states`.
+What each move does, and when it may not be made, is in `state_machine`.
 """
 
 from __future__ import annotations

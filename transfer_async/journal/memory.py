@@ -161,7 +161,7 @@ class MemoryJournal:
         since_1970 = self._clock.utc().timestamp() - self._clock.now()
         with self._lock:
             made = list(self._moves.get((scope, key), ()))
-        return tuple(state_machine.step(entry, move, now=since_1970 + at) for at, entry, move in made)
+        return tuple(state_machine.history_step(entry, move, now=since_1970 + at) for at, entry, move in made)
 
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""

@@ -59,7 +59,7 @@ class Statements:
         select = f"SELECT k.key, {_ROW} FROM {keys} k WHERE k.scope = $1"
         self.find: str = f"{select} AND k.key = $2"
         self.work: str = (
-            # What is due later than any lease can be is due now: see `states.is_waiting`.
+            # What is due later than any lease can be is due now: see `state_machine.is_waiting`.
             f"{select} AND k.key > $2 AND k.ended_at IS NULL "
             f"AND NOT (k.due_at > $3 AND k.due_at <= $3 + {LONGEST_LEASE}) ORDER BY k.key LIMIT $4"
         )

@@ -14,11 +14,29 @@ from transfer_async.journal.entries import Entry, KeyState, Move, Step, Verdict
 
 
 class Journal(Protocol):
-    """The durable record of intents and their outcomes: it stores, `states` decides.
+    """The durable record of intents and their outcomes: it stores, `decide` decides.
 
     Every method raises whatever its store raises. A move is atomic and, once it returns, as durable
     as ``durable`` says; its line of history is written with it. Once begun it is finished even if
     its caller is cancelled.
+
+    A bank's own journal is any class with these methods. It knows no move from another: it loads the
+    entry under a lock, asks `decide`, and writes what changed, all in one transaction::
+
+        async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+            async with self.transaction(scope, key) as stored:  # nobody else writes the key meanwhile
+                taken = isinstance(move, (Create, Resolve)) and await stored.by_order(move.order_id) != key
+                verdict = decide(stored.entry, move, now=stored.now, id_taken=taken)
+                if verdict is not None and verdict.entry is not stored.entry:
+                    await stored.write(row_of(verdict.entry, token=new_token(), now=stored.now))
+                    if is_told(move, verdict):
+                        await stored.add(step_values(history_step(verdict.entry, move, now=stored.now)))
+            return verdict
+
+    `row_of` makes a few columns and JSON of an entry, and `entry_of` the entry again; `step_values` and
+    `step_of` do so for the history. `is_waiting` says what `work` gives, `forgettable` what `prune` may.
+    The time is the store's own, one for all workers. A commit whose reply was lost may be read back by
+    the row's token; else the move raises, and is taken for unknown. ``tests/contract`` tries any journal.
     """
 
     durable: bool
@@ -41,7 +59,7 @@ class Journal(Protocol):
         ...
 
     async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
-        """Make ``move``, as `states.decide` says; None if there is no entry it could be about."""
+        """Make ``move``, as `decide` says; None if there is no entry it could be about."""
         ...
 
     async def read(self, scope: str, key: str) -> Entry | None:

@@ -302,6 +302,7 @@ STEP_COLUMNS = (
     "by_whom",
     "reason",
 )
+"""Of the history; an entry's columns are the fields of `EntryRow`."""
 
 
 def step_values(step: Step) -> tuple[Any, ...]:

@@ -204,7 +204,7 @@ class SQLiteJournal(DurableJournal):
         return None if found is None else entry_of(found)
 
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
-        # What is due later than any lease can be is due now: see `states.is_waiting`.
+        # What is due later than any lease can be is due now: see `state_machine.is_waiting`.
         is_due = "NOT (k.due_at > ? AND k.due_at <= ?)"
         where = f"s.name = ? AND k.key > ? AND k.ended_at IS NULL AND {is_due} ORDER BY k.key LIMIT ?"
         now = self._now()

@@ -469,7 +469,7 @@ def is_told(move: Move, verdict: Verdict) -> bool:
     return not (isinstance(move, Attend) or (isinstance(move, Paid) and not move.hooks))
 
 
-def step(entry: Entry, move: Move, *, now: float) -> Step:
+def history_step(entry: Entry, move: Move, *, now: float) -> Step:
     """The line that ``move`` adds to the key's history, ``entry`` being what it made."""
     return Step(
         at=now,

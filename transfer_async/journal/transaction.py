@@ -1,4 +1,4 @@
-"""What one commit of a durable journal decides: many moves, each as `states.decide` says, in one go.
+"""What one commit of a durable journal decides: many moves, each as `decide` says, in one go.
 
 A back end loads what is stored, asks for the decision, and writes what came of it::
 
@@ -194,7 +194,9 @@ class Transaction:
         if isinstance(move, (Create, Resolve)) and verdict.denial is None:
             self._ids[scope, move.order_id] = key
         if state_machine.is_told(move, verdict):
-            self.steps.append((one.place, one.token, state_machine.step(verdict.entry, move, now=now)))
+            self.steps.append(
+                (one.place, one.token, state_machine.history_step(verdict.entry, move, now=now))
+            )
         return verdict
 
     def remember(self) -> None:
