@@ -19,7 +19,7 @@ from transfer_async._http.retry import RetryPolicy
 from transfer_async._http.transport import Timeouts
 from transfer_async._models import keys, texts
 from transfer_async._models.errors import ClientClosed, OpenElsewhere, ServiceFailed
-from transfer_async._models.events import Observer
+from transfer_async._models.events import Observer, Observers
 from transfer_async._models.requests import (
     NewOrder,
     OrderIntent,
@@ -41,6 +41,7 @@ from transfer_async._pipeline.resolution import Resolver
 from transfer_async._pipeline.settings import ClientSettings
 from transfer_async._support.clock import Clock, Duration, duration
 from transfer_async._support.loop_affinity import Home
+from transfer_async._support.validators import check_count
 from transfer_async.journal import scoped
 from transfer_async.journal.address import journal_at
 from transfer_async.journal.entries import Step
@@ -114,26 +115,26 @@ class TransferClient:
         max_connections: int = 512,
         clock: Clock | None = None,
     ) -> None:
-        base_url, clock = urls.normalised(base_url), settings.clock(clock)
-        times = settings.times(
-            retry=retry,
-            timeouts=timeouts,
+        base_url = urls.normalised(base_url)
+        times = settings.Times(
+            retry=RetryPolicy() if retry is None else retry,
+            timeouts=Timeouts() if timeouts is None else timeouts,
             lease=lease,
             settle_after=settle_after,
             recover_every=recover_every,
+            clock=Clock() if clock is None else clock,
         )
         limits = settings.Limits(max_response_bytes=max_response_bytes, max_connections=max_connections)
         self._base_url, self._owns_journal = base_url, journal is None
         self._context = settings.context(
             times,
-            scope=settings.scope(scope, base_url=base_url),
-            journal=MemoryJournal(clock=clock) if journal is None else checked_journal(journal),
+            scope=base_url if scope is None else texts.checked_scope(scope),
+            journal=MemoryJournal(clock=times.clock) if journal is None else checked_journal(journal),
             hooks=checked_hooks(hooks),
             transport=settings.transport(base_url, times, limits, session=session, ssl=ssl, proxy=proxy),
             tokens=TokenSource(token, timeout=times.timeouts.hook, user_agent=settings.USER_AGENT),
-            observers=settings.observers(observers),
-            resolve=settings.resolve(resolve),
-            clock=clock,
+            observers=Observers(observers),
+            resolve=resolve,
         )
         self._prepare(recover_every=times.recover_every)
 
@@ -265,7 +266,7 @@ class TransferClient:
             ValueError: ``concurrency`` is not a whole number, 1 or more.
             TypeError: ``requests`` cannot be iterated.
         """
-        settings.check_counts(concurrency=concurrency)
+        check_count("concurrency", concurrency)
 
         async def create(request: OrderRequest) -> Order:
             return await self._carry(self._call(request, once=once))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -162,9 +161,10 @@ def _make_sandbox(
 ) -> Sandbox:
     from transfer_async._cli.serve_sandbox import fault_shares, tls_context
     from transfer_async._http import bearer  # heavy, as all of the package is
+    from transfer_async._support.validators import is_positive
     from transfer_async.sandbox import Sandbox, load_accounts
 
-    if not 0 < match_every < math.inf:
+    if not is_positive(match_every):
         fail("--match-every: must be a finite number of seconds, more than 0", USAGE)
     try:
         return Sandbox(

@@ -17,6 +17,7 @@ from attrs import field, frozen
 
 from transfer_async._models.errors import RateLimited, TransferError
 from transfer_async._support.clock import Clock, in_seconds
+from transfer_async._support.validators import at_least, count, instance_of
 
 T = TypeVar("T")
 
@@ -24,22 +25,6 @@ REFUSED = frozenset({*range(400, 408), *range(410, 418), 421, 422, 426, 428, 431
 """The statuses that say no by default: a row and a reason each in `answers`."""
 
 _SECONDS = re.compile(r"[0-9]+")
-
-
-def _at_least(low: float) -> Any:
-    def check(_: Any, attribute: attrs.Attribute[float], value: float) -> None:
-        if not (isinstance(value, float) and low <= value < float("inf")):
-            raise ValueError(f"{attribute.name}: must be a finite number of seconds, {low:g} or more")
-
-    return check
-
-
-def _whole(low: int) -> Any:
-    def check(_: Any, attribute: attrs.Attribute[int], value: int) -> None:
-        if type(value) is not int or value < low:
-            raise ValueError(f"{attribute.name}: must be a whole number, {low} or more")
-
-    return check
 
 
 def _statuses(_: Any, attribute: attrs.Attribute[frozenset[int]], value: frozenset[int]) -> None:
@@ -56,11 +41,6 @@ def _as_a_set(value: Iterable[int]) -> frozenset[int]:
         return cast("frozenset[int]", value)
 
 
-def _a_budget(_: Any, attribute: attrs.Attribute[RetryBudget], value: RetryBudget) -> None:
-    if not isinstance(value, RetryBudget):
-        raise ValueError(f"{attribute.name}: must be a RetryBudget")  # noqa: TRY004 - as every wrong setting
-
-
 @frozen(kw_only=True)
 class RetryBudget:
     """The settings of a token bucket, one a client, so that an outage does not become a storm.
@@ -72,10 +52,10 @@ class RetryBudget:
         refund: what an exchange that ends well gives back.
     """
 
-    capacity: int = field(default=500, validator=_whole(0))
-    cost: int = field(default=14, validator=_whole(0))
-    throttle_cost: int = field(default=5, validator=_whole(0))
-    refund: int = field(default=1, validator=_whole(0))
+    capacity: int = field(default=500, validator=count(0))
+    cost: int = field(default=14, validator=count(0))
+    throttle_cost: int = field(default=5, validator=count(0))
+    refund: int = field(default=1, validator=count(0))
 
 
 @frozen(kw_only=True)
@@ -93,17 +73,17 @@ class RetryPolicy:
         budget: see `RetryBudget`.
     """
 
-    attempts: int = field(default=4, validator=_whole(1))
-    first_delay: float = field(default=0.05, converter=in_seconds, validator=_at_least(0))
-    max_delay: float = field(default=5.0, converter=in_seconds, validator=_at_least(0))
-    deadline: float = field(default=30.0, converter=in_seconds, validator=_at_least(0.001))
+    attempts: int = field(default=4, validator=count(1))
+    first_delay: float = field(default=0.05, converter=in_seconds, validator=at_least(0))
+    max_delay: float = field(default=5.0, converter=in_seconds, validator=at_least(0))
+    deadline: float = field(default=30.0, converter=in_seconds, validator=at_least(0.001))
     not_processed: frozenset[int] = field(
         default=frozenset({425, 429}),
         converter=_as_a_set,
         validator=_statuses,
     )
     refused: frozenset[int] = field(default=REFUSED, converter=_as_a_set, validator=_statuses)
-    budget: RetryBudget = field(factory=RetryBudget, validator=_a_budget)
+    budget: RetryBudget = field(factory=RetryBudget, validator=instance_of(RetryBudget))
 
     def __attrs_post_init__(self) -> None:
         if self.max_delay < self.first_delay:

@@ -26,7 +26,6 @@ from functools import cache
 from typing import Any
 
 import aiohttp
-import attrs
 from aiohttp import hdrs
 from attrs import field, frozen
 from multidict import CIMultiDict
@@ -38,6 +37,7 @@ from transfer_async._http.unsolicited import Carrier
 from transfer_async._http.write_guard import AnsweredEarly, GuardedBody, OnceGuard
 from transfer_async._models.causes import bare
 from transfer_async._support.clock import in_seconds
+from transfer_async._support.validators import positive
 
 POOL_KEEPALIVE = 4.0
 """Seconds a connection may idle: clearly below the 5 s after which common servers close theirs."""
@@ -46,11 +46,6 @@ SHORT = 200
 """Bytes of a body that may be the specification's error body, which is a no whatever its status."""
 
 _STALE_IN_A_ROW = 16  # connections that fail the look, before the exchange counts as failed
-
-
-def _positive(_: Any, attribute: attrs.Attribute[float], value: float) -> None:
-    if not (isinstance(value, float) and 0 < value < float("inf")):
-        raise ValueError(f"{attribute.name}: must be more than 0 seconds, and finite")
 
 
 @frozen(kw_only=True)
@@ -65,11 +60,11 @@ class Timeouts:
         hook: one hook's ``before`` or ``undo``, and one call of ``resolve`` or of the token callable.
     """
 
-    connect: float = field(default=5.0, converter=in_seconds, validator=_positive)
-    sock_connect: float = field(default=5.0, converter=in_seconds, validator=_positive)
-    sock_read: float = field(default=20.0, converter=in_seconds, validator=_positive)
-    total: float = field(default=25.0, converter=in_seconds, validator=_positive)
-    hook: float = field(default=120.0, converter=in_seconds, validator=_positive)
+    connect: float = field(default=5.0, converter=in_seconds, validator=positive())
+    sock_connect: float = field(default=5.0, converter=in_seconds, validator=positive())
+    sock_read: float = field(default=20.0, converter=in_seconds, validator=positive())
+    total: float = field(default=25.0, converter=in_seconds, validator=positive())
+    hook: float = field(default=120.0, converter=in_seconds, validator=positive())
 
 
 def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:

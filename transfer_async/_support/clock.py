@@ -43,18 +43,6 @@ def duration(name: str, value: Duration) -> float:
         raise ValueError(f"{name}: {error}") from None
 
 
-def checked_timeout(value: Duration) -> float:
-    """``value`` in seconds, as the argument ``timeout``.
-
-    Raises:
-        ValueError: it is not more than 0 seconds, and finite.
-    """
-    timeout = duration("timeout", value)
-    if not 0 < timeout < float("inf"):
-        raise ValueError("timeout: must be more than 0 seconds, and finite")
-    return timeout
-
-
 def in_seconds(value: Duration) -> float:
     """``value`` in seconds; what is no duration is left as it is, for a setting's validator to name."""
     try:

@@ -11,6 +11,7 @@ from typing import Self
 
 from transfer_async._models.errors import JournalFailed
 from transfer_async._support.clock import Clock, Duration, seconds
+from transfer_async._support.validators import check_count
 from transfer_async.journal import entries, state_machine
 from transfer_async.journal.entries import Entry, KeyState, Move, Step, Verdict
 from transfer_async.journal.protocol import forgettable
@@ -39,8 +40,7 @@ class MemoryJournal:
     def __init__(
         self, *, max_keys: int = 100_000, keep: Duration = 86_400.0, clock: Clock | None = None
     ) -> None:
-        if type(max_keys) is not int or max_keys < 1:
-            raise ValueError("max_keys: must be a whole number, 1 or more")
+        check_count("max_keys", max_keys)
         self._max_keys = max_keys
         self._keep = seconds(keep)
         self._clock = clock or Clock()

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from transfer_async._models.errors import JournalFailed
 from transfer_async._support.addresses import checked_database
-from transfer_async._support.clock import Duration, checked_timeout
+from transfer_async._support.clock import Duration
+from transfer_async._support.validators import positive_seconds
 from transfer_async.journal.entries import Entry, Step
 from transfer_async.journal.group_commit import PRUNED, DurableJournal
 from transfer_async.journal.postgres_sql import Statements
@@ -58,7 +59,7 @@ class PostgresJournal(DurableJournal):
             raise ValueError("schema: must be a plain lower-case name")
         self._dsn = checked_database(dsn)
         self._prepared = prepared
-        self._timeout = checked_timeout(timeout)
+        self._timeout = positive_seconds("timeout", timeout)
         self._sql = Statements(schema, idle=self._timeout)
         self._schema = schema
         self._pool: Any = None

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from transfer_async._models.errors import JournalFailed
-from transfer_async._support.clock import Clock, Duration, checked_timeout
+from transfer_async._support.clock import Clock, Duration
+from transfer_async._support.validators import positive_seconds
 from transfer_async.journal.entries import LONGEST_LEASE, Entry, Step
 from transfer_async.journal.group_commit import PRUNED, DurableJournal
 from transfer_async.journal.rows import (
@@ -113,7 +114,7 @@ class SQLiteJournal(DurableJournal):
         if not os.fspath(path) or os.fspath(path) == ":memory:":
             raise ValueError("path: must be the path of a file; MemoryJournal keeps nothing but memory")
         self._path = Path(path).absolute()  # whatever directory the process changes to
-        self._timeout = checked_timeout(timeout)
+        self._timeout = positive_seconds("timeout", timeout)
         self._clock = clock or Clock()
         self._thread: ThreadPoolExecutor | None = None
         self._file: _File | None = None

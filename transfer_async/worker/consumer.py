@@ -24,8 +24,9 @@ from typing import Protocol
 
 from transfer_async._converters.messages import OrderOutcome
 from transfer_async._models.errors import JournalFailed
-from transfer_async._support.clock import Clock, Duration, duration
+from transfer_async._support.clock import Clock, Duration
 from transfer_async._support.log import log
+from transfer_async._support.validators import positive_seconds
 from transfer_async.worker.disposition import Action, Disposition
 from transfer_async.worker.handler import Handled, Handler
 from transfer_async.worker.health import Health
@@ -99,9 +100,7 @@ class Worker:
         inject: Inject | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._beat_every = duration("beat_every", beat_every)
-        if not 0 < self._beat_every < float("inf"):
-            raise ValueError("beat_every: must be more than 0 seconds, and finite")
+        self._beat_every = positive_seconds("beat_every", beat_every)
         self._handler, self._publish = handler, publish
         self.health: Health = health or Health()
         self._around: Around = around or (lambda _: contextlib.nullcontext())

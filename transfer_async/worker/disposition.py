@@ -36,6 +36,7 @@ from transfer_async._models.errors import (
 )
 from transfer_async._models.responses import Order
 from transfer_async._support.clock import Duration, seconds
+from transfer_async._support.validators import is_positive
 
 
 class Action(enum.Enum):
@@ -91,7 +92,8 @@ class Delays:
     longest: Duration = 60.0
 
     def __attrs_post_init__(self) -> None:
-        if not 0 < seconds(self.first) <= seconds(self.longest) < float("inf"):
+        first, longest = seconds(self.first), seconds(self.longest)
+        if not (is_positive(first) and is_positive(longest) and first <= longest):
             raise ValueError("first and longest: must be more than 0, finite, and first not above longest")
 
     def after(self, deliveries: int) -> float:

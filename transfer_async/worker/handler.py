@@ -25,6 +25,7 @@ from transfer_async._models.responses import Order
 from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.context import Context
 from transfer_async._support.log import log
+from transfer_async._support.validators import check_count
 from transfer_async.journal import scoped
 from transfer_async.journal.entries import Entry, KeyState, Promise, Told, Untold
 from transfer_async.journal.protocol import order_on_record, receipts_of
@@ -72,8 +73,7 @@ class Handler:
     def __init__(
         self, client: TransferClient, *, max_deliveries: int = 50, delays: Delays | None = None
     ) -> None:
-        if type(max_deliveries) is not int or max_deliveries < 1:
-            raise ValueError("max_deliveries: must be a whole number, 1 or more")
+        check_count("max_deliveries", max_deliveries)
         context = client._context
         if not context.journal.durable:
             raise ValueError(

@@ -6,8 +6,9 @@ import asyncio
 
 from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.recovery import Recovery, RecoveryReport
-from transfer_async._support.clock import Clock, Duration, duration
+from transfer_async._support.clock import Clock, Duration
 from transfer_async._support.log import log
+from transfer_async._support.validators import positive_seconds
 from transfer_async.worker.consumer import Inject, Publish
 from transfer_async.worker.handler import Handler
 from transfer_async.worker.health import Health
@@ -41,9 +42,7 @@ class Sweeper:
         inject: Inject | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._every = duration("every", every)
-        if not 0 < self._every < float("inf"):
-            raise ValueError("every: must be more than 0 seconds, and finite")
+        self._every = positive_seconds("every", every)
         self._handler, self._publish = handler, publish
         self._health = health or Health()
         self._inject: Inject = inject or dict

@@ -10,6 +10,7 @@ from attrs import Attribute, field, frozen
 
 from transfer_async._converters.messages import OrderCommand, OrderOutcome
 from transfer_async._support.clock import in_seconds
+from transfer_async._support.validators import count, positive
 from transfer_async.integrations.faststream.headers import JSON
 from transfer_async.worker.consumer import Delivery
 
@@ -18,23 +19,12 @@ class TooLarge(ValueError):
     """A message that is larger than the broker takes: nothing was sent."""
 
 
-def _positive(_: object, attribute: Attribute[Any], value: object) -> None:
-    if not (isinstance(value, float) and 0 < value < float("inf")):
-        raise ValueError(f"{attribute.name}: must be a number of seconds or a timedelta, above 0 and finite")
-
-
-def _count(_: object, attribute: Attribute[Any], value: object) -> None:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{attribute.name}: must be a whole number, 1 or more")
+_above_0 = positive("must be a number of seconds or a timedelta, above 0 and finite")
 
 
 def _name(_: object, attribute: Attribute[Any], value: object) -> None:
     if not (isinstance(value, str) and value and not set(value) & set(" \t\r\n*>{}")):
         raise ValueError(f"{attribute.name}: must be a name without blanks, '*', '>' and braces")
-
-
-def _seconds(default: float) -> Any:
-    return field(default=default, converter=in_seconds, validator=_positive)
 
 
 @frozen(kw_only=True)
@@ -62,12 +52,12 @@ class WorkerSettings:
     outcomes: str = field(default="transfer.outcomes", validator=_name)
     parked: str = field(default="transfer.parked", validator=_name)
     group: str = field(default="transfer-workers", validator=_name)
-    concurrency: int = field(default=16, validator=_count)
-    ack_wait: float = _seconds(30.0)
-    poll: float = _seconds(1.0)
-    publish_timeout: float = _seconds(5.0)
-    sweep_every: float = _seconds(60.0)
-    patience: float = _seconds(35.0)
+    concurrency: int = field(default=16, validator=count())
+    ack_wait: float = field(default=30.0, converter=in_seconds, validator=_above_0)
+    poll: float = field(default=1.0, converter=in_seconds, validator=_above_0)
+    publish_timeout: float = field(default=5.0, converter=in_seconds, validator=_above_0)
+    sweep_every: float = field(default=60.0, converter=in_seconds, validator=_above_0)
+    patience: float = field(default=35.0, converter=in_seconds, validator=_above_0)
 
     def __attrs_post_init__(self) -> None:
         if len({self.commands, self.outcomes, self.parked}) < 3:
