@@ -147,9 +147,7 @@ class BeneficiaryVerification:
         name: str = "beneficiary_verification",
     ) -> None:
         try:
-            from transfer_async._beneficiary import (
-                name_matching,  # needs the extra, which only this hook does
-            )
+            from transfer_async._beneficiary import name_matching  # needs an extra
         except ImportError as error:
             raise ImportError(
                 "BeneficiaryVerification compares names with rapidfuzz: pip install 'transfer_async[names]'"
