@@ -25,6 +25,11 @@ import transfer_async.journal
 
 PACKAGE = Path(transfer_async.__file__).parent
 
+_HEAD = (
+    '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+    'orient="auto-start-reverse"><path class="head" d="M0 0L8 4L0 8z"/></marker></defs>'
+)
+
 # --- the floors ---------------------------------------------------------------------------------
 
 TOP = "transfer_async"
@@ -104,30 +109,77 @@ def purpose_of(box: str) -> str:
     return re.split(r"(?<=\.)\s", told.replace("`", ""), maxsplit=1)[0]
 
 
+_WIDTH, _HIGH, _GAP, _LEFT = 460, 30, 20, 34
+
+
 def draw_floors() -> str:
-    """The floors as an SVG: the highest first, the boxes of a floor side by side."""
-    width, high, gap, left = 460, 30, 8, 34
-    parts, y = [], 4
+    """The floors as an SVG: the highest first, and an arrow where a box imports from one below.
+
+    Not where it does so through a third: what a box stands on, that one stands on, too.
+    """
+    places, parts, y = {}, [], 4
     stories = floors()
     for number in range(len(stories) - 1, -1, -1):
-        begin, x = y, left
-        for box in stories[number]:
-            wide = min(16 + 8 * len(box), width - left)
-            if x > left and x + wide > width:
-                x, y = left, y + high + gap
-            parts.append(
-                f'<rect class="box" x="{x}" y="{y}" width="{wide}" height="{high}" rx="5"/>'
-                f'<text class="code" x="{x + wide / 2:g}" y="{y + 20}">{html.escape(box)}</text>'
-            )
-            x += wide + gap
-        y += high
-        parts.append(f'<text class="floor" x="12" y="{(begin + y) / 2 + 5:g}">{number}</text>')
-        y += gap
-        if number:
-            parts.append(f'<line class="ground" x1="{left}" x2="{width}" y1="{y}" y2="{y}"/>')
-        y += gap
-    label = "The floors of the package: every import goes down, or stays on its floor's own box"
-    return _svg("".join(parts), width, y, label)
+        begin = y
+        for line in _lines(stories[number]):
+            x = _LEFT + (_WIDTH - _LEFT - sum(map(_wide, line)) - _GAP * (len(line) - 1)) / 2
+            for box in line:
+                places[box] = (x + _wide(box) / 2, y)
+                x += _wide(box) + _GAP
+            y += _HIGH + 6
+        middle = (begin + y - 6) / 2 + 5
+        parts.append(f'<text class="floor" x="12" y="{middle:g}">{number}</text>')
+        y += _GAP
+    ways = [_arrow(places[box], places[other], _wide(box)) for box, other in direct()]
+    return _svg(
+        _HEAD + "".join(ways + [_box(*at, box) for box, at in places.items()] + parts), _WIDTH, y, _FLOORS
+    )
+
+
+_FLOORS = "The floors of the package: every import goes down"
+
+
+def direct() -> list[tuple[str, str]]:
+    """The imports that are not also made through a third box."""
+    graph = arrows()
+    below = {box: reach(graph, box) for box in graph}
+    return [
+        (box, other)
+        for box in sorted(graph)
+        for other in sorted(graph[box])
+        if not any(other in below[third] for third in graph[box] - {other})
+    ]
+
+
+def _wide(box: str) -> int:
+    return 16 + 8 * len(box)
+
+
+def _lines(boxes: list[str]) -> Iterator[list[str]]:
+    """As many boxes in each line as there is room for."""
+    line: list[str] = []
+    for box in boxes:
+        if line and _LEFT + sum(_wide(one) + _GAP for one in line) + _wide(box) > _WIDTH:
+            yield line
+            line = []
+        line.append(box)
+    yield line
+
+
+def _box(x: float, y: float, box: str) -> str:
+    return (
+        f'<rect class="box" x="{x - _wide(box) / 2:g}" y="{y}" width="{_wide(box)}" height="{_HIGH}" rx="5"/>'
+        f'<text class="code" x="{x:g}" y="{y + 20}">{html.escape(box)}</text>'
+    )
+
+
+def _arrow(start: tuple[float, float], end: tuple[float, float], wide: int) -> str:
+    """An arrow from the bottom of a box to the top of another; a long one goes around what is between."""
+    (x1, y1), (x2, y2) = start, end
+    way = f"M{x1:g} {y1 + _HIGH:g}L{x2:g} {y2:g}"
+    if y2 - y1 > 4 * (_HIGH + _GAP):
+        way = f"M{x1 + wide / 2:g} {y1 + _HIGH / 2:g}C{_WIDTH} {y1:g} {_WIDTH} {y2 - _HIGH:g} {x2:g} {y2:g}"
+    return f'<path class="way" d="{way}" marker-end="url(#head)"/>'
 
 
 # --- the states of a key ------------------------------------------------------------------------
@@ -188,11 +240,7 @@ def draw_states() -> str:
         f'<text class="code" x="{x}" y="{y + 5}">{state}</text>'
         for state, (x, y) in places.items()
     ]
-    head = (
-        '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-        'orient="auto-start-reverse"><path class="head" d="M0 0L8 4L0 8z"/></marker></defs>'
-    )
-    return _svg(head + "".join(lines + boxes), 460, 380, "The states of a key, and the moves between them")
+    return _svg(_HEAD + "".join(lines + boxes), 460, 380, "The states of a key, and the moves between them")
 
 
 def _way(start: tuple[int, int], end: tuple[int, int], bend: int, moves: list[str]) -> str:

@@ -101,6 +101,14 @@ def test_every_import_goes_down_in_the_picture_of_the_floors(drawings: ModuleTyp
     assert floor_of["sandbox"] == 0
     picture = drawings.draw_floors()
     assert all(f">{box}</text>" in picture for box in floor_of)
+    assert picture.count('class="way"') == len(drawings.direct())
+    for box in graph:  # what is left out can be come to all the same
+        assert drawings.reach(graph, box) == drawings.reach(shown(drawings), box)
+
+
+def shown(drawings: ModuleType) -> dict[str, set[str]]:
+    """The arrows of the picture."""
+    return {box: {to for start, to in drawings.direct() if start == box} for box in drawings.arrows()}
 
 
 def test_every_way_between_two_states_is_in_their_picture(drawings: ModuleType) -> None:
