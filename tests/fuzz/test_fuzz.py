@@ -42,7 +42,7 @@ def test_a_reply_of_any_bytes_keeps_the_promises(target: int, raw: bytes):
     targets.check(bytes([target]) + raw)
 
 
-@pytest.mark.trial(ci=20, long=600)
+@pytest.mark.trial(ci=8, long=600)
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed")
 def test_a_search_guided_by_coverage_finds_no_promise_broken(tmp_path: Path, size: int):

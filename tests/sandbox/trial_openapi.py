@@ -30,7 +30,7 @@ OPERATIONS = [
     found.ok() for found in schemathesis.openapi.from_dict(json.loads(DOCUMENT)).get_all_operations()
 ]
 
-pytestmark = [pytest.mark.trial(ci=150, long=5_000), pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.trial(ci=40, long=5_000), pytest.mark.timeout(3600)]
 each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.label)
 
 DOCUMENTED = json.loads(DOCUMENT)

@@ -116,7 +116,7 @@ def test_a_log_that_is_whole_is_read_to_its_end(directory: Path, written: Writte
     assert reread(directory, written.main, written.log) == written.contents[-1]
 
 
-@pytest.mark.trial(short=50, ci=500, long=20_000)
+@pytest.mark.trial(short=50, ci=200, long=20_000)
 def test_a_log_that_is_cut_anywhere_holds_what_was_committed_before_and_no_more(
     directory: Path, written: Written, size: int
 ):
@@ -126,7 +126,7 @@ def test_a_log_that_is_cut_anywhere_holds_what_was_committed_before_and_no_more(
         assert reread(directory, written.main, written.log[:at]) == written.expected(at), at
 
 
-@pytest.mark.trial(short=50, ci=500, long=20_000)
+@pytest.mark.trial(short=50, ci=200, long=20_000)
 def test_a_log_with_a_wrong_byte_holds_what_was_committed_before_it_and_no_more(
     directory: Path, written: Written, size: int
 ):
