@@ -42,7 +42,7 @@ def test_the_names_are_sorted_and_each_is_there_once():
     assert transfer_async.__all__ == sorted(set(transfer_async.__all__), key=by_case)
 
 
-@each("module", PROMISED)
+@each("module", [*PROMISED])
 def test_a_public_module_has_the_names_that_are_promised_and_no_others(module):
     there = importlib.import_module(module)
 
