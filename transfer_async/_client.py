@@ -32,6 +32,7 @@ from transfer_async._models.responses import Order, User
 from transfer_async._pipeline import settings
 from transfer_async._pipeline.batch import Batch, OrderResult, Requests
 from transfer_async._pipeline.call import Call, InFlight, fresh_id
+from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.create_order import create_order
 from transfer_async._pipeline.hooks import Hook, checked_hooks
 from transfer_async._pipeline.operators import Doubt, Operators
@@ -476,6 +477,33 @@ class TransferClient:
                 source=self,
                 stacklevel=2,
             )
+
+
+# --- for the package's own workers: functions, for a client's methods are a promise to everybody ---
+
+
+def context_of(client: TransferClient) -> Context:
+    """The parts of ``client``: its journal, its scope, its hooks."""
+    return client._context
+
+
+def new_call(client: TransferClient, request: OrderRequest, *, once: bool) -> Call:
+    """A call of ``create_order`` that `carry` runs, and that knows afterwards what was done.
+
+    Raises:
+        InvalidOrder: nothing was claimed, held or sent; names every field at fault.
+        ClientClosed: the client is closed, or open elsewhere.
+    """
+    return client._call(request, once=once)
+
+
+async def carry(client: TransferClient, call: Call) -> Order:
+    """Run ``call`` to its end.
+
+    Raises:
+        TransferError: as `TransferClient.create_order` does.
+    """
+    return await client._carry(call)
 
 
 def _journal_at(address: str) -> Journal:

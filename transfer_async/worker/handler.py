@@ -14,11 +14,11 @@ Whoever was told ``unknown`` is told later how it ended: `Handler.untold` has wh
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 import attrs
 from attrs import frozen
 
+from transfer_async._client import TransferClient, carry, context_of, new_call
 from transfer_async._converters.messages import OrderCommand, OrderOutcome
 from transfer_async._models.errors import JournalFailed, KeyConflict, Outcome, OutcomeUnknown, TransferError
 from transfer_async._models.responses import Order
@@ -30,9 +30,6 @@ from transfer_async.journal import scoped
 from transfer_async.journal.entries import Entry, KeyState, Promise, Told, Untold
 from transfer_async.journal.protocol import order_on_record, receipts_of
 from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
-
-if TYPE_CHECKING:
-    from transfer_async._client import TransferClient
 
 BATCH = 100
 """How many keys are asked for at once."""
@@ -74,13 +71,13 @@ class Handler:
         self, client: TransferClient, *, max_deliveries: int = 50, delays: Delays | None = None
     ) -> None:
         check_count("max_deliveries", max_deliveries)
-        context = client._context
+        context = context_of(client)
         if not context.journal.durable:
             raise ValueError(
                 "journal: must survive the process, or a message that comes again pays again: "
                 "SQLiteJournal, or PostgresJournal"
             )
-        self._client = client
+        self.client: TransferClient = client
         self._context: Context = context
         self._max_deliveries = max_deliveries
         self._delays = delays or Delays()
@@ -100,8 +97,8 @@ class Handler:
         try:
             if not isinstance(command, OrderCommand):
                 command = OrderCommand.from_json(command)
-            call = self._client._call(command.request, once=True)
-            result = await self._client._carry(call)
+            call = new_call(self.client, command.request, once=True)
+            result = await carry(self.client, call)
         except Exception as error:  # noqa: BLE001 - whatever it is, something must be said of the message
             result = error
         if call is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from transfer_async._client import context_of
 from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.recovery import Recovery, RecoveryReport
 from transfer_async._support.clock import Clock, Duration
@@ -74,7 +75,8 @@ class Sweeper:
             JournalFailed: the journal could not be read or written.
         """
         try:
-            report = await Recovery(self._handler._context, stop=lambda: self._stopping).run()
+            context = context_of(self._handler.client)
+            report = await Recovery(context, stop=lambda: self._stopping).run()
         except Exception:  # a key that cannot be worked off does not keep others from being told
             await self._tell()
             raise

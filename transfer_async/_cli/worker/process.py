@@ -14,7 +14,7 @@ from transfer_async._cli.console.event_loop import Say
 from transfer_async._cli.console.hook_loading import BankSide, made_by
 from transfer_async._cli.console.output import NEEDS_TOKEN, logged
 from transfer_async._cli.console.signals import on_signals
-from transfer_async._client import TransferClient
+from transfer_async._client import TransferClient, context_of
 from transfer_async._models import causes
 from transfer_async._models.errors import JournalFailed
 from transfer_async._models.events import Observer
@@ -80,9 +80,10 @@ async def work(plan: Plan, *, say: Say, log: Say, beside: Beside | None = None) 
                 health=health,
                 **traced.worker,
             )
-            await _looked_at(client._context.journal, plan.journal)
+            context = context_of(client)
+            await _looked_at(context.journal, plan.journal)
             async with _served(health, plan) as address:
-                for each in announcement(plan, address, holds=client._context.places_hold):
+                for each in announcement(plan, address, holds=context.places_hold):
                     say(each)
                 await _until_stopped(worker, stop, beside)
     say("worker stopped")
