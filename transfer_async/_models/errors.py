@@ -385,7 +385,9 @@ def is_final_no(error: str, status: int | None) -> bool:
 def is_in_vain(error: object) -> bool:
     """Whether a call certainly sent nothing, for a reason that may be the order's own, and that may pass.
 
-    By class, so that a bank's own kind of one of these is what it is derived from.
+    This alone decides what counts towards parking a message: the journal keeps it of each call that ended,
+    and a worker asks it of the call that it has just seen. By class, so that a bank's own kind of one of
+    these is what it is derived from.
     """
     if isinstance(error, PreflightFailed):
         return not error.refused  # a hook broke: whoever refuses has answered
