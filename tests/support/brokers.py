@@ -5,6 +5,8 @@ As with every `ServerProcess`, their methods block. What a broker acknowledged s
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
@@ -45,11 +47,13 @@ class Broker(ServerProcess):
 
     @classmethod
     def _found(cls) -> Path | None:
-        try:
-            installed = files(cls.PACKAGE) or []
-        except PackageNotFoundError:
-            return None
-        return next((Path(file.locate()) for file in installed if file.name == cls.PROGRAM), None)
+        """The package's own; where there is none, as for some Pythons, whatever bears its name."""
+        with contextlib.suppress(PackageNotFoundError):
+            for file in files(cls.PACKAGE) or []:
+                if file.name == cls.PROGRAM:
+                    return Path(file.locate())
+        elsewhere = shutil.which(cls.PROGRAM)
+        return Path(elsewhere) if elsewhere else None
 
 
 class NatsServer(Broker):
