@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transfer_async._cli.console.exit_codes import USAGE
-from transfer_async._cli.console.output import FAILED, complain, fail, tell
+from transfer_async._cli.console.exit_codes import FAILED, USAGE
+from transfer_async._cli.console.output import complain, fail, tell
 from transfer_async._cli.create import create_command
 from transfer_async._cli.journal import journal_commands
 from transfer_async._cli.worker import worker_commands

@@ -13,9 +13,6 @@ import typer
 
 from transfer_async._cli.console.event_loop import shown, shown_lines
 
-FAILED = 1
-"""The exit code of a command that was used well, and met a no."""
-
 NEEDS_TOKEN = "--token, or TRANSFER_API_TOKEN: must be given, unless the factory brings one"  # noqa: S105 - a sentence
 
 

@@ -12,8 +12,8 @@ import typer
 
 from transfer_async._cli.console import output
 from transfer_async._cli.console.event_loop import Say, shown
-from transfer_async._cli.console.exit_codes import USAGE
-from transfer_async._cli.console.output import FAILED, fail, tell
+from transfer_async._cli.console.exit_codes import FAILED, USAGE
+from transfer_async._cli.console.output import fail, tell
 from transfer_async._cli.create.order_file import Format
 
 
@@ -137,7 +137,7 @@ def create(
         fail(f"create: {shown(str(error))}", USAGE)
     except Failed as failed:
         fail(f"create: {shown(str(failed))}", FAILED)
-    raise typer.Exit(int(code))
+    raise typer.Exit(code)
 
 
 def _mention(line: str) -> None:

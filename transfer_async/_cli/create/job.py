@@ -13,6 +13,7 @@ from typing import Any
 from attrs import frozen
 
 from transfer_async._cli.console.event_loop import Say, run, shown
+from transfer_async._cli.console.exit_codes import DONE, FAILED, USAGE
 from transfer_async._cli.console.hook_loading import BankSide, made_by
 from transfer_async._cli.create.first_pass import Checking, Stopped
 from transfer_async._cli.create.journal_option import journal_and_files
@@ -21,7 +22,7 @@ from transfer_async._cli.create.outcome_file import OutcomeFile, check_place
 from transfer_async._cli.create.progress import Progress, duration
 from transfer_async._cli.create.second_pass import BulkRun
 from transfer_async._cli.create.stopping import Stopping
-from transfer_async._cli.create.tally import ExitCode, Tally
+from transfer_async._cli.create.tally import Tally
 from transfer_async._cli.create.unchanged_file import Changed
 from transfer_async._client import TransferClient
 from transfer_async._models import causes
@@ -106,7 +107,7 @@ def carry_out(
             return run(creation.run(journal, protected=(wanted.path, *files), journal_is_new=is_new))
         except Stopped:
             words.complain("stopped before anything was sent")
-            return stopping.exit_code or ExitCode.FAILED
+            return stopping.exit_code or FAILED
 
 
 class _Creation:
@@ -127,12 +128,12 @@ class _Creation:
             checking = await self._checked(needs_held=not holds)
             if checking.faults:
                 self._each(self._words.complain, checking.complaint())
-                return ExitCode.USAGE
+                return USAGE
             if not checking.records:
                 raise ValueError("FILE: has no orders; nothing was sent")
             if client is None or journal is None or self._wanted.dry_run:
                 self._each(self._words.tell, [*checking.summary(), DRY])
-                return ExitCode.ALL_CREATED
+                return DONE
             self._each(self._words.progress.say, checking.summary())
             if journal_is_new:
                 self._words.progress.say("the journal is new: no key is known in it")
@@ -215,7 +216,7 @@ class _Creation:
         self._each(self._words.tell, [shown(where), *self._tally.advice()])
         if broken or bulk.gave_up:
             raise Failed(broken or f"given up: {bulk.gave_up}")
-        return self._tally.exit_code if is_whole else self._stopping.exit_code or ExitCode.FAILED
+        return self._tally.exit_code if is_whole else self._stopping.exit_code or FAILED
 
     def _how_it_ended(self, total: int, took: float, *, is_whole: bool, gave_up: str | None) -> str:
         tally, by = self._tally, self._stopping.by

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from transfer_async._cli.console import exit_codes
 from transfer_async._models.errors import (
     AlreadyCreated,
     JournalFailed,
@@ -29,17 +30,6 @@ class Kind(enum.Enum):
     UNKNOWN = "unknown"
 
 
-class ExitCode(enum.IntEnum):
-    """How the command ends."""
-
-    ALL_CREATED = 0
-    FAILED = 1
-    USAGE = 2
-    REFUSED = 3
-    NOT_SENT = 4
-    UNKNOWN = 5
-
-
 def kind_of(result: Order | Exception) -> Kind:
     """What ``result`` counts as."""
     if isinstance(result, Order):
@@ -54,15 +44,15 @@ def kind_of(result: Order | Exception) -> Kind:
     }[result.outcome]
 
 
-def code_of(result: Order | Exception) -> ExitCode:
+def code_of(result: Order | Exception) -> int:
     """The exit code if every other order were created."""
     if isinstance(result, (Order, AlreadyCreated)):
-        return ExitCode.ALL_CREATED
+        return exit_codes.DONE
     if isinstance(result, JournalFailed) and result.outcome is not Outcome.NOT_SENT:
-        return ExitCode.UNKNOWN  # it is known here, and the journal will only know that it was sent
+        return exit_codes.UNKNOWN  # it is known here, and the journal will only know that it was sent
     if isinstance(result, Refused):
-        return ExitCode.REFUSED if result.is_final else ExitCode.NOT_SENT
-    return ExitCode.NOT_SENT if kind_of(result) is Kind.NOT_SENT else ExitCode.UNKNOWN
+        return exit_codes.REFUSED if result.is_final else exit_codes.NOT_SENT
+    return exit_codes.NOT_SENT if kind_of(result) is Kind.NOT_SENT else exit_codes.UNKNOWN
 
 
 class Tally:
@@ -78,7 +68,7 @@ class Tally:
     def __init__(self) -> None:
         self.counts = dict.fromkeys(Kind, 0)
         self.done = self.owed = self.made = 0
-        self._reasons: dict[ExitCode, Counter[str]] = {code: Counter() for code in ExitCode}
+        self._reasons: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._fields: Counter[str] = Counter()
 
     def add(self, result: Order | Exception) -> None:
@@ -90,9 +80,9 @@ class Tally:
             self._fields.update(result.fields)
 
     @property
-    def exit_code(self) -> ExitCode:
+    def exit_code(self) -> int:
         """The highest that any order asks for."""
-        return max((code for code, reasons in self._reasons.items() if reasons), default=ExitCode.ALL_CREATED)
+        return max((code for code, reasons in self._reasons.items() if reasons), default=exit_codes.DONE)
 
     def told(self) -> str:
         """The counts in one line, without those that are nothing."""
@@ -102,14 +92,14 @@ class Tally:
         """What there is to know and to do, a line each."""
         if (before := self.counts[Kind.CREATED] - self.made) > 0:
             yield f"created before this run, and not again: {before:,}. Another payment needs another key"
-        if count := self._reasons[ExitCode.UNKNOWN].total():
+        if count := self._reasons[exit_codes.UNKNOWN].total():
             yield (
                 f"in doubt: {count:,}. These orders may exist: keep the holds, do not pay in another way; "
                 "see: transfer-async journal list"
             )
-        if reasons := self._reasons[ExitCode.NOT_SENT]:
+        if reasons := self._reasons[exit_codes.NOT_SENT]:
             yield f"may end otherwise another time: {_counted(reasons)}. Run the same command again"
-        reasons = self._reasons[ExitCode.REFUSED].copy()
+        reasons = self._reasons[exit_codes.REFUSED].copy()
         refuted = reasons.pop(Refuted.__name__, 0)
         if reasons:
             named = f" The service names: {_named(self._fields)}." if self._fields else ""

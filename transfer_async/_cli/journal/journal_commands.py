@@ -11,9 +11,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from transfer_async._cli.console.event_loop import run, shown
-from transfer_async._cli.console.exit_codes import USAGE
+from transfer_async._cli.console.exit_codes import FAILED, OWED, USAGE
 from transfer_async._cli.console.hook_loading import factory_named
-from transfer_async._cli.console.output import FAILED, complain, fail, somebody_is_there, tell
+from transfer_async._cli.console.output import complain, fail, somebody_is_there, tell
 from transfer_async._cli.journal import desk, tables
 from transfer_async._models.errors import TransferError
 from transfer_async._pipeline.operators import checked_order_id, checked_settle_after, checked_text
@@ -21,9 +21,6 @@ from transfer_async.journal.entries import Step
 from transfer_async.journal.protocol import KEPT, Journal, KeyRecord
 
 T = TypeVar("T")
-
-OWED = 3
-"""The exit code of a recovery that leaves an undo owed, or a record that cannot be read."""
 
 app = typer.Typer(
     help="Look after a journal: what is in doubt, what is owed, and how it ends.\n\n"

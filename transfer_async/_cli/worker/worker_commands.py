@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from transfer_async._cli.console.exit_codes import USAGE
-from transfer_async._cli.console.output import FAILED, complain, fail, tell
+from transfer_async._cli.console.exit_codes import FAILED, USAGE
+from transfer_async._cli.console.output import complain, fail, tell
 
 if TYPE_CHECKING:
     from transfer_async.integrations.faststream.line import WorkerSettings
