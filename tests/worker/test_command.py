@@ -563,7 +563,7 @@ async def test_a_trial_tells_what_it_does_and_ends_when_it_is_told_to(nats, tmp_
 async def plan(there, tmp_path):
     """What a worker in this process is to do."""
     async with Sandbox() as sandbox:
-        yield working.Plan(
+        yield working.WorkerPlan(
             broker=there.address,
             journal=str(tmp_path / "journal.db"),
             base_url=sandbox.base_url,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests._cli.create.files import COMMON, csv_text, row
 from transfer_async import NewExternalOrder, NewOrder, PersonName
 from transfer_async._cli.create.csv_rows import COLUMNS, OPTIONAL, records
-from transfer_async._cli.create.text_lines import Lines, Record
+from transfer_async._cli.create.text_lines import Record, TextLines
 from transfer_async._converters.messages import OrderCommand
 from transfer_async._models import keys
 
@@ -21,7 +21,7 @@ NEEDED = [name for name in COLUMNS if name not in OPTIONAL]
 
 def read(text: str | bytes) -> list[Record]:
     data = text.encode() if isinstance(text, str) else text
-    return list(records(Lines(io.BufferedReader(io.BytesIO(data)))))
+    return list(records(TextLines(io.BufferedReader(io.BytesIO(data)))))
 
 
 def faults(text: str | bytes) -> list[tuple[int, str, str]]:

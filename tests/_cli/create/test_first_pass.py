@@ -10,11 +10,11 @@ from tests._cli.create.files import csv_text, row
 from transfer_async._cli.create import csv_rows
 from transfer_async._cli.create.first_pass import SHOWN, Checking, Stopped
 from transfer_async._cli.create.key_index import Keys
-from transfer_async._cli.create.text_lines import Lines, Record
+from transfer_async._cli.create.text_lines import Record, TextLines
 
 
 def checked(rows, **settings) -> Checking:
-    lines = Lines(io.BufferedReader(io.BytesIO(csv_text(rows).encode())))
+    lines = TextLines(io.BufferedReader(io.BytesIO(csv_text(rows).encode())))
     checking = Checking(**{"needs_held": False, **settings})
     checking.run(csv_rows.records(lines))
     return checking

@@ -8,13 +8,13 @@ import pytest
 
 from tests._cli.create.files import jsonl_text, tree
 from transfer_async._cli.create.json_lines import records
-from transfer_async._cli.create.text_lines import Lines, Record
+from transfer_async._cli.create.text_lines import Record, TextLines
 from transfer_async._converters.messages import OrderCommand
 
 
 def read(text: str | bytes) -> list[Record]:
     data = text.encode() if isinstance(text, str) else text
-    return list(records(Lines(io.BufferedReader(io.BytesIO(data)))))
+    return list(records(TextLines(io.BufferedReader(io.BytesIO(data)))))
 
 
 def only_fault(text: str | bytes) -> tuple[int, str, str]:

@@ -38,7 +38,7 @@ def records(*numbers: int, **changes: str) -> Iterator[Record]:
     for number in numbers:
         cells = row(number, **changes)
         yield csv_rows._record(
-            csv_rows._Row(number + 1, [cells.get(name, "") for name in COLUMNS]), list(COLUMNS)
+            csv_rows._CsvRow(number + 1, [cells.get(name, "") for name in COLUMNS]), list(COLUMNS)
         )
 
 

@@ -6,12 +6,12 @@ import tracemalloc
 import pytest
 
 from transfer_async._cli.create import text_lines as module
-from transfer_async._cli.create.text_lines import BadLine, Lines
+from transfer_async._cli.create.text_lines import BadLine, TextLines
 
 
 def read(data: bytes) -> list[tuple[int, str]]:
     """Every line, or what is wrong with it."""
-    lines = Lines(io.BufferedReader(io.BytesIO(data)))
+    lines = TextLines(io.BufferedReader(io.BytesIO(data)))
     found = []
     while True:
         try:
@@ -68,7 +68,7 @@ def test_a_line_without_end_takes_no_memory():
             return size
 
     tracemalloc.start()
-    lines = Lines(io.BufferedReader(Endless()))
+    lines = TextLines(io.BufferedReader(Endless()))
     with pytest.raises(BadLine):
         next(lines)
     most = tracemalloc.get_traced_memory()[1]

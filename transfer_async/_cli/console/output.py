@@ -64,7 +64,7 @@ def logged(
         form: what a line looks like, as `logging.Formatter` takes it.
         time: what its time looks like.
     """
-    lines, level = _Lines(say), logger.level
+    lines, level = _LineHandler(say), logger.level
     lines.setFormatter(logging.Formatter(form, time))
     logger.addHandler(lines)
     logger.setLevel(logging.INFO)
@@ -75,7 +75,7 @@ def logged(
         logger.setLevel(level)
 
 
-class _Lines(logging.Handler):
+class _LineHandler(logging.Handler):
     """Hands every record on as a line."""
 
     def __init__(self, say: Callable[[str], object]) -> None:

@@ -103,13 +103,13 @@ def create(
       130  stopped by Ctrl-C; 143 by SIGTERM
     """
     from transfer_async._cli.console.hook_loading import factory_named
-    from transfer_async._cli.create.job import Failed, Wanted, Words, carry_out  # heavy: the client
+    from transfer_async._cli.create.job import CreateOptions, Failed, Words, carry_out  # heavy: the client
     from transfer_async._cli.create.order_file import format_of
     from transfer_async._cli.create.progress import shown_progress
     from transfer_async._http.retry import RetryPolicy
 
     try:
-        wanted = Wanted(
+        wanted = CreateOptions(
             path=file,
             form=format_of(file, form),
             outcomes=outcomes or file.with_name(file.name + ".outcomes.jsonl"),

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from transfer_async._cli.console.event_loop import shown
-from transfer_async._cli.create.text_lines import BadLine, Fault, Lines, Record
+from transfer_async._cli.create.text_lines import BadLine, LineFault, Record, TextLines
 from transfer_async._converters.messages import VERSION, OrderCommand
 from transfer_async._models.errors import InvalidOrder
 from transfer_async._models.requests import NewExternalOrder, NewOrder, PersonName
@@ -42,7 +42,7 @@ OPTIONAL = frozenset(
 _NAMED = {place: name for name, place in COLUMNS.items()}
 
 
-def records(lines: Lines) -> Iterator[Record]:
+def records(lines: TextLines) -> Iterator[Record]:
     """What each row comes to; if the header is not good, that alone is told."""
     reader = csv.reader(lines, strict=True)
     header: list[str] | None = None
@@ -63,12 +63,12 @@ def records(lines: Lines) -> Iterator[Record]:
 
 
 @attrs.frozen
-class _Row:
+class _CsvRow:
     line: int
     cells: list[str]
 
 
-def _next_row(reader: Iterator[list[str]], lines: Lines) -> _Row | Record | None:
+def _next_row(reader: Iterator[list[str]], lines: TextLines) -> _CsvRow | Record | None:
     """The next row that is not empty, or the fault in its place."""
     while True:
         line = lines.number + 1
@@ -81,7 +81,7 @@ def _next_row(reader: Iterator[list[str]], lines: Lines) -> _Row | Record | None
         if cells is None:
             return None
         if cells:
-            return _Row(line, cells)
+            return _CsvRow(line, cells)
 
 
 _OTHER_MARKS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
@@ -89,7 +89,7 @@ _SHOWN = 40
 """Characters of a column's name that are shown."""
 
 
-def _header_faults(header: Sequence[str]) -> Iterator[Fault]:
+def _header_faults(header: Sequence[str]) -> Iterator[LineFault]:
     if not set(header) & set(COLUMNS):
         yield "", _why_none_is_known(header)
         return
@@ -115,7 +115,7 @@ def _why_none_is_known(header: Sequence[str]) -> str:
 _LINES = "goes on over several lines: is a quote not closed?"
 
 
-def _record(row: _Row, header: Sequence[str]) -> Record:
+def _record(row: _CsvRow, header: Sequence[str]) -> Record:
     if len(row.cells) != len(header):
         more = "more" if len(row.cells) > len(header) else "fewer"
         return Record(line=row.line, faults=(("", f"has {more} cells than there are columns"),))

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from transfer_async._cli.console.event_loop import shown
 from transfer_async._cli.create.key_index import Keys
-from transfer_async._cli.create.text_lines import Fault, Record
+from transfer_async._cli.create.text_lines import LineFault, Record
 from transfer_async._models.amounts import EXACT
 from transfer_async._models.requests import NewOrder
 
@@ -68,7 +68,7 @@ class Checking:
                 else:
                     self._add(record.command.order)
 
-    def _faults(self, record: Record, keys: Keys) -> Iterator[Fault]:
+    def _faults(self, record: Record, keys: Keys) -> Iterator[LineFault]:
         yield from record.faults
         if record.key is not None and (first := keys.seen(record.key, record.line)) is not None:
             yield "key", f"stands on line {first} already"
@@ -80,7 +80,7 @@ class Checking:
     def _is_late(self, send_before: datetime | None) -> bool:
         return self._now is not None and send_before is not None and send_before <= self._now
 
-    def _note(self, line: int, faults: list[Fault]) -> None:
+    def _note(self, line: int, faults: list[LineFault]) -> None:
         self.faults += len(faults)
         room = SHOWN - len(self.told)
         self.told += [

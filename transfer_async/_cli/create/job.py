@@ -44,7 +44,7 @@ class Failed(Exception):
 
 
 @frozen(kw_only=True)
-class Wanted:
+class CreateOptions:
     """What was asked for.
 
     Args:
@@ -86,7 +86,7 @@ class Words:
 
 
 def carry_out(
-    wanted: Wanted, words: Words, *, clock: Clock | None = None, stopping: Stopping | None = None
+    wanted: CreateOptions, words: Words, *, clock: Clock | None = None, stopping: Stopping | None = None
 ) -> int:
     """Do it, and say how it ended.
 
@@ -112,7 +112,7 @@ def carry_out(
 
 class _Creation:
     def __init__(
-        self, wanted: Wanted, words: Words, orders: OrderFile, *, stopping: Stopping, clock: Clock
+        self, wanted: CreateOptions, words: Words, orders: OrderFile, *, stopping: Stopping, clock: Clock
     ) -> None:
         self._wanted, self._words, self._orders = wanted, words, orders
         self._stopping, self._clock = stopping, clock

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from transfer_async._cli.create.text_lines import BadLine, Lines, Record
+from transfer_async._cli.create.text_lines import BadLine, Record, TextLines
 from transfer_async._converters.messages import OrderCommand
 from transfer_async._models.errors import InvalidOrder
 
 
-def records(lines: Lines) -> Iterator[Record]:
+def records(lines: TextLines) -> Iterator[Record]:
     """What each line comes to."""
     while True:
         try:

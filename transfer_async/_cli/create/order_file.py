@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from transfer_async._cli.create import csv_rows, json_lines
-from transfer_async._cli.create.text_lines import Lines, Record
+from transfer_async._cli.create.text_lines import Record, TextLines
 from transfer_async._cli.create.unchanged_file import SteadyFile
 
 
@@ -53,7 +53,7 @@ class OrderFile:
         Raises:
             Changed: on the way, if the file is not what it was.
         """
-        return _READERS[self._form](Lines(self._steady.reading()))
+        return _READERS[self._form](TextLines(self._steady.reading()))
 
 
 @contextmanager

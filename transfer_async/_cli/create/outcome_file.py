@@ -82,7 +82,7 @@ def _plain(value: Any) -> Any:
 
 
 class OutcomeFile:
-    """Lines go to a file beside it, ``.part``, which takes its place once there is one for every order.
+    """TextLines go to a file beside it, ``.part``, which takes its place once there is one for every order.
 
     One that an earlier run has left there is renamed to ``.old``: what it says of a key may be true no more.
 

@@ -13,7 +13,7 @@ LONGEST = 1 << 20
 
 _BOM = b"\xef\xbb\xbf"
 
-Fault = tuple[str, str]
+LineFault = tuple[str, str]
 """What is wrong with a line: the field (empty for the line itself), and the rule; never a value."""
 
 
@@ -31,7 +31,7 @@ class Record:
     line: int
     key: str | None = None
     command: OrderCommand | None = None
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[LineFault, ...] = ()
 
 
 class BadLine(Exception):
@@ -43,7 +43,7 @@ class BadLine(Exception):
         self.why = why
 
 
-class Lines:
+class TextLines:
     """An iterator that goes on after a `BadLine`.
 
     Args:
@@ -57,7 +57,7 @@ class Lines:
         self._file = file
         self.number = 0
 
-    def __iter__(self) -> Lines:
+    def __iter__(self) -> TextLines:
         return self
 
     def __next__(self) -> str:

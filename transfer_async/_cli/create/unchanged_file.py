@@ -32,13 +32,13 @@ class SteadyFile:
             Changed: while it is read, before any byte that differs is handed out.
         """
         self._file.seek(0)
-        return io.BufferedReader(_Reading(self), BLOCK)
+        return io.BufferedReader(_SteadyReader(self), BLOCK)
 
     def _first_reading_ended(self, digests: bytearray) -> None:
         self._digests = digests
 
 
-class _Reading(io.RawIOBase):
+class _SteadyReader(io.RawIOBase):
     def __init__(self, steady: SteadyFile) -> None:
         super().__init__()
         self._steady = steady

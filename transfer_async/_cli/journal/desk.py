@@ -34,7 +34,7 @@ _AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 @frozen(kw_only=True)
-class Line:
+class KeyView:
     """What is on record of one key."""
 
     key: str
@@ -66,7 +66,7 @@ class Desk:
     scope: str
     operators: Operators
 
-    async def waiting(self) -> list[Line]:
+    async def waiting(self) -> list[KeyView]:
         """Every key that waits for somebody: in doubt, left by a dead worker, an undo owed, an end untold.
 
         Raises:
@@ -80,9 +80,9 @@ class Desk:
         if not found:
             return []
         utc = await self.operators.times()
-        return sorted((_line(key, entry, utc) for key, entry in found.items()), key=lambda line: line.began)
+        return sorted((_view(key, entry, utc) for key, entry in found.items()), key=lambda view: view.began)
 
-    async def one(self, key: str) -> tuple[Line, tuple[Step, ...]]:
+    async def one(self, key: str) -> tuple[KeyView, tuple[Step, ...]]:
         """What is on record of ``key``, and its history.
 
         Raises:
@@ -92,14 +92,14 @@ class Desk:
         entry = await scoped.read(self.journal.read(self.scope, key), key=key)
         if entry is None:
             raise nothing_on_record(key)
-        line = _line(key, entry, await self.operators.times())
-        return line, await self.operators.history(key)
+        view = _view(key, entry, await self.operators.times())
+        return view, await self.operators.history(key)
 
 
-def _line(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Line:
+def _view(key: str, entry: Entry, utc: Callable[[float], datetime]) -> KeyView:
     intent = entry.intent or next((one.intent for one in entry.owed), None)
     began = utc(entry.claimed_at)
-    return Line(
+    return KeyView(
         key=key,
         state=entry.state,
         intent_id=entry.intent_id,
@@ -130,17 +130,17 @@ class Totals:
     in_doubt: dict[str, Decimal]
 
 
-def totals(lines: list[Line]) -> Totals:
-    """What ``lines`` add up to."""
+def totals(views: list[KeyView]) -> Totals:
+    """What ``views`` add up to."""
     amounts: dict[str, Decimal] = {}
-    for line in lines:
-        if line.state is KeyState.IN_DOUBT and line.order is not None:
-            currency = line.order.poster_currency
-            amounts[currency] = amounts.get(currency, Decimal(0)) + line.order.poster_amount
+    for view in views:
+        if view.state is KeyState.IN_DOUBT and view.order is not None:
+            currency = view.order.poster_currency
+            amounts[currency] = amounts.get(currency, Decimal(0)) + view.order.poster_amount
     return Totals(
-        keys=len(lines),
-        states=Counter(line.state.value for line in lines),
-        undos_owed=sum(len(line.owed) for line in lines),
+        keys=len(views),
+        states=Counter(view.state.value for view in views),
+        undos_owed=sum(len(view.owed) for view in views),
         in_doubt=amounts,
     )
 

@@ -64,18 +64,18 @@ def list_waiting(
     """
     where, store = _named(journal, scope, base_url)
 
-    async def find() -> list[desk.Line]:
+    async def find() -> list[desk.KeyView]:
         async with desk.opened(store, where) as at:
             return await at.waiting()
 
-    lines = _done(find())
-    totals = desk.totals(lines)
+    views = _done(find())
+    totals = desk.totals(views)
     if as_json:
-        keys = [tables.line_json(line) for line in lines]
+        keys = [tables.view_json(view) for view in views]
         tell(tables.as_json({"scope": where, "keys": keys, "totals": tables.totals_json(totals)}))
         return
-    if lines:
-        tables.show(tell, tables.WAITING, tables.waiting_rows(lines), live=sys.stdout.isatty())
+    if views:
+        tables.show(tell, tables.WAITING, tables.waiting_rows(views), live=sys.stdout.isatty())
     tell(tables.total_told(totals))
 
 
@@ -86,16 +86,16 @@ def show(
     """Show what is on record of a key, and its history."""
     where, store = _named(journal, scope, base_url)
 
-    async def find() -> tuple[desk.Line, tuple[Step, ...]]:
+    async def find() -> tuple[desk.KeyView, tuple[Step, ...]]:
         async with desk.opened(store, where) as at:
             return await at.one(key)
 
-    line, steps = _done(find())
+    view, steps = _done(find())
     if as_json:
-        record = tables.line_json(line) | {"receipts": line.receipts}
+        record = tables.view_json(view) | {"receipts": view.receipts}
         tell(tables.as_json(record | {"history": [tables.step_json(step) for step in steps]}))
         return
-    for text in tables.record_lines(line):
+    for text in tables.record_lines(view):
         tell(text)
     tell("")
     tables.show(tell, tables.HISTORY, tables.history_rows(steps), live=sys.stdout.isatty())

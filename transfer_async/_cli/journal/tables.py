@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from transfer_async._cli.console.event_loop import Say, shown, shown_json
-from transfer_async._cli.journal.desk import Line, Totals
+from transfer_async._cli.journal.desk import KeyView, Totals
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async.journal.entries import Ending, Step
 
@@ -49,25 +49,25 @@ def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 # --- keys ---------------------------------------------------------------------------------------
 
 
-def waiting_rows(lines: Sequence[Line]) -> list[tuple[str, ...]]:
+def waiting_rows(views: Sequence[KeyView]) -> list[tuple[str, ...]]:
     """One row a key."""
     return [
         (
-            shown(line.key),
-            state_of(line),
-            age_told(line.age),
-            line.summary,
-            shown(line.order_id),
-            ", ".join([*map(shown, line.owed), *(f"to tell: {end}" for end in line.untold)]) or "-",
+            shown(view.key),
+            state_of(view),
+            age_told(view.age),
+            view.summary,
+            shown(view.order_id),
+            ", ".join([*map(shown, view.owed), *(f"to tell: {end}" for end in view.untold)]) or "-",
         )
-        for line in lines
+        for view in views
     ]
 
 
-def state_of(line: Line) -> str:
+def state_of(view: KeyView) -> str:
     """Where the key stands, in words."""
-    state = line.state.value.replace("_", " ")
-    return state if line.readable else f"{state} (unreadable)"
+    state = view.state.value.replace("_", " ")
+    return state if view.readable else f"{state} (unreadable)"
 
 
 def total_told(totals: Totals) -> str:
@@ -89,22 +89,22 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def record_lines(line: Line) -> list[str]:
+def record_lines(view: KeyView) -> list[str]:
     """What is on record of a key, one thing a line."""
-    ending = line.ending
+    ending = view.ending
     told = {
-        "key": line.key,
-        "state": state_of(line),
-        "intent": line.intent_id,
-        "order": line.summary,
-        "order id": line.order_id,
-        "candidates": ", ".join(line.candidates) or None,
-        "began": f"{iso(line.began)}, {age_told(line.age)} ago",
-        "sent until": iso(line.sent_until),
+        "key": view.key,
+        "state": state_of(view),
+        "intent": view.intent_id,
+        "order": view.summary,
+        "order id": view.order_id,
+        "candidates": ", ".join(view.candidates) or None,
+        "began": f"{iso(view.began)}, {age_told(view.age)} ago",
+        "sent until": iso(view.sent_until),
         "ended in": None if ending is None else _ended_in(ending),
-        "receipts": ", ".join(f"{name}: {receipt}" for name, receipt in line.receipts.items()) or None,
-        "owed": ", ".join(line.owed) or None,
-        "to tell": ", ".join(line.untold) or None,
+        "receipts": ", ".join(f"{name}: {receipt}" for name, receipt in view.receipts.items()) or None,
+        "owed": ", ".join(view.owed) or None,
+        "to tell": ", ".join(view.untold) or None,
     }
     return [f"{name:<12}{shown(value)}" for name, value in told.items()]
 
@@ -144,26 +144,26 @@ def as_json(told: Any) -> str:
     return shown_json(json.dumps(told, indent=2, ensure_ascii=False))
 
 
-def line_json(line: Line) -> dict[str, Any]:
+def view_json(view: KeyView) -> dict[str, Any]:
     """What is on record of a key; what is not known is null."""
-    order = line.order
+    order = view.order
     return {
-        "key": line.key,
-        "state": line.state.value,
-        "intent_id": line.intent_id,
-        "order_id": line.order_id,
-        "candidates": list(line.candidates),
-        "readable": line.readable,
+        "key": view.key,
+        "state": view.state.value,
+        "intent_id": view.intent_id,
+        "order_id": view.order_id,
+        "candidates": list(view.candidates),
+        "readable": view.readable,
         "poster_amount": None if order is None else f"{order.poster_amount:f}",
         "poster_currency": None if order is None else order.poster_currency,
         "matcher_amount": None if order is None else f"{order.matcher_amount:f}",
         "matcher_currency": None if order is None else order.matcher_currency,
-        "began": iso(line.began),
-        "age_seconds": round(line.age, 3),
-        "sent_until": iso(line.sent_until),
-        "owed": list(line.owed),
-        "untold": list(line.untold),
-        "ended_in": None if line.ending is None else line.ending.error,
+        "began": iso(view.began),
+        "age_seconds": round(view.age, 3),
+        "sent_until": iso(view.sent_until),
+        "owed": list(view.owed),
+        "untold": list(view.untold),
+        "ended_in": None if view.ending is None else view.ending.error,
     }
 
 

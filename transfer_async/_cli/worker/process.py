@@ -36,7 +36,7 @@ Beside = Callable[[OrderWorker], Awaitable[object]]
 
 
 @frozen(kw_only=True)
-class Plan:
+class WorkerPlan:
     """All that a worker is made with; checked as it is made."""
 
     broker: str
@@ -51,7 +51,7 @@ class Plan:
     telemetry: bool = False
 
 
-async def work(plan: Plan, *, say: Say, log: Say, beside: Beside | None = None) -> None:
+async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = None) -> None:
     """Run a worker until SIGINT or SIGTERM, and finish what is in flight; at the second one, stop at once.
 
     Args:
@@ -89,7 +89,7 @@ async def work(plan: Plan, *, say: Say, log: Say, beside: Beside | None = None) 
     say("worker stopped")
 
 
-def announcement(plan: Plan, health: str, *, holds: bool) -> list[str]:
+def announcement(plan: WorkerPlan, health: str, *, holds: bool) -> list[str]:
     """What the worker is connected to, and whether it ``holds`` funds."""
     settings = plan.settings
     lines = [
@@ -136,7 +136,7 @@ def _told(error: Exception) -> str:
 
 
 @asynccontextmanager
-async def _served(health: Health, plan: Plan) -> AsyncIterator[str]:
+async def _served(health: Health, plan: WorkerPlan) -> AsyncIterator[str]:
     host, port = plan.health
     async with AsyncExitStack() as stack:
         try:
@@ -173,7 +173,7 @@ async def _unless(work: Coroutine[Any, Any, None], *ends: asyncio.Task[Any]) -> 
 
 
 @asynccontextmanager
-async def _client(plan: Plan, side: BankSide, traced: _Traced) -> AsyncIterator[TransferClient]:
+async def _client(plan: WorkerPlan, side: BankSide, traced: _Traced) -> AsyncIterator[TransferClient]:
     # It opens when it is used: its database may be away now.
     journal = traced.journal(journal_at(plan.journal))
     settings = {"token": plan.token, **plan.client, **side.settings}
@@ -203,7 +203,7 @@ class _Traced:
     worker: Mapping[str, Any] = field(factory=dict)
 
     @classmethod
-    def of(cls, plan: Plan) -> _Traced:
+    def of(cls, plan: WorkerPlan) -> _Traced:
         """That of ``plan``.
 
         Raises:

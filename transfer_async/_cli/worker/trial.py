@@ -12,7 +12,7 @@ from transfer_async._cli.console.event_loop import Say, shown, shown_json
 from transfer_async._cli.console.hook_loading import BankSide
 from transfer_async._cli.demo.bank import Ledger, usd_order
 from transfer_async._cli.worker.embedded_nats import nats_server, program
-from transfer_async._cli.worker.process import Plan, work
+from transfer_async._cli.worker.process import WorkerPlan, work
 from transfer_async._converters.messages import OrderCommand, OrderOutcome
 from transfer_async._pipeline.hooks import FundsHold
 from transfer_async.integrations.faststream import OrderWorker
@@ -37,7 +37,7 @@ async def run(nats: str, home: Path, settings: WorkerSettings, *, say: Say, log:
     """
     async with nats_server(nats, home) as broker, Sandbox() as sandbox:
         trial = _Trial(broker, say)
-        plan = Plan(
+        plan = WorkerPlan(
             broker=broker,
             journal=str(home / "journal.db"),
             base_url=sandbox.base_url,

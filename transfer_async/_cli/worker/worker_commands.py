@@ -109,7 +109,7 @@ def worker(
     from transfer_async._cli.worker import address_option, process  # heavy: the client and FastStream
 
     plan = _checked(
-        lambda: process.Plan(
+        lambda: process.WorkerPlan(
             broker=_given("--broker, or TRANSFER_BROKER", broker, instead=OR_TRY),
             journal=_given("--journal, or TRANSFER_JOURNAL", journal, instead=OR_TRY),
             base_url=_given("--base-url, or TRANSFER_BASE_URL", base_url, instead=OR_TRY),
