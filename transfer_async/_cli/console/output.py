@@ -12,8 +12,9 @@ from typing import NoReturn, TextIO
 import typer
 
 from transfer_async._cli.console.event_loop import shown, shown_lines
+from transfer_async._cli.console.options import TOKEN
 
-NEEDS_TOKEN = "--token, or TRANSFER_API_TOKEN: must be given, unless the factory brings one"  # noqa: S105 - a sentence
+NEEDS_TOKEN = f"{TOKEN}: must be given, unless the factory brings one"
 
 
 def tell(line: str) -> None:

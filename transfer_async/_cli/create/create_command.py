@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from transfer_async._cli.console import output
+from transfer_async._cli.console import options, output
 from transfer_async._cli.console.event_loop import Say, shown
 from transfer_async._cli.console.exit_codes import FAILED, USAGE
 from transfer_async._cli.console.output import fail, tell
@@ -20,30 +20,11 @@ from transfer_async._cli.create.order_file import Format
 def create(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The orders: CSV, or JSON Lines.")],
     *,
-    journal: Annotated[
-        str | None,
-        typer.Option(
-            envvar="TRANSFER_JOURNAL", metavar="ADDRESS", help="A file, or a postgresql:// address."
-        ),
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option(envvar="TRANSFER_BASE_URL", help="The service's address.")
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(envvar="TRANSFER_API_TOKEN", help="The API token; safer in the environment."),
-    ] = None,
-    hooks: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FACTORY",
-            help="A function that returns the bank's hooks, and perhaps its resolve, token, retry and other "
-            "settings.",
-        ),
-    ] = None,
-    scope: Annotated[
-        str | None, typer.Option(help="Names the service in the journal; by default the service's address.")
-    ] = None,
+    journal: options.Journal = None,
+    base_url: options.BaseUrl = None,
+    token: options.Token = None,
+    hooks: options.Hooks = None,
+    scope: options.Scope = None,
     outcomes: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="What became of each line; FILE.outcomes.jsonl by default."),
@@ -63,10 +44,7 @@ def create(
     lease: Annotated[
         float, typer.Option(help="Seconds for which a run that was killed keeps its keys from the next.")
     ] = 60.0,
-    settle_after: Annotated[
-        float,
-        typer.Option(help="Seconds after the last possible send before it is believed that no order exists."),
-    ] = 300.0,
+    settle_after: options.SettleAfter = 300.0,
 ) -> None:
     """Create the orders of a file, each at most once, however often it is run.
 

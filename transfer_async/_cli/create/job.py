@@ -12,6 +12,7 @@ from typing import Any
 
 from attrs import frozen
 
+from transfer_async._cli.console import options
 from transfer_async._cli.console.event_loop import Say, run, shown
 from transfer_async._cli.console.exit_codes import DONE, FAILED, USAGE
 from transfer_async._cli.console.hook_loading import BankSide, made_by
@@ -154,9 +155,9 @@ class _Creation:
         wanted = self._wanted
         settings = {"token": wanted.token, **wanted.settings, **side.settings}
         needed = {
-            "--base-url, or TRANSFER_BASE_URL": wanted.base_url,
-            "--journal, or TRANSFER_JOURNAL": journal,
-            "--token, or TRANSFER_API_TOKEN": settings["token"],
+            options.BASE_URL: wanted.base_url,
+            options.JOURNAL: journal,
+            options.TOKEN: settings["token"],
         }
         missing = [name for name, value in needed.items() if value is None]
         if missing and not wanted.dry_run:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from transfer_async._cli.console import options
 from transfer_async._cli.console.event_loop import run, shown
 from transfer_async._cli.console.exit_codes import FAILED, OWED, USAGE
 from transfer_async._cli.console.hook_loading import factory_named
@@ -29,24 +30,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Address = Annotated[
-    str,
-    typer.Option(
-        "--journal", envvar="TRANSFER_JOURNAL", metavar="ADDRESS", help="A file, or a postgresql:// address."
-    ),
-]
-Scope = Annotated[
-    str | None, typer.Option(help="Names the service in the journal; by default the service's address.")
-]
-BaseUrl = Annotated[str | None, typer.Option(envvar="TRANSFER_BASE_URL", help="The service's address.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 Key = Annotated[str, typer.Argument(help="The key.")]
 By = Annotated[str | None, typer.Option(help="Who says so; the login name by default.")]
 Reason = Annotated[str | None, typer.Option(help="How they know; kept in the key's history.")]
-SettleAfter = Annotated[
-    float,
-    typer.Option(help="Seconds after the last possible send before it is believed that no order exists."),
-]
 Undone = Annotated[
     bool, typer.Option("--undone", help="Of a record that cannot be read: its hooks are undone by hand.")
 ]
@@ -55,7 +42,11 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 @app.command("list")
 def list_waiting(
-    *, journal: Address, scope: Scope = None, base_url: BaseUrl = None, as_json: AsJson = False
+    *,
+    journal: options.JournalNeeded,
+    scope: options.Scope = None,
+    base_url: options.BaseUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the keys that wait for somebody.
 
@@ -81,7 +72,12 @@ def list_waiting(
 
 @app.command()
 def show(
-    key: Key, *, journal: Address, scope: Scope = None, base_url: BaseUrl = None, as_json: AsJson = False
+    key: Key,
+    *,
+    journal: options.JournalNeeded,
+    scope: options.Scope = None,
+    base_url: options.BaseUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show what is on record of a key, and its history."""
     where, store = _named(journal, scope, base_url)
@@ -110,11 +106,11 @@ def resolve(
         bool, typer.Option("--candidate", help="It is the one that an answer named which could not be read.")
     ] = False,
     undone: Undone = False,
-    journal: Address,
+    journal: options.JournalNeeded,
     by: By = None,
     reason: Reason = None,
-    scope: Scope = None,
-    base_url: BaseUrl = None,
+    scope: options.Scope = None,
+    base_url: options.BaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """End a doubt: its order exists.
@@ -138,14 +134,14 @@ def resolve(
 def refute(
     key: Key,
     *,
-    journal: Address,
+    journal: options.JournalNeeded,
     by: By = None,
     reason: Reason = None,
-    settle_after: SettleAfter = 300.0,
+    settle_after: options.SettleAfter = 300.0,
     undone: Undone = False,
     yes: Yes = False,
-    scope: Scope = None,
-    base_url: BaseUrl = None,
+    scope: options.Scope = None,
+    base_url: options.BaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """End a doubt: no order exists, and none can appear.
@@ -173,16 +169,12 @@ def refute(
 @app.command()
 def recover(
     *,
-    journal: Address,
-    hooks: Annotated[
-        str, typer.Option(metavar="MODULE:FACTORY", help="A function that returns the bank's hooks.")
-    ],
-    base_url: Annotated[str, typer.Option(envvar="TRANSFER_BASE_URL", help="The service's address.")],
-    token: Annotated[
-        str | None, typer.Option(envvar="TRANSFER_API_TOKEN", help="The API token; safer in the environment.")
-    ] = None,
-    scope: Scope = None,
-    settle_after: SettleAfter = 300.0,
+    journal: options.JournalNeeded,
+    hooks: options.HooksNeeded,
+    base_url: options.BaseUrlNeeded,
+    token: options.Token = None,
+    scope: options.Scope = None,
+    settle_after: options.SettleAfter = 300.0,
     as_json: AsJson = False,
 ) -> None:
     """Work off abandoned claims, doubts and owed undos.
@@ -209,12 +201,12 @@ def recover(
 @app.command()
 def prune(
     *,
-    journal: Address,
+    journal: options.JournalNeeded,
     before: Annotated[str | None, typer.Option(help="A date or a time, as in 2026-01-01; UTC.")] = None,
     older_than: Annotated[str | None, typer.Option(help="An age, as in 90d, 12h or 2w.")] = None,
     yes: Yes = False,
-    scope: Scope = None,
-    base_url: BaseUrl = None,
+    scope: options.Scope = None,
+    base_url: options.BaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Forget keys that ended long ago.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from transfer_async._cli.console import options
 from transfer_async._cli.console.exit_codes import FAILED, USAGE
 from transfer_async._cli.console.output import complain, fail, tell
 
@@ -18,41 +19,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Broker = Annotated[
-    str | None,
-    typer.Option(envvar="TRANSFER_BROKER", metavar="ADDRESS", help="nats://, tls://, redis:// or rediss://"),
-]
 OR_TRY = "; or --try, for a broker, a sandbox and a journal of its own"
-
-Commands = Annotated[str, typer.Option(help="The subject or stream that commands come from.")]
 
 
 def worker(
     context: typer.Context,
     *,
-    broker: Broker = None,
-    journal: Annotated[
-        str | None,
-        typer.Option(envvar="TRANSFER_JOURNAL", metavar="ADDRESS", help="A file, or postgresql://"),
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option(envvar="TRANSFER_BASE_URL", help="The service's address.")
-    ] = None,
-    token: Annotated[
-        str | None, typer.Option(envvar="TRANSFER_API_TOKEN", help="The API token; safer in the environment.")
-    ] = None,
-    scope: Annotated[
-        str | None, typer.Option(help="Names the service in the journal; by default its address.")
-    ] = None,
-    hooks: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FACTORY",
-            help="A function that returns the bank's hooks, "
-            "and perhaps its resolve, token, retry and other settings.",
-        ),
-    ] = None,
-    commands: Commands = "transfer.commands",
+    broker: options.Broker = None,
+    journal: options.Journal = None,
+    base_url: options.BaseUrl = None,
+    token: options.Token = None,
+    scope: options.Scope = None,
+    hooks: options.Hooks = None,
+    commands: options.Commands = "transfer.commands",
     outcomes: Annotated[str, typer.Option(help="Where outcomes are published.")] = "transfer.outcomes",
     parked: Annotated[
         str, typer.Option(help="Where what cannot be carried out is put, with the reason.")
@@ -66,10 +45,7 @@ def worker(
     ] = 30.0,
     sweep_every: Annotated[float, typer.Option(help="Seconds between two sweeps of the journal.")] = 60.0,
     lease: Annotated[float, typer.Option(help="Seconds that a claim outlives its worker.")] = 60.0,
-    settle_after: Annotated[
-        float,
-        typer.Option(help="Seconds after the last possible send before it is believed that no order exists."),
-    ] = 300.0,
+    settle_after: options.SettleAfter = 300.0,
     health: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where /live and /ready answer; port 0 picks one.")
     ] = "127.0.0.1:0",
@@ -110,9 +86,9 @@ def worker(
 
     plan = _checked(
         lambda: process.WorkerPlan(
-            broker=_given("--broker, or TRANSFER_BROKER", broker, instead=OR_TRY),
-            journal=_given("--journal, or TRANSFER_JOURNAL", journal, instead=OR_TRY),
-            base_url=_given("--base-url, or TRANSFER_BASE_URL", base_url, instead=OR_TRY),
+            broker=_given(options.BROKER, broker, instead=OR_TRY),
+            journal=_given(options.JOURNAL, journal, instead=OR_TRY),
+            base_url=_given(options.BASE_URL, base_url, instead=OR_TRY),
             token=token or None,
             factory=None if hooks is None else factory_named(hooks),
             settings=_settings(settings),
@@ -130,8 +106,8 @@ def send(
         Path, typer.Argument(metavar="FILE", help="Commands, one JSON object a line; - is stdin.")
     ],
     *,
-    broker: Broker = None,
-    commands: Commands = "transfer.commands",
+    broker: options.Broker = None,
+    commands: options.Commands = "transfer.commands",
 ) -> None:
     """Send commands to workers.
 
@@ -142,7 +118,7 @@ def send(
     """
     from transfer_async._cli.worker import publishing  # heavy: FastStream
 
-    where = _checked(lambda: _given("--broker, or TRANSFER_BROKER", broker), "send")
+    where = _checked(lambda: _given(options.BROKER, broker), "send")
     settings = _checked(lambda: _settings({"commands": commands}), "send")
     try:
         read = _checked(lambda: publishing.commands_in(file), "send")

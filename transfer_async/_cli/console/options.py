@@ -1,0 +1,46 @@
+"""The options that more than one command takes: their names, their environment variables and their words."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+BASE_URL = "--base-url, or TRANSFER_BASE_URL"
+JOURNAL = "--journal, or TRANSFER_JOURNAL"
+TOKEN = "--token, or TRANSFER_API_TOKEN"  # noqa: S105 - where it is to be given
+BROKER = "--broker, or TRANSFER_BROKER"
+
+_journal = typer.Option(
+    "--journal", envvar="TRANSFER_JOURNAL", metavar="ADDRESS", help="A file, or a postgresql:// address."
+)
+_base_url = typer.Option("--base-url", envvar="TRANSFER_BASE_URL", help="The service's address.")
+_hooks = typer.Option(
+    "--hooks",
+    metavar="MODULE:FACTORY",
+    help="A function that returns the bank's hooks, "
+    "and perhaps its resolve, token, retry and other settings.",
+)
+
+Journal = Annotated[str | None, _journal]
+JournalNeeded = Annotated[str, _journal]
+BaseUrl = Annotated[str | None, _base_url]
+BaseUrlNeeded = Annotated[str, _base_url]
+Hooks = Annotated[str | None, _hooks]
+HooksNeeded = Annotated[str, _hooks]
+
+Token = Annotated[
+    str | None, typer.Option(envvar="TRANSFER_API_TOKEN", help="The API token; safer in the environment.")
+]
+Scope = Annotated[
+    str | None, typer.Option(help="Names the service in the journal; by default the service's address.")
+]
+SettleAfter = Annotated[
+    float,
+    typer.Option(help="Seconds after the last possible send before it is believed that no order exists."),
+]
+Broker = Annotated[
+    str | None,
+    typer.Option(envvar="TRANSFER_BROKER", metavar="ADDRESS", help="nats://, tls://, redis:// or rediss://"),
+]
+Commands = Annotated[str, typer.Option(help="The subject or stream that commands come from.")]
