@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from transfer_async._cli.console.event_loop import Say
-from transfer_async._cli.console.output import logged
+from transfer_async._cli.console.output import Say, logged
 from transfer_async._cli.console.signals import on_signals
 from transfer_async.sandbox import Fault, Sandbox
 from transfer_async.sandbox.control import make_fault

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from transfer_async._cli.console.event_loop import shown
+from transfer_async._cli.console.output import shown
 from transfer_async._client import TransferClient
 from transfer_async._models.errors import ConnectionFailed, TransferError, Unauthorized
 from transfer_async._models.responses import User

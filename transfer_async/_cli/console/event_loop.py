@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import json
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-
-Say = Callable[[str], object]
-"""Writes one line."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -28,24 +24,3 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
-
-
-def shown(text: str | None) -> str:
-    """``text`` from elsewhere, fit for a terminal: nothing that moves its cursor or starts a line."""
-    if text is None:
-        return "-"
-    return "".join(one if one.isprintable() else "?" for one in text)
-
-
-def shown_lines(text: str) -> str:
-    """The same for text of several lines."""
-    return "\n".join(map(shown, text.split("\n")))
-
-
-def shown_json(text: str) -> str:
-    """JSON, fit for a terminal: it says the same, with what would move the cursor escaped."""
-    # Outside its strings there is nothing to escape but the ends of lines.
-    return "".join(
-        one if one.isprintable() or one == "\n" else json.dumps(one).removeprefix('"').removesuffix('"')
-        for one in text
-    )

@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from transfer_async._cli.console.event_loop import shown
+from transfer_async._cli.console.output import shown
 from transfer_async._pipeline.hooks import Hook
 from transfer_async._pipeline.resolution import Resolver
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -11,8 +12,10 @@ from typing import NoReturn, TextIO
 
 import typer
 
-from transfer_async._cli.console.event_loop import shown, shown_lines
 from transfer_async._cli.console.options import TOKEN
+
+Say = Callable[[str], object]
+"""Writes one line."""
 
 NEEDS_TOKEN = f"{TOKEN}: must be given, unless the factory brings one"
 
@@ -88,3 +91,27 @@ class _LineHandler(logging.Handler):
             self._say(shown_lines(self.format(record)))  # a broker's own words may be in it
         except Exception:  # noqa: BLE001 - as logging's own handlers: a log line never hurts the work
             self.handleError(record)
+
+
+# --- text from elsewhere ----------------------------------------------------------------------------
+
+
+def shown(text: str | None) -> str:
+    """``text`` from elsewhere, fit for a terminal: nothing that moves its cursor or starts a line."""
+    if text is None:
+        return "-"
+    return "".join(one if one.isprintable() else "?" for one in text)
+
+
+def shown_lines(text: str) -> str:
+    """The same for text of several lines."""
+    return "\n".join(map(shown, text.split("\n")))
+
+
+def shown_json(text: str) -> str:
+    """JSON, fit for a terminal: it says the same, with what would move the cursor escaped."""
+    # Outside its strings there is nothing to escape but the ends of lines.
+    return "".join(
+        one if one.isprintable() or one == "\n" else json.dumps(one).removeprefix('"').removesuffix('"')
+        for one in text
+    )

@@ -11,9 +11,8 @@ from typing import Annotated
 import typer
 
 from transfer_async._cli.console import options, output
-from transfer_async._cli.console.event_loop import Say, shown
 from transfer_async._cli.console.exit_codes import FAILED, USAGE
-from transfer_async._cli.console.output import fail, tell
+from transfer_async._cli.console.output import Say, fail, shown, tell
 from transfer_async._cli.create.order_file import Format
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from transfer_async._cli.console.event_loop import shown
+from transfer_async._cli.console.output import shown
 from transfer_async._cli.create.text_lines import BadLine, LineFault, Record, TextLines
 from transfer_async._converters.messages import VERSION, OrderCommand
 from transfer_async._models.errors import InvalidOrder

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from decimal import Decimal
 
-from transfer_async._cli.console.event_loop import shown
+from transfer_async._cli.console.output import shown
 from transfer_async._cli.create.key_index import Keys
 from transfer_async._cli.create.text_lines import LineFault, Record
 from transfer_async._models.amounts import EXACT

@@ -13,9 +13,10 @@ from typing import Any
 from attrs import frozen
 
 from transfer_async._cli.console import options
-from transfer_async._cli.console.event_loop import Say, run, shown
+from transfer_async._cli.console.event_loop import run
 from transfer_async._cli.console.exit_codes import DONE, FAILED, USAGE
 from transfer_async._cli.console.hook_loading import BankSide, made_by
+from transfer_async._cli.console.output import Say, shown
 from transfer_async._cli.create.first_pass import Checking, Stopped
 from transfer_async._cli.create.journal_option import journal_and_files
 from transfer_async._cli.create.order_file import Format, OrderFile, opened

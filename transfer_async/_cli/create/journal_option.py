@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from transfer_async._cli.console.event_loop import shown
+from transfer_async._cli.console.output import shown
 from transfer_async.journal.address import journal_at
 from transfer_async.journal.protocol import Journal
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from transfer_async._cli.console.event_loop import shown
+from transfer_async._cli.console.output import shown
 from transfer_async._converters.messages import RECORDED
 from transfer_async._converters.wire_format import plain
 from transfer_async._models.errors import AlreadyCreated, Outcome, Refused, TransferError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from transfer_async._cli.console.event_loop import Say
+from transfer_async._cli.console.output import Say
 from transfer_async._support.clock import Clock
 
 EVERY = 5.0

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
-from transfer_async._cli.console.event_loop import Say
+from transfer_async._cli.console.output import Say
 
 COLUMNS = ("outcome", "orders", "in the sandbox", "holds kept", "holds released")
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from transfer_async._cli.console.event_loop import Say
+from transfer_async._cli.console.output import Say
 from transfer_async._models.errors import Outcome
 from transfer_async._models.events import (
     AttemptFailed,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from transfer_async._cli.console.event_loop import Say, shown
+from transfer_async._cli.console.output import Say, shown
 from transfer_async._cli.demo.bank import BackOffice, Ledger, money, usd_order
 from transfer_async._cli.demo.beneficiary_check import Verifying
 from transfer_async._cli.demo.live_view import live_or_plain

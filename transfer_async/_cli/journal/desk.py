@@ -13,9 +13,8 @@ from typing import Any
 
 from attrs import field, frozen
 
-from transfer_async._cli.console.event_loop import shown
 from transfer_async._cli.console.hook_loading import made_by
-from transfer_async._cli.console.output import NEEDS_TOKEN
+from transfer_async._cli.console.output import NEEDS_TOKEN, shown
 from transfer_async._client import TransferClient
 from transfer_async._http import urls
 from transfer_async._models import causes

@@ -11,10 +11,10 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from transfer_async._cli.console import options
-from transfer_async._cli.console.event_loop import run, shown
+from transfer_async._cli.console.event_loop import run
 from transfer_async._cli.console.exit_codes import FAILED, OWED, USAGE
 from transfer_async._cli.console.hook_loading import factory_named
-from transfer_async._cli.console.output import complain, fail, somebody_is_there, tell
+from transfer_async._cli.console.output import complain, fail, shown, somebody_is_there, tell
 from transfer_async._cli.journal import desk, tables
 from transfer_async._models.errors import TransferError
 from transfer_async._pipeline.operators import checked_order_id, checked_settle_after, checked_text

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from transfer_async._cli.console.event_loop import Say, shown, shown_json
+from transfer_async._cli.console.output import Say, shown, shown_json
 from transfer_async._cli.journal.desk import KeyView, Totals
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async.journal.entries import Ending, Step

@@ -10,9 +10,8 @@ from typing import Any
 
 from attrs import field, frozen
 
-from transfer_async._cli.console.event_loop import Say
 from transfer_async._cli.console.hook_loading import BankSide, made_by
-from transfer_async._cli.console.output import NEEDS_TOKEN, logged
+from transfer_async._cli.console.output import NEEDS_TOKEN, Say, logged
 from transfer_async._cli.console.signals import on_signals
 from transfer_async._client import TransferClient, context_of
 from transfer_async._models import causes

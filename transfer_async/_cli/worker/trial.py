@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from transfer_async._cli.console.event_loop import Say, shown, shown_json
 from transfer_async._cli.console.hook_loading import BankSide
+from transfer_async._cli.console.output import Say, shown, shown_json
 from transfer_async._cli.demo.bank import Ledger, usd_order
 from transfer_async._cli.worker.embedded_nats import nats_server, program
 from transfer_async._cli.worker.process import WorkerPlan, work

@@ -172,7 +172,8 @@ def _checked(check: Callable[[], T], command: str = "worker") -> T:
 
 
 def _run(work: Callable[[], Any], command: str = "worker") -> None:
-    from transfer_async._cli.console.event_loop import run, shown
+    from transfer_async._cli.console.event_loop import run
+    from transfer_async._cli.console.output import shown
 
     try:
         run(work())
