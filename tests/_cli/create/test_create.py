@@ -273,7 +273,7 @@ async def test_the_orders_and_the_journal_are_not_written_over(bench):
 async def test_a_journal_that_is_not_durable_is_refused(bench, monkeypatch):
     from transfer_async import MemoryJournal
 
-    monkeypatch.setattr(journal_option, "journal_at", lambda _: MemoryJournal())
+    monkeypatch.setattr(journal_option, "journal_named", lambda _: MemoryJournal())
     result = await bench.run(await bench.orders(row(1)), code=2)
 
     assert "--journal: must be durable" in result.stderr

@@ -12,7 +12,7 @@ from typing import Any
 from attrs import field, frozen
 
 from transfer_async._cli.console.output import shown
-from transfer_async._pipeline.hooks import Hook
+from transfer_async._pipeline.hooks import Hook, checked_hooks, is_hold
 from transfer_async._pipeline.resolution import Resolver
 
 SETTINGS = ("token", "retry", "timeouts", "observers", "ssl", "proxy", "max_connections")
@@ -32,6 +32,15 @@ class BankSide:
     hooks: Sequence[Hook]
     resolve: Resolver | None = None
     settings: Mapping[str, Any] = field(factory=dict, repr=False)
+
+    @property
+    def places_hold(self) -> bool:
+        """Whether one of the hooks holds the funds.
+
+        Raises:
+            ValueError: one of them is no hook.
+        """
+        return any(map(is_hold, checked_hooks(self.hooks)))
 
 
 def factory_named(spec: str) -> Callable[[], object]:
@@ -56,8 +65,8 @@ def factory_named(spec: str) -> Callable[[], object]:
     return factory
 
 
-async def made_by(factory: Callable[[], object]) -> BankSide:
-    """What ``factory`` makes, awaited if it is async.
+async def made_by(factory: Callable[[], object] | None) -> BankSide:
+    """What ``factory`` makes, awaited if it is async; without one, nothing.
 
     It returns a sequence of hooks; or a mapping, or an object, with ``hooks``, and perhaps ``resolve`` and
     any of `SETTINGS`.
@@ -65,6 +74,8 @@ async def made_by(factory: Callable[[], object]) -> BankSide:
     Raises:
         ValueError: it failed, or made none of these; in one line.
     """
+    if factory is None:
+        return BankSide(hooks=())
     try:
         made = factory()
         if inspect.isawaitable(made):

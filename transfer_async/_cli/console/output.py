@@ -12,12 +12,8 @@ from typing import NoReturn, TextIO
 
 import typer
 
-from transfer_async._cli.console.options import TOKEN
-
 Say = Callable[[str], object]
 """Writes one line."""
-
-NEEDS_TOKEN = f"{TOKEN}: must be given, unless the factory brings one"
 
 
 def tell(line: str) -> None:

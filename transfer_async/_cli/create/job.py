@@ -13,6 +13,7 @@ from typing import Any
 from attrs import frozen
 
 from transfer_async._cli.console import options
+from transfer_async._cli.console.clients import client_of
 from transfer_async._cli.console.event_loop import run
 from transfer_async._cli.console.exit_codes import DONE, FAILED, USAGE
 from transfer_async._cli.console.hook_loading import BankSide, made_by
@@ -30,7 +31,6 @@ from transfer_async._client import TransferClient
 from transfer_async._models import causes
 from transfer_async._models.errors import Outcome
 from transfer_async._models.events import Event, OrderCreated, Resolved, UndoOwed
-from transfer_async._pipeline import hooks
 from transfer_async._support.clock import Clock
 from transfer_async.journal.protocol import Journal
 
@@ -122,11 +122,11 @@ class _Creation:
 
     async def run(self, journal: Journal | None, *, protected: tuple[Path, ...], journal_is_new: bool) -> int:
         with self._stopping.by_signals():
-            side = await self._stopping.unless_asked(_bank_side(self._wanted.factory))
+            side = await self._stopping.unless_asked(made_by(self._wanted.factory))
             if side is None:
                 raise Stopped
             client = self._client(side, journal)
-            holds = any(map(hooks.is_hold, hooks.checked_hooks(side.hooks)))
+            holds = side.places_hold
             checking = await self._checked(needs_held=not holds)
             if checking.faults:
                 self._each(self._words.complain, checking.complaint())
@@ -154,21 +154,19 @@ class _Creation:
             ValueError: of what was given, or what was not.
         """
         wanted = self._wanted
-        settings = {"token": wanted.token, **wanted.settings, **side.settings}
         needed = {
             options.BASE_URL: wanted.base_url,
             options.JOURNAL: journal,
-            options.TOKEN: settings["token"],
+            options.TOKEN: side.settings.get("token", wanted.token),
         }
         missing = [name for name, value in needed.items() if value is None]
         if missing and not wanted.dry_run:
             raise ValueError(f"{'; '.join(missing)}: must be given, but for --dry-run")
-        if missing or wanted.base_url is None:
+        if missing or wanted.base_url is None or journal is None:
             return None
-        settings["observers"] = [*settings.get("observers", ()), self._note]
-        settings.setdefault("max_connections", max(512, wanted.concurrency))
-        return TransferClient(
-            wanted.base_url, journal=journal, hooks=side.hooks, resolve=side.resolve, **settings
+        settings = {"max_connections": max(512, wanted.concurrency), **wanted.settings}
+        return client_of(
+            wanted.base_url, wanted.token, side, journal=journal, observers=[self._note], **settings
         )
 
     def _note(self, event: Event) -> None:
@@ -257,10 +255,6 @@ async def _open(journal: Journal) -> AsyncIterator[None]:
 
 def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {causes.said(error)}".removesuffix(": ")
-
-
-async def _bank_side(factory: Callable[[], object] | None) -> BankSide:
-    return BankSide(hooks=()) if factory is None else await made_by(factory)
 
 
 async def _run(bulk: BulkRun, orders: OrderFile) -> str | None:

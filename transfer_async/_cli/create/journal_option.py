@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
+from transfer_async._cli.console.clients import journal_named
 from transfer_async._cli.console.output import shown
-from transfer_async.journal.address import journal_at
 from transfer_async.journal.protocol import Journal
 
 
@@ -18,10 +18,7 @@ def journal_and_files(address: str | None) -> tuple[Journal | None, tuple[Path, 
     """
     if address is None:
         return None, ()
-    try:
-        journal = journal_at(address)
-    except ValueError as error:
-        raise ValueError(f"--journal: {error}") from None
+    journal = journal_named(address)
     if not journal.durable:
         raise ValueError("--journal: must be durable, or the next run would not know what this one has done")
     if "://" in address:

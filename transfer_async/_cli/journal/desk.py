@@ -13,9 +13,9 @@ from typing import Any
 
 from attrs import field, frozen
 
+from transfer_async._cli.console import clients
 from transfer_async._cli.console.hook_loading import made_by
-from transfer_async._cli.console.output import NEEDS_TOKEN, shown
-from transfer_async._client import TransferClient
+from transfer_async._cli.console.output import shown
 from transfer_async._http import urls
 from transfer_async._models import causes
 from transfer_async._models.errors import TransferError
@@ -24,7 +24,6 @@ from transfer_async._pipeline.operators import Operators, nothing_on_record, sum
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async._support import addresses
 from transfer_async.journal import scoped
-from transfer_async.journal.address import journal_at
 from transfer_async.journal.entries import Ending, Entry, KeyState, Step
 from transfer_async.journal.protocol import Journal, NotToBeForgotten, forgettable, receipts_of
 
@@ -168,10 +167,7 @@ def journal_named(address: str) -> Journal:
     """
     if "://" not in address and not Path(address).is_file():
         raise ValueError(f"--journal: there is no file {shown(addresses.public(address))}")
-    try:
-        return journal_at(address)
-    except ValueError as error:
-        raise ValueError(f"--journal: {error}") from None
+    return clients.journal_named(address)
 
 
 @asynccontextmanager
@@ -196,11 +192,7 @@ async def recovered(
     """
     try:
         side = await made_by(factory)
-        made = {"token": token, **settings, **side.settings}
-        if not made["token"]:
-            raise ValueError(NEEDS_TOKEN)
-        client = TransferClient(base_url, journal=journal, hooks=side.hooks, resolve=side.resolve, **made)
-        async with client:
+        async with clients.client_of(base_url, token or None, side, journal=journal, **settings) as client:
             return await client.recover()
     finally:
         await journal.close()

@@ -10,10 +10,11 @@ from typing import Any
 
 from attrs import field, frozen
 
+from transfer_async._cli.console.clients import client_of
 from transfer_async._cli.console.hook_loading import BankSide, made_by
-from transfer_async._cli.console.output import NEEDS_TOKEN, Say, logged
+from transfer_async._cli.console.output import Say, logged
 from transfer_async._cli.console.signals import on_signals
-from transfer_async._client import TransferClient, context_of
+from transfer_async._client import TransferClient
 from transfer_async._models import causes
 from transfer_async._models.errors import JournalFailed
 from transfer_async._models.events import Observer
@@ -67,10 +68,10 @@ async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = 
     """
     stop = asyncio.Event()
     with stopped_by_signals(stop), logged(logger, log):
-        side = BankSide(hooks=()) if plan.factory is None else await made_by(plan.factory)
+        side = await made_by(plan.factory)
         line = line_at(plan.broker, plan.settings)
         traced = _Traced.of(plan)
-        async with _client(plan, side, traced) as client:
+        async with _client(plan, side, traced) as (client, journal):
             health = Health()
             worker = OrderWorker(
                 client,
@@ -79,10 +80,9 @@ async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = 
                 health=health,
                 **traced.worker,
             )
-            context = context_of(client)
-            await _looked_at(context.journal, plan.journal)
+            await _looked_at(journal, plan.journal)
             async with _served(health, plan) as address:
-                for each in announcement(plan, address, holds=context.places_hold):
+                for each in announcement(plan, address, holds=side.places_hold):
                     say(each)
                 await _until_stopped(worker, stop, beside)
     say("worker stopped")
@@ -172,20 +172,18 @@ async def _unless(work: Coroutine[Any, Any, None], *ends: asyncio.Task[Any]) -> 
 
 
 @asynccontextmanager
-async def _client(plan: WorkerPlan, side: BankSide, traced: _Traced) -> AsyncIterator[TransferClient]:
-    # It opens when it is used: its database may be away now.
+async def _client(
+    plan: WorkerPlan, side: BankSide, traced: _Traced
+) -> AsyncIterator[tuple[TransferClient, Journal]]:
+    # The journal opens when it is used: its database may be away now.
     journal = traced.journal(journal_at(plan.journal))
-    settings = {"token": plan.token, **plan.client, **side.settings}
-    if settings["token"] is None:
-        raise ValueError(NEEDS_TOKEN)
-    settings["observers"] = [*traced.observers, *settings.get("observers", ())]
-    client = TransferClient(
-        plan.base_url, journal=journal, hooks=side.hooks, resolve=side.resolve, **settings
+    client = client_of(
+        plan.base_url, plan.token, side, journal=journal, observers=traced.observers, **plan.client
     )
     traced.watch(client)
     patience = 0.0  # whoever ends it otherwise does not wait
     try:
-        yield client
+        yield client, journal
         patience = plan.settings.patience
     finally:
         await client.close(timeout=patience)

@@ -1,0 +1,46 @@
+"""A client made of what the options say and what the bank brings, and the journal that an option names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from transfer_async._cli.console.hook_loading import BankSide
+from transfer_async._cli.console.options import TOKEN
+from transfer_async._client import TransferClient
+from transfer_async._models.events import Observer
+from transfer_async.journal.address import journal_at
+from transfer_async.journal.protocol import Journal
+
+
+def client_of(
+    base_url: str,
+    token: str | None,
+    side: BankSide,
+    *,
+    journal: Journal,
+    observers: Sequence[Observer] = (),
+    **settings: Any,
+) -> TransferClient:
+    """The client; a setting that the bank brings counts more than an option.
+
+    Raises:
+        ValueError: nobody brings a token, or a setting is no good.
+    """
+    settings = {"token": token, **settings, **side.settings}
+    if settings["token"] is None:
+        raise ValueError(f"{TOKEN}: must be given, unless the factory brings one")
+    settings["observers"] = [*observers, *settings.get("observers", ())]
+    return TransferClient(base_url, journal=journal, hooks=side.hooks, resolve=side.resolve, **settings)
+
+
+def journal_named(address: str) -> Journal:
+    """The journal that ``--journal`` names, not yet open.
+
+    Raises:
+        ValueError: there can be none.
+    """
+    try:
+        return journal_at(address)
+    except ValueError as error:
+        raise ValueError(f"--journal: {error}") from None
