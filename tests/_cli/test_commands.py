@@ -9,7 +9,7 @@ import types
 import pytest
 
 from tests.support.commands import asked, invoke
-from transfer_async._cli import serve_sandbox, whoami
+from transfer_async._cli import serve_sandbox, who_am_i
 from transfer_async._cli.console import event_loop, output
 from transfer_async._cli.demo import tour
 from transfer_async._cli.entry import main
@@ -201,18 +201,18 @@ def test_a_variable_that_cannot_be_right_is_told_without_the_token(monkeypatch, 
 def test_what_the_service_did_not_say_is_a_dash_or_null():
     somebody = User(id="u-1")
 
-    assert whoami.as_lines(somebody) == ["id        u-1", "username  -", "role      -", "active    -"]
-    assert json.loads(whoami.as_json(somebody))["active"] is None
+    assert who_am_i.as_lines(somebody) == ["id        u-1", "username  -", "role      -", "active    -"]
+    assert json.loads(who_am_i.as_json(somebody))["active"] is None
 
 
 def test_what_the_service_says_moves_no_cursor():
-    told = whoami.as_lines(User(id="u-1", username="a\x1b[2J\nid        u-2", is_active=False))
+    told = who_am_i.as_lines(User(id="u-1", username="a\x1b[2J\nid        u-2", is_active=False))
 
     assert told[1:] == ["username  a?[2J?id        u-2", "role      -", "active    no"]
 
 
 def test_an_error_without_advice_is_told_alone():
-    assert whoami.explained(ServiceFailed(status=500)) == "ServiceFailed: no usable answer (status 500)"
+    assert who_am_i.explained(ServiceFailed(status=500)) == "ServiceFailed: no usable answer (status 500)"
 
 
 # --- demo -----------------------------------------------------------------------------------------

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from transfer_async._cli import who_am_i
+from transfer_async._cli.console.event_loop import run
 from transfer_async._cli.console.exit_codes import FAILED, USAGE
-from transfer_async._cli.console.output import complain, fail, tell
+from transfer_async._cli.console.output import complain, fail, failing, tell
 from transfer_async._cli.create import create_command
 from transfer_async._cli.journal import journal_commands
 from transfer_async._cli.worker import worker_commands
+from transfer_async._http import bearer
+from transfer_async._models.errors import TransferError
+from transfer_async._support.validators import is_positive
 
 if TYPE_CHECKING:
     from transfer_async.sandbox import Sandbox
@@ -60,13 +65,10 @@ def demo() -> None:
     The demo checks what it tells: its last line begins with "demo ok" and the exit code is 0; after any
     surprise it is 1.
     """
-    from transfer_async._cli.console.event_loop import run
-    from transfer_async._cli.demo import tour as story  # heavy: the sandbox and the client
+    from transfer_async._cli.demo import tour  # brings the sandbox: 80 ms
 
-    try:
-        run(story.run(tell, live=sys.stdout.isatty()))
-    except story.Surprise as surprise:
-        fail(f"demo failed: {surprise}", FAILED)
+    with failing("demo failed", {tour.Surprise: FAILED}):
+        run(tour.run(tell, live=sys.stdout.isatty()))
 
 
 @app.command()
@@ -125,8 +127,7 @@ def sandbox(
       close-before-reading      stall-before-processing   status
       redirect
     """
-    from transfer_async._cli.console.event_loop import run
-    from transfer_async._cli.serve_sandbox import is_loopback, serve  # heavy: the sandbox
+    from transfer_async._cli.serve_sandbox import is_loopback, serve  # brings the sandbox: 80 ms
 
     if not (beyond_loopback or is_loopback(host)):
         fail(
@@ -159,14 +160,12 @@ def _make_sandbox(
     match_every: float,
     **settings: Any,
 ) -> Sandbox:
-    from transfer_async._cli.serve_sandbox import fault_shares, tls_context
-    from transfer_async._http import bearer  # heavy, as all of the package is
-    from transfer_async._support.validators import is_positive
+    from transfer_async._cli.serve_sandbox import fault_shares, tls_context  # as above
     from transfer_async.sandbox import Sandbox, load_accounts
 
     if not is_positive(match_every):
         fail("--match-every: must be a finite number of seconds, more than 0", USAGE)
-    try:
+    with failing("sandbox", {ValueError: USAGE, OSError: USAGE}):
         return Sandbox(
             token=None if token is None else bearer.checked(token),
             accounts=None if accounts is None else load_accounts(accounts),
@@ -175,8 +174,6 @@ def _make_sandbox(
             match_every=match_every,
             **settings,
         )
-    except (ValueError, OSError) as error:
-        fail(f"sandbox: {error}", USAGE)
 
 
 @app.command()
@@ -189,16 +186,8 @@ def whoami(
     The service is the one that TRANSFER_BASE_URL and TRANSFER_API_TOKEN name.
     Exit codes: 0 answered; 1 refused or out of reach; 2 the environment is not set, or wrong.
     """
-    from transfer_async._cli import whoami as asking  # heavy: the client
-    from transfer_async._cli.console.event_loop import run
-    from transfer_async._models.errors import TransferError
-
-    try:
-        client = asking.client_from_env()
-    except ValueError as error:
-        fail(f"whoami: {error}", USAGE)
-    try:
-        user = run(asking.ask(client))
-    except TransferError as error:
-        fail(f"whoami: {asking.explained(error)}", FAILED)
-    typer.echo(asking.as_json(user) if as_json else "\n".join(asking.as_lines(user)))
+    with failing("whoami", {ValueError: USAGE}):
+        client = who_am_i.client_from_env()
+    with failing("whoami", {TransferError: FAILED}, words=who_am_i.explained):
+        user = run(who_am_i.ask(client))
+    tell(who_am_i.as_json(user) if as_json else "\n".join(who_am_i.as_lines(user)))

@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from transfer_async._cli.console.output import shown
+from transfer_async._cli.console.output import in_one_line, shown
 from transfer_async._pipeline.hooks import Hook, checked_hooks, is_hold
 from transfer_async._pipeline.resolution import Resolver
 
@@ -58,7 +58,7 @@ def factory_named(spec: str) -> Callable[[], object]:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        raise ValueError(f"--hooks: cannot import {shown(module_name)} ({_told(error)})") from error
+        raise ValueError(f"--hooks: cannot import {shown(module_name)} ({in_one_line(error)})") from error
     factory: Callable[[], object] | None = getattr(module, name, None)
     if factory is None or not callable(factory):
         raise ValueError(f"--hooks: there is no function {shown(name)} in {shown(module_name)}")
@@ -81,7 +81,7 @@ async def made_by(factory: Callable[[], object] | None) -> BankSide:
         if inspect.isawaitable(made):
             made = await made
     except Exception as error:
-        raise ValueError(f"--hooks: the factory failed ({_told(error)})") from error
+        raise ValueError(f"--hooks: the factory failed ({in_one_line(error)})") from error
     parts = _parts(made)
     hooks, resolve = parts.pop("hooks", None), parts.pop("resolve", None)
     has_hooks = isinstance(hooks, Sequence) and not isinstance(hooks, str | bytes)
@@ -99,7 +99,3 @@ def _parts(made: Any) -> dict[str, Any]:
         found = {name: getattr(made, name, None) for name in ("hooks", "resolve", *SETTINGS)}
         return {name: value for name, value in found.items() if value is not None}
     return {"hooks": made}
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {shown(str(error))}"

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn, TextIO
 
@@ -41,6 +41,30 @@ def fail(why: str, code: int) -> NoReturn:
     """Complain in a line, and end."""
     complain(shown(why))
     raise typer.Exit(code)
+
+
+@contextmanager
+def failing(
+    command: str, codes: Mapping[type[Exception], int], *, words: Callable[[Exception], str] = str
+) -> Iterator[None]:
+    """Tell an error of these kinds in one line, and end the command with the code of the first that fits.
+
+    Args:
+        command: begins the line.
+        codes: exit codes by kind.
+        words: what is told of an error.
+    """
+    try:
+        yield
+    except tuple(codes) as error:
+        code = next(code for kind, code in codes.items() if isinstance(error, kind))
+        fail(f"{command}: {words(error)}", code)
+
+
+def in_one_line(error: BaseException, words: str | None = None) -> str:
+    """The kind of ``error``, and what it says; of an error that may say too much, those of its words."""
+    told = str(error) if words is None else words
+    return f"{type(error).__name__}: {shown(told)}".removesuffix(": ")
 
 
 def somebody_is_there() -> bool:

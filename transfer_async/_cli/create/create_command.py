@@ -12,8 +12,12 @@ import typer
 
 from transfer_async._cli.console import options, output
 from transfer_async._cli.console.exit_codes import FAILED, USAGE
-from transfer_async._cli.console.output import Say, fail, shown, tell
-from transfer_async._cli.create.order_file import Format
+from transfer_async._cli.console.hook_loading import factory_named
+from transfer_async._cli.console.output import Say, failing, tell
+from transfer_async._cli.create.job import CreateOptions, Failed, Words, carry_out
+from transfer_async._cli.create.order_file import Format, format_of
+from transfer_async._cli.create.progress import shown_progress
+from transfer_async._http.retry import RetryPolicy
 
 
 def create(
@@ -79,13 +83,7 @@ def create(
       5    some are in doubt: they may exist; see transfer-async journal list
       130  stopped by Ctrl-C; 143 by SIGTERM
     """
-    from transfer_async._cli.console.hook_loading import factory_named
-    from transfer_async._cli.create.job import CreateOptions, Failed, Words, carry_out  # heavy: the client
-    from transfer_async._cli.create.order_file import format_of
-    from transfer_async._cli.create.progress import shown_progress
-    from transfer_async._http.retry import RetryPolicy
-
-    try:
+    with failing("create", {ValueError: USAGE, Failed: FAILED}):
         wanted = CreateOptions(
             path=file,
             form=format_of(file, form),
@@ -103,18 +101,17 @@ def create(
             concurrency=concurrency,
             dry_run=dry_run,
         )
-        live = sys.stderr.isatty() and not plain
-        with (
-            _afterwards(_mention) as complain,
-            _afterwards(tell) as say,
-            shown_progress(_mention, live=live, quiet=quiet) as progress,
-        ):
-            code = carry_out(wanted, Words(tell=say, complain=complain, progress=progress))
-    except ValueError as error:
-        fail(f"create: {shown(str(error))}", USAGE)
-    except Failed as failed:
-        fail(f"create: {shown(str(failed))}", FAILED)
+        code = _carried_out(wanted, live=sys.stderr.isatty() and not plain, quiet=quiet)
     raise typer.Exit(code)
+
+
+def _carried_out(wanted: CreateOptions, *, live: bool, quiet: bool) -> int:
+    with (
+        _afterwards(_mention) as complain,
+        _afterwards(tell) as say,
+        shown_progress(_mention, live=live, quiet=quiet) as progress,
+    ):
+        return carry_out(wanted, Words(tell=say, complain=complain, progress=progress))
 
 
 def _mention(line: str) -> None:

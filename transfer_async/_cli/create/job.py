@@ -17,7 +17,7 @@ from transfer_async._cli.console.clients import client_of
 from transfer_async._cli.console.event_loop import run
 from transfer_async._cli.console.exit_codes import DONE, FAILED, USAGE
 from transfer_async._cli.console.hook_loading import BankSide, made_by
-from transfer_async._cli.console.output import Say, shown
+from transfer_async._cli.console.output import Say, in_one_line, shown
 from transfer_async._cli.create.first_pass import Checking, Stopped
 from transfer_async._cli.create.journal_option import journal_and_files
 from transfer_async._cli.create.order_file import Format, OrderFile, opened
@@ -246,15 +246,12 @@ async def _open(journal: Journal) -> AsyncIterator[None]:
     try:
         await journal.__aenter__()
     except Exception as error:  # the store's own: a database's, or the machine's
-        raise Failed(f"the journal cannot be opened ({_told(error)}); nothing was sent") from error
+        why = in_one_line(error, causes.said(error))
+        raise Failed(f"the journal cannot be opened ({why}); nothing was sent") from error
     try:
         yield
     finally:
         await journal.close()
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {causes.said(error)}".removesuffix(": ")
 
 
 async def _run(bulk: BulkRun, orders: OrderFile) -> str | None:

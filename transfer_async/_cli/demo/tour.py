@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from transfer_async._cli.console.output import Say, shown
+from transfer_async._cli.console.output import Say, in_one_line, shown
 from transfer_async._cli.demo.bank import BackOffice, Ledger, money, usd_order
 from transfer_async._cli.demo.beneficiary_check import Verifying
 from transfer_async._cli.demo.live_view import live_or_plain
@@ -68,7 +68,7 @@ async def run(
     except TimeoutError as error:
         raise Surprise(f"it was not done after {patience:g} s") from error
     except Exception as error:
-        raise Surprise(f"{type(error).__name__}: {shown(str(error))}") from error
+        raise Surprise(in_one_line(error)) from error
 
 
 class _Checker:

@@ -15,7 +15,7 @@ from attrs import field, frozen
 
 from transfer_async._cli.console import clients
 from transfer_async._cli.console.hook_loading import made_by
-from transfer_async._cli.console.output import shown
+from transfer_async._cli.console.output import in_one_line, shown
 from transfer_async._http import urls
 from transfer_async._models import causes
 from transfer_async._models.errors import TransferError
@@ -198,13 +198,12 @@ async def recovered(
         await journal.close()
 
 
-def explained(error: TransferError) -> str:
-    """``error`` in one line, with the first line of what the store said, where that is safe."""
-    cause = error.__cause__
-    told = f"{type(error).__name__}: {error}"
-    if cause is not None and (said := causes.said(cause)):
-        told += f": {said}"
-    return shown(told)
+def explained(error: Exception) -> str:
+    """``error``; of the client's own also its kind, and what the store said, where that is safe."""
+    if not isinstance(error, TransferError):
+        return str(error)
+    said = "" if error.__cause__ is None else causes.said(error.__cause__)
+    return in_one_line(error) + (f": {said}" if said else "")
 
 
 # --- times --------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import getpass
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
@@ -14,11 +15,10 @@ from transfer_async._cli.console import options
 from transfer_async._cli.console.event_loop import run
 from transfer_async._cli.console.exit_codes import FAILED, OWED, USAGE
 from transfer_async._cli.console.hook_loading import factory_named
-from transfer_async._cli.console.output import complain, fail, shown, somebody_is_there, tell
+from transfer_async._cli.console.output import complain, fail, failing, shown, somebody_is_there, tell
 from transfer_async._cli.journal import desk, tables
 from transfer_async._models.errors import TransferError
 from transfer_async._pipeline.operators import checked_order_id, checked_settle_after, checked_text
-from transfer_async.journal.entries import Step
 from transfer_async.journal.protocol import KEPT, Journal, KeyRecord
 
 T = TypeVar("T")
@@ -55,11 +55,7 @@ def list_waiting(
     """
     where, store = _named(journal, scope, base_url)
 
-    async def find() -> list[desk.KeyView]:
-        async with desk.opened(store, where) as at:
-            return await at.waiting()
-
-    views = _done(find())
+    views = _at_desk(store, where, lambda at: at.waiting())
     totals = desk.totals(views)
     if as_json:
         keys = [tables.view_json(view) for view in views]
@@ -81,12 +77,7 @@ def show(
 ) -> None:
     """Show what is on record of a key, and its history."""
     where, store = _named(journal, scope, base_url)
-
-    async def find() -> tuple[desk.KeyView, tuple[Step, ...]]:
-        async with desk.opened(store, where) as at:
-            return await at.one(key)
-
-    view, steps = _done(find())
+    view, steps = _at_desk(store, where, lambda at: at.one(key))
     if as_json:
         record = tables.view_json(view) | {"receipts": view.receipts}
         tell(tables.as_json(record | {"history": [tables.step_json(step) for step in steps]}))
@@ -118,16 +109,18 @@ def resolve(
     From now on the key gives the order back, by its id. Without an id it asks about the candidate.
     """
     where, store = _named(journal, scope, base_url)
-    known_id = _candidate(key, where, store, take_it=candidate) if order_id is None else order_id
-    order_id = _checked(lambda: checked_order_id(known_id), "--order-id")
+    if order_id is None:
+        order_id = _candidate(key, where, store, take_it=candidate)
+    with _usage("--order-id"):
+        known_id = checked_order_id(order_id)
     _, store = _named(journal, scope, base_url)
     by, reason = _said(by, reason)
-
-    async def end() -> KeyRecord:
-        async with desk.opened(store, where) as at:
-            return await at.operators.resolve(key, order_id=order_id, by=by, reason=reason, undone=undone)
-
-    _tell_record(key, _done(end()), as_json=as_json)
+    record = _at_desk(
+        store,
+        where,
+        lambda at: at.operators.resolve(key, order_id=known_id, by=by, reason=reason, undone=undone),
+    )
+    _tell_record(key, record, as_json=as_json)
 
 
 @app.command()
@@ -151,19 +144,21 @@ def refute(
     answered from the record. What is still to be paid needs another key.
     """
     where, store = _named(journal, scope, base_url)
-    _checked(lambda: checked_settle_after(settle_after), "--settle-after")
+    with _usage("--settle-after"):
+        checked_settle_after(settle_after)
     by, reason = _said(by, reason)
     _confirmed(
         f"{shown(key)}: this frees the key, and the hold will be released. "
         "If the order exists all the same, it is paid without one, and may be paid twice. Are you certain?",
         yes=yes,
     )
-
-    async def end() -> KeyRecord:
-        async with desk.opened(store, where, settle_after=settle_after) as at:
-            return await at.operators.refute(key, by=by, reason=reason, undone=undone)
-
-    _tell_record(key, _done(end()), as_json=as_json)
+    record = _at_desk(
+        store,
+        where,
+        lambda at: at.operators.refute(key, by=by, reason=reason, undone=undone),
+        settle_after=settle_after,
+    )
+    _tell_record(key, record, as_json=as_json)
 
 
 @app.command()
@@ -184,7 +179,8 @@ def recover(
     Exit codes: as above; 3 if an undo is owed still, or a record cannot be read.
     """
     where, store = _named(journal, scope, base_url)
-    factory = _checked(lambda: factory_named(hooks))
+    with _usage():
+        factory = factory_named(hooks)
     work = desk.recovered(
         store, factory, base_url=base_url, token=token, scope=where, settle_after=settle_after
     )
@@ -217,7 +213,8 @@ def prune(
     """
     where, store = _named(journal, scope, base_url)
     now = datetime.now(UTC)
-    time = _checked(lambda: desk.time_named(before, older_than, now=now))
+    with _usage():
+        time = desk.time_named(before, older_than, now=now)
     if (now - time).total_seconds() < KEPT:
         complain("journal: what ended within the last day is kept: its message, or its file, may come again")
     _confirmed(
@@ -225,12 +222,8 @@ def prune(
         "and longer than a day ago. A forgotten key that is used again creates another order. Go on?",
         yes=yes,
     )
-
-    async def forget() -> int:
-        async with desk.opened(store, where) as at:
-            return await at.operators.prune(before=time)
-
-    forgotten = _done(forget(), says_no=USAGE)  # what is no good here is the time
+    # What is no good here is the time.
+    forgotten = _at_desk(store, where, lambda at: at.operators.prune(before=time), says_no=USAGE)
     tell(
         tables.as_json({"forgotten": forgotten})
         if as_json
@@ -242,24 +235,19 @@ def prune(
 
 
 def _named(address: str, scope: str | None, base_url: str | None) -> tuple[str, Journal]:
-    return _checked(lambda: (desk.scope_of(scope, base_url), desk.journal_named(address)))
+    with _usage():
+        return desk.scope_of(scope, base_url), desk.journal_named(address)
 
 
-def _checked(check: Callable[[], T], option: str | None = None) -> T:
-    try:
-        return check()
-    except ValueError as error:
-        fail(f"journal: {_as_option(str(error), option)}", USAGE)
+def _usage(option: str | None = None) -> AbstractContextManager[None]:
+    """What is checked within is a wrong use, or as it should be; ``option`` is what it is about."""
+    return failing("journal", {ValueError: USAGE}, words=lambda error: _as_option(str(error), option))
 
 
 def _candidate(key: str, scope: str, store: Journal, *, take_it: bool) -> str:
     """The one order that answers named for a key in doubt, if somebody says that it is the key's."""
-
-    async def find() -> tuple[str, ...]:
-        async with desk.opened(store, scope) as at:
-            return (await at.one(key))[0].candidates
-
-    candidates = _done(find())
+    view, _ = _at_desk(store, scope, lambda at: at.one(key))
+    candidates = view.candidates
     if len(candidates) != 1:
         named = ", ".join(candidates) or "none"
         fail(f"journal: --order-id: must be given; of orders, the key's answers name {named}", USAGE)
@@ -287,11 +275,8 @@ def _said(by: str | None, reason: str | None) -> tuple[str, str]:
         if not somebody_is_there():
             fail("journal: --reason: must say how you know; nobody can be asked here", USAGE)
         reason = str(typer.prompt("How do you know", err=True))
-    known_by, known_why = by, reason
-    return (
-        _checked(lambda: checked_text("--by", known_by)),
-        _checked(lambda: checked_text("--reason", known_why)),
-    )
+    with _usage():
+        return checked_text("--by", by), checked_text("--reason", reason)
 
 
 def _confirmed(question: str, *, yes: bool) -> None:
@@ -303,14 +288,26 @@ def _confirmed(question: str, *, yes: bool) -> None:
         fail("journal: nothing was changed", FAILED)
 
 
+def _at_desk(
+    store: Journal,
+    scope: str,
+    do: Callable[[desk.Desk], Awaitable[T]],
+    *,
+    settle_after: float = 300.0,
+    says_no: int = FAILED,
+) -> T:
+    async def work() -> T:
+        async with desk.opened(store, scope, settle_after=settle_after) as at:
+            return await do(at)
+
+    return _done(work(), says_no=says_no)
+
+
 def _done(work: Coroutine[Any, Any, T], *, says_no: int = FAILED) -> T:
     """Do ``work``; what speaks against it is told in one line."""
-    try:
+    # In this order: some of the client's errors are ValueErrors, too.
+    with failing("journal", {TransferError: FAILED, ValueError: says_no}, words=desk.explained):
         return run(work)
-    except TransferError as error:  # before the next: one of them is both
-        fail(f"journal: {desk.explained(error)}", FAILED)
-    except ValueError as error:
-        fail(f"journal: {shown(str(error))}", says_no)
 
 
 _REFUTED = (

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable
+from collections.abc import Coroutine
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from transfer_async._cli.console import options
+from transfer_async._cli.console.event_loop import run
 from transfer_async._cli.console.exit_codes import FAILED, USAGE
-from transfer_async._cli.console.output import complain, fail, tell
-
-if TYPE_CHECKING:
-    from transfer_async.integrations.faststream.line import WorkerSettings
-
-T = TypeVar("T")
+from transfer_async._cli.console.hook_loading import factory_named
+from transfer_async._cli.console.output import complain, fail, failing, tell
+from transfer_async._cli.worker import address_option, process, publishing
+from transfer_async.integrations.faststream.line import WorkerSettings
 
 OR_TRY = "; or --try, for a broker, a sandbox and a journal of its own"
 
@@ -69,7 +69,7 @@ def worker(
     it leaves that to come again, and exits with 1; so it does when the broker closes the connection for
     good. Exit code 2: a wrong use.
     """
-    settings = {
+    settings: dict[str, Any] = {
         "commands": commands,
         "outcomes": outcomes,
         "parked": parked,
@@ -78,27 +78,24 @@ def worker(
         "sweep_every": sweep_every,
     }
     if try_it:
-        _checked(lambda: _refuse_beside_try(context))
+        with _usage("worker"):
+            _refuse_beside_try(context)
         _try(settings)
         return
-    from transfer_async._cli.console.hook_loading import factory_named
-    from transfer_async._cli.worker import address_option, process  # heavy: the client and FastStream
-
-    plan = _checked(
-        lambda: process.WorkerPlan(
+    with _usage("worker"):
+        plan = process.WorkerPlan(
             broker=_given(options.BROKER, broker, instead=OR_TRY),
             journal=_given(options.JOURNAL, journal, instead=OR_TRY),
             base_url=_given(options.BASE_URL, base_url, instead=OR_TRY),
             token=token or None,
             factory=None if hooks is None else factory_named(hooks),
-            settings=_settings(settings),
+            settings=WorkerSettings(**settings),
             max_deliveries=max_deliveries,
             client={"scope": scope, "lease": lease, "settle_after": settle_after},
             health=address_option.host_and_port(health),
             telemetry=telemetry,
         )
-    )
-    _run(lambda: process.work(plan, say=tell, log=complain))
+    _run("worker", process.work(plan, say=tell, log=complain))
 
 
 def send(
@@ -116,15 +113,14 @@ def send(
 
     Exit codes: 0 the broker has them all; 1 it does not, send again; 2 a wrong use, nothing was sent.
     """
-    from transfer_async._cli.worker import publishing  # heavy: FastStream
-
-    where = _checked(lambda: _given(options.BROKER, broker), "send")
-    settings = _checked(lambda: _settings({"commands": commands}), "send")
-    try:
-        read = _checked(lambda: publishing.commands_in(file), "send")
-    except OSError as error:
-        fail(f"send: {file}: cannot be read ({error.strerror or error})", USAGE)
-    _run(lambda: publishing.send(where, read, settings, patience=publishing.PATIENCE), "send")
+    with _usage("send"):
+        where = _given(options.BROKER, broker)
+        settings = WorkerSettings(commands=commands)
+        try:
+            read = publishing.commands_in(file)
+        except OSError as error:
+            raise ValueError(f"{file}: cannot be read ({error.strerror or error})") from None
+    _run("send", publishing.send(where, read, settings, patience=publishing.PATIENCE))
     tell(f"{len(read)} sent to {commands}")
 
 
@@ -132,11 +128,12 @@ def send(
 
 
 def _try(settings: dict[str, Any]) -> None:
-    from transfer_async._cli.worker import trial  # heavy: the sandbox, too
+    from transfer_async._cli.worker import trial  # brings the sandbox: 110 ms
 
-    program, made = _checked(trial.program), _checked(lambda: _settings(settings))
+    with _usage("worker"):
+        program, made = trial.program(), WorkerSettings(**settings)
     with tempfile.TemporaryDirectory(prefix="transfer-async-") as home:
-        _run(lambda: trial.run(program, Path(home), made, say=tell, log=complain))
+        _run("worker", trial.run(program, Path(home), made, say=tell, log=complain))
 
 
 def _refuse_beside_try(context: typer.Context) -> None:
@@ -158,28 +155,13 @@ def _given(what: str, value: str | None, *, instead: str = "") -> str:
     return value
 
 
-def _settings(named: dict[str, Any]) -> WorkerSettings:
-    from transfer_async.integrations.faststream.line import WorkerSettings
-
-    return WorkerSettings(**named)
+def _usage(command: str) -> AbstractContextManager[None]:
+    return failing(command, {ValueError: USAGE})
 
 
-def _checked(check: Callable[[], T], command: str = "worker") -> T:
+def _run(command: str, work: Coroutine[Any, Any, None]) -> None:
     try:
-        return check()
-    except ValueError as error:
-        fail(f"{command}: {error}", USAGE)
-
-
-def _run(work: Callable[[], Any], command: str = "worker") -> None:
-    from transfer_async._cli.console.event_loop import run
-    from transfer_async._cli.console.output import shown
-
-    try:
-        run(work())
+        with failing(command, {ConnectionError: FAILED, ValueError: USAGE, OSError: USAGE}):
+            run(work)
     except asyncio.CancelledError:
         fail(f"{command}: stopped at once; what was in flight comes again", FAILED)
-    except ConnectionError as error:
-        fail(f"{command}: {shown(str(error))}", FAILED)
-    except (ValueError, OSError) as error:
-        fail(f"{command}: {shown(str(error))}", USAGE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from transfer_async._cli.console.output import shown
+from transfer_async._cli.console.output import in_one_line, shown
 from transfer_async._client import TransferClient
 from transfer_async._models.errors import ConnectionFailed, TransferError, Unauthorized
 from transfer_async._models.responses import User
@@ -51,10 +51,10 @@ def as_lines(user: User) -> list[str]:
 _NOT_THERE = "is TRANSFER_BASE_URL right, with the path before /api/api/v1 if there is one, and no more?"
 
 
-def explained(error: TransferError) -> str:
+def explained(error: Exception) -> str:
     """``error`` in one line, with what to look at where that is known."""
     advice = next((said for kind, said in _ADVICE.items() if isinstance(error, kind)), None)
     if getattr(error, "status", None) in (404, 405) and not isinstance(error, Unauthorized):
         advice = _NOT_THERE
-    told = f"{type(error).__name__}: {shown(str(error))}"
+    told = in_one_line(error)
     return f"{told}; {advice}" if advice else told
