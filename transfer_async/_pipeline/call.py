@@ -24,6 +24,7 @@ from transfer_async._models.errors import Attempt, TransferError
 from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
 from transfer_async._support.clock import Clock
+from transfer_async._support.tasks import finished
 from transfer_async.journal.entries import Owed
 
 
@@ -203,11 +204,7 @@ class InFlight:
 
     async def finish(self, *, patience: float, grace: float) -> None:
         """Wait for all calls; those that last longer are cut off, and get ``grace`` to write that down."""
-        if self._calls:
-            await asyncio.wait(self._calls, timeout=patience)
-        self.cut_off()
-        if self._calls:
-            await asyncio.wait(self._calls, timeout=grace)
+        await finished(lambda: self._calls, self.cut_off, patience=patience, grace=grace)
 
 
 async def _carried(

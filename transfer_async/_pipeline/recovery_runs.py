@@ -11,6 +11,8 @@ from transfer_async._models.errors import ClientClosed
 from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.recovery import Recovery, RecoveryReport
 from transfer_async._support.log import log
+from transfer_async._support.periodic import Periodic
+from transfer_async._support.tasks import finished
 
 
 class Recoveries:
@@ -23,19 +25,26 @@ class Recoveries:
 
     def __init__(self, context: Context, *, every: float | None) -> None:
         self._context = context
-        self._every = every
+        self._unasked: Periodic | None = None
+        if every is not None:
+            self._unasked = Periodic(
+                lambda: Recovery(context, stop=lambda: self._ending).run(),
+                every=every,
+                until=lambda: self._ending,
+                failed=_told_failed,
+                clock=context.clock,
+            )
         self._asked: set[asyncio.Task[RecoveryReport]] = set()
         self._background: asyncio.Task[None] | None = None
-        self._between_runs = False
         self._ending = False
         self._cut = False
 
     def begin(self) -> None:
         """Begin the runs that nobody asks for, if they are wanted and not begun yet."""
-        if self._every is not None and self._background is None and not self._ending:
+        if self._unasked is not None and self._background is None and not self._ending:
             loop = asyncio.get_running_loop()
             # In a context of its own: it has nothing to do with whoever happened to call first.
-            self._background = loop.create_task(self._again_and_again(self._every), context=Variables())
+            self._background = loop.create_task(self._unasked.run(), context=Variables())
             self._background.add_done_callback(_heard)
 
     @property
@@ -69,32 +78,15 @@ class Recoveries:
         task.add_done_callback(self._asked.discard)
         return task
 
-    async def _again_and_again(self, every: float) -> None:
-        # Many workers are started at once: each waits a share of its own, or they would march in step.
-        pause = every * self._context.clock.chance()
-        while not self._ending:
-            self._between_runs = True
-            await self._context.clock.sleep(pause)
-            self._between_runs = False
-            try:
-                await Recovery(self._context, stop=lambda: self._ending).run()
-            except Exception as error:  # noqa: BLE001 - whatever it was, the next run may go well
-                log.warning("a recovery in the background failed (%s)", type(error).__name__)
-            pause = every
-
     async def finish(self, *, patience: float, grace: float) -> None:
         """Wait for the runs under way; those that last longer are cut off, and get ``grace`` to end.
 
         The runs that nobody asked for end with the key that they are at.
         """
         self._ending = True
-        if self._background is not None and self._between_runs:
+        if self._background is not None and self._unasked is not None and self._unasked.resting:
             self._background.cancel()
-        if under_way := self._under_way():
-            await asyncio.wait(under_way, timeout=patience)
-        self.cut_off()
-        if under_way := self._under_way():
-            await asyncio.wait(under_way, timeout=grace)
+        await finished(self._under_way, self.cut_off, patience=patience, grace=grace)
 
     def cut_off(self) -> None:
         """Wait for none of them any longer; what is being undone stays owed."""
@@ -113,6 +105,10 @@ class Recoveries:
         if self._background is not None and not self._background.done():
             tasks.append(self._background)
         return tasks
+
+
+def _told_failed(error: Exception) -> None:
+    log.warning("a recovery in the background failed (%s)", type(error).__name__)
 
 
 def _heard(task: asyncio.Task[None]) -> None:

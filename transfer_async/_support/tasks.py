@@ -1,5 +1,6 @@
-"""Work that is often done before anybody has had to wait: whoever guards it with a timer can see first.
+"""Tasks: those that need not be, since their work may be done at once, and how they come to an end.
 
+Work is often done before anybody has had to wait: whoever guards it with a timer can see first.
 Two timers, a time-out and a lease's, cost a tenth of an order's whole way through the pipeline, and a
 hook that only looks into memory needs neither. So its first step is made by hand; only what waits for
 something is guarded, and goes on from there.
@@ -7,7 +8,8 @@ something is guarded, and goes on from there.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Generator
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
 from types import CoroutineType
 from typing import Any, Generic, TypeVar, cast
 
@@ -57,3 +59,25 @@ def begun(work: Awaitable[T]) -> Begun[T]:
 
 async def _awaited(work: Awaitable[T]) -> T:
     return await work
+
+
+async def finished(
+    under_way: Callable[[], Collection[asyncio.Task[Any]]],
+    cut_off: Callable[[], None],
+    *,
+    patience: float,
+    grace: float,
+) -> None:
+    """Wait for all tasks; those that last longer are cut off, and get ``grace`` to say where they stand.
+
+    Args:
+        under_way: the tasks that have not ended yet.
+        cut_off: waits for none of them any longer.
+        patience: seconds before that.
+        grace: seconds after it.
+    """
+    if tasks := under_way():
+        await asyncio.wait(tasks, timeout=patience)
+    cut_off()
+    if tasks := under_way():
+        await asyncio.wait(tasks, timeout=grace)

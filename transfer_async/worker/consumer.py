@@ -26,6 +26,7 @@ from transfer_async._converters.messages import OrderOutcome
 from transfer_async._models.errors import JournalFailed
 from transfer_async._support.clock import Clock, Duration
 from transfer_async._support.log import log
+from transfer_async._support.periodic import Periodic
 from transfer_async._support.validators import positive_seconds
 from transfer_async.worker.disposition import Action, Disposition
 from transfer_async.worker.handler import Handled, Handler
@@ -180,7 +181,15 @@ class Worker:
     @asynccontextmanager
     async def _beating(self, delivery: Delivery) -> AsyncIterator[None]:
         done = asyncio.Event()
-        beats = asyncio.create_task(self._beat(delivery, done))
+        periodic = Periodic(
+            delivery.beat,
+            every=self._beat_every,
+            first=self._beat_every,
+            until=done.is_set,  # a broker's driver may swallow a cancellation
+            failed=_beat_failed,
+            clock=self._clock,
+        )
+        beats = asyncio.create_task(periodic.run())
         try:
             yield
         finally:
@@ -188,10 +197,6 @@ class Worker:
             beats.cancel()
             await asyncio.wait([beats])
 
-    async def _beat(self, delivery: Delivery, done: asyncio.Event) -> None:
-        while not done.is_set():  # a broker's driver may swallow a cancellation
-            await self._clock.sleep(self._beat_every)
-            try:
-                await delivery.beat()
-            except Exception as error:  # noqa: BLE001 - the next may arrive, and the work goes on anyhow
-                log.warning("a heart-beat did not arrive (%s)", type(error).__name__)
+
+def _beat_failed(error: Exception) -> None:
+    log.warning("a heart-beat did not arrive (%s)", type(error).__name__)  # the work goes on anyhow

@@ -9,6 +9,7 @@ from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.recovery import Recovery, RecoveryReport
 from transfer_async._support.clock import Clock, Duration
 from transfer_async._support.log import log
+from transfer_async._support.periodic import Periodic
 from transfer_async._support.validators import positive_seconds
 from transfer_async.worker.consumer import Inject, Publish
 from transfer_async.worker.handler import Handler
@@ -43,30 +44,32 @@ class Sweeper:
         inject: Inject | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._every = positive_seconds("every", every)
         self._handler, self._publish = handler, publish
         self._health = health or Health()
         self._inject: Inject = inject or dict
-        self._clock = clock or Clock()
-        self._stopping = self._resting = False
+        self._stopping = False
+        self._sweeps = Periodic(
+            self._sweep_well,
+            every=positive_seconds("every", every),
+            until=lambda: self._stopping,
+            failed=self._failed,
+            clock=clock or Clock(),
+        )
 
     async def run(self) -> None:
         """Sweep again and again, until `stop`; a sweep that fails is logged, and the next one goes on."""
-        pause = self._every * self._clock.chance()  # many workers are started at once, and come apart here
-        while not self._stopping:
-            self._resting = True
-            await self._clock.sleep(pause)
-            self._resting = False
-            try:
-                await self.sweep()
-            except JournalFailed as error:
-                self._health.trouble("journal", f"it could not be swept ({error})")
-                log.warning("a sweep failed (%s: %s)", type(error).__name__, error)
-            except Exception as error:  # noqa: BLE001 - whatever it was, the next may go well
-                log.warning("a sweep failed (%s)", type(error).__name__)
-            else:
-                self._health.well("journal")
-            pause = self._every
+        await self._sweeps.run()
+
+    async def _sweep_well(self) -> None:
+        await self.sweep()
+        self._health.well("journal")
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, JournalFailed):
+            self._health.trouble("journal", f"it could not be swept ({error})")
+            log.warning("a sweep failed (%s: %s)", type(error).__name__, error)
+        else:
+            log.warning("a sweep failed (%s)", type(error).__name__)
 
     async def sweep(self) -> RecoveryReport:
         """Sweep once: recover, then tell.
@@ -100,7 +103,7 @@ class Sweeper:
     async def stop(self, task: asyncio.Task[None], *, patience: float) -> None:
         """Let `run`, in ``task``, end with the key that it is at, or at the end of ``patience``."""
         self._stopping = True
-        if not self._resting:
+        if not self._sweeps.resting:
             await asyncio.wait([task], timeout=patience)
         task.cancel()
         await asyncio.wait([task])
