@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 from typing import Any
 
+import attrs
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.addnodes import pending_xref
@@ -15,6 +17,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.ext.napoleon import GoogleDocstring
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
+from sphinx.util.inspect import object_description
 
 PUBLIC = (
     "transfer_async",
@@ -112,6 +115,37 @@ def _without_a_types_words(_app: Sphinx, what: str, _name: str, thing: Any, _: A
         lines.clear()
 
 
+_DEFAULT = re.compile(r"attr_dict\['(\w+)'\]\.default")
+"""What attrs writes for a field's default in the ``__init__`` that it makes."""
+
+
+def with_defaults(kind: type, signature: str) -> str:
+    """The signature of a class that attrs has made, with the defaults as one would write them."""
+    fields = attrs.fields_dict(kind)
+    for field in fields.values():
+        if isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]
+            made = f"{getattr(field.default.factory, '__name__', '')}()"
+            made = made if made[0].isalpha() else "..."
+            place = rf"(\b{field.alias}(?:: [^=]*)?) = NOTHING"
+            signature = re.sub(place, lambda found, made=made: f"{found[1]} = {made}", signature)
+    return _DEFAULT.sub(lambda found: _as_written(fields[found[1]].default), signature)
+
+
+def _as_written(value: object) -> str:
+    if inspect.isroutine(value) or inspect.isclass(value):
+        return value.__qualname__
+    shown = object_description(value)
+    return shown if isinstance(value, str) or "<" not in shown else "..."
+
+
+def _with_defaults(
+    _app: Sphinx, what: str, _name: str, thing: Any, _: Any, signature: str | None, returns: str | None
+) -> tuple[str, str | None] | None:
+    if what not in ("class", "exception") or signature is None or not attrs.has(thing):
+        return None
+    return with_defaults(thing, signature), returns
+
+
 class TellTwinsApart(SphinxPostTransform):
     """A name that two public modules have is the one of the module that speaks, or else of the first."""
 
@@ -156,6 +190,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_post_transform(LinkNames)
     app.connect("missing-reference", _find_public)
     app.connect("autodoc-process-docstring", _without_a_types_words)
+    app.connect("autodoc-process-signature", _with_defaults)
     # It takes the words before a colon for a type; an attribute's docstring is a sentence like any other.
     GoogleDocstring._consume_inline_attribute = lambda self: ("", self._dedent(self._consume_to_end()))  # type: ignore[method-assign]
     return {"parallel_read_safe": True}

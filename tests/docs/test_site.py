@@ -86,6 +86,15 @@ def has_all(module: str) -> bool:
     return "\n__all__ = " in Path(spec.origin).read_text(encoding="utf-8")
 
 
+def test_a_default_is_shown_as_one_would_write_it() -> None:
+    reference = load("_reference")
+    written = "(*, attempts: int = attr_dict['attempts'].default, budget: RetryBudget = NOTHING)"
+
+    shown = reference.with_defaults(transfer_async.RetryPolicy, written)
+
+    assert shown == "(*, attempts: int = 4, budget: RetryBudget = RetryBudget())"
+
+
 # --- the drawings -------------------------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 """How often and when a request is sent again: the settings, the delays, and the loop, which is tenacity's.
 
-*What* may be sent again is decided by the evidence, in `answers`. This module never sees a status.
+*What* may be sent again is decided by the evidence, in `classify`. This module never sees a status.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from transfer_async._support.validators import at_least, count, instance_of
 T = TypeVar("T")
 
 REFUSED = frozenset({*range(400, 408), *range(410, 418), 421, 422, 426, 428, 431, 451})
-"""The statuses that say no by default: a row and a reason each in `answers`."""
+"""The statuses that say no by default: see the rows of `classify`."""
 
 _SECONDS = re.compile(r"[0-9]+")
 
