@@ -35,7 +35,8 @@ from transfer_async import (
 )
 from transfer_async._models import causes
 from transfer_async._models.errors import TransferError
-from transfer_async.journal import entries
+from transfer_async.journal import moves
+from transfer_async.journal.claim import Claim
 
 TOKEN = "cr3dential-of-the-bank"
 PASSWORD = "cr3dential-of-the-proxy"
@@ -243,7 +244,7 @@ async def the_journal(bank: Bank) -> AsyncIterator[BaseException]:
     said = {"C": "23505", "M": 'duplicate key "s3cr3t"', "D": "Key (key)=(s3cr3t) exists", "S": "ERROR"}
     denied = {"C": "28P01", "M": 'password authentication failed for user "cr3dential"', "S": "FATAL"}
     for words in (said, denied):
-        for move in (entries.Claim, entries.Mark, entries.Create):
+        for move in (Claim, moves.Mark, moves.Create):
             journal = SpiedJournal(MemoryJournal())
             journal.fail_on, journal.error = move, asyncpg.exceptions.PostgresError.new(words)
             async with serving(_answers) as server:

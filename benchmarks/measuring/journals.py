@@ -18,7 +18,8 @@ from benchmarks.measuring.samples import percentile
 from tests.support import postgres
 from transfer_async import MemoryJournal
 from transfer_async.journal import Journal, PostgresJournal, SQLiteJournal
-from transfer_async.journal.entries import Move, Verdict
+from transfer_async.journal.entries import Verdict
+from transfer_async.journal.moves import Move
 
 MEMORY, SQLITE, POSTGRES = "MemoryJournal", "SQLiteJournal", "PostgresJournal"
 JOURNALS = (MEMORY, SQLITE, POSTGRES)

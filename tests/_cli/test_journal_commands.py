@@ -18,7 +18,7 @@ from transfer_async import KeyState, MemoryJournal, SQLiteJournal, UnreadableOrd
 from transfer_async._cli.console.hook_loading import factory_named, made_by
 from transfer_async._cli.journal import desk, tables
 from transfer_async._models.errors import JournalFailed
-from transfer_async.journal import entries
+from transfer_async.journal import moves
 from transfer_async.sandbox import Sandbox, WrongTypes
 
 COMMANDS = ["list", "show", "resolve", "refute", "recover", "prune"]
@@ -68,7 +68,7 @@ async def everything(world: World) -> None:
     await world.in_doubt("doubt")
     world.time.pass_(10.0)
     await world.owing("owing")
-    for key, at in (("claimed", entries.Mark), ("sending", entries.Create)):
+    for key, at in (("claimed", moves.Mark), ("sending", moves.Create)):
         world.time.pass_(10.0)
         await world.crash(at, key=key)
 
@@ -207,7 +207,7 @@ async def test_the_list_for_machines(world: World):
 async def test_an_end_that_nobody_was_told_of_is_listed(world: World):
     await everything(world)
     intent_id = (await world.entry("doubt")).intent_id
-    await world.move(entries.Promise(intent_id=intent_id), "doubt")
+    await world.move(moves.Promise(intent_id=intent_id), "doubt")
     await world.resolve("tx-seen", "doubt")
     (row,) = [row for row in (await asked("list")).stdout.splitlines() if "tx-seen" in row]
     lines = (await asked("show", "doubt")).stdout.splitlines()
@@ -226,7 +226,7 @@ async def test_an_empty_list_for_machines_is_a_document_too(world: World):
 async def test_more_keys_than_a_page_are_all_listed(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(desk, "PAGE", 2)
     for number in range(5):
-        await world.crash(entries.Mark, key=f"claimed-{number}")
+        await world.crash(moves.Mark, key=f"claimed-{number}")
     result = await asked("list")
 
     assert result.stdout.splitlines()[-1] == "5 keys: 5 claimed"

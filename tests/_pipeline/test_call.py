@@ -17,7 +17,7 @@ from transfer_async import (
     Refused,
     TransferClient,
 )
-from transfer_async.journal import entries
+from transfer_async.journal import moves
 from transfer_async.sandbox import CloseAfterProcessing, StallAfterProcessing, Status
 
 
@@ -149,7 +149,7 @@ async def test_what_waits_for_a_connection_at_the_end_was_not_sent(world: World)
 
 async def test_a_write_in_progress_at_the_end_is_finished_and_nothing_is_begun_after_it(world: World):
     gate = Gate()
-    world.journal.before[entries.Mark] = gate
+    world.journal.before[moves.Mark] = gate
     client = world.made()
     call = ordering(client)
     await gate.reached.wait()

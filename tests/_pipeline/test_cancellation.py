@@ -22,7 +22,8 @@ from transfer_async import (
     TransferClient,
     TransferError,
 )
-from transfer_async.journal import entries
+from transfer_async.journal import entries, moves
+from transfer_async.journal.claim import Claim
 from transfer_async.sandbox import (
     CloseAfterProcessing,
     CloseBeforeReading,
@@ -107,16 +108,16 @@ def _slow(world: World) -> None:
         await turns(2)
 
     for kind in (
-        entries.Claim,
-        entries.Keep,
-        entries.Mark,
-        entries.Create,
-        entries.Free,
-        entries.GoInDoubt,
-        entries.Paid,
+        Claim,
+        moves.Keep,
+        moves.Mark,
+        moves.Create,
+        moves.Free,
+        moves.GoInDoubt,
+        moves.Paid,
     ):
         world.journal.before[kind] = world.journal.after[kind] = turn
-    for kind in (entries.Resolve, entries.Refute):
+    for kind in (moves.Resolve, moves.Refute):
         world.journal.before[kind] = world.journal.after[kind] = turn
     world.bank.on_place = world.bank.on_placed = world.bank.on_release = turn
 
@@ -161,7 +162,7 @@ async def _cut(scenario: Scenario, turn: int, cut: Any) -> bool:
     """Run ``scenario`` and cut it at ``turn``; whether it had ended before."""
     async with banks.world() as world:
         if scenario.crashed is not None:
-            await world.crash(entries.Mark, hooks=[world.bank.step("check"), world.bank.hold])
+            await world.crash(moves.Mark, hooks=[world.bank.step("check"), world.bank.hold])
             world.bank.log.clear()
             world.time.pass_(scenario.crashed)
         for fault in scenario.faults:
@@ -294,7 +295,7 @@ async def test_a_caller_cancelled_in_a_hook_hears_of_it_once_the_hook_is_undone_
 
 async def test_a_hook_that_was_never_entered_is_not_undone(world: World):
     gate = Gate()
-    world.journal.before[entries.Claim] = gate
+    world.journal.before[Claim] = gate
     async with world.client() as client:
         caller = begin(client)
         await gate.reached.wait()
@@ -331,7 +332,7 @@ async def test_a_hook_that_swallows_its_cancellation_is_undone_with_its_receipt_
 
 async def test_a_write_is_not_cut_off_and_nothing_is_sent_after_it(world: World):
     gate = Gate()
-    world.journal.before[entries.Mark] = gate
+    world.journal.before[moves.Mark] = gate
     async with world.client() as client:
         caller = begin(client)
         await gate.reached.wait()

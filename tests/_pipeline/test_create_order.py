@@ -44,7 +44,8 @@ from transfer_async import (
     WentInDoubt,
 )
 from transfer_async._models.events import AttemptFailed, AttemptStarted, Claimed, DuplicateSuspected
-from transfer_async.journal import entries
+from transfer_async.journal import entries, moves
+from transfer_async.journal.claim import Claim
 from transfer_async.sandbox import (
     AnotherOrder,
     CloseAfterProcessing,
@@ -569,7 +570,7 @@ async def test_the_deadline_starts_before_the_mark_and_hooks_do_not_count(world:
 
 
 async def test_a_mark_that_takes_longer_than_the_deadline_leaves_no_time_to_send(world: World):
-    world.journal.after[entries.Mark] = world.passing(31.0)
+    world.journal.after[moves.Mark] = world.passing(31.0)
     failed = await world.fails(ConnectionFailed)
 
     assert not failed.order_may_exist
@@ -757,7 +758,7 @@ async def test_a_token_that_takes_too_long_is_unavailable(world: World):
 
 
 async def test_a_live_claim_is_not_taken_over(world: World):
-    await world.crash(entries.Mark)
+    await world.crash(moves.Mark)
     world.time.pass_(59.9)
     busy = await world.fails(KeyBusy)
 
@@ -765,7 +766,7 @@ async def test_a_live_claim_is_not_taken_over(world: World):
 
 
 async def test_an_expired_claim_is_taken_over_with_its_intent(world: World):
-    intent_id = await world.abandoned(entries.Mark)
+    intent_id = await world.abandoned(moves.Mark)
     order = await world.create()
 
     entry = await world.entry()
@@ -777,7 +778,7 @@ async def test_an_expired_claim_is_taken_over_with_its_intent(world: World):
 
 async def test_a_receipt_once_recorded_is_not_asked_for_twice(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
-    await world.abandoned(entries.Mark, hooks=hooks)
+    await world.abandoned(moves.Mark, hooks=hooks)
     await world.create(hooks=hooks)
 
     assert world.bank.log == ["check", "place", "place"]  # the last receipt rides with the mark, and was lost
@@ -786,7 +787,7 @@ async def test_a_receipt_once_recorded_is_not_asked_for_twice(world: World):
 
 async def test_whatever_a_gone_worker_may_have_done_is_undone_after_a_certain_no(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
-    intent_id = await world.abandoned(entries.Mark, hooks=hooks)
+    intent_id = await world.abandoned(moves.Mark, hooks=hooks)
     world.bank.place_error = TimeoutError()
     await world.fails(HoldFailed, hooks=hooks)
 
@@ -797,7 +798,7 @@ async def test_whatever_a_gone_worker_may_have_done_is_undone_after_a_certain_no
 
 async def test_a_claim_that_is_too_old_is_undone_in_reverse_and_a_new_intent_begins(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
-    old = await world.crash(entries.Mark, hooks=hooks)
+    old = await world.crash(moves.Mark, hooks=hooks)
     world.time.pass_(900.1)
     await world.create(hooks=hooks)
 
@@ -811,7 +812,7 @@ async def test_a_claim_that_is_too_old_is_undone_in_reverse_and_a_new_intent_beg
 
 async def test_a_claim_too_old_with_a_hold_of_the_banks_own_does_not_touch_the_hold_hook(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
-    await world.crash(entries.Mark, hooks=hooks, held="H1")
+    await world.crash(moves.Mark, hooks=hooks, held="H1")
     world.time.pass_(900.1)
     await world.create(held="H1", hooks=hooks)
 
@@ -821,7 +822,7 @@ async def test_a_claim_too_old_with_a_hold_of_the_banks_own_does_not_touch_the_h
 async def test_a_take_over_that_brings_the_banks_own_hold_still_undoes_the_hook_of_the_gone_worker(
     world: World,
 ):
-    intent_id = await world.abandoned(entries.Mark)
+    intent_id = await world.abandoned(moves.Mark)
     expired = await world.fails(Expired, held="H1", send_before=NOON)
 
     assert expired.receipts == {"held": "H1"}
@@ -848,7 +849,7 @@ async def test_nothing_that_was_verified_for_one_beneficiary_serves_another(
     check: Any = world.bank.step("verification")
     check.before, check.nothing_to_undo = verify, True
     hooks = [check, world.bank.hold]
-    old = await world.abandoned(entries.Mark, hooks=hooks, beneficiary=first)
+    old = await world.abandoned(moves.Mark, hooks=hooks, beneficiary=first)
     async with world.client(hooks=hooks) as client:
         call = client.create_order(new_order(), key="k", beneficiary=then)
         (result,) = await asyncio.gather(call, return_exceptions=True)
@@ -864,14 +865,14 @@ async def test_a_hooks_hold_is_on_record_as_owed_before_an_order_goes_on_a_hold_
     world: World,
 ):
     """Or the customer's funds are held twice, and nobody ever hears of the hook's hold again."""
-    old = await world.abandoned(entries.Mark)
+    old = await world.abandoned(moves.Mark)
     world.bank.release_error = OSError()
     owed: list[list[str]] = []
 
     async def look(_: object) -> None:
         owed.append(banks.owed_hooks(await world.entry()))
 
-    world.journal.before[entries.Mark] = look
+    world.journal.before[moves.Mark] = look
     order = await world.create(held="H1")
     world.bank.release_error = None
     report = await world.recover()
@@ -885,7 +886,7 @@ async def test_a_hooks_hold_is_on_record_as_owed_before_an_order_goes_on_a_hold_
 async def test_what_a_hook_did_that_this_client_lacks_is_owed_before_anything_is_sent(world: World):
     """Or a reservation that a hook made before a new release of the bank's software stays for ever."""
     check = world.bank.step("check")
-    old = await world.abandoned(entries.Mark, hooks=[check, world.bank.hold])
+    old = await world.abandoned(moves.Mark, hooks=[check, world.bank.hold])
     await world.create()
     owed = banks.owed_hooks(await world.entry())
     report = await world.recover()
@@ -897,7 +898,7 @@ async def test_what_a_hook_did_that_this_client_lacks_is_owed_before_anything_is
 
 
 async def test_a_hook_that_was_added_since_goes_on_with_the_claim(world: World):
-    intent_id = await world.abandoned(entries.Mark)
+    intent_id = await world.abandoned(moves.Mark)
     await world.create(hooks=[world.bank.step("check"), world.bank.hold])
 
     assert world.bank.log == ["place", "check", "place"]
@@ -905,7 +906,7 @@ async def test_a_hook_that_was_added_since_goes_on_with_the_claim(world: World):
 
 
 async def test_an_expired_request_is_in_doubt_and_nothing_else(world: World):
-    await world.crash(entries.Create)
+    await world.crash(moves.Create)
     world.time.pass_(10_000.0)
     await world.fails(OutcomeUnknown)
 
@@ -1020,7 +1021,7 @@ async def test_a_suspected_duplicate_of_a_key_that_the_client_made_is_kept_too(w
 
 async def test_a_suspected_duplicate_that_cannot_be_written_down_is_told_with_its_order(world: World):
     world.sandbox.faults.add(StallAfterProcessing())
-    world.journal.fail_on = entries.Suspect
+    world.journal.fail_on = moves.Suspect
     async with world.client() as client:
         call = asyncio.create_task(client.create_order(new_order(), key="k"))
         await world.sandbox.stalled()
@@ -1053,9 +1054,9 @@ async def test_an_answer_beats_the_doubt_that_others_had_of_the_same_attempt(wor
 async def test_a_no_beats_the_doubt_that_others_had_of_the_same_attempt(world: World):
     async def expire(_: object) -> None:
         world.time.pass_(60.0)
-        await world.move(entries.Expire(attempt=(await world.entry()).attempt or ""))
+        await world.move(moves.Expire(attempt=(await world.entry()).attempt or ""))
 
-    world.journal.before[entries.Free] = expire
+    world.journal.before[moves.Free] = expire
     refused = await world.fails(Refused, refused_order())
 
     assert not refused.order_may_exist
@@ -1067,7 +1068,7 @@ async def test_an_order_that_an_operator_resolved_first_is_given_back_all_the_sa
     async def resolve(move: Any) -> None:
         await world.resolve(move.order_id)
 
-    world.journal.before[entries.Create] = resolve
+    world.journal.before[moves.Create] = resolve
     order = await world.create()
 
     assert order.id in world.sandbox.orders
@@ -1075,7 +1076,7 @@ async def test_an_order_that_an_operator_resolved_first_is_given_back_all_the_sa
 
 
 async def test_a_no_after_an_operator_resolved_the_key_undoes_nothing(world: World):
-    world.meanwhile(entries.Free, lambda: world.resolve("tx-seen"))
+    world.meanwhile(moves.Free, lambda: world.resolve("tx-seen"))
     refused = await world.fails(Refused, refused_order())
 
     assert refused.order_may_exist
@@ -1089,7 +1090,7 @@ async def test_a_no_after_an_operator_resolved_the_key_undoes_nothing(world: Wor
 async def test_a_journal_that_fails_at_the_claim_lets_nothing_be_held_or_sent(
     world: World, key: str | None, may_exist: bool
 ):
-    world.journal.fail_on = entries.Claim
+    world.journal.fail_on = Claim
     failed = await world.fails(JournalFailed, key=key)
 
     assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, may_exist)
@@ -1101,7 +1102,7 @@ async def test_a_journal_that_fails_at_the_claim_lets_nothing_be_held_or_sent(
 
 @pytest.mark.parametrize("when", ["fail_on", "fail_after"])
 async def test_nothing_is_sent_without_its_mark(world: World, when: str):
-    setattr(world.journal, when, entries.Mark)
+    setattr(world.journal, when, moves.Mark)
     failed = await world.fails(JournalFailed)
 
     assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, True)
@@ -1111,7 +1112,7 @@ async def test_nothing_is_sent_without_its_mark(world: World, when: str):
 
 
 async def test_a_journal_that_fails_between_hooks_stops_the_call_and_only_the_journal_knows(world: World):
-    world.journal.fail_on = entries.Keep
+    world.journal.fail_on = moves.Keep
     failed = await world.fails(JournalFailed, hooks=[world.bank.step("check"), world.bank.hold])
 
     assert failed.order_may_exist
@@ -1122,7 +1123,7 @@ async def test_a_journal_that_fails_between_hooks_stops_the_call_and_only_the_jo
 async def test_a_journal_that_fails_at_the_settling_gives_the_order_with_the_error(
     world: World, error: Exception
 ):
-    world.journal.fail_on, world.journal.error = entries.Create, error
+    world.journal.fail_on, world.journal.error = moves.Create, error
     failed = await world.fails(JournalFailed)
 
     assert (failed.outcome, failed.order_may_exist) == (Outcome.CREATED, True)
@@ -1135,7 +1136,7 @@ async def test_a_journal_that_fails_at_the_settling_gives_the_order_with_the_err
 
 async def test_a_journal_that_fails_at_the_doubt_leaves_the_key_bound_and_chains_the_doubt(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
-    world.journal.fail_on = entries.GoInDoubt
+    world.journal.fail_on = moves.GoInDoubt
     failed = await world.fails(JournalFailed)
 
     assert (failed.outcome, failed.order_may_exist) == (Outcome.UNKNOWN, True)
@@ -1145,7 +1146,7 @@ async def test_a_journal_that_fails_at_the_doubt_leaves_the_key_bound_and_chains
 
 
 async def test_a_journal_that_fails_at_a_certain_no_has_nothing_undone(world: World):
-    world.journal.fail_on = entries.Free
+    world.journal.fail_on = moves.Free
     failed = await world.fails(JournalFailed, refused_order())
 
     assert (failed.outcome, failed.order_may_exist) == (Outcome.REFUSED, True)
@@ -1157,7 +1158,7 @@ async def test_a_journal_that_lost_the_key_has_failed(world: World):
     async def forget(_: object) -> None:
         world.journal.journal._entries.clear()
 
-    world.journal.before[entries.Mark] = forget
+    world.journal.before[moves.Mark] = forget
     await world.fails(JournalFailed, match="lost the key")
 
     assert not world.sandbox.requests
@@ -1205,7 +1206,7 @@ async def test_a_plain_hook_before_the_hold_costs_no_commit(world: World):
 
 
 async def test_a_claim_that_finds_a_dead_workers_request_tells_of_the_doubt(world: World):
-    await world.crash(entries.Create)
+    await world.crash(moves.Create)
     world.time.pass_(100.0)
     world.events.clear()
     await world.fails(OutcomeUnknown)
@@ -1214,7 +1215,7 @@ async def test_a_claim_that_finds_a_dead_workers_request_tells_of_the_doubt(worl
 
 
 async def test_an_answer_other_than_the_id_that_an_operator_gave_says_so(world: World):
-    world.meanwhile(entries.Create, lambda: world.resolve("tx-mistyped"))
+    world.meanwhile(moves.Create, lambda: world.resolve("tx-mistyped"))
     failed = await world.fails(JournalFailed, match="on record as tx-mistyped")
 
     assert failed.outcome is Outcome.CREATED

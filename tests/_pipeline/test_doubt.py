@@ -24,7 +24,7 @@ from transfer_async import (
     Timeouts,
     WentInDoubt,
 )
-from transfer_async.journal import entries
+from transfer_async.journal import moves
 from transfer_async.sandbox import CloseAfterProcessing, Status
 
 
@@ -174,7 +174,7 @@ async def test_after_settle_after_no_order_frees_the_key_undoes_the_hooks_and_ch
 
 
 async def test_settle_after_counts_from_the_last_possible_send(world: World):
-    await world.crash(entries.GoInDoubt)  # the mark's whole window counts, for nobody knows when it was sent
+    await world.crash(moves.GoInDoubt)  # the mark's whole window counts, for nobody knows when it was sent
     world.time.pass_(329.9)
     async with world.client(resolve=BackOffice(NO_ORDER), settle_after=300.0) as client:
         with pytest.raises(OutcomeUnknown):
@@ -239,7 +239,7 @@ async def test_an_id_that_is_bound_to_another_key_does_not_resolve_the_doubt(wor
 
 
 async def test_a_doubt_that_an_operator_resolved_meanwhile_gives_what_is_on_record(world: World):
-    world.meanwhile(entries.GoInDoubt, lambda: world.resolve("tx-seen"))
+    world.meanwhile(moves.GoInDoubt, lambda: world.resolve("tx-seen"))
     created = await world.fails(AlreadyCreated)
 
     assert created.order_id == "tx-seen"
@@ -275,7 +275,7 @@ async def test_a_doubt_of_an_attempt_that_was_refuted_is_not_hidden_by_the_order
         await world.refute()
         await world.create()
 
-    world.journal.before[entries.GoInDoubt] = later
+    world.journal.before[moves.GoInDoubt] = later
     doubt = await world.fails(OutcomeUnknown)
 
     assert doubt.order_may_exist
@@ -288,7 +288,7 @@ async def test_a_doubt_of_an_attempt_that_was_refuted_is_not_hidden_by_the_order
 async def test_a_journal_that_fails_at_the_end_of_a_doubt_leaves_the_key_bound(
     world: World, answer: object, outcome: Outcome
 ):
-    world.journal.fail_on = entries.Resolve if answer == "tx-seen" else entries.Refute
+    world.journal.fail_on = moves.Resolve if answer == "tx-seen" else moves.Refute
     failed = await world.fails(JournalFailed, resolve=BackOffice(answer), settle_after=0)
 
     assert (failed.outcome, failed.order_may_exist, failed.key) == (outcome, True, "k")

@@ -16,7 +16,7 @@ from transfer_async import (
     TransferClient,
 )
 from transfer_async._pipeline.lease import LeaseKeeper
-from transfer_async.journal import entries
+from transfer_async.journal import moves
 
 
 class Renewals:
@@ -107,11 +107,11 @@ async def test_a_claims_lease_is_renewed_while_a_hook_runs_so_that_nobody_takes_
 
 
 async def test_a_renewal_in_flight_does_not_lose_a_receipt_that_came_after_it(world: World):
-    await world.crash(entries.Mark)
+    await world.crash(moves.Mark)
     entry = await world.entry()
     for receipts in ({"a": "1", "b": "2"}, {"a": "1"}):  # the older one is written last
         await world.move(
-            entries.Keep(intent_id=entry.intent_id, epoch=entry.epoch, lease=60.0, receipts=receipts)
+            moves.Keep(intent_id=entry.intent_id, epoch=entry.epoch, lease=60.0, receipts=receipts)
         )
 
     assert (await world.entry()).receipts == {"a": "1", "b": "2"}
@@ -127,7 +127,7 @@ async def test_a_claim_is_kept_alive_while_the_token_is_waited_for(world: World)
         await renewed.wait()
         return world.sandbox.token
 
-    world.journal.after[entries.Keep] = kept
+    world.journal.after[moves.Keep] = kept
     settings = {"retry": RetryPolicy(deadline=0.02), "lease": 0.03, "clock": Clock()}
     async with TransferClient(
         world.sandbox.base_url, token, hooks=[world.bank.hold], journal=world.journal, **settings

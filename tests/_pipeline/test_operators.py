@@ -20,7 +20,7 @@ from transfer_async import (
 )
 from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.operators import summary_of
-from transfer_async.journal import entries
+from transfer_async.journal import entries, moves
 from transfer_async.journal.protocol import KEPT
 
 SAID = {"by": "ada", "reason": "seen on the statement"}
@@ -164,7 +164,7 @@ async def test_the_observers_hear_of_it(world: World):
 
 
 async def test_a_dead_workers_request_is_made_a_doubt_first(world: World):
-    await world.abandoned(entries.Create)
+    await world.abandoned(moves.Create)
     world.events.clear()
     await operators(world).resolve("k", order_id="tx-seen", **SAID)
 
@@ -173,7 +173,7 @@ async def test_a_dead_workers_request_is_made_a_doubt_first(world: World):
 
 
 async def test_a_live_workers_request_is_its_own(world: World):
-    await world.crash(entries.Create)
+    await world.crash(moves.Create)
     world.time.pass_(20.5)
     why = await refusal(operators(world).resolve("k", order_id="tx-seen", **SAID))
 
@@ -182,10 +182,10 @@ async def test_a_live_workers_request_is_its_own(world: World):
 
 
 async def test_a_request_that_was_answered_meanwhile_has_its_order(world: World):
-    await world.abandoned(entries.Create)
+    await world.abandoned(moves.Create)
     attempt = (await world.entry()).attempt or ""
     world.meanwhile(
-        entries.Expire, lambda: world.move(entries.Create(attempt=attempt, order_id="tx-1", reply=b""))
+        moves.Expire, lambda: world.move(moves.Create(attempt=attempt, order_id="tx-1", reply=b""))
     )
     why = await refusal(operators(world).resolve("k", order_id="tx-seen", **SAID))
 
@@ -194,7 +194,7 @@ async def test_a_request_that_was_answered_meanwhile_has_its_order(world: World)
 
 async def test_two_who_resolve_it_alike_at_once_both_succeed(world: World):
     await world.in_doubt()
-    world.meanwhile(entries.Resolve, lambda: world.resolve("tx-seen"))
+    world.meanwhile(moves.Resolve, lambda: world.resolve("tx-seen"))
     record = await operators(world).resolve("k", order_id="tx-seen", **SAID)
 
     assert (record.state, record.order_id) == (KeyState.CREATED, "tx-seen")
@@ -220,7 +220,7 @@ async def test_an_id_must_look_like_one(world: World, order_id: Any):
 
 async def test_what_was_settled_meanwhile_stays_as_it_is(world: World):
     await world.in_doubt()
-    world.meanwhile(entries.Resolve, lambda: world.resolve("tx-first"))
+    world.meanwhile(moves.Resolve, lambda: world.resolve("tx-first"))
     why = await refusal(operators(world).resolve("k", order_id="tx-second", **SAID))
 
     assert why == "key: was changed by somebody else just now; it is created (tx-first)"
@@ -268,7 +268,7 @@ async def test_a_refutation_that_comes_too_early_is_told_how_long_still(
 
 
 async def test_a_dead_workers_request_settles_from_its_last_possible_send(world: World):
-    await world.abandoned(entries.Create)
+    await world.abandoned(moves.Create)
     early = await refusal(operators(world).refute("k", **SAID))
     world.time.pass_(270.0)
     record = await operators(world).refute("k", **SAID)
@@ -302,7 +302,7 @@ async def test_another_doubt_of_the_same_key_is_not_refuted_in_its_place(world: 
         await world.refute()
         await world.in_doubt()
 
-    world.journal.before[entries.Refute] = go_on
+    world.journal.before[moves.Refute] = go_on
     why = await refusal(operators(world).refute("k", **SAID))
 
     assert why == "key: was changed by somebody else just now; it is in doubt"
@@ -332,7 +332,7 @@ async def test_a_key_that_has_its_order_is_not_in_doubt(world: World):
 async def test_a_free_or_claimed_key_is_not_in_doubt(world: World):
     await world.fails(Refused, refused_order())
     free = [await refusal(ending) for ending in endings(operators(world), **SAID)]
-    await world.crash(entries.Mark)
+    await world.crash(moves.Mark)
     claimed = [await refusal(ending) for ending in endings(operators(world), **SAID)]
 
     assert free == ["key: must be in doubt; it is free"] * 2

@@ -13,7 +13,7 @@ from transfer_async import (
     RecoveryReport,
     WentInDoubt,
 )
-from transfer_async.journal import entries
+from transfer_async.journal import moves
 
 
 async def test_there_is_nothing_to_recover_in_an_empty_journal(world: World):
@@ -32,7 +32,7 @@ async def test_what_ended_well_is_left_alone(world: World):
 
 async def test_an_abandoned_claim_is_undone_and_its_key_free(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
-    intent_id = await world.abandoned(entries.Mark, hooks=hooks)
+    intent_id = await world.abandoned(moves.Mark, hooks=hooks)
     report = await world.recover(hooks=hooks)
 
     entry = await world.entry()
@@ -45,7 +45,7 @@ async def test_an_abandoned_claim_is_undone_and_its_key_free(world: World):
 
 
 async def test_a_live_claim_is_left_alone(world: World):
-    await world.crash(entries.Mark)
+    await world.crash(moves.Mark)
     world.time.pass_(59.9)
 
     assert await world.recover() == RecoveryReport()
@@ -53,7 +53,7 @@ async def test_a_live_claim_is_left_alone(world: World):
 
 
 async def test_an_abandoned_claim_with_the_banks_own_hold_leaves_the_hold_hook_alone(world: World):
-    await world.abandoned(entries.Mark, held="H1")
+    await world.abandoned(moves.Mark, held="H1")
     report = await world.recover()
 
     assert report == RecoveryReport(taken_over=1)
@@ -61,7 +61,7 @@ async def test_an_abandoned_claim_with_the_banks_own_hold_leaves_the_hold_hook_a
 
 
 async def test_what_an_abandoned_claim_owes_to_hooks_that_this_client_lacks_stays_owed(world: World):
-    await world.abandoned(entries.Mark)
+    await world.abandoned(moves.Mark)
     without = await world.recover(hooks=())
     owed = owed_hooks(await world.entry())
     with_it = await world.recover()
@@ -73,8 +73,8 @@ async def test_what_an_abandoned_claim_owes_to_hooks_that_this_client_lacks_stay
 
 
 async def test_a_claim_that_was_taken_up_again_meanwhile_is_not_undone(world: World):
-    await world.abandoned(entries.Mark)
-    world.meanwhile(entries.TakeOver, world.create)
+    await world.abandoned(moves.Mark)
+    world.meanwhile(moves.TakeOver, world.create)
     report = await world.recover()
 
     assert report == RecoveryReport()
@@ -83,14 +83,14 @@ async def test_a_claim_that_was_taken_up_again_meanwhile_is_not_undone(world: Wo
 
 
 async def test_a_claim_that_was_taken_up_after_it_was_taken_over_is_not_undone(world: World):
-    await world.abandoned(entries.Mark)
+    await world.abandoned(moves.Mark)
 
     async def redelivery(_: object) -> None:
         world.journal.before.clear()
         world.time.pass_(60.0)
         await world.create()
 
-    world.journal.before[entries.Free] = redelivery
+    world.journal.before[moves.Free] = redelivery
     report = await world.recover()
 
     assert report == RecoveryReport()
@@ -101,7 +101,7 @@ async def test_a_claim_that_was_taken_up_after_it_was_taken_over_is_not_undone(w
 
 
 async def test_an_abandoned_request_becomes_a_doubt_and_nothing_else(world: World):
-    await world.abandoned(entries.Create)
+    await world.abandoned(moves.Create)
     report = await world.recover()
 
     assert report == RecoveryReport(in_doubt=1)
@@ -110,7 +110,7 @@ async def test_an_abandoned_request_becomes_a_doubt_and_nothing_else(world: Worl
 
 
 async def test_an_abandoned_request_is_resolved_at_once_if_somebody_knows(world: World):
-    await world.abandoned(entries.Create)
+    await world.abandoned(moves.Create)
 
     async def find(*_: object) -> Order:
         (order,) = world.sandbox.orders.values()
@@ -123,7 +123,7 @@ async def test_an_abandoned_request_is_resolved_at_once_if_somebody_knows(world:
 
 
 async def test_the_observers_hear_of_a_doubt_that_is_found(world: World):
-    intent_id = await world.abandoned(entries.Create)
+    intent_id = await world.abandoned(moves.Create)
     world.events.clear()
     await world.recover()
     await world.recover()
@@ -144,10 +144,10 @@ async def test_a_doubt_that_nobody_can_be_asked_about_is_left_as_it_is(world: Wo
 
 
 async def test_a_request_that_was_answered_meanwhile_is_left_alone(world: World):
-    await world.abandoned(entries.Create)
+    await world.abandoned(moves.Create)
     attempt = (await world.entry()).attempt or ""
     world.meanwhile(
-        entries.Expire, lambda: world.move(entries.Create(attempt=attempt, order_id="tx-1", reply=b""))
+        moves.Expire, lambda: world.move(moves.Create(attempt=attempt, order_id="tx-1", reply=b""))
     )
     report = await world.recover()
 
@@ -161,12 +161,12 @@ async def test_a_doubt_that_another_worker_attends_to_first_is_left_to_it(world:
 
     async def attend(_: object) -> None:
         world.journal.before.clear()
-        await world.move(entries.Attend(lease=60.0))
+        await world.move(moves.Attend(lease=60.0))
 
     async def resolve(*about: object) -> None:
         asked.append(about)
 
-    world.journal.before[entries.Attend] = attend
+    world.journal.before[moves.Attend] = attend
     report = await world.recover(resolve=resolve)
 
     assert report == RecoveryReport(in_doubt=1)
@@ -281,7 +281,7 @@ async def test_what_another_worker_is_paying_is_left_to_it(world: World):
 
 async def test_what_was_paid_meanwhile_is_not_undone_again(world: World):
     await world.owing()
-    world.meanwhile(entries.Attend, world.recover)
+    world.meanwhile(moves.Attend, world.recover)
     report = await world.recover()
 
     assert report == RecoveryReport()
@@ -290,7 +290,7 @@ async def test_what_was_paid_meanwhile_is_not_undone_again(world: World):
 
 async def test_what_is_owed_to_another_worker_that_came_first_is_left_to_it(world: World):
     await world.owing()
-    world.meanwhile(entries.Attend, lambda: world.move(entries.Attend(lease=60.0)))
+    world.meanwhile(moves.Attend, lambda: world.move(moves.Attend(lease=60.0)))
     report = await world.recover()
 
     assert report == RecoveryReport()
@@ -324,8 +324,8 @@ async def test_debts_of_several_intents_of_one_key_are_paid_one_intent_at_a_time
 
 
 async def test_the_report_adds_up_over_many_keys(world: World):
-    await world.crash(entries.Mark, key="claimed")
-    await world.abandoned(entries.Create, key="sending")
+    await world.crash(moves.Mark, key="claimed")
+    await world.abandoned(moves.Create, key="sending")
     await world.in_doubt("doubt")
     await world.owing("owing")
     await world.create(key="created")
@@ -363,9 +363,9 @@ async def test_a_journal_that_cannot_be_read_is_told(
     assert isinstance(failed.value.__cause__, OSError)
 
 
-@pytest.mark.parametrize("move", [entries.TakeOver, entries.Free])
+@pytest.mark.parametrize("move", [moves.TakeOver, moves.Free])
 async def test_a_journal_that_cannot_be_written_is_told_and_nothing_is_undone(world: World, move: type):
-    await world.abandoned(entries.Mark)
+    await world.abandoned(moves.Mark)
     world.journal.fail_on = move
     with pytest.raises(JournalFailed):
         await world.recover()
@@ -411,11 +411,11 @@ async def test_an_undo_that_was_cancelled_from_within_does_not_end_the_recovery(
 
 
 @pytest.mark.parametrize(
-    "at", [entries.TakeOver, entries.Free, entries.Paid, entries.Expire, entries.Attend, entries.Refute]
+    "at", [moves.TakeOver, moves.Free, moves.Paid, moves.Expire, moves.Attend, moves.Refute]
 )
 async def test_wherever_a_recovery_dies_the_next_one_finishes_what_it_left(world: World, at: type):
-    await world.crash(entries.Mark, key="claimed")
-    await world.crash(entries.Create, key="sending")
+    await world.crash(moves.Mark, key="claimed")
+    await world.crash(moves.Create, key="sending")
     world.time.pass_(400.0)
 
     async def die(_: object) -> None:
@@ -436,7 +436,7 @@ async def test_wherever_a_recovery_dies_the_next_one_finishes_what_it_left(world
 
 async def test_a_key_that_cannot_be_written_does_not_keep_the_others_from_their_turn(world: World):
     for key in ("k1", "k2"):
-        await world.crash(entries.Mark, key=key)
+        await world.crash(moves.Mark, key=key)
     world.time.pass_(60.0)
     world.journal.fail_at = len(world.journal.moves) + 1
     async with world.client() as client:
@@ -451,9 +451,9 @@ async def test_a_key_that_cannot_be_written_does_not_keep_the_others_from_their_
 
 async def test_a_journal_that_fails_again_and_again_is_not_tried_for_every_key(world: World):
     for number in range(5):
-        await world.crash(entries.Mark, key=f"k{number}")
+        await world.crash(moves.Mark, key=f"k{number}")
     world.time.pass_(60.0)
-    world.journal.fail_on = entries.TakeOver
+    world.journal.fail_on = moves.TakeOver
     before = len(world.journal.moves)
     async with world.client() as client:
         with pytest.raises(JournalFailed):

@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.bank import Gate, World, new_order, owed_hooks, refused_order
 from transfer_async import HookUndone, KeyState, OutcomeUnknown, Refused, Timeouts, UndoOwed
-from transfer_async.journal import entries
+from transfer_async.journal import entries, moves
 from transfer_async.sandbox import CloseAfterProcessing
 
 
@@ -96,7 +96,7 @@ async def test_what_is_owed_and_fails_again_stays_owed_and_does_not_stop_the_nex
 async def test_an_undo_that_could_not_be_recorded_is_done_again_by_recover(
     world: World, caplog: pytest.LogCaptureFixture
 ):
-    world.journal.fail_on = entries.Paid
+    world.journal.fail_on = moves.Paid
     async with world.client() as client:
         with pytest.raises(Refused), caplog.at_level(logging.WARNING, "transfer_async"):
             await client.create_order(refused_order(), key="k")
@@ -123,7 +123,7 @@ async def test_an_undo_sees_the_intent_as_the_hook_saw_it(world: World):
 
 
 async def test_a_hook_that_this_client_has_no_more_is_owed_and_told_of(world: World):
-    await world.abandoned(entries.Mark, hooks=[world.bank.step("old check"), world.bank.hold])
+    await world.abandoned(moves.Mark, hooks=[world.bank.step("old check"), world.bank.hold])
     async with world.client() as client:
         with pytest.raises(Refused):
             await world.refusing(client)

@@ -6,12 +6,10 @@ from typing import Any, Self
 from uuid import uuid4
 
 from transfer_async.journal import (
-    Create,
     Entry,
     EntryRow,
     KeyState,
     Move,
-    Resolve,
     Step,
     Verdict,
     decide,
@@ -60,8 +58,8 @@ class OwnJournal:
         return verdict
 
     def _is_taken(self, scope: str, key: str, move: Move) -> bool:
-        return isinstance(move, (Create, Resolve)) and any(
-            row.order_id == move.order_id and place[0] == scope and place[1] != key
+        return move.order_bound is not None and any(
+            row.order_id == move.order_bound and place[0] == scope and place[1] != key
             for place, row in self._rows.items()
         )
 

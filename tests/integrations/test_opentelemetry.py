@@ -29,7 +29,8 @@ from transfer_async import (
     UnreadableOrder,
 )
 from transfer_async.integrations.opentelemetry import Telemetry
-from transfer_async.journal import entries
+from transfer_async.journal import moves
+from transfer_async.journal.claim import Claim
 from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
 
 # --- created ------------------------------------------------------------------------------------
@@ -86,7 +87,7 @@ async def test_it_begins_with_the_call_and_not_with_the_claim(at_work: World, tr
     async def slow(_):
         at_work.time.pass_(30.0)
 
-    at_work.journal.before[entries.Claim] = slow
+    at_work.journal.before[Claim] = slow
     await ended(at_work, traced)
 
     span = traced.order()
@@ -304,10 +305,10 @@ async def test_what_became_of_a_doubt_does_not_change_what_its_attempt_was(at_wo
 
 async def test_an_order_that_is_answered_after_its_doubt_was_refuted(at_work: World, traced: Traced):
     async def refuted(_):
-        del at_work.journal.before[entries.Create]
+        del at_work.journal.before[moves.Create]
         await at_work.refute()
 
-    at_work.journal.before[entries.Create] = refuted
+    at_work.journal.before[moves.Create] = refuted
     await ended(at_work, traced, JournalFailed)
 
     span, (attempt,) = traced.order(), traced.attempts
@@ -321,7 +322,7 @@ async def test_an_order_that_is_answered_after_its_doubt_was_refuted(at_work: Wo
 # --- nothing is left open -----------------------------------------------------------------------
 
 
-MOVES = [entries.Mark, entries.Create]
+MOVES = [moves.Mark, moves.Create]
 
 
 @pytest.mark.parametrize("move", MOVES, ids=lambda kind: kind.__name__)
@@ -333,13 +334,11 @@ async def test_a_journal_that_fails_midway_leaves_no_span_open(at_work: World, t
     assert span.attributes["transfer_async.outcome"] == "unrecorded"
     assert span.attributes["error.type"] == "_OTHER"
     assert span.status.status_code is StatusCode.ERROR
-    assert len(traced.attempts) == (move is entries.Create)
+    assert len(traced.attempts) == (move is moves.Create)
     assert traced.nothing_is_open()
 
 
-@pytest.mark.parametrize(
-    ("move", "fault"), [(entries.Free, Status(422)), (entries.GoInDoubt, GarbageBody("?"))]
-)
+@pytest.mark.parametrize(("move", "fault"), [(moves.Free, Status(422)), (moves.GoInDoubt, GarbageBody("?"))])
 async def test_a_journal_that_cannot_write_the_end_leaves_no_span_open(at_work: World, traced, move, fault):
     at_work.journal.fail_on = move
     at_work.sandbox.faults.add(fault)
@@ -351,7 +350,7 @@ async def test_a_journal_that_cannot_write_the_end_leaves_no_span_open(at_work: 
 
 
 async def test_a_worker_that_dies_leaves_no_span_open(at_work: World, traced: Traced):
-    await at_work.crash(entries.Create, observers=[traced.telemetry])
+    await at_work.crash(moves.Create, observers=[traced.telemetry])
 
     assert [span.name for span in traced.spans] == [ATTEMPT, ORDER]
     assert traced.nothing_is_open()
@@ -457,7 +456,7 @@ async def test_many_orders_at_once(at_work: World, traced: Traced):
 
 
 async def test_what_recover_tells_goes_to_the_span_that_is_current(at_work: World, traced: Traced):
-    intent_id = await at_work.crash(entries.Create)
+    intent_id = await at_work.crash(moves.Create)
     at_work.time.pass_(1000.0)
     async with at_work.client(observers=[traced.telemetry], resolve=found(at_work)) as client:
         with traced.tracers.get_tracer("the bank's").start_as_current_span("sweep"):

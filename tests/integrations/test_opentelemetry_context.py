@@ -23,7 +23,7 @@ from transfer_async import (
 )
 from transfer_async._models.events import Event
 from transfer_async.integrations.opentelemetry import context_from, headers_of_context
-from transfer_async.journal import entries
+from transfer_async.journal import moves
 from transfer_async.sandbox import CloseAfterProcessing, Status
 
 ROOT = Path(__file__).parent.parent.parent
@@ -123,7 +123,7 @@ async def everything_that_can_happen(world: World, telemetry) -> None:
         return answer[0]
 
     async def refuted(_):
-        del world.journal.before[entries.Create]
+        del world.journal.before[moves.Create]
         await world.refute("duplicate")
 
     whose = {"beneficiary": PersonName(f"{MARK}-first", f"{MARK}-last")}
@@ -146,11 +146,11 @@ async def everything_that_can_happen(world: World, telemetry) -> None:
         await failed(OutcomeUnknown, client.create_order(new_order(), key="doubt", **whose))
         answer.append(list(world.sandbox.orders)[-1])
         await failed(AlreadyCreated, client.create_order(new_order(), key="doubt", **whose))
-        world.journal.before[entries.Create] = refuted
+        world.journal.before[moves.Create] = refuted
         await failed(JournalFailed, client.create_order(new_order(), key="duplicate", **whose))
-        world.journal.fail_on, world.journal.error = entries.Create, OSError(f"{MARK}-disk")
+        world.journal.fail_on, world.journal.error = moves.Create, OSError(f"{MARK}-disk")
         await failed(JournalFailed, client.create_order(new_order(), key="unrecorded", **whose))
-        world.journal.fail_on = entries.Mark
+        world.journal.fail_on = moves.Mark
         await failed(JournalFailed, client.create_order(new_order(), key="broken", **whose))
         world.journal.fail_on = None
         telemetry.report(await client.recover())

@@ -22,7 +22,7 @@ from transfer_async import (
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async.integrations.opentelemetry import Telemetry
 from transfer_async.integrations.opentelemetry.timed_journal import SYSTEMS
-from transfer_async.journal import address, entries
+from transfer_async.journal import address, moves
 from transfer_async.journal.protocol import Journal
 from transfer_async.sandbox import CloseAfterProcessing, Status
 from transfer_async.worker.handler import Handler
@@ -52,7 +52,7 @@ async def test_orders_are_counted_by_their_outcome(at_work: World, traced: Trace
 
 
 async def test_an_order_that_is_not_recorded_is_counted_as_such(at_work: World, traced: Traced):
-    at_work.journal.fail_on = entries.Create
+    at_work.journal.fail_on = moves.Create
     await ended(at_work, traced, JournalFailed)
 
     unrecorded = {"transfer_async.outcome": "unrecorded", "error.type": "_OTHER"}
@@ -158,7 +158,7 @@ async def test_undos_that_are_owed_are_counted_by_hook(at_work: World, traced: T
 async def test_an_undo_that_this_client_has_no_hook_for_has_no_sentence_in_its_attributes(
     at_work: World, traced: Traced
 ):
-    await at_work.crash(entries.Mark, hooks=[at_work.bank.step("ledger"), at_work.bank.hold])
+    await at_work.crash(moves.Mark, hooks=[at_work.bank.step("ledger"), at_work.bank.hold])
     at_work.time.pass_(1000.0)
     async with at_work.client(observers=[traced.telemetry]) as client:
         await client.recover()
@@ -169,10 +169,10 @@ async def test_an_undo_that_this_client_has_no_hook_for_has_no_sentence_in_its_a
 
 async def test_duplicates_are_counted(at_work: World, traced: Traced):
     async def refuted(_):
-        del at_work.journal.before[entries.Create]
+        del at_work.journal.before[moves.Create]
         await at_work.refute()
 
-    at_work.journal.before[entries.Create] = refuted
+    at_work.journal.before[moves.Create] = refuted
     await ended(at_work, traced, JournalFailed)
 
     assert traced.points("transfer_async.duplicates.suspected") == [(1, {})]
@@ -226,15 +226,15 @@ async def test_each_move_of_a_journal_is_measured(at_work: World, traced: Traced
 
 async def test_a_doubt_and_a_move_of_two_words_keep_their_names(at_work: World, traced: Traced):
     async with traced.telemetry.journal(at_work.journal) as journal:
-        await journal.move(at_work.scope, "k", entries.GoInDoubt(attempt="a"))
-        await journal.move(at_work.scope, "k", entries.TakeOver(intent_id="i", epoch=1, lease=1.0))
+        await journal.move(at_work.scope, "k", moves.GoInDoubt(attempt="a"))
+        await journal.move(at_work.scope, "k", moves.TakeOver(intent_id="i", epoch=1, lease=1.0))
 
     points = traced.points("db.client.operation.duration")
     assert [told["db.operation.name"] for _, told in points] == ["doubt", "take_over"]
 
 
 async def test_a_move_that_fails_is_measured_with_its_error(at_work: World, traced: Traced):
-    at_work.journal.fail_on = entries.Mark
+    at_work.journal.fail_on = moves.Mark
     journal = traced.telemetry.journal(at_work.journal)
     error = await ended(at_work, traced, JournalFailed, journal=journal)
 

@@ -13,7 +13,8 @@ import pytest
 from tests.support.journalling import SCOPE, claim, create, free, judged, made, mark
 from tests.support.postgres import PostgresServer, is_installed
 from transfer_async import JournalFailed, PostgresJournal
-from transfer_async.journal.entries import Denial, Move
+from transfer_async.journal.entries import Denial
+from transfer_async.journal.moves import Move
 from transfer_async.journal.transaction import PendingMove, Transaction
 
 

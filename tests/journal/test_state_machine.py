@@ -1,6 +1,6 @@
 """The state machine itself: every row, every other pair, and no way out of doubt but by an answer."""
 
-from typing import Any, get_args
+from typing import Any
 
 import attrs
 import pytest
@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 
 from tests.support import journalling as j
 from tests.support.bank import new_order, other_order
+from transfer_async import journal
 from transfer_async._models.errors import Outcome
 from transfer_async._models.requests import PersonName
-from transfer_async.journal import entries, state_machine
-from transfer_async.journal.entries import Denial, Entry, KeyState, Move, Verdict
+from transfer_async.journal import entries, moves, state_machine
+from transfer_async.journal.claim import Claim
+from transfer_async.journal.entries import Denial, Entry, KeyState, Verdict
 from transfer_async.journal.fingerprint import fingerprint
+from transfer_async.journal.moves import Move
 
 NOW = 1000.0
 MOVES: dict[type, Move] = {
@@ -39,6 +42,11 @@ MOVES: dict[type, Move] = {
     )
 }
 UNREAD = entries.Unread(why="DecodeError", kept="{", hooks=("hold",), owed=())
+KINDS = {
+    one
+    for one in (getattr(journal, name) for name in journal.__all__)
+    if isinstance(one, type) and issubclass(one, Move) and one is not Move
+}
 ROWS = {(row.move, row.source): row.to for row in state_machine.TABLE}
 PAIRS = [(kind, state) for kind in MOVES for state in KeyState]
 
@@ -68,7 +76,7 @@ def named(value: object) -> str:
 
 
 def test_the_table_speaks_of_every_move_and_of_no_pair_twice():
-    assert {row.move for row in state_machine.TABLE} == set(MOVES) == set(get_args(Move))
+    assert {row.move for row in state_machine.TABLE} == set(MOVES) == KINDS
     assert len(ROWS) == len(state_machine.TABLE)
 
 
@@ -79,7 +87,7 @@ STORED = (
 
 
 def test_each_move_has_the_name_that_histories_hold_already():
-    names = [kind.name for kind in get_args(Move)]
+    names = [kind.name for kind in KINDS]
 
     assert sorted(names) == sorted(STORED)
     assert state_machine.history_step(entry_in(KeyState.IN_DOUBT), j.doubt(), now=NOW).move == "doubt"
@@ -91,16 +99,16 @@ def test_every_row_has_its_reason():
 
 def when_allowed(kind: type, state: KeyState) -> float:
     """A time at which nothing but the table speaks against a move."""
-    live = (kind in (entries.Keep, entries.Mark), state is KeyState.FREE)
+    live = (kind in (moves.Keep, moves.Mark), state is KeyState.FREE)
     return NOW if any(live) else NOW + j.LEASE + j.WINDOW + j.SETTLE_AFTER
 
 
 @pytest.mark.parametrize(("kind", "state"), [*ROWS], ids=named)
 def test_every_row_of_the_table_can_be_gone(kind: type, state: KeyState):
     entry = entry_in(state)
-    if (kind, state) == (entries.Create, KeyState.FREE):
+    if (kind, state) == (moves.Create, KeyState.FREE):
         entry = attrs.evolve(entry, attempt="a")  # of the very attempt that was refuted
-    if kind is entries.LayAside:
+    if kind is moves.LayAside:
         entry = attrs.evolve(entry, unread=UNREAD)
     verdict = judged(entry, MOVES[kind], now=when_allowed(kind, state))
 
@@ -110,7 +118,7 @@ def test_every_row_of_the_table_can_be_gone(kind: type, state: KeyState):
 
 @pytest.mark.parametrize(
     ("kind", "state"),
-    [pair for pair in PAIRS if pair not in ROWS and pair[0] is not entries.Claim],
+    [pair for pair in PAIRS if pair not in ROWS and pair[0] is not Claim],
     ids=named,
 )
 @pytest.mark.parametrize("later", [0.0, 10_000.0])
@@ -123,7 +131,7 @@ def test_every_other_pair_is_denied_as_lost_and_changes_nothing(kind: type, stat
 
 
 @pytest.mark.parametrize("state", KeyState, ids=named)
-@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind is not entries.LayAside], ids=named)
+@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind is not moves.LayAside], ids=named)
 def test_what_cannot_be_read_binds_its_key_whatever_is_asked_for(kind: type, state: KeyState):
     entry = attrs.evolve(entry_in(state), unread=UNREAD)
     verdict = judged(entry, MOVES[kind], now=NOW + 10_000.0)
@@ -176,7 +184,7 @@ def test_a_claim_for_a_different_order_is_a_conflict_before_anything_else(state:
     assert verdict.entry is entry
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind is not entries.Claim], ids=named)
+@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind is not Claim], ids=named)
 def test_there_is_nothing_that_a_move_but_a_claim_could_say_of_an_unknown_key(kind: type):
     assert state_machine.decide(None, MOVES[kind], now=NOW) is None
 
@@ -186,7 +194,7 @@ def test_an_answer_with_the_id_of_another_key_is_foreign_whatever_the_key_has_be
     assert judged(entry_in(state), j.create(), id_taken=True).denial is Denial.FOREIGN
 
 
-@pytest.mark.parametrize("kind", [entries.Create, entries.Resolve], ids=named)
+@pytest.mark.parametrize("kind", [moves.Create, moves.Resolve], ids=named)
 def test_an_id_of_another_key_is_foreign(kind: type):
     verdict = judged(entry_in(KeyState.IN_DOUBT), MOVES[kind], id_taken=True)
 
@@ -227,7 +235,7 @@ def test_what_hooks_did_for_other_words_is_owed_and_a_new_intent_begins(
 
     assert (entry.intent_id, entry.epoch, entry.receipts) == ("intent-2", 1, {})
     assert (entry.intent, entry.held, entry.hooks) == (again.intent, again.intent.held, hooks)
-    assert entry.owed == state_machine.owed_by(first)
+    assert entry.owed == entries.owed_by(first)
     assert [(one.hook, one.receipt) for one in entry.owed] == [("hold", None), ("check", "match")]
 
 
@@ -242,7 +250,7 @@ def test_the_same_words_and_more_hooks_go_on_with_a_dead_workers_claim():
 
 
 def test_what_an_entry_without_an_intent_owes_is_nothing():
-    assert state_machine.owed_by(entry_in(KeyState.CREATED)) == ()
+    assert entries.owed_by(entry_in(KeyState.CREATED)) == ()
 
 
 @pytest.mark.parametrize(
@@ -277,7 +285,7 @@ def test_attending_keeps_only_a_doubt_and_what_is_owed_from_others(state: KeySta
 def test_a_late_undo_without_a_receipt_does_not_hide_the_receipt_on_record():
     entry = attrs.evolve(entry_in(KeyState.FREE), owed=j.owing("hold"))
     nothing_known = tuple(attrs.evolve(one, receipt=None) for one in j.owing("hold", "check"))
-    owing = judged(entry, entries.Owe(owed=nothing_known, lease=j.LEASE)).entry
+    owing = judged(entry, moves.Owe(owed=nothing_known, lease=j.LEASE)).entry
 
     assert {one.hook: one.receipt for one in owing.owed} == {"hold": "r-hold", "check": None}
 
@@ -351,18 +359,18 @@ def no_way_leads_out_of_sending_or_doubt_but_an_answer_to_that_very_attempt(walk
         if before is None or before.state not in BOUND or after.state in BOUND:
             continue
         right = getattr(move, "attempt", None) == before.attempt
-        late = isinstance(move, entries.Refute) and now >= before.sent_until + move.settle_after
+        late = isinstance(move, moves.Refute) and now >= before.sent_until + move.settle_after
 
         assert after.state is KeyState.FREE
         assert right
         assert before.state is not KeyState.CREATED
-        assert isinstance(move, entries.Free) or (late and before.state is KeyState.IN_DOUBT)
+        assert isinstance(move, moves.Free) or (late and before.state is KeyState.IN_DOUBT)
 
 
 def nothing_is_marked_but_a_live_claim_by_its_own_epoch_and_no_attempt_is_marked_over(walked: Walk):
     for before, move, now, verdict in walked:
         if before is not None and verdict.entry.attempt != before.attempt and verdict.entry.attempt:
-            assert isinstance(move, entries.Mark)
+            assert isinstance(move, moves.Mark)
             assert before.state is KeyState.CLAIMED
             assert (before.epoch, now < before.lease_until) == (move.epoch, True)
 
@@ -384,9 +392,7 @@ def a_debt_goes_only_when_it_is_paid(walked: Walk):
         left = [(one.intent.id, one.hook) for one in verdict.entry.owed]
         gone = [debt for debt in due if debt not in left]
 
-        assert not gone or (
-            isinstance(move, entries.Paid) and all(debt[0] == move.intent_id for debt in gone)
-        )
+        assert not gone or (isinstance(move, moves.Paid) and all(debt[0] == move.intent_id for debt in gone))
 
 
 def an_intent_changes_with_a_claim_of_a_key_that_is_free_or_serves_no_more_and_is_then_owed(
@@ -396,7 +402,7 @@ def an_intent_changes_with_a_claim_of_a_key_that_is_free_or_serves_no_more_and_i
         after = verdict.entry
         if before is None or after.intent_id == before.intent_id or verdict.denial is not None:
             continue
-        assert isinstance(move, entries.Claim)
+        assert isinstance(move, Claim)
         abandoned = before.state is KeyState.CLAIMED and now >= before.lease_until
         assert before.state is KeyState.FREE or (abandoned and not _serves(before, move, now))
         due = {(one.intent.id, one.hook) for one in after.owed}
@@ -405,13 +411,13 @@ def an_intent_changes_with_a_claim_of_a_key_that_is_free_or_serves_no_more_and_i
 
 def a_claim_is_gone_on_with_only_where_what_its_hooks_did_serves(walked: Walk):
     for before, move, now, verdict in walked:
-        if verdict.denial is None and isinstance(move, entries.Claim) and verdict.entry.epoch > 1:
+        if verdict.denial is None and isinstance(move, Claim) and verdict.entry.epoch > 1:
             assert before is not None
             assert _serves(before, move, now)
             assert (verdict.entry.receipts, verdict.entry.owed) == (before.receipts, before.owed)
 
 
-def _serves(before: Entry, claim: entries.Claim, now: float) -> bool:
+def _serves(before: Entry, claim: Claim, now: float) -> bool:
     assert before.intent is not None
     same_words = (before.intent.beneficiary, before.held) == (claim.intent.beneficiary, claim.intent.held)
     return same_words and now - before.claimed_at <= j.MAX_AGE and set(before.hooks) <= set(claim.hooks)
@@ -421,7 +427,7 @@ def a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds(walked: Walk)
     for before, move, _, verdict in walked:
         if verdict.denial is None or verdict.entry == before:
             continue
-        assert isinstance(move, entries.Claim)
+        assert isinstance(move, Claim)
         assert before is not None
         assert before.state is KeyState.SENDING
         assert verdict.entry == attrs.evolve(before, state=KeyState.IN_DOUBT)
@@ -567,6 +573,6 @@ def test_to_be_told_twice_does_no_harm():
 
 
 def test_every_order_that_an_answer_named_is_kept_once():
-    named_ones = (entries.GoInDoubt(attempt="a", candidate=one) for one in ("tx-1", "tx-2", "tx-1"))
+    named_ones = (moves.GoInDoubt(attempt="a", candidate=one) for one in ("tx-1", "tx-2", "tx-1"))
 
     assert after(*named_ones).candidates == ("tx-1", "tx-2")

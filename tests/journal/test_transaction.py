@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.journalling import SCOPE, attend, claim, create, free, keep, mark, owing, paid, resolve
-from transfer_async.journal import entries, rows, state_machine
+from transfer_async.journal import moves, rows, state_machine
 from transfer_async.journal.entries import Denial, Entry, KeyState
 from transfer_async.journal.transaction import PendingMove, Recent, Transaction
 
@@ -18,14 +18,14 @@ class Makes:
         self.recent = Recent()
         self.stored: dict[str, tuple[str, Entry]] = {}
 
-    def wanted(self, *wishes: tuple[str, entries.Move]) -> list[PendingMove]:
+    def wanted(self, *wishes: tuple[str, moves.Move]) -> list[PendingMove]:
         loop = asyncio.get_running_loop()
         return [
             PendingMove((SCOPE, key), move, f"t{n}", loop.create_future())
             for n, (key, move) in enumerate(wishes)
         ]
 
-    def store(self, key: str, token: str, *way: entries.Move) -> Entry:
+    def store(self, key: str, token: str, *way: moves.Move) -> Entry:
         entry: Any = None
         for move in way:
             verdict = state_machine.decide(entry, move, now=0.0)
@@ -35,7 +35,7 @@ class Makes:
         self.recent.keep((SCOPE, key), token, entry)
         return entry
 
-    def transaction(self, *wishes: tuple[str, entries.Move], **settings: Any) -> Transaction:
+    def transaction(self, *wishes: tuple[str, moves.Move], **settings: Any) -> Transaction:
         made = Transaction(self.wanted(*wishes), self.recent, **settings)
         for place in made.places:
             token, _ = self.stored.get(place[1], (None, None))
@@ -92,9 +92,9 @@ async def test_a_move_that_could_be_about_nothing_has_no_verdict(makes: Makes):
 
 
 @pytest.mark.parametrize("second", [create(), resolve()])
-async def test_an_id_that_is_bound_earlier_in_the_commit_is_foreign_later(makes: Makes, second: entries.Move):
+async def test_an_id_that_is_bound_earlier_in_the_commit_is_foreign_later(makes: Makes, second: moves.Move):
     makes.store("k-1", "a", claim(), mark())
-    doubted = (entries.GoInDoubt(attempt="a"),) if isinstance(second, entries.Resolve) else ()
+    doubted = (moves.GoInDoubt(attempt="a"),) if isinstance(second, moves.Resolve) else ()
     makes.store("k-2", "b", claim(), mark(), *doubted)
     transaction = makes.transaction(("k-1", create()), ("k-2", second))
     transaction.decide(0.0)
@@ -141,9 +141,9 @@ async def test_a_move_whose_token_is_not_committed_is_judged(makes: Makes):
     ("move", "denial"), [(claim(), Denial.IN_DOUBT), (mark(), Denial.LOST)], ids=["claim", "mark"]
 )
 async def test_a_claim_or_mark_that_was_committed_is_lost_once_others_moved_on(
-    makes: Makes, move: entries.Move, denial: Denial
+    makes: Makes, move: moves.Move, denial: Denial
 ):
-    makes.store("k", "somebody else's", claim(), mark(), entries.GoInDoubt(attempt="a"))
+    makes.store("k", "somebody else's", claim(), mark(), moves.GoInDoubt(attempt="a"))
     transaction = makes.transaction(("k", move), in_question=True)
     transaction.decide(0.0, committed=["t0"])
 
@@ -151,7 +151,7 @@ async def test_a_claim_or_mark_that_was_committed_is_lost_once_others_moved_on(
 
 
 async def test_a_claim_that_committed_the_doubt_it_found_is_not_taken_for_one_that_was_granted(makes: Makes):
-    makes.store("k", "t0", claim(), mark(), entries.GoInDoubt(attempt="a"))  # what the denied claim wrote
+    makes.store("k", "t0", claim(), mark(), moves.GoInDoubt(attempt="a"))  # what the denied claim wrote
     transaction = makes.transaction(("k", claim(2)), in_question=True)
     transaction.decide(0.0, committed=["t0"])
 
@@ -161,7 +161,7 @@ async def test_a_claim_that_committed_the_doubt_it_found_is_not_taken_for_one_th
 
 @pytest.mark.parametrize("move", [create(), free(), paid("hold")], ids=["create", "free", "paid"])
 async def test_another_move_that_was_committed_is_believed_even_if_others_moved_on(
-    makes: Makes, move: entries.Move
+    makes: Makes, move: moves.Move
 ):
     makes.store("k", "somebody else's", claim(), mark(), free(owed=owing("hold")))
     transaction = makes.transaction(("k", move), in_question=True)

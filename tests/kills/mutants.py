@@ -17,8 +17,10 @@ from tests.kills.setting import Place
 from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
 from transfer_async._models.errors import OutcomeUnknown
 from transfer_async._models.responses import Order
-from transfer_async.journal import sqlite, sqlite_file, state_machine
-from transfer_async.journal.entries import Claim, Create, Entry, KeyState, Mark, Move, Verdict
+from transfer_async.journal import sqlite, sqlite_file
+from transfer_async.journal.claim import Claim
+from transfer_async.journal.entries import Entry, KeyState, Verdict
+from transfer_async.journal.moves import Create, Mark, Move
 from transfer_async.worker.consumer import Worker
 from transfer_async.worker.handler import Handler
 
@@ -27,17 +29,17 @@ from transfer_async.worker.handler import Handler
 
 def resend() -> None:
     """A journal that lets a worker take over what another is sending."""
-    claim = state_machine._claim
+    decide = Claim.decide
 
-    def mutated(entry: Entry | None, move: Claim, now: float) -> Verdict:
+    def mutated(self: Claim, entry: Entry | None, now: float) -> Verdict:
         if entry is not None and entry.state is KeyState.SENDING and entry.lease_until <= now:
             entry = attrs.evolve(entry, state=KeyState.CLAIMED)
-        return claim(entry, move, now)
+        return decide(self, entry, now)
 
     async def nothing(_: TransferClient) -> None:
         """It could not be seen where others put dead workers' requests into doubt."""
 
-    state_machine._claim, TransferClient.recover = mutated, nothing  # type: ignore[assignment,method-assign] # a mutant
+    Claim.decide, TransferClient.recover = mutated, nothing  # type: ignore[method-assign] # a mutant
 
 
 def unmarked() -> None:
@@ -101,15 +103,15 @@ def unlocked() -> None:
 
 def send_again() -> None:
     """A journal that takes a dead worker's request for one that was never sent."""
-    claim = state_machine._claim
+    decide = Claim.decide
 
-    def trusting(entry: Entry | None, move: Claim, now: float) -> Verdict:
+    def trusting(self: Claim, entry: Entry | None, now: float) -> Verdict:
         sent = entry is not None and entry.state in (KeyState.SENDING, KeyState.IN_DOUBT)
         if entry is not None and sent and now >= entry.lease_until:
-            return Verdict(now=now, entry=state_machine._new_intent(move, now, before=entry))
-        return claim(entry, move, now)
+            return Verdict(now=now, entry=self._begin(now, before=entry))
+        return decide(self, entry, now)
 
-    state_machine._claim = trusting  # a mutant
+    Claim.decide = trusting  # type: ignore[method-assign] # a mutant
 
 
 # --- of a worker on a broker ----------------------------------------------------------------------------

@@ -106,6 +106,8 @@ PLACES = {
     "handling": Place("transfer_async.worker.handler", ("tests/worker/test_handler.py",)),
     "base": Place("transfer_async.journal.protocol", ("tests/contract",)),
     "states": Place("transfer_async.journal.state_machine", _STATES),
+    "claim": Place("transfer_async.journal.claim", _STATES),
+    "moves": Place("transfer_async.journal.moves", _STATES),
     "transaction": Place("transfer_async.journal.transaction", _DURABLE),
     "durable": Place("transfer_async.journal.group_commit", _DURABLE),
     "memory": Place("transfer_async.journal.memory", ("tests/journal/test_memory.py", "tests/contract")),

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.chance import Weighted
 from tests.simulation.loop import OUTSIDE, PROCESS
-from transfer_async.journal import entries, state_machine
-from transfer_async.journal.entries import Entry, KeyState, Move, Step, Verdict
+from transfer_async.journal import state_machine
+from transfer_async.journal.entries import Entry, KeyState, Step, Verdict
+from transfer_async.journal.moves import Move
 from transfer_async.journal.protocol import Journal
 
 if TYPE_CHECKING:
@@ -37,9 +38,7 @@ class Database:
 
     def commit(self, key: str, move: Move) -> Verdict | None:
         before = self.entries.get(key)
-        taken = (
-            isinstance(move, (entries.Create, entries.Resolve)) and self.ids.get(move.order_id, key) != key
-        )
+        taken = move.order_bound is not None and self.ids.get(move.order_bound, key) != key
         verdict = state_machine.decide(before, move, now=self.now(), id_taken=taken)
         self.store(key, before, move, verdict)
         return verdict

@@ -12,7 +12,8 @@ from tests.simulation.journal import Database
 from transfer_async._http import classify
 from transfer_async._models.errors import JournalFailed, Outcome
 from transfer_async._pipeline import create_order, doubt, recovery, send, settle, undo
-from transfer_async.journal import entries, state_machine
+from transfer_async.journal import claim, entries, moves, state_machine
+from transfer_async.journal.claim import Claim
 from transfer_async.journal.entries import KeyState
 from transfer_async.worker import handler
 
@@ -96,32 +97,32 @@ def id_of_another_key_accepted(patch: pytest.MonkeyPatch) -> None:
 
 def take_over_what_was_sending(patch: pytest.MonkeyPatch) -> None:
     """A lease that ran out on `SENDING` lets another worker go on."""
-    claim = state_machine._claim
+    decide = Claim.decide
 
-    def taken(entry: Any, move: Any, now: float) -> Any:
+    def taken(self: Claim, entry: Any, now: float) -> Any:
         if entry is not None and entry.state is KeyState.SENDING and entry.lease_until <= now:
             entry = attrs.evolve(entry, state=KeyState.CLAIMED)
-        return claim(entry, move, now)
+        return decide(self, entry, now)
 
-    patch.setattr(state_machine, "_claim", taken)
+    patch.setattr(Claim, "decide", taken)
 
 
 def free_what_was_sending(patch: pytest.MonkeyPatch) -> None:
     """A lease that ran out on `SENDING` frees the key."""
-    patch.setitem(state_machine._TO, (entries.Expire, KeyState.SENDING), KeyState.FREE)
+    patch.setitem(state_machine._TO, (moves.Expire, KeyState.SENDING), KeyState.FREE)
 
 
 def no_compare_and_set(patch: pytest.MonkeyPatch) -> None:
     """Neither epoch nor lease is looked at before the mark."""
-    patch.delitem(state_machine._DENIALS, entries.Mark)
-    patch.delitem(state_machine._DENIALS, entries.Keep)
+    patch.setattr(moves.Mark, "denial", moves.Move.denial)
+    patch.setattr(moves.Keep, "denial", moves.Move.denial)
 
 
 def any_attempt_will_do(patch: pytest.MonkeyPatch) -> None:
     """A certain no is written whatever attempt or claim it was about."""
-    patch.delitem(state_machine._DENIALS, entries.Free)
+    patch.setattr(moves.Free, "denial", moves.Move.denial)
     for state in KeyState:
-        patch.setitem(state_machine._TO, (entries.Free, state), KeyState.FREE)
+        patch.setitem(state_machine._TO, (moves.Free, state), KeyState.FREE)
 
 
 def check_then_insert(patch: pytest.MonkeyPatch) -> None:
@@ -129,7 +130,7 @@ def check_then_insert(patch: pytest.MonkeyPatch) -> None:
     commit = Database.commit
 
     def torn(self: Database, key: str, move: Any) -> Any:
-        if not isinstance(move, entries.Claim):
+        if not isinstance(move, Claim):
             return commit(self, key, move)
         before = self.entries.get(key)
         verdict = state_machine.decide(before, move, now=self.now())
@@ -142,10 +143,8 @@ def check_then_insert(patch: pytest.MonkeyPatch) -> None:
 
 def receipts_not_kept(patch: pytest.MonkeyPatch) -> None:
     """A claim that is kept does not keep its receipts."""
-    patch.setitem(
-        state_machine._MADE,
-        entries.Keep,
-        lambda entry, move, now: attrs.evolve(entry, lease_until=now + move.lease),
+    patch.setattr(
+        moves.Keep, "apply", lambda move, entry, now: attrs.evolve(entry, lease_until=now + move.lease)
     )
 
 
@@ -172,11 +171,9 @@ def requests_of_another_clock_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def doubt_forgets_the_mark(patch: pytest.MonkeyPatch) -> None:
     """Whoever expires a request counts from the mark, not from the last time it may have left."""
-    marked = state_machine._MADE[entries.Mark]
-    patch.setitem(
-        state_machine._MADE,
-        entries.Mark,
-        lambda entry, move, now: attrs.evolve(marked(entry, move, now), sent_until=now),
+    apply = moves.Mark.apply
+    patch.setattr(
+        moves.Mark, "apply", lambda move, entry, now: attrs.evolve(apply(move, entry, now), sent_until=now)
     )
 
 
@@ -262,7 +259,7 @@ def owed_undos_forgotten(patch: pytest.MonkeyPatch) -> None:
             await done(context, call, debts)
             if debts:
                 hooks = tuple(one.hook for one in debts)
-                paid = entries.Paid(intent_id=debts[0].intent.id, hooks=hooks, lease_until=0.0)
+                paid = moves.Paid(intent_id=debts[0].intent.id, hooks=hooks, lease_until=0.0)
                 with suppress(JournalFailed):
                     await context.write(call.intent.key, paid, certain=Outcome.NOT_SENT)
 
@@ -271,25 +268,25 @@ def owed_undos_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def checked_for_anybody(patch: pytest.MonkeyPatch) -> None:
     """A dead worker's checks serve whatever beneficiary the redelivery names."""
-    patch.setattr(state_machine, "_words", lambda intent: intent.held)
+    patch.setattr(claim, "_words", lambda intent: intent.held)
 
 
 def hold_beside_the_banks_own(patch: pytest.MonkeyPatch) -> None:
     """A dead worker's claim goes on with a hold of the bank's own, and its hook's hold is let be."""
 
-    def serves(entry: Any, move: Any) -> bool:
-        same = entry.intent.beneficiary == move.intent.beneficiary
-        return same and set(entry.hooks) - {"hold", "funds_hold"} <= set(move.hooks)
+    def is_served_by(self: Claim, entry: Any) -> bool:
+        same = entry.intent.beneficiary == self.intent.beneficiary
+        return same and set(entry.hooks) - {"hold", "funds_hold"} <= set(self.hooks)
 
-    patch.setattr(state_machine, "_serves", serves)
+    patch.setattr(Claim, "_is_served_by", is_served_by)
 
 
 def hooks_that_are_lacking_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A client goes on with a dead worker's claim whatever hooks that one had."""
     patch.setattr(
-        state_machine,
-        "_serves",
-        lambda entry, move: state_machine._words(entry.intent) == state_machine._words(move.intent),
+        Claim,
+        "_is_served_by",
+        lambda self, entry: claim._words(entry.intent) == claim._words(self.intent),
     )
 
 
@@ -307,16 +304,16 @@ def doubts_end_not_promised(patch: pytest.MonkeyPatch) -> None:
 
 def refusal_on_record_is_any_no(patch: pytest.MonkeyPatch) -> None:
     """A claim in doubt is answered as if it had been refused."""
-    claim = state_machine._claim
+    decide = Claim.decide
 
-    def claimed(entry: Any, move: Any, now: float) -> Any:
-        if entry is not None and move.once and entry.state is KeyState.IN_DOUBT:
+    def decided(self: Claim, entry: Any, now: float) -> Any:
+        if entry is not None and self.once and entry.state is KeyState.IN_DOUBT:
             ending = entries.Ending(outcome=Outcome.REFUSED, error="Refused", status=422)
             refused = entry.but(ending=ending)
             return entries.Verdict(now=now, entry=refused, denial=entries.Denial.REFUSED)
-        return claim(entry, move, now)
+        return decide(self, entry, now)
 
-    patch.setattr(state_machine, "_claim", claimed)
+    patch.setattr(Claim, "decide", decided)
 
 
 MUTANTS: dict[str, Mutant] = {

@@ -13,8 +13,10 @@ from transfer_async._models.events import DuplicateSuspected, Event
 from transfer_async._models.requests import NewOrder, OrderIntent, PersonName
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.call import Call
-from transfer_async.journal import entries
-from transfer_async.journal.entries import Entry, KeyState, Move, Verdict
+from transfer_async.journal import moves
+from transfer_async.journal.claim import Claim
+from transfer_async.journal.entries import Entry, KeyState, Verdict
+from transfer_async.journal.moves import Move
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -66,16 +68,16 @@ class Witness:
         if verdict.denial is not None:
             return
         self.check(invariants.what_is_owed_has_its_receipt(world, entry))
-        if isinstance(move, entries.Claim):
+        if isinstance(move, Claim):
             self._claimed(before, entry)
-        elif isinstance(move, (entries.Keep, entries.Mark)):
+        elif isinstance(move, (moves.Keep, moves.Mark)):
             for hook, receipt in move.receipts.items():
                 self.kept.setdefault((move.intent_id, hook), receipt)
-        elif isinstance(move, (entries.Free, entries.Refute)):
+        elif isinstance(move, (moves.Free, moves.Refute)):
             self.over.add(entry.intent_id)
-        elif isinstance(move, entries.Paid) and move.hooks:
+        elif isinstance(move, moves.Paid) and move.hooks:
             world.saw("paid")
-        if isinstance(move, (entries.TakeOver, entries.Resolve, entries.Refute, entries.Owe)):
+        if isinstance(move, (moves.TakeOver, moves.Resolve, moves.Refute, moves.Owe)):
             world.saw(move.name)
 
     def _claimed(self, before: Entry | None, entry: Entry) -> None:

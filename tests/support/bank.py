@@ -24,7 +24,8 @@ from transfer_async import (
 from transfer_async._models.events import Event
 from transfer_async._models.requests import OrderIntent
 from transfer_async._support.clock import Clock
-from transfer_async.journal.entries import Entry, Expire, KeyState, Move, Refute, Resolve, Step, Verdict
+from transfer_async.journal.entries import Entry, KeyState, Step, Verdict
+from transfer_async.journal.moves import Expire, Move, Refute, Resolve
 from transfer_async.journal.protocol import Journal
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status
 

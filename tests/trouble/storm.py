@@ -8,14 +8,15 @@ from attrs import frozen
 
 from tests.support.bank import SpiedJournal, World, new_order, refused_order
 from transfer_async import JournalFailed
-from transfer_async.journal import entries
+from transfer_async.journal import moves
+from transfer_async.journal.claim import Claim
 from transfer_async.journal.protocol import Journal
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 
 LEASE = 60.0
 
-BEFORE_THE_REQUEST = (entries.Claim, entries.Mark)
-AFTER_THE_REQUEST = (entries.Create, entries.GoInDoubt, entries.Free)
+BEFORE_THE_REQUEST = (Claim, moves.Mark)
+AFTER_THE_REQUEST = (moves.Create, moves.GoInDoubt, moves.Free)
 
 
 class Trouble(Protocol):
@@ -60,9 +61,9 @@ async def struck(world: World, trouble: Trouble, at: type) -> Struck:
         await client.create_order(new_order(), key="an earlier one")
         world.bank.open.clear()
         already = len(world.sandbox.requests)
-        if at is entries.GoInDoubt:
+        if at is moves.GoInDoubt:
             world.sandbox.faults.add(CloseAfterProcessing())
-        order = refused_order() if at is entries.Free else new_order()
+        order = refused_order() if at is moves.Free else new_order()
         world.journal.before[at] = lambda _: trouble.begin()
         try:
             error = await _failure(client.create_order(order, key="k"))

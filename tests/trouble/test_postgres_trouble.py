@@ -9,7 +9,7 @@ from tests.support.postgres import PostgresServer
 from tests.trouble.postgres_troubles import TROUBLES, WorldlyJournal
 from tests.trouble.storm import BEFORE_THE_REQUEST, Trouble, stormy_world, struck
 from transfer_async import KeyState, Outcome, OutcomeUnknown
-from transfer_async.journal import entries
+from transfer_async.journal import moves
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def test_nothing_is_sent_that_could_not_be_marked_and_its_hold_goes_once_t
     entry = await world.known()
 
     assert (call.error.outcome, call.error.order_may_exist) == (Outcome.NOT_SENT, True)
-    assert (call.requests, held) == (0, 1 if at is entries.Mark else 0)
+    assert (call.requests, held) == (0, 1 if at is moves.Mark else 0)
     assert entry is None or entry.state is KeyState.FREE
     assert world.bank.open == {}
 
@@ -43,9 +43,9 @@ async def test_nothing_is_sent_that_could_not_be_marked_and_its_hold_goes_once_t
 @pytest.mark.parametrize(
     ("at", "certain"),
     [
-        (entries.Create, Outcome.CREATED),
-        (entries.GoInDoubt, Outcome.UNKNOWN),
-        (entries.Free, Outcome.REFUSED),
+        (moves.Create, Outcome.CREATED),
+        (moves.GoInDoubt, Outcome.UNKNOWN),
+        (moves.Free, Outcome.REFUSED),
     ],
 )
 async def test_what_was_sent_is_in_doubt_afterwards_and_is_not_sent_again(
@@ -64,7 +64,7 @@ async def test_what_was_sent_is_in_doubt_afterwards_and_is_not_sent_again(
 
 
 async def test_what_was_recorded_before_is_there_afterwards(world: World, trouble: Trouble):
-    await struck(world, trouble, entries.Create)
+    await struck(world, trouble, moves.Create)
     async with world.client() as client:
         order = await client.create_order(new_order(), key="an earlier one")
 

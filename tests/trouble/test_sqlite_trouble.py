@@ -11,7 +11,8 @@ from tests.support.bank import World, new_order
 from tests.trouble.sqlite_troubles import TROUBLES
 from tests.trouble.storm import AFTER_THE_REQUEST, BEFORE_THE_REQUEST, Trouble, stormy_world, struck
 from transfer_async import KeyState, Outcome, OutcomeUnknown, SQLiteJournal
-from transfer_async.journal import entries
+from transfer_async.journal import moves
+from transfer_async.journal.claim import Claim
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def trouble(request: pytest.FixtureRequest, world: World, tmp_path: Path) -> Tro
 
 
 async def test_the_trouble_is_a_real_one(world: World, trouble: Any):
-    call = await struck(world, trouble, entries.Mark)
+    call = await struck(world, trouble, moves.Mark)
 
     assert isinstance(call.error.__cause__, sqlite3.Error)
     assert call.error.__cause__.sqlite_errorname.startswith(trouble.error)
@@ -44,7 +45,7 @@ async def test_nothing_is_sent_that_could_not_be_marked(world: World, trouble: T
 
 
 async def test_no_funds_are_held_for_a_key_that_could_not_be_claimed(world: World, trouble: Trouble):
-    await struck(world, trouble, entries.Claim)
+    await struck(world, trouble, Claim)
 
     assert world.bank.open == {}
     assert await world.known() is None
@@ -53,7 +54,7 @@ async def test_no_funds_are_held_for_a_key_that_could_not_be_claimed(world: Worl
 async def test_the_hold_of_what_could_not_be_marked_stays_until_the_lease_is_over(
     world: World, trouble: Trouble
 ):
-    call = await struck(world, trouble, entries.Mark)
+    call = await struck(world, trouble, moves.Mark)
     held = len(world.bank.open)
     await call.recover()
 
@@ -62,14 +63,14 @@ async def test_the_hold_of_what_could_not_be_marked_stays_until_the_lease_is_ove
 
 
 async def test_an_order_that_could_not_be_recorded_is_on_the_error(world: World, trouble: Trouble):
-    call = await struck(world, trouble, entries.Create)
+    call = await struck(world, trouble, moves.Create)
 
     assert (call.error.outcome, call.error.order_may_exist) == (Outcome.CREATED, True)
     assert call.error.order.id in world.sandbox.orders
 
 
 @pytest.mark.parametrize(
-    ("at", "certain"), [(entries.GoInDoubt, Outcome.UNKNOWN), (entries.Free, Outcome.REFUSED)]
+    ("at", "certain"), [(moves.GoInDoubt, Outcome.UNKNOWN), (moves.Free, Outcome.REFUSED)]
 )
 async def test_what_is_certain_is_said_even_if_it_could_not_be_recorded(
     world: World, trouble: Trouble, at: type, certain: Outcome
@@ -105,7 +106,7 @@ async def test_what_was_sent_is_not_sent_again(world: World, trouble: Trouble, a
 
 
 async def test_what_was_recorded_before_is_there_afterwards(world: World, trouble: Trouble):
-    await struck(world, trouble, entries.Create)
+    await struck(world, trouble, moves.Create)
     async with world.client() as client:
         order = await client.create_order(new_order(), key="an earlier one")
 

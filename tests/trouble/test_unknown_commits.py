@@ -10,7 +10,7 @@ import pytest
 from tests.support.journalling import claim, create, doubt, free, judged, made, mark
 from tests.trouble.pg_proxies import Cut, CuttingProxy, Message
 from transfer_async import JournalFailed, KeyState, PostgresJournal
-from transfer_async.journal import entries
+from transfer_async.journal import moves
 from transfer_async.journal.entries import Denial
 from transfer_async.journal.transaction import PendingMove, Transaction
 
@@ -76,7 +76,7 @@ class Once:
         return self.cut
 
 
-WAYS: list[tuple[entries.Move, ...]] = [
+WAYS: list[tuple[moves.Move, ...]] = [
     (claim(),),
     (claim(), mark()),
     (claim(), mark(), create()),
@@ -88,7 +88,7 @@ WAYS: list[tuple[entries.Move, ...]] = [
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: type(way[-1]).__name__)
 async def test_a_move_whose_commit_was_cut_is_made_once_and_believed(
-    database: str, cut: Cut, way: tuple[entries.Move, ...]
+    database: str, cut: Cut, way: tuple[moves.Move, ...]
 ):
     choose = Once(cut)
     async with CuttingProxy(database, choose) as proxy, RecordedJournal(proxy.dsn) as journal:

@@ -9,7 +9,8 @@ from tests.support.bank import Gate, new_order, other_order, refused_order
 from tests.worker.case import DELAYS, LABELS, command, row_of
 from transfer_async import BeneficiaryNotVerified, MatchResult, PreflightFailed, RetryPolicy
 from transfer_async._models.errors import ServiceFailed
-from transfer_async.journal.entries import Claim, Create
+from transfer_async.journal.claim import Claim
+from transfer_async.journal.moves import Create
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status
 from transfer_async.worker.disposition import TABLE, Action
 

@@ -22,7 +22,8 @@ from transfer_async._models.errors import (
 )
 from transfer_async._models.requests import NewOrder
 from transfer_async._models.responses import Order
-from transfer_async.journal import entries
+from transfer_async.journal import moves
+from transfer_async.journal.claim import Claim
 from transfer_async.sandbox import CloseAfterProcessing, CloseBeforeReading, Status
 from transfer_async.worker.disposition import Action
 from transfer_async.worker.handler import Handled, Handler
@@ -158,7 +159,7 @@ async def test_a_closed_client_leaves_the_message(world: World):
 
 
 async def test_a_busy_key_waits_for_its_lease(world: World, handler: Handler):
-    await world.crash(entries.Mark)
+    await world.crash(moves.Mark)
     world.time.pass_(20.0)
     handled = await handler.handle(command())
 
@@ -173,7 +174,7 @@ async def test_a_no_of_a_call_that_lost_its_claim_is_not_the_last_word(world: Wo
         world.time.pass_(70.0)
         world.journal.before.clear()
         world.bank.on_place = None
-        await world.crash(entries.Create)
+        await world.crash(moves.Create)
         raise HoldFailed("no funds")
 
     world.bank.on_place = slept
@@ -270,7 +271,7 @@ async def test_only_what_may_be_the_orders_own_fault_is_counted(world: World):
         for _ in range(3):
             assert (await handler.handle(command(), deliveries=99)).disposition.action is Action.RETRY
         world.sandbox.faults.clear()
-        world.journal.fail_on = entries.Claim
+        world.journal.fail_on = Claim
         assert (await handler.handle(command(), deliveries=99)).disposition.action is Action.RETRY
         world.journal.fail_on = None
         world.bank.place_error = RuntimeError("down")
@@ -292,16 +293,16 @@ async def test_a_look_up_that_is_not_possible_is_tried_again(world: World):
 
 
 async def test_a_journal_that_is_down_before_anything_is_sent_is_waited_for(world: World, handler: Handler):
-    world.journal.fail_on = entries.Claim
+    world.journal.fail_on = Claim
     handled = await handler.handle(command())
 
     assert said(handled) == (Action.RETRY, None)
     assert not world.sandbox.requests
 
 
-@pytest.mark.parametrize("move", [entries.Create, entries.GoInDoubt])
+@pytest.mark.parametrize("move", [moves.Create, moves.GoInDoubt])
 async def test_a_journal_that_is_down_after_it_was_sent_leaves_the_message(world: World, move: type):
-    if move is entries.GoInDoubt:
+    if move is moves.GoInDoubt:
         world.sandbox.faults.add(CloseAfterProcessing())
     world.journal.fail_on = move
     async with world.client() as client:
@@ -424,7 +425,7 @@ async def test_a_key_that_comes_again_in_doubt_is_told_the_doubt_again(world: Wo
 
 async def test_a_doubt_whose_promise_cannot_be_written_is_left(world: World, handler: Handler):
     world.sandbox.faults.add(CloseAfterProcessing())
-    world.journal.fail_on = entries.Promise
+    world.journal.fail_on = moves.Promise
     handled = await handler.handle(command())
 
     assert said(handled) == (Action.LEAVE, None)
@@ -439,7 +440,7 @@ async def test_a_doubt_that_ends_before_its_promise_is_answered_when_the_message
     async def resolve(_: object) -> None:
         await world.resolve("tx-seen")
 
-    world.journal.before[entries.Promise] = resolve
+    world.journal.before[moves.Promise] = resolve
     handled = await handler.handle(command())
     again = await handler.handle(command())
     assert await untold(handler) == []

@@ -15,7 +15,8 @@ from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.hooks import PreflightHook, is_hold
 from transfer_async._pipeline.resolution import Resolver
 from transfer_async.journal import scoped
-from transfer_async.journal.entries import Move, Verdict
+from transfer_async.journal.entries import Verdict
+from transfer_async.journal.moves import Move
 from transfer_async.journal.protocol import Journal
 
 

@@ -37,8 +37,10 @@ from transfer_async._pipeline.preflight import preflight
 from transfer_async._pipeline.send import send
 from transfer_async._pipeline.settle import certain_no, settle, went_in_doubt
 from transfer_async._pipeline.unrecorded import made_up
-from transfer_async.journal.entries import Claim, Denial, Entry, Mark, Verdict
+from transfer_async.journal.claim import Claim
+from transfer_async.journal.entries import Denial, Entry, Verdict
 from transfer_async.journal.fingerprint import fingerprint
+from transfer_async.journal.moves import Mark
 
 
 async def create_order(context: Context, call: Call) -> Order:

@@ -29,9 +29,9 @@ from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.resolution import NO_ORDER
 from transfer_async._pipeline.undo import recorded, undo
 from transfer_async._support.log import log
-from transfer_async.journal.entries import Ending, Entry, KeyState, Refute, Resolve, Verdict
+from transfer_async.journal.entries import Ending, Entry, KeyState, Verdict, owed_by
+from transfer_async.journal.moves import Refute, Resolve
 from transfer_async.journal.protocol import order_on_record, receipts_of
-from transfer_async.journal.state_machine import owed_by
 
 ABANDONED = "Abandoned"
 """In place of an error's name: the worker is gone, and left none."""

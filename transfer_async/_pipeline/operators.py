@@ -21,17 +21,8 @@ from transfer_async._models.requests import NewOrder
 from transfer_async._pipeline.doubt import ABANDONED, order_id_of
 from transfer_async._support.clock import Clock, Duration, duration
 from transfer_async.journal import scoped
-from transfer_async.journal.entries import (
-    Denial,
-    Entry,
-    Expire,
-    KeyState,
-    LayAside,
-    Refute,
-    Resolve,
-    Step,
-    Verdict,
-)
+from transfer_async.journal.entries import Denial, Entry, KeyState, Step, Verdict, owed_by
+from transfer_async.journal.moves import Expire, LayAside, Refute, Resolve
 from transfer_async.journal.protocol import (
     Journal,
     KeyRecord,
@@ -40,7 +31,6 @@ from transfer_async.journal.protocol import (
     receipts_of,
     record_of,
 )
-from transfer_async.journal.state_machine import owed_by
 
 
 @frozen(kw_only=True)

@@ -16,7 +16,7 @@ from transfer_async._pipeline.lease import LeaseKeeper
 from transfer_async._pipeline.send import is_expired
 from transfer_async._pipeline.undo import undo_stale
 from transfer_async._support.tasks import Begun, begun
-from transfer_async.journal.entries import Keep
+from transfer_async.journal.moves import Keep
 
 
 async def preflight(context: Context, call: Call) -> None:

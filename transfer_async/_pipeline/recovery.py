@@ -19,8 +19,8 @@ from transfer_async._pipeline.undo import recorded, undo
 from transfer_async._pipeline.unrecorded import made_up
 from transfer_async._support.log import log
 from transfer_async.journal import scoped
-from transfer_async.journal.entries import Attend, Ending, Entry, Expire, Free, KeyState, Owed, TakeOver
-from transfer_async.journal.state_machine import owed_by
+from transfer_async.journal.entries import Ending, Entry, KeyState, Owed, owed_by
+from transfer_async.journal.moves import Attend, Expire, Free, TakeOver
 
 BATCH = 100  # keys asked for at once
 IN_A_ROW = 3  # keys that fail, one after the other, before the journal is taken to be gone

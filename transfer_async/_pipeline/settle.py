@@ -26,18 +26,8 @@ from transfer_async._pipeline.doubt import given_back, settle_doubt
 from transfer_async._pipeline.undo import recorded, undo, undo_stale, what_is_owed
 from transfer_async._pipeline.unrecorded import could_not_record
 from transfer_async._support.log import log
-from transfer_async.journal.entries import (
-    Create,
-    Denial,
-    Ending,
-    Entry,
-    Free,
-    GoInDoubt,
-    KeyState,
-    Owe,
-    Owed,
-    Suspect,
-)
+from transfer_async.journal.entries import Denial, Ending, Entry, KeyState, Owed
+from transfer_async.journal.moves import Create, Free, GoInDoubt, Owe, Suspect
 
 
 async def settle(context: Context, call: Call, order: Order, reply: bytes) -> Order:

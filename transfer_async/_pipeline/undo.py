@@ -10,7 +10,8 @@ from transfer_async._models.events import HookUndone, UndoOwed
 from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.context import Context
 from transfer_async._support.log import log
-from transfer_async.journal.entries import Entry, Owed, Paid
+from transfer_async.journal.entries import Entry, Owed
+from transfer_async.journal.moves import Paid
 
 
 def what_is_owed(context: Context, call: Call) -> tuple[Owed, ...]:

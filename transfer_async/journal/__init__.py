@@ -4,37 +4,39 @@ A bank that writes a journal of its own needs what is here and nothing else: see
 """
 
 from transfer_async.journal.address import journal_at
+from transfer_async.journal.claim import Claim
 from transfer_async.journal.entries import (
     LONGEST_LEASE,
-    Attend,
-    Claim,
-    Create,
     Denial,
     Ending,
     Entry,
-    Expire,
-    Free,
-    GoInDoubt,
-    Keep,
     KeyState,
-    LayAside,
-    Mark,
-    Move,
-    Owe,
     Owed,
-    Paid,
-    Promise,
-    Refute,
-    Resolve,
     Step,
-    Suspect,
-    TakeOver,
-    Told,
     Unread,
     Untold,
     Verdict,
 )
 from transfer_async.journal.memory import MemoryJournal
+from transfer_async.journal.moves import (
+    Attend,
+    Create,
+    Expire,
+    Free,
+    GoInDoubt,
+    Keep,
+    LayAside,
+    Mark,
+    Move,
+    Owe,
+    Paid,
+    Promise,
+    Refute,
+    Resolve,
+    Suspect,
+    TakeOver,
+    Told,
+)
 from transfer_async.journal.postgres import PostgresJournal
 from transfer_async.journal.protocol import KEPT, Journal, KeyRecord, NotToBeForgotten, forgettable
 from transfer_async.journal.rows import STEP_COLUMNS, EntryRow, entry_of, row_of, step_of, step_values

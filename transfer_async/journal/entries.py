@@ -1,12 +1,9 @@
-"""The journal's nouns: where a key stands, what is held of it, and the moves that change it.
-
-What each move does, and when it may not be made, is in `state_machine`.
-"""
+"""The journal's nouns: where a key stands, what is held of it, and what became of a move."""
 
 from __future__ import annotations
 
 import enum
-from typing import Any, ClassVar
+from typing import Any
 
 from attrs import field, frozen
 
@@ -27,6 +24,10 @@ class KeyState(enum.Enum):
     CREATED = "created"
 
 
+AT_WORK = (KeyState.CLAIMED, KeyState.SENDING, KeyState.IN_DOUBT)
+"""Where somebody is at work, or will have to be."""
+
+
 class Denial(enum.Enum):
     """Why a move was not made."""
 
@@ -39,6 +40,10 @@ class Denial(enum.Enum):
     FOREIGN = "the order's id is bound to another key"
     REFUSED = "the same order was refused before, and would be again"
     UNREAD = "what is stored of the key cannot be read"
+
+
+REFUTED = "Refuted"
+"""The error of an ending that came after a doubt."""
 
 
 @frozen(kw_only=True)
@@ -176,253 +181,13 @@ class Entry:
         return changed
 
 
-# --- moves --------------------------------------------------------------------------------------
-# `name` is what is stored of a move in the history, and what messages call it: it outlives the class's own.
-
-
-@frozen(kw_only=True)
-class Claim:
-    """Take the key for a new intent, or go on with one whose worker is gone.
-
-    Whatever that worker's hooks did is undone, and a new intent begins, if it is too old or was done
-    for other words than these: another beneficiary, another hold, other hooks.
-
-    Args:
-        intent: the wish, with a new id that is used only if the key is free.
-        hooks: the names of the hooks that may now run and have something to undo, last first.
-        once: a final refusal of the same order is its answer: no new intent begins. So is a hook's no,
-            where the bank names the same hold again: it may have let go of it when it heard of the no.
-    """
-
-    name: ClassVar = "claim"
-
-    intent: OrderIntent
-    fingerprint: str
-    client_made: bool
-    lease: float
-    max_claim_age: float
-    hooks: tuple[str, ...]
-    once: bool = False
-
-
-@frozen(kw_only=True)
-class Keep:
-    """Renew the lease of a claim, and keep the receipts so far."""
-
-    name: ClassVar = "keep"
-
-    intent_id: str
-    epoch: int
-    lease: float
-    receipts: dict[str, str | None]
-
-
-@frozen(kw_only=True)
-class TakeOver:
-    """Take an abandoned claim in order to undo it."""
-
-    name: ClassVar = "takeover"
-
-    intent_id: str
-    epoch: int
-    lease: float
-
-
-@frozen(kw_only=True)
-class Mark:
-    """Mark as sending: durable before the first byte.
-
-    Args:
-        attempt: a token for all HTTP attempts of this call.
-        window: seconds in which its requests may be sent.
-    """
-
-    name: ClassVar = "mark"
-
-    intent_id: str
-    epoch: int
-    attempt: str
-    receipts: dict[str, str | None]
-    lease: float
-    window: float
-
-
-@frozen(kw_only=True)
-class Create:
-    """The service answered with our order."""
-
-    name: ClassVar = "create"
-
-    attempt: str
-    order_id: str
-    reply: bytes
-
-
-@frozen(kw_only=True)
-class Free:
-    """A certain no: by the epoch before the mark, by the attempt from it on; ``owed`` is to be undone."""
-
-    name: ClassVar = "free"
-
-    intent_id: str
-    epoch: int
-    attempt: str | None
-    ending: Ending
-    owed: tuple[Owed, ...]
-    lease: float
-
-
-@frozen(kw_only=True)
-class GoInDoubt:
-    """The outcome is unknown; no request of this attempt follows.
-
-    Args:
-        attempt: the token of the mark.
-        candidate: the id of an order that the answer names, although it is not readably ours.
-    """
-
-    name: ClassVar = "doubt"
-
-    attempt: str
-    candidate: str | None = None
-
-    @property
-    def reason(self) -> str | None:
-        """What the history says."""
-        return None if self.candidate is None else f"the answer names {self.candidate}"
-
-
-@frozen(kw_only=True)
-class Expire:
-    """The worker that was sending is gone: in doubt, and nothing else."""
-
-    name: ClassVar = "expire"
-
-    attempt: str
-
-
-@frozen(kw_only=True)
-class Resolve:
-    """The order of a doubt exists."""
-
-    name: ClassVar = "resolve"
-
-    attempt: str
-    order_id: str
-    reply: bytes | None
-    by: str
-    reason: str
-
-
-@frozen(kw_only=True)
-class Refute:
-    """The order of a doubt does not exist, and can no longer appear."""
-
-    name: ClassVar = "refute"
-
-    attempt: str
-    settle_after: float
-    by: str
-    reason: str
-    owed: tuple[Owed, ...]
-    lease: float
-
-
-@frozen(kw_only=True)
-class Paid:
-    """Of what is owed for an intent, ``hooks`` is done; the rest is left to others.
-
-    Args:
-        lease_until: of the debts that were undone: what has become due since is not among them.
-    """
-
-    name: ClassVar = "paid"
-
-    intent_id: str
-    hooks: tuple[str, ...]
-    lease_until: float
-
-
-@frozen(kw_only=True)
-class Owe:
-    """Undos that have become due late: their worker slept while others ended its intent."""
-
-    name: ClassVar = "owe"
-
-    owed: tuple[Owed, ...]
-    lease: float
-
-
-@frozen(kw_only=True)
-class Attend:
-    """Take what is owed, or in doubt, so that no other worker does the same at once; 0 lets it go."""
-
-    name: ClassVar = "attend"
-
-    lease: float
-
-
-@frozen(kw_only=True)
-class Suspect:
-    """An order was answered for an attempt of which the record says something else: for the history alone."""
-
-    name: ClassVar = "suspect"
-
-    order_id: str
-    reason: str
-    by: str = "sender"
-
-
-@frozen(kw_only=True)
-class LayAside:
-    """Put what cannot be read out of the way, word for word, so that operators can end the key.
-
-    A worker may have sent its order, whatever its state says: what was bound is in doubt.
-    """
-
-    name: ClassVar = "layaside"
-
-    by: str
-    reason: str
-
-
-@frozen(kw_only=True)
-class Promise:
-    """Somebody is told that the outcome is unknown: the end of this doubt must be told, too."""
-
-    name: ClassVar = "promise"
-
-    intent_id: str
-
-
-@frozen(kw_only=True)
-class Told:
-    """The end of a doubt has been told."""
-
-    name: ClassVar = "told"
-
-    untold: Untold
-
-
-Move = (
-    Claim
-    | Keep
-    | TakeOver
-    | Mark
-    | Create
-    | Free
-    | GoInDoubt
-    | Expire
-    | Resolve
-    | Refute
-    | Paid
-    | Owe
-    | Attend
-    | Suspect
-    | LayAside
-    | Promise
-    | Told
-)
+def owed_by(entry: Entry) -> tuple[Owed, ...]:
+    """What is owed if the intent of ``entry``, whose worker is gone or in doubt, ends in a certain no."""
+    if entry.intent is None:
+        return ()
+    return tuple(
+        Owed(intent=entry.intent, hook=hook, receipt=entry.receipts.get(hook)) for hook in entry.hooks
+    )
 
 
 @frozen(kw_only=True)

@@ -18,7 +18,8 @@ from typing import Self
 
 from transfer_async._models.causes import bare
 from transfer_async._models.errors import JournalFailed
-from transfer_async.journal.entries import Entry, Move, Verdict
+from transfer_async.journal.entries import Entry, Verdict
+from transfer_async.journal.moves import Move
 from transfer_async.journal.protocol import forgettable
 from transfer_async.journal.rows import EntryRow, entries_of
 from transfer_async.journal.transaction import PendingMove, Recent, Transaction

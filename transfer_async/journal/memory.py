@@ -12,8 +12,10 @@ from typing import Self
 from transfer_async._models.errors import JournalFailed
 from transfer_async._support.clock import Clock, Duration, seconds
 from transfer_async._support.validators import check_count
-from transfer_async.journal import entries, state_machine
-from transfer_async.journal.entries import Entry, KeyState, Move, Step, Verdict
+from transfer_async.journal import state_machine
+from transfer_async.journal.claim import Claim
+from transfer_async.journal.entries import REFUTED, Entry, KeyState, Step, Verdict
+from transfer_async.journal.moves import Move
 from transfer_async.journal.protocol import forgettable
 
 HISTORY = 100
@@ -70,17 +72,16 @@ class MemoryJournal:
         with self._lock:  # another thread must not come between the look and the write
             now = self._clock.now()
             before = self._entries.get(place)
-            if before is None and isinstance(move, entries.Claim):
+            if before is None and isinstance(move, Claim):
                 self._make_room(now)
             verdict = state_machine.decide(before, move, now=now, id_taken=self._is_taken(scope, key, move))
-            if verdict is not None and (verdict.entry is not before or isinstance(move, entries.Suspect)):
+            if verdict is not None and verdict.entry is not before:
                 self._store(place, verdict, move, now)
         return verdict
 
     def _is_taken(self, scope: str, key: str, move: Move) -> bool:
-        return isinstance(move, (entries.Create, entries.Resolve)) and (
-            self._ids.get((scope, move.order_id), key) != key
-        )
+        order_id = move.order_bound
+        return order_id is not None and self._ids.get((scope, order_id), key) != key
 
     def _store(self, place: _Place, verdict: Verdict, move: Move, now: float) -> None:
         entry = verdict.entry
@@ -176,4 +177,4 @@ class MemoryJournal:
 
 def _was_refuted(entry: Entry) -> bool:
     """Whether an order may still be answered for a key that nobody but its sender knows."""
-    return entry.ending is not None and entry.ending.error == state_machine.REFUTED
+    return entry.ending is not None and entry.ending.error == REFUTED

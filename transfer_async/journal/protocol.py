@@ -10,7 +10,8 @@ from attrs import field, frozen
 from transfer_async._models.errors import UnreadableOrder
 from transfer_async._models.responses import Order
 from transfer_async._support.callables import is_async, refuse_class
-from transfer_async.journal.entries import Entry, KeyState, Move, Step, Verdict
+from transfer_async.journal.entries import Entry, KeyState, Step, Verdict
+from transfer_async.journal.moves import Move
 
 
 class Journal(Protocol):
@@ -25,7 +26,7 @@ class Journal(Protocol):
 
         async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
             async with self.transaction(scope, key) as stored:  # nobody else writes the key meanwhile
-                taken = isinstance(move, (Create, Resolve)) and await stored.by_order(move.order_id) != key
+                taken = move.order_bound is not None and await stored.is_of_another_key(move.order_bound)
                 verdict = decide(stored.entry, move, now=stored.now, id_taken=taken)
                 if verdict is not None and verdict.entry is not stored.entry:
                     await stored.write(row_of(verdict.entry, token=new_token(), now=stored.now))

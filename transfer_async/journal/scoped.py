@@ -8,7 +8,8 @@ from typing import TypeVar
 from transfer_async._models.causes import bare
 from transfer_async._models.errors import JournalFailed, Outcome
 from transfer_async._models.responses import Order
-from transfer_async.journal.entries import Denial, Move, Verdict
+from transfer_async.journal.entries import Denial, Verdict
+from transfer_async.journal.moves import Move
 from transfer_async.journal.protocol import Journal
 
 T = TypeVar("T")

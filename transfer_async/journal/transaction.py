@@ -14,19 +14,9 @@ from collections.abc import Iterable, Sequence
 from attrs import define, field
 
 from transfer_async.journal import rows, state_machine
-from transfer_async.journal.entries import (
-    Claim,
-    Create,
-    Denial,
-    Entry,
-    KeyState,
-    Mark,
-    Move,
-    Resolve,
-    Step,
-    TakeOver,
-    Verdict,
-)
+from transfer_async.journal.claim import Claim
+from transfer_async.journal.entries import Denial, Entry, KeyState, Step, Verdict
+from transfer_async.journal.moves import Mark, Move, TakeOver
 from transfer_async.journal.rows import EntryRow
 
 Place = tuple[str, str]
@@ -138,9 +128,7 @@ class Transaction:
     def ids(self) -> set[tuple[str, str]]:
         """The order ids that moves want to bind, with their scopes."""
         return {
-            (one.place[0], one.move.order_id)
-            for one in self.wanted
-            if isinstance(one.move, (Create, Resolve))
+            (one.place[0], order_id) for one in self.wanted if (order_id := one.move.order_bound) is not None
         }
 
     @property
@@ -186,13 +174,14 @@ class Transaction:
     def _decide_one(self, one: PendingMove, held: _Held, now: float) -> Verdict | None:
         before, move = held.entry, one.move
         scope, key = one.place
-        taken = isinstance(move, (Create, Resolve)) and self._ids.get((scope, move.order_id), key) != key
+        order_id = move.order_bound
+        taken = order_id is not None and self._ids.get((scope, order_id), key) != key
         verdict = state_machine.decide(before, move, now=now, id_taken=taken)
         if verdict is None or verdict.entry is before:
             return verdict
         held.entry, held.changed_by = verdict.entry, one.token
-        if isinstance(move, (Create, Resolve)) and verdict.denial is None:
-            self._ids[scope, move.order_id] = key
+        if order_id is not None and verdict.denial is None:
+            self._ids[scope, order_id] = key
         if state_machine.is_told(move, verdict):
             self.steps.append(
                 (one.place, one.token, state_machine.history_step(verdict.entry, move, now=now))

@@ -27,7 +27,8 @@ from transfer_async._pipeline.context import Context
 from transfer_async._support.log import log
 from transfer_async._support.validators import check_count
 from transfer_async.journal import scoped
-from transfer_async.journal.entries import Entry, KeyState, Promise, Told, Untold
+from transfer_async.journal.entries import Entry, KeyState, Untold
+from transfer_async.journal.moves import Promise, Told
 from transfer_async.journal.protocol import order_on_record, receipts_of
 from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
 

@@ -27,8 +27,9 @@ from benchmarks.measuring.journals import POSTGRES, SQLITE, Workshop
 from benchmarks.measuring.samples import Sample, drive, interleaved, median_of, ratio
 from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async.journal import Journal, PostgresJournal, SQLiteJournal
-from transfer_async.journal.entries import Claim, Create, Mark, Move
+from transfer_async.journal.claim import Claim
 from transfer_async.journal.fingerprint import fingerprint
+from transfer_async.journal.moves import Create, Mark, Move
 
 SCOPE = "https://service.example.com"
 SMALL_REPLY = b"%-300b" % b'{"id":"tx-made-up"}'

@@ -30,7 +30,8 @@ from transfer_async._models.errors import (
     Unauthorized,
 )
 from transfer_async._pipeline.batch import Batch, OrderResult
-from transfer_async.journal import entries
+from transfer_async.journal import entries, moves
+from transfer_async.journal.claim import Claim
 from transfer_async.sandbox import StallAfterProcessing, Status
 
 
@@ -169,7 +170,7 @@ async def test_an_input_that_changes_ends_the_run_when_what_had_begun_has_ended(
 async def test_lines_that_another_worker_left_wait_for_its_lease_and_are_tried_again(desk):
     keys = [row(number)["key"] for number in (3, 5)]
     for key in keys:  # as a run that was killed leaves them: the one before it sent, the other after
-        await killed_at(desk, key, entries.Mark if key == keys[0] else entries.Create)
+        await killed_at(desk, key, moves.Mark if key == keys[0] else moves.Create)
     await desk.run(*range(1, 9))
 
     assert desk.progress.said == ["2 lines wait for another worker's lease, up to 1 min 0 s"]
@@ -230,7 +231,7 @@ async def test_a_worker_that_lives_on_keeps_its_key_and_the_line_is_not_sent(des
 async def test_no_more_lines_wait_than_memory_is_for(desk, monkeypatch):
     monkeypatch.setattr(second_pass, "PUT_OFF", 2)
     for number in (1, 2, 3):
-        await killed_at(desk, row(number)["key"], entries.Mark)
+        await killed_at(desk, row(number)["key"], moves.Mark)
     await desk.run(1, 2, 3, concurrency=1)
 
     outcomes = await desk.told()
@@ -238,7 +239,7 @@ async def test_no_more_lines_wait_than_memory_is_for(desk, monkeypatch):
 
 
 async def test_whoever_stops_it_does_not_wait_for_a_lease(desk):
-    await killed_at(desk, row(1)["key"], entries.Mark)
+    await killed_at(desk, row(1)["key"], moves.Mark)
 
     async def asked() -> None:
         desk.stopping.ask(signal.SIGINT)
@@ -253,7 +254,7 @@ async def test_whoever_stops_it_does_not_wait_for_a_lease(desk):
 
 async def test_whoever_stops_it_while_lines_are_tried_again_ends_it_before_the_next(desk):
     for number in (1, 2, 3):
-        await killed_at(desk, row(number)["key"], entries.Mark)
+        await killed_at(desk, row(number)["key"], moves.Mark)
     desk.progress.on_show = lambda: desk.stopping.ask(signal.SIGINT)
     await desk.run(1, 2, 3, concurrency=1)
 
@@ -333,7 +334,7 @@ async def test_a_wrong_token_places_few_holds_and_ends_the_run(desk):
 
 async def test_a_journal_that_fails_in_the_middle_ends_the_run(desk):
     desk.progress.on_show = lambda: setattr(
-        desk.world.journal, "fail_on", entries.Claim if desk.tally.done >= 50 else None
+        desk.world.journal, "fail_on", Claim if desk.tally.done >= 50 else None
     )
     await desk.run(*range(1, 1001))
 

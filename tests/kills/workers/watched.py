@@ -13,18 +13,9 @@ from tests.kills.setting import Point
 from tests.kills.workers.fate import Fate, at_work
 from transfer_async._http.transport import Evidence, Transport
 from transfer_async._http.write_guard import GuardedBody
-from transfer_async.journal.entries import (
-    Claim,
-    Create,
-    Expire,
-    Free,
-    GoInDoubt,
-    Mark,
-    Move,
-    Paid,
-    TakeOver,
-    Verdict,
-)
+from transfer_async.journal.claim import Claim
+from transfer_async.journal.entries import Verdict
+from transfer_async.journal.moves import Create, Expire, Free, GoInDoubt, Mark, Move, Paid, TakeOver
 from transfer_async.journal.protocol import Journal
 
 _OF_RECOVERY = (TakeOver, Expire, Free, Paid)

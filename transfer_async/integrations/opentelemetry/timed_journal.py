@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 from transfer_async._support.log import log
 from transfer_async.integrations.opentelemetry import names
 from transfer_async.integrations.opentelemetry.metrics import Instruments
-from transfer_async.journal.entries import Move, Verdict
+from transfer_async.journal.entries import Verdict
+from transfer_async.journal.moves import Move
 from transfer_async.journal.protocol import Journal
 
 SYSTEMS = {"SQLiteJournal": "sqlite", "PostgresJournal": "postgresql", "MemoryJournal": "memory"}
 """``db.system.name`` by the journal's class; it is ``other`` for a journal of the bank's own."""
 
-_OPERATIONS = {kind.name: kind.name for kind in get_args(Move)} | {
-    "takeover": "take_over",
-    "layaside": "lay_aside",
-}
-"""``db.operation.name`` by the move's; a move of somebody else's is ``names.OTHER``."""
+_OPERATIONS = {"takeover": "take_over", "layaside": "lay_aside"}
+"""``db.operation.name`` of the moves that have another one than in the journal."""
 
 
 class TimedJournal:
@@ -70,7 +68,7 @@ class TimedJournal:
 
     def _measure(self, began: float, move: Move, error: BaseException | None) -> None:
         seconds = perf_counter() - began
-        operation = _OPERATIONS.get(move.name, names.OTHER)
+        operation = _OPERATIONS.get(move.name, move.name)
         done = {names.DB_SYSTEM: self._system, names.DB_OPERATION: operation}
         if error is not None:
             done[names.ERROR_TYPE] = type(error).__name__

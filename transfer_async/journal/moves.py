@@ -1,0 +1,419 @@
+"""The moves that change an entry: for each, when it is denied and what it makes of the entry.
+
+From which state it leads to which is in the table of `state_machine`, which is asked first. The one
+that begins it all is in `claim`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+from attrs import frozen
+
+from transfer_async._models.errors import Outcome
+from transfer_async.journal.entries import AT_WORK, REFUTED, Denial, Ending, Entry, KeyState, Owed, Untold
+
+
+@frozen
+class Move:
+    """What is asked for of a key; `decide` says what becomes of it."""
+
+    name: ClassVar[str]
+    """What the history and messages call it: it is stored, and outlives the name of the class."""
+
+    @property
+    def order_bound(self) -> str | None:
+        """The id of the order that the key would be bound to: no other key of its scope may have it."""
+        return None
+
+    @property
+    def is_in_history(self) -> bool:
+        """Whether the history has a line of it: not where it only says that somebody looks."""
+        return True
+
+    def denial(self, entry: Entry, now: float) -> Denial | None:
+        """What speaks against it, where the table does not."""
+        return None
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """``entry``, which has the state that the table leads to, as it is after the move."""
+        return entry
+
+
+# --- what a move is compared with ----------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class _OfClaim(Move):
+    """Made by whoever has the claim: the epoch alone would not do, for it begins anew with each intent."""
+
+    intent_id: str
+    epoch: int
+    lease: float
+
+    def _is_its_claim(self, entry: Entry) -> bool:
+        return (entry.intent_id, entry.epoch) == (self.intent_id, self.epoch)
+
+
+@frozen(kw_only=True)
+class _OfLiveClaim(_OfClaim):
+    """Made by a worker that has not slept through its lease."""
+
+    def denial(self, entry: Entry, now: float) -> Denial | None:
+        return None if self._is_its_claim(entry) and now < entry.lease_until else Denial.LOST
+
+
+@frozen(kw_only=True)
+class _OfAttempt(Move):
+    """About the requests under one mark, and no other."""
+
+    attempt: str
+
+    def denial(self, entry: Entry, now: float) -> Denial | None:
+        return None if entry.attempt == self.attempt else Denial.LOST
+
+
+@frozen(kw_only=True)
+class _OfOrder(_OfAttempt):
+    """The order exists."""
+
+    order_id: str
+
+    @property
+    def order_bound(self) -> str:
+        return self.order_id
+
+
+# --- before anything is sent --------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Keep(_OfLiveClaim):
+    """Renew the lease of a claim, and keep the receipts so far."""
+
+    name: ClassVar = "keep"
+
+    receipts: dict[str, str | None]
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Two of one worker's may be written in either order; a receipt once written is never lost."""
+        return entry.but(lease_until=now + self.lease, receipts=entry.receipts | self.receipts)
+
+
+@frozen(kw_only=True)
+class TakeOver(_OfClaim):
+    """Take an abandoned claim in order to undo it."""
+
+    name: ClassVar = "takeover"
+
+    def denial(self, entry: Entry, now: float) -> Denial | None:
+        if not self._is_its_claim(entry):
+            return Denial.LOST
+        return None if entry.lease_until <= now else Denial.BUSY
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Of the older epoch nobody writes any more."""
+        return entry.but(epoch=entry.epoch + 1, lease_until=now + self.lease)
+
+
+@frozen(kw_only=True)
+class Mark(_OfLiveClaim):
+    """Mark as sending: durable before the first byte.
+
+    Args:
+        attempt: a token for all HTTP attempts of this call.
+        window: seconds in which its requests may be sent.
+    """
+
+    name: ClassVar = "mark"
+
+    attempt: str
+    receipts: dict[str, str | None]
+    window: float
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """From here on the attempt counts, and no longer the epoch."""
+        return entry.but(
+            attempt=self.attempt,
+            receipts=self.receipts,
+            lease_until=now + self.lease,
+            sent_until=now + self.window,
+        )
+
+
+# --- what the sender knows ----------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Create(_OfOrder):
+    """The service answered with our order."""
+
+    name: ClassVar = "create"
+
+    reply: bytes
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        return _created(entry, self)
+
+
+def _created(entry: Entry, move: Create | Resolve) -> Entry:
+    made = entry.but(order_id=move.order_id, reply=move.reply, lease_until=0.0, intent=None)
+    return _to_be_told(made, outcome=Outcome.CREATED, order_id=move.order_id)
+
+
+def _to_be_told(entry: Entry, **end: Any) -> Entry:
+    if not entry.promised:
+        return entry
+    return entry.but(untold=(*entry.untold, Untold(intent_id=entry.intent_id, **end)))
+
+
+@frozen(kw_only=True)
+class Free(_OfClaim):
+    """A certain no: by the epoch before the mark, by the attempt from it on; ``owed`` is to be undone."""
+
+    name: ClassVar = "free"
+
+    attempt: str | None
+    ending: Ending
+    owed: tuple[Owed, ...]
+
+    def denial(self, entry: Entry, now: float) -> Denial | None:
+        was_marked = entry.state is not KeyState.CLAIMED
+        is_own = entry.attempt == self.attempt if was_marked else self._is_its_claim(entry)
+        return None if is_own else Denial.LOST
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """The no stays on record, and its undos are owed under the lease of whoever does them."""
+        return _ended(entry, self.ending, self, now)
+
+
+def _ended(entry: Entry, ending: Ending, move: Free | Refute, now: float) -> Entry:
+    owed = entry.owed + _leased(move.owed, now + move.lease)
+    ended = entry.but(ending=ending, owed=owed, lease_until=0.0, intent=None)
+    return _to_be_told(ended, outcome=ending.outcome, error=ending.error, status=ending.status)
+
+
+def _leased(owed: tuple[Owed, ...], until: float) -> tuple[Owed, ...]:
+    return tuple(attrs.evolve(one, lease_until=until) for one in owed)
+
+
+@frozen(kw_only=True)
+class GoInDoubt(_OfAttempt):
+    """The outcome is unknown; no request of this attempt follows.
+
+    Args:
+        attempt: the token of the mark.
+        candidate: the id of an order that the answer names, although it is not readably ours.
+    """
+
+    name: ClassVar = "doubt"
+
+    candidate: str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """What the history says."""
+        return None if self.candidate is None else f"the answer names {self.candidate}"
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """The wait for what may still take effect begins now, and every order that was named is kept."""
+        doubted = entry.but(lease_until=0.0, sent_until=min(entry.sent_until, now))
+        if self.candidate is None or self.candidate in entry.candidates:
+            return doubted
+        return doubted.but(candidates=(*entry.candidates, self.candidate))
+
+
+# --- what others find out -----------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Expire(_OfAttempt):
+    """The worker that was sending is gone: in doubt, and nothing else."""
+
+    name: ClassVar = "expire"
+
+    def denial(self, entry: Entry, now: float) -> Denial | None:
+        return super().denial(entry, now) or (None if entry.lease_until <= now else Denial.BUSY)
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """When its last request may have been sent, stays as the mark has it."""
+        return entry.but(lease_until=0.0)
+
+
+@frozen(kw_only=True)
+class Resolve(_OfOrder):
+    """The order of a doubt exists."""
+
+    name: ClassVar = "resolve"
+
+    reply: bytes | None
+    by: str
+    reason: str
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        return _created(entry, self)
+
+
+@frozen(kw_only=True)
+class Refute(_OfAttempt):
+    """The order of a doubt does not exist, and can no longer appear."""
+
+    name: ClassVar = "refute"
+
+    settle_after: float
+    by: str
+    reason: str
+    owed: tuple[Owed, ...]
+    lease: float
+
+    def denial(self, entry: Entry, now: float) -> Denial | None:
+        is_settled = now >= entry.sent_until + self.settle_after
+        return super().denial(entry, now) or (None if is_settled else Denial.TOO_EARLY)
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        return _ended(entry, Ending(outcome=Outcome.REFUSED, error=REFUTED), self, now)
+
+
+# --- what is owed -------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Paid(Move):
+    """Of what is owed for an intent, ``hooks`` is done; the rest is left to others.
+
+    Args:
+        lease_until: of the debts that were undone: what has become due since is not among them.
+    """
+
+    name: ClassVar = "paid"
+
+    intent_id: str
+    hooks: tuple[str, ...]
+    lease_until: float
+
+    @property
+    def is_in_history(self) -> bool:
+        return bool(self.hooks)
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        left = []
+        for one in entry.owed:
+            if (one.intent.id, one.lease_until) != (self.intent_id, self.lease_until):
+                left.append(one)
+            elif one.hook not in self.hooks:
+                left.append(attrs.evolve(one, lease_until=0.0))
+        return entry.but(owed=tuple(left))
+
+
+@frozen(kw_only=True)
+class Owe(Move):
+    """Undos that have become due late: their worker slept while others ended its intent."""
+
+    name: ClassVar = "owe"
+
+    owed: tuple[Owed, ...]
+    lease: float
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Each is owed once, with the receipt that is on record: whoever slept may not have heard of it."""
+        known = {(one.intent.id, one.hook): one for one in entry.owed}
+        due = {(one.intent.id, one.hook): one for one in self.owed}
+        for which, one in known.items():
+            if which in due and one.receipt is not None:
+                due[which] = one
+        others = tuple(one for which, one in known.items() if which not in due)
+        return entry.but(owed=others + _leased(tuple(due.values()), now + self.lease))
+
+
+@frozen(kw_only=True)
+class Attend(Move):
+    """Take what is owed, or in doubt, so that no other worker does the same at once; 0 lets it go."""
+
+    name: ClassVar = "attend"
+
+    lease: float
+
+    @property
+    def is_in_history(self) -> bool:
+        return False
+
+    def denial(self, entry: Entry, now: float) -> Denial | None:
+        at_work = [one.lease_until for one in entry.owed]
+        if entry.state is KeyState.IN_DOUBT:
+            at_work.append(entry.lease_until)
+        return Denial.BUSY if self.lease and at_work and max(at_work) > now else None
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Only a doubt has a lease that is free to take: a claim's and a sender's are their own."""
+        owed = _leased(entry.owed, now + self.lease)
+        lease = now + self.lease if entry.state is KeyState.IN_DOUBT else entry.lease_until
+        return entry.but(owed=owed, lease_until=lease)
+
+
+# --- what is noted beside it --------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Suspect(Move):
+    """An order was answered for an attempt of which the record says something else: for the history alone."""
+
+    name: ClassVar = "suspect"
+
+    order_id: str
+    reason: str
+    by: str = "sender"
+
+
+@frozen(kw_only=True)
+class LayAside(Move):
+    """Put what cannot be read out of the way, word for word, so that operators can end the key.
+
+    A worker may have sent its order, whatever its state says: what was bound is in doubt.
+    """
+
+    name: ClassVar = "layaside"
+
+    by: str
+    reason: str
+
+    def denial(self, entry: Entry, now: float) -> Denial | None:
+        if entry.unread is None:
+            return Denial.LOST
+        return Denial.BUSY if entry.state in AT_WORK and now < entry.lease_until else None
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """When its request can have been sent last may be what cannot be read: then it waits from now on."""
+        assert entry.unread is not None  # noqa: S101 - or it was denied
+        readable = entry.but(unread=None, laid_aside=(*entry.laid_aside, entry.unread.kept), intent=None)
+        if entry.state is not KeyState.IN_DOUBT:
+            return readable
+        return readable.but(attempt=entry.attempt or "", sent_until=entry.sent_until or now, lease_until=0.0)
+
+
+@frozen(kw_only=True)
+class Promise(Move):
+    """Somebody is told that the outcome is unknown: the end of this doubt must be told, too."""
+
+    name: ClassVar = "promise"
+
+    intent_id: str
+
+    def denial(self, entry: Entry, now: float) -> Denial | None:
+        return None if entry.intent_id == self.intent_id else Denial.LOST
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        return entry if entry.promised else entry.but(promised=True)
+
+
+@frozen(kw_only=True)
+class Told(Move):
+    """The end of a doubt has been told."""
+
+    name: ClassVar = "told"
+
+    untold: Untold
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """What was told is told no more; that it was told twice does no harm."""
+        return entry.but(untold=tuple(one for one in entry.untold if one != self.untold))
