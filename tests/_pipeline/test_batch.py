@@ -12,10 +12,9 @@ from contextlib import aclosing
 import pytest
 
 from tests.support.bank import Gate, Gone, new_order, refused_order, turns
-from transfer_async import ClientClosed, InvalidOrder, OrderRequest, OutcomeUnknown, Refused
+from transfer_async import ClientClosed, InvalidOrder, KeyState, OrderRequest, OutcomeUnknown, Refused
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.batch import Batch, OrderResult
-from transfer_async.journal.state_machine import KeyState
 from transfer_async.sandbox import StallAfterProcessing
 
 ORDER = new_order()
