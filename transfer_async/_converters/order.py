@@ -12,7 +12,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 import msgspec
@@ -145,64 +145,51 @@ _BANK_FIELDS = tuple(dict(_STRICT[responses.ExternalOrder]))
 # --- at once: an answer that is as it should be ---------------------------------------------------
 
 
-class _AnyValue(type):
-    """What msgspec asks of a type that it does not know, of each value: yes, it is one of these."""
-
-    __instancecheck__ = id  # type: ignore[assignment] # always true; said in Python it would cost as much as the reading
+_numbers = itertools.count(1)  # never 0, which would be a no
 
 
-class _Leaf(metaclass=_AnyValue):
-    """A value that msgspec leaves to `_take`: as it is where it is of the usual type, or how it is made."""
+class _Asked(type):
+    """What msgspec asks of a type that it does not know, of each value: is it one? It is, and is counted."""
 
-    usual: ClassVar[type]
-    ways: ClassVar[dict[type, Callable[[Any], Any]]]
-
-
-class _Text(_Leaf):
-    usual = str
-    ways: ClassVar = {}
+    # Said in Python it would cost as much as the reading.
+    __instancecheck__ = staticmethod(functools.partial(next, _numbers))
 
 
-class _Number(_Leaf):
-    usual = Decimal
-    ways: ClassVar = {int: Decimal}
+class _Leaf(metaclass=_Asked):
+    """A value of any type. Of two with one name msgspec keeps the last, but it has asked for both."""
 
 
-class _Flag(_Leaf):
-    usual = bool
-    ways: ClassVar = {int: {0: False, 1: True}.__getitem__}
+_Ways = tuple[type, dict[type, Callable[[Any], Any]]]
+"""The type that a leaf usually has already, and how it is made of others."""
+
+_TEXT: _Ways = str, {}
+_NUMBER: _Ways = Decimal, {int: Decimal}
+_FLAG: _Ways = bool, {int: {0: False, 1: True}.__getitem__}
+_WAYS: dict[Reader, _Ways] = {_raw_order_id: _TEXT, _raw_text: _TEXT, _raw_number: _NUMBER, _raw_flag: _FLAG}
 
 
-_tick = itertools.count().__next__
-
-
-def _take(kind: type[_Leaf], value: Any, *, tick: Callable[[], int] = _tick) -> Any:
-    """One leaf, counted. Of two with one name msgspec keeps the last, but it has asked for both."""
-    tick()
-    return value if type(value) is kind.usual else kind.ways[type(value)](value)
-
-
-_KIND: dict[Reader, type[_Leaf]] = {
-    _raw_order_id: _Text,
-    _raw_text: _Text,
-    _raw_number: _Number,
-    _raw_flag: _Flag,
-}
-
-
-def _typed(cls: type, **more: Any) -> Any:
+def _cut_leaves(cls: type, **more: Any) -> Any:
     """A struct of the strict fields, each of which is there."""
-    kinds = {name: _KIND[read] for name, read in _STRICT[cls]} | more
+    kinds = dict.fromkeys(dict(_STRICT[cls]), _Leaf) | more
     rename = {name: wire_name(name) for name in kinds}
-    return msgspec.defstruct(f"Typed{cls.__name__}", list(kinds.items()), rename=rename, gc=False)
+    return msgspec.defstruct(f"Leaves{cls.__name__}", list(kinds.items()), rename=rename, gc=False)
 
 
-_Named = msgspec.defstruct("Named", [("username", _Text)], gc=False)
-_LEAVES = len(_ORDER_FIELDS) + len(_BANK_FIELDS) + len(_PEOPLE)
-"""How many are taken of an answer that says each of them, and each object they are in, but once."""
+_Named = msgspec.defstruct("Named", [("username", _Leaf)], gc=False)
+_LEAVES = [
+    *(_WAYS[read] for cls in (responses.Order, responses.ExternalOrder) for _, read in _STRICT[cls]),
+    *(_TEXT for _ in _PEOPLE),
+]
+"""All of an answer that says each of them, and each object they are in, but once."""
+_STRICT_ONES = slice(len(_ORDER_FIELDS))
+_BANKS_ONES = slice(len(_ORDER_FIELDS), -len(_PEOPLE))
+_USERNAMES = slice(-len(_PEOPLE), None)
 _read_head = msgspec.json.Decoder(
-    _typed(responses.Order, external_order=_typed(responses.ExternalOrder), **dict.fromkeys(_PEOPLE, _Named)),
-    dec_hook=_take,
+    _cut_leaves(
+        responses.Order,
+        external_order=_cut_leaves(responses.ExternalOrder),
+        **dict.fromkeys(_PEOPLE, _Named),
+    ),
     float_hook=EVERY_DIGIT.create_decimal,
 ).decode
 
@@ -231,14 +218,14 @@ def _without_half_characters(raw: bytes) -> bytes:
     return _HALVES.sub(lambda found: b"\xff" if found[1] else found[0], raw)
 
 
-def _read_strictly(cls: type, cut: Any, path: str) -> list[tuple[str, Any]]:
-    values = []
+def _read_strictly(cls: type, cut: Any, path: str) -> dict[str, Any]:
+    values = {}
     for name, read in _STRICT[cls]:
         raw = getattr(cut, name)
         if raw is _ABSENT:
             raise Unreadable(f"{path}.{name}", "is missing")
         try:
-            values.append((name, read(raw)))
+            values[name] = read(raw)
         except ValueError as error:
             raise Unreadable(f"{path}.{name}", str(error)) from None
     return values
@@ -264,9 +251,15 @@ def read_answer(raw: bytes) -> Answer:
 
 def _read_at_once(raw: bytes) -> Answer | None:
     """An order that is as it should be, in one go and a third less time; None for any other."""
-    before = _tick()
+    before = next(_numbers)
     try:
-        read = _read_head(raw)
+        *head, bank, user, beneficiary = astuple(_read_head(raw))
+        after = next(_numbers)
+        leaves = (*head, *astuple(bank), user.username, beneficiary.username)
+        values: list[Any] = [
+            leaf if type(leaf) is usual else ways[type(leaf)](leaf)
+            for leaf, (usual, ways) in zip(leaves, _LEAVES, strict=True)
+        ]
     except (
         msgspec.MsgspecError,
         ValueError,
@@ -276,23 +269,21 @@ def _read_at_once(raw: bytes) -> Answer | None:
         decimal.DecimalException,
     ):
         return None
-    if _tick() - before != _LEAVES + 1:  # a name comes twice, or another thread reads as well
+    if after - before != len(_LEAVES) + 1:  # a name comes twice, or another thread reads as well
         return None
-    *head, bank, user, beneficiary = astuple(read)
-    of_bank = astuple(bank)
-    if not _ORDER_ID.fullmatch(head[0]):
+    strict, of_bank, usernames = values[_STRICT_ONES], tuple(values[_BANKS_ONES]), values[_USERNAMES]
+    if not _ORDER_ID.fullmatch(strict[0]):
         return None
-    if not (all(head[:7]) and all(of_bank)) and b"-0" in raw:  # an int has no -0
+    if not (all(strict[:7]) and all(of_bank)) and b"-0" in raw:  # an int has no -0
         return None
-    order = _unread_order(zip(_ORDER_FIELDS, head, strict=True), raw, of_bank)
-    return Answer(order, user.username, beneficiary.username)
+    return Answer(_unread_order(strict, raw, of_bank), *usernames)
 
 
-def _unread_order(strict: Iterable[tuple[str, Any]], raw: bytes, of_bank: Iterable[Any]) -> responses.Order:
+def _unread_order(strict: Iterable[Any], raw: bytes, of_bank: Iterable[Any]) -> responses.Order:
     """An order of which the rest is read when it is looked at; ``of_bank``: the strict part of the bank's."""
     order = object.__new__(responses.Order)
-    for name, value in strict:
-        _put(order, name, value)
+    for put, value in zip(_PUT_STRICT, strict, strict=True):
+        put(order, value)
     _put(order, "_late", functools.partial(_read_rest, raw=raw, of_bank=of_bank))
     return order
 
@@ -309,7 +300,7 @@ def _read_by_piece(raw: bytes) -> Answer:
     if head.external_order is _ABSENT:
         raise Unreadable("$.external_order", "is missing")
     of_bank = _read_strictly(responses.ExternalOrder, head.external_order, "$.external_order")
-    order = _unread_order(strict, raw, tuple(value for _, value in of_bank))
+    order = _unread_order(strict.values(), raw, tuple(of_bank.values()))
     return Answer(order, _username(head.user), _username(head.posters_beneficiary))
 
 
@@ -349,7 +340,7 @@ def read_external_order(raw: bytes) -> responses.ExternalOrder:
     """An `ExternalOrder` by itself, all of it at once."""
     cut = _cut(_cut_external_order, raw)
     _refuse_twins(raw, top="external_order")
-    of_bank = dict(_read_strictly(responses.ExternalOrder, cut, "$"))
+    of_bank = _read_strictly(responses.ExternalOrder, cut, "$")
     return responses.ExternalOrder(**of_bank, **_loose_fields(responses.ExternalOrder, cut, "$", []))
 
 
@@ -398,3 +389,4 @@ def _nothing_left(_order: responses.Order) -> None:
 
 
 _put = object.__setattr__
+_PUT_STRICT = [getattr(responses.Order, name).__set__ for name in _ORDER_FIELDS]
