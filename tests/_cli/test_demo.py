@@ -11,7 +11,7 @@ from rich.live import Live
 
 from transfer_async._cli.demo import many_orders, tour
 from transfer_async._cli.demo.bank import Ledger, money
-from transfer_async._cli.demo.live_view import LiveBoard, PlainBoard, Row, live_or_plain
+from transfer_async._cli.demo.live_view import LiveBoard, OutcomeRow, PlainBoard, live_or_plain
 from transfer_async._cli.demo.narration import SENTENCES, Lines
 from transfer_async._models.errors import Outcome, Refused
 from transfer_async._models.events import Event, HookPassed, Resolved
@@ -237,7 +237,7 @@ def test_a_live_board_shows_the_same_table():
     with Live(console=console) as view:
         shown = LiveBoard(view)
         shown.show(1, 2, {"created": 1})
-        shown.table([Row(outcome="created", orders=2, existing=2, kept=2, released=0)])
+        shown.table([OutcomeRow(outcome="created", orders=2, existing=2, kept=2, released=0)])
 
     text = console.export_text()
     assert "what became of them" in text

@@ -15,6 +15,7 @@ import pytest
 from tests.support import commands
 from tests.support.bank import NOON, World, new_order
 from transfer_async import KeyState, MemoryJournal, SQLiteJournal, UnreadableOrder
+from transfer_async._cli.console import output
 from transfer_async._cli.console.hook_loading import factory_named, made_by
 from transfer_async._cli.journal import desk, tables
 from transfer_async._models.errors import JournalFailed
@@ -785,19 +786,17 @@ def test_ages_are_told_in_two_units(seconds: float, told: str):
     assert tables.age_told(seconds) == told
 
 
-def test_on_a_terminal_it_is_a_table(capsys: pytest.CaptureFixture[str]):
-    tables.show(print, ("key", "state"), [("[red]k", "in doubt")], live=True)
+def test_on_a_terminal_it_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    output.show_table(("key", "state"), [("[red]k", "in doubt")])
     told = capsys.readouterr().out
 
     assert "[red]k" in told
     assert any(line in told for line in "│┃|")
 
 
-def test_without_rich_there_are_plain_columns(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    tables.show(print, ("key", "state"), [("k-1", "free")], live=True)
+def test_elsewhere_there_are_plain_columns(capsys: pytest.CaptureFixture[str]):
+    output.show_table(("key", "state"), [("k-1", "free")])
 
     assert capsys.readouterr().out == "key  state\nk-1  free\n"
 

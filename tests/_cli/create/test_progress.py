@@ -1,7 +1,7 @@
 """How far it has come, told by a clock that a test holds in its hands."""
 
 import io
-import sys
+from functools import partial
 
 import pytest
 from rich.console import Console
@@ -9,11 +9,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from tests.support.bank import Time
 from transfer_async._cli.create.progress import (
-    DRAWN_EVERY,
     EVERY,
-    LiveProgress,
-    Pace,
-    PlainProgress,
+    LOOKED_AT_EVERY,
+    RichProgress,
     Silence,
     duration,
     shown_progress,
@@ -25,36 +23,45 @@ def time():
     return Time()
 
 
-def test_the_rate_is_that_of_late(time):
-    pace = Pace(time.now)
+@pytest.fixture
+def lines():
+    return []
+
+
+@pytest.fixture
+def progress(time, lines):
+    with shown_progress(lines.append, live=False, quiet=False, clock=time.clock) as made:
+        yield made
+
+
+def test_the_rate_is_that_of_late(time, lines, progress):
     for second in range(1, 11):  # what was done before goes by at once
         time.pass_(1.0)
-        pace.note(1000 * second)
-    fast = pace.rate
+        progress.show("creating", 1000 * second, 20_000, "")
     for second in range(1, 101):
         time.pass_(1.0)
-        pace.note(10_000 + 10 * second)
+        progress.show("creating", 10_000 + 10 * second, 11_600, "")
 
-    assert fast == pytest.approx(1000)
-    assert pace.rate == pytest.approx(10)
-    assert pace.told(11_600) == "10 a second, 1 min 0 s left"
-
-
-def test_nobody_can_say_a_rate_before_any_time_has_passed(time):
-    pace = Pace(time.now)
-    pace.note(0)
-
-    assert pace.told(10) == "no rate yet"
+    assert "; 1,000 a second, " in lines[0]
+    assert lines[-1].endswith("; 10 a second, 1 min 4 s left")
 
 
-@pytest.mark.parametrize("step", [0.01, 0.9, 1.0, 7.0, 31.0, 100.0])
-def test_the_rate_is_right_however_often_it_is_noted(time, step):
-    pace = Pace(time.now)
-    for number in range(1, 200):
+def test_nobody_can_say_a_rate_before_any_time_has_passed(time, lines, progress):
+    progress.show("creating", 0, 10, "none")
+    time.pass_(EVERY)
+    progress.show("creating", 1, 10, "1 created")
+
+    assert lines == ["creating: 1 of 10 lines: 1 created; no rate yet"]
+
+
+@pytest.mark.parametrize("step", [0.01, 0.9, 1.0, 7.0])
+def test_the_rate_is_right_however_often_it_is_noted(time, lines, progress, step):
+    for number in range(1, 1000):
         time.pass_(step)
-        pace.note(number)
+        progress.show("checking", 1000 * number, None, "")
 
-    assert pace.rate == pytest.approx(1 / step, rel=0.05)
+    rate = float(lines[-1].split()[3].replace(",", ""))
+    assert rate == pytest.approx(1000 / step, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -72,9 +79,7 @@ def test_durations_are_told_in_two_units(seconds, told):
     assert duration(seconds) == told
 
 
-def test_a_line_comes_every_few_seconds_and_no_more(time):
-    lines = []
-    progress = PlainProgress(lines.append, clock=time.clock)
+def test_a_line_comes_every_few_seconds_and_no_more(time, lines, progress):
     for number in range(1, 21):
         time.pass_(EVERY / 5)
         progress.show("creating", 10 * number, 1000, f"{10 * number} created")
@@ -85,12 +90,11 @@ def test_a_line_comes_every_few_seconds_and_no_more(time):
     ]
 
 
-def test_what_has_no_end_yet_is_told_too(time):
-    lines = []
-    progress = PlainProgress(lines.append, clock=time.clock)
+def test_what_has_no_end_yet_is_told_too(time, lines, progress):
     progress.show("checking", 0, None, "")
-    time.pass_(EVERY)
-    progress.show("checking", 50_000, None, "")
+    for second in range(1, 6):
+        time.pass_(EVERY / 5)
+        progress.show("checking", 10_000 * second, None, "")
     progress.say("beside it")
 
     assert lines == ["checking: 50,000 lines, 10,000 a second", "beside it"]
@@ -99,8 +103,10 @@ def test_what_has_no_end_yet_is_told_too(time):
 def test_on_a_terminal_there_is_a_bar(time):
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=120)
-    with Progress(BarColumn(), TextColumn("{task.description}", markup=False), console=console) as bars:
-        progress = LiveProgress(bars, clock=time.clock)
+    columns = (BarColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=console, get_time=time.now) as bars:
+        say = partial(console.print, markup=False, highlight=False)
+        progress = RichProgress(bars, say, told_every=None, clock=time.clock)
         progress.show("checking", 5, None, "")
         time.pass_(1.0)
         progress.show("creating", 10, 40, "10 created")
@@ -114,44 +120,36 @@ def test_on_a_terminal_there_is_a_bar(time):
     assert "[beside it]" in out.getvalue()
 
 
-def test_a_bar_is_not_drawn_for_every_order(time):
-    class Bars:
-        def __init__(self):
-            self.drawn = []
+def test_a_bar_is_not_moved_for_every_order(time):
+    with Progress(disable=True, get_time=time.now) as bars:
+        progress, moved = RichProgress(bars, print, told_every=None, clock=time.clock), []
+        for number in range(1, 101):
+            time.pass_(LOOKED_AT_EVERY / 9.5)
+            progress.show("creating", number, 100, "")
+            moved.append(bars.tasks[0].completed)
 
-        def add_task(self, *_, **__):
-            return 1
-
-        def update(self, _, *, completed, **__):
-            self.drawn.append(completed)
-
-    bars = Bars()
-    progress = LiveProgress(bars, clock=time.clock)
-    for number in range(1, 101):
-        time.pass_(DRAWN_EVERY / 9.5)
-        progress.show("creating", number, 100, "")
-
-    assert bars.drawn == [*range(1, 100, 10), 100]
+    assert sorted(set(moved)) == [*range(1, 100, 10), 100]
 
 
-@pytest.mark.parametrize(
-    ("live", "quiet", "kind"),
-    [
-        (False, False, PlainProgress),
-        (True, False, LiveProgress),
-        (True, True, Silence),
-        (False, True, Silence),
-    ],
-)
-def test_it_is_shown_as_it_is_wanted(live, quiet, kind):
-    with shown_progress(print, live=live, quiet=quiet) as progress:
-        assert type(progress) is kind
-
-
-def test_without_rich_there_are_lines(monkeypatch):
-    monkeypatch.setitem(sys.modules, "rich.console", None)
+def test_above_the_bar_a_line_is_written_as_it_is(capsys):
     with shown_progress(print, live=True, quiet=False) as progress:
-        assert type(progress) is PlainProgress
+        progress.say("[beside it]")
+
+    out, err = capsys.readouterr()
+    assert (out, err.strip()) == ("", "[beside it]")
+
+
+def test_who_wants_to_hear_of_the_end_only_hears_nothing_else():
+    with shown_progress(print, live=True, quiet=True) as progress:
+        assert type(progress) is Silence
+
+
+def test_where_there_is_no_terminal_nothing_is_written_but_the_lines(capsys):
+    with shown_progress(print, live=False, quiet=False) as progress:
+        progress.show("creating", 1, 2, "1 created")
+        progress.say("beside it")
+
+    assert capsys.readouterr() == ("beside it\n", "")
 
 
 def test_silence_says_nothing(capsys):

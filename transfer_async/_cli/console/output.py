@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NoReturn, TextIO
 
@@ -65,6 +65,35 @@ def in_one_line(error: BaseException, words: str | None = None) -> str:
     """The kind of ``error``, and what it says; of an error that may say too much, those of its words."""
     told = str(error) if words is None else words
     return f"{type(error).__name__}: {shown(told)}".removesuffix(": ")
+
+
+def in_columns(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> Iterator[str]:
+    """Rows as lines, cell below cell; those from column ``numbers_from`` on end where the others end."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if numbers_from is None or at < numbers_from else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a table: with lines and colours on a terminal, in columns elsewhere."""
+    if not sys.stdout.isatty():
+        for line in in_columns([columns, *rows]):
+            tell(line)
+        return
+    from rich.console import Console  # 20 ms, with the next two
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))  # as texts: a key may look like markup
+    Console().print(table)
 
 
 def somebody_is_there() -> bool:

@@ -2,59 +2,25 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from transfer_async._cli.console.output import Say
 from transfer_async._support.clock import Clock
 
+if TYPE_CHECKING:
+    from rich import progress
+
 EVERY = 5.0
 """Seconds between two lines."""
 
-DRAWN_EVERY = 0.1
-"""Seconds between two looks of the bar: an order takes less time than drawing it."""
+LOOKED_AT_EVERY = 0.1
+"""Seconds between two looks at how fast it goes: an order takes less time than drawing a bar."""
 
 SPAN = 30.0
 """The rate is that of the last so many seconds: a run that goes on begins with what is done already."""
-
-
-class Pace:
-    """How fast it goes.
-
-    Args:
-        now: seconds.
-        done: how many are done already.
-    """
-
-    def __init__(self, now: Callable[[], float], done: int = 0) -> None:
-        self._now = now
-        self._seen: deque[tuple[float, int]] = deque([(now(), done)])
-
-    def note(self, done: int) -> None:
-        """So many are done by now."""
-        at = self._now()
-        if at - self._seen[-1][0] >= SPAN / 30 or len(self._seen) == 1:
-            self._seen.append((at, done))
-        else:
-            self._seen[-1] = (self._seen[-1][0], done)
-        while at - self._seen[1][0] > SPAN:
-            self._seen.popleft()
-
-    @property
-    def rate(self) -> float:
-        """How many a second, lately; 0 where nobody can say."""
-        (began, before), (_, done) = self._seen[0], self._seen[-1]
-        seconds = self._now() - began
-        return (done - before) / seconds if seconds > 0 else 0.0
-
-    def told(self, total: int) -> str:
-        """The rate, and the time left."""
-        rate, left = self.rate, total - self._seen[-1][1]
-        if rate <= 0:
-            return "no rate yet"
-        return f"{rate:,.0f} a second, {duration(left / rate)} left"
 
 
 def duration(seconds: float) -> str:
@@ -97,91 +63,83 @@ class Silence:
         """Say nothing."""
 
 
-class PlainProgress:
-    """A line every few seconds.
+class RichProgress:
+    """A task of rich's, which knows how fast it goes and how long that will take.
 
     Args:
-        say: writes it.
+        bars: rich's own, drawn or not.
+        say: writes a line.
+        told_every: seconds between two lines of how far it has come; None where bars are drawn.
         clock: for tests.
     """
 
-    def __init__(self, say: Say, *, clock: Clock | None = None) -> None:
-        self._write, self._now = say, (clock or Clock()).now
+    def __init__(
+        self, bars: progress.Progress, say: Say, *, told_every: float | None, clock: Clock | None = None
+    ) -> None:
+        self._bars, self._say, self._told_every = bars, say, told_every
+        self._now = (clock or Clock()).now
         self._what: str | None = None
-        self._last = self._now()
-        self._pace = Pace(self._now)
+        self._looked = self._told = 0.0
 
     def show(self, what: str, done: int, total: int | None, counts: str) -> None:
-        """Write a line, if it is time."""
+        """Move the bar or write a line, if it is time."""
+        now = self._now()
         if what != self._what:
-            self._what, self._last, self._pace = what, self._now(), Pace(self._now, done)
-        self._pace.note(done)
-        if self._now() - self._last >= EVERY:
-            self._last = self._now()
-            self.say(progress_line(what, done, total, counts, self._pace))
-
-    def say(self, line: str) -> None:
-        """Write a line."""
-        self._write(line)
-
-
-def progress_line(what: str, done: int, total: int | None, counts: str, pace: Pace) -> str:
-    """How far it has come, in a line."""
-    if total is None:
-        return f"{what}: {done:,} lines, {pace.rate:,.0f} a second"
-    return f"{what}: {done:,} of {total:,} lines: {counts}; {pace.told(total)}"
-
-
-class LiveProgress:
-    """A bar, by rich.
-
-    Args:
-        live: rich's own.
-        clock: for tests.
-    """
-
-    def __init__(self, live: Any, *, clock: Clock | None = None) -> None:
-        self._live, self._now = live, (clock or Clock()).now
-        self._task: Any = None
-        self._what: str | None = None
-        self._pace = Pace(self._now)
-        self._last = 0.0
-
-    def show(self, what: str, done: int, total: int | None, counts: str) -> None:
-        """Move the bar, if it is time."""
-        if what != self._what:
-            if self._task is not None:
-                self._live.remove_task(self._task)
-            self._what, self._pace = what, Pace(self._now, done)
-            self._task = self._live.add_task("", total=total)
-        self._pace.note(done)
-        if done != total and self._now() - self._last < DRAWN_EVERY:
+            self._begin(what)
+        elif done != total and now - self._looked < LOOKED_AT_EVERY:
             return
-        self._last = self._now()
-        line = progress_line(what, done, total, counts, self._pace)
-        self._live.update(self._task, completed=done, total=total, description=line)
+        self._looked = now
+        (task,) = self._bars.tasks
+        self._bars.update(task.id, completed=done, total=total)
+        line = progress_line(what, task, counts)
+        self._bars.update(task.id, description=line)
+        if self._told_every is not None and now - self._told >= self._told_every:
+            self._told = now
+            self._say(line)
+
+    def _begin(self, what: str) -> None:
+        self._what, self._told = what, self._now()
+        for before in self._bars.task_ids:
+            self._bars.remove_task(before)
+        self._bars.add_task("", total=None)
 
     def say(self, line: str) -> None:
-        """Write a line above the bar."""
-        self._live.console.print(line, markup=False, highlight=False)
+        """Write a line, above the bar."""
+        self._say(line)
+
+
+def progress_line(what: str, task: progress.Task, counts: str) -> str:
+    """How far it has come, in a line."""
+    rate, done = f"{task.speed or 0:,.0f} a second", f"{task.completed:,.0f}"
+    if task.total is None:
+        return f"{what}: {done} lines, {rate}"
+    left = task.time_remaining
+    pace = "no rate yet" if left is None or not task.speed else f"{rate}, {duration(left)} left"
+    return f"{what}: {done} of {task.total:,.0f} lines: {counts}; {pace}"
 
 
 @contextmanager
-def shown_progress(say: Say, *, live: bool, quiet: bool) -> Iterator[Progress]:
-    """A bar where that is wanted and rich is installed, lines otherwise; or nothing."""
+def shown_progress(say: Say, *, live: bool, quiet: bool, clock: Clock | None = None) -> Iterator[Progress]:
+    """A bar where that is wanted, lines otherwise; or nothing."""
     if quiet:
         yield Silence()
         return
-    try:
-        if not live:
-            raise ImportError  # noqa: TRY301 - as if there were none
-        from rich.console import Console  # an extra's
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Bars
-    except ImportError:
-        yield PlainProgress(say)
+    from rich import console, progress  # 60 ms
+
+    err = console.Console(stderr=True)
+    bars = progress.Progress(
+        progress.BarColumn(),
+        progress.TextColumn("{task.description}", markup=False),
+        console=err,
+        transient=True,
+        refresh_per_second=5,
+        redirect_stdout=False,
+        speed_estimate_period=SPAN,
+        get_time=(clock or Clock()).now,
+    )
+    if not live:  # never begun, they are never drawn
+        yield RichProgress(bars, say, told_every=EVERY, clock=clock)
         return
-    columns = (BarColumn(), TextColumn("{task.description}", markup=False))
-    console = Console(stderr=True)
-    with Bars(*columns, console=console, transient=True, refresh_per_second=5, redirect_stdout=False) as bars:
-        yield LiveProgress(bars)
+    with bars:
+        above = partial(err.print, markup=False, highlight=False)
+        yield RichProgress(bars, above, told_every=None, clock=clock)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from attrs import frozen
 
-from transfer_async._cli.console.output import Say
+from transfer_async._cli.console.output import Say, in_columns
 
 COLUMNS = ("outcome", "orders", "in the sandbox", "holds kept", "holds released")
 
 
 @frozen(kw_only=True)
-class Row:
+class OutcomeRow:
     """One outcome: how many orders ended in it, and what there is of them elsewhere."""
 
     outcome: str
@@ -35,7 +35,7 @@ class Board(Protocol):
         """Show the state of things."""
         ...
 
-    def table(self, rows: Sequence[Row]) -> None:
+    def table(self, rows: Sequence[OutcomeRow]) -> None:
         """Show the end of things."""
         ...
 
@@ -57,17 +57,10 @@ class PlainBoard:
             told = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
             self._say(f"{done:5} of {total} orders: {told}")
 
-    def table(self, rows: Sequence[Row]) -> None:
+    def table(self, rows: Sequence[OutcomeRow]) -> None:
         """Write the table."""
-        lines = [COLUMNS, *(row.cells() for row in rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        for line in lines:
-            self._say("  " + "  ".join(_padded(line, widths)).rstrip())
-
-
-def _padded(cells: Iterable[str], widths: list[int]) -> Iterator[str]:
-    for at, (cell, width) in enumerate(zip(cells, widths, strict=True)):
-        yield cell.rjust(width) if at else cell.ljust(width)
+        for line in in_columns([COLUMNS, *(row.cells() for row in rows)], numbers_from=1):
+            self._say(f"  {line}")
 
 
 class LiveBoard:
@@ -78,7 +71,7 @@ class LiveBoard:
 
     def show(self, done: int, total: int, counts: dict[str, int]) -> None:
         """Redraw: how many, a bar, and the outcomes so far."""
-        from rich.console import Group  # with the extra, and only on a terminal
+        from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
@@ -87,9 +80,9 @@ class LiveBoard:
             table.add_row(outcome, str(number))
         self._live.update(Group(ProgressBar(total=total, completed=done, width=40), table))
 
-    def table(self, rows: Sequence[Row]) -> None:
+    def table(self, rows: Sequence[OutcomeRow]) -> None:
         """Put the last table in the view's place."""
-        from rich.table import Table  # with the extra, and only on a terminal
+        from rich.table import Table
 
         table = Table(title="what became of them", title_justify="left")
         for at, name in enumerate(COLUMNS):
@@ -100,21 +93,12 @@ class LiveBoard:
 
 
 @contextmanager
-def live_view(*, live: bool, **options: Any) -> Iterator[Any]:
-    """A view of rich's, with its ``options``, where that is wanted and rich is installed; None otherwise."""
-    try:
-        if not live:
-            raise ImportError  # noqa: TRY301 - as if there were none
-        from rich.live import Live  # an extra's
-    except ImportError:
-        yield None
-        return
-    with Live(**options) as view:
-        yield view
-
-
-@contextmanager
 def live_or_plain(say: Say, *, live: bool) -> Iterator[Board]:
-    """A live view where that is wanted and rich is installed; plain lines otherwise."""
-    with live_view(live=live, refresh_per_second=12) as view:
-        yield PlainBoard(say) if view is None else LiveBoard(view)
+    """A live view where that is wanted; plain lines otherwise."""
+    if not live:
+        yield PlainBoard(say)
+        return
+    from rich.live import Live  # 20 ms, and those above less
+
+    with Live(refresh_per_second=12) as view:
+        yield LiveBoard(view)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from transfer_async._cli.demo.bank import BackOffice, Ledger, usd_order
-from transfer_async._cli.demo.live_view import Board, Row
+from transfer_async._cli.demo.live_view import Board, OutcomeRow
 from transfer_async._client import TransferClient
 from transfer_async._models.errors import Outcome, PreflightFailed, TransferError
 from transfer_async._models.requests import OrderIntent, OrderRequest
@@ -76,7 +76,7 @@ class Rush:
         self._results: dict[Decimal, OrderResult] = {}
         self._counts = dict.fromkeys(NAMES.values(), 0)
 
-    async def run(self) -> list[Row]:
+    async def run(self) -> list[OutcomeRow]:
         """Create the orders, and compare.
 
         Returns:
@@ -103,7 +103,7 @@ class Rush:
         self._counts[NAMES[_outcome(result)]] += 1
         self._board.show(len(self._results), ORDERS, self._counts)
 
-    def _compared(self, sandbox: Sandbox, ledger: Ledger) -> list[Row]:
+    def _compared(self, sandbox: Sandbox, ledger: Ledger) -> list[OutcomeRow]:
         """The rows, if everything that the client said is so."""
         there = Counter(order.poster_amount for order in sandbox.orders.values())
         _agree("no order is there twice", max(there.values()) == 1)
@@ -111,7 +111,7 @@ class Rush:
         for amount, result in self._results.items():
             _compare_one(result, exists=amount in there, held=result.request.key in ledger.kept)
         rows = [self._row(outcome, there, ledger) for outcome in NAMES]
-        everything = Row(
+        everything = OutcomeRow(
             outcome="all",
             orders=sum(row.orders for row in rows),
             existing=sum(row.existing for row in rows),
@@ -121,9 +121,9 @@ class Rush:
         _agree("every order that is there belongs to a request", everything.existing == len(sandbox.orders))
         return [*rows, everything]
 
-    def _row(self, outcome: Outcome, there: Counter[Decimal], ledger: Ledger) -> Row:
+    def _row(self, outcome: Outcome, there: Counter[Decimal], ledger: Ledger) -> OutcomeRow:
         ours = {amount: one for amount, one in self._results.items() if _outcome(one) is outcome}
-        return Row(
+        return OutcomeRow(
             outcome=NAMES[outcome],
             orders=len(ours),
             existing=sum(amount in there for amount in ours),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -15,7 +14,15 @@ from transfer_async._cli.console import options
 from transfer_async._cli.console.event_loop import run
 from transfer_async._cli.console.exit_codes import FAILED, OWED, USAGE
 from transfer_async._cli.console.hook_loading import factory_named
-from transfer_async._cli.console.output import complain, fail, failing, shown, somebody_is_there, tell
+from transfer_async._cli.console.output import (
+    complain,
+    fail,
+    failing,
+    show_table,
+    shown,
+    somebody_is_there,
+    tell,
+)
 from transfer_async._cli.journal import desk, tables
 from transfer_async._models.errors import TransferError
 from transfer_async._pipeline.operators import checked_order_id, checked_settle_after, checked_text
@@ -62,7 +69,7 @@ def list_waiting(
         tell(tables.as_json({"scope": where, "keys": keys, "totals": tables.totals_json(totals)}))
         return
     if views:
-        tables.show(tell, tables.WAITING, tables.waiting_rows(views), live=sys.stdout.isatty())
+        show_table(tables.WAITING, tables.waiting_rows(views))
     tell(tables.total_told(totals))
 
 
@@ -85,7 +92,7 @@ def show(
     for text in tables.record_lines(view):
         tell(text)
     tell("")
-    tables.show(tell, tables.HISTORY, tables.history_rows(steps), live=sys.stdout.isatty())
+    show_table(tables.HISTORY, tables.history_rows(steps))
 
 
 @app.command()

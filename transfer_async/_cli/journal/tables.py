@@ -9,41 +9,13 @@ from typing import Any
 
 import attrs
 
-from transfer_async._cli.console.output import Say, shown, shown_json
+from transfer_async._cli.console.output import shown, shown_json
 from transfer_async._cli.journal.desk import KeyView, Totals
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async.journal.entries import Ending, Step
 
 WAITING = ("key", "state", "age", "order", "order id", "owed")
 HISTORY = ("at", "move", "state", "epoch", "order id", "ended in", "by", "reason")
-
-
-def show(say: Say, columns: Sequence[str], rows: Sequence[Sequence[str]], *, live: bool) -> None:
-    """Show a table."""
-    if live:
-        try:
-            _show_rich(columns, rows)
-        except ImportError:  # rich comes with an extra
-            pass
-        else:
-            return
-    lines = [columns, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
-def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console  # an extra's, and only on a terminal
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))  # as texts: a key may look like markup
-    Console().print(table)
 
 
 # --- keys ---------------------------------------------------------------------------------------
