@@ -11,8 +11,8 @@ from rich.live import Live
 
 from transfer_async._cli.demo import many_orders, tour
 from transfer_async._cli.demo.bank import Ledger, money
-from transfer_async._cli.demo.live_view import LiveBoard, OutcomeRow, PlainBoard, live_or_plain
-from transfer_async._cli.demo.narration import SENTENCES, Lines
+from transfer_async._cli.demo.live_view import LiveBoard, PlainBoard, live_or_plain
+from transfer_async._cli.demo.narration import SENTENCES, Narration
 from transfer_async._models.errors import Outcome, Refused
 from transfer_async._models.events import Event, HookPassed, Resolved
 from transfer_async._pipeline.batch import OrderResult
@@ -189,7 +189,7 @@ def test_every_event_has_words_but_the_one_the_bank_tells_of():
 def test_a_refuted_doubt_has_words():
     lines: list[str] = []
     refuted = Resolved(key="payment-9", intent_id="i", attempt=1, seconds=0.0, outcome=Outcome.REFUSED)
-    Lines(lines.append, now=lambda: 0.0).observe(refuted)
+    Narration(lines.append, now=lambda: 0.0).observe(refuted)
 
     assert lines == ["  0.000 s  client   payment-9  refuted: there is no order, and none to come"]
 
@@ -237,7 +237,7 @@ def test_a_live_board_shows_the_same_table():
     with Live(console=console) as view:
         shown = LiveBoard(view)
         shown.show(1, 2, {"created": 1})
-        shown.table([OutcomeRow(outcome="created", orders=2, existing=2, kept=2, released=0)])
+        shown.table(many_orders.COLUMNS, [("created", "2", "2", "2", "0")])
 
     text = console.export_text()
     assert "what became of them" in text

@@ -65,9 +65,9 @@ def demo() -> None:
     The demo checks what it tells: its last line begins with "demo ok" and the exit code is 0; after any
     surprise it is 1.
     """
-    from transfer_async._cli.demo import tour  # brings the sandbox: 80 ms
+    from transfer_async._cli.demo import narration, tour  # bring the sandbox: 80 ms
 
-    with failing("demo failed", {tour.Surprise: FAILED}):
+    with failing("demo failed", {narration.Surprise: FAILED}):
         run(tour.run(tell, live=sys.stdout.isatty()))
 
 

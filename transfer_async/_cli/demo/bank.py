@@ -10,8 +10,7 @@ from attrs import evolve, frozen
 from transfer_async._models.errors import OutcomeUnknown
 from transfer_async._models.requests import NewExternalOrder, NewOrder, OrderIntent
 from transfer_async._models.responses import Order
-from transfer_async.sandbox import Order as Recorded
-from transfer_async.sandbox import Sandbox
+from transfer_async.sandbox import Sandbox, rendering
 
 Tell = Callable[[str, str, str], None]
 """Tells one thing: who says it, the key it is about, and what."""
@@ -118,7 +117,7 @@ class BackOffice:
         return Order.from_json(self._sandbox.orders[order_id].to_json())
 
 
-def _is_of(recorded: Recorded, order: NewOrder) -> bool:
+def _is_of(recorded: rendering.Order, order: NewOrder) -> bool:
     request = recorded.request
     return (
         request.poster_username.casefold() == order.poster_username.casefold()

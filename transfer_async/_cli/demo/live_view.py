@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Protocol
 
 from transfer_async._cli.console.output import Say, in_columns
 
-COLUMNS = ("outcome", "orders", "in the sandbox", "holds kept", "holds released")
+if TYPE_CHECKING:
+    from rich.live import Live
 
-
-@frozen(kw_only=True)
-class OutcomeRow:
-    """One outcome: how many orders ended in it, and what there is of them elsewhere."""
-
-    outcome: str
-    orders: int
-    existing: int
-    kept: int
-    released: int
-
-    def cells(self) -> tuple[str, ...]:
-        """The row as texts."""
-        return (self.outcome, *map(str, (self.orders, self.existing, self.kept, self.released)))
+Cells = tuple[str, ...]
 
 
 class Board(Protocol):
     """Shows how far many orders have come, and what became of them."""
 
-    def show(self, done: int, total: int, counts: dict[str, int]) -> None:
+    def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
         """Show the state of things."""
         ...
 
-    def table(self, rows: Sequence[OutcomeRow]) -> None:
-        """Show the end of things."""
+    def table(self, columns: Cells, rows: Sequence[Cells]) -> None:
+        """Show the end of things: a row for each outcome, and the last for all."""
         ...
 
 
@@ -51,27 +37,27 @@ class PlainBoard:
     def __init__(self, say: Say, *, every: int = 50) -> None:
         self._say, self._every = say, every
 
-    def show(self, done: int, total: int, counts: dict[str, int]) -> None:
+    def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
         """Write a line now and then."""
         if done % self._every == 0:
             told = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
             self._say(f"{done:5} of {total} orders: {told}")
 
-    def table(self, rows: Sequence[OutcomeRow]) -> None:
+    def table(self, columns: Cells, rows: Sequence[Cells]) -> None:
         """Write the table."""
-        for line in in_columns([COLUMNS, *(row.cells() for row in rows)], numbers_from=1):
+        for line in in_columns([columns, *rows], numbers_from=1):
             self._say(f"  {line}")
 
 
 class LiveBoard:
     """A table that changes as orders end, by rich."""
 
-    def __init__(self, live: Any) -> None:
+    def __init__(self, live: Live) -> None:
         self._live = live
 
-    def show(self, done: int, total: int, counts: dict[str, int]) -> None:
+    def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
         """Redraw: how many, a bar, and the outcomes so far."""
-        from rich.console import Group
+        from rich.console import Group  # there already, with the view
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
@@ -80,15 +66,15 @@ class LiveBoard:
             table.add_row(outcome, str(number))
         self._live.update(Group(ProgressBar(total=total, completed=done, width=40), table))
 
-    def table(self, rows: Sequence[OutcomeRow]) -> None:
+    def table(self, columns: Cells, rows: Sequence[Cells]) -> None:
         """Put the last table in the view's place."""
         from rich.table import Table
 
         table = Table(title="what became of them", title_justify="left")
-        for at, name in enumerate(COLUMNS):
+        for at, name in enumerate(columns):
             table.add_column(name, justify="right" if at else "left")
         for row in rows:
-            table.add_row(*row.cells(), style="bold" if row is rows[-1] else None)
+            table.add_row(*row, style="bold" if row is rows[-1] else None)
         self._live.update(table)
 
 
@@ -98,7 +84,7 @@ def live_or_plain(say: Say, *, live: bool) -> Iterator[Board]:
     if not live:
         yield PlainBoard(say)
         return
-    from rich.live import Live  # 20 ms, and those above less
+    from rich.live import Live  # 20 ms, and only on a terminal
 
     with Live(refresh_per_second=12) as view:
         yield LiveBoard(view)

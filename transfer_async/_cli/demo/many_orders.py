@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
+from operator import add
 
 from transfer_async._cli.demo.bank import BackOffice, Ledger, usd_order
-from transfer_async._cli.demo.live_view import Board, OutcomeRow
+from transfer_async._cli.demo.live_view import Board
+from transfer_async._cli.demo.narration import expect
 from transfer_async._client import TransferClient
 from transfer_async._models.errors import Outcome, PreflightFailed, TransferError
 from transfer_async._models.requests import OrderIntent, OrderRequest
@@ -53,8 +55,7 @@ NAMES = {
 }
 
 
-class Disagreement(Exception):
-    """What the client says and what there is are not the same."""
+COLUMNS = ("outcome", "orders", "in the sandbox", "holds kept", "holds released")
 
 
 async def within_limit(intent: OrderIntent) -> None:
@@ -76,14 +77,11 @@ class Rush:
         self._results: dict[Decimal, OrderResult] = {}
         self._counts = dict.fromkeys(NAMES.values(), 0)
 
-    async def run(self) -> list[OutcomeRow]:
-        """Create the orders, and compare.
-
-        Returns:
-            A row for each outcome, and one for all.
+    async def run(self) -> None:
+        """Create the orders, compare, and show a row for each outcome.
 
         Raises:
-            Disagreement: says in one line what does not agree.
+            Surprise: what the client says and what there is are not the same.
         """
         quiet = Ledger(lambda *_: None)
         async with Sandbox(seed=self._seed, faults=FAULTS) as sandbox:
@@ -95,41 +93,27 @@ class Rush:
                 async for result in client.create_orders(_requests(), concurrency=AT_ONCE):
                     self._note(result)
             rows = self._compared(sandbox, quiet)
-        self._board.table(rows)
-        return rows
+        self._board.table(COLUMNS, [(name, *map(str, row)) for name, row in rows.items()])
 
     def _note(self, result: OrderResult) -> None:
         self._results[result.request.order.poster_amount] = result
         self._counts[NAMES[_outcome(result)]] += 1
         self._board.show(len(self._results), ORDERS, self._counts)
 
-    def _compared(self, sandbox: Sandbox, ledger: Ledger) -> list[OutcomeRow]:
-        """The rows, if everything that the client said is so."""
+    def _compared(self, sandbox: Sandbox, ledger: Ledger) -> dict[str, list[int]]:
+        """How many orders there are, exist, have a hold, and had one, by outcome; the last are all."""
         there = Counter(order.poster_amount for order in sandbox.orders.values())
-        _agree("no order is there twice", max(there.values()) == 1)
-        _agree("every request has a result", len(self._results) == ORDERS)
+        expect("no order is there twice", max(there.values()) == 1)
+        expect("every request has a result", len(self._results) == ORDERS)
+        kept, released = ledger.kept, ledger.released
+        rows = {name: [0, 0, 0, 0] for name in (*NAMES.values(), "all")}
         for amount, result in self._results.items():
-            _compare_one(result, exists=amount in there, held=result.request.key in ledger.kept)
-        rows = [self._row(outcome, there, ledger) for outcome in NAMES]
-        everything = OutcomeRow(
-            outcome="all",
-            orders=sum(row.orders for row in rows),
-            existing=sum(row.existing for row in rows),
-            kept=sum(row.kept for row in rows),
-            released=sum(row.released for row in rows),
-        )
-        _agree("every order that is there belongs to a request", everything.existing == len(sandbox.orders))
-        return [*rows, everything]
-
-    def _row(self, outcome: Outcome, there: Counter[Decimal], ledger: Ledger) -> OutcomeRow:
-        ours = {amount: one for amount, one in self._results.items() if _outcome(one) is outcome}
-        return OutcomeRow(
-            outcome=NAMES[outcome],
-            orders=len(ours),
-            existing=sum(amount in there for amount in ours),
-            kept=sum(one.request.key in ledger.kept for one in ours.values()),
-            released=sum(one.request.key in ledger.released for one in ours.values()),
-        )
+            exists, key, outcome = amount in there, result.request.key, _outcome(result)
+            _compare_one(str(key), outcome, exists=exists, held=key in kept)
+            for name in (NAMES[outcome], "all"):
+                rows[name] = [*map(add, rows[name], (1, exists, key in kept, key in released))]
+        expect("every order that is there belongs to a request", rows["all"][1] == len(sandbox.orders))
+        return rows
 
 
 def _requests() -> Iterator[OrderRequest]:
@@ -142,21 +126,15 @@ def _requests() -> Iterator[OrderRequest]:
 def _outcome(result: OrderResult) -> Outcome:
     if isinstance(result.error, TransferError):
         return result.error.outcome
-    if result.error is not None:
-        raise Disagreement(f"{result.request.key}: {type(result.error).__name__} is no answer")
+    kind = type(result.error).__name__
+    expect(f"{kind} is an answer", result.error is None, key=str(result.request.key))
     return Outcome.CREATED
 
 
-def _compare_one(result: OrderResult, *, exists: bool, held: bool) -> None:
-    outcome, key = _outcome(result), result.request.key
+def _compare_one(key: str, outcome: Outcome, *, exists: bool, held: bool) -> None:
     if outcome is Outcome.CREATED:
-        _agree(f"{key}: an order that was created is there", exists)
+        expect("an order that was created is there", exists, key=key)
     elif outcome is not Outcome.UNKNOWN:
-        _agree(f"{key}: an order that was refused or never sent is not there", not exists)
+        expect("an order that was refused or never sent is not there", not exists, key=key)
     wanted = outcome in (Outcome.CREATED, Outcome.UNKNOWN)
-    _agree(f"{key}: a hold stands exactly while an order may exist", held is wanted)
-
-
-def _agree(claim: str, truth: bool) -> None:
-    if not truth:
-        raise Disagreement(claim)
+    expect("a hold stands exactly while an order may exist", held is wanted, key=key)

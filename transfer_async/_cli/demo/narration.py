@@ -26,7 +26,21 @@ from transfer_async._models.events import (
 )
 
 
-class Lines:
+class Surprise(Exception):
+    """Something is not as the demo would claim."""
+
+
+def expect(claim: str, truth: bool, *, key: str = "") -> None:
+    """Go on if ``claim`` is true.
+
+    Raises:
+        Surprise: it is not.
+    """
+    if not truth:
+        raise Surprise(f"{key or 'the demo'}: it is not so that {claim}")
+
+
+class Narration:
     """Lines in columns: seconds since the first, who says it, the key it is about, and what.
 
     Args:
@@ -45,6 +59,11 @@ class Lines:
     def tell(self, who: str, key: str, text: str) -> None:
         """Tell one thing."""
         self._say(f"{self._now() - self._began:7.3f} s  {who:<8} {key:<9}  {text}")
+
+    def check(self, key: str, claim: str, truth: bool) -> None:
+        """Tell ``claim``, if it is true."""
+        expect(claim, truth, key=key)
+        self.tell("checked", key, claim)
 
     def plain(self, text: str) -> None:
         """Write a line as it is."""
