@@ -307,7 +307,7 @@ async def test_a_journal_that_is_given_goes_before_the_environments(environment)
 async def test_no_journal_given_is_no_reason_to_pass_over_the_environments(environment, tmp_path):
     environment.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
     async with TransferClient.from_env(journal=None) as client:
-        durable = client._context.journal.durable
+        durable = client._context.journal.store.durable
 
     assert durable
 

@@ -43,7 +43,6 @@ from transfer_async._pipeline.settings import ClientSettings
 from transfer_async._support.clock import Clock, Duration, duration
 from transfer_async._support.loop_affinity import Home
 from transfer_async._support.validators import check_count
-from transfer_async.journal import scoped
 from transfer_async.journal.address import journal_at
 from transfer_async.journal.entries import Step
 from transfer_async.journal.memory import MemoryJournal
@@ -145,8 +144,8 @@ class TransferClient:
         self._reads = fetch.UnderWay()
         self._recoveries = Recoveries(self._context, every=recover_every)
         self._operators = Operators(
-            self._context.journal,
-            self._context.scope,
+            self._context.journal.store,
+            self._context.journal.scope,
             settle_after=self._context.settle_after,
             observers=[self._context.observers.tell],
             clock=self._context.clock,
@@ -284,7 +283,7 @@ class TransferClient:
         self._refuse_unless_open(key)
         self._recoveries.begin()
         key = texts.to_text(key)
-        entry = await scoped.read(self._context.journal.read(self._context.scope, key), key=key)
+        entry = await self._context.journal.read(key)
         if entry is None:
             keys.refuse(key)
             return None
@@ -409,7 +408,7 @@ class TransferClient:
             ClientClosed: it was closed, or is open elsewhere.
         """
         self._refuse_unless_open()
-        await scoped.opened(self._context.journal)
+        await self._context.journal.open()
         self._context.transport.open()
         self._recoveries.begin()
         return self
@@ -464,7 +463,7 @@ class TransferClient:
     async def _let_go(self) -> None:
         await self._context.transport.close()
         if self._owns_journal:
-            await self._context.journal.close()
+            await self._context.journal.store.close()
 
     def __del__(self) -> None:
         in_use = not self._closed and (self._context.transport.is_open or self._recoveries.begun)

@@ -238,7 +238,7 @@ async def test_a_journal_that_was_given_is_not_closed_and_one_of_its_own_is(
         pass
 
     assert given == (0, 0)
-    assert closed == [client._context.journal]
+    assert closed == [client._context.journal.store]
 
 
 # --- carrying -----------------------------------------------------------------------------------

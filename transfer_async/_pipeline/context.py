@@ -14,18 +14,16 @@ from transfer_async._models.responses import Order
 from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.hooks import PreflightHook, is_hold
 from transfer_async._pipeline.resolution import Resolver
-from transfer_async.journal import scoped
 from transfer_async.journal.entries import Verdict
 from transfer_async.journal.moves import Move
-from transfer_async.journal.protocol import Journal
+from transfer_async.journal.scoped import ScopedJournal
 
 
 @frozen(kw_only=True)
 class Context(Access):
     """The parts of one client."""
 
-    scope: str
-    journal: Journal
+    journal: ScopedJournal
     hooks: tuple[PreflightHook, ...]
     observers: Observers
     resolve: Resolver | None
@@ -61,12 +59,8 @@ class Context(Access):
     def write(
         self, key: str, move: Move, *, certain: Outcome, order: Order | None = None
     ) -> Awaitable[Verdict]:
-        """Make a move in the journal, as `recording.write` does.
-
-        Raises:
-            JournalFailed: the journal raised, or lost the key.
-        """
-        return scoped.write(self.journal, self.scope, key, move, certain=certain, order=order)
+        """Make a move in the journal: see `ScopedJournal.write`."""
+        return self.journal.write(key, move, certain=certain, order=order)
 
     def tell(self, kind: type[Event], call: Call, **fields: Any) -> None:
         """Tell the observers of something that happened to ``call``; free where there are none."""

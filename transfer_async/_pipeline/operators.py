@@ -20,17 +20,10 @@ from transfer_async._models.events import Event, Observer, Observers, Resolved, 
 from transfer_async._models.requests import NewOrder
 from transfer_async._pipeline.doubt import ABANDONED, order_id_of
 from transfer_async._support.clock import Clock, Duration, duration
-from transfer_async.journal import scoped
 from transfer_async.journal.entries import Denial, Entry, KeyState, Step, Verdict, owed_by
 from transfer_async.journal.moves import Expire, LayAside, Refute, Resolve
-from transfer_async.journal.protocol import (
-    Journal,
-    KeyRecord,
-    NotToBeForgotten,
-    checked_journal,
-    receipts_of,
-    record_of,
-)
+from transfer_async.journal.protocol import Journal, KeyRecord, checked_journal, receipts_of, record_of
+from transfer_async.journal.scoped import ScopedJournal
 
 
 @frozen(kw_only=True)
@@ -85,8 +78,7 @@ class Operators:
         observers: Sequence[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
-        self._journal = checked_journal(journal)
-        self._scope = texts.checked_scope(scope)
+        self._journal = ScopedJournal(checked_journal(journal), texts.checked_scope(scope))
         self._settle_after = checked_settle_after(settle_after)
         self._observers = Observers(observers)
         self._clock = clock or Clock()
@@ -97,7 +89,7 @@ class Operators:
         Raises:
             JournalFailed: the journal could not be read.
         """
-        found = await scoped.read(self._journal.in_doubt(self._scope))
+        found = await self._journal.in_doubt()
         if not found:
             return ()
         utc = await self.times()
@@ -182,7 +174,7 @@ class Operators:
             JournalFailed: the journal could not be read.
         """
         key = texts.to_text(key)
-        steps = await scoped.read(self._journal.history(self._scope, key), key=key)
+        steps = await self._journal.history(key)
         if not steps:
             keys.refuse(key)
         return steps
@@ -203,8 +195,7 @@ class Operators:
             ValueError: ``before`` is not an aware time, or lies ahead.
             JournalFailed: the journal could not be written.
         """
-        pruning = self._journal.prune(self._scope, before=before)
-        return await scoped.read(pruning, doing="pruned", wrong_use=(NotToBeForgotten,))
+        return await self._journal.prune(before=before)
 
     async def times(self) -> Callable[[float], datetime]:
         """What turns the journal's seconds into times in UTC.
@@ -212,14 +203,14 @@ class Operators:
         Raises:
             JournalFailed: the journal could not be read.
         """
-        there, here = await scoped.read(self._journal.now()), self._clock.utc()
+        there, here = await self._journal.now(), self._clock.utc()
         return lambda seconds: here + timedelta(seconds=seconds - there)
 
     async def _entry_in_doubt(
         self, key: str, by: str, reason: str, *, undone: bool, or_made: str | None = None
     ) -> Entry:
         """The entry of a key in doubt; ``or_made`` by that id, or freed here, where it could not be read."""
-        entry = await scoped.read(self._journal.read(self._scope, key), key=key)
+        entry = await self._journal.read(key)
         if entry is None:
             raise nothing_on_record(key)
         by_hand = _beyond_undoing(entry, refuting=or_made is None)
@@ -264,7 +255,7 @@ class Operators:
         return record_of(verdict.entry)
 
     async def _write(self, key: str, move: Resolve | Refute | Expire | LayAside) -> Verdict:
-        return await scoped.write(self._journal, self._scope, key, move, certain=Outcome.UNKNOWN)
+        return await self._journal.write(key, move, certain=Outcome.UNKNOWN)
 
     def _tell(self, kind: type[Event], key: str, entry: Entry, **fields: Any) -> None:
         self._observers.tell(kind(key=key, intent_id=entry.intent_id, attempt=0, seconds=0.0, **fields))

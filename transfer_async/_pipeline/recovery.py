@@ -18,7 +18,6 @@ from transfer_async._pipeline.doubt import ABANDONED, doubt_on_record, settle_do
 from transfer_async._pipeline.undo import recorded, undo
 from transfer_async._pipeline.unrecorded import made_up
 from transfer_async._support.log import log
-from transfer_async.journal import scoped
 from transfer_async.journal.entries import Ending, Entry, KeyState, Owed, owed_by
 from transfer_async.journal.moves import Attend, Expire, Free, TakeOver
 
@@ -83,7 +82,7 @@ class Recovery:
             raise self._failure
         return RecoveryReport(
             taken_over=self._taken_over,
-            in_doubt=await scoped.read(context.journal.count_in_doubt(context.scope)),
+            in_doubt=await context.journal.count_in_doubt(),
             resolved=self._resolved,
             refuted=self._refuted,
             released=self._released,
@@ -114,8 +113,7 @@ class Recovery:
     async def _waiting(self) -> list[tuple[str, Entry]]:
         if self._stop():
             return []
-        journal = self._context.journal
-        found = await scoped.read(journal.work(self._context.scope, limit=BATCH, after=self._last))
+        found = await self._context.journal.work(limit=BATCH, after=self._last)
         if found:
             self._last = found[-1][0]
         return found

@@ -24,6 +24,7 @@ from transfer_async._support.clock import Clock, Duration, in_seconds
 from transfer_async._support.validators import a_duration, count, instance_of, positive
 from transfer_async.journal.entries import LONGEST_LEASE
 from transfer_async.journal.protocol import Journal
+from transfer_async.journal.scoped import ScopedJournal
 
 T = TypeVar("T")
 
@@ -164,8 +165,7 @@ def context(
     if resolve is not None:
         checked_async(resolve, "resolve(intent, error)", name="resolve", kind="an async callable")
     return Context(
-        scope=scope,
-        journal=journal,
+        journal=ScopedJournal(journal, scope),
         hooks=hooks,
         transport=transport,
         tokens=tokens,

@@ -26,7 +26,6 @@ from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.context import Context
 from transfer_async._support.log import log
 from transfer_async._support.validators import check_count
-from transfer_async.journal import scoped
 from transfer_async.journal.entries import Entry, KeyState, Untold
 from transfer_async.journal.moves import Promise, Told
 from transfer_async.journal.protocol import order_on_record, receipts_of
@@ -73,7 +72,7 @@ class Handler:
     ) -> None:
         check_count("max_deliveries", max_deliveries)
         context = context_of(client)
-        if not context.journal.durable:
+        if not context.journal.store.durable:
             raise ValueError(
                 "journal: must survive the process, or a message that comes again pays again: "
                 "SQLiteJournal, or PostgresJournal"
@@ -140,7 +139,7 @@ class Handler:
         if not handled.disposition.counts or _is_anothers(handled.result):
             return handled
         try:
-            steps = await scoped.read(self._context.journal.history(self._context.scope, call.intent.key))
+            steps = await self._context.journal.history(call.intent.key)
         except JournalFailed:
             return handled
         count = sum(step.ending is not None and step.ending.in_vain for step in steps)
@@ -157,13 +156,13 @@ class Handler:
         Raises:
             JournalFailed: the journal could not be read.
         """
-        context, after = self._context, ""
-        while found := await scoped.read(context.journal.work(context.scope, limit=BATCH, after=after)):
+        journal, after = self._context.journal, ""
+        while found := await journal.work(limit=BATCH, after=after):
             after = found[-1][0]
             for key, entry in found:
                 for one in entry.untold if entry.unread is None else ():
                     # What was read with a whole page of others may have become old since.
-                    now = await scoped.read(context.journal.read(context.scope, key), key=key)
+                    now = await journal.read(key)
                     if now is not None and one in now.untold:
                         yield _outcome_of(key, now, one)
 

@@ -23,9 +23,9 @@ from transfer_async._models.requests import NewOrder
 from transfer_async._pipeline.operators import Operators, nothing_on_record, summary_of
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async._support import addresses
-from transfer_async.journal import scoped
 from transfer_async.journal.entries import Ending, Entry, KeyState, Step
 from transfer_async.journal.protocol import Journal, NotToBeForgotten, forgettable, receipts_of
+from transfer_async.journal.scoped import ScopedJournal
 
 PAGE = 500  # keys asked for at once
 _AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -60,8 +60,7 @@ class KeyView:
 class Desk:
     """A journal, opened for one scope, and what operators may do with it."""
 
-    journal: Journal
-    scope: str
+    journal: ScopedJournal
     operators: Operators
 
     async def waiting(self) -> list[KeyView]:
@@ -70,9 +69,9 @@ class Desk:
         Raises:
             JournalFailed: the journal could not be read.
         """
-        found = dict(await scoped.read(self.journal.in_doubt(self.scope)))
+        found = dict(await self.journal.in_doubt())
         last = ""
-        while page := await scoped.read(self.journal.work(self.scope, limit=PAGE, after=last)):
+        while page := await self.journal.work(limit=PAGE, after=last):
             found.update(page)
             last = page[-1][0]
         if not found:
@@ -87,7 +86,7 @@ class Desk:
             ValueError: nothing is.
             JournalFailed: the journal could not be read.
         """
-        entry = await scoped.read(self.journal.read(self.scope, key), key=key)
+        entry = await self.journal.read(key)
         if entry is None:
             raise nothing_on_record(key)
         view = _view(key, entry, await self.operators.times())
@@ -175,7 +174,8 @@ async def opened(journal: Journal, scope: str, *, settle_after: float = 300.0) -
     """``journal``, to be closed in the end."""
     try:
         yield Desk(
-            journal=journal, scope=scope, operators=Operators(journal, scope, settle_after=settle_after)
+            journal=ScopedJournal(journal, scope),
+            operators=Operators(journal, scope, settle_after=settle_after),
         )
     finally:
         await journal.close()
