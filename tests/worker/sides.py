@@ -30,7 +30,7 @@ class Side:
         self.server = server
         mine = f"t{secrets.token_hex(5)}"
         names = {name: f"{mine}.{name}" for name in ("commands", "outcomes", "parked")}
-        times = {"ack_wait": 0.5, "poll": 0.05, "concurrency": 4}
+        times = {"ack_wait": 1.0, "poll": 0.05, "concurrency": 4}
         self.settings = WorkerSettings(**names, **times | settings)
 
     @property

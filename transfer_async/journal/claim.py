@@ -26,7 +26,7 @@ class Claim(Move):
             where the bank names the same hold again: it may have let go of it when it heard of the no.
     """
 
-    name: ClassVar = "claim"
+    name: ClassVar[str] = "claim"
 
     intent: OrderIntent
     fingerprint: str

@@ -92,7 +92,7 @@ class _OfOrder(_OfAttempt):
 class Keep(_OfLiveClaim):
     """Renew the lease of a claim, and keep the receipts so far."""
 
-    name: ClassVar = "keep"
+    name: ClassVar[str] = "keep"
 
     receipts: dict[str, str | None]
 
@@ -105,7 +105,7 @@ class Keep(_OfLiveClaim):
 class TakeOver(_OfClaim):
     """Take an abandoned claim in order to undo it."""
 
-    name: ClassVar = "takeover"
+    name: ClassVar[str] = "takeover"
 
     def denial(self, entry: Entry, now: float) -> Denial | None:
         if not self._is_its_claim(entry):
@@ -126,7 +126,7 @@ class Mark(_OfLiveClaim):
         window: seconds in which its requests may be sent.
     """
 
-    name: ClassVar = "mark"
+    name: ClassVar[str] = "mark"
 
     attempt: str
     receipts: dict[str, str | None]
@@ -149,7 +149,7 @@ class Mark(_OfLiveClaim):
 class Create(_OfOrder):
     """The service answered with our order."""
 
-    name: ClassVar = "create"
+    name: ClassVar[str] = "create"
 
     reply: bytes
 
@@ -172,7 +172,7 @@ def _to_be_told(entry: Entry, **end: Any) -> Entry:
 class Free(_OfClaim):
     """A certain no: by the epoch before the mark, by the attempt from it on; ``owed`` is to be undone."""
 
-    name: ClassVar = "free"
+    name: ClassVar[str] = "free"
 
     attempt: str | None
     ending: Ending
@@ -207,7 +207,7 @@ class GoInDoubt(_OfAttempt):
         candidate: the id of an order that the answer names, although it is not readably ours.
     """
 
-    name: ClassVar = "doubt"
+    name: ClassVar[str] = "doubt"
 
     candidate: str | None = None
 
@@ -231,7 +231,7 @@ class GoInDoubt(_OfAttempt):
 class Expire(_OfAttempt):
     """The worker that was sending is gone: in doubt, and nothing else."""
 
-    name: ClassVar = "expire"
+    name: ClassVar[str] = "expire"
 
     def denial(self, entry: Entry, now: float) -> Denial | None:
         return super().denial(entry, now) or (None if entry.lease_until <= now else Denial.BUSY)
@@ -245,7 +245,7 @@ class Expire(_OfAttempt):
 class Resolve(_OfOrder):
     """The order of a doubt exists."""
 
-    name: ClassVar = "resolve"
+    name: ClassVar[str] = "resolve"
 
     reply: bytes | None
     by: str
@@ -259,7 +259,7 @@ class Resolve(_OfOrder):
 class Refute(_OfAttempt):
     """The order of a doubt does not exist, and can no longer appear."""
 
-    name: ClassVar = "refute"
+    name: ClassVar[str] = "refute"
 
     settle_after: float
     by: str
@@ -286,7 +286,7 @@ class Paid(Move):
         lease_until: of the debts that were undone: what has become due since is not among them.
     """
 
-    name: ClassVar = "paid"
+    name: ClassVar[str] = "paid"
 
     intent_id: str
     hooks: tuple[str, ...]
@@ -310,7 +310,7 @@ class Paid(Move):
 class Owe(Move):
     """Undos that have become due late: their worker slept while others ended its intent."""
 
-    name: ClassVar = "owe"
+    name: ClassVar[str] = "owe"
 
     owed: tuple[Owed, ...]
     lease: float
@@ -330,7 +330,7 @@ class Owe(Move):
 class Attend(Move):
     """Take what is owed, or in doubt, so that no other worker does the same at once; 0 lets it go."""
 
-    name: ClassVar = "attend"
+    name: ClassVar[str] = "attend"
 
     lease: float
 
@@ -358,7 +358,7 @@ class Attend(Move):
 class Suspect(Move):
     """An order was answered for an attempt of which the record says something else: for the history alone."""
 
-    name: ClassVar = "suspect"
+    name: ClassVar[str] = "suspect"
 
     order_id: str
     reason: str
@@ -372,7 +372,7 @@ class LayAside(Move):
     A worker may have sent its order, whatever its state says: what was bound is in doubt.
     """
 
-    name: ClassVar = "layaside"
+    name: ClassVar[str] = "layaside"
 
     by: str
     reason: str
@@ -395,7 +395,7 @@ class LayAside(Move):
 class Promise(Move):
     """Somebody is told that the outcome is unknown: the end of this doubt must be told, too."""
 
-    name: ClassVar = "promise"
+    name: ClassVar[str] = "promise"
 
     intent_id: str
 
@@ -410,7 +410,7 @@ class Promise(Move):
 class Told(Move):
     """The end of a doubt has been told."""
 
-    name: ClassVar = "told"
+    name: ClassVar[str] = "told"
 
     untold: Untold
 
