@@ -1,11 +1,13 @@
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.bank import external_order, new_order
+from transfer_async import NewExternalOrder, NewOrder
 from transfer_async.journal.fingerprint import fingerprint
 
 
@@ -43,6 +45,27 @@ def test_the_same_wish_has_the_same_fingerprint_however_it_is_written(changes: d
 )
 def test_every_field_of_the_request_but_the_balance_tells_wishes_apart(changes: dict[str, Any]):
     assert fingerprint(new_order(**changes)) != fingerprint(new_order())
+
+
+class Watched:
+    """Stands for a model; ``seen`` gets the names of the fields that are read."""
+
+    def __init__(self, model: Any, seen: set[str]) -> None:
+        self._model, self._seen = model, seen
+
+    def __getattr__(self, name: str) -> Any:
+        self._seen.add(name)
+        value = getattr(self._model, name)
+        return Watched(value, self._seen) if attrs.has(type(value)) else value
+
+
+def test_a_field_that_is_new_is_not_forgotten():
+    """Two orders that differ in it alone would be one wish: the second would not be paid, and nobody told."""
+    fields = {one.name for kind in (NewOrder, NewExternalOrder) for one in attrs.fields(kind)}
+    seen: set[str] = set()
+
+    assert fingerprint(cast("NewOrder", Watched(new_order(), seen))) == fingerprint(new_order())
+    assert seen == fields - {"current_account_balance"}
 
 
 def test_amounts_alone_tell_wishes_apart():
