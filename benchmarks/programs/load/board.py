@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from benchmarks.programs.load.driver import Limits
 from benchmarks.programs.load.tally import KINDS, Tally
-from transfer_async._cli.console.event_loop import Say
+from transfer_async._cli.console.output import Say
 from transfer_async._cli.demo.live_view import live_view
 
 
