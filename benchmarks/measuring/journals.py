@@ -147,7 +147,7 @@ def _one_line(log: str) -> str:
     return log.partition("starting PostgreSQL ")[2].partition(" ")[0] or "unknown"
 
 
-class TimedJournal:
+class StopwatchJournal:
     """A journal in front of another that adds up, for each key, the time spent in waiting for moves."""
 
     def __init__(self, journal: Journal) -> None:

@@ -17,7 +17,7 @@ from benchmarks.measuring import machine
 
 
 @frozen
-class Running:
+class RunningSandbox:
     """Where a sandbox listens, and what it takes."""
 
     base_url: str
@@ -25,7 +25,7 @@ class Running:
 
 
 @contextmanager
-def sandbox(*, faults: Sequence[str] = (), seed: int = 0) -> Iterator[Running]:
+def sandbox(*, faults: Sequence[str] = (), seed: int = 0) -> Iterator[RunningSandbox]:
     """Start a sandbox, and stop it at the end; it also stops when this process does.
 
     Args:
@@ -45,7 +45,7 @@ def sandbox(*, faults: Sequence[str] = (), seed: int = 0) -> Iterator[Running]:
             line = process.stdout.readline()  # ends with the process at the latest
             if not line:
                 raise RuntimeError("the sandbox did not start")
-            yield Running(**json.loads(line))
+            yield RunningSandbox(**json.loads(line))
         finally:
             process.stdin.close()
             try:

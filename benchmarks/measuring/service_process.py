@@ -23,8 +23,8 @@ from attrs import frozen
 from benchmarks.measuring import machine
 from benchmarks.measuring.data import CREATE_ORDER_PATH, WHO_AM_I_PATH, Answers, order_fields, who_am_i
 
-Kind = Literal["sandbox", "raw"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+ServiceKind = Literal["sandbox", "raw"]
+KINDS: tuple[ServiceKind, ...] = get_args(ServiceKind)
 
 CREATE_ORDER = f"POST {CREATE_ORDER_PATH} ".encode()
 WHO_AM_I = f"GET {WHO_AM_I_PATH} ".encode()
@@ -43,7 +43,7 @@ _HEAD = b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d
 
 
 @frozen
-class Service:
+class RunningService:
     """A running service.
 
     Args:
@@ -53,7 +53,7 @@ class Service:
         pid: of its process.
     """
 
-    kind: Kind
+    kind: ServiceKind
     base_url: str
     token: str
     pid: int
@@ -61,8 +61,13 @@ class Service:
 
 @contextmanager
 def service(
-    kind: Kind = "sandbox", *, seed: int = 0, delay: float = 0.0, hold: int = 0, core: int | None = None
-) -> Iterator[Service]:
+    kind: ServiceKind = "sandbox",
+    *,
+    seed: int = 0,
+    delay: float = 0.0,
+    hold: int = 0,
+    core: int | None = None,
+) -> Iterator[RunningService]:
     """Start the service, and stop it at the end; it also stops when this process does, however that ends.
 
     Args:
@@ -85,7 +90,7 @@ def service(
             line = process.stdout.readline()  # ends with the process at the latest
             if not line:
                 raise RuntimeError(f"the {kind} service did not start")
-            yield Service(kind, **json.loads(line), pid=process.pid)
+            yield RunningService(kind, **json.loads(line), pid=process.pid)
         finally:
             process.stdin.close()
             try:
@@ -177,7 +182,7 @@ def _content_length(head: bytes) -> int:
     return int(rest.partition(b"\r\n")[0]) if found else 0
 
 
-async def _serve(kind: Kind, seed: int, *, delay: float, hold: int) -> None:
+async def _serve(kind: ServiceKind, seed: int, *, delay: float, hold: int) -> None:
     if kind == "sandbox":
         from transfer_async.sandbox import Sandbox  # the raw service is to be small
 

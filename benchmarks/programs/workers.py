@@ -27,7 +27,7 @@ from attrs import asdict, frozen
 
 from benchmarks.measuring.data import new_orders
 from benchmarks.measuring.machine import ROOT
-from benchmarks.measuring.sandbox_process import Running, sandbox
+from benchmarks.measuring.sandbox_process import RunningSandbox, sandbox
 from tests.support.brokers import NatsServer
 from tests.support.postgres import PostgresServer
 from transfer_async._converters.messages import OrderCommand
@@ -40,7 +40,7 @@ HOOKS = "benchmarks.programs.workers:hooks"
 
 
 @frozen
-class Found:
+class WorkersFindings:
     """One measurement: orders a second with so many workers, and CPU microseconds an order, by party."""
 
     workers: int
@@ -62,7 +62,7 @@ def hooks() -> list[Any]:
     return [FundsHold(place, release)]
 
 
-def measured(*, workers: int, orders: int, concurrency: int) -> Found:
+def measured(*, workers: int, orders: int, concurrency: int) -> WorkersFindings:
     """Let ``workers`` carry out ``orders`` commands, each of its own key, on an empty journal."""
     with ExitStack() as stack:
         postgres = stack.enter_context(PostgresServer())
@@ -76,7 +76,7 @@ def measured(*, workers: int, orders: int, concurrency: int) -> Found:
         used, busy = _cpu() - used, _share(_machine(), all_of)
     middle = times[orders // 10], times[-orders // 10]
     rate = (orders - 2 * (orders // 10)) / (middle[1] - middle[0])
-    return Found(workers, rate, {party: 1e6 * cpu / orders for party, cpu in used.items()}, busy)
+    return WorkersFindings(workers, rate, {party: 1e6 * cpu / orders for party, cpu in used.items()}, busy)
 
 
 async def _send(address: str, orders: int) -> None:
@@ -104,7 +104,7 @@ async def _answered(address: str, orders: int) -> list[float]:
 
 
 @contextmanager
-def _worker(broker: str, journal: str, service: Running, concurrency: int) -> Iterator[None]:
+def _worker(broker: str, journal: str, service: RunningSandbox, concurrency: int) -> Iterator[None]:
     command = [sys.executable, "-m", "transfer_async", "worker", f"--broker={broker}", f"--journal={journal}"]
     command += [f"--base-url={service.base_url}", f"--hooks={HOOKS}", f"--concurrency={concurrency}"]
     environment = os.environ | {"TRANSFER_API_TOKEN": service.token}

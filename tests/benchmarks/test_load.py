@@ -18,9 +18,9 @@ pytest.importorskip("hdrh", reason="the histograms come with the extra 'bench'")
 from benchmarks.measuring import plots
 from benchmarks.measuring.arrivals import even, poisson
 from benchmarks.programs.load import load_command
-from benchmarks.programs.load.driver import Driver, Limits, Stop
-from benchmarks.programs.load.load_report import Report
-from benchmarks.programs.load.tally import CREATED, Ending, Histogram, Tally, ending_of
+from benchmarks.programs.load.driver import Driver, StepLimits, Stop
+from benchmarks.programs.load.load_report import LoadReport
+from benchmarks.programs.load.tally import CREATED, Histogram, LoadTally, OrderEnding, ending_of
 from benchmarks.programs.load.target import Foreign, checked_host, compared, made_amount, made_order
 from benchmarks.programs.outage.simulated_service import Loop
 from transfer_async._models.errors import OutcomeUnknown, RateLimited
@@ -38,13 +38,13 @@ class Stalling:
         self.loop, self.until = loop, until
         self.started: list[float] = []
 
-    async def send(self, number: int) -> Ending:
+    async def send(self, number: int) -> OrderEnding:
         self.started.append(self.loop.time() - 1000.0)
         await asyncio.sleep(max(0.0, 1000.0 + self.until - self.loop.time()))
         return CREATED
 
 
-def driven(loop: Loop, driver: Driver, how: object) -> Tally:
+def driven(loop: Loop, driver: Driver, how: object) -> LoadTally:
     loop.create_task(how)
     loop.run_out()
     return driver.tally
@@ -53,7 +53,7 @@ def driven(loop: Loop, driver: Driver, how: object) -> Tally:
 def test_a_stalled_service_delays_no_arrival_and_its_stall_is_in_the_latencies():
     loop = Loop()
     service = Stalling(loop, until=10.0)
-    driver = Driver(service.send, Limits(5.0, 1000), Tally(), Stop())
+    driver = Driver(service.send, StepLimits(5.0, 1000), LoadTally(), Stop())
 
     tally = driven(loop, driver, driver.open(even(10.0)))
 
@@ -66,7 +66,7 @@ def test_a_stalled_service_delays_no_arrival_and_its_stall_is_in_the_latencies()
 def test_an_order_that_starts_late_is_measured_from_when_it_was_meant_to_start():
     loop = Loop()
     service = Stalling(loop, until=0.0)
-    driver = Driver(service.send, Limits(2.0, 1000), Tally(), Stop())
+    driver = Driver(service.send, StepLimits(2.0, 1000), LoadTally(), Stop())
     loop.call_later(0.5, loop.pass_, 1.0)  # this process had no time for a second
 
     tally = driven(loop, driver, driver.open(even(10.0)))
@@ -78,7 +78,7 @@ def test_an_order_that_starts_late_is_measured_from_when_it_was_meant_to_start()
 def test_a_closed_loop_has_so_many_on_their_way_and_no_more():
     loop = Loop()
     service = Stalling(loop, until=10.0)
-    driver = Driver(service.send, Limits(5.0, 1000), Tally(), Stop())
+    driver = Driver(service.send, StepLimits(5.0, 1000), LoadTally(), Stop())
 
     tally = driven(loop, driver, driver.closed(4))
 
@@ -89,7 +89,7 @@ def test_a_closed_loop_has_so_many_on_their_way_and_no_more():
 @pytest.mark.parametrize("how", ["open", "closed"])
 def test_a_step_ends_with_its_number_of_orders(how: str):
     loop = Loop()
-    driver = Driver(Stalling(loop, until=0.1).send, Limits(60.0, 7), Tally(), Stop())
+    driver = Driver(Stalling(loop, until=0.1).send, StepLimits(60.0, 7), LoadTally(), Stop())
 
     tally = driven(loop, driver, driver.open(even(100.0)) if how == "open" else driver.closed(3))
 
@@ -98,7 +98,7 @@ def test_a_step_ends_with_its_number_of_orders(how: str):
 
 def test_somebody_who_wants_it_to_end_gets_what_is_on_its_way():
     loop, stop = Loop(), Stop()
-    driver = Driver(Stalling(loop, until=3.0).send, Limits(60.0, 1000), Tally(), stop)
+    driver = Driver(Stalling(loop, until=3.0).send, StepLimits(60.0, 1000), LoadTally(), stop)
     loop.call_later(1.05, setattr, stop, "wanted", True)
 
     tally = driven(loop, driver, driver.open(even(10.0)))
@@ -108,7 +108,7 @@ def test_somebody_who_wants_it_to_end_gets_what_is_on_its_way():
 
 def test_what_never_ends_is_cut_off():
     loop = Loop()
-    driver = Driver(Stalling(loop, until=1e6).send, Limits(1.0, 1000), Tally(), Stop(), patience=5.0)
+    driver = Driver(Stalling(loop, until=1e6).send, StepLimits(1.0, 1000), LoadTally(), Stop(), patience=5.0)
 
     tally = driven(loop, driver, driver.open(even(10.0)))
 
@@ -152,9 +152,9 @@ def test_a_histogram_takes_whatever_a_clock_says():
 
 
 def test_endings_are_counted_by_what_is_certain():
-    assert ending_of(OutcomeUnknown("lost")) == Ending("unknown", "OutcomeUnknown")
-    assert ending_of(RateLimited(status=429)) == Ending("refused", "RateLimited 429")
-    assert ending_of(KeyError("x")) == Ending("broken", "KeyError")
+    assert ending_of(OutcomeUnknown("lost")) == OrderEnding("unknown", "OutcomeUnknown")
+    assert ending_of(RateLimited(status=429)) == OrderEnding("refused", "RateLimited 429")
+    assert ending_of(KeyError("x")) == OrderEnding("broken", "KeyError")
 
 
 def test_the_comparison_finds_what_is_not_as_it_was_said():
@@ -264,12 +264,14 @@ def test_ctrl_c_ends_it_in_order_and_what_was_measured_is_told():
 
 
 def test_a_page_says_when_the_driver_was_too_slow():
-    tally = Tally(seconds=1.0)
+    tally = LoadTally(seconds=1.0)
     for _ in range(100):
         tally.add(CREATED, latency=0.5)
         tally.late.add(0.4)
     options = load_command.parser().parse_args(["--rate=100"])
 
-    page = Report(load_command.plan_from(options), load_command.Found({100.0: tally}, None, False)).text()
+    page = LoadReport(
+        load_command.plan_from(options), load_command.LoadFindings({100.0: tally}, None, False)
+    ).text()
 
     assert "400 ms late" in page

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.programs.guard import guard_command
-from benchmarks.programs.guard.guard_command import BLOCKS, CALLS, DECODE, ORDER, Line, key, stored
+from benchmarks.programs.guard.guard_command import BLOCKS, CALLS, DECODE, ORDER, Figure, key, stored
 
 pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]
 ADVICE = "if that is as it should be: python -m benchmarks guard --store"
@@ -47,21 +47,21 @@ def test_a_copy_too_many_shows_in_calls_and_in_memory():
     lean, wasteful = guard_command.counted(), guard_command.counted(waste=True)
 
     for name in (CALLS, BLOCKS):
-        assert not Line(name, wasteful[name], lean[name]).within
+        assert not Figure(name, wasteful[name], lean[name]).within
 
 
 @with_valgrind
 def test_a_copy_too_many_shows_in_instructions(usual: dict[str, float]):
     wasteful = guard_command.instructions(waste=True, decode=False)
 
-    assert not Line(ORDER, wasteful[ORDER], usual[ORDER]).within
+    assert not Figure(ORDER, wasteful[ORDER], usual[ORDER]).within
 
 
 def test_a_tenth_more_or_less_is_as_it_was():
-    assert Line(ORDER, 109.9, 100.0).within
-    assert Line(ORDER, 90.1, 100.0).within
-    assert not Line(ORDER, 110.1, 100.0).within
-    assert not Line(ORDER, 89.9, 100.0).within
+    assert Figure(ORDER, 109.9, 100.0).within
+    assert Figure(ORDER, 90.1, 100.0).within
+    assert not Figure(ORDER, 110.1, 100.0).within
+    assert not Figure(ORDER, 89.9, 100.0).within
 
 
 def test_figures_of_another_version_are_named_and_not_compared():

@@ -7,15 +7,17 @@ import pytest
 
 from benchmarks.measuring import plots
 from benchmarks.programs.outage import outage_command
-from benchmarks.programs.outage.fleet import GOAL, NO_BUDGET, Fleet, Found, Setting
-from benchmarks.programs.outage.simulated_service import Loop, Service, Weather
+from benchmarks.programs.outage.fleet import GOAL, NO_BUDGET, Fleet, OutageFindings, Setting
+from benchmarks.programs.outage.simulated_service import Loop, SimulatedService, Weather
 from transfer_async import RetryBudget
 
 pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]
 DEFAULT = RetryBudget()
 
 
-def simulated(budget: RetryBudget, *, clients: int = 1, failure: str = "429", watched: float = 1.5) -> Found:
+def simulated(
+    budget: RetryBudget, *, clients: int = 1, failure: str = "429", watched: float = 1.5
+) -> OutageFindings:
     weather = Weather(capacity=8.0, well=10.0, slow=2.0, out=100.0, failure=failure)
     setting = Setting(
         clients=clients, rate=4.0, weather=weather, budget=budget, pauses=(5.0, 12.0), watched=watched
@@ -24,34 +26,34 @@ def simulated(budget: RetryBudget, *, clients: int = 1, failure: str = "429", wa
 
 
 @pytest.fixture(scope="module")
-def budgeted() -> Found:
+def budgeted() -> OutageFindings:
     return simulated(DEFAULT)
 
 
 @pytest.fixture(scope="module")
-def unbounded() -> Found:
+def unbounded() -> OutageFindings:
     return simulated(NO_BUDGET, watched=0.0)
 
 
-def test_with_a_budget_an_outage_is_no_storm_and_the_backlog_is_worked_off_in_time(budgeted: Found):
+def test_with_a_budget_an_outage_is_no_storm_and_the_backlog_is_worked_off_in_time(budgeted: OutageFindings):
     assert budgeted.amplification <= GOAL
     assert budgeted.met == (True, True)
     assert budgeted.doubts == 0
 
 
-def test_without_a_budget_the_goal_is_missed(unbounded: Found):
+def test_without_a_budget_the_goal_is_missed(unbounded: OutageFindings):
     assert unbounded.amplification == pytest.approx(4.0, abs=0.1)  # every attempt of the policy
     assert unbounded.met[0] is False
 
 
-def test_a_refused_connection_costs_the_budget_more_than_a_429(budgeted: Found):
+def test_a_refused_connection_costs_the_budget_more_than_a_429(budgeted: OutageFindings):
     refused = simulated(DEFAULT, failure="refused")
 
     assert 1.0 < refused.amplification < budgeted.amplification
     assert refused.met == (True, True)
 
 
-def test_each_client_has_a_budget_of_its_own(budgeted: Found):
+def test_each_client_has_a_budget_of_its_own(budgeted: OutageFindings):
     fleet = simulated(DEFAULT, clients=50, watched=0.0)
 
     assert fleet.calls == pytest.approx(budgeted.calls, rel=0.1)
@@ -59,18 +61,18 @@ def test_each_client_has_a_budget_of_its_own(budgeted: Found):
     assert fleet.met[0] is False
 
 
-def test_the_same_seed_is_the_same_outage(budgeted: Found):
+def test_the_same_seed_is_the_same_outage(budgeted: OutageFindings):
     again = simulated(DEFAULT, watched=0.0)
 
     assert (again.calls, again.requests) == (budgeted.calls, budgeted.requests)
 
 
-def test_the_requests_are_those_of_the_calls_and_no_more_than_the_bucket_pays_for(budgeted: Found):
+def test_the_requests_are_those_of_the_calls_and_no_more_than_the_bucket_pays_for(budgeted: OutageFindings):
     assert budgeted.calls <= budgeted.requests <= budgeted.calls + 500 // 5
 
 
 def test_the_service_turns_away_what_its_queue_has_no_room_for_and_that_costs_it_something():
-    service = Service(Weather(capacity=4.0, queue=1.0, turning_away=0.5), Loop())
+    service = SimulatedService(Weather(capacity=4.0, queue=1.0, turning_away=0.5), Loop())
 
     waits = [service.wait_of() for _ in range(6)]
 
@@ -78,7 +80,9 @@ def test_the_service_turns_away_what_its_queue_has_no_room_for_and_that_costs_it
     assert service._free_at - service.now() == 1.0 + 2 * 0.125
 
 
-def test_a_report_is_a_page_with_figures_and_plots(tmp_path: Path, budgeted: Found, unbounded: Found):
+def test_a_report_is_a_page_with_figures_and_plots(
+    tmp_path: Path, budgeted: OutageFindings, unbounded: OutageFindings
+):
     written = outage_command.write(tmp_path, [budgeted, unbounded])
 
     figures = json.loads((tmp_path / "outage.json").read_text())

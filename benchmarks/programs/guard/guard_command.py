@@ -92,7 +92,7 @@ def _run(tool: Sequence[str], *arguments: str) -> subprocess.CompletedProcess[by
 
 
 @frozen
-class Line:
+class Figure:
     """One figure beside the one that is stored.
 
     Args:
@@ -146,15 +146,17 @@ def stored() -> dict[str, Any]:
     return found
 
 
-def compared(found: Mapping[str, float], kept: Mapping[str, Any]) -> list[Line]:
+def compared(found: Mapping[str, float], kept: Mapping[str, Any]) -> list[Figure]:
     """Each figure beside the stored one; those of another Python or another build are named as such."""
     mine = kept.get(key())
     if mine is None:
         others = "; ".join(kept) or "nothing"
-        return [Line(name, value, None, f"stored is {others}, not {key()}") for name, value in found.items()]
+        return [
+            Figure(name, value, None, f"stored is {others}, not {key()}") for name, value in found.items()
+        ]
     other_build = f"counted with {mine['build']}, not {build()}" if mine["build"] != build() else ""
     return [
-        Line(
+        Figure(
             name,
             value,
             mine["figures"].get(name),
@@ -172,7 +174,7 @@ def store(found: Mapping[str, float]) -> None:
     STORED.write_text(json.dumps(dict(sorted(kept.items())), indent=2) + "\n")
 
 
-def as_text(lines: Iterable[Line]) -> str:
+def as_text(lines: Iterable[Figure]) -> str:
     """The figures as a table."""
     rows = [
         (

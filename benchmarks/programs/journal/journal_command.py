@@ -24,9 +24,17 @@ from typing import Any, cast
 import attrs
 
 from benchmarks.measuring.data import new_orders
-from benchmarks.measuring.journals import JOURNALS, MEMORY, POSTGRES, SQLITE, TimedJournal, Workshop, workshop
+from benchmarks.measuring.journals import (
+    JOURNALS,
+    MEMORY,
+    POSTGRES,
+    SQLITE,
+    StopwatchJournal,
+    Workshop,
+    workshop,
+)
 from benchmarks.measuring.samples import Sample, drive, interleaved, median_of, ratio, table
-from benchmarks.measuring.service_process import KINDS, Kind, Service, service
+from benchmarks.measuring.service_process import KINDS, RunningService, ServiceKind, service
 from benchmarks.programs.journal import growth
 from benchmarks.programs.journal.growth import Growth
 from transfer_async import FundsHold, TransferClient
@@ -78,7 +86,7 @@ class Wait:
 
 
 @attrs.frozen
-class Goal:
+class JournalGoal:
     """What was to be reached, and what was seen."""
 
     name: str
@@ -90,7 +98,7 @@ class Goal:
 # --- orders a second ----------------------------------------------------------------------------
 
 
-class Desk:
+class BusyClient:
     """A bank's worker with one journal: it creates orders as fast as it can.
 
     Args:
@@ -123,11 +131,11 @@ async def _release(_intent: OrderIntent, _receipt: str | None) -> None:
 
 
 @asynccontextmanager
-async def desk(remote: Service, journal: Journal, name: str) -> AsyncIterator[Desk]:
+async def desk(remote: RunningService, journal: Journal, name: str) -> AsyncIterator[BusyClient]:
     """Open a journal and a client with it; close both."""
     hooks = [FundsHold(_place, _release)]
     async with journal, TransferClient(remote.base_url, remote.token, hooks=hooks, journal=journal) as client:
-        yield Desk(client, name, 500)
+        yield BusyClient(client, name, 500)
 
 
 async def speeds(shop: Workshop, options: Options) -> list[Speed]:
@@ -148,7 +156,9 @@ async def speeds(shop: Workshop, options: Options) -> list[Speed]:
     return found
 
 
-def _turns(desks: dict[str, Desk], count: int, at_once: int) -> dict[str, Callable[[], Awaitable[Sample]]]:
+def _turns(
+    desks: dict[str, BusyClient], count: int, at_once: int
+) -> dict[str, Callable[[], Awaitable[Sample]]]:
     return {name: partial(one.work, count, at_once) for name, one in desks.items()}
 
 
@@ -176,7 +186,7 @@ async def waits(shop: Workshop, options: Options) -> list[Wait]:
         async with AsyncExitStack() as stack:
             turns: dict[str, Callable[[], Awaitable[Wait]]] = {}
             for name in shop.names:
-                timed = TimedJournal(shop.journal(name))
+                timed = StopwatchJournal(shop.journal(name))
                 worker = await stack.enter_async_context(desk(remote, cast("Journal", timed), name))
                 turns[name] = partial(_wait, worker, timed, count)
             await interleaved(turns, rounds=1)
@@ -187,7 +197,7 @@ async def waits(shop: Workshop, options: Options) -> list[Wait]:
     ]
 
 
-async def _wait(worker: Desk, timed: TimedJournal, count: int) -> Wait:
+async def _wait(worker: BusyClient, timed: StopwatchJournal, count: int) -> Wait:
     await worker.work(count, GOAL_LEVEL)
     return Wait("", *timed.take(50, 99))
 
@@ -196,7 +206,7 @@ async def _wait(worker: Desk, timed: TimedJournal, count: int) -> Wait:
 
 
 @attrs.frozen
-class Report:
+class JournalReport:
     """All that was found."""
 
     about: dict[str, Any]
@@ -206,10 +216,10 @@ class Report:
     seconds: float
 
     @property
-    def goals(self) -> list[Goal]:
+    def goals(self) -> list[JournalGoal]:
         """What was to be reached."""
         found = [
-            Goal(
+            JournalGoal(
                 name=f"{one.journal}, {GOAL_LEVEL} at once: share of {MEMORY}'s orders a second",
                 seen=one.ratio,
                 goal=f">= {GOALS[one.journal]:.2f}",
@@ -219,7 +229,7 @@ class Report:
             if one.at_once == GOAL_LEVEL and one.journal in GOALS
         ]
         return found + [
-            Goal(
+            JournalGoal(
                 name=f"{one.journal}: a key among {one.many:,} for one among {one.few:,}, {one.kind}",
                 seen=one.ratio,
                 goal=f"<= {GROWTH_GOAL:.2f}",
@@ -262,7 +272,7 @@ _ABOUT_GROWTH = (
 )
 
 
-def _met(goal: Goal) -> str:
+def _met(goal: JournalGoal) -> str:
     return "met" if goal.met else "not met"
 
 
@@ -321,7 +331,7 @@ class Options:
     orders: int
     growth: int
     at_once: list[int]
-    server: Kind
+    server: ServiceKind
     json: Path | None
     journals: list[str]
 
@@ -353,7 +363,7 @@ def _count(text: str) -> int:
     return count
 
 
-async def run(options: Options) -> Report:
+async def run(options: Options) -> JournalReport:
     """Measure all there is to measure."""
     began = time.perf_counter()
     with workshop(options.journals) as shop:
@@ -368,7 +378,7 @@ async def run(options: Options) -> Report:
             tell(f"growth of a {name} ...")
             rounds, keys = 2 * options.rounds - 1, max(growth.AT_ONCE, options.orders // 4)
             grown += await growth.measure(shop, name, many=options.growth, rounds=rounds, keys=keys)
-    return Report(about, fast, slow, grown, time.perf_counter() - began)
+    return JournalReport(about, fast, slow, grown, time.perf_counter() - began)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

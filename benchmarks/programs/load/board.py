@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
-from benchmarks.programs.load.driver import Limits
-from benchmarks.programs.load.tally import KINDS, Tally
+from benchmarks.programs.load.driver import StepLimits
+from benchmarks.programs.load.tally import KINDS, LoadTally
 from transfer_async._cli.console.output import Say
 from transfer_async._cli.demo.live_view import live_view
 
@@ -23,7 +23,7 @@ class Board(Protocol):
 
     every: float
 
-    def show(self, title: str, seconds: float, limits: Limits, tally: Tally) -> None:
+    def show(self, title: str, seconds: float, limits: StepLimits, tally: LoadTally) -> None:
         """Show the state of things."""
         ...
 
@@ -36,7 +36,7 @@ class PlainBoard:
     def __init__(self, say: Say) -> None:
         self._say = say
 
-    def show(self, title: str, seconds: float, limits: Limits, tally: Tally) -> None:
+    def show(self, title: str, seconds: float, limits: StepLimits, tally: LoadTally) -> None:
         """Write a line."""
         del limits
         kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(tally.kinds.items()))
@@ -55,7 +55,7 @@ class LiveBoard:
     def __init__(self, live: Any) -> None:
         self._live = live
 
-    def show(self, title: str, seconds: float, limits: Limits, tally: Tally) -> None:
+    def show(self, title: str, seconds: float, limits: StepLimits, tally: LoadTally) -> None:
         """Redraw: a bar, the outcomes, and the latencies so far."""
         from rich.console import Group  # with the extra, and only on a terminal
         from rich.progress_bar import ProgressBar
@@ -87,7 +87,7 @@ def live_or_plain(say: Say, *, live: bool) -> Iterator[Board]:
 
 
 @asynccontextmanager
-async def shown(board: Board, title: str, limits: Limits, tally: Tally) -> AsyncIterator[None]:
+async def shown(board: Board, title: str, limits: StepLimits, tally: LoadTally) -> AsyncIterator[None]:
     """Show a step on the board while the block runs."""
     loop = asyncio.get_running_loop()
     began = loop.time()

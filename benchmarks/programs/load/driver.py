@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from attrs import define, frozen
 
-from benchmarks.programs.load.tally import Ending, Tally
+from benchmarks.programs.load.tally import LoadTally, OrderEnding
 
-Work = Callable[[int], Awaitable[Ending]]
+Work = Callable[[int], Awaitable[OrderEnding]]
 """Sends one order, and says how it ended."""
 
 NAP = 0.1
@@ -24,7 +24,7 @@ NAP = 0.1
 
 
 @frozen
-class Limits:
+class StepLimits:
     """When to begin no more orders.
 
     Args:
@@ -57,8 +57,8 @@ class Driver:
     """
 
     work: Work
-    limits: Limits
-    tally: Tally
+    limits: StepLimits
+    tally: LoadTally
     stop: Stop
     first: int = 0
     patience: float = 60.0

@@ -25,10 +25,10 @@ from pathlib import Path
 from benchmarks.measuring.arrivals import SCHEDULES
 from benchmarks.measuring.sandbox_process import sandbox
 from benchmarks.programs.load.board import Board, live_or_plain, shown
-from benchmarks.programs.load.driver import Driver, Limits, Stop
-from benchmarks.programs.load.load_report import Report
-from benchmarks.programs.load.plan import Found, Plan
-from benchmarks.programs.load.tally import Tally
+from benchmarks.programs.load.driver import Driver, StepLimits, Stop
+from benchmarks.programs.load.load_report import LoadReport
+from benchmarks.programs.load.plan import LoadFindings, LoadPlan
+from benchmarks.programs.load.tally import LoadTally
 from benchmarks.programs.load.target import (
     MOST_ORDERS,
     Sender,
@@ -58,17 +58,17 @@ USAGE, DISAGREES = 2, 1
 # --- the run ------------------------------------------------------------------------------------
 
 
-async def put_load(plan: Plan, *, base_url: str, token: str, board: Board) -> Found:
+async def put_load(plan: LoadPlan, *, base_url: str, token: str, board: Board) -> LoadFindings:
     """Run all the steps, one after the other, each with a client of its own."""
-    sender, steps = Sender(plan.order), dict[float, Tally]()
+    sender, steps = Sender(plan.order), dict[float, LoadTally]()
     with _stopped_by_ctrl_c() as stop:
-        warm_up = Limits(plan.limits.seconds, min(WARM_UP, plan.limits.orders))
+        warm_up = StepLimits(plan.limits.seconds, min(WARM_UP, plan.limits.orders))
         async with _client(plan, base_url, token) as sender.client:
-            await Driver(sender.send, warm_up, Tally(), stop).closed(4)
+            await Driver(sender.send, warm_up, LoadTally(), stop).closed(4)
         for load in plan.loads:
             if stop.wanted:
                 break
-            steps[load] = Tally()
+            steps[load] = LoadTally()
             driver = Driver(sender.send, plan.limits, steps[load], stop, first=len(sender.endings))
             async with _client(plan, base_url, token) as sender.client:
                 await _step(plan, load, driver, board)
@@ -76,10 +76,10 @@ async def put_load(plan: Plan, *, base_url: str, token: str, board: Board) -> Fo
     if plan.url is None:
         amounts = await settled(lambda: recorded(base_url, token))
         comparison = compared(sender.endings, amounts)
-    return Found(steps, comparison, stop.wanted)
+    return LoadFindings(steps, comparison, stop.wanted)
 
 
-async def _step(plan: Plan, load: float, driver: Driver, board: Board) -> None:
+async def _step(plan: LoadPlan, load: float, driver: Driver, board: Board) -> None:
     gc.collect()  # of the step before
     async with shown(board, plan.title(load), plan.limits, driver.tally):
         if plan.loop == "open":
@@ -89,7 +89,7 @@ async def _step(plan: Plan, load: float, driver: Driver, board: Board) -> None:
 
 
 @asynccontextmanager
-async def _client(plan: Plan, base_url: str, token: str) -> AsyncIterator[TransferClient]:
+async def _client(plan: LoadPlan, base_url: str, token: str) -> AsyncIterator[TransferClient]:
     async with (
         journal_for(plan.journal) as journal,
         TransferClient(base_url, token, journal=journal, max_connections=plan.connections) as client,
@@ -139,7 +139,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def plan_from(options: argparse.Namespace) -> Plan:
+def plan_from(options: argparse.Namespace) -> LoadPlan:
     """Make the plan.
 
     Raises:
@@ -163,11 +163,11 @@ def plan_from(options: argparse.Namespace) -> Plan:
         )
     if options.connections < 1:
         raise ValueError("--connections: must be 1 or more")
-    return Plan(
+    return LoadPlan(
         loop="open" if is_open else "closed",
         loads=loads,
         schedule=options.schedule,
-        limits=Limits(options.seconds, options.orders),
+        limits=StepLimits(options.seconds, options.orders),
         seed=options.seed,
         journal=options.journal,
         connections=options.connections,
@@ -190,7 +190,7 @@ def _loads(name: str, text: str) -> tuple[float, ...]:
 
 
 @contextmanager
-def _service(plan: Plan) -> Iterator[tuple[str, str]]:
+def _service(plan: LoadPlan) -> Iterator[tuple[str, str]]:
     if plan.url is not None:
         yield plan.url, os.environ["TRANSFER_API_TOKEN"]
         return
@@ -210,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     with live_or_plain(_say, live=sys.stdout.isatty()) as board, _service(plan) as (base_url, token):
         found = run(put_load(plan, base_url=base_url, token=token, board=board))
-    report = Report(plan, found)
+    report = LoadReport(plan, found)
     print(report.text())
     if options.report is not None:
         for path in report.write(options.report):

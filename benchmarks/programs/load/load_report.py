@@ -14,19 +14,19 @@ from attrs import asdict, frozen
 
 from benchmarks.measuring import plots
 from benchmarks.measuring.samples import table
-from benchmarks.programs.load.plan import Found, Plan
-from benchmarks.programs.load.tally import KINDS, PERCENTILES, Tally
+from benchmarks.programs.load.plan import LoadFindings, LoadPlan
+from benchmarks.programs.load.tally import KINDS, PERCENTILES, LoadTally
 
 LATE = 0.01
 """Seconds by which 1 % of the orders may start late before the page says that the driver was too slow."""
 
 
 @frozen
-class Report:
+class LoadReport:
     """Tells what a plan found."""
 
-    plan: Plan
-    found: Found
+    plan: LoadPlan
+    found: LoadFindings
 
     def text(self) -> str:
         """Say it in Markdown."""
@@ -179,7 +179,7 @@ def _name_of(percent: float) -> str:
     return {50.0: "median", 100.0: "slowest"}.get(percent, f"{percent:g} %")
 
 
-def _figures(tally: Tally) -> dict[str, Any]:
+def _figures(tally: LoadTally) -> dict[str, Any]:
     return {
         "begun": tally.begun,
         "seconds": tally.seconds,

@@ -7,14 +7,14 @@ from typing import Literal
 
 from attrs import frozen
 
-from benchmarks.programs.load.driver import Limits
-from benchmarks.programs.load.tally import Tally
+from benchmarks.programs.load.driver import StepLimits
+from benchmarks.programs.load.tally import LoadTally
 from benchmarks.programs.load.target import Comparison
 from transfer_async import NewOrder
 
 
 @frozen(kw_only=True)
-class Plan:
+class LoadPlan:
     """What is asked for.
 
     Args:
@@ -33,7 +33,7 @@ class Plan:
     loop: Literal["open", "closed"]
     loads: tuple[float, ...]
     schedule: str
-    limits: Limits
+    limits: StepLimits
     seed: int
     journal: str
     connections: int
@@ -47,7 +47,7 @@ class Plan:
 
 
 @frozen
-class Found:
+class LoadFindings:
     """What a run found.
 
     Args:
@@ -56,6 +56,6 @@ class Found:
         was_stopped: somebody did not wait for the end.
     """
 
-    steps: dict[float, Tally]
+    steps: dict[float, LoadTally]
     comparison: Comparison | None
     was_stopped: bool

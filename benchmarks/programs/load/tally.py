@@ -50,7 +50,7 @@ class Histogram:
 
 
 @frozen
-class Ending:
+class OrderEnding:
     """How one order ended.
 
     Args:
@@ -62,20 +62,20 @@ class Ending:
     error: str | None = None
 
 
-CREATED = Ending("created")
+CREATED = OrderEnding("created")
 
 
-def ending_of(error: Exception) -> Ending:
+def ending_of(error: Exception) -> OrderEnding:
     """Say how an order ended whose call raised ``error``."""
     if not isinstance(error, TransferError):
-        return Ending("broken", type(error).__name__)
+        return OrderEnding("broken", type(error).__name__)
     status = getattr(error, "status", None)
     name = type(error).__name__
-    return Ending(KINDS[error.outcome], name if status is None else f"{name} {status}")
+    return OrderEnding(KINDS[error.outcome], name if status is None else f"{name} {status}")
 
 
 @define
-class Tally:
+class LoadTally:
     """The counts of one step, while it runs and at its end.
 
     Args:
@@ -96,7 +96,7 @@ class Tally:
     seconds: float = 0.0
     cpu: float = 0.0
 
-    def add(self, ending: Ending, *, latency: float) -> None:
+    def add(self, ending: OrderEnding, *, latency: float) -> None:
         """Count one order that ended."""
         self.kinds[ending.kind] += 1
         self.latency.add(latency)

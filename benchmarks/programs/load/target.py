@@ -15,7 +15,7 @@ import aiohttp
 from attrs import define, field, frozen
 from yarl import URL
 
-from benchmarks.programs.load.tally import CREATED, Ending, ending_of
+from benchmarks.programs.load.tally import CREATED, OrderEnding, ending_of
 from transfer_async import MemoryJournal, NewOrder, TransferClient
 from transfer_async._cli.demo.bank import usd_order
 from transfer_async._cli.serve_sandbox import is_loopback
@@ -104,7 +104,7 @@ class Sender:
     endings: dict[int, str] = field(factory=dict)
     _run: str = field(init=False, factory=lambda: secrets.token_hex(4))
 
-    async def send(self, number: int) -> Ending:
+    async def send(self, number: int) -> OrderEnding:
         """Send one order, and say how it ended; never raises, unless it is cancelled."""
         assert self.client is not None  # noqa: S101 - whoever drives sets it
         self.endings[number] = "unknown"  # until something better is known

@@ -27,7 +27,13 @@ from attrs import field, frozen
 
 from benchmarks.measuring.arrivals import poisson
 from benchmarks.measuring.data import new_orders
-from benchmarks.programs.outage.simulated_service import Loop, Service, Way, Weather, reply_to
+from benchmarks.programs.outage.simulated_service import (
+    Loop,
+    OutageTransport,
+    SimulatedService,
+    Weather,
+    reply_to,
+)
 from transfer_async import RetryBudget, RetryPolicy, TransferClient
 from transfer_async._models.errors import Outcome, TransferError
 from transfer_async._support.clock import Clock
@@ -76,7 +82,7 @@ class Setting:
 
 
 @frozen(kw_only=True)
-class Found:
+class OutageFindings:
     """What one simulation found.
 
     Args:
@@ -139,7 +145,7 @@ class Fleet:
     def __init__(self, setting: Setting) -> None:
         self._setting, self._weather = setting, setting.weather
         self._loop = Loop()
-        self._service = Service(setting.weather, self._loop)
+        self._service = SimulatedService(setting.weather, self._loop)
         self._chance = random.Random(f"fleet:{setting.seed}")
         (self._order,) = new_orders(1)
         self._wanted: set[int] = set()  # and not there yet
@@ -149,7 +155,7 @@ class Fleet:
         self._waiting: list[tuple[float, int]] = []
         self._recovered_at: float | None = None
 
-    def run(self) -> Found:
+    def run(self) -> OutageFindings:
         """Run it to its end, in no time."""
         self._clients = list(self._made())
         self._loop.create_task(self._arrive())
@@ -158,7 +164,7 @@ class Fleet:
         self._loop.run_out()
         ended, minutes = self._recovered_at, range(int(self._waiting[-1][0]))
         after = None if ended is None else ended - self._weather.ends_at
-        return Found(
+        return OutageFindings(
             setting=self._setting,
             calls=self._during,
             requests=self._service.during,
@@ -181,7 +187,7 @@ class Fleet:
         policy = RetryPolicy(budget=self._setting.budget)
         for _ in range(self._setting.clients):
             client = TransferClient("https://service.example", "made-up", retry=policy, clock=clock)
-            client._context = attrs.evolve(client._context, transport=Way(self._service, reply))
+            client._context = attrs.evolve(client._context, transport=OutageTransport(self._service, reply))
             yield client
 
     async def _arrive(self) -> None:

@@ -31,7 +31,7 @@ from typing import Any, get_args
 
 from benchmarks.measuring import plots
 from benchmarks.measuring.samples import table
-from benchmarks.programs.outage.fleet import GOAL, NO_BUDGET, Fleet, Found, Setting
+from benchmarks.programs.outage.fleet import GOAL, NO_BUDGET, Fleet, OutageFindings, Setting
 from benchmarks.programs.outage.simulated_service import Failure, Weather
 from transfer_async import RetryBudget
 
@@ -53,12 +53,12 @@ def settings(clients: Sequence[int], *, rate: float, out: float, seed: int) -> l
     ]
 
 
-def simulate(setting: Setting) -> Found:
+def simulate(setting: Setting) -> OutageFindings:
     """Run one; for a process of its own."""
     return Fleet(setting).run()
 
 
-def simulated(wanted: Sequence[Setting]) -> list[Found]:
+def simulated(wanted: Sequence[Setting]) -> list[OutageFindings]:
     """Run all, as many at once as there are processors."""
     context = multiprocessing.get_context("spawn")
     found = []
@@ -72,7 +72,7 @@ def simulated(wanted: Sequence[Setting]) -> list[Found]:
 # --- what is told -------------------------------------------------------------------------------
 
 
-def text(found: Sequence[Found]) -> str:
+def text(found: Sequence[OutageFindings]) -> str:
     """Say it in Markdown."""
     weather = found[0].setting.weather
     about = (
@@ -108,7 +108,7 @@ def text(found: Sequence[Found]) -> str:
     )
 
 
-def _title(one: Found) -> str:
+def _title(one: OutageFindings) -> str:
     budget = "no budget" if one.setting.budget == NO_BUDGET else "budget"
     return f"{one.setting.clients} clients, {one.setting.weather.failure}, {budget}"
 
@@ -117,12 +117,12 @@ def _verdict(met: bool) -> str:
     return "met" if met else "MISSED"
 
 
-def _by_minute(one: Found, length: int) -> list[str]:
+def _by_minute(one: OutageFindings, length: int) -> list[str]:
     told = [f"{value:.2f}" for value in one.amplifications]
     return told + ["-"] * (length - len(told))
 
 
-def figures(found: Sequence[Found]) -> list[dict[str, Any]]:
+def figures(found: Sequence[OutageFindings]) -> list[dict[str, Any]]:
     """Say it in numbers."""
     return [
         {
@@ -143,7 +143,7 @@ def figures(found: Sequence[Found]) -> list[dict[str, Any]]:
     ]
 
 
-def write(directory: Path, found: Sequence[Found]) -> list[Path]:
+def write(directory: Path, found: Sequence[OutageFindings]) -> list[Path]:
     """Write a page, the figures and, if matplotlib is installed, the plots; give back what was written."""
     directory.mkdir(parents=True, exist_ok=True)
     drawn = list(_draw(directory, found)) if plots.are_possible() else []
@@ -154,7 +154,7 @@ def write(directory: Path, found: Sequence[Found]) -> list[Path]:
     return [page, numbers, *drawn]
 
 
-def _draw(directory: Path, found: Sequence[Found]) -> Iterator[Path]:
+def _draw(directory: Path, found: Sequence[OutageFindings]) -> Iterator[Path]:
     weather = found[0].setting.weather
     spans = {
         "service slow": (weather.well / 60, weather.fails_at / 60),

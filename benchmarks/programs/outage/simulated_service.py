@@ -78,7 +78,7 @@ class Weather:
 
 
 @define
-class Service:
+class SimulatedService:
     """Takes orders, one after the other, or turns them away.
 
     Args:
@@ -159,12 +159,12 @@ class _Wire:
         """It arrives."""
 
 
-class Way:
+class OutageTransport:
     """In the place of `transfer_async._http.transport.Transport`: all else is the real client."""
 
     is_open = False
 
-    def __init__(self, service: Service, reply: bytes) -> None:
+    def __init__(self, service: SimulatedService, reply: bytes) -> None:
         self._service, self._reply = service, reply
 
     def open(self) -> None:
