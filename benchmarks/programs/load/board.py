@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from benchmarks.programs.load.driver import StepLimits
 from benchmarks.programs.load.tally import KINDS, LoadTally
 from transfer_async._cli.console.output import Say
-from transfer_async._cli.demo.live_view import live_view
 
 
 class Board(Protocol):
@@ -81,9 +80,14 @@ def _ms(seconds: float) -> str:
 
 @contextmanager
 def live_or_plain(say: Say, *, live: bool) -> Iterator[Board]:
-    """Give a live view where that is wanted and rich is installed; plain lines otherwise."""
-    with live_view(live=live, refresh_per_second=8, transient=True) as view:
-        yield PlainBoard(say) if view is None else LiveBoard(view)
+    """Give a live view where that is wanted; plain lines otherwise."""
+    if not live:
+        yield PlainBoard(say)
+        return
+    from rich.live import Live  # with the extra, and only on a terminal
+
+    with Live(refresh_per_second=8, transient=True) as view:
+        yield LiveBoard(view)
 
 
 @asynccontextmanager
