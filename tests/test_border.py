@@ -180,14 +180,14 @@ class Bench:
                 call = call | {"beneficiary": person}
                 await client.create_order(new_order(**fields), **call)
             except (InvalidOrder, PreflightFailed):  # a hook's receipt that cannot be kept is one of these
-                assert not await self.lines(scope)
+                assert not await self.views(scope)
                 assert not self.bank.open
                 return
             except OutcomeUnknown:
                 pass
         await self.looked_at(scope, new_order(**fields), call)
 
-    async def lines(self, scope: str) -> list[desk.Line]:
+    async def views(self, scope: str) -> list[desk.KeyView]:
         async with desk.opened(SQLiteJournal(self.path), scope) as at:
             return await at.waiting()
 
@@ -206,10 +206,10 @@ class Bench:
             assert entry.intent is not None
             assert entry.intent.beneficiary == call.get("beneficiary")
             assert entry.intent.send_before == call.get("send_before")
-            (line,) = await self.lines(scope)
-            assert tables.waiting_rows([line])
-            assert tables.record_lines(line)
-            assert tables.as_json(tables.line_json(line) | {"receipts": line.receipts}).encode()
+            (view,) = await self.views(scope)
+            assert tables.waiting_rows([view])
+            assert tables.record_lines(view)
+            assert tables.as_json(tables.view_json(view) | {"receipts": view.receipts}).encode()
             assert len(await client.history(call["key"])) >= 3
             if len(key) % 2:
                 made = await client.resolve(call["key"], order_id="tx-1", **SAID)
@@ -218,7 +218,7 @@ class Bench:
                 await client.refute(call["key"], **SAID)
                 report = await client.recover()
                 assert (report.released, report.still_owed) == (0 if "held" in call else 1, 0)
-        assert not await self.lines(scope)
+        assert not await self.views(scope)
         self.bank.open.clear()
 
 
