@@ -156,7 +156,10 @@ READ_ANSWERS: tuple[Row, ...] = (
 
 def judge(evidence: Evidence, policy: RetryPolicy, table: tuple[Row, ...]) -> Judgement:
     """The judgement of the first row of ``table`` that fits."""
-    return next(row.judgement for row in table if row.fits(evidence, policy))
+    for row in table:
+        if row.fits(evidence, policy):
+            break
+    return row.judgement  # the last one fits anything
 
 
 _CENT = Decimal("0.01")

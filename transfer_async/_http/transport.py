@@ -250,7 +250,6 @@ class Transport:
             **self._options,
         }
         until = asyncio.get_running_loop().time() + left
-        evidence = Evidence(sent=False)
         try:
             for _ in range(_STALE_IN_A_ROW):
                 body.stale = False
@@ -342,7 +341,7 @@ class Transport:
         """The body, within bounds, and what cut it: how far it got never changes what the status says."""
         body = BoundedBody(self._max_response_bytes, encoding=response.headers.get("Content-Encoding"))
         try:
-            async for chunk in response.content.iter_any():
+            while chunk := await response.content.readany():
                 body.take(chunk)
             body.end()
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a cut answer is an answer
