@@ -117,7 +117,7 @@ BY_HAND = (
         "another-order-believed",
         "sending",
         "    if other := classify.other_order(call.intent.order, answer):\n"
-        '        raise UnreadableOrder(f"the answer is to another order: {other} differs", **common)\n',
+        '        raise _unreadable(evidence, f"the answer is to another order: {other} differs")\n',
         "",
         "somebody else's order is given back as the customer's",
     ),
@@ -138,8 +138,8 @@ BY_HAND = (
     Fault(
         "id-of-an-unreadable-answer-is-lost",
         "sending",
-        "raise UnreadableOrder(why, order_id=found, **common)",
-        "raise UnreadableOrder(why, **common)",
+        "raise _unreadable(evidence, why, order_id=find_order_id(evidence.body))",
+        "raise _unreadable(evidence, why)",
         "nobody can look up the order that the answer named",
     ),
     Fault(

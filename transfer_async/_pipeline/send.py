@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
 
 from transfer_async._converters.order import find_order_id, read_answer
 from transfer_async._converters.wire_format import Unreadable
@@ -133,22 +132,27 @@ def _answer(context: Context, call: Call, body: GuardedBody, evidence: Evidence)
         if call.judgement is Judgement.WRONG_TOKEN:
             context.tokens.distrust(call.headers)
         raise classify.error_of(call.judgement, evidence, now=context.clock.utc(), reading=False)
-    common: dict[str, Any] = {
-        "status": evidence.status,
-        "raw": evidence.body,
-        "request_id": evidence.request_id,
-    }
+    order = _order_in(evidence, call)
+    body.carrier.trust()
+    return order
+
+
+def _order_in(evidence: Evidence, call: Call) -> Order:
     try:
         answer = read_answer(evidence.body)
     except Unreadable as error:
         answer, why = None, f"the answer is not readably an order: {error}"
     if answer is None:  # and what was not readable is no context of this
-        found = find_order_id(evidence.body)
-        raise UnreadableOrder(why, order_id=found, **common) from evidence.error
+        raise _unreadable(evidence, why, order_id=find_order_id(evidence.body)) from evidence.error
     if other := classify.other_order(call.intent.order, answer):
-        raise UnreadableOrder(f"the answer is to another order: {other} differs", **common)
-    body.carrier.trust()
+        raise _unreadable(evidence, f"the answer is to another order: {other} differs")
     return answer.order
+
+
+def _unreadable(evidence: Evidence, why: str, *, order_id: str | None = None) -> UnreadableOrder:
+    return UnreadableOrder(
+        why, order_id=order_id, status=evidence.status, raw=evidence.body, request_id=evidence.request_id
+    )
 
 
 def _note(
