@@ -1,0 +1,60 @@
+"""The command as it is installed: beside the package, so that its version is told at once."""
+
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import invoke
+from transfer_async._cli import launcher
+
+ALONE = """
+import sys
+from transfer_async_launcher import main
+sys.argv = ["transfer-async", "--version"]
+main()
+print(*{"aiohttp", "attrs", "typer", "transfer_async"} & set(sys.modules))
+"""
+
+
+def test_the_version_is_told_without_the_package(tmp_path: Path):
+    shutil.copy(launcher.__file__, tmp_path / "transfer_async_launcher.py")
+    about = tmp_path / "transfer_async-1.2.3.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: transfer_async\nVersion: 1.2.3\n")
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.splitlines() == ["transfer-async 1.2.3", ""]
+
+
+def test_it_says_what_the_command_line_itself_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "1.2.3")
+    monkeypatch.setattr("transfer_async._cli.app.version", lambda _: "1.2.3")
+    monkeypatch.setattr(sys, "argv", ["transfer-async", "--version"])
+    launcher.main()
+
+    assert capsys.readouterr().out == invoke("--version").output
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--version", "--nope"], 2, "No such option: --nope"),
+        (["--help"], 0, "Usage: transfer-async"),
+        ([], 2, "Usage: transfer-async"),
+    ],
+)
+def test_everything_else_is_for_the_command_line(words, code, told, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["transfer-async", *words])
+    with pytest.raises(SystemExit) as ended:
+        launcher.main()
+
+    assert ended.value.code == code
+    assert told in "".join(capsys.readouterr())
