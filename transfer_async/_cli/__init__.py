@@ -1,1 +1,4 @@
-"""What the command line is made of; only `app`, `journal` and `lines` need typer."""
+"""The command line, an extra: what is typed and what is told; it may know all of the package below.
+
+`entry` needs nothing of the extra, so that it can say what is missing; `launcher` stands beside the package.
+"""
