@@ -209,7 +209,7 @@ class Bench:
             (view,) = await self.views(scope)
             assert tables.waiting_rows([view])
             assert tables.record_lines(view)
-            assert tables.as_json(tables.view_json(view) | {"receipts": view.receipts}).encode()
+            assert tables.as_json(tables.view_json(view) | {"receipts": view.entry.all_receipts}).encode()
             assert len(await client.history(call["key"])) >= 3
             if len(key) % 2:
                 made = await client.resolve(call["key"], order_id="tx-1", **SAID)

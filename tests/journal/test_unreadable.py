@@ -77,7 +77,7 @@ async def test_a_row_that_cannot_be_read_is_shown_bound_and_ended_by_operators_a
     async with opened() as journal, world.client(journal=journal, settle_after=0.0) as client:
         doubts = {doubt.key: doubt.readable for doubt in await client.in_doubt()}
         async with desk.opened(opened(), world.scope) as at:
-            listed = {line.key: line.readable for line in await at.waiting()}
+            listed = {view.key: view.entry.is_readable for view in await at.waiting()}
             shown, steps = await at.one("a")
         known = await client.known("a")
         report = await client.recover()
@@ -96,7 +96,11 @@ async def test_a_row_that_cannot_be_read_is_shown_bound_and_ended_by_operators_a
 
     assert doubts == listed == {"a": False, "b": False}
     assert known is not None
-    assert (known.state, known.readable, known.receipts) == (KeyState.IN_DOUBT, False, shown.receipts)
+    assert (known.state, known.readable, known.receipts) == (
+        KeyState.IN_DOUBT,
+        False,
+        shown.entry.all_receipts,
+    )
     assert [step.move for step in steps] == ["claim", "mark", "doubt"]
     assert (report.in_doubt, report.unreadable, report.resolved, report.released) == (2, 2, 0, 0)
     assert (freed.state, made.state, again.value.order_id) == (KeyState.FREE, KeyState.CREATED, "tx-b")

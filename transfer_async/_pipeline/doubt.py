@@ -31,7 +31,7 @@ from transfer_async._pipeline.undo import recorded, undo
 from transfer_async._support.log import log
 from transfer_async.journal.entries import Ending, Entry, KeyState, Verdict, owed_by
 from transfer_async.journal.moves import Refute, Resolve
-from transfer_async.journal.protocol import order_on_record, receipts_of
+from transfer_async.journal.protocol import order_on_record
 
 ABANDONED = "Abandoned"
 """In place of an error's name: the worker is gone, and left none."""
@@ -75,7 +75,7 @@ def _said_before(ending: Ending) -> TransferError:
 
 def _on_record(entry: Entry, call: Call) -> None:
     call.intent = attrs.evolve(call.intent, id=entry.intent_id)
-    call.receipts = receipts_of(entry.receipts, entry.held)
+    call.receipts = entry.all_receipts
 
 
 async def settle_doubt(context: Context, call: Call, found: Verdict, doubt: OutcomeUnknown) -> Order:
@@ -91,7 +91,7 @@ async def settle_doubt(context: Context, call: Call, found: Verdict, doubt: Outc
     """
     entry = found.entry
     call.intent = entry.intent or call.intent  # the doubt's own, whoever asks
-    call.receipts = receipts_of(entry.receipts, entry.held)
+    call.receipts = entry.all_receipts
     stamped(doubt, call, order_may_exist=True)
     answer = await _ask(context, call, entry, doubt)
     if isinstance(answer, Order):

@@ -22,7 +22,7 @@ from transfer_async._pipeline.doubt import ABANDONED, order_id_of
 from transfer_async._support.clock import Clock, Duration, duration
 from transfer_async.journal.entries import Denial, Entry, KeyState, Step, Verdict, owed_by
 from transfer_async.journal.moves import Expire, LayAside, Refute, Resolve
-from transfer_async.journal.protocol import Journal, KeyRecord, checked_journal, receipts_of, record_of
+from transfer_async.journal.protocol import Journal, KeyRecord, checked_journal, record_of
 from transfer_async.journal.scoped import ScopedJournal
 
 
@@ -276,14 +276,14 @@ def _doubt(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Doubt:
     return Doubt(
         key=key,
         intent_id=entry.intent_id,
-        summary=summary_of(order) if entry.unread is None else "an order whose record cannot be read",
+        summary=summary_of(order) if entry.is_readable else "an order whose record cannot be read",
         claimed_at=utc(entry.claimed_at),
         sent_until=utc(entry.sent_until),
         order=order,
-        receipts=receipts_of(entry.receipts, entry.held),
+        receipts=entry.all_receipts,
         held=entry.held,
         candidates=entry.candidates,
-        readable=entry.unread is None,
+        readable=entry.is_readable,
     )
 
 

@@ -173,6 +173,16 @@ class Entry:
     unread: Unread | None = None
     laid_aside: tuple[str, ...] = ()
 
+    @property
+    def all_receipts(self) -> dict[str, str | None]:
+        """The receipts as callers see them, with the bank's own hold among them as ``"held"``."""
+        return dict(self.receipts) if self.held is None else {**self.receipts, "held": self.held}
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether it is all that is on record of the key, and not only what can be read of it."""
+        return self.unread is None
+
     def but(self, **changes: Any) -> Entry:
         """The same entry with ``changes``, at a tenth of the cost of `attrs.evolve`: a call makes five."""
         changed = object.__new__(Entry)

@@ -169,10 +169,10 @@ def record_of(entry: Entry) -> KeyRecord:
         state=entry.state,
         order=order_on_record(entry),
         order_id=entry.order_id,
-        receipts=receipts_of(entry.receipts, entry.held),
+        receipts=entry.all_receipts,
         held=entry.held,
         intent_id=entry.intent_id,
-        readable=entry.unread is None,
+        readable=entry.is_readable,
     )
 
 
@@ -184,8 +184,3 @@ def order_on_record(entry: Entry) -> Order | None:
         return Order.from_json(entry.reply)
     except UnreadableOrder:  # it exists all the same: it is not in doubt
         return None
-
-
-def receipts_of(receipts: dict[str, str | None], held: str | None) -> dict[str, str | None]:
-    """The receipts as callers see them, with the bank's own hold among them."""
-    return dict(receipts) if held is None else {**receipts, "held": held}

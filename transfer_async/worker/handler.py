@@ -28,7 +28,7 @@ from transfer_async._support.log import log
 from transfer_async._support.validators import check_count
 from transfer_async.journal.entries import Entry, KeyState, Untold
 from transfer_async.journal.moves import Promise, Told
-from transfer_async.journal.protocol import order_on_record, receipts_of
+from transfer_async.journal.protocol import order_on_record
 from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
 
 BATCH = 100
@@ -160,7 +160,7 @@ class Handler:
         while found := await journal.work(limit=BATCH, after=after):
             after = found[-1][0]
             for key, entry in found:
-                for one in entry.untold if entry.unread is None else ():
+                for one in entry.untold if entry.is_readable else ():
                     # What was read with a whole page of others may have become old since.
                     now = await journal.read(key)
                     if now is not None and one in now.untold:
@@ -197,7 +197,7 @@ def _outcome(result: Order | TransferError, call: Call) -> OrderOutcome:
 
 def _outcome_of(key: str, entry: Entry, one: Untold) -> OrderOutcome:
     is_current = entry.intent_id == one.intent_id
-    receipts = receipts_of(entry.receipts, entry.held) if is_current else {}
+    receipts = entry.all_receipts if is_current else {}
     order = order_on_record(entry) if one.outcome is Outcome.CREATED else None
     if order is not None and entry.order_id == one.order_id:
         return OrderOutcome.of(order, key=key, intent_id=one.intent_id, receipts=receipts)

@@ -23,8 +23,8 @@ from transfer_async._models.requests import NewOrder
 from transfer_async._pipeline.operators import Operators, nothing_on_record, summary_of
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async._support import addresses
-from transfer_async.journal.entries import Ending, Entry, KeyState, Step
-from transfer_async.journal.protocol import Journal, NotToBeForgotten, forgettable, receipts_of
+from transfer_async.journal.entries import Entry, KeyState, Step
+from transfer_async.journal.protocol import Journal, NotToBeForgotten, forgettable
 from transfer_async.journal.scoped import ScopedJournal
 
 PAGE = 500  # keys asked for at once
@@ -33,27 +33,39 @@ _AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 @frozen(kw_only=True)
 class KeyView:
-    """What is on record of one key."""
+    """What is on record of one key, with its times as people read them."""
 
     key: str
-    state: KeyState
-    intent_id: str
-    order: NewOrder | None = field(repr=False)
-    order_id: str | None
+    entry: Entry = field(repr=False)
     began: datetime
     age: float
     sent_until: datetime | None
-    owed: tuple[str, ...]
-    untold: tuple[str, ...]
-    ending: Ending | None
-    receipts: dict[str, str | None]
-    candidates: tuple[str, ...]
-    readable: bool
+
+    @property
+    def order(self) -> NewOrder | None:
+        """What was to be created, as long as it is kept."""
+        intent = self.entry.intent or next((one.intent for one in self.entry.owed), None)
+        return None if intent is None else intent.order
 
     @property
     def summary(self) -> str:
         """Amounts, currencies and countries."""
         return "-" if self.order is None else summary_of(self.order)
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The ids of orders that may be the one that is looked for."""
+        return self.entry.candidates if self.entry.state is KeyState.IN_DOUBT else ()
+
+    @property
+    def owed(self) -> tuple[str, ...]:
+        """The hooks that must still be undone."""
+        return tuple(one.hook for one in self.entry.owed)
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """The outcomes that must still be told."""
+        return tuple(one.outcome.value for one in self.entry.untold)
 
 
 @frozen(kw_only=True)
@@ -94,23 +106,13 @@ class Desk:
 
 
 def _view(key: str, entry: Entry, utc: Callable[[float], datetime]) -> KeyView:
-    intent = entry.intent or next((one.intent for one in entry.owed), None)
     began = utc(entry.claimed_at)
     return KeyView(
         key=key,
-        state=entry.state,
-        intent_id=entry.intent_id,
-        order=None if intent is None else intent.order,
-        order_id=entry.order_id,
+        entry=entry,
         began=began,
         age=(datetime.now(UTC) - began).total_seconds(),
         sent_until=utc(entry.sent_until) if entry.attempt is not None else None,
-        owed=tuple(one.hook for one in entry.owed),
-        untold=tuple(one.outcome.value for one in entry.untold),
-        ending=entry.ending,
-        receipts=receipts_of(entry.receipts, entry.held),
-        readable=entry.unread is None,
-        candidates=entry.candidates if entry.state is KeyState.IN_DOUBT else (),
     )
 
 
@@ -131,12 +133,12 @@ def totals(views: list[KeyView]) -> Totals:
     """What ``views`` add up to."""
     amounts: dict[str, Decimal] = {}
     for view in views:
-        if view.state is KeyState.IN_DOUBT and view.order is not None:
+        if view.entry.state is KeyState.IN_DOUBT and view.order is not None:
             currency = view.order.poster_currency
             amounts[currency] = amounts.get(currency, Decimal(0)) + view.order.poster_amount
     return Totals(
         keys=len(views),
-        states=Counter(view.state.value for view in views),
+        states=Counter(view.entry.state.value for view in views),
         undos_owed=sum(len(view.owed) for view in views),
         in_doubt=amounts,
     )

@@ -86,7 +86,7 @@ def show(
     where, store = _named(journal, scope, base_url)
     view, steps = _at_desk(store, where, lambda at: at.one(key))
     if as_json:
-        record = tables.view_json(view) | {"receipts": view.receipts}
+        record = tables.view_json(view) | {"receipts": view.entry.all_receipts}
         tell(tables.as_json(record | {"history": [tables.step_json(step) for step in steps]}))
         return
     for text in tables.record_lines(view):

@@ -29,7 +29,7 @@ def waiting_rows(views: Sequence[KeyView]) -> list[tuple[str, ...]]:
             state_of(view),
             age_told(view.age),
             view.summary,
-            shown(view.order_id),
+            shown(view.entry.order_id),
             ", ".join([*map(shown, view.owed), *(f"to tell: {end}" for end in view.untold)]) or "-",
         )
         for view in views
@@ -38,8 +38,8 @@ def waiting_rows(views: Sequence[KeyView]) -> list[tuple[str, ...]]:
 
 def state_of(view: KeyView) -> str:
     """Where the key stands, in words."""
-    state = view.state.value.replace("_", " ")
-    return state if view.readable else f"{state} (unreadable)"
+    state = view.entry.state.value.replace("_", " ")
+    return state if view.entry.is_readable else f"{state} (unreadable)"
 
 
 def total_told(totals: Totals) -> str:
@@ -63,18 +63,18 @@ def counted(number: int, thing: str) -> str:
 
 def record_lines(view: KeyView) -> list[str]:
     """What is on record of a key, one thing a line."""
-    ending = view.ending
+    entry = view.entry
     told = {
         "key": view.key,
         "state": state_of(view),
-        "intent": view.intent_id,
+        "intent": entry.intent_id,
         "order": view.summary,
-        "order id": view.order_id,
+        "order id": entry.order_id,
         "candidates": ", ".join(view.candidates) or None,
         "began": f"{iso(view.began)}, {age_told(view.age)} ago",
         "sent until": iso(view.sent_until),
-        "ended in": None if ending is None else _ended_in(ending),
-        "receipts": ", ".join(f"{name}: {receipt}" for name, receipt in view.receipts.items()) or None,
+        "ended in": None if entry.ending is None else _ended_in(entry.ending),
+        "receipts": ", ".join(f"{name}: {receipt}" for name, receipt in entry.all_receipts.items()) or None,
         "owed": ", ".join(view.owed) or None,
         "to tell": ", ".join(view.untold) or None,
     }
@@ -118,14 +118,14 @@ def as_json(told: Any) -> str:
 
 def view_json(view: KeyView) -> dict[str, Any]:
     """What is on record of a key; what is not known is null."""
-    order = view.order
+    entry, order = view.entry, view.order
     return {
         "key": view.key,
-        "state": view.state.value,
-        "intent_id": view.intent_id,
-        "order_id": view.order_id,
+        "state": entry.state.value,
+        "intent_id": entry.intent_id,
+        "order_id": entry.order_id,
         "candidates": list(view.candidates),
-        "readable": view.readable,
+        "readable": entry.is_readable,
         "poster_amount": None if order is None else f"{order.poster_amount:f}",
         "poster_currency": None if order is None else order.poster_currency,
         "matcher_amount": None if order is None else f"{order.matcher_amount:f}",
@@ -135,7 +135,7 @@ def view_json(view: KeyView) -> dict[str, Any]:
         "sent_until": iso(view.sent_until),
         "owed": list(view.owed),
         "untold": list(view.untold),
-        "ended_in": None if view.ending is None else view.ending.error,
+        "ended_in": None if entry.ending is None else entry.ending.error,
     }
 
 
