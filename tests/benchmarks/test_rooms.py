@@ -1,0 +1,45 @@
+"""The three rooms of the benchmarks: programs know contenders and measuring, contenders know measuring."""
+
+import ast
+import importlib.util
+from pathlib import Path
+
+from benchmarks.__main__ import PROGRAMS
+from benchmarks.contenders.sampling import PARTS
+from tests.support.cases import each
+
+ROOT = Path(__file__).parent.parent.parent
+ROOMS = ("measuring", "contenders", "programs")
+FILES = sorted((ROOT / "benchmarks").rglob("*.py"))
+
+
+def rooms_imported_by(path: Path) -> set[str]:
+    """The rooms that a file imports from, wherever in it."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    names = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {name.split(".")[1] for name in names if name.startswith("benchmarks.")}
+
+
+@each("room", ROOMS)
+def test_a_room_knows_itself_and_those_below(room):
+    known = {*ROOMS[: ROOMS.index(room) + 1]}
+    inside = [path for path in FILES if room in path.parts]
+
+    assert inside
+    assert {path.name: found for path in inside if (found := rooms_imported_by(path) - known)} == {}
+
+
+def test_no_two_modules_of_the_benchmarks_have_one_name():
+    names = [path.stem for path in FILES if not path.stem.startswith("__")]
+
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+@each("name", [*PROGRAMS])
+def test_every_program_is_where_its_entry_says(name):
+    assert importlib.util.find_spec(f"benchmarks.programs.{PROGRAMS[name][0]}") is not None
+
+
+@each("module", [name for name in PARTS if name.startswith("transfer_async")])
+def test_the_profile_tells_time_of_modules_that_are_there(module):
+    assert importlib.util.find_spec(module) is not None
