@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,9 +19,6 @@ from transfer_async._cli.worker import worker_commands
 from transfer_async._http import bearer
 from transfer_async._models.errors import TransferError
 from transfer_async._support.validators import is_positive
-
-if TYPE_CHECKING:
-    from transfer_async.sandbox import Sandbox
 
 app = typer.Typer(
     help="The async client for cross-border transfer orders: see it work, develop against a sandbox, "
@@ -127,53 +124,32 @@ def sandbox(
       close-before-reading      stall-before-processing   status
       redirect
     """
-    from transfer_async._cli.serve_sandbox import is_loopback, serve  # brings the sandbox: 80 ms
+    from transfer_async._cli import serve_sandbox  # brings the sandbox: 80 ms
+    from transfer_async.sandbox import Sandbox, load_accounts
 
-    if not (beyond_loopback or is_loopback(host)):
+    if not (beyond_loopback or serve_sandbox.is_loopback(host)):
         fail(
             f"--host: {host} is not this machine's loopback. The sandbox is for development, and without "
             "--tls-cert the client would refuse it; --beyond-loopback says that you want it all the same",
             USAGE,
         )
-    made = _make_sandbox(
-        token=token,
-        accounts=accounts,
-        faults=fault or [],
-        tls=(tls_cert, tls_key),
-        host=host,
-        port=port,
-        match_every=match_every,
-        seed=seed,
-    )
-    try:
-        run(serve(made, say=tell, log=complain))
-    except OSError as error:
-        fail(f"sandbox: cannot listen on {host}, port {port}: {error.strerror or error}", FAILED)
-
-
-def _make_sandbox(
-    *,
-    token: str | None,
-    accounts: Path | None,
-    faults: list[str],
-    tls: tuple[Path | None, Path | None],
-    match_every: float,
-    **settings: Any,
-) -> Sandbox:
-    from transfer_async._cli.serve_sandbox import fault_shares, tls_context  # as above
-    from transfer_async.sandbox import Sandbox, load_accounts
-
     if not is_positive(match_every):
         fail("--match-every: must be a finite number of seconds, more than 0", USAGE)
     with failing("sandbox", {ValueError: USAGE, OSError: USAGE}):
-        return Sandbox(
+        served = Sandbox(
             token=None if token is None else bearer.checked(token),
             accounts=None if accounts is None else load_accounts(accounts),
-            faults=fault_shares(faults),
-            ssl=tls_context(*tls),
+            faults=serve_sandbox.fault_shares(fault or []),
+            ssl=serve_sandbox.tls_context(tls_cert, tls_key),
+            host=host,
+            port=port,
             match_every=match_every,
-            **settings,
+            seed=seed,
         )
+    try:
+        run(serve_sandbox.serve(served, say=tell, log=complain))
+    except OSError as error:
+        fail(f"sandbox: cannot listen on {host}, port {port}: {error.strerror or error}", FAILED)
 
 
 @app.command()

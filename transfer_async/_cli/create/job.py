@@ -74,17 +74,16 @@ class CreateOptions:
     dry_run: bool = False
 
 
+@frozen(kw_only=True)
 class Words:
-    """Who hears what.
+    """Who hears what."""
 
-    Args:
-        tell: takes the lines that are the result.
-        complain: takes what is wrong.
-        progress: takes the rest.
-    """
-
-    def __init__(self, *, tell: Say, complain: Say, progress: Progress) -> None:
-        self.tell, self.complain, self.progress = tell, complain, progress
+    tell: Say
+    """Takes the lines that are the result."""
+    complain: Say
+    """Takes what is wrong."""
+    progress: Progress
+    """Takes the rest."""
 
 
 def carry_out(
