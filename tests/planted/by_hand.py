@@ -476,8 +476,8 @@ BY_HAND = (
     Fault(
         "doubt-is-delivered-again",
         "disposition",
-        "Row(_is(OutcomeUnknown), ACK,",
-        "Row(_is(OutcomeUnknown), RETRY,",
+        "Case(_is(OutcomeUnknown), ACK,",
+        "Case(_is(OutcomeUnknown), RETRY,",
         "a message in doubt comes again for ever",
     ),
     Fault(

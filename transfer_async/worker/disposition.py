@@ -103,7 +103,7 @@ class Delays:
 
 
 @frozen
-class Row:
+class Case:
     """One row of the table: does it fit, what to do then, and why."""
 
     fits: Callable[[Any], bool]
@@ -127,37 +127,37 @@ def _is_unless_final(result: Any) -> bool:
 
 ACK, RETRY, PARK, LEAVE = Action.ACK, Action.RETRY, Action.PARK, Action.LEAVE
 
-TABLE: tuple[Row, ...] = (
-    Row(lambda result: isinstance(result, Order), ACK, "the order exists"),
-    Row(_is(AlreadyCreated), ACK, "the order exists, and its id is known"),
-    Row(_is(OutcomeUnknown), ACK, "in doubt: the journal owns it now, and will not send it again"),
-    Row(_is(Unauthorized), RETRY, "the token is not good: no other order would fare better", ready=False),
-    Row(_is(Refused, status=404), RETRY, "the service is not where it should be", ready=False),
-    Row(_is(Refused, status=405), RETRY, "the service is not where it should be", ready=False),
-    Row(_is(RateLimited), RETRY, "the service is overloaded, and did nothing", at_least="retry_after"),
-    Row(_is_unless_final, RETRY, "the service did nothing, and may another time", at_least="retry_after"),
-    Row(_is(Refused), ACK, "the service said no, and would again"),
-    Row(
+TABLE: tuple[Case, ...] = (
+    Case(lambda result: isinstance(result, Order), ACK, "the order exists"),
+    Case(_is(AlreadyCreated), ACK, "the order exists, and its id is known"),
+    Case(_is(OutcomeUnknown), ACK, "in doubt: the journal owns it now, and will not send it again"),
+    Case(_is(Unauthorized), RETRY, "the token is not good: no other order would fare better", ready=False),
+    Case(_is(Refused, status=404), RETRY, "the service is not where it should be", ready=False),
+    Case(_is(Refused, status=405), RETRY, "the service is not where it should be", ready=False),
+    Case(_is(RateLimited), RETRY, "the service is overloaded, and did nothing", at_least="retry_after"),
+    Case(_is_unless_final, RETRY, "the service did nothing, and may another time", at_least="retry_after"),
+    Case(_is(Refused), ACK, "the service said no, and would again"),
+    Case(
         _is(BeneficiaryNotVerified, result=MatchResult.NOT_POSSIBLE),
         RETRY,
         "the beneficiary could not be looked up",
     ),
-    Row(_is(BeneficiaryNotVerified), ACK, "the beneficiary is not who the customer means"),
-    Row(_is(HoldRequired), PARK, "neither this worker nor the command has a hold"),
-    Row(_is(PreflightFailed, refused=True), ACK, "a hook refused"),
-    Row(_is(PreflightFailed), RETRY, "a hook broke"),
-    Row(_is(Expired), ACK, "it came too late to be sent"),
-    Row(_is(KeyBusy), RETRY, "another worker is at work on the key", at_least="retry_after"),
-    Row(_is(TokenUnavailable), RETRY, "there is no token to be had", ready=False),
-    Row(_is(ConnectionFailed), RETRY, "the service cannot be reached", ready=False),
-    Row(_is(JournalFailed, outcome=Outcome.NOT_SENT), RETRY, "the journal failed before anything was sent"),
-    Row(_is(JournalFailed), LEAVE, "the journal failed after the order may have been sent"),
-    Row(_is(InvalidOrder), PARK, "the command is not valid"),
-    Row(_is(KeyConflict), PARK, "the key is bound to a different order"),
-    Row(_is(ClientClosed), LEAVE, "the client is closing"),
-    Row(_is(asyncio.CancelledError), LEAVE, "the worker is stopping"),
-    Row(_is(TransferError), LEAVE, "nothing that create-order is known to raise"),
-    Row(_is(BaseException), LEAVE, "an error of the worker's own"),
+    Case(_is(BeneficiaryNotVerified), ACK, "the beneficiary is not who the customer means"),
+    Case(_is(HoldRequired), PARK, "neither this worker nor the command has a hold"),
+    Case(_is(PreflightFailed, refused=True), ACK, "a hook refused"),
+    Case(_is(PreflightFailed), RETRY, "a hook broke"),
+    Case(_is(Expired), ACK, "it came too late to be sent"),
+    Case(_is(KeyBusy), RETRY, "another worker is at work on the key", at_least="retry_after"),
+    Case(_is(TokenUnavailable), RETRY, "there is no token to be had", ready=False),
+    Case(_is(ConnectionFailed), RETRY, "the service cannot be reached", ready=False),
+    Case(_is(JournalFailed, outcome=Outcome.NOT_SENT), RETRY, "the journal failed before anything was sent"),
+    Case(_is(JournalFailed), LEAVE, "the journal failed after the order may have been sent"),
+    Case(_is(InvalidOrder), PARK, "the command is not valid"),
+    Case(_is(KeyConflict), PARK, "the key is bound to a different order"),
+    Case(_is(ClientClosed), LEAVE, "the client is closing"),
+    Case(_is(asyncio.CancelledError), LEAVE, "the worker is stopping"),
+    Case(_is(TransferError), LEAVE, "nothing that create-order is known to raise"),
+    Case(_is(BaseException), LEAVE, "an error of the worker's own"),
 )
 
 
@@ -186,13 +186,13 @@ def disposition(
     )
 
 
-def _after(row: Row, result: Any, deliveries: int, delays: Delays) -> float:
+def _after(row: Case, result: Any, deliveries: int, delays: Delays) -> float:
     asked_for = getattr(result, row.at_least, None) if row.at_least else None
     if asked_for is not None and isinstance(result, KeyBusy):
         return min(float(asked_for), LONGEST_ASKED_FOR)
     return max(delays.after(deliveries), min(asked_for or 0.0, LONGEST_ASKED_FOR))
 
 
-def _reason(row: Row, result: Any) -> str:
+def _reason(row: Case, result: Any) -> str:
     # Of the errors' own texts, those of `InvalidOrder` alone say more: the fields at fault, never a value.
     return f"{row.reason}: {result}" if isinstance(result, InvalidOrder) else row.reason
