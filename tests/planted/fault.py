@@ -7,6 +7,7 @@ from pathlib import Path
 
 from attrs import frozen
 
+import transfer_async  # noqa: F401 - before threads look for its modules: two first imports may block each other
 from tests.planted.places import PLACES
 
 
