@@ -199,7 +199,7 @@ def owed_by(entry: Entry) -> tuple[Owed, ...]:
     )
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, slots=False)  # with a dict, it is made a fifth faster: a call gets three
 class Verdict:
     """What became of a move.
 
