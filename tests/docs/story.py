@@ -265,7 +265,9 @@ def run_pytest(where: Path, *arguments: str) -> tuple[int, str]:
 
 def _plugin() -> str:
     """The module with the fixture, wherever the build takes it from."""
-    (path,) = _PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    included = _PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    (plugin,) = _PROJECT["project"]["entry-points"]["pytest11"].values()
+    (path,) = (path for path, there in included.items() if there == f"{plugin}.py")
     return str(path).removesuffix(".py").replace("/", ".")
 
 
