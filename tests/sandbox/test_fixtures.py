@@ -134,4 +134,4 @@ def test_the_package_declares_the_entry_point_and_brings_the_module():
     wheel = settings["tool"]["hatch"]["build"]["targets"]["wheel"]
 
     assert settings["project"]["entry-points"]["pytest11"] == {"transfer_async": MODULE}
-    assert wheel["force-include"] == {str(SOURCE.relative_to(ROOT)): f"{MODULE}.py"}
+    assert wheel["force-include"][str(SOURCE.relative_to(ROOT))] == f"{MODULE}.py"
