@@ -169,7 +169,8 @@ async def _look(place: Place, keys: Sequence[str], books: _Books) -> _Found:
 
 
 async def _at_rest(journal: Journal, keys: Sequence[str], bank: Bank, *, resolve: Any = None) -> _Entries:
-    """Every entry, once `recover` has nothing left to do but doubts."""
+    """Every entry, once `recover` has nothing left to do but doubts; with ``resolve``, not even those."""
+    waiting = {KeyState.CLAIMED, KeyState.SENDING, *({KeyState.IN_DOUBT} if resolve else ())}
     settings: dict[str, Any] = {"scope": SCOPE, "retry": POLICY, "lease": LEASE, "settle_after": 0.0}
     until = time.monotonic() + IN_THE_END + 0.02 * len(keys)
     client = TransferClient(
@@ -179,10 +180,7 @@ async def _at_rest(journal: Journal, keys: Sequence[str], bank: Bank, *, resolve
         while True:
             await client.recover()
             entries = {key: await journal.read(SCOPE, key) for key in keys}
-            if time.monotonic() > until or not any(map(_waits, entries.values())):
+            left = (entry for entry in entries.values() if entry and (entry.state in waiting or entry.owed))
+            if time.monotonic() > until or not any(left):
                 return entries
-            await asyncio.sleep(LEASE / 4)  # for the last leases to end
-
-
-def _waits(entry: Entry | None) -> bool:
-    return entry is not None and (entry.state in (KeyState.CLAIMED, KeyState.SENDING) or bool(entry.owed))
+            await asyncio.sleep(LEASE / 4)  # for the last leases to end, and the last moment to send
