@@ -23,7 +23,6 @@ import io
 import itertools
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -33,6 +32,8 @@ from pathlib import Path
 from unittest import mock
 
 from attrs import field, frozen
+
+from transfer_async._cli import entry
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -219,10 +220,9 @@ class Story:
 
     def _command_line(self, words: list[str]) -> str:
         self._forget_modules()
-        sys.modules.pop("transfer_async.__main__", None)  # or running it would warn
         with _as_a_program(tuple(words), self._where) as said, _answering_yes():
             try:
-                runpy.run_module("transfer_async", run_name="__main__")
+                entry.main()
             except SystemExit as end:
                 assert end.code in (0, None), said.getvalue()  # noqa: PT017 - this is how a program ends
         return said.getvalue()
