@@ -55,6 +55,7 @@ def shares(findings: Findings) -> list[float | None]:
     return [goal.measured for goal in findings.goals]
 
 
+@pytest.mark.trial(long=1)
 def test_the_journals_program_prints_its_tables_and_writes_its_figures(tmp_path: Path):
     figures = tmp_path / "figures.json"
     smallest = ["--rounds=1", "--orders=8", "--growth=100", "--at-once", "64", "--server=raw"]
@@ -172,6 +173,7 @@ def test_memory_is_measured_of_orders_that_are_all_in_flight():
     assert "100 at once" in found.goals[0].what
 
 
+@pytest.mark.trial(long=1)
 def test_growth_is_measured():
     found = bench_scale.run(SMALLEST)
 

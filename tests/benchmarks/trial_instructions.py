@@ -51,6 +51,7 @@ def test_a_copy_too_many_shows_in_calls_and_in_memory():
 
 
 @with_valgrind
+@pytest.mark.trial(long=1)
 def test_a_copy_too_many_shows_in_instructions(usual: dict[str, float]):
     wasteful = guard_command.instructions(waste=True, decode=False)
 

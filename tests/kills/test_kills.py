@@ -108,12 +108,19 @@ def test_a_fault_in_the_workers_is_noticed(mutant: str, violation: str, size: in
     notices(violation, trial("workers", "--kills", size, "--seed", 4, "--mutant", mutant, patience=6))
 
 
+@needs_postgres
+@needs_nats
+@pytest.mark.trial(ci=20)
+def test_a_worker_on_a_broker_that_sends_again_is_noticed(size: int):
+    notices("duplicate", trial("broker", "--kills", size, "--seed", 4, "--mutant", "send-again", patience=30))
+
+
 BROKER_MUTANTS = {"acknowledge-first": "unended", "never-tell": "untold", "send-again": "duplicate"}
 
 
 @needs_postgres
 @needs_nats
-@pytest.mark.trial(ci=20, long=20)
+@pytest.mark.trial(long=20)
 @pytest.mark.parametrize(("mutant", "violation"), BROKER_MUTANTS.items())
 def test_a_fault_in_the_workers_on_a_broker_is_noticed(mutant: str, violation: str, size: int):
     notices(violation, trial("broker", "--kills", size, "--seed", 4, "--mutant", mutant, patience=30))
