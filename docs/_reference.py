@@ -123,7 +123,7 @@ def with_defaults(kind: type, signature: str) -> str:
     """The signature of a class that attrs has made, with the defaults as one would write them."""
     fields = attrs.fields_dict(kind)
     for field in fields.values():
-        if isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]
+        if isinstance(field.default, attrs.Factory):  # type: ignore[arg-type] # typed as a function, is a class
             made = f"{getattr(field.default.factory, '__name__', '')}()"
             made = made if made[0].isalpha() else "..."
             place = rf"(\b{field.alias}(?:: [^=]*)?) = NOTHING"
@@ -192,5 +192,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", _without_a_types_words)
     app.connect("autodoc-process-signature", _with_defaults)
     # It takes the words before a colon for a type; an attribute's docstring is a sentence like any other.
-    GoogleDocstring._consume_inline_attribute = lambda self: ("", self._dedent(self._consume_to_end()))  # type: ignore[method-assign]
+    GoogleDocstring._consume_inline_attribute = lambda self: ("", self._dedent(self._consume_to_end()))  # type: ignore[method-assign] # Sphinx has no setting for it
     return {"parallel_read_safe": True}
