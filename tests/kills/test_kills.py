@@ -105,14 +105,14 @@ MUTANTS = {
 @pytest.mark.trial(ci=40, long=40)
 @pytest.mark.parametrize(("mutant", "violation"), MUTANTS.items())
 def test_a_fault_in_the_workers_is_noticed(mutant: str, violation: str, size: int):
-    notices(violation, trial("workers", "--kills", size, "--seed", 4, "--mutant", mutant, patience=6))
+    assert noticed(violation, "workers", "--kills", size, "--mutant", mutant, patience=6)
 
 
 @needs_postgres
 @needs_nats
 @pytest.mark.trial(ci=20)
 def test_a_worker_on_a_broker_that_sends_again_is_noticed(size: int):
-    notices("duplicate", trial("broker", "--kills", size, "--seed", 4, "--mutant", "send-again", patience=30))
+    assert noticed("duplicate", "broker", "--kills", size, "--mutant", "send-again", patience=30)
 
 
 BROKER_MUTANTS = {"acknowledge-first": "unended", "never-tell": "untold", "send-again": "duplicate"}
@@ -123,14 +123,23 @@ BROKER_MUTANTS = {"acknowledge-first": "unended", "never-tell": "untold", "send-
 @pytest.mark.trial(long=20)
 @pytest.mark.parametrize(("mutant", "violation"), BROKER_MUTANTS.items())
 def test_a_fault_in_the_workers_on_a_broker_is_noticed(mutant: str, violation: str, size: int):
-    notices(violation, trial("broker", "--kills", size, "--seed", 4, "--mutant", mutant, patience=30))
+    assert noticed(violation, "broker", "--kills", size, "--mutant", mutant, patience=30)
 
 
 @pytest.mark.trial(ci=600, long=600)
 def test_a_fault_in_the_bulk_command_is_noticed(size: int):
-    notices("duplicate", trial("bulk", "--lines", size, "--kills", 3, "--mutant", "send-again"))
+    assert noticed("duplicate", "bulk", "--lines", size, "--kills", 3, "--mutant", "send-again")
 
 
-def notices(violation: str, ended: subprocess.CompletedProcess[str]) -> None:
-    assert ended.returncode == 1, ended.stdout + ended.stderr
-    assert count(ended.stdout, violation) > 0, ended.stdout + ended.stderr
+def noticed(violation: str, *options: object, patience: int = PATIENCE) -> bool:
+    """Whether trials with other seeds, one after another, come upon the violation.
+
+    Whether one of a few kills meets a fault is a matter of chance (a log is only lost if another process
+    closes the file in between, say): five trials make it certain enough, and mostly the first is the last.
+    """
+    for seed in range(4, 9):
+        ended = trial(*options, "--seed", seed, patience=patience)
+        assert ended.returncode in (0, 1), ended.stdout + ended.stderr
+        if count(ended.stdout, violation) > 0:
+            return True
+    return False
