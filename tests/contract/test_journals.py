@@ -43,6 +43,7 @@ from tests.support.journalling import (
 )
 from transfer_async import JournalFailed, Outcome
 from transfer_async.journal import KEPT, LONGEST_LEASE, Denial, Ending, Journal, KeyState, Move
+from transfer_async.journal.scoped import ScopedJournal
 
 LetPass = Callable[[float], None]
 
@@ -745,3 +746,24 @@ async def test_loops_may_use_it_one_after_the_other(closed_journal: Journal):
     await in_another_loop(used)
     async with closed_journal:
         assert await closed_journal.read(SCOPE, "k") is not None
+
+
+async def test_orders_are_listed_by_their_ids_a_page_at_a_time(journal: Journal, pass_time: LetPass):
+    """For those who compare it with the service's books; a journal of one's own need not know how."""
+    scoped = ScopedJournal(journal, SCOPE)
+    if not hasattr(journal, "orders"):
+        with pytest.raises(ValueError, match="OwnJournal cannot list its orders"):
+            await scoped.orders(limit=1)
+        return
+    began = await journal.now()
+    for number, key in enumerate(("b", "a", "c")):
+        pass_time(1.0)
+        await made(journal, claim(), mark(), create(order_id=f"tx-{number}"), key=key)
+    await made(journal, claim(), mark(), key="sending")
+    await journal.move("another scope", "k", claim())
+
+    first = await scoped.orders(limit=2)
+
+    assert first == [("tx-0", "b", began + 1.0), ("tx-1", "a", began + 2.0)]
+    assert await scoped.orders(limit=2, after="tx-1") == [("tx-2", "c", began + 3.0)]
+    assert await scoped.orders(limit=2, after="tx-2") == []

@@ -15,6 +15,7 @@ from transfer_async._cli.console.exit_codes import FAILED, USAGE
 from transfer_async._cli.console.output import complain, fail, failing, tell
 from transfer_async._cli.create import create_command
 from transfer_async._cli.journal import journal_commands
+from transfer_async._cli.reconcile import reconcile_command
 from transfer_async._cli.worker import worker_commands
 from transfer_async._http import bearer
 from transfer_async._models.errors import TransferError
@@ -29,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they would show local variables, and the token among them
 )
 app.add_typer(journal_commands.app, name="journal")
+journal_commands.app.command()(reconcile_command.reconcile)
 app.command()(create_command.create)
 app.command()(worker_commands.worker)
 app.command()(worker_commands.send)

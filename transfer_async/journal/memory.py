@@ -157,6 +157,15 @@ class MemoryJournal:
         """See `Journal.count_in_doubt`."""
         return sum(entry.state is KeyState.IN_DOUBT for _, entry in self._of(scope))
 
+    async def orders(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
+        """See `Journal`."""
+        known = [
+            (entry.order_id, key, self._ended.get((scope, key)))
+            for key, entry in self._of(scope)
+            if entry.order_id is not None and entry.order_id > after
+        ]
+        return heapq.nsmallest(limit, known)
+
     async def history(self, scope: str, key: str) -> tuple[Step, ...]:
         """See `Journal.history`."""
         since_1970 = self._clock.utc().timestamp() - self._clock.now()

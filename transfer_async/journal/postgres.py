@@ -285,6 +285,12 @@ class PostgresJournal(DurableJournal):
         """See `Journal.count_in_doubt`."""
         return int(await self._ask(lambda connection: connection.fetchval(self._sql.count_in_doubt, scope)))
 
+    async def orders(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
+        """See `Journal`."""
+        sql = self._sql.orders
+        found = await self._ask(lambda connection: connection.fetch(sql, scope, after, limit))
+        return [(order_id, key, at) for order_id, key, at in found]
+
     async def history(self, scope: str, key: str) -> tuple[Step, ...]:
         """See `Journal.history`."""
         found = await self._ask(lambda connection: connection.fetch(self._sql.history, scope, key))

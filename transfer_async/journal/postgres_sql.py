@@ -67,6 +67,10 @@ class Statements:
         self.count_in_doubt: str = (
             f"SELECT count(*) FROM {keys} WHERE scope = $1 AND ended_at IS NULL AND state = 'in_doubt'"
         )
+        self.orders: str = (
+            f"SELECT order_id, key, ended_at FROM {keys} "
+            "WHERE scope = $1 AND order_id > $2 ORDER BY order_id LIMIT $3"
+        )
         self.history: str = (
             f"SELECT {', '.join('h.' + name for name in STEP_COLUMNS)} FROM {history} h "
             f"JOIN {keys} k ON k.id = h.key_id WHERE k.scope = $1 AND k.key = $2 ORDER BY h.id"

@@ -38,6 +38,10 @@ class Journal(Protocol):
     `step_of` do so for the history. `is_waiting` says what `work` gives, `forgettable` what `prune` may.
     The time is the store's own, one for all workers. A commit whose reply was lost may be read back by
     the row's token; else the move raises, and is taken for unknown. ``tests/contract`` tries any journal.
+
+    One more method is asked for by those who compare the journal with the service's books, and by nobody
+    else: ``async orders(scope, *, limit, after="")`` gives the orders that keys are bound to, as tuples of
+    the order's id, its key, and since when nothing is left to do (or None), by id and only beyond ``after``.
     """
 
     durable: bool

@@ -88,6 +88,17 @@ class ScopedJournal:
         """See `Journal.count_in_doubt`."""
         return await _read(self.store.count_in_doubt(self.scope))
 
+    async def orders(self, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
+        """See `Journal`.
+
+        Raises:
+            ValueError: it is a journal that cannot tell.
+        """
+        orders = getattr(self.store, "orders", None)
+        if orders is None:
+            raise ValueError(f"journal: a {type(self.store).__name__} cannot list its orders")
+        return await _read(orders(self.scope, limit=limit, after=after))
+
     async def history(self, key: str) -> tuple[Step, ...]:
         """See `Journal.history`."""
         return await _read(self.store.history(self.scope, key), key=key)

@@ -222,6 +222,10 @@ class SQLiteJournal(DurableJournal):
         """See `Journal.count_in_doubt`."""
         return await self._ask(lambda file: file.count_in_doubt(scope))
 
+    async def orders(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
+        """See `Journal`."""
+        return await self._ask(lambda file: file.orders(scope, after, limit))
+
     async def history(self, scope: str, key: str) -> tuple[Step, ...]:
         """See `Journal.history`."""
         return await self._ask(lambda file: file.history(scope, key))
@@ -417,6 +421,9 @@ class _File:
         sql = f"SELECT count(*) FROM {_KEYS} WHERE s.name = ? AND k.ended_at IS NULL AND k.state = 'in_doubt'"
         return self._value(sql, scope)
 
+    def orders(self, scope: str, after: str, limit: int) -> list[tuple[str, str, float | None]]:
+        return self._db.execute(_ORDERS, (scope, after, limit)).fetchall()
+
     def history(self, scope: str, key: str) -> tuple[Step, ...]:
         found = self._db.execute(
             f"SELECT {_OF_STEP} FROM history h JOIN keys k ON k.id = h.key_id "
@@ -435,6 +442,10 @@ _FIND_TOKENS = "SELECT id, key, token FROM keys WHERE scope = ? AND key IN (SELE
 _FIND_ROW = f"SELECT {_ROW} FROM keys k LEFT JOIN replies r ON r.key_id = k.id WHERE k.id = ?"
 _FIND_ORDERS = (
     "SELECT order_id, key FROM keys WHERE scope = ? AND order_id IN (SELECT value FROM json_each(?))"
+)
+_ORDERS = (
+    "SELECT order_id, key, ended_at FROM keys WHERE scope = (SELECT id FROM scopes WHERE name = ?) "
+    "AND order_id > ? ORDER BY order_id LIMIT ?"
 )
 _ADD = (
     "INSERT INTO keys (id, scope, key, state, token, order_id, due_at, ended_at, body, intent) "

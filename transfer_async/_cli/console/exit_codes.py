@@ -12,5 +12,8 @@ USAGE = 2
 REFUSED, NOT_SENT, UNKNOWN = 3, 4, 5
 """Of `create`, where not every order is created: of these the highest that any order asks for."""
 
+DIFFERENT = 3
+"""Of `journal reconcile`: the journal and the export do not agree in everything."""
+
 OWED = 3
 """Of `journal recover`: an undo is owed still, or a record cannot be read."""

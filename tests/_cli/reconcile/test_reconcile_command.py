@@ -1,0 +1,236 @@
+"""`journal reconcile`, from a file and a journal on the disk to what is told."""
+
+import asyncio
+import csv
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import commands
+from tests.support.bank import World, other_order
+from transfer_async import OutcomeUnknown, SQLiteJournal
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox
+
+PERSONAL = ("ada.eze", "ben.okri")
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[World]:
+    """A world whose journal is in a file, which the environment names."""
+    async with Sandbox(token="s3cr3t") as sandbox:
+        world = World(sandbox)
+        world.journal.journal = SQLiteJournal(tmp_path / "journal.db")
+        monkeypatch.setenv("TRANSFER_BASE_URL", sandbox.base_url)
+        monkeypatch.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
+        yield world
+        await world.journal.journal.close()
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    return tmp_path / "export.jsonl"
+
+
+async def write(world: World, export: Path, *, without: str = "") -> Path:
+    """All orders of the sandbox, as the service shows them."""
+    orders = (order for order in world.sandbox.orders.values() if order.id != without)
+    await asyncio.to_thread(export.write_text, "".join(f"{order.to_json().decode()}\n" for order in orders))
+    return export
+
+
+async def reconciled(*words: Any, code: int = 0) -> str:
+    told = (await commands.asked("journal", "reconcile", *words, code=code)).output
+    assert not any(name in told for name in PERSONAL)
+    return told
+
+
+async def found(*words: Any, code: int = 3) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (await reconciled(*words, "--json", code=code)).splitlines()]
+
+
+async def test_an_export_in_which_all_is_known_is_nothing_to_look_at(world: World, export: Path):
+    await world.create(key="paid")
+
+    told = await reconciled(await write(world, export))
+
+    assert "1  of them known to a key" in told
+
+
+async def test_the_order_of_a_doubt_is_found_and_it_is_told_how_to_resolve_it(world: World, export: Path):
+    await world.create(key="paid")
+    world.sandbox.faults.add(CloseAfterProcessing())
+    await world.fails(OutcomeUnknown, other_order(), key="lo'st")
+    order_id = list(world.sandbox.orders)[-1]
+
+    told = await reconciled(await write(world, export), code=3)
+
+    assert (
+        f"""only {order_id} fits; transfer-async journal resolve 'lo'"'"'st' --order-id {order_id}""" in told
+    )
+
+
+async def test_twins_are_ambiguous_and_what_no_key_has_is_told(world: World, export: Path):
+    await world.create(key="paid")
+    await world.in_doubt("lost")
+    await world.in_doubt("lost as well")
+    _, first, second = world.sandbox.orders
+
+    figures, *findings = await found(await write(world, export))
+
+    assert (figures["matched"], figures["ambiguous"], figures["unknown"]) == (0, 2, 2)
+    assert {"finding": "ambiguous", "key": "lost", "order_ids": [first, second]} in findings
+    paid = (await world.entry("paid")).order_id
+    assert {"finding": "unknown", "order_id": first, "like": paid, "like_key": "paid"} in findings
+
+
+async def test_a_doubt_that_no_order_fits_is_never_refuted(world: World, export: Path):
+    await world.in_doubt("lost")
+    before = await world.entry("lost")
+    await asyncio.to_thread(export.touch)
+
+    told = await reconciled(export, code=3)
+
+    assert "lost: no order fits so far, which proves nothing" in told
+    assert await world.entry("lost") == before
+
+
+async def test_a_created_key_that_the_export_lacks_is_told(world: World, export: Path):
+    for key in ("first", "second", "third"):
+        await world.create(key=key)
+    second = list(world.sandbox.orders)[1]
+
+    figures, *findings = await found(await write(world, export, without=second), "--slack", "0")
+
+    assert figures["lacking"] == 1
+    assert findings == [{"finding": "lacking", "key": "second", "order_id": second}]
+
+
+async def test_more_findings_than_a_screen_has_are_counted(world: World, export: Path):
+    await world.create(key="paid")
+    ((order_id, order),) = world.sandbox.orders.items()
+    line = order.to_json().decode()
+    lines = (f"{line.replace(order_id, f'tx-other{number}')}\n" for number in range(23))
+    await asyncio.to_thread(export.write_text, "".join(lines))
+
+    told = await reconciled(export, code=3)
+
+    assert told.count("no key has it") == 20
+    assert "and 3 more unknown: --json tells all" in told
+
+
+CSV = {
+    "Ref": lambda order: order.id,
+    "poster_username": lambda order: order.poster_username.upper(),
+    "poster_recipient_username": lambda order: order.beneficiary.username,
+    "poster_currency": lambda order: order.request.poster_currency,
+    "poster_amount": lambda order: f"{order.poster_amount}000",
+    "matcher_currency": lambda order: order.request.matcher_currency,
+    "matcher_amount": lambda order: str(order.request.matcher_amount),
+    "When": lambda order: order.posted_at.replace(tzinfo=None).isoformat(),
+}
+
+
+async def test_an_export_may_be_csv_with_columns_of_its_own(world: World, tmp_path: Path):
+    await world.in_doubt("lost")
+    text = io.StringIO(newline="")
+    orders = world.sandbox.orders.values()
+    csv.writer(text).writerows([list(CSV), *([cell(order) for cell in CSV.values()] for order in orders)])
+    path = tmp_path / "export.csv"
+    await asyncio.to_thread(path.write_text, text.getvalue())
+
+    figures, *_ = await found(path, "--column", "order_id=Ref", "--column", "posted_at=When")
+
+    assert figures["matched"] == 1
+
+
+# --- what cannot be read --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A directory with an empty journal, which the environment names."""
+
+    async def make() -> None:
+        async with SQLiteJournal(tmp_path / "journal.db"):
+            pass
+
+    asyncio.run(make())
+    monkeypatch.setenv("TRANSFER_BASE_URL", "https://service.example")
+    monkeypatch.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
+    return tmp_path
+
+
+def told_of(path: Path, *words: str, code: int) -> str:
+    ended = commands.invoke("journal", "reconcile", path, *words)
+    assert ended.exit_code == code, ended.output
+    return ended.output
+
+
+GOOD = {
+    "id": "tx-1",
+    "user": {"username": "a@example.com"},
+    "postersBeneficiary": {"username": "b@example.com"},
+    "poster_currency": "NGN",
+    "poster_amount": 10,
+    "matcher_currency": "USD",
+    "matcher_amount": 1.5,
+    "posted_at": "2026-01-31T12:00:00.000Z",
+}
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([json.dumps(GOOD | {"id": None})], "line 1: order_id: is missing (looked for as order_id or id)"),
+        ([json.dumps(GOOD | {"user": "a"})], "line 1: poster_username: is missing"),
+        ([json.dumps(GOOD | {"poster_currency": 7})], "line 1: poster_currency: is no text"),
+        ([json.dumps(GOOD | {"poster_amount": "1e3"})], "line 1: poster_amount: is not a plain decimal"),
+        ([json.dumps(GOOD | {"posted_at": "noon"})], "line 1: posted_at: is no time"),
+        (["[1]"], "line 1: order_id: is missing"),
+        ([json.dumps(GOOD), "{"], "line 2: is not JSON"),
+        (["\udcff"], "line 1: is not UTF-8"),
+        ([json.dumps(GOOD), json.dumps(GOOD | {"poster_amount": 11})], "the order tx-1 stands there twice"),
+    ],
+)
+def test_nothing_is_compared_while_an_order_cannot_be_read(empty: Path, rows: list[str], why: str):
+    path = empty / "export.jsonl"
+    path.write_text("\n".join(rows), errors="surrogateescape")
+
+    told = told_of(path, code=1)
+
+    assert why in told
+    assert "nothing was compared" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("id,poster_username\ntx-1\n", "line 2: has not as many cells as there are columns"),
+        ('id\n"tx-1', "line 2: is not CSV that can be read"),
+        ("id\n\udcff\n", "line 2: is not UTF-8"),
+    ],
+)
+def test_csv_that_cannot_be_read_is_told(empty: Path, text: str, why: str):
+    path = empty / "export.csv"
+    path.write_text(text, errors="surrogateescape")
+
+    assert why in told_of(path, code=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (["export.xlsx"], 2, "EXPORT: its name must end in"),
+        (["gone.csv"], 1, "EXPORT: cannot be read (No such file"),
+        (["export.jsonl", "--column", "colour=red"], 2, "--column: must be FIELD=COLUMN"),
+        (["export.jsonl", "--slack", "-1"], 2, "--slack: must be"),
+    ],
+)
+def test_a_wrong_use_is_told(empty: Path, words: list[str], code: int, why: str):
+    (empty / "export.jsonl").write_text(json.dumps(GOOD))
+
+    assert why in told_of(empty / words[0], *words[1:], code=code)

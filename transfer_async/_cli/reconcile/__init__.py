@@ -1,0 +1,1 @@
+"""``transfer-async journal reconcile``: an export of the service's orders against a journal."""

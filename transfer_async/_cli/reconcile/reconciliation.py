@@ -1,0 +1,92 @@
+"""The way from a file and a journal to what somebody should look at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from transfer_async._cli.reconcile.comparison import Comparison, Sender
+from transfer_async._cli.reconcile.export_file import RowFault, rows, wish_of
+from transfer_async._pipeline.operators import Operators
+from transfer_async.journal.entries import Entry, KeyState
+from transfer_async.journal.scoped import ScopedJournal
+
+PAGE = 500
+"""Keys asked for at once."""
+
+SHOWN = 20
+"""How many rows that cannot be read are told."""
+
+EVER = float("inf")
+
+
+def add_export(comparison: Comparison, path: Path, places: Mapping[str, Sequence[str]]) -> list[RowFault]:
+    """Take in every order of a file; what is wrong with its first bad rows.
+
+    Raises:
+        ValueError: it is no such file.
+        OSError: it cannot be read.
+    """
+    faults: list[RowFault] = []
+    for row in rows(path, places):
+        if isinstance(row, RowFault):
+            faults.append(row)
+        elif not comparison.add_order(row):
+            faults.append(RowFault(0, f"the order {row.order_id} stands there twice, and not the same"))
+        if len(faults) == SHOWN:
+            break
+    comparison.all_orders_added()
+    return faults
+
+
+async def add_journal(
+    comparison: Comparison, journal: ScopedJournal, operators: Operators, *, slack: float, settle_after: float
+) -> None:
+    """Take in every key that may have sent an order, and then every key whose order is known.
+
+    Args:
+        slack: seconds by which the service's clock may differ.
+        settle_after: seconds after the last possible send in which a request may still take effect.
+
+    Raises:
+        JournalFailed: the journal could not be read.
+        ValueError: it cannot list its orders.
+    """
+    utc = await operators.times()
+
+    def since_1970(time: float) -> float:
+        return utc(time).timestamp()
+
+    doubts = dict(await journal.in_doubt())
+    senders = [
+        Sender(
+            key,
+            None if entry.intent is None else wish_of(entry.intent.order),
+            since_1970(entry.claimed_at) - slack,
+            since_1970(entry.sent_until) + settle_after + slack,
+            is_in_doubt=True,
+        )
+        for key, entry in doubts.items()
+    ]
+    await asyncio.to_thread(comparison.add_senders, senders)
+    last = ""
+    while page := await journal.work(limit=PAGE, after=last):
+        others = [one for key, entry in page if key not in doubts for one in _others(key, entry)]
+        await asyncio.to_thread(comparison.add_senders, others)
+        last = page[-1][0]
+    last = ""
+    while orders := await journal.orders(limit=PAGE, after=last):
+        created = [(order_id, key, None if at is None else since_1970(at)) for order_id, key, at in orders]
+        await asyncio.to_thread(comparison.add_created, created)
+        last = orders[-1][0]
+
+
+def _others(key: str, entry: Entry) -> Iterator[Sender]:
+    """A key that is not in doubt, but whose wish, or an earlier one, may exist as an order all the same."""
+    intents = [one.intent for one in entry.owed]
+    if entry.state is KeyState.SENDING and entry.intent is not None:
+        intents.append(entry.intent)
+    wishes: set[str | None] = {wish_of(intent.order) for intent in intents}
+    for wish in wishes if entry.is_readable else {None}:
+        yield Sender(key, wish, -EVER, EVER, is_in_doubt=False)
