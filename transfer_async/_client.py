@@ -32,6 +32,7 @@ from transfer_async._models.responses import Order, User
 from transfer_async._pipeline import settings
 from transfer_async._pipeline.batch import Batch, OrderResult, Requests
 from transfer_async._pipeline.call import Call, InFlight, fresh_id
+from transfer_async._pipeline.cancellation import Cancellation
 from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.create_order import create_order
 from transfer_async._pipeline.hooks import Hook, checked_hooks
@@ -40,6 +41,7 @@ from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async._pipeline.recovery_runs import Recoveries
 from transfer_async._pipeline.resolution import Resolver
 from transfer_async._pipeline.settings import ClientSettings
+from transfer_async._pipeline.work import Work
 from transfer_async._support.clock import Clock, Duration, duration
 from transfer_async._support.loop_affinity import Home
 from transfer_async._support.validators import check_count
@@ -240,7 +242,12 @@ class TransferClient:
             held=request.held,
             send_before=request.send_before,
         )
-        return Call(intent=intent, client_made=key is None, once=once, clock=self._context.clock)
+        return Call(
+            client_made=key is None,
+            once=once,
+            work=Work(intent=intent, began=self._context.clock.now()),
+            cancellation=Cancellation(),
+        )
 
     async def _carry(self, call: Call) -> Order:
         self._recoveries.begin()

@@ -7,59 +7,60 @@ BY_HAND = (
     Fault(
         "mark-is-not-written",
         "create_order",
-        "        await _mark_sending(context, call)\n",
-        "        call.deadline = context.clock.now() + context.policy.deadline\n",
+        "        await _mark_sending(context, call.work, claimed, sending)\n",
+        "        sending.deadline = context.clock.now() + context.policy.deadline\n",
         "after a crash the order is sent a second time",
     ),
     Fault(
         "mark-denied-all-the-same",
         "create_order",
-        "        call.attempt_token = None  # it marks nothing\n        raise KeyBusy(",
-        "        call.attempt_token = None  # it marks nothing\n        return KeyBusy(",
+        "        claimed.attempt = None  # it marks nothing\n        raise KeyBusy(",
+        "        claimed.attempt = None  # it marks nothing\n        return KeyBusy(",
         "a worker that lost its claim sends the order",
     ),
     Fault(
         "receipts-do-not-ride-with-the-mark",
         "create_order",
-        "        receipts=dict(call.receipts),\n        lease=context.lease,\n        window",
+        "        receipts=dict(work.receipts),\n        lease=context.lease,\n        window",
         "        receipts={},\n        lease=context.lease,\n        window",
         "nobody knows the reference of the hold that is to be released",
     ),
     Fault(
         "lost-claim-keeps-its-hooks-running",
         "preflight",
-        "    verdict = await context.write(call.intent.key, keep, certain=Outcome.NOT_SENT)\n"
+        "    verdict = await context.write(work.intent.key, keep, certain=Outcome.NOT_SENT)\n"
         "    if verdict.denial is not None:",
-        "    verdict = await context.write(call.intent.key, keep, certain=Outcome.NOT_SENT)\n"
+        "    verdict = await context.write(work.intent.key, keep, certain=Outcome.NOT_SENT)\n"
         "    if verdict.denial is Denial.BUSY:",
         "a worker that lost its claim places a hold",
     ),
     Fault(
         "vouching-hook-is-undone",
         "preflight",
-        "        call.entered.remove(hook.name)  # it vouches that it did nothing\n",
+        "        claimed.entered.remove(hook.name)  # it vouches that it did nothing\n",
         "",
         "a hold is released that was never placed",
     ),
     Fault(
         "stale-order-runs-its-hooks",
         "preflight",
-        '    if is_expired(context, call):\n        raise Expired("send_before has passed")\n',
+        '    if is_expired(context, intent):\n        raise Expired("send_before has passed")\n',
         "",
         "funds are held for a quote that has ended",
     ),
     Fault(
         "inherited-hooks-forgotten-at-take-over",
-        "create_order",
-        "        call.inherited = entry.hooks\n",
-        "        call.inherited = ()\n",
+        "claimed_key",
+        "        claimed.inherited = entry.hooks\n",
+        "        claimed.inherited = ()\n",
         "the hold of a dead worker is never released",
     ),
     # --- the request ----------------------------------------------------------------------------
     Fault(
         "deadline-is-not-looked-at-again",
         "sending",
-        "    if not _is_time(context, call):\n        raise _too_late(context, call)\n",
+        "    if not _is_time(context, intent, sending.deadline):\n"
+        "        raise _too_late(context, intent, sending.last_no)\n",
         "",
         "an order is tried again after its deadline",
     ),
@@ -101,22 +102,22 @@ BY_HAND = (
     Fault(
         "last-no-is-not-looked-at-again",
         "sending",
-        "        if error is call.last_no:  # pauses have passed since it was said\n"
-        "            _check_quiet(context, call)\n",
+        "        if error is sending.last_no:  # pauses have passed since it was said\n"
+        "            _check_quiet(context, sending)\n",
         "",
         "a stale no is believed of an order that was created",
     ),
     Fault(
         "stale-no-before-another-attempt",
         "sending",
-        "        raise _too_late(context, call)\n    _check_quiet(context, call)\n",
-        "        raise _too_late(context, call)\n",
+        "        raise _too_late(context, intent, sending.last_no)\n    _check_quiet(context, sending)\n",
+        "        raise _too_late(context, intent, sending.last_no)\n",
         "an order is sent again although its own answer has come behind a stale no",
     ),
     Fault(
         "another-order-believed",
         "sending",
-        "    if other := classify.other_order(call.intent.order, answer):\n"
+        "    if other := classify.other_order(sent, answer):\n"
         '        raise _unreadable(evidence, f"the answer is to another order: {other} differs")\n',
         "",
         "somebody else's order is given back as the customer's",
@@ -145,8 +146,8 @@ BY_HAND = (
     Fault(
         "candidate-is-not-recorded",
         "settle",
-        'move = GoInDoubt(attempt=call.attempt_token or "", candidate=found)',
-        'move = GoInDoubt(attempt=call.attempt_token or "")',
+        'move = GoInDoubt(attempt=claimed.attempt or "", candidate=found)',
+        'move = GoInDoubt(attempt=claimed.attempt or "")',
         "the id that the answer named is lost with the process",
     ),
     Fault(
@@ -218,10 +219,8 @@ BY_HAND = (
     Fault(
         "order-given-back-unrecorded",
         "settle",
-        "        could_not_record(context, call, again, outcome=Outcome.CREATED, order_id=order.id)\n"
-        "        raise stamped",
-        "        could_not_record(context, call, again, outcome=Outcome.CREATED, order_id=order.id)\n"
-        "        return order\n        raise stamped",
+        "order_id=order.id, told=told)\n        raise stamped",
+        "order_id=order.id, told=told)\n        return order\n        raise stamped",
         "after a crash the key is in doubt, although its order was reported",
     ),
     Fault(
@@ -234,10 +233,10 @@ BY_HAND = (
     Fault(
         "unknown-releases-the-hold",
         "settle",
-        "    context.tell(WentInDoubt, call, error=type(doubt).__name__, status=doubt.status)\n"
+        "    context.tell(WentInDoubt, work, error=type(doubt).__name__, status=doubt.status)\n"
         "    if verdict.denial",
-        "    await undo(context, call, what_is_owed(context, call))\n"
-        "    context.tell(WentInDoubt, call, error=type(doubt).__name__, status=doubt.status)\n"
+        "    await undo(context, work, call.cancellation, what_is_owed(context, work, claimed))\n"
+        "    context.tell(WentInDoubt, work, error=type(doubt).__name__, status=doubt.status)\n"
         "    if verdict.denial",
         "the funds of an order that may exist are let go",
     ),
@@ -245,7 +244,7 @@ BY_HAND = (
         "hold-released-before-the-no-is-recorded",
         "settle",
         "    ending = _ending(no)\n",
-        "    ending = _ending(no)\n    await undo(context, call, debts)\n",
+        "    ending = _ending(no)\n    await undo(context, work, cancellation, debts)\n",
         "a hold is released for an order whose no is not on record",
     ),
     Fault(
@@ -258,8 +257,8 @@ BY_HAND = (
     Fault(
         "undo-in-the-order-of-the-hooks",
         "undoing",
-        "    names = call.inherited or own\n",
-        "    names = tuple(call.inherited or own)[::-1]\n",
+        "    names = claimed.inherited or own\n",
+        "    names = tuple(claimed.inherited or own)[::-1]\n",
         "the hold is released last, when a later undo has failed",
     ),
     Fault(

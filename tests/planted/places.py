@@ -46,6 +46,10 @@ PLACES = {
             "tests/_pipeline/test_cancellation.py",
         ),
     ),
+    "claimed_key": Place(
+        "transfer_async._pipeline.claimed_key",
+        ("tests/_pipeline/test_create_order.py", *_CALLS, "tests/_pipeline/test_cancellation.py"),
+    ),
     "preflight": Place(
         "transfer_async._pipeline.preflight",
         ("tests/_pipeline/test_create_order.py", *_CALLS, "tests/_pipeline/test_cancellation.py"),
@@ -79,8 +83,8 @@ PLACES = {
         ("tests/_pipeline/test_unrecorded.py", "tests/_pipeline/test_recovery.py"),
     ),
     "leases": Place("transfer_async._pipeline.lease", ("tests/_pipeline/test_lease.py",)),
-    "calls": Place(
-        "transfer_async._pipeline.call",
+    "cancellation": Place(
+        "transfer_async._pipeline.cancellation",
         (
             "tests/_pipeline/test_call.py",
             "tests/_pipeline/test_cancellation.py",

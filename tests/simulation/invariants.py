@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from transfer_async._models.errors import JournalFailed, Outcome, TransferError
 from transfer_async._models.events import DuplicateSuspected
 from transfer_async._models.requests import OrderIntent
-from transfer_async._pipeline.call import Call
 from transfer_async.journal.entries import Entry, KeyState
 
 if TYPE_CHECKING:
@@ -21,55 +20,55 @@ if TYPE_CHECKING:
 # --- when a request leaves ----------------------------------------------------------------------
 
 
-def nothing_is_sent_without_its_mark(world: "World", call: Call) -> str | None:
+def nothing_is_sent_without_its_mark(world: "World", intent: OrderIntent, attempt: str | None) -> str | None:
     """At the first byte the key's record says that this very attempt may be sending."""
-    entry = world.database.entries.get(call.intent.key)
-    if entry is None or entry.attempt != call.attempt_token or entry.intent_id != call.intent.id:
-        return f"{call.intent.id} is sent, and the journal knows nothing of it"
+    entry = world.database.entries.get(intent.key)
+    if entry is None or attempt is None or entry.attempt != attempt or entry.intent_id != intent.id:
+        return f"{intent.id} is sent, and the journal knows nothing of it"
     return None
 
 
-def nothing_is_sent_too_late(world: "World", call: Call) -> str | None:
+def nothing_is_sent_too_late(world: "World", intent: OrderIntent, attempt: str | None) -> str | None:
     """The last look before the first byte is within the time that the record gives the attempt."""
-    entry = world.database.entries.get(call.intent.key)
-    if entry is not None and entry.attempt == call.attempt_token and world.database.now() > entry.sent_until:
-        return f"{call.intent.id} is sent {world.database.now() - entry.sent_until:g} s after sent_until"
+    entry = world.database.entries.get(intent.key)
+    if entry is not None and entry.attempt == attempt and world.database.now() > entry.sent_until:
+        return f"{intent.id} is sent {world.database.now() - entry.sent_until:g} s after sent_until"
     return None
 
 
-def nothing_is_sent_without_a_hold(world: "World", call: Call) -> str | None:
+def nothing_is_sent_without_a_hold(world: "World", intent: OrderIntent) -> str | None:
     """At the first byte the customer's funds are held."""
-    if call.intent.held is None and ("hold", call.intent.id) not in world.bank.open:
-        return f"{call.intent.id} is sent, and no funds are held for it"
+    if intent.held is None and ("hold", intent.id) not in world.bank.open:
+        return f"{intent.id} is sent, and no funds are held for it"
     return None
 
 
 def nothing_is_sent_that_was_checked_for_others(
-    world: "World", call: Call, said: "Record | None"
+    world: "World", intent: OrderIntent, said: "Record | None"
 ) -> str | None:
     """At the first byte every hook of this client has seen what this very caller said."""
-    if said is None or said.beneficiary != call.intent.beneficiary or said.held != call.intent.held:
-        return f"{call.intent.id} is sent for {call.intent}, and its caller said {said}"
+    if said is None or said.beneficiary != intent.beneficiary or said.held != intent.held:
+        return f"{intent.id} is sent for {intent}, and its caller said {said}"
     for hook in world.hooks_at_work():
-        seen = world.bank.seen.get((hook, call.intent.id))
-        if hook == "hold" and call.intent.held is not None:
+        seen = world.bank.seen.get((hook, intent.id))
+        if hook == "hold" and intent.held is not None:
             continue
         if seen is None or (seen.beneficiary, seen.held) != (said.beneficiary, said.held):
-            return f"{call.intent.id} is sent for {said.beneficiary}, and {hook} has not seen that"
+            return f"{intent.id} is sent for {said.beneficiary}, and {hook} has not seen that"
     return None
 
 
-def nothing_is_held_beside_that_is_not_on_record(world: "World", call: Call) -> str | None:
+def nothing_is_held_beside_that_is_not_on_record(world: "World", intent: OrderIntent) -> str | None:
     """At the first byte whatever else hooks did for the key, and has not been undone, is on record as owed.
 
     Only a worker that sleeps may have acted since.
     """
-    entry = world.database.entries[call.intent.key]
+    entry = world.database.entries[intent.key]
     known = {(hook, entry.intent_id) for hook in entry.hooks}
     known |= {(one.hook, one.intent.id) for one in entry.owed}
     for place in world.bank.open:
-        if world.bank.seen[place].key == call.intent.key and place not in known | world.bank.late.keys():
-            return f"{call.intent.id} is sent, and nobody knows of {place[0]} of {place[1]}"
+        if world.bank.seen[place].key == intent.key and place not in known | world.bank.late.keys():
+            return f"{intent.id} is sent, and nobody knows of {place[0]} of {place[1]}"
     return None
 
 

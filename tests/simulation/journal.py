@@ -1,16 +1,22 @@
 """The database that all workers share, and each worker's way to it, on which writes are lost and delayed."""
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.chance import Weighted
 from tests.simulation.loop import OUTSIDE, PROCESS
 from transfer_async.journal import state_machine
+from transfer_async.journal.claim import Claim
 from transfer_async.journal.entries import Entry, KeyState, Step, Verdict
-from transfer_async.journal.moves import Move
+from transfer_async.journal.moves import Mark, Move
 from transfer_async.journal.protocol import Journal
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+EPOCH: ContextVar[int] = ContextVar("EPOCH", default=0)
+ATTEMPT: ContextVar[str | None] = ContextVar("ATTEMPT", default=None)
+"""Of the claim that the current task was given, and of the mark that it asked for."""
 
 TROUBLE = Weighted((3, "lost"), (3, "unknown"), (2, "unknown, and later"))
 
@@ -68,11 +74,16 @@ class WorkerJournal(Journal):
         # The way there is the worker's own: its death loses the write, its caller's cancellation does not.
         world.loop.call_later(self._latency(), self._arrive, key, move, trouble, done)
         PROCESS.get().on_the_way_to(type(move).__name__)
+        if isinstance(move, Mark):
+            ATTEMPT.set(move.attempt)
         try:
-            return await done
+            verdict: Verdict | None = await done
         except DatabaseGone:
             PROCESS.get().troubled_at = world.loop.time()
             raise
+        if isinstance(move, Claim) and verdict is not None and verdict.denial is None:
+            EPOCH.set(verdict.entry.epoch)
+        return verdict
 
     def _arrive(self, key: str, move: Move, trouble: str, done: Any) -> None:
         self.world.loop.call_soon(self._commit, key, move, trouble, done, context=OUTSIDE)

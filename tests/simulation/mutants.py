@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 import attrs
@@ -25,15 +26,17 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 def retry_after_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     """A time-out is taken for a failure."""
     patch.setattr(classify, "MAY_GO_AGAIN", classify.MAY_GO_AGAIN | {classify.Judgement.UNKNOWN})
-    patch.setattr(send, "_may_go_again", lambda _, call, __: call.judgement in classify.MAY_GO_AGAIN)
+    patch.setattr(
+        send, "_may_go_again", lambda _, __, sending, ___: sending.judgement in classify.MAY_GO_AGAIN
+    )
 
 
 def retry_after_503(patch: pytest.MonkeyPatch) -> None:
     """A 503 is taken for a promise that nothing was done."""
     may = send._may_go_again
 
-    def may_go_again(context: Any, call: Any, error: Any) -> bool:
-        return getattr(error, "status", None) == 503 or may(context, call, error)
+    def may_go_again(*arguments: Any) -> bool:
+        return getattr(arguments[-1], "status", None) == 503 or may(*arguments)
 
     patch.setattr(send, "_may_go_again", may_go_again)
 
@@ -53,14 +56,16 @@ def lost_answer_is_a_no(patch: pytest.MonkeyPatch) -> None:
 def mark_after_send(patch: pytest.MonkeyPatch) -> None:
     """The mark is written when the answer is there."""
     mark, send = create_order._mark_sending, create_order.send
+    marking: ContextVar[Any] = ContextVar("marking")
 
-    async def send_first(context: Any, call: Any) -> Any:
-        answer = await send(context, call)
-        await mark(context, call)
+    async def send_first(context: Any, call: Any, sending: Any) -> Any:
+        answer = await send(context, call, sending)
+        await mark(context, *marking.get())
         return answer
 
-    async def not_yet(context: Any, call: Any) -> None:
-        call.deadline = context.clock.now() + context.policy.deadline
+    async def not_yet(context: Any, work: Any, claimed: Any, sending: Any) -> None:
+        marking.set((work, claimed, sending))
+        sending.deadline = context.clock.now() + context.policy.deadline
 
     patch.setattr(create_order, "_mark_sending", not_yet)
     patch.setattr(create_order, "send", send_first)
@@ -70,9 +75,9 @@ def deadline_after_the_mark(patch: pytest.MonkeyPatch) -> None:
     """The deadline begins when the mark is written, so a slow journal lets a request leave after it."""
     mark = create_order._mark_sending
 
-    async def marked(context: Any, call: Any) -> None:
-        await mark(context, call)
-        call.deadline = context.clock.now() + context.policy.deadline
+    async def marked(context: Any, work: Any, claimed: Any, sending: Any) -> None:
+        await mark(context, work, claimed, sending)
+        sending.deadline = context.clock.now() + context.policy.deadline
 
     patch.setattr(create_order, "_mark_sending", marked)
 
@@ -184,11 +189,11 @@ def told_before_it_is_settled(patch: pytest.MonkeyPatch) -> None:
     """The caller has the order although it could not be recorded."""
     settled_first = settle.settle
 
-    async def settled(context: Any, call: Any, order: Any, reply: Any) -> Any:
+    async def settled(context: Any, call: Any, claimed: Any, answered: Any) -> Any:
         try:
-            return await settled_first(context, call, order, reply)
+            return await settled_first(context, call, claimed, answered)
         except JournalFailed:
-            return order
+            return answered.order
 
     patch.setattr(create_order, "settle", settled)
 
@@ -197,9 +202,9 @@ def unrecorded_doubt_is_a_no(patch: pytest.MonkeyPatch) -> None:
     """A journal that fails on a doubt is said to have failed before anything was sent."""
     went = settle.went_in_doubt
 
-    async def went_in_doubt(context: Any, call: Any, unknown: Any) -> Any:
+    async def went_in_doubt(*arguments: Any, **options: Any) -> Any:
         try:
-            return await went(context, call, unknown)
+            return await went(*arguments, **options)
         except JournalFailed as error:
             error.outcome, error.order_may_exist = Outcome.NOT_SENT, False
             raise
@@ -215,9 +220,10 @@ def undone_on_unknown(patch: pytest.MonkeyPatch) -> None:
     """A doubt is taken for a no."""
     went = settle.went_in_doubt
 
-    async def undoing(context: Any, call: Any, unknown: Any) -> Any:
-        await undo.undo(context, call, undo.what_is_owed(context, call))
-        return await went(context, call, unknown)
+    async def undoing(context: Any, call: Any, claimed: Any, unknown: Any, **options: Any) -> Any:
+        debts = undo.what_is_owed(context, call.work, claimed)
+        await undo.undo(context, call.work, call.cancellation, debts)
+        return await went(context, call, claimed, unknown, **options)
 
     patch.setattr(create_order, "went_in_doubt", undoing)
     patch.setattr(settle, "went_in_doubt", undoing)
@@ -227,22 +233,24 @@ def undone_before_the_no_is_recorded(patch: pytest.MonkeyPatch) -> None:
     """The hold is released first, and the no written down after."""
     certain_no = settle.certain_no
 
-    async def hasty(context: Any, call: Any, no: Any) -> None:
-        await undo.undo(context, call, undo.what_is_owed(context, call))
-        await certain_no(context, call, no)
+    async def hasty(context: Any, call: Any, claimed: Any, no: Any) -> None:
+        debts = undo.what_is_owed(context, call.work, claimed)
+        await undo.undo(context, call.work, call.cancellation, debts)
+        await certain_no(context, call, claimed, no)
 
     patch.setattr(create_order, "certain_no", hasty)
 
 
 def inherited_hooks_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Who takes a claim over undoes only what it did itself."""
-    taken = create_order._take
+    as_claimed = create_order.claimed_key
 
-    def take(context: Any, call: Any, entry: Any) -> None:
-        taken(context, call, entry)
-        call.inherited = ()
+    def claimed_key(entry: Any) -> Any:
+        claimed = as_claimed(entry)
+        claimed.inherited = ()
+        return claimed
 
-    patch.setattr(create_order, "_take", take)
+    patch.setattr(create_order, "claimed_key", claimed_key)
 
 
 def late_acts_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -255,13 +263,13 @@ def owed_undos_forgotten(patch: pytest.MonkeyPatch) -> None:
     for module in (undo, settle, doubt, recovery):
         done = module.undo
 
-        async def once(context: Any, call: Any, debts: Any, done: Any = done) -> None:
-            await done(context, call, debts)
+        async def once(context: Any, work: Any, cancellation: Any, debts: Any, done: Any = done) -> None:
+            await done(context, work, cancellation, debts)
             if debts:
                 hooks = tuple(one.hook for one in debts)
                 paid = moves.Paid(intent_id=debts[0].intent.id, hooks=hooks, lease_until=0.0)
                 with suppress(JournalFailed):
-                    await context.write(call.intent.key, paid, certain=Outcome.NOT_SENT)
+                    await context.write(work.intent.key, paid, certain=Outcome.NOT_SENT)
 
         patch.setattr(module, "undo", once)
 

@@ -12,8 +12,7 @@ from tests.simulation.loop import OUTSIDE, this_call
 from tests.support.bank import new_order
 from transfer_async._http.transport import Evidence, TransportClosed
 from transfer_async._http.write_guard import GuardedBody
-from transfer_async._models.requests import NewOrder
-from transfer_async._pipeline.call import Call
+from transfer_async._models.requests import NewOrder, OrderIntent
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -176,8 +175,8 @@ class Service:
 class Wire:
     """What aiohttp would write to."""
 
-    def __init__(self, world: "World", call: Call, *, stale: bool) -> None:
-        self.world, self.call, self.stale = world, call, stale
+    def __init__(self, world: "World", intent: OrderIntent, *, stale: bool) -> None:
+        self.world, self.intent, self.stale = world, intent, stale
         self.transport = self
         self.reply = world.loop.create_future()
 
@@ -189,13 +188,13 @@ class Wire:
 
     async def write(self, content: bytes) -> None:
         """The last look is over; a process may still sleep between it and the first byte."""
-        world, intent = self.world, self.call.intent
-        world.witness.looked(self.call)
+        world, intent = self.world, self.intent
+        world.witness.looked(intent)
         latest = world.loop.time() + SETTLE_AFTER - 1.0
         await asyncio.sleep(0)
         if world.loop.time() >= latest:
             raise ConnectionResetError  # no connection outlives this
-        world.witness.sending(self.call)
+        world.witness.sending(intent)
         request = Request(intent.key, intent.id, latest, intent.order, self.reply)
         world.loop.call_soon(world.service.take, request, context=OUTSIDE)
 
@@ -240,7 +239,7 @@ class SimulatedTransport:
         if how == "refused":
             raise ConnectionRefusedError
         self.open()
-        wire = Wire(world, this_call(), stale=how == "stale")
+        wire = Wire(world, this_call().work.intent, stale=how == "stale")
         self._wires.append(wire)
         await body.write_with_length(wire, None)  # type: ignore[arg-type] - a stand-in
         return await wire.reply

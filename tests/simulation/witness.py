@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 from attrs import define
 
 from tests.simulation import invariants
-from tests.simulation.loop import this_call
+from tests.simulation.journal import ATTEMPT, EPOCH
 from tests.simulation.service import Made
 from transfer_async._converters.messages import OrderOutcome
 from transfer_async._models.events import DuplicateSuspected, Event
 from transfer_async._models.requests import NewOrder, OrderIntent, PersonName
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.call import Call
 from transfer_async.journal import moves
 from transfer_async.journal.claim import Claim
 from transfer_async.journal.entries import Entry, KeyState, Verdict
@@ -93,7 +92,7 @@ class Witness:
     # --- the bank -------------------------------------------------------------------------------
 
     def asked(self, hook: str, intent: OrderIntent) -> None:
-        kept = self._kept_when_claimed.get((intent.id, this_call().epoch), set())
+        kept = self._kept_when_claimed.get((intent.id, EPOCH.get()), set())
         self.check(invariants.no_receipt_is_asked_for_twice(hook, intent, kept))
 
     def undoing(self, hook: str, intent: OrderIntent) -> None:
@@ -105,15 +104,15 @@ class Witness:
 
     # --- the service ----------------------------------------------------------------------------
 
-    def looked(self, call: Call) -> None:
-        self.check(invariants.nothing_is_sent_too_late(self.world, call))
+    def looked(self, intent: OrderIntent) -> None:
+        self.check(invariants.nothing_is_sent_too_late(self.world, intent, ATTEMPT.get()))
 
-    def sending(self, call: Call) -> None:
-        self.world.note(f"the first byte of {call.intent.id} leaves")
-        self.check(invariants.nothing_is_sent_without_its_mark(self.world, call))
-        self.check(invariants.nothing_is_sent_without_a_hold(self.world, call))
-        self.check(invariants.nothing_is_sent_that_was_checked_for_others(self.world, call, RECORD.get()))
-        self.check(invariants.nothing_is_held_beside_that_is_not_on_record(self.world, call))
+    def sending(self, intent: OrderIntent) -> None:
+        self.world.note(f"the first byte of {intent.id} leaves")
+        self.check(invariants.nothing_is_sent_without_its_mark(self.world, intent, ATTEMPT.get()))
+        self.check(invariants.nothing_is_sent_without_a_hold(self.world, intent))
+        self.check(invariants.nothing_is_sent_that_was_checked_for_others(self.world, intent, RECORD.get()))
+        self.check(invariants.nothing_is_held_beside_that_is_not_on_record(self.world, intent))
 
     def exists(self, made: Made) -> None:
         self.check(invariants.a_key_has_one_order(self.world, made))

@@ -11,9 +11,9 @@ from transfer_async._http.access import Access
 from transfer_async._models.errors import Outcome
 from transfer_async._models.events import Event, Observers
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.hooks import PreflightHook, is_hold
 from transfer_async._pipeline.resolution import Resolver
+from transfer_async._pipeline.work import Work
 from transfer_async.journal.entries import Verdict
 from transfer_async.journal.moves import Move
 from transfer_async.journal.scoped import ScopedJournal
@@ -62,15 +62,15 @@ class Context(Access):
         """Make a move in the journal: see `ScopedJournal.write`."""
         return self.journal.write(key, move, certain=certain, order=order)
 
-    def tell(self, kind: type[Event], call: Call, **fields: Any) -> None:
-        """Tell the observers of something that happened to ``call``; free where there are none."""
+    def tell(self, kind: type[Event], work: Work, **fields: Any) -> None:
+        """Tell the observers of something that happened in ``work``; free where there are none."""
         if self.observers.all:
             self.observers.tell(
                 kind(
-                    key=call.intent.key,
-                    intent_id=call.intent.id,
-                    attempt=call.attempts_begun,
-                    seconds=self.clock.now() - call.began,
+                    key=work.intent.key,
+                    intent_id=work.intent.id,
+                    attempt=work.attempts_begun,
+                    seconds=self.clock.now() - work.began,
                     **fields,
                 )
             )

@@ -24,10 +24,11 @@ from transfer_async._models.errors import (
 from transfer_async._models.events import Resolved
 from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.call import Call, stamped
+from transfer_async._pipeline.cancellation import Cancellation
 from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.resolution import NO_ORDER
 from transfer_async._pipeline.undo import recorded, undo
+from transfer_async._pipeline.work import Work, stamped
 from transfer_async._support.log import log
 from transfer_async.journal.entries import Ending, Entry, KeyState, Verdict, owed_by
 from transfer_async.journal.moves import Refute, Resolve
@@ -37,16 +38,16 @@ ABANDONED = "Abandoned"
 """In place of an error's name: the worker is gone, and left none."""
 
 
-def given_back(entry: Entry, call: Call) -> Order:
+def given_back(entry: Entry, work: Work) -> Order:
     """The order of a key that is created.
 
     Raises:
         AlreadyCreated: only its id is on record.
     """
-    _on_record(entry, call)
+    _on_record(entry, work)
     if order := order_on_record(entry):
         return order
-    raise stamped(AlreadyCreated(order_id=entry.order_id or ""), call, order_may_exist=True)
+    raise stamped(AlreadyCreated(order_id=entry.order_id or ""), work, order_may_exist=True)
 
 
 def doubt_on_record(entry: Entry, text: str) -> OutcomeUnknown:
@@ -56,12 +57,12 @@ def doubt_on_record(entry: Entry, text: str) -> OutcomeUnknown:
     return UnreadableOrder(text, order_id=entry.candidates[-1])
 
 
-def refused_before(entry: Entry, call: Call) -> TransferError:
+def refused_before(entry: Entry, work: Work) -> TransferError:
     """The refusal that the same order met before, from the record."""
-    _on_record(entry, call)
+    _on_record(entry, work)
     ending = entry.ending
     assert ending is not None  # noqa: S101 - it was refused
-    return stamped(_said_before(ending), call, order_may_exist=False)  # as the claim found it
+    return stamped(_said_before(ending), work, order_may_exist=False)  # as the claim found it
 
 
 def _said_before(ending: Ending) -> TransferError:
@@ -73,12 +74,14 @@ def _said_before(ending: Ending) -> TransferError:
     return Refused(text, status=ending.status, fields=ending.fields)
 
 
-def _on_record(entry: Entry, call: Call) -> None:
-    call.intent = attrs.evolve(call.intent, id=entry.intent_id)
-    call.receipts = entry.all_receipts
+def _on_record(entry: Entry, work: Work) -> None:
+    work.intent = attrs.evolve(work.intent, id=entry.intent_id)
+    work.receipts = entry.all_receipts
 
 
-async def settle_doubt(context: Context, call: Call, found: Verdict, doubt: OutcomeUnknown) -> Order:
+async def settle_doubt(
+    context: Context, work: Work, cancellation: Cancellation, found: Verdict, doubt: OutcomeUnknown
+) -> Order:
     """Ask ``resolve`` about an entry that was found in doubt just now.
 
     Returns:
@@ -90,29 +93,29 @@ async def settle_doubt(context: Context, call: Call, found: Verdict, doubt: Outc
         OutcomeUnknown: nobody knows yet.
     """
     entry = found.entry
-    call.intent = entry.intent or call.intent  # the doubt's own, whoever asks
-    call.receipts = entry.all_receipts
-    stamped(doubt, call, order_may_exist=True)
-    answer = await _ask(context, call, entry, doubt)
+    work.intent = entry.intent or work.intent  # the doubt's own, whoever asks
+    work.receipts = entry.all_receipts
+    stamped(doubt, work, order_may_exist=True)
+    answer = await _ask(context, cancellation, entry, doubt)
     if isinstance(answer, Order):
-        return await _resolved(context, call, entry, doubt, order_id=answer.id, order=answer)
+        return await _resolved(context, work, entry, doubt, order_id=answer.id, order=answer)
     if isinstance(answer, str):
-        return await _resolved(context, call, entry, doubt, order_id=answer, order=None)
+        return await _resolved(context, work, entry, doubt, order_id=answer, order=None)
     if answer is NO_ORDER and found.now >= entry.sent_until + context.settle_after:
         # Whoever was asked earlier could not know, however late the answer comes.
-        await _refuted(context, call, entry, doubt)
+        await _refuted(context, work, cancellation, entry, doubt)
     raise doubt
 
 
-async def _ask(context: Context, call: Call, entry: Entry, doubt: OutcomeUnknown) -> object:
+async def _ask(context: Context, cancellation: Cancellation, entry: Entry, doubt: OutcomeUnknown) -> object:
     if context.resolve is None or entry.intent is None:
         return None
     try:
-        with call.stoppable():
+        with cancellation.stoppable():
             async with asyncio.timeout(context.timeouts.hook):
                 return _believable(entry.intent, await context.resolve(entry.intent, doubt))
     except asyncio.CancelledError:
-        call.swallow_cancellation()
+        cancellation.swallow()
     except Exception as error:  # noqa: BLE001 - a resolve that fails knows nothing
         log.warning("resolve gave no usable answer (%s); the key stays in doubt", type(error).__name__)
     return None
@@ -146,7 +149,7 @@ def _believable(intent: OrderIntent, answer: object) -> object:
 
 
 async def _resolved(
-    context: Context, call: Call, entry: Entry, doubt: OutcomeUnknown, *, order_id: str, order: Order | None
+    context: Context, work: Work, entry: Entry, doubt: OutcomeUnknown, *, order_id: str, order: Order | None
 ) -> Order:
     move = Resolve(
         attempt=entry.attempt or "",
@@ -155,14 +158,16 @@ async def _resolved(
         by="resolve",
         reason="the client's resolve knew the order",
     )
-    verdict = await _write(context, call, move, Outcome.CREATED, order)
+    verdict = await _write(context, work, move, Outcome.CREATED, order)
     if verdict.denial is not None and verdict.entry.state is not KeyState.CREATED:
         raise doubt  # another's order, or another's doubt by now
-    context.tell(Resolved, call, outcome=Outcome.CREATED, order_id=verdict.entry.order_id)
-    return given_back(verdict.entry, call)
+    context.tell(Resolved, work, outcome=Outcome.CREATED, order_id=verdict.entry.order_id)
+    return given_back(verdict.entry, work)
 
 
-async def _refuted(context: Context, call: Call, entry: Entry, doubt: OutcomeUnknown) -> None:
+async def _refuted(
+    context: Context, work: Work, cancellation: Cancellation, entry: Entry, doubt: OutcomeUnknown
+) -> None:
     """Free the key, if no request can take effect any more, and undo the hooks."""
     owed = owed_by(entry)
     move = Refute(
@@ -173,18 +178,18 @@ async def _refuted(context: Context, call: Call, entry: Entry, doubt: OutcomeUnk
         owed=owed,
         lease=context.lease,
     )
-    verdict = await _write(context, call, move, Outcome.REFUSED, None)
+    verdict = await _write(context, work, move, Outcome.REFUSED, None)
     if verdict.denial is not None:
         return
-    context.tell(Resolved, call, outcome=Outcome.REFUSED)
-    await undo(context, call, recorded(verdict.entry, owed))
-    raise stamped(Refuted(), call, order_may_exist=False) from doubt
+    context.tell(Resolved, work, outcome=Outcome.REFUSED)
+    await undo(context, work, cancellation, recorded(verdict.entry, owed))
+    raise stamped(Refuted(), work, order_may_exist=False) from doubt
 
 
 async def _write(
-    context: Context, call: Call, move: Resolve | Refute, certain: Outcome, order: Order | None
+    context: Context, work: Work, move: Resolve | Refute, certain: Outcome, order: Order | None
 ) -> Verdict:
     try:
-        return await context.write(call.intent.key, move, certain=certain, order=order)
+        return await context.write(work.intent.key, move, certain=certain, order=order)
     except JournalFailed as error:
-        raise stamped(error, call, order_may_exist=True) from error.__cause__
+        raise stamped(error, work, order_may_exist=True) from error.__cause__

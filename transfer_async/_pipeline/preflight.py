@@ -6,84 +6,99 @@ import asyncio
 import copy
 from functools import partial
 
+from multidict import CIMultiDict
+
 from transfer_async._models.causes import bare
 from transfer_async._models.errors import Expired, HoldFailed, HoldRequired, KeyBusy, Outcome, PreflightFailed
 from transfer_async._models.events import HookPassed
 from transfer_async._pipeline.call import Call
+from transfer_async._pipeline.claimed_key import ClaimedKey
 from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.hooks import PreflightHook, checked_receipt, is_hold
 from transfer_async._pipeline.lease import LeaseKeeper
-from transfer_async._pipeline.send import is_expired
+from transfer_async._pipeline.send import Sending, is_expired
 from transfer_async._pipeline.undo import undo_stale
+from transfer_async._pipeline.work import Work
 from transfer_async._support.tasks import Begun, begun
 from transfer_async.journal.moves import Keep
 
 
-async def preflight(context: Context, call: Call) -> None:
-    """Let every hook see the order, in their order; the hold is the last of them."""
-    held = call.intent.held is not None
+async def preflight(context: Context, call: Call, claimed: ClaimedKey) -> Sending:
+    """Let every hook see the order, in their order; the hold is the last of them.
+
+    Returns:
+        What may be sent now, once that is marked.
+    """
+    intent = call.work.intent
+    held = intent.held is not None
     if not held and not context.places_hold:
         raise HoldRequired(
             "the customer's funds must be held before an order is sent: give the client a hold hook "
             "(hooks=[..., FundsHold(place, release)]), or the call the reference of your own hold (held=...)"
         )
-    if is_expired(context, call):
+    if is_expired(context, intent):
         raise Expired("send_before has passed")
-    call.body = call.intent.order.to_json()
-    hooks = Begun(_run_hooks(context, call, held=held))
-    if not hooks.done:
-        with LeaseKeeper(partial(_keep, context, call), every=context.lease / 3):
-            await hooks
+    body = intent.order.to_json()
+    hooks = Begun(_run_hooks(context, call, claimed, held=held))
+    headers = hooks.result
+    if headers is None:
+        with LeaseKeeper(partial(_keep, context, call.work, claimed), every=context.lease / 3):
+            headers = await hooks
+    return Sending(body=body, headers=headers)
 
 
-async def _run_hooks(context: Context, call: Call, *, held: bool) -> None:
-    if call.stale:
-        await undo_stale(context, call)
-    call.headers = context.tokens.current
-    if call.headers is None:  # before the hooks: no funds are held for a client that cannot send
-        with call.stoppable():
-            call.headers = await context.tokens.headers()
+async def _run_hooks(context: Context, call: Call, claimed: ClaimedKey, *, held: bool) -> CIMultiDict[str]:
+    work = call.work
+    if claimed.stale:
+        await undo_stale(context, work, call.cancellation, claimed)
+    headers = context.tokens.current
+    if headers is None:  # before the hooks: no funds are held for a client that cannot send
+        with call.cancellation.stoppable():
+            headers = await context.tokens.headers()
     to_be_kept = False
     for hook in context.hooks:
-        if hook.name in call.receipts or (held and is_hold(hook)):
+        if hook.name in work.receipts or (held and is_hold(hook)):
             continue
         if to_be_kept:
-            await _keep(context, call)
-        await _run_hook(context, call, hook)
-        to_be_kept = hook.name in context.undoable or call.receipts[hook.name] is not None
+            await _keep(context, work, claimed)
+        await _run_hook(context, call, claimed, hook)
+        to_be_kept = hook.name in context.undoable or work.receipts[hook.name] is not None
+    return headers
 
 
-async def _run_hook(context: Context, call: Call, hook: PreflightHook) -> None:
+async def _run_hook(context: Context, call: Call, claimed: ClaimedKey, hook: PreflightHook) -> None:
     began = context.clock.now()
     broke = HoldFailed if is_hold(hook) else PreflightFailed
     try:
-        with call.stoppable():
-            call.entered.append(hook.name)
-            before = begun(hook.before(call.intent))
+        with call.cancellation.stoppable():
+            claimed.entered.append(hook.name)
+            before = begun(hook.before(call.work.intent))
             if before.done:
                 receipt = before.result
             else:
                 async with asyncio.timeout(context.timeouts.hook):
                     receipt = await before
     except PreflightFailed as error:
-        call.entered.remove(hook.name)  # it vouches that it did nothing
+        claimed.entered.remove(hook.name)  # it vouches that it did nothing
         own = copy.copy(error)  # the bank may raise one and the same for many calls
         own.hook = hook.name
         raise own from error.__cause__
     except (Exception, asyncio.CancelledError) as error:
-        if isinstance(error, asyncio.CancelledError) and call.abandoned:
+        if isinstance(error, asyncio.CancelledError) and call.cancellation.abandoned:
             raise
         why = f"the hook {hook.name!r} broke ({type(error).__name__})"
         raise broke(why, refused=False, hook=hook.name) from bare(error)
     try:
-        call.receipts[hook.name] = checked_receipt(hook, receipt)
+        call.work.receipts[hook.name] = checked_receipt(hook, receipt)
     except (TypeError, ValueError) as error:
         raise broke(str(error), refused=False, hook=hook.name) from error
-    context.tell(HookPassed, call, hook=hook.name, took=context.clock.now() - began)
+    context.tell(HookPassed, call.work, hook=hook.name, took=context.clock.now() - began)
 
 
-async def _keep(context: Context, call: Call) -> None:
-    keep = Keep(intent_id=call.intent.id, epoch=call.epoch, lease=context.lease, receipts=dict(call.receipts))
-    verdict = await context.write(call.intent.key, keep, certain=Outcome.NOT_SENT)
+async def _keep(context: Context, work: Work, claimed: ClaimedKey) -> None:
+    keep = Keep(
+        intent_id=work.intent.id, epoch=claimed.epoch, lease=context.lease, receipts=dict(work.receipts)
+    )
+    verdict = await context.write(work.intent.key, keep, certain=Outcome.NOT_SENT)
     if verdict.denial is not None:
         raise KeyBusy("the claim's lease ran out before the order was sent", retry_after=verdict.lease_left)

@@ -12,11 +12,13 @@ from attrs import frozen
 
 from transfer_async._models.errors import AlreadyCreated, JournalFailed, Outcome, OutcomeUnknown, Refuted
 from transfer_async._models.events import WentInDoubt
-from transfer_async._pipeline.call import Call
+from transfer_async._models.requests import OrderIntent
+from transfer_async._pipeline.cancellation import Cancellation
 from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.doubt import ABANDONED, doubt_on_record, settle_doubt
 from transfer_async._pipeline.undo import recorded, undo
 from transfer_async._pipeline.unrecorded import made_up
+from transfer_async._pipeline.work import Work
 from transfer_async._support.log import log
 from transfer_async.journal.entries import Ending, Entry, KeyState, Owed, owed_by
 from transfer_async.journal.moves import Attend, Expire, Free, TakeOver
@@ -158,8 +160,7 @@ class Recovery:
 
     def _tell_of_doubt(self, entry: Entry) -> None:
         if entry.intent is not None:
-            call = Call(intent=entry.intent, client_made=entry.client_made, clock=self._context.clock)
-            self._context.tell(WentInDoubt, call, error=ABANDONED)
+            self._context.tell(WentInDoubt, self._work(entry.intent), error=ABANDONED)
 
     async def _ask(self, key: str, entry: Entry) -> None:
         context = self._context
@@ -169,10 +170,10 @@ class Recovery:
         attended = await context.write(key, attend, certain=Outcome.UNKNOWN)
         if entry.intent is None or attended.denial is not None:
             return
-        call = Call(intent=entry.intent, client_made=entry.client_made, clock=context.clock)
+        work = self._work(entry.intent)
         doubt = doubt_on_record(attended.entry, "in doubt")
         try:
-            await settle_doubt(context, call, attended, doubt)
+            await settle_doubt(context, work, Cancellation(), attended, doubt)
             self._resolved += 1
         except AlreadyCreated:
             self._resolved += 1
@@ -180,7 +181,7 @@ class Recovery:
             self._refuted += 1
         except OutcomeUnknown:
             await context.write(key, Attend(lease=0.0), certain=Outcome.UNKNOWN)
-        self._count(call)
+        self._count(work)
 
     async def _pay(self, key: str, debts: tuple[Owed, ...]) -> None:
         if not debts:
@@ -200,10 +201,13 @@ class Recovery:
         for debt in debts:
             by_intent.setdefault(debt.intent.id, []).append(debt)
         for owed in by_intent.values():
-            call = Call(intent=owed[0].intent, client_made=False, clock=self._context.clock)
-            await undo(self._context, call, owed)
-            self._count(call)
+            work = self._work(owed[0].intent)
+            await undo(self._context, work, Cancellation(), owed)
+            self._count(work)
 
-    def _count(self, call: Call) -> None:
-        self._released += call.undone
-        self._still_owed += call.owed
+    def _work(self, intent: OrderIntent) -> Work:
+        return Work(intent=intent, began=self._context.clock.now())
+
+    def _count(self, work: Work) -> None:
+        self._released += work.undone
+        self._still_owed += work.owed

@@ -8,11 +8,15 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from attrs import define, field, frozen
+from multidict import CIMultiDict
+
 from transfer_async._converters.order import find_order_id, read_answer
 from transfer_async._converters.wire_format import Unreadable
 from transfer_async._http import classify, retry
 from transfer_async._http.classify import Judgement
 from transfer_async._http.transport import Evidence
+from transfer_async._http.unsolicited import Carrier
 from transfer_async._http.write_guard import GuardedBody
 from transfer_async._models.errors import (
     Attempt,
@@ -25,126 +29,169 @@ from transfer_async._models.errors import (
     UnreadableOrder,
 )
 from transfer_async._models.events import AttemptFailed, AttemptStarted, RetryScheduled
+from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.call import Call
+from transfer_async._pipeline.cancellation import Cancellation
 from transfer_async._pipeline.context import Context
+from transfer_async._pipeline.work import Work
 
 
-async def send(context: Context, call: Call) -> tuple[Order, bytes]:
+@define(eq=False, kw_only=True)
+class Sending:
+    """What is sent, and what is certain of it so far.
+
+    Args:
+        body: the order, as JSON.
+        headers: with the token.
+        deadline: on the client's clock; from just before the mark.
+        judgement: what was certain of the last exchange.
+        last_no: the certain no that the last HTTP attempt ended in.
+        last_body: the last body that was handed over.
+        renew_token: another token is asked for before the next attempt.
+        token_renewed: it was, and will not be again.
+    """
+
+    body: bytes = field(repr=False)
+    headers: CIMultiDict[str] = field(repr=False)
+    deadline: float = float("inf")
+    judgement: Judgement | None = None
+    last_no: TransferError | None = None
+    last_body: GuardedBody | None = field(default=None, repr=False)
+    renew_token: bool = False
+    token_renewed: bool = False
+
+
+@frozen(kw_only=True)
+class Answered:
+    """The service answered with our order.
+
+    Args:
+        order: as it was read.
+        reply: the bytes it was read from.
+        carrier: the connection that it came on.
+    """
+
+    order: Order
+    reply: bytes
+    carrier: Carrier
+
+
+async def send(context: Context, call: Call, sending: Sending) -> Answered:
     """Send the order, again only after what certainly was not processed.
-
-    Returns:
-        The order, and the bytes it was read from.
 
     Raises:
         OutcomeUnknown: it may have been processed.
         TransferError: any other: a certain no.
         asyncio.CancelledError: the call was abandoned before anything was sent.
     """
-    if call.abandoned:
+    if call.cancellation.abandoned:
         raise asyncio.CancelledError
     try:
-        answer = await _attempt(context, call)
+        answered = await _attempt(context, call, sending)
     except TransferError as error:
-        if not _may_go_again(context, call, error):
+        if not _may_go_again(context, call.cancellation, sending, error):
             raise
-        answer = await _go_again(context, call, error)
+        answered = await _go_again(context, call, sending, error)
     context.bucket.refund()
-    return answer
+    return answered
 
 
-async def _go_again(context: Context, call: Call, first: TransferError) -> tuple[Order, bytes]:
+async def _go_again(context: Context, call: Call, sending: Sending, first: TransferError) -> Answered:
     try:
         return await retry.go_again(
-            partial(_attempt, context, call),
+            partial(_attempt, context, call, sending),
             first,
             policy=context.policy,
             bucket=context.bucket,
             clock=context.clock,
-            until=partial(_is_time, context, call),
-            may=partial(_may_go_again, context, call),
+            until=partial(_is_time, context, call.work.intent, sending.deadline),
+            may=partial(_may_go_again, context, call.cancellation, sending),
             pause=partial(_pause, context, call),
         )
     except TransferError as error:
-        if error is call.last_no:  # pauses have passed since it was said
-            _check_quiet(context, call)
+        if error is sending.last_no:  # pauses have passed since it was said
+            _check_quiet(context, sending)
         raise
 
 
-def _check_quiet(context: Context, call: Call) -> None:
+def _check_quiet(context: Context, sending: Sending) -> None:
     """Look once more whether the last no is all that came on its connection.
 
     Raises:
         OutcomeUnknown: it is not: what came later is the answer to the order.
     """
-    if call.last_body is not None and call.last_no is not None:
-        if context.transport.stays_quiet(call.last_body):
+    if sending.last_body is not None and sending.last_no is not None:
+        if context.transport.stays_quiet(sending.last_body):
             return
-        call.last_body.carrier.distrust()
-        raise OutcomeUnknown("another answer came after the service's no") from call.last_no
+        sending.last_body.carrier.distrust()
+        raise OutcomeUnknown("another answer came after the service's no") from sending.last_no
 
 
-async def _attempt(context: Context, call: Call) -> tuple[Order, bytes]:
+async def _attempt(context: Context, call: Call, sending: Sending) -> Answered:
     """One HTTP attempt, and what is certain after it."""
-    if call.renew_token:
-        await _renew_token(context, call)
-    if not _is_time(context, call):
-        raise _too_late(context, call)
-    _check_quiet(context, call)
+    work, intent = call.work, call.work.intent
+    if sending.renew_token:
+        await _renew_token(context, call.cancellation, sending)
+    if not _is_time(context, intent, sending.deadline):
+        raise _too_late(context, intent, sending.last_no)
+    _check_quiet(context, sending)
     began = context.clock.now()
-    call.attempts_begun += 1
-    context.tell(AttemptStarted, call)
-    body = GuardedBody(call.body, in_time=partial(_is_time, context, call))
-    evidence = await _exchange(context, call, body)
+    work.attempts_begun += 1
+    context.tell(AttemptStarted, work)
+    body = GuardedBody(sending.body, in_time=partial(_is_time, context, intent, sending.deadline))
+    evidence = await _exchange(context, call.cancellation, sending, body)
     try:
-        order = _answer(context, call, body, evidence)
+        order = _answer(context, call, sending, body, evidence)
     except TransferError as error:
         if not body.carrier.trusted:
             body.carrier.distrust()
-        _note(context, call, evidence, error, context.clock.now() - began)
+        if _note(context, work, evidence, error, context.clock.now() - began) is not Outcome.UNKNOWN:
+            sending.last_no = error
         raise
-    _note(context, call, evidence, None, context.clock.now() - began)
-    return order, evidence.body
+    _note(context, work, evidence, None, context.clock.now() - began)
+    return Answered(order=order, reply=evidence.body, carrier=body.carrier)
 
 
-async def _exchange(context: Context, call: Call, body: GuardedBody) -> Evidence:
-    assert call.headers is not None  # noqa: S101 - fetched before the mark
-    call.judgement, call.on_the_way = None, body
+async def _exchange(
+    context: Context, cancellation: Cancellation, sending: Sending, body: GuardedBody
+) -> Evidence:
+    sending.judgement, cancellation.on_the_way = None, body
     try:
-        left = call.deadline - context.clock.now()
-        return await context.transport.post_order(body, headers=call.headers, left=left)
+        left = sending.deadline - context.clock.now()
+        return await context.transport.post_order(body, headers=sending.headers, left=left)
     finally:
-        call.on_the_way = None
+        cancellation.on_the_way = None
         if body.handed_over:
-            call.sent, call.last_body = True, body
-        call.swallow_cancellation()
+            cancellation.sent, sending.last_body = True, body
+        cancellation.swallow()
 
 
-def _answer(context: Context, call: Call, body: GuardedBody, evidence: Evidence) -> Order:
-    if call.abandoned and not evidence.sent:  # on the way to a connection: nothing is lost by stopping
-        raise call.last_no or asyncio.CancelledError
+def _answer(context: Context, call: Call, sending: Sending, body: GuardedBody, evidence: Evidence) -> Order:
+    if call.cancellation.abandoned and not evidence.sent:  # it waited: nothing is lost by stopping
+        raise sending.last_no or asyncio.CancelledError
     if body.late:
-        raise _too_late(context, call)
-    call.judgement = classify.judge(evidence, context.policy, classify.ORDER_ANSWERS)
-    if call.judgement is not Judgement.ANSWERED:
-        if evidence.intact and call.judgement in classify.SAID_NO:
+        raise _too_late(context, call.work.intent, sending.last_no)
+    sending.judgement = classify.judge(evidence, context.policy, classify.ORDER_ANSWERS)
+    if sending.judgement is not Judgement.ANSWERED:
+        if evidence.intact and sending.judgement in classify.SAID_NO:
             body.carrier.trust()
-        if call.judgement is Judgement.WRONG_TOKEN:
-            context.tokens.distrust(call.headers)
-        raise classify.error_of(call.judgement, evidence, now=context.clock.utc(), reading=False)
-    order = _order_in(evidence, call)
+        if sending.judgement is Judgement.WRONG_TOKEN:
+            context.tokens.distrust(sending.headers)
+        raise classify.error_of(sending.judgement, evidence, now=context.clock.utc(), reading=False)
+    order = _order_in(evidence, call.work.intent.order)
     body.carrier.trust()
     return order
 
 
-def _order_in(evidence: Evidence, call: Call) -> Order:
+def _order_in(evidence: Evidence, sent: NewOrder) -> Order:
     try:
         answer = read_answer(evidence.body)
     except Unreadable as error:
         answer, why = None, f"the answer is not readably an order: {error}"
     if answer is None:  # and what was not readable is no context of this
         raise _unreadable(evidence, why, order_id=find_order_id(evidence.body)) from evidence.error
-    if other := classify.other_order(call.intent.order, answer):
+    if other := classify.other_order(sent, answer):
         raise _unreadable(evidence, f"the answer is to another order: {other} differs")
     return answer.order
 
@@ -156,14 +203,14 @@ def _unreadable(evidence: Evidence, why: str, *, order_id: str | None = None) ->
 
 
 def _note(
-    context: Context, call: Call, evidence: Evidence, error: TransferError | None, seconds: float
-) -> None:
-    """Remember the attempt, and tell of it."""
+    context: Context, work: Work, evidence: Evidence, error: TransferError | None, seconds: float
+) -> Outcome:
+    """Remember the attempt, tell of it, and say what it came to."""
     outcome = Outcome.CREATED if error is None else error.outcome if evidence.sent else Outcome.NOT_SENT
     beneath = type(evidence.error).__name__ if evidence.error is not None else None
-    call.attempts.append(
+    work.attempts.append(
         Attempt(
-            number=call.attempts_begun,
+            number=work.attempts_begun,
             seconds=seconds,
             outcome=outcome,
             status=evidence.status,
@@ -171,62 +218,62 @@ def _note(
             request_id=evidence.request_id,
         )
     )
-    if error is None:
-        return
-    if outcome is not Outcome.UNKNOWN:
-        call.last_no = error
-    context.tell(
-        AttemptFailed,
-        call,
-        outcome=outcome,
-        error=type(error).__name__,
-        status=evidence.status,
-        request_id=evidence.request_id,
-    )
+    if error is not None:
+        context.tell(
+            AttemptFailed,
+            work,
+            outcome=outcome,
+            error=type(error).__name__,
+            status=evidence.status,
+            request_id=evidence.request_id,
+        )
+    return outcome
 
 
-def _may_go_again(context: Context, call: Call, error: TransferError) -> bool:
-    if call.abandoned or error is not call.last_no:
+def _may_go_again(
+    context: Context, cancellation: Cancellation, sending: Sending, error: TransferError
+) -> bool:
+    if cancellation.abandoned or error is not sending.last_no:
         return False
-    if call.judgement is Judgement.WRONG_TOKEN and context.tokens.renewable and not call.token_renewed:
-        call.renew_token = True
+    if sending.judgement is Judgement.WRONG_TOKEN and context.tokens.renewable and not sending.token_renewed:
+        sending.renew_token = True
         return True
-    return call.judgement in classify.MAY_GO_AGAIN
+    return sending.judgement in classify.MAY_GO_AGAIN
 
 
-async def _renew_token(context: Context, call: Call) -> None:
-    call.renew_token, call.token_renewed = False, True
+async def _renew_token(context: Context, cancellation: Cancellation, sending: Sending) -> None:
+    sending.renew_token, sending.token_renewed = False, True
     try:
-        with call.stoppable():
-            call.headers = await context.tokens.headers(instead_of=call.headers)
+        with cancellation.stoppable():
+            sending.headers = await context.tokens.headers(instead_of=sending.headers)
     except (TokenUnavailable, asyncio.CancelledError) as error:
-        call.swallow_cancellation()
-        raise call.last_no or error from error  # the service's no is what is certain of the order
+        cancellation.swallow()
+        raise sending.last_no or error from error  # the service's no is what is certain of the order
 
 
 async def _pause(context: Context, call: Call, pause: retry.Pause) -> None:
-    context.tell(RetryScheduled, call, pause=pause.seconds)
+    context.tell(RetryScheduled, call.work, pause=pause.seconds)
     try:
-        with call.stoppable():
+        with call.cancellation.stoppable():
             await context.clock.sleep(pause.seconds)
     except asyncio.CancelledError:
-        call.swallow_cancellation()
+        call.cancellation.swallow()
         raise pause.error from pause.error.__cause__
 
 
-def _is_time(context: Context, call: Call, ahead: float = 0.0) -> bool:
-    return context.clock.now() + ahead < call.deadline and not is_expired(context, call, ahead)
+def _is_time(context: Context, intent: OrderIntent, deadline: float, ahead: float = 0.0) -> bool:
+    return context.clock.now() + ahead < deadline and not is_expired(context, intent, ahead)
 
 
-def is_expired(context: Context, call: Call, ahead: float = 0.0) -> bool:
+def is_expired(context: Context, intent: OrderIntent, ahead: float = 0.0) -> bool:
     """Whether ``send_before`` has passed, or will have in ``ahead`` seconds."""
-    limit = call.intent.send_before
+    limit = intent.send_before
     return limit is not None and (limit - context.clock.utc()).total_seconds() <= ahead
 
 
-def _too_late(context: Context, call: Call) -> TransferError:
-    if call.last_no is not None:
-        return call.last_no
-    if is_expired(context, call):
+def _too_late(context: Context, intent: OrderIntent, last_no: TransferError | None) -> TransferError:
+    if last_no is not None:
+        return last_no
+    if is_expired(context, intent):
         return Expired("send_before passed before the order could be sent")
     return ConnectionFailed("the deadline passed before a connection could be had")

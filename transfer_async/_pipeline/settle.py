@@ -19,46 +19,61 @@ from transfer_async._models.errors import (
     is_in_vain,
 )
 from transfer_async._models.events import DuplicateSuspected, NotSent, OrderCreated, OrderRefused, WentInDoubt
+from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.call import Call, stamped
+from transfer_async._pipeline.call import Call
+from transfer_async._pipeline.cancellation import Cancellation
+from transfer_async._pipeline.claimed_key import ClaimedKey
 from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.doubt import given_back, settle_doubt
+from transfer_async._pipeline.send import Answered
 from transfer_async._pipeline.undo import recorded, undo, undo_stale, what_is_owed
 from transfer_async._pipeline.unrecorded import could_not_record
+from transfer_async._pipeline.work import Work, stamped
 from transfer_async._support.log import log
 from transfer_async.journal.entries import Denial, Ending, Entry, KeyState, Owed
 from transfer_async.journal.moves import Create, Free, GoInDoubt, Owe, Suspect
 
 
-async def settle(context: Context, call: Call, order: Order, reply: bytes) -> Order:
-    """Write down that the order exists, then give it back."""
-    create = Create(attempt=call.attempt_token or "", order_id=order.id, reply=reply)
+async def settle(
+    context: Context, call: Call, claimed: ClaimedKey, answered: Answered, *, told: bool = False
+) -> Order:
+    """Write down that the order exists, then give it back.
+
+    Args:
+        context: the client's parts.
+        call: the call.
+        claimed: its key.
+        answered: with the order.
+        told: the journal failed before, and the order's id was told.
+    """
+    work, order = call.work, answered.order
+    create = Create(attempt=claimed.attempt or "", order_id=order.id, reply=answered.reply)
     try:
-        verdict = await context.write(call.intent.key, create, certain=Outcome.CREATED, order=order)
+        verdict = await context.write(work.intent.key, create, certain=Outcome.CREATED, order=order)
     except JournalFailed as error:
-        again = partial(settle, context, call, order, reply)
-        could_not_record(context, call, again, outcome=Outcome.CREATED, order_id=order.id)
-        raise stamped(error, call, order_may_exist=True) from error.__cause__
+        again = partial(settle, context, call, claimed, answered, told=True)
+        could_not_record(context, work, again, outcome=Outcome.CREATED, order_id=order.id, told=told)
+        raise stamped(error, work, order_may_exist=True) from error.__cause__
     if verdict.denial is Denial.FOREIGN:
-        if call.last_body is not None:
-            call.last_body.carrier.distrust()
-        call.attempts[-1] = attrs.evolve(call.attempts[-1], outcome=Outcome.UNKNOWN)
-        doubt = UnreadableOrder("the answer is the order of another key", raw=reply)
-        return await went_in_doubt(context, call, doubt)
+        answered.carrier.distrust()
+        work.attempts[-1] = attrs.evolve(work.attempts[-1], outcome=Outcome.UNKNOWN)
+        doubt = UnreadableOrder("the answer is the order of another key", raw=answered.reply)
+        return await went_in_doubt(context, call, claimed, doubt)
     entry = verdict.entry
     if entry.state is KeyState.CREATED and entry.order_id == order.id and entry.ending is None:
-        answered = call.attempts[-1]
-        context.tell(OrderCreated, call, order_id=order.id, status=answered.status, took=answered.seconds)
+        last = work.attempts[-1]
+        context.tell(OrderCreated, work, order_id=order.id, status=last.status, took=last.seconds)
         return order
-    if entry.attempt == call.attempt_token and entry.order_id not in (None, order.id):
+    if entry.attempt == claimed.attempt and entry.order_id not in (None, order.id):
         why = f"the key is on record as {entry.order_id}: whoever resolved its doubt gave another id"
-        raise await _duplicate(context, call, order, why)
+        raise await _duplicate(context, work, order, why)
     why = "the order was created after its doubt had been refuted: a duplicate is suspected"
-    raise await _duplicate(context, call, order, why, recorded=verdict.denial is None)
+    raise await _duplicate(context, work, order, why, recorded=verdict.denial is None)
 
 
 async def _duplicate(
-    context: Context, call: Call, order: Order, why: str, *, recorded: bool = False
+    context: Context, work: Work, order: Order, why: str, *, recorded: bool = False
 ) -> TransferError:
     """The error for an order of which the record says something else.
 
@@ -66,90 +81,98 @@ async def _duplicate(
     intent has it already: then only its history tells.
     """
     log.error("order %s is not what its key's record says: %s", order.id, why)
-    context.tell(DuplicateSuspected, call, order_id=order.id)
+    context.tell(DuplicateSuspected, work, order_id=order.id)
     if not recorded:
         suspect = Suspect(order_id=order.id, reason=why)
         try:
-            await context.write(call.intent.key, suspect, certain=Outcome.CREATED, order=order)
+            await context.write(work.intent.key, suspect, certain=Outcome.CREATED, order=order)
         except JournalFailed as error:
-            return stamped(error, call, order_may_exist=True)
-    return stamped(JournalFailed(why, outcome=Outcome.CREATED, order=order), call, order_may_exist=True)
+            return stamped(error, work, order_may_exist=True)
+    return stamped(JournalFailed(why, outcome=Outcome.CREATED, order=order), work, order_may_exist=True)
 
 
-async def went_in_doubt(context: Context, call: Call, doubt: OutcomeUnknown) -> Order:
-    """Write down the doubt, keep everything, and ask whoever may know."""
+async def went_in_doubt(
+    context: Context, call: Call, claimed: ClaimedKey, doubt: OutcomeUnknown, *, told: bool = False
+) -> Order:
+    """Write down the doubt, keep everything, and ask whoever may know; ``told`` as for `settle`."""
+    work = call.work
     try:
         found = getattr(doubt, "order_id", None)
-        move = GoInDoubt(attempt=call.attempt_token or "", candidate=found)
-        verdict = await context.write(call.intent.key, move, certain=Outcome.UNKNOWN)
+        move = GoInDoubt(attempt=claimed.attempt or "", candidate=found)
+        verdict = await context.write(work.intent.key, move, certain=Outcome.UNKNOWN)
     except JournalFailed as error:
         if found is not None:
-            again = partial(went_in_doubt, context, call, doubt)
-            could_not_record(context, call, again, outcome=Outcome.UNKNOWN, order_id=found)
-        raise stamped(error, call, order_may_exist=True) from doubt
+            again = partial(went_in_doubt, context, call, claimed, doubt, told=True)
+            could_not_record(context, work, again, outcome=Outcome.UNKNOWN, order_id=found, told=told)
+        raise stamped(error, work, order_may_exist=True) from doubt
     if verdict.entry.state is KeyState.CREATED and verdict.entry.attempt == move.attempt:
         # An operator was faster.
-        return given_back(verdict.entry, call)
-    context.tell(WentInDoubt, call, error=type(doubt).__name__, status=doubt.status)
+        return given_back(verdict.entry, work)
+    context.tell(WentInDoubt, work, error=type(doubt).__name__, status=doubt.status)
     if verdict.denial is not None:
-        raise stamped(doubt, call, order_may_exist=True) from doubt.__cause__
-    return await settle_doubt(context, call, verdict, doubt)
+        raise stamped(doubt, work, order_may_exist=True) from doubt.__cause__
+    return await settle_doubt(context, work, call.cancellation, verdict, doubt)
 
 
-async def certain_no(context: Context, call: Call, no: TransferError | asyncio.CancelledError) -> None:
+async def certain_no(
+    context: Context, call: Call, claimed: ClaimedKey, no: TransferError | asyncio.CancelledError
+) -> None:
     """Free the key, with what is owed on record; then undo the hooks.
 
     Raises:
         JournalFailed: the no could not be recorded, so nothing was undone and the key stays bound.
         ClientClosed: the no was the client's closing.
     """
-    call.swallow_cancellation()
-    debts = what_is_owed(context, call)
+    work, cancellation = call.work, call.cancellation
+    cancellation.swallow()
+    debts = what_is_owed(context, work, claimed)
     ending = _ending(no)
     move = Free(
-        intent_id=call.intent.id,
-        epoch=call.epoch,
-        attempt=call.attempt_token,
+        intent_id=work.intent.id,
+        epoch=claimed.epoch,
+        attempt=claimed.attempt,
         ending=ending,
         owed=debts,
         lease=context.lease,
     )
     try:
-        verdict = await context.write(call.intent.key, move, certain=ending.outcome)
+        verdict = await context.write(work.intent.key, move, certain=ending.outcome)
     except JournalFailed as error:
-        stamped(error, call, order_may_exist=True)
+        stamped(error, work, order_may_exist=True)
         raise
     if verdict.denial is None:
-        _tell_no(context, call, ending)
-        await undo(context, call, recorded(verdict.entry, debts))
-        await undo_stale(context, call)
-    elif debts and _is_over(call, verdict.entry):
-        await _undo_late(context, call, debts)
+        _tell_no(context, work, ending)
+        await undo(context, work, cancellation, recorded(verdict.entry, debts))
+        await undo_stale(context, work, cancellation, claimed)
+    elif debts and _is_over(work.intent, verdict.entry):
+        await _undo_late(context, work, cancellation, debts)
     may_exist = verdict.denial is not None
     if isinstance(no, TransferError):
-        stamped(no, call, order_may_exist=may_exist)
-    elif call.cut:
+        stamped(no, work, order_may_exist=may_exist)
+    elif cancellation.cut:
         closed = ClientClosed("the client was closed before the order was sent")
-        raise stamped(closed, call, order_may_exist=may_exist) from None
+        raise stamped(closed, work, order_may_exist=may_exist) from None
 
 
-async def _undo_late(context: Context, call: Call, debts: tuple[Owed, ...]) -> None:
+async def _undo_late(
+    context: Context, work: Work, cancellation: Cancellation, debts: tuple[Owed, ...]
+) -> None:
     """Undo what a hook did after others had ended its intent; on record as owed first, if that can be."""
     try:
         owe = Owe(owed=debts, lease=context.lease)
-        verdict = await context.write(call.intent.key, owe, certain=Outcome.NOT_SENT)
+        verdict = await context.write(work.intent.key, owe, certain=Outcome.NOT_SENT)
         debts = tuple(recorded(verdict.entry, debts))
     except JournalFailed:  # its traceback would show the store's own words
         log.warning("an undo that came due late could not be recorded: it is tried once")
-    await undo(context, call, debts)
+    await undo(context, work, cancellation, debts)
 
 
-def _is_over(call: Call, entry: Entry) -> bool:
-    """Whether others ended the intent of ``call`` while its worker slept: it is nobody's to go on with.
+def _is_over(intent: OrderIntent, entry: Entry) -> bool:
+    """Whether others ended ``intent`` while its worker slept: it is nobody's to go on with.
 
     They have undone its hooks. But a hook may have acted since.
     """
-    return entry.intent_id != call.intent.id or entry.state is KeyState.FREE
+    return entry.intent_id != intent.id or entry.state is KeyState.FREE
 
 
 def _ending(no: TransferError | asyncio.CancelledError) -> Ending:
@@ -165,8 +188,8 @@ def _ending(no: TransferError | asyncio.CancelledError) -> Ending:
     return Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
 
 
-def _tell_no(context: Context, call: Call, ending: Ending) -> None:
+def _tell_no(context: Context, work: Work, ending: Ending) -> None:
     if ending.outcome is Outcome.REFUSED:
-        context.tell(OrderRefused, call, error=ending.error, status=ending.status)
+        context.tell(OrderRefused, work, error=ending.error, status=ending.status)
     else:
-        context.tell(NotSent, call, error=ending.error)
+        context.tell(NotSent, work, error=ending.error)

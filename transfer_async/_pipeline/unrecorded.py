@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 
 from transfer_async._models.errors import JournalFailed, Outcome, TransferError
 from transfer_async._models.events import OrderUnrecorded
-from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.context import Context
+from transfer_async._pipeline.work import Work
 from transfer_async._support.log import log
 
 KEPT = 1000
@@ -19,19 +19,24 @@ KEPT = 1000
 
 
 def could_not_record(
-    context: Context, call: Call, again: Callable[[], Awaitable[object]], *, outcome: Outcome, order_id: str
+    context: Context,
+    work: Work,
+    again: Callable[[], Awaitable[object]],
+    *,
+    outcome: Outcome,
+    order_id: str,
+    told: bool,
 ) -> None:
-    """Tell the order's id, once, and keep ``again``, which writes it down when that can be done."""
-    key, kept = call.intent.key, context.unrecorded
+    """Tell the order's id, unless it was ``told`` before, and keep ``again``, which writes it down later."""
+    key, kept = work.intent.key, context.unrecorded
     if key not in kept and len(kept) >= KEPT:
         del kept[next(iter(kept))]
     kept[key] = again
-    if call.told_unrecorded:
+    if told:
         return
-    call.told_unrecorded = True
     what = "was created" if outcome is Outcome.CREATED else "may be the one: its answer cannot be read"
     log.error("order %s of the key %r %s; the journal could not be told", order_id, key, what)
-    context.tell(OrderUnrecorded, call, outcome=outcome, order_id=order_id)
+    context.tell(OrderUnrecorded, work, outcome=outcome, order_id=order_id)
 
 
 async def made_up(context: Context, key: str) -> bool:

@@ -21,9 +21,10 @@ from attrs import frozen
 from transfer_async._client import TransferClient, carry, context_of, new_call
 from transfer_async._converters.messages import OrderCommand, OrderOutcome
 from transfer_async._models.errors import JournalFailed, KeyConflict, Outcome, OutcomeUnknown, TransferError
+from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.context import Context
+from transfer_async._pipeline.work import Work
 from transfer_async._support.log import log
 from transfer_async._support.validators import check_count
 from transfer_async.journal.entries import Entry, KeyState, Untold
@@ -92,54 +93,55 @@ class Handler:
         Raises:
             asyncio.CancelledError: the caller was cancelled: nothing may be said of the message.
         """
-        call: Call | None = None
+        work: Work | None = None
         result: Order | Exception
         try:
             if not isinstance(command, OrderCommand):
                 command = OrderCommand.from_json(command)
             call = new_call(self.client, command.request, once=True)
+            work = call.work
             result = await carry(self.client, call)
         except Exception as error:  # noqa: BLE001 - whatever it is, something must be said of the message
             result = error
-        if call is None:
+        if work is None:
             return self._said(result, None, deliveries)
         if isinstance(result, OutcomeUnknown):
-            result = await self._promised(call, result)
-        return await self._parked_if_hopeless(call, self._said(result, call, deliveries))
+            result = await self._promised(work.intent, result)
+        return await self._parked_if_hopeless(work.intent.key, self._said(result, work, deliveries))
 
-    def _said(self, result: Order | Exception, call: Call | None, deliveries: int) -> Handled:
+    def _said(self, result: Order | Exception, work: Work | None, deliveries: int) -> Handled:
         what = disposition(result, deliveries=deliveries, delays=self._delays)
         if what.action is Action.LEAVE and not isinstance(result, TransferError):
             # Without its text or a traceback, which may tell of people.
             log.error("a command could not be carried out (%s)", type(result).__name__)
-        if call is None:
+        if work is None:
             return Handled(disposition=what, outcome=None, key=getattr(result, "key", None), result=result)
         outcome = None
         if what.action in (Action.ACK, Action.PARK) and _is_anothers(result):
             why = "the claim was lost to another worker: the record will have the answer"
             what = Disposition(action=Action.RETRY, after=self._delays.after(deliveries), reason=why)
         elif what.action is Action.ACK and isinstance(result, (Order, TransferError)):
-            outcome = _outcome(result, call)
-        asked = call.attempts_begun > 0
-        return Handled(disposition=what, outcome=outcome, key=call.intent.key, result=result, asked=asked)
+            outcome = _outcome(result, work)
+        asked = work.attempts_begun > 0
+        return Handled(disposition=what, outcome=outcome, key=work.intent.key, result=result, asked=asked)
 
-    async def _promised(self, call: Call, doubt: OutcomeUnknown) -> Exception:
+    async def _promised(self, intent: OrderIntent, doubt: OutcomeUnknown) -> Exception:
         """Write down that the end of ``doubt`` must be told; what is to be said if that cannot be."""
-        promise = Promise(intent_id=call.intent.id)
+        promise = Promise(intent_id=intent.id)
         try:
-            verdict = await self._context.write(call.intent.key, promise, certain=Outcome.UNKNOWN)
+            verdict = await self._context.write(intent.key, promise, certain=Outcome.UNKNOWN)
         except JournalFailed as error:
             return error
         if verdict.denial is None:
             return doubt
         # It ended this very moment: when the message comes again, the record has the answer.
-        return JournalFailed("the doubt has ended meanwhile", outcome=Outcome.UNKNOWN, key=call.intent.key)
+        return JournalFailed("the doubt has ended meanwhile", outcome=Outcome.UNKNOWN, key=intent.key)
 
-    async def _parked_if_hopeless(self, call: Call, handled: Handled) -> Handled:
+    async def _parked_if_hopeless(self, key: str, handled: Handled) -> Handled:
         if not handled.disposition.counts or _is_anothers(handled.result):
             return handled
         try:
-            steps = await self._context.journal.history(call.intent.key)
+            steps = await self._context.journal.history(key)
         except JournalFailed:
             return handled
         count = sum(step.ending is not None and step.ending.in_vain for step in steps)
@@ -188,11 +190,11 @@ def _is_anothers(result: Order | BaseException) -> bool:
     return is_no and not isinstance(result, KeyConflict) and bool(getattr(result, "order_may_exist", True))
 
 
-def _outcome(result: Order | TransferError, call: Call) -> OrderOutcome:
-    receipts = dict(call.receipts)
-    if call.intent.held is not None:
-        receipts.setdefault("held", call.intent.held)
-    return OrderOutcome.of(result, key=call.intent.key, intent_id=call.intent.id, receipts=receipts)
+def _outcome(result: Order | TransferError, work: Work) -> OrderOutcome:
+    intent, receipts = work.intent, dict(work.receipts)
+    if intent.held is not None:
+        receipts.setdefault("held", intent.held)
+    return OrderOutcome.of(result, key=intent.key, intent_id=intent.id, receipts=receipts)
 
 
 def _outcome_of(key: str, entry: Entry, one: Untold) -> OrderOutcome:

@@ -95,7 +95,7 @@ def waste() -> None:
     create_order = _client.create_order  # type: ignore[attr-defined] # where the client looks for it
 
     async def wasteful(context: Context, call: Call) -> Order:
-        kept = [copy.deepcopy(call.intent), *(object() for _ in range(20))]
+        kept = [copy.deepcopy(call.work.intent), *(object() for _ in range(20))]
         try:
             return await create_order(context, call)
         finally:

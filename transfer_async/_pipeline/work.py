@@ -1,0 +1,44 @@
+"""The work on one intent, as errors, events and messages tell of it."""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from transfer_async._models.causes import bare
+from transfer_async._models.errors import Attempt, TransferError
+from transfer_async._models.requests import OrderIntent
+
+
+@define(eq=False, kw_only=True)
+class Work:
+    """What one call, or one run of `recover`, has done about an intent so far.
+
+    Args:
+        intent: as the caller made it; with the id on record, once the key is claimed or its record found.
+        began: when, on the client's clock.
+        receipts: what hooks handed back, in this call and before a take-over.
+        attempts: the HTTP attempts that have ended.
+        attempts_begun: how many were begun.
+        undone: how many hooks were undone.
+        owed: how many undos failed, and are owed.
+    """
+
+    intent: OrderIntent
+    began: float
+    receipts: dict[str, str | None] = field(factory=dict, repr=False)
+    attempts: list[Attempt] = field(factory=list)
+    attempts_begun: int = 0
+    undone: int = 0
+    owed: int = 0
+
+
+def stamped(error: TransferError, work: Work, *, order_may_exist: bool) -> TransferError:
+    """``error`` with what is known of the work on it, and nothing in its chain that must not be shown."""
+    bare(error)
+    error.key = work.intent.key
+    error.attempts = tuple(work.attempts)
+    error.receipts = dict(work.receipts)
+    if work.intent.held is not None:
+        error.receipts.setdefault("held", work.intent.held)  # the one on record comes first
+    error.order_may_exist = order_may_exist
+    return error
