@@ -44,7 +44,7 @@ BY_HAND = (
     Fault(
         "stale-order-runs-its-hooks",
         "preflight",
-        '    if is_expired(context, intent):\n        raise Expired("send_before has passed")\n',
+        '    if is_expired(context.clock, intent):\n        raise Expired("send_before has passed")\n',
         "",
         "funds are held for a quote that has ended",
     ),
@@ -58,8 +58,8 @@ BY_HAND = (
     # --- the request ----------------------------------------------------------------------------
     Fault(
         "deadline-is-not-looked-at-again",
-        "sending",
-        "    if not _is_time(context, intent, sending.deadline):\n"
+        "attempt",
+        "    if not is_time(context.clock, intent, sending.deadline):\n"
         "        raise _too_late(context, intent, sending.last_no)\n",
         "",
         "an order is tried again after its deadline",
@@ -103,20 +103,20 @@ BY_HAND = (
         "last-no-is-not-looked-at-again",
         "sending",
         "        if error is sending.last_no:  # pauses have passed since it was said\n"
-        "            _check_quiet(context, sending)\n",
+        "            check_quiet(context, sending)\n",
         "",
         "a stale no is believed of an order that was created",
     ),
     Fault(
         "stale-no-before-another-attempt",
-        "sending",
-        "        raise _too_late(context, intent, sending.last_no)\n    _check_quiet(context, sending)\n",
+        "attempt",
+        "        raise _too_late(context, intent, sending.last_no)\n    check_quiet(context, sending)\n",
         "        raise _too_late(context, intent, sending.last_no)\n",
         "an order is sent again although its own answer has come behind a stale no",
     ),
     Fault(
         "another-order-believed",
-        "sending",
+        "attempt",
         "    if other := classify.other_order(sent, answer):\n"
         '        raise _unreadable(evidence, f"the answer is to another order: {other} differs")\n',
         "",
@@ -138,7 +138,7 @@ BY_HAND = (
     ),
     Fault(
         "id-of-an-unreadable-answer-is-lost",
-        "sending",
+        "attempt",
         "raise _unreadable(evidence, why, order_id=find_order_id(evidence.body))",
         "raise _unreadable(evidence, why)",
         "nobody can look up the order that the answer named",
@@ -242,14 +242,14 @@ BY_HAND = (
     ),
     Fault(
         "hold-released-before-the-no-is-recorded",
-        "settle",
+        "certain_no",
         "    ending = _ending(no)\n",
         "    ending = _ending(no)\n    await undo(context, work, cancellation, debts)\n",
         "a hold is released for an order whose no is not on record",
     ),
     Fault(
         "owed-is-not-recorded",
-        "settle",
+        "certain_no",
         "        owed=debts,\n        lease=context.lease,\n    )\n    try:\n        verdict",
         "        owed=(),\n        lease=context.lease,\n    )\n    try:\n        verdict",
         "a release that fails is never tried again",

@@ -63,6 +63,22 @@ PLACES = {
             "tests/_pipeline/test_cancellation.py",
         ),
     ),
+    "certain_no": Place(
+        "transfer_async._pipeline.certain_no",
+        (
+            "tests/_pipeline/test_create_order.py",
+            *_CALLS,
+            "tests/_pipeline/test_cancellation.py",
+        ),
+    ),
+    "time_limits": Place(
+        "transfer_async._pipeline.time_limits",
+        ("tests/_pipeline/test_create_order.py", *_WIRE),
+    ),
+    "attempt": Place(
+        "transfer_async._pipeline.attempt",
+        ("tests/_pipeline/test_create_order.py", *_WIRE),
+    ),
     "sending": Place(
         "transfer_async._pipeline.send",
         ("tests/_pipeline/test_create_order.py", "tests/_http/test_bearer.py", *_WIRE),

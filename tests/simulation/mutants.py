@@ -12,7 +12,7 @@ from tests.simulation import world
 from tests.simulation.journal import Database
 from transfer_async._http import classify
 from transfer_async._models.errors import JournalFailed, Outcome
-from transfer_async._pipeline import create_order, doubt, recovery, send, settle, undo
+from transfer_async._pipeline import certain_no, create_order, doubt, recovery, send, settle, undo
 from transfer_async.journal import claim, entries, moves, state_machine
 from transfer_async.journal.claim import Claim
 from transfer_async.journal.entries import KeyState
@@ -231,12 +231,12 @@ def undone_on_unknown(patch: pytest.MonkeyPatch) -> None:
 
 def undone_before_the_no_is_recorded(patch: pytest.MonkeyPatch) -> None:
     """The hold is released first, and the no written down after."""
-    certain_no = settle.certain_no
+    recorded_first = certain_no.certain_no
 
     async def hasty(context: Any, call: Any, claimed: Any, no: Any) -> None:
         debts = undo.what_is_owed(context, call.work, claimed)
         await undo.undo(context, call.work, call.cancellation, debts)
-        await certain_no(context, call, claimed, no)
+        await recorded_first(context, call, claimed, no)
 
     patch.setattr(create_order, "certain_no", hasty)
 
@@ -255,12 +255,12 @@ def inherited_hooks_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def late_acts_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Who slept while others ended its intent leaves what it did since."""
-    patch.setattr(settle, "_is_over", lambda *_: False)
+    patch.setattr(certain_no, "_is_over", lambda *_: False)
 
 
 def owed_undos_forgotten(patch: pytest.MonkeyPatch) -> None:
     """An undo that fails is recorded as done."""
-    for module in (undo, settle, doubt, recovery):
+    for module in (undo, certain_no, doubt, recovery):
         done = module.undo
 
         async def once(context: Any, work: Any, cancellation: Any, debts: Any, done: Any = done) -> None:

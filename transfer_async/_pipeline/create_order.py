@@ -24,7 +24,9 @@ from transfer_async._models.errors import (
 )
 from transfer_async._models.events import Claimed, WentInDoubt
 from transfer_async._models.responses import Order
+from transfer_async._pipeline.attempt import Sending
 from transfer_async._pipeline.call import Call, fresh_id
+from transfer_async._pipeline.certain_no import certain_no
 from transfer_async._pipeline.claimed_key import ClaimedKey, claimed_key
 from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.doubt import (
@@ -35,8 +37,8 @@ from transfer_async._pipeline.doubt import (
     settle_doubt,
 )
 from transfer_async._pipeline.preflight import preflight
-from transfer_async._pipeline.send import Sending, send
-from transfer_async._pipeline.settle import certain_no, settle, went_in_doubt
+from transfer_async._pipeline.send import send
+from transfer_async._pipeline.settle import settle, went_in_doubt
 from transfer_async._pipeline.unrecorded import made_up
 from transfer_async._pipeline.work import Work, stamped
 from transfer_async.journal.claim import Claim

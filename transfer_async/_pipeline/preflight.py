@@ -11,12 +11,13 @@ from multidict import CIMultiDict
 from transfer_async._models.causes import bare
 from transfer_async._models.errors import Expired, HoldFailed, HoldRequired, KeyBusy, Outcome, PreflightFailed
 from transfer_async._models.events import HookPassed
+from transfer_async._pipeline.attempt import Sending
 from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.claimed_key import ClaimedKey
 from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.hooks import PreflightHook, checked_receipt, is_hold
 from transfer_async._pipeline.lease import LeaseKeeper
-from transfer_async._pipeline.send import Sending, is_expired
+from transfer_async._pipeline.time_limits import is_expired
 from transfer_async._pipeline.undo import undo_stale
 from transfer_async._pipeline.work import Work
 from transfer_async._support.tasks import Begun, begun
@@ -36,7 +37,7 @@ async def preflight(context: Context, call: Call, claimed: ClaimedKey) -> Sendin
             "the customer's funds must be held before an order is sent: give the client a hold hook "
             "(hooks=[..., FundsHold(place, release)]), or the call the reference of your own hold (held=...)"
         )
-    if is_expired(context, intent):
+    if is_expired(context.clock, intent):
         raise Expired("send_before has passed")
     body = intent.order.to_json()
     hooks = Begun(_run_hooks(context, call, claimed, held=held))

@@ -8,73 +8,18 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from attrs import define, field, frozen
-from multidict import CIMultiDict
-
-from transfer_async._converters.order import find_order_id, read_answer
-from transfer_async._converters.wire_format import Unreadable
 from transfer_async._http import classify, retry
 from transfer_async._http.classify import Judgement
-from transfer_async._http.transport import Evidence
-from transfer_async._http.unsolicited import Carrier
-from transfer_async._http.write_guard import GuardedBody
 from transfer_async._models.errors import (
-    Attempt,
-    ConnectionFailed,
-    Expired,
-    Outcome,
-    OutcomeUnknown,
     TokenUnavailable,
     TransferError,
-    UnreadableOrder,
 )
-from transfer_async._models.events import AttemptFailed, AttemptStarted, RetryScheduled
-from transfer_async._models.requests import NewOrder, OrderIntent
-from transfer_async._models.responses import Order
+from transfer_async._models.events import RetryScheduled
+from transfer_async._pipeline.attempt import Answered, Sending, attempt, check_quiet
 from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.cancellation import Cancellation
 from transfer_async._pipeline.context import Context
-from transfer_async._pipeline.work import Work
-
-
-@define(eq=False, kw_only=True)
-class Sending:
-    """What is sent, and what is certain of it so far.
-
-    Args:
-        body: the order, as JSON.
-        headers: with the token.
-        deadline: on the client's clock; from just before the mark.
-        judgement: what was certain of the last exchange.
-        last_no: the certain no that the last HTTP attempt ended in.
-        last_body: the last body that was handed over.
-        renew_token: another token is asked for before the next attempt.
-        token_renewed: it was, and will not be again.
-    """
-
-    body: bytes = field(repr=False)
-    headers: CIMultiDict[str] = field(repr=False)
-    deadline: float = float("inf")
-    judgement: Judgement | None = None
-    last_no: TransferError | None = None
-    last_body: GuardedBody | None = field(default=None, repr=False)
-    renew_token: bool = False
-    token_renewed: bool = False
-
-
-@frozen(kw_only=True)
-class Answered:
-    """The service answered with our order.
-
-    Args:
-        order: as it was read.
-        reply: the bytes it was read from.
-        carrier: the connection that it came on.
-    """
-
-    order: Order
-    reply: bytes
-    carrier: Carrier
+from transfer_async._pipeline.time_limits import is_time
 
 
 async def send(context: Context, call: Call, sending: Sending) -> Answered:
@@ -88,7 +33,7 @@ async def send(context: Context, call: Call, sending: Sending) -> Answered:
     if call.cancellation.abandoned:
         raise asyncio.CancelledError
     try:
-        answered = await _attempt(context, call, sending)
+        answered = await attempt(context, call, sending)
     except TransferError as error:
         if not _may_go_again(context, call.cancellation, sending, error):
             raise
@@ -100,134 +45,19 @@ async def send(context: Context, call: Call, sending: Sending) -> Answered:
 async def _go_again(context: Context, call: Call, sending: Sending, first: TransferError) -> Answered:
     try:
         return await retry.go_again(
-            partial(_attempt, context, call, sending),
+            partial(_another, context, call, sending),
             first,
             policy=context.policy,
             bucket=context.bucket,
             clock=context.clock,
-            until=partial(_is_time, context, call.work.intent, sending.deadline),
+            until=partial(is_time, context.clock, call.work.intent, sending.deadline),
             may=partial(_may_go_again, context, call.cancellation, sending),
             pause=partial(_pause, context, call),
         )
     except TransferError as error:
         if error is sending.last_no:  # pauses have passed since it was said
-            _check_quiet(context, sending)
+            check_quiet(context, sending)
         raise
-
-
-def _check_quiet(context: Context, sending: Sending) -> None:
-    """Look once more whether the last no is all that came on its connection.
-
-    Raises:
-        OutcomeUnknown: it is not: what came later is the answer to the order.
-    """
-    if sending.last_body is not None and sending.last_no is not None:
-        if context.transport.stays_quiet(sending.last_body):
-            return
-        sending.last_body.carrier.distrust()
-        raise OutcomeUnknown("another answer came after the service's no") from sending.last_no
-
-
-async def _attempt(context: Context, call: Call, sending: Sending) -> Answered:
-    """One HTTP attempt, and what is certain after it."""
-    work, intent = call.work, call.work.intent
-    if sending.renew_token:
-        await _renew_token(context, call.cancellation, sending)
-    if not _is_time(context, intent, sending.deadline):
-        raise _too_late(context, intent, sending.last_no)
-    _check_quiet(context, sending)
-    began = context.clock.now()
-    work.attempts_begun += 1
-    context.tell(AttemptStarted, work)
-    body = GuardedBody(sending.body, in_time=partial(_is_time, context, intent, sending.deadline))
-    evidence = await _exchange(context, call.cancellation, sending, body)
-    try:
-        order = _answer(context, call, sending, body, evidence)
-    except TransferError as error:
-        if not body.carrier.trusted:
-            body.carrier.distrust()
-        if _note(context, work, evidence, error, context.clock.now() - began) is not Outcome.UNKNOWN:
-            sending.last_no = error
-        raise
-    _note(context, work, evidence, None, context.clock.now() - began)
-    return Answered(order=order, reply=evidence.body, carrier=body.carrier)
-
-
-async def _exchange(
-    context: Context, cancellation: Cancellation, sending: Sending, body: GuardedBody
-) -> Evidence:
-    sending.judgement, cancellation.on_the_way = None, body
-    try:
-        left = sending.deadline - context.clock.now()
-        return await context.transport.post_order(body, headers=sending.headers, left=left)
-    finally:
-        cancellation.on_the_way = None
-        if body.handed_over:
-            cancellation.sent, sending.last_body = True, body
-        cancellation.swallow()
-
-
-def _answer(context: Context, call: Call, sending: Sending, body: GuardedBody, evidence: Evidence) -> Order:
-    if call.cancellation.abandoned and not evidence.sent:  # it waited: nothing is lost by stopping
-        raise sending.last_no or asyncio.CancelledError
-    if body.late:
-        raise _too_late(context, call.work.intent, sending.last_no)
-    sending.judgement = classify.judge(evidence, context.policy, classify.ORDER_ANSWERS)
-    if sending.judgement is not Judgement.ANSWERED:
-        if evidence.intact and sending.judgement in classify.SAID_NO:
-            body.carrier.trust()
-        if sending.judgement is Judgement.WRONG_TOKEN:
-            context.tokens.distrust(sending.headers)
-        raise classify.error_of(sending.judgement, evidence, now=context.clock.utc(), reading=False)
-    order = _order_in(evidence, call.work.intent.order)
-    body.carrier.trust()
-    return order
-
-
-def _order_in(evidence: Evidence, sent: NewOrder) -> Order:
-    try:
-        answer = read_answer(evidence.body)
-    except Unreadable as error:
-        answer, why = None, f"the answer is not readably an order: {error}"
-    if answer is None:  # and what was not readable is no context of this
-        raise _unreadable(evidence, why, order_id=find_order_id(evidence.body)) from evidence.error
-    if other := classify.other_order(sent, answer):
-        raise _unreadable(evidence, f"the answer is to another order: {other} differs")
-    return answer.order
-
-
-def _unreadable(evidence: Evidence, why: str, *, order_id: str | None = None) -> UnreadableOrder:
-    return UnreadableOrder(
-        why, order_id=order_id, status=evidence.status, raw=evidence.body, request_id=evidence.request_id
-    )
-
-
-def _note(
-    context: Context, work: Work, evidence: Evidence, error: TransferError | None, seconds: float
-) -> Outcome:
-    """Remember the attempt, tell of it, and say what it came to."""
-    outcome = Outcome.CREATED if error is None else error.outcome if evidence.sent else Outcome.NOT_SENT
-    beneath = type(evidence.error).__name__ if evidence.error is not None else None
-    work.attempts.append(
-        Attempt(
-            number=work.attempts_begun,
-            seconds=seconds,
-            outcome=outcome,
-            status=evidence.status,
-            error=beneath or (type(error).__name__ if error is not None else None),
-            request_id=evidence.request_id,
-        )
-    )
-    if error is not None:
-        context.tell(
-            AttemptFailed,
-            work,
-            outcome=outcome,
-            error=type(error).__name__,
-            status=evidence.status,
-            request_id=evidence.request_id,
-        )
-    return outcome
 
 
 def _may_go_again(
@@ -239,6 +69,12 @@ def _may_go_again(
         sending.renew_token = True
         return True
     return sending.judgement in classify.MAY_GO_AGAIN
+
+
+async def _another(context: Context, call: Call, sending: Sending) -> Answered:
+    if sending.renew_token:
+        await _renew_token(context, call.cancellation, sending)
+    return await attempt(context, call, sending)
 
 
 async def _renew_token(context: Context, cancellation: Cancellation, sending: Sending) -> None:
@@ -259,21 +95,3 @@ async def _pause(context: Context, call: Call, pause: retry.Pause) -> None:
     except asyncio.CancelledError:
         call.cancellation.swallow()
         raise pause.error from pause.error.__cause__
-
-
-def _is_time(context: Context, intent: OrderIntent, deadline: float, ahead: float = 0.0) -> bool:
-    return context.clock.now() + ahead < deadline and not is_expired(context, intent, ahead)
-
-
-def is_expired(context: Context, intent: OrderIntent, ahead: float = 0.0) -> bool:
-    """Whether ``send_before`` has passed, or will have in ``ahead`` seconds."""
-    limit = intent.send_before
-    return limit is not None and (limit - context.clock.utc()).total_seconds() <= ahead
-
-
-def _too_late(context: Context, intent: OrderIntent, last_no: TransferError | None) -> TransferError:
-    if last_no is not None:
-        return last_no
-    if is_expired(context, intent):
-        return Expired("send_before passed before the order could be sent")
-    return ConnectionFailed("the deadline passed before a connection could be had")
