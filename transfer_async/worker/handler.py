@@ -79,6 +79,7 @@ class Handler:
                 "SQLiteJournal, or PostgresJournal"
             )
         self.client: TransferClient = client
+        """The client that it was given: whoever tells how doubts ended recovers by the same one."""
         self._context: Context = context
         self._max_deliveries = max_deliveries
         self._delays = delays or Delays()
