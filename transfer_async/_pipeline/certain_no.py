@@ -19,7 +19,7 @@ from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.cancellation import Cancellation
 from transfer_async._pipeline.claimed_key import ClaimedKey
 from transfer_async._pipeline.context import Context
-from transfer_async._pipeline.undo import recorded, undo, undo_stale, what_is_owed
+from transfer_async._pipeline.undo import recorded, undo, undo_earlier, what_is_owed
 from transfer_async._pipeline.work import Work, stamped
 from transfer_async._support.log import log
 from transfer_async.journal.entries import Ending, Entry, KeyState, Owed
@@ -55,7 +55,7 @@ async def certain_no(
     if verdict.denial is None:
         _tell_no(context, work, ending)
         await undo(context, work, cancellation, recorded(verdict.entry, debts))
-        await undo_stale(context, work, cancellation, claimed)
+        await undo_earlier(context, work, cancellation, claimed)
     elif debts and _is_over(work.intent, verdict.entry):
         await _undo_late(context, work, cancellation, debts)
     may_exist = verdict.denial is not None

@@ -17,14 +17,14 @@ class ClaimedKey:
             None before it.
         inherited: the hooks that a worker that is gone may have entered for this intent.
         entered: the hooks whose ``before`` was entered, and that did not vouch to have done nothing.
-        stale: undos that are owed for earlier intents of the key, until this call has tried them.
+        earlier: undos that are owed for earlier intents of the key, until this call has tried them.
     """
 
     epoch: int
     attempt: str | None = None
     inherited: tuple[str, ...] = ()
     entered: list[str] = field(factory=list)
-    stale: tuple[Owed, ...] = ()
+    earlier: tuple[Owed, ...] = ()
 
 
 def claimed_key(entry: Entry) -> ClaimedKey:
@@ -33,7 +33,7 @@ def claimed_key(entry: Entry) -> ClaimedKey:
     if entry.epoch > 1:  # a worker that is gone may have entered any hook, and left no word of it
         claimed.inherited = entry.hooks
     if entry.owed:
-        claimed.stale = tuple(
+        claimed.earlier = tuple(
             one for one in entry.owed if one.lease_until <= 0.0 and one.intent.id != entry.intent_id
         )
     return claimed

@@ -18,7 +18,7 @@ from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.hooks import PreflightHook, checked_receipt, is_hold
 from transfer_async._pipeline.lease import LeaseKeeper
 from transfer_async._pipeline.time_limits import is_expired
-from transfer_async._pipeline.undo import undo_stale
+from transfer_async._pipeline.undo import undo_earlier
 from transfer_async._pipeline.work import Work
 from transfer_async._support.tasks import Begun, begun
 from transfer_async.journal.moves import Keep
@@ -50,8 +50,8 @@ async def preflight(context: Context, call: Call, claimed: ClaimedKey) -> Sendin
 
 async def _run_hooks(context: Context, call: Call, claimed: ClaimedKey, *, held: bool) -> CIMultiDict[str]:
     work = call.work
-    if claimed.stale:
-        await undo_stale(context, work, call.cancellation, claimed)
+    if claimed.earlier:
+        await undo_earlier(context, work, call.cancellation, claimed)
     headers = context.tokens.current
     if headers is None:  # before the hooks: no funds are held for a client that cannot send
         with call.cancellation.stoppable():

@@ -51,11 +51,11 @@ async def undo(context: Context, work: Work, cancellation: Cancellation, debts: 
     work.owed += len(debts) - len(done)
 
 
-async def undo_stale(context: Context, work: Work, cancellation: Cancellation, claimed: ClaimedKey) -> None:
+async def undo_earlier(context: Context, work: Work, cancellation: Cancellation, claimed: ClaimedKey) -> None:
     """What hooks did for an earlier intent goes before they act for this one, or with its end."""
-    stale, claimed.stale = claimed.stale, ()
-    for intent_id in dict.fromkeys(one.intent.id for one in stale):
-        await undo(context, work, cancellation, [one for one in stale if one.intent.id == intent_id])
+    earlier, claimed.earlier = claimed.earlier, ()
+    for intent_id in dict.fromkeys(one.intent.id for one in earlier):
+        await undo(context, work, cancellation, [one for one in earlier if one.intent.id == intent_id])
 
 
 async def _undo_one(context: Context, work: Work, cancellation: Cancellation, debt: Owed) -> bool:
