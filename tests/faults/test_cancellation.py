@@ -230,12 +230,8 @@ async def test_a_call_cut_off_when_its_connection_went_bad_is_not_sent_on_anothe
         async def bad_once(*connection: object) -> bool:
             looks.append(connection)
             if len(looks) == 1:  # cut off after the look, before the call has heard of it
-                asyncio.get_running_loop().call_soon(cut_off)
+                asyncio.get_running_loop().call_soon(client._calls.cut_off)
             return len(looks) == 1
-
-        def cut_off() -> None:
-            for call in list(client._calls._calls.values()):
-                call.cut_off()
 
         monkeypatch.setattr("transfer_async._http.write_guard._is_stale", bad_once)
         with pytest.raises(TransferError) as caught:
