@@ -296,7 +296,7 @@ def test_a_banks_own_tests_pass_for_it_and_fail_for_one_that_pays_twice(tmp_path
         (tmp_path / f"{name}.py").write_text(text)
         (tmp_path / f"test_{name}.py").write_text(test.replace("from payments import", f"from {name} import"))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += ["-p", "pytest_asyncio.plugin", "-p", "transfer_async.sandbox.pytest_plugin"]  # and no others
+    command += ["-p", "pytest_asyncio.plugin", "-p", "transfer_async.testing.pytest_plugin"]  # and no others
     env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(EXAMPLES.parents[1])}
     ended = subprocess.run(
         command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100, check=False

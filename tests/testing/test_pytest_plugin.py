@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from transfer_async.sandbox import pytest_plugin
+from transfer_async.testing import pytest_plugin
 
 pytest_plugins = ["pytester"]
 
@@ -110,7 +110,7 @@ def test_it_is_listed_among_the_fixtures_with_what_it_is(installed):
 
 @pytest.mark.parametrize("twice", [False, True])
 def test_a_conftest_may_ask_for_it_by_name(pytester, twice):
-    pytester.makeconftest('pytest_plugins = ["transfer_async.sandbox.pytest_plugin"]')
+    pytester.makeconftest('pytest_plugins = ["transfer_async.testing.pytest_plugin"]')
     pytester.makepyfile(BANKS_TEST)
     pytester.makeini(INI)
     shutil.copy(SOURCE, pytester.path / "again.py")
@@ -123,7 +123,7 @@ def test_a_conftest_may_ask_for_it_by_name(pytester, twice):
 
 
 def test_without_pytest_asyncio_a_conftest_learns_what_is_needed(pytester):
-    pytester.makeconftest('pytest_plugins = ["transfer_async.sandbox.pytest_plugin"]')
+    pytester.makeconftest('pytest_plugins = ["transfer_async.testing.pytest_plugin"]')
     pytester.makepyfile("def test_it(transfer_sandbox):\n    pass\n")
 
     pytester.runpytest_inprocess("-p", "no:asyncio", *ALONE, *BY_NAME).assert_outcomes(errors=1)

@@ -3,7 +3,7 @@
 Where the package is installed, pytest finds the fixture by itself: the build puts this module beside
 the package, as `transfer_async_pytest`, because whatever is inside the package brings the whole client
 along, and a run that does not use the fixture should not pay for that. In a checkout that is not
-installed a `conftest.py` says `pytest_plugins = ["transfer_async.sandbox.pytest_plugin"]`.
+installed a `conftest.py` says `pytest_plugins = ["transfer_async.testing.pytest_plugin"]`.
 """
 
 from __future__ import annotations
