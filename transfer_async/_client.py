@@ -16,7 +16,7 @@ import aiohttp
 from transfer_async._http import fetch, urls
 from transfer_async._http.bearer import Token, TokenSource
 from transfer_async._http.retry import RetryPolicy
-from transfer_async._http.transport import Timeouts
+from transfer_async._http.transport import Timeouts, Transport
 from transfer_async._models import keys, texts
 from transfer_async._models.errors import ClientClosed, OpenElsewhere, ServiceFailed
 from transfer_async._models.events import Observer, Observers
@@ -133,7 +133,7 @@ class TransferClient:
             scope=base_url if scope is None else texts.checked_scope(scope),
             journal=MemoryJournal(clock=times.clock) if journal is None else checked_journal(journal),
             hooks=checked_hooks(hooks),
-            transport=settings.transport(base_url, times, limits, session=session, ssl=ssl, proxy=proxy),
+            transport=self._transport_to(base_url, times, limits, session=session, ssl=ssl, proxy=proxy),
             tokens=TokenSource(token, timeout=times.timeouts.hook, user_agent=settings.USER_AGENT),
             observers=Observers(observers),
             resolve=resolve,
@@ -157,6 +157,12 @@ class TransferClient:
             if callable(bind):
                 bind(self)
         self._closed = False
+
+    def _transport_to(
+        self, base_url: str, times: settings.Times, limits: settings.Limits, **options: Any
+    ) -> Transport:
+        """The way to the service; a client for tests has one of its own."""
+        return settings.transport(base_url, times, limits, **options)
 
     @classmethod
     def from_env(cls, **settings: Unpack[ClientSettings]) -> Self:

@@ -159,3 +159,14 @@ async def test_release_lets_everyone_go_on(faults: Faults):
     assert faults.stalled == ()
     assert faults.release() == 0
     await asyncio.gather(*tasks)
+
+
+async def test_a_stall_is_let_go_from_another_thread_and_only_once(faults: Faults) -> None:
+    """The loop that it waits in hears of it, though it may be asleep."""
+    stalls = asyncio.new_event_loop()
+    held = stalls.create_task(faults.hold(record()))
+    await asyncio.to_thread(stalls.run_until_complete, asyncio.sleep(0))
+
+    assert faults.release() == faults.release() == 1
+    await asyncio.to_thread(stalls.run_until_complete, held)
+    stalls.close()

@@ -1,4 +1,4 @@
-"""The fixture, as a bank's own tests use it: runs of pytest within this one."""
+"""The plug-in, as a bank's own tests use it: runs of pytest within this one."""
 
 import shutil
 import tomllib
@@ -13,14 +13,61 @@ pytest_plugins = ["pytester"]
 SOURCE = Path(pytest_plugin.__file__)
 ROOT = SOURCE.parents[2]
 MODULE = "transfer_async_pytest"
-BANKS_TEST = """
+ASYNC = """
+import pytest
 from transfer_async import TransferClient
+from transfer_async.sandbox import StallBeforeProcessing
+from transfer_async.testing import make_new_order
 
-async def test_the_bank_knows_itself(transfer_sandbox):
+async def use(transfer_sandbox):
     async with TransferClient(transfer_sandbox.base_url, transfer_sandbox.token) as client:
         assert (await client.who_am_i()).username == "lagoon-bank"
+        order = await client.create_order(make_new_order(), key="k", held="our-own")
+    await transfer_sandbox.created()
+    assert await transfer_sandbox.match_now() == [order.id]
 """
-STRICT = BANKS_TEST.replace("async def", "import pytest\n\n@pytest.mark.asyncio\nasync def", 1)
+AUTO = f"{ASYNC}\nasync def test_of_auto_mode(transfer_sandbox):\n    await use(transfer_sandbox)\n"
+EVERY_LOOP = f"""{ASYNC}
+import asyncio
+
+@pytest.mark.asyncio
+async def test_of_strict_mode(transfer_sandbox):
+    await use(transfer_sandbox)
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_on_the_modules_loop(transfer_sandbox):
+    await use(transfer_sandbox)
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_on_the_sessions_loop(transfer_sandbox):
+    await use(transfer_sandbox)
+
+def test_that_is_sync(transfer_sandbox):
+    asyncio.run(use(transfer_sandbox))
+    transfer_sandbox.wait(transfer_sandbox.received())
+"""
+ANYIO = f"""{ASYNC}
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+@pytest.mark.anyio
+async def test_of_anyio(transfer_sandbox):
+    await use(transfer_sandbox)
+"""
+FAULTS = """
+import pytest
+from transfer_async.sandbox import Status
+
+@pytest.mark.transfer_faults
+def test_each(transfer_sandbox):
+    assert len(transfer_sandbox.faults.rules) == 1
+
+@pytest.mark.transfer_faults("status-422", "stall-after-processing", Status(418))
+def test_some(transfer_fault, transfer_sandbox):
+    (rule,) = transfer_sandbox.faults.rules
+    assert rule.fault is transfer_fault
+"""
 BY_NAME = ["-p", "no:transfer_async"]  # and not as the entry point, if the package is installed
 OTHERS = [
     "aiohttp",
@@ -30,15 +77,14 @@ OTHERS = [
     "pytest_cov",
     "schemathesis",
     "timeout",
-    "xdist",
 ]
 ALONE = [word for name in OTHERS for word in ("-p", f"no:{name}")]
-"""No other plug-ins than pytest-asyncio and ours."""
+"""No other plug-ins than those of event loops, and ours."""
 INI = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
 NOT_USED = """
 import sys
 
-def test_nothing_of_ours_is_imported():
+def test_nothing_of_ours_is_imported(request):
     assert "transfer_async_pytest" in sys.modules
     assert not {"aiohttp", "cattrs", "transfer_async"} & set(sys.modules)
 """
@@ -55,78 +101,108 @@ def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyt
     (about / "entry_points.txt").write_text(f"[pytest11]\ntransfer_async = {MODULE}\n")
     monkeypatch.setenv("PYTHONPATH", f"{site}:{ROOT}")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    pytester.makeini(INI)
     return pytester
 
 
 def run(pytester: pytest.Pytester, *options: str, **tests: str) -> pytest.RunResult:
-    """Run files of tests, by their names."""
+    """Run files of tests, by their names, in a process of its own."""
     pytester.makepyfile(**tests)
-    if "no:asyncio" not in options:
-        pytester.makeini(INI)
-    return pytester.runpytest_subprocess(*ALONE, "-W", "error", *options)
+    return pytester.runpytest_subprocess(*ALONE, "-p", "no:xdist", "-W", "error", *options)
 
 
-@pytest.mark.parametrize(
-    ("mode", "tests"),
-    [("auto", {"test_auto": BANKS_TEST, "test_strict": STRICT}), ("strict", {"test_strict": STRICT})],
-)
-def test_five_lines_of_a_bank_work_as_soon_as_the_package_is_installed(installed, mode, tests):
-    run(installed, "--asyncio-mode", mode, **tests).assert_outcomes(passed=len(tests))
+@pytest.fixture
+def here(pytester: pytest.Pytester) -> pytest.Pytester:
+    """Runs of pytest in this process, that find the plugin by a conftest."""
+    pytester.makeconftest('pytest_plugins = ["transfer_async.testing.pytest_plugin"]')
+    pytester.makeini(INI)
+    return pytester
 
 
-def test_without_pytest_asyncio_the_fixture_says_what_it_needs_and_other_tests_run(installed):
-    test = "def test_it(transfer_sandbox):\n    pass\n\ndef test_another():\n    pass\n"
-    result = run(installed, "-p", "no:asyncio", test_it=test)
+def run_here(pytester: pytest.Pytester, *options: str, **tests: str) -> pytest.RunResult:
+    """Run files of tests, by their names, in this process."""
+    pytester.makepyfile(**tests)
+    return pytester.runpytest_inprocess(*ALONE, "-p", "no:xdist", *BY_NAME, "--strict-markers", *options)
 
-    result.assert_outcomes(errors=1, passed=1)
-    result.stdout.fnmatch_lines(["*the fixture transfer_sandbox needs pytest-asyncio: pip install *"])
+
+def test_the_sandbox_answers_on_every_kind_of_loop_as_soon_as_the_package_is_installed(installed):
+    run(installed, "--asyncio-mode", "strict", test_loops=EVERY_LOOP).assert_outcomes(passed=4)
 
 
 def test_who_does_not_use_it_imports_nothing(installed):
     run(installed, test_it=NOT_USED).assert_outcomes(passed=1)
 
 
-@pytest.mark.trial(ci=1, long=1)
-def test_each_test_has_a_sandbox_of_its_own(installed):
-    test = """
-    seen = []
+def test_it_works_in_the_auto_mode_of_pytest_asyncio(here):
+    run_here(here, "--asyncio-mode", "auto", test_auto=AUTO).assert_outcomes(passed=1)
 
-    async def test_one(transfer_sandbox):
-        seen.append(transfer_sandbox)
 
-    async def test_two(transfer_sandbox):
-        assert transfer_sandbox not in seen
-        assert transfer_sandbox.base_url
-    """
-    run(installed, "--asyncio-mode", "auto", test_it=test).assert_outcomes(passed=2)
+def test_it_works_with_anyio_and_needs_no_pytest_asyncio(here):
+    here.makeini("[pytest]\n")
+    run_here(here, "-p", "no:asyncio", test_anyio=ANYIO).assert_outcomes(passed=1)
 
 
 @pytest.mark.trial(ci=1, long=1)
-def test_it_is_listed_among_the_fixtures_with_what_it_is(installed):
-    result = run(installed, "--fixtures", test_it="")
+def test_processes_of_xdist_have_sandboxes_of_their_own_and_agree_on_the_faults(installed):
+    installed.makepyfile(test_faults=FAULTS, test_loops=EVERY_LOOP)
 
-    result.stdout.fnmatch_lines(["transfer_sandbox*", "*A sandbox of the test's own, listening on loopback*"])
+    result = installed.runpytest_subprocess(*ALONE, "-W", "error", "-n", "2")
+
+    result.assert_outcomes(passed=4 + 19 + 3)
 
 
-@pytest.mark.parametrize("twice", [False, True])
-def test_a_conftest_may_ask_for_it_by_name(pytester, twice):
-    pytester.makeconftest('pytest_plugins = ["transfer_async.testing.pytest_plugin"]')
-    pytester.makepyfile(BANKS_TEST)
-    pytester.makeini(INI)
-    shutil.copy(SOURCE, pytester.path / "again.py")
-    pytester.syspathinsert()
-    options = ["-p", "again"] if twice else []
+def test_the_marker_runs_a_test_once_for_each_fault_which_the_next_order_meets(here):
+    result = run_here(here, "-v", test_it=FAULTS)
 
-    pytester.runpytest_inprocess("--asyncio-mode", "auto", *ALONE, *BY_NAME, *options).assert_outcomes(
-        passed=1
+    result.assert_outcomes(passed=19 + 3)
+    result.stdout.fnmatch_lines(
+        ["*::test_each[[]close-after-processing] PASSED*", "*::test_some[[]stall-after-processing] PASSED*"]
     )
 
 
-def test_without_pytest_asyncio_a_conftest_learns_what_is_needed(pytester):
-    pytester.makeconftest('pytest_plugins = ["transfer_async.testing.pytest_plugin"]')
-    pytester.makepyfile("def test_it(transfer_sandbox):\n    pass\n")
+def test_a_fault_that_is_not_there_and_a_fixture_without_its_marker_say_what_is_wrong(here):
+    wrong = "import pytest\n\n@pytest.mark.transfer_faults('stauts')\ndef test_it(): pass\n"
+    without = "def test_it(transfer_fault): pass\n"
 
-    pytester.runpytest_inprocess("-p", "no:asyncio", *ALONE, *BY_NAME).assert_outcomes(errors=1)
+    one = run_here(here, test_wrong=wrong)
+    (here.path / "test_wrong.py").unlink()
+    other = run_here(here, test_without=without)
+
+    assert "@pytest.mark.transfer_faults: there is no fault 'stauts'; there are close-" in str(one.stdout)
+    other.assert_outcomes(errors=1)
+    other.stdout.fnmatch_lines(["*transfer_fault is for tests with @pytest.mark.transfer_faults*"])
+
+
+def test_the_other_fixtures_are_what_a_client_takes(here):
+    test = """
+    from transfer_async.testing import FakeClient, make_new_order
+
+    async def test_it(transfer_clock, transfer_holds):
+        async with FakeClient(hooks=[transfer_holds.hook], clock=transfer_clock) as client:
+            await client.create_order(make_new_order())
+        assert len(transfer_holds.standing) == 1
+    """
+    run_here(here, "--asyncio-mode", "auto", test_it=test).assert_outcomes(passed=1)
+
+
+@pytest.mark.trial(ci=1, long=1)
+def test_they_are_listed_among_the_fixtures_and_markers_with_what_they_are(installed):
+    fixtures = run(installed, "--fixtures", test_it="")
+    markers = run(installed, "--markers")
+
+    fixtures.stdout.fnmatch_lines(
+        ["transfer_sandbox*", "*A sandbox of the test's own, listening on loopback*"]
+    )
+    markers.stdout.fnmatch_lines(["@pytest.mark.transfer_faults(*faults): run the test once for each fault*"])
+
+
+def test_it_may_be_named_twice(here):
+    shutil.copy(SOURCE, here.path / "again.py")
+    here.makeconftest('pytest_plugins = ["again"]')
+    here.syspathinsert()
+    named = ["-p", "transfer_async.testing.pytest_plugin"]
+
+    run_here(here, *named, test_it=FAULTS).assert_outcomes(passed=19 + 3)
 
 
 def test_the_package_declares_the_entry_point_and_brings_the_module():

@@ -56,6 +56,7 @@ from transfer_async import (
     User,
     log_events,
 )
+from transfer_async.testing import AnyClient, FakeClient, Holds, ManualClock
 
 
 async def token() -> str:
@@ -324,3 +325,13 @@ TransferClient("https://bank.example", "token", hooks=[blocking])  # type: ignor
 TransferClient("https://bank.example", "token", hooks=[FundsHold])  # type: ignore[list-item] # must be refused
 TransferClient("https://bank.example", "token", journal="x.db")  # type: ignore[arg-type] # must be refused
 FundsHold(place_blocking, release)  # type: ignore[arg-type] # must be refused
+
+
+def takes_any(client: AnyClient) -> None:
+    """Code that a bank tries without sockets."""
+
+
+takes_any(TransferClient("https://bank.example", "token"))
+takes_any(FakeClient(clock=ManualClock(), hooks=[Holds().hook]))
+takes_any(within_limits)  # type: ignore[arg-type] # must be refused
+FakeClient(leases=60)  # type: ignore[call-arg] # must be refused

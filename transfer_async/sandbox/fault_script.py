@@ -191,10 +191,10 @@ class Faults:
         self.mix({})
 
     def release(self) -> int:
-        """Let every request that stalls go on; return how many there were."""
+        """Let every request that stalls go on; return how many there were. Any thread may say so."""
         held = [future for future in self._held if not future.done()]
         for future in held:
-            future.set_result(None)
+            _release(future)
         return len(held)
 
     @property
@@ -235,6 +235,19 @@ class Faults:
         rule.times -= 1
         if rule.times == 0:
             self._rules.remove(rule)
+
+
+def _release(future: asyncio.Future[None]) -> None:
+    loop = future.get_loop()
+    if asyncio._get_running_loop() is loop:
+        future.set_result(None)
+    else:  # a loop that waits hears of nothing that another thread does behind its back
+        loop.call_soon_threadsafe(_let_go, future)
+
+
+def _let_go(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _check_shares(shares: Mapping[Fault, float]) -> None:

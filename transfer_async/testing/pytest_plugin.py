@@ -1,59 +1,92 @@
-"""The pytest fixture `transfer_sandbox`, for whoever tests against the sandbox; it needs pytest-asyncio.
+"""The pytest plug-in: fixtures and a marker for whoever tests code that is built on the client.
 
-Where the package is installed, pytest finds the fixture by itself: the build puts this module beside
-the package, as `transfer_async_pytest`, because whatever is inside the package brings the whole client
-along, and a run that does not use the fixture should not pay for that. In a checkout that is not
-installed a `conftest.py` says `pytest_plugins = ["transfer_async.testing.pytest_plugin"]`.
+Where the package is installed, pytest finds it by itself: the build puts this module beside the package, as
+`transfer_async_pytest`, because whatever is inside the package brings the whole client along, and a run that
+uses none of this should not pay for it. In a checkout that is not installed a `conftest.py` says
+`pytest_plugins = ["transfer_async.testing.pytest_plugin"]`.
+
+The fixtures are plain, sync ones: they work in sync tests, and under pytest-asyncio and anyio on any loop.
 """
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Iterator
 
-    from transfer_async.sandbox import Sandbox
+    from transfer_async.sandbox import Fault
+    from transfer_async.testing import Holds, ManualClock, RunningSandbox
 
-_PLUGIN = "transfer_sandbox"
-_NEEDED = "the fixture transfer_sandbox needs pytest-asyncio: pip install pytest-asyncio"
-
-
-@pytest.fixture(scope="session")
-def _sandbox_class() -> type[Sandbox]:
-    # Here, and not in the fixture below: an import takes its time, and no loop runs yet.
-    from transfer_async.sandbox import Sandbox
-
-    return Sandbox
+_NAME = "transfer_sandbox"
+_FAULT = "transfer_fault"
+_MARKER = "transfer_faults"
+_ABOUT = (
+    f"{_MARKER}(*faults): run the test once for each fault, or each of these (names or faults); "
+    f"the next order of transfer_sandbox meets it"
+)
 
 
-async def transfer_sandbox(_sandbox_class: type[Sandbox]) -> AsyncIterator[Sandbox]:
-    """A sandbox of the test's own, listening on loopback, with the default accounts and seed."""
-    async with _sandbox_class() as sandbox:
-        yield sandbox
+class _Plugin:
+    """The fixtures, and the marker's hook; registered once, however often this module is loaded."""
+
+    @pytest.fixture
+    def transfer_sandbox(self) -> Iterator[RunningSandbox]:
+        """A sandbox of the test's own, listening on loopback, with the default accounts and seed."""
+        from transfer_async.testing import RunningSandbox  # here, or every run of pytest would pay for it
+
+        with RunningSandbox() as sandbox:
+            yield sandbox
+
+    @pytest.fixture
+    def transfer_clock(self) -> ManualClock:
+        """Time that stands still until `advance`; for a client, and for a journal of its own."""
+        from transfer_async.testing import ManualClock  # likewise
+
+        return ManualClock()
+
+    @pytest.fixture
+    def transfer_holds(self) -> Holds:
+        """A ledger of holds in memory; its `hook` is for a client."""
+        from transfer_async.testing import Holds  # likewise
+
+        return Holds()
+
+    @pytest.fixture
+    def transfer_fault(self, request: pytest.FixtureRequest, transfer_sandbox: RunningSandbox) -> Fault:
+        """The fault that the next order of `transfer_sandbox` meets; by the marker `transfer_faults`."""
+        if not hasattr(request, "param"):
+            pytest.fail(f"{_FAULT} is for tests with @pytest.mark.{_MARKER}", pytrace=False)
+        fault: Fault = request.param
+        transfer_sandbox.faults.add(fault)
+        return fault
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        marker = metafunc.definition.get_closest_marker(_MARKER)
+        if marker is None:
+            return
+        from transfer_async.testing.each_fault import named_faults  # likewise
+
+        try:
+            faults = named_faults(marker.args)
+        except ValueError as error:
+            pytest.fail(f"@pytest.mark.{_MARKER}: {error}", pytrace=False)
+        if _FAULT not in metafunc.fixturenames:  # it need not be named by the test
+            metafunc.fixturenames.append(_FAULT)
+        metafunc.parametrize(_FAULT, faults.values(), ids=faults, indirect=True)
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        if not isinstance(item, pytest.Function) or item.get_closest_marker(_MARKER) is None:
+            return
+        if _FAULT not in item.fixturenames:  # pytest keeps what the test names, and no more
+            item.fixturenames.append(_FAULT)
 
 
-def _no_sandbox() -> NoReturn:
-    """A sandbox of the test's own; it needs pytest-asyncio, which is not here."""
-    pytest.fail(_NEEDED, pytrace=False)
-
-
-@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the fixture, as one of pytest-asyncio's if that is here: its strict mode takes no other."""
-    plugins = config.pluginmanager
-    if plugins.hasplugin(_PLUGIN):
+    """Add the fixtures and the marker, once: an installed package's entry point may name this, too."""
+    if config.pluginmanager.hasplugin(_NAME):
         return
-    fixtures: Any = ModuleType(_PLUGIN)  # a module that gets its one name here
-    asyncio_plugin = sys.modules.get("pytest_asyncio.plugin")
-    if asyncio_plugin is not None and plugins.is_registered(asyncio_plugin):
-        import pytest_asyncio
-
-        fixtures.transfer_sandbox = pytest_asyncio.fixture(transfer_sandbox)
-    else:
-        fixtures.transfer_sandbox = pytest.fixture(name=_PLUGIN)(_no_sandbox)
-    plugins.register(fixtures, _PLUGIN)
+    config.addinivalue_line("markers", _ABOUT)
+    config.pluginmanager.register(_Plugin(), _NAME)

@@ -2,8 +2,10 @@
 
 import enum
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from transfer_async import (
+    Clock,
     FundsHold,
     InvalidOrder,
     NewExternalOrder,
@@ -15,6 +17,9 @@ from transfer_async import (
     TransferClient,
     TransferError,
 )
+
+if TYPE_CHECKING:
+    from transfer_async.testing import AnyClient
 
 
 class Told(enum.Enum):
@@ -50,14 +55,18 @@ class Ledger:
         """Find an order whose answer was lost."""
         return self.seen.get(intent.key)
 
+    def held(self, intent_id: str) -> str | None:
+        """The hold that stands for an intent: what tests ask."""
+        return self.holds.get(intent_id)
 
-def client_for(ledger: Ledger, base_url: str, token: str) -> TransferClient:
+
+def client_for(ledger: Ledger, base_url: str, token: str, *, clock: Clock | None = None) -> TransferClient:
     """A client with the ledger's holds; yours has a journal, too."""
     hold = FundsHold(ledger.place, ledger.release)
-    return TransferClient(base_url, token, hooks=[hold], resolve=ledger.look)
+    return TransferClient(base_url, token, hooks=[hold], resolve=ledger.look, clock=clock)
 
 
-async def pay(client: TransferClient, payment_id: str, *, beneficiary: str, dollars: str) -> Told:
+async def pay(client: "AnyClient", payment_id: str, *, beneficiary: str, dollars: str) -> Told:
     """Pay; whoever calls it again with the same id does not pay again."""
     try:
         await client.create_order(_order(beneficiary, dollars), key=payment_id)

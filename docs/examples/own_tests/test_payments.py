@@ -7,7 +7,15 @@ here goes wrong as it does in production: connections close, answers are lost, s
 import pytest
 
 from payments import Ledger, Told, client_for, pay
+from transfer_async import FundsHold
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status
+from transfer_async.testing import (
+    FakeClient,
+    ManualClock,
+    assert_hold_kept,
+    assert_hold_released,
+    assert_one_order,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -23,8 +31,9 @@ async def test_a_payment_is_paid_and_its_hold_stays(transfer_sandbox: Sandbox, l
     async with client_for(ledger, transfer_sandbox.base_url, transfer_sandbox.token) as client:
         told = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
 
-    assert told is Told.PAID
-    assert len(transfer_sandbox.orders) == len(ledger.holds) == 1
+        assert told is Told.PAID
+        await assert_one_order("payment-1", client=client, sandbox=transfer_sandbox)
+        await assert_hold_kept("payment-1", client=client, held=ledger.held)
 
 
 async def test_a_refusal_gives_the_money_back(transfer_sandbox: Sandbox, ledger: Ledger) -> None:
@@ -56,6 +65,29 @@ async def test_a_lost_answer_is_found_on_the_statement(transfer_sandbox: Sandbox
 
     assert (before, after) == (Told.WAIT, Told.PAID)
     assert len(transfer_sandbox.requests) == 1
+
+
+@pytest.mark.transfer_faults  # once for each fault of the sandbox, which the first order meets
+async def test_whatever_goes_wrong_nobody_is_paid_twice(
+    transfer_sandbox: Sandbox, transfer_clock: ManualClock, ledger: Ledger
+) -> None:
+    url, token = transfer_sandbox.base_url, transfer_sandbox.token
+    async with client_for(ledger, url, token, clock=transfer_clock) as client:
+        told = [await pay(client, "payment-1", beneficiary=BEN, dollars="100.00") for _ in range(3)]
+
+    assert len(transfer_sandbox.orders) <= 1
+    assert len(ledger.holds) == (0 if told[-1] is Told.REFUSED else 1)
+
+
+async def test_the_desk_alone_without_sockets(ledger: Ledger) -> None:
+    async with FakeClient(hooks=[FundsHold(ledger.place, ledger.release)]) as client:
+        client.sandbox.faults.add(Status(422))
+        told = [await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")]
+        await assert_hold_released("payment-1", client=client, held=ledger.held)
+        told.append(await pay(client, "payment-1", beneficiary=BEN, dollars="100.00"))
+
+        assert told == [Told.REFUSED, Told.PAID]
+        await assert_one_order("payment-1", client=client, sandbox=client.sandbox)
 
 
 @pytest.mark.parametrize("status", [500, 503])

@@ -1,0 +1,117 @@
+"""What is asserted of a key: each holds where it should, and says what it found where it should not."""
+
+import pytest
+
+from transfer_async import OutcomeUnknown, PreflightFailed, Refused
+from transfer_async.journal import KeyState
+from transfer_async.sandbox import CloseAfterProcessing, Status
+from transfer_async.testing import (
+    FakeClient,
+    Holds,
+    assert_hold_kept,
+    assert_hold_released,
+    assert_no_order,
+    assert_one_order,
+    make_new_order,
+)
+
+
+@pytest.fixture
+async def client(holds):
+    async with FakeClient(hooks=[holds.hook]) as made:
+        yield made
+
+
+async def created(client, key="k", **changes):
+    return await client.create_order(make_new_order(**changes), key=key)
+
+
+async def test_a_created_order_is_one_and_its_hold_is_kept(client, holds):
+    await created(client)
+    await created(client, "another", matcher_amount="5.00")
+
+    await assert_one_order("k", client=client, sandbox=client.sandbox)
+    await assert_hold_kept("k", client=client, held=holds.held)
+    with pytest.raises(AssertionError, match="'k': there should be no order, and there is tx-"):
+        await assert_no_order("k", client=client, sandbox=client.sandbox)
+    with pytest.raises(AssertionError, match="'k': no hold should stand, and there is hold-"):
+        await assert_hold_released("k", client=client, held=holds.held)
+
+
+async def test_a_doubt_is_one_order_too_and_a_second_one_is_seen(client, holds):
+    client.sandbox.faults.add(CloseAfterProcessing())
+    with pytest.raises(OutcomeUnknown):
+        await created(client)
+    await assert_one_order("k", client=client, sandbox=client.sandbox)
+    await assert_hold_kept("k", client=client, held=holds.held)
+
+    await created(client, "paid-again")
+
+    with pytest.raises(AssertionError, match="'k': there should be one order, and there are 2: tx-"):
+        await assert_one_order("k", client=client, sandbox=client.sandbox)
+
+
+async def test_a_refused_order_is_none_and_its_hold_is_released(client, holds):
+    client.sandbox.faults.add(Status(422))
+    with pytest.raises(Refused):
+        await created(client)
+
+    await assert_no_order("k", client=client, sandbox=client.sandbox)
+    await assert_hold_released("k", client=client, held=holds.held)
+    with pytest.raises(AssertionError, match="'k': there should be one order, and there are 0"):
+        await assert_one_order("k", client=client, sandbox=client.sandbox)
+    with pytest.raises(AssertionError, match="'k': one hold should stand, and there are 0"):
+        await assert_hold_kept("k", client=client, held=holds.held)
+
+
+async def test_a_hold_of_an_earlier_intent_is_seen(client, holds):
+    client.sandbox.faults.add(Status(422))
+    with pytest.raises(Refused):
+        await created(client)
+    forgotten = (await client.known("k")).intent_id
+    await created(client)
+    holds.standing[forgotten] = "hold-forgotten"
+
+    with pytest.raises(AssertionError, match="'k': no hold of an earlier intent, should stand, and there is"):
+        await assert_hold_kept("k", client=client, held=holds.held)
+
+
+async def test_a_hold_that_stands_twice_is_seen_however_the_bank_tells(client):
+    async def twice(intent_id):
+        return ["hold-1", "hold-2"]
+
+    await created(client)
+
+    with pytest.raises(AssertionError, match="and there are 2: hold-1, hold-2"):
+        await assert_hold_kept("k", client=client, held=twice)
+
+
+async def test_an_order_under_another_id_than_the_journals_is_seen(client):
+    order = await created(client)
+    other = FakeClient(seed=7, hooks=[Holds().hook])
+    async with other:
+        await created(other)
+
+    with pytest.raises(AssertionError, match=f"'k': the journal says {order.id}, and the sandbox tx-"):
+        await assert_one_order("k", client=client, sandbox=other.sandbox)
+
+
+async def test_a_key_that_nobody_ever_used_is_no_key_without_an_order(client, holds):
+    with pytest.raises(AssertionError, match="'k': the journal has no such key"):
+        await assert_no_order("k", client=client, sandbox=client.sandbox)
+    with pytest.raises(AssertionError, match="'k': the journal has no such key"):
+        await assert_hold_released("k", client=client, held=holds.held)
+
+
+async def test_the_ledger_of_a_test_keeps_the_rules_of_hooks(client, holds):
+    async def refuse(intent):
+        raise PreflightFailed("no")
+
+    await created(client)
+    intent = holds.placed[0]
+    assert await holds.place(intent) == holds.held(intent.id)
+    await holds.release(intent, None)
+    await holds.release(intent, None)
+
+    assert (holds.standing, holds.released) == ({}, [intent.id] * 2)
+    assert (await client.known("k")).state is KeyState.CREATED

@@ -1,0 +1,306 @@
+"""One suite for the real client, which talks to a sandbox over sockets, and for the fake: they end alike."""
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime
+
+import pytest
+
+from transfer_async import (
+    AlreadyCreated,
+    BeneficiaryNotVerified,
+    BeneficiaryVerification,
+    ClientClosed,
+    ConnectionFailed,
+    Expired,
+    HoldRequired,
+    InvalidOrder,
+    KeyBusy,
+    KeyConflict,
+    Outcome,
+    OutcomeUnknown,
+    PersonName,
+    Refused,
+    ServiceFailed,
+    Timeouts,
+    TransferClient,
+    TransferError,
+    Unauthorized,
+    UserLookup,
+)
+from transfer_async._models.requests import OrderRequest
+from transfer_async.sandbox import BrokenChunk, CloseAfterProcessing, StallBeforeProcessing, Status
+from transfer_async.testing import (
+    EACH_FAULT,
+    AnyClient,
+    FakeClient,
+    Holds,
+    assert_hold_kept,
+    assert_hold_released,
+    assert_no_order,
+    assert_one_order,
+    make_new_order,
+)
+
+
+class Real:
+    """The client, and a sandbox over sockets."""
+
+    def __init__(self, sandbox):
+        self.sandbox = sandbox
+
+    def client(self, *, token=None, **settings):
+        return TransferClient(self.sandbox.base_url, token or self.sandbox.token, **settings)
+
+    def out_of_reach(self, **settings):
+        return TransferClient("http://127.0.0.1:1", "token", **settings)
+
+
+class Fake:
+    """The fake; its sandbox is the first client's, for a test has but one."""
+
+    def client(self, *, token=None, **settings):
+        made = FakeClient(token=token or "token", **settings)
+        if token is not None:
+            made.sandbox._service._token = "another"
+        self.sandbox = made.sandbox
+        return made
+
+    def out_of_reach(self, **settings):
+        made = self.client(**settings)
+        made.out_of_reach()
+        return made
+
+
+@pytest.fixture(params=[Real, Fake])
+def kind(request):
+    return Fake() if request.param is Fake else Real(request.getfixturevalue("beside"))
+
+
+@pytest.fixture
+def opened(kind, holds, hands):
+    """A client with holds and time in the test's hands, and settings of the test's."""
+
+    @contextlib.asynccontextmanager
+    async def client(**settings):
+        async with kind.client(**{"hooks": [holds.hook], "clock": hands, **settings}) as made:
+            yield made
+
+    return client
+
+
+async def create(client, key="k", **words):
+    return await client.create_order(words.pop("order", None) or make_new_order(), key=key, **words)
+
+
+async def fails(error, client, key="k", **words):
+    with pytest.raises(error) as caught:
+        await create(client, key, **words)
+    return caught.value
+
+
+async def test_both_are_clients(opened):
+    async with opened() as client:
+        assert isinstance(client, AnyClient)
+        assert isinstance(client, TransferClient)
+
+
+async def test_a_key_has_one_order_and_gives_it_back(opened, kind, holds):
+    async with opened() as client:
+        order = await create(client)
+        again = await create(client)
+
+        assert again == order
+        await assert_one_order("k", client=client, sandbox=kind.sandbox)
+        await assert_hold_kept("k", client=client, held=holds.held)
+        await fails(KeyConflict, client, order=make_new_order(matcher_amount="7.00"))
+    assert len(kind.sandbox.requests) == 1
+
+
+async def test_an_order_needs_a_hold_and_is_checked_before_anything_else(opened, kind):
+    async with opened(hooks=[]) as client:
+        await fails(HoldRequired, client)
+        await fails(InvalidOrder, client, key=" ")
+        await fails(Expired, client, held="ours", send_before=datetime(2020, 1, 1, tzinfo=UTC))
+        assert (await create(client, held="ours")).id in kind.sandbox.orders
+    assert len(kind.sandbox.requests) == 1
+
+
+async def test_a_refusal_releases_the_hold_and_names_the_fields(opened, kind, holds):
+    async with opened() as client:
+        nobody = make_new_order(poster_recipient_username="nobody@example.com")
+        error = await fails(Refused, client, order=nobody)
+
+        assert (error.status, error.outcome, error.order_may_exist) == (422, Outcome.REFUSED, False)
+        assert "poster_recipient_username" in error.fields
+        await assert_no_order("k", client=client, sandbox=kind.sandbox)
+        await assert_hold_released("k", client=client, held=holds.held)
+        await create(client)
+
+
+async def test_a_doubt_is_kept_until_somebody_knows(opened, kind, holds):
+    seen = []
+
+    async def resolve(intent, doubt):
+        return seen[0] if seen else None
+
+    async with opened(resolve=resolve) as client:
+        kind.sandbox.faults.add(CloseAfterProcessing())
+        for _ in range(2):
+            error = await fails(OutcomeUnknown, client)
+            assert error.order_may_exist
+        assert [doubt.key for doubt in await client.in_doubt()] == ["k"]
+        await assert_hold_kept("k", client=client, held=holds.held)
+        seen.extend(kind.sandbox.orders)
+        error = await fails(AlreadyCreated, client)
+
+    assert [error.order_id] == [*kind.sandbox.orders]
+    assert len(kind.sandbox.requests) == 1
+
+
+@pytest.mark.parametrize("fault", EACH_FAULT)
+async def test_each_fault_ends_alike(fault, beside, hands):
+    ends = []
+    for kind in (Real(beside), Fake()):
+        holds = Holds()
+        async with kind.client(hooks=[holds.hook], clock=hands) as client:
+            kind.sandbox.faults.add(EACH_FAULT[fault])
+            ends.append(await end_of(client, kind, holds))
+
+    assert ends[0] == ends[1]
+    assert ends[0]["orders"] <= 1
+
+
+async def end_of(client, kind, holds):
+    """All that is certain, and all that is there, in the end."""
+    error = order = None
+    try:
+        order = await create(client)
+    except TransferError as raised:
+        error = raised
+    return {
+        "error": type(error),
+        "outcome": None if error is None else error.outcome,
+        "may exist": None if error is None else error.order_may_exist,
+        "status": getattr(error, "status", None),
+        "raw": bool(getattr(error, "raw", None)),
+        "read": None if order is None else order.poster_amount,
+        "state": (await client.known("k")).state,
+        "orders": len(kind.sandbox.orders),
+        "requests": len(kind.sandbox.requests),
+        "holds": len(holds.standing),
+    }
+
+
+async def test_an_answer_that_breaks_ends_in_doubt(opened, kind):
+    """What it says of it hangs on how the bytes fall into packets."""
+    async with opened(timeouts=Timeouts(sock_read=0.1, total=0.1)) as client:
+        kind.sandbox.faults.add(BrokenChunk())
+        await fails(OutcomeUnknown, client)
+
+
+async def test_a_stall_ends_in_doubt_and_the_order_may_come_late(opened, kind):
+    async with opened(timeouts=Timeouts(sock_read=0.05, total=0.05)) as client:
+        kind.sandbox.faults.add(StallBeforeProcessing())
+        await fails(OutcomeUnknown, client)
+        assert not kind.sandbox.orders
+
+        kind.sandbox.faults.release()
+        await kind.sandbox.created()
+        await fails(OutcomeUnknown, client)
+
+
+async def test_a_service_out_of_reach_was_never_sent_anything(kind, holds, hands):
+    async with kind.out_of_reach(hooks=[holds.hook], clock=hands) as client:
+        error = await fails(ConnectionFailed, client)
+
+        assert not error.order_may_exist
+        await assert_hold_released("k", client=client, held=holds.held)
+        with pytest.raises(ConnectionFailed):
+            await client.who_am_i()
+
+
+async def test_a_key_is_busy_while_somebody_is_at_work_and_close_waits(opened, kind):
+    async with opened() as client:
+        kind.sandbox.faults.add(StallBeforeProcessing())
+        paying = asyncio.create_task(create(client))
+        await kind.sandbox.stalled()
+        await fails(KeyBusy, client)
+        kind.sandbox.faults.release()
+        await paying
+    await fails(ClientClosed, client)
+
+
+async def test_a_cancelled_call_leaves_what_is_true(opened, kind):
+    async with opened() as client:
+        kind.sandbox.faults.add(StallBeforeProcessing())
+        paying = asyncio.create_task(create(client))
+        await kind.sandbox.stalled()
+        paying.cancel()
+        await asyncio.gather(paying, return_exceptions=True)
+        kind.sandbox.faults.release()
+        await kind.sandbox.finished()
+    async with opened(journal=client._context.journal.store) as later:
+        if isinstance(kind, Real):  # the fake's service ends with its client
+            assert (await create(later)).id in kind.sandbox.orders
+        else:
+            assert (await later.known("k")).order is not None or later.in_doubt()
+
+
+async def test_people_are_looked_up_and_names_are_compared(opened, kind, holds):
+    check = BeneficiaryVerification(UserLookup("/sandbox/users/{username}"))
+    async with opened(hooks=[check, holds.hook]) as client:
+        await fails(BeneficiaryNotVerified, client, beneficiary=PersonName("Somebody", "Else"))
+        await create(client, beneficiary=PersonName("Ben", "Okri"))
+
+        assert (await client.who_am_i()).username == "lagoon-bank"
+
+
+async def test_reads_are_tried_again_and_fail_in_the_end(opened, kind):
+    async with opened() as client:
+        kind.sandbox.faults.add(Status(500), path="*")
+        assert (await client.who_am_i()).id
+        kind.sandbox.faults.add(Status(500), path="*", times=None)
+        with pytest.raises(ServiceFailed):
+            await client.request("HEAD", "/anything?at=all", safe=True)
+
+
+async def test_a_wrong_token_is_told(kind, holds, hands):
+    async with kind.client(token="wrong", hooks=[holds.hook], clock=hands) as client:
+        error = await fails(Unauthorized, client)
+
+        assert not error.order_may_exist
+        await assert_hold_released("k", client=client, held=holds.held)
+
+
+async def test_many_orders_are_created_at_once(opened, kind):
+    requests = [OrderRequest(make_new_order(matcher_amount=f"{n}.00"), key=f"k{n}") for n in range(1, 6)]
+    async with opened() as client:
+        results = [result async for result in client.create_orders(requests, concurrency=3)]
+
+    assert {result.order.id for result in results} == {*kind.sandbox.orders}
+
+
+def test_a_fake_takes_nothing_that_is_for_connections():
+    with pytest.raises(ValueError, match="proxy: a fake has no connections"):
+        FakeClient(proxy="http://127.0.0.1:3128")
+
+
+async def test_a_fakes_service_ends_with_it(hands):
+    """A request that stalls is never processed then, as where a sandbox closes."""
+    client = FakeClient(clock=hands)
+    client.sandbox.faults.add(StallBeforeProcessing())
+    paying = asyncio.create_task(create(client, held="ours"))
+    await client.sandbox.stalled()
+
+    await client.close(timeout=0)
+
+    assert isinstance((await asyncio.gather(paying, return_exceptions=True))[0], OutcomeUnknown)
+    assert not client.sandbox.orders
+
+
+async def test_a_fake_is_made_from_the_environment_too(monkeypatch):
+    monkeypatch.setenv("TRANSFER_BASE_URL", "https://api.example.com")
+    monkeypatch.setenv("TRANSFER_API_TOKEN", "secret")
+    async with FakeClient.from_env() as client:
+        assert (await create(client, held="ours")).id in client.sandbox.orders

@@ -1,0 +1,45 @@
+"""Orders, answers and people, made up and whole."""
+
+from decimal import Decimal
+
+import pytest
+
+from transfer_async import InvalidOrder, Order, OrderState, UnreadableOrder
+from transfer_async.testing import make_intent, make_new_order, make_order, make_user
+
+
+def test_an_order_to_be_created_follows_from_what_is_changed():
+    new = make_new_order(matcher_amount="20.00", poster_username="new.customer@example.com")
+
+    assert (new.poster_amount, new.poster_username) == (Decimal("30000.00"), "new.customer@example.com")
+    assert make_new_order(poster_amount="150000.00") == make_new_order()
+    with pytest.raises(InvalidOrder, match="poster_amount"):
+        make_new_order(poster_amount="1.00")
+
+
+def test_an_answer_is_whole_and_is_to_the_order_that_is_given():
+    new = make_new_order(poster_recipient_username="somebody.else@example.com", matcher_currency="XYZ")
+    order = make_order(new, is_matched=1, id="tx-1")
+
+    assert (order.id, order.state, order.poster_amount) == ("tx-1", OrderState.MATCHED, new.poster_amount)
+    assert order.posters_beneficiary.username == "somebody.else@example.com"
+    assert order.unread == ()
+    assert Order.from_json(order.to_json()) == order
+    assert make_order().id != make_order().id
+    with pytest.raises(UnreadableOrder):
+        make_order(poster_amount="a lot")
+
+
+def test_people_are_the_sandboxs_or_made_up():
+    assert make_user().lastname == "Okri"
+    assert make_user(is_active=0).is_active is False
+    stranger = make_user("grace.hopper@example.com", phone=None)
+    assert (stranger.firstname, stranger.lastname, stranger.phone) == ("Grace", "Hopper", None)
+
+
+def test_each_intent_is_another():
+    one, other = make_intent(key="k"), make_intent(make_new_order(matcher_amount="1.00"), key="k")
+
+    assert (one.key, one.order) == ("k", make_new_order())
+    assert one.id != other.id
+    assert other.order.matcher_amount == 1

@@ -1,0 +1,66 @@
+"""Time in a test's hands: what takes minutes is over in a line."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.support.bank import Gone
+from transfer_async import NO_ORDER, KeyBusy, OutcomeUnknown, Refuted, SQLiteJournal
+from transfer_async.sandbox import CloseBeforeReading, Status
+from transfer_async.testing import FakeClient, ManualClock, assert_hold_released, make_new_order
+
+
+async def test_a_dead_workers_lease_passes_at_once(holds, hands, tmp_path):
+    async def die(intent):
+        raise Gone
+
+    async with SQLiteJournal(tmp_path / "journal", clock=hands) as journal:
+        one = FakeClient(hooks=[die, holds.hook], journal=journal, clock=hands)
+        other = FakeClient(hooks=[holds.hook], journal=journal, clock=hands)
+        with pytest.raises(Gone):
+            await one.create_order(make_new_order(), key="k")
+        with pytest.raises(KeyBusy):
+            await other.create_order(make_new_order(), key="k")
+        hands.advance(61)
+        order = await other.create_order(make_new_order(), key="k")
+        await one.close()
+        await other.close()
+
+    assert order.id in other.sandbox.orders
+
+
+async def test_settle_after_passes_at_once(holds, hands):
+    async def none_of_it(intent, doubt):
+        return NO_ORDER
+
+    async with FakeClient(hooks=[holds.hook], clock=hands, resolve=none_of_it) as client:
+        client.sandbox.faults.add(CloseBeforeReading())
+        for _ in range(2):
+            with pytest.raises(OutcomeUnknown):
+                await client.create_order(make_new_order(), key="k")
+        hands.advance(timedelta(minutes=6))
+        with pytest.raises(Refuted):
+            await client.create_order(make_new_order(), key="k")
+
+        await assert_hold_released("k", client=client, held=holds.held)
+
+
+async def test_whoever_waits_by_it_waits_for_nothing(holds, hands):
+    async with FakeClient(hooks=[holds.hook], clock=hands) as client:
+        client.sandbox.faults.add(Status(429, headers={"Retry-After": "7"}))
+        before = hands.now()
+        await client.create_order(make_new_order())
+
+    assert hands.now() - before >= 7.0
+
+
+def test_it_begins_when_it_is_told_and_never_goes_back():
+    clock = ManualClock(datetime(2030, 1, 2, tzinfo=UTC))
+    clock.advance(90)
+
+    assert clock.utc() == datetime(2030, 1, 2, 0, 1, 30, tzinfo=UTC)
+    assert clock.chance() == 0.5
+    with pytest.raises(ValueError, match="by: must be 0 seconds or more"):
+        clock.advance(-1)
+    with pytest.raises(ValueError, match="start: must be an aware datetime"):
+        ManualClock(datetime(2030, 1, 2))  # noqa: DTZ001 - it is what is refused

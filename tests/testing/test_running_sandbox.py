@@ -1,0 +1,65 @@
+"""A sandbox on a thread of its own: asked from any loop, and from none."""
+
+import asyncio
+import threading
+
+import pytest
+
+from transfer_async import TransferClient
+from transfer_async.sandbox import StallBeforeProcessing
+from transfer_async.testing import RunningSandbox, make_new_order
+
+
+async def pay(sandbox, **words):
+    async with TransferClient(sandbox.base_url, sandbox.token) as client:
+        return await client.create_order(make_new_order(), key="k", held="our-own", **words)
+
+
+async def test_a_stalled_order_goes_on_when_another_thread_says_so(beside):
+    beside.faults.add(StallBeforeProcessing())
+    paying = asyncio.create_task(pay(beside))
+    await beside.stalled()
+
+    assert beside.faults.release() == 1
+    assert (await paying).id in beside.orders
+    await beside.finished()
+
+
+def test_who_has_no_loop_waits_for_what_happens(beside):
+    order = asyncio.run(pay(beside))
+
+    beside.wait(beside.created())
+    assert beside.wait(beside.match_now()) == [order.id]
+    beside.wait(beside.matched(order.id))
+
+
+async def test_whoever_still_waits_when_it_ends_is_told():
+    sandbox = await asyncio.to_thread(RunningSandbox().__enter__)
+    waiting = asyncio.create_task(sandbox.received(1))
+    while not sandbox._waiting._waiters:  # noqa: ASYNC110 - there is nothing to be told by
+        await asyncio.sleep(0)
+    await asyncio.to_thread(sandbox.__exit__)
+
+    with pytest.raises(RuntimeError, match="the sandbox closed before it happened"):
+        await waiting
+
+
+def test_its_thread_ends_with_it():
+    with RunningSandbox():
+        assert "sandbox" in {thread.name for thread in threading.enumerate()}
+
+    assert "sandbox" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_one_that_is_not_running_says_how_to_use_it():
+    sandbox = RunningSandbox()
+
+    with pytest.raises(RuntimeError, match="use it as `with RunningSandbox"):
+        sandbox.wait(sandbox.created())
+
+
+def test_an_address_that_is_taken_is_told_where_it_is_entered(beside):
+    port = int(beside.base_url.rpartition(":")[2])
+
+    with pytest.raises(OSError, match="address already in use"), RunningSandbox(port=port):
+        pass
