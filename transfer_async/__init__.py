@@ -8,10 +8,12 @@ from transfer_async._client import TransferClient
 from transfer_async._converters.messages import OrderCommand, OrderOutcome
 from transfer_async._http.retry import RetryBudget, RetryPolicy
 from transfer_async._http.transport import Timeouts
+from transfer_async._models.doubt_cause import Cause
 from transfer_async._models.errors import (
     AlreadyCreated,
     Attempt,
     BeneficiaryNotVerified,
+    CauseKind,
     ClientClosed,
     ConnectionFailed,
     Expired,
@@ -83,6 +85,8 @@ __all__ = [
     "AttemptStarted",
     "BeneficiaryNotVerified",
     "BeneficiaryVerification",
+    "Cause",
+    "CauseKind",
     "Claimed",
     "ClientClosed",
     "Clock",

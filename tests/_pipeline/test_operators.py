@@ -60,6 +60,7 @@ async def test_a_doubt_says_what_is_needed_to_look_for_its_order(world: World):
         order=new_order(),
         receipts={"funds_hold": f"hold-{entry.intent_id}"},
         held=None,
+        cause=entry.cause,
     )
 
 

@@ -20,6 +20,7 @@ from transfer_async._http.retry import RetryPolicy, retry_after
 from transfer_async._http.transport import SHORT, Evidence
 from transfer_async._models import amounts
 from transfer_async._models.errors import (
+    CauseKind,
     ConnectionFailed,
     OutcomeUnknown,
     RateLimited,
@@ -204,11 +205,20 @@ def error_of(judgement: Judgement, evidence: Evidence, *, now: datetime, reading
         error = ServiceFailed(why, body=evidence.body, retry_after=wait, **common)
     else:
         raw = evidence.body if evidence.status is not None else None
-        error = OutcomeUnknown(_why(evidence, "the request may have been processed"), raw=raw, **common)
+        why = _why(evidence, "the request may have been processed")
+        error = OutcomeUnknown(why, raw=raw, kind=_kind(evidence), **common)
     error.__cause__ = evidence.error if isinstance(evidence.error, Exception) else None
     if reading:
         error.order_may_exist = False
     return error
+
+
+def _kind(evidence: Evidence) -> CauseKind:
+    if evidence.status is None:
+        return CauseKind.NO_ANSWER
+    if not evidence.alone:
+        return CauseKind.SECOND_ANSWER
+    return CauseKind.STATUS if evidence.intact else CauseKind.CUT_ANSWER
 
 
 _FIELDS = (

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import frozen
@@ -62,6 +63,34 @@ class MatchResult(enum.Enum):
     NOT_POSSIBLE = "not_possible"
 
 
+class CauseKind(enum.Enum):
+    """Why nobody knows whether an order exists."""
+
+    NO_ANSWER = "no_answer"
+    """It was sent, and nothing came back."""
+
+    CUT_ANSWER = "cut_answer"
+    """The answer began, and broke off."""
+
+    STATUS = "status"
+    """The answer's status says nothing of the order: a proxy may have given it."""
+
+    UNREADABLE_ANSWER = "unreadable_answer"
+    """A 2xx that is not readably the order: it cannot be read, or it is to another order."""
+
+    SECOND_ANSWER = "second_answer"
+    """More than one answer came, or one that nobody had asked for."""
+
+    ABANDONED = "abandoned"
+    """The process ended after the mark, and left no word of what it sent."""
+
+    CLOSED = "closed"
+    """The client was closed, and waited no longer."""
+
+    TAKEN_BACK = "taken_back"
+    """An operator had said that the order exists, and it was taken back."""
+
+
 @frozen(kw_only=True)
 class Attempt:
     """One HTTP attempt of a call, as its errors remember it.
@@ -73,6 +102,7 @@ class Attempt:
         status: the HTTP status, where a response came.
         error: the class name of what went wrong beneath, where something did.
         request_id: the service's ``X-Request-Id``, where it sent one.
+        began: when, in UTC; None in what was recorded before this was kept.
     """
 
     number: int
@@ -81,6 +111,7 @@ class Attempt:
     status: int | None = None
     error: str | None = None
     request_id: str | None = None
+    began: datetime | None = None
 
 
 def _rebuild(cls: type[TransferError], message: str, state: dict[str, Any]) -> TransferError:
@@ -259,6 +290,7 @@ class OutcomeUnknown(TransferError):
         status: the HTTP status, where a response came.
         raw: the bytes of the reply, where one came; never in ``str``.
         request_id: the service's ``X-Request-Id``, where it sent one.
+        kind: why it is unknown, where this call has sent it.
     """
 
     default_outcome = Outcome.UNKNOWN
@@ -270,6 +302,7 @@ class OutcomeUnknown(TransferError):
         status: int | None = None,
         raw: bytes | None = None,
         request_id: str | None = None,
+        kind: CauseKind | None = None,
         **common: Any,
     ) -> None:
         super().__init__(
@@ -278,6 +311,7 @@ class OutcomeUnknown(TransferError):
         self.status = status
         self.raw = raw
         self.request_id = request_id
+        self.kind = kind
 
 
 class UnreadableOrder(OutcomeUnknown):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from functools import partial
 
 from attrs import define, field, frozen
@@ -17,6 +18,7 @@ from transfer_async._http.unsolicited import Carrier
 from transfer_async._http.write_guard import GuardedBody
 from transfer_async._models.errors import (
     Attempt,
+    CauseKind,
     ConnectionFailed,
     Expired,
     Outcome,
@@ -142,7 +144,12 @@ def _order_in(evidence: Evidence, sent: NewOrder) -> Order:
 
 def _unreadable(evidence: Evidence, why: str, *, order_id: str | None = None) -> UnreadableOrder:
     return UnreadableOrder(
-        why, order_id=order_id, status=evidence.status, raw=evidence.body, request_id=evidence.request_id
+        why,
+        order_id=order_id,
+        status=evidence.status,
+        raw=evidence.body,
+        request_id=evidence.request_id,
+        kind=CauseKind.UNREADABLE_ANSWER if evidence.intact else CauseKind.CUT_ANSWER,
     )
 
 
@@ -160,6 +167,7 @@ def _note(
             status=evidence.status,
             error=beneath or (type(error).__name__ if error is not None else None),
             request_id=evidence.request_id,
+            began=context.clock.utc() - timedelta(seconds=seconds),
         )
     )
     if error is not None:
@@ -184,7 +192,8 @@ def check_quiet(context: Context, sending: Sending) -> None:
         if context.transport.stays_quiet(sending.last_body):
             return
         sending.last_body.carrier.distrust()
-        raise OutcomeUnknown("another answer came after the service's no") from sending.last_no
+        why = "another answer came after the service's no"
+        raise OutcomeUnknown(why, kind=CauseKind.SECOND_ANSWER) from sending.last_no
 
 
 def _too_late(context: Context, intent: OrderIntent, last_no: TransferError | None) -> TransferError:

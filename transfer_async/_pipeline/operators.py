@@ -15,6 +15,7 @@ from typing import Any
 from attrs import field, frozen
 
 from transfer_async._models import keys, texts
+from transfer_async._models.doubt_cause import Cause
 from transfer_async._models.errors import Outcome
 from transfer_async._models.events import Event, Observer, Observers, Resolved, WentInDoubt
 from transfer_async._models.requests import NewOrder
@@ -40,6 +41,7 @@ class Doubt:
         receipts: what the hooks handed back, by hook name; not in the ``repr``.
         held: the reference of a hold that the bank placed itself; not in the ``repr``.
         candidates: ids of orders that answers named which were not readably ours: look for them first.
+        cause: why it is in doubt, with the HTTP attempts; None where that was not kept yet.
         readable: false where this is only what can be read of what is on record.
     """
 
@@ -52,6 +54,7 @@ class Doubt:
     receipts: dict[str, str | None] = field(factory=dict, repr=False)
     held: str | None = field(default=None, repr=False)
     candidates: tuple[str, ...] = ()
+    cause: Cause | None = None
     readable: bool = True
 
 
@@ -283,6 +286,7 @@ def _doubt(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Doubt:
         receipts=entry.all_receipts,
         held=entry.held,
         candidates=entry.candidates,
+        cause=entry.cause,
         readable=entry.is_readable,
     )
 

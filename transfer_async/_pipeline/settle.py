@@ -6,7 +6,9 @@ from functools import partial
 
 import attrs
 
+from transfer_async._models.doubt_cause import KEPT_ATTEMPTS, Cause
 from transfer_async._models.errors import (
+    CauseKind,
     JournalFailed,
     Outcome,
     OutcomeUnknown,
@@ -50,7 +52,8 @@ async def settle(
     if verdict.denial is Denial.FOREIGN:
         answered.carrier.distrust()
         work.attempts[-1] = attrs.evolve(work.attempts[-1], outcome=Outcome.UNKNOWN)
-        doubt = UnreadableOrder("the answer is the order of another key", raw=answered.reply)
+        why = "the answer is the order of another key"
+        doubt = UnreadableOrder(why, raw=answered.reply, kind=CauseKind.UNREADABLE_ANSWER)
         return await went_in_doubt(context, call, claimed, doubt)
     entry = verdict.entry
     if entry.state is KeyState.CREATED and entry.order_id == order.id and entry.ending is None:
@@ -90,7 +93,8 @@ async def went_in_doubt(
     work = call.work
     try:
         found = getattr(doubt, "order_id", None)
-        move = GoInDoubt(attempt=claimed.attempt or "", candidate=found)
+        cause = _cause(call, doubt, candidate=found)
+        move = GoInDoubt(attempt=claimed.attempt or "", candidate=found, cause=cause)
         verdict = await context.write(work.intent.key, move, certain=Outcome.UNKNOWN)
     except JournalFailed as error:
         if found is not None:
@@ -104,3 +108,17 @@ async def went_in_doubt(
     if verdict.denial is not None:
         raise stamped(doubt, work, order_may_exist=True) from doubt.__cause__
     return await settle_doubt(context, work, call.cancellation, verdict, doubt)
+
+
+def _cause(call: Call, doubt: OutcomeUnknown, *, candidate: str | None) -> Cause:
+    """Why it is unknown, as the journal keeps it for whoever will have to find out."""
+    kind = doubt.kind or CauseKind.NO_ANSWER
+    attempts = tuple(call.work.attempts[-KEPT_ATTEMPTS:])
+    beneath = doubt.__cause__
+    return Cause(
+        kind=CauseKind.CLOSED if call.cancellation.cut and kind is CauseKind.NO_ANSWER else kind,
+        status=attempts[-1].status if doubt.status is None and attempts else doubt.status,
+        error=None if beneath is None else type(beneath).__name__,
+        candidate=candidate,
+        attempts=attempts,
+    )

@@ -8,7 +8,7 @@ import attrs
 from attrs import frozen
 
 from transfer_async._models.requests import OrderIntent
-from transfer_async.journal.entries import Denial, Entry, KeyState, Owed, Verdict, owed_by
+from transfer_async.journal.entries import LEFT_ALONE, Denial, Entry, KeyState, Owed, Verdict, owed_by
 from transfer_async.journal.moves import Move
 
 
@@ -49,7 +49,7 @@ class Claim(Move):
         if now < entry.lease_until:
             return Verdict(now=now, entry=entry, denial=Denial.BUSY)
         if entry.state is KeyState.SENDING:
-            doubted = entry.but(state=KeyState.IN_DOUBT)
+            doubted = entry.but(state=KeyState.IN_DOUBT, cause=LEFT_ALONE)
             return Verdict(now=now, entry=doubted, denial=Denial.IN_DOUBT, found_doubt=True)
         if abs(now - entry.claimed_at) > self.max_claim_age or not self._is_served_by(entry):
             return Verdict(now=now, entry=self._begin(now, before=entry, owed=owed_by(entry)))

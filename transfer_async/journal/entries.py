@@ -7,7 +7,8 @@ from typing import Any
 
 from attrs import field, frozen
 
-from transfer_async._models.errors import Outcome, is_final_no
+from transfer_async._models.doubt_cause import Cause
+from transfer_async._models.errors import CauseKind, Outcome, is_final_no
 from transfer_async._models.requests import OrderIntent
 
 LONGEST_LEASE = 3600.0
@@ -40,6 +41,10 @@ class Denial(enum.Enum):
     FOREIGN = "the order's id is bound to another key"
     REFUSED = "the same order was refused before, and would be again"
     UNREAD = "what is stored of the key cannot be read"
+
+
+LEFT_ALONE = Cause(kind=CauseKind.ABANDONED)
+"""Why a dead worker's request is in doubt, whoever finds it."""
 
 
 REFUTED = "Refuted"
@@ -146,6 +151,7 @@ class Entry:
         promised: somebody was told that the outcome of this intent is unknown, and is to be told its end.
         untold: what they must still be told, also of earlier intents.
         candidates: ids of orders that answers to this intent named, without being readably our order.
+        cause: why this intent is, or was, in doubt; None where that was not kept yet.
         unread: why the rest of this is only what could be read of it; the key is bound, whatever its state.
         laid_aside: what could not be read and was laid aside, word for word.
     """
@@ -170,6 +176,7 @@ class Entry:
     promised: bool = False
     untold: tuple[Untold, ...] = ()
     candidates: tuple[str, ...] = ()
+    cause: Cause | None = None
     unread: Unread | None = None
     laid_aside: tuple[str, ...] = ()
 

@@ -11,8 +11,19 @@ from typing import Any, ClassVar
 import attrs
 from attrs import frozen
 
+from transfer_async._models.doubt_cause import Cause
 from transfer_async._models.errors import Outcome
-from transfer_async.journal.entries import AT_WORK, REFUTED, Denial, Ending, Entry, KeyState, Owed, Untold
+from transfer_async.journal.entries import (
+    AT_WORK,
+    LEFT_ALONE,
+    REFUTED,
+    Denial,
+    Ending,
+    Entry,
+    KeyState,
+    Owed,
+    Untold,
+)
 
 
 @frozen
@@ -205,20 +216,23 @@ class GoInDoubt(_OfAttempt):
     Args:
         attempt: the token of the mark.
         candidate: the id of an order that the answer names, although it is not readably ours.
+        cause: why it is unknown.
     """
 
     name: ClassVar[str] = "doubt"
 
     candidate: str | None = None
+    cause: Cause | None = None
 
     @property
     def reason(self) -> str | None:
         """What the history says."""
-        return None if self.candidate is None else f"the answer names {self.candidate}"
+        return None if self.cause is None else self.cause.told
 
     def apply(self, entry: Entry, now: float) -> Entry:
         """The wait for what may still take effect begins now, and every order that was named is kept."""
-        doubted = entry.but(lease_until=0.0, sent_until=min(entry.sent_until, now))
+        cause = self.cause or entry.cause
+        doubted = entry.but(lease_until=0.0, sent_until=min(entry.sent_until, now), cause=cause)
         if self.candidate is None or self.candidate in entry.candidates:
             return doubted
         return doubted.but(candidates=(*entry.candidates, self.candidate))
@@ -233,12 +247,17 @@ class Expire(_OfAttempt):
 
     name: ClassVar[str] = "expire"
 
+    @property
+    def reason(self) -> str:
+        """What the history says."""
+        return LEFT_ALONE.told
+
     def denial(self, entry: Entry, now: float) -> Denial | None:
         return super().denial(entry, now) or (None if entry.lease_until <= now else Denial.BUSY)
 
     def apply(self, entry: Entry, now: float) -> Entry:
         """When its last request may have been sent, stays as the mark has it."""
-        return entry.but(lease_until=0.0)
+        return entry.but(lease_until=0.0, cause=LEFT_ALONE)
 
 
 @frozen(kw_only=True)

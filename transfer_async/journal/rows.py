@@ -17,6 +17,7 @@ import msgspec
 from attrs import define, frozen
 
 from transfer_async._converters import converter
+from transfer_async._models.doubt_cause import Cause
 from transfer_async._models.errors import TransferError
 from transfer_async._models.requests import NewOrder, OrderIntent, PersonName
 from transfer_async.journal import state_machine
@@ -90,6 +91,7 @@ class _Body:
     promised: bool = False
     untold: tuple[Untold, ...] = ()
     candidates: tuple[str, ...] = ()
+    cause: Cause | None = None
     laid_aside: tuple[str, ...] = ()
 
 
@@ -163,6 +165,8 @@ def _body(entry: Entry) -> dict[str, Any]:
         body |= {"promised": entry.promised, "untold": entry.untold}
     if entry.candidates:
         body["candidates"] = entry.candidates
+    if entry.cause is not None:
+        body["cause"] = entry.cause
     if entry.laid_aside:
         body["laid_aside"] = entry.laid_aside
     return body
@@ -223,6 +227,7 @@ _LOST: dict[str, Any] = {
     "promised": False,
     "untold": (),
     "candidates": (),
+    "cause": None,
     "laid_aside": (),
 }
 """What stands for a field that cannot be read; a lease has its column."""

@@ -174,8 +174,14 @@ def history_step(entry: Entry, move: Move, *, now: float) -> Step:
         order_id=getattr(move, "order_id", None) or entry.order_id,
         ending=entry.ending if isinstance(move, (Free, Refute)) else None,
         by=getattr(move, "by", None),
-        reason=getattr(move, "reason", None),
+        reason=_reason(entry, move),
     )
+
+
+def _reason(entry: Entry, move: Move) -> str | None:
+    if isinstance(move, Claim):  # of a claim only the doubt that it finds has one
+        return entry.cause.told if entry.state is S.IN_DOUBT and entry.cause is not None else None
+    return getattr(move, "reason", None)
 
 
 # --- who waits ----------------------------------------------------------------------------------

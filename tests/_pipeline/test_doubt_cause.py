@@ -1,0 +1,121 @@
+"""Why a key is in doubt is on record, for whoever has to end the doubt, and tells of no person."""
+
+import asyncio
+
+import pytest
+
+from tests.support.bank import NOON, World, new_order
+from transfer_async import Cause, CauseKind, ClientClosed, Operators, OutcomeUnknown, PersonName, RetryPolicy
+from transfer_async.journal import Create, Expire, GoInDoubt
+from transfer_async.sandbox import (
+    AnotherOrder,
+    CloseAfterProcessing,
+    Fault,
+    StallAfterProcessing,
+    Status,
+    TruncatedBody,
+    TruncatedHead,
+    WrongTypes,
+)
+
+K = CauseKind
+
+
+async def cause(world: World) -> Cause:
+    """As an operator sees it."""
+    (doubt,) = await Operators(world.journal, world.scope, clock=world.time.clock).in_doubt()
+    assert doubt.cause is not None
+    return doubt.cause
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "status"),
+    [
+        (CloseAfterProcessing(), K.NO_ANSWER, None),
+        (TruncatedHead(), K.NO_ANSWER, None),
+        (TruncatedBody(keep=5), K.CUT_ANSWER, 200),
+        (Status(503), K.STATUS, 503),
+        (WrongTypes({"poster_amount": "a lot"}), K.UNREADABLE_ANSWER, 200),
+        (AnotherOrder(), K.UNREADABLE_ANSWER, 200),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Fault) else None,
+)
+async def test_each_kind_of_failure_is_told_from_the_others(
+    world: World, fault: Fault, kind: CauseKind, status: int | None
+):
+    world.sandbox.faults.add(fault)
+    await world.fails(OutcomeUnknown)
+
+    found = await cause(world)
+    assert (found.kind, found.status) == (kind, status)
+    assert [(one.number, one.began, one.status) for one in found.attempts] == [(1, NOON, status)]
+
+
+async def test_the_attempts_are_kept_with_their_times_and_the_services_ids(world: World):
+    world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-1"}))
+    world.sandbox.faults.add(Status(503, headers={"X-Request-Id": "r-2"}))
+    await world.fails(OutcomeUnknown, retry=RetryPolicy(first_delay=2.0))
+
+    found = await cause(world)
+    assert [(one.number, one.status, one.request_id) for one in found.attempts] == [
+        (1, 429, "r-1"),
+        (2, 503, "r-2"),
+    ]
+    assert found.told == "the answer's status says nothing of the order (status 503, request r-2)"
+
+
+async def test_the_order_that_an_answer_named_is_part_of_it(world: World):
+    world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+    await world.fails(OutcomeUnknown)
+
+    found = await cause(world)
+    words = "the answer is not readably the order (status 200); the answer names "
+    assert found.candidate in world.sandbox.orders
+    assert found.told == f"{words}{found.candidate}"
+
+
+async def test_a_crash_after_the_mark_has_a_cause_whoever_finds_it(world: World):
+    await world.abandoned(Create)
+    await world.recover()
+    found = await cause(world)
+    await world.abandoned(Create, key="claimed again")
+    await world.fails(OutcomeUnknown, key="claimed again")
+    steps = await world.journal.history(world.scope, "claimed again")
+
+    assert found == Cause(kind=K.ABANDONED)
+    assert (await world.entry("claimed again")).cause == found
+    assert (steps[-1].move, steps[-1].reason) == ("claim", "the process ended after the mark")
+
+
+async def test_the_senders_own_word_takes_the_place_of_what_others_thought(world: World):
+    world.sandbox.faults.add(CloseAfterProcessing())
+
+    async def too_slow() -> None:
+        world.time.pass_(100.0)
+        await world.move(Expire(attempt=(await world.entry()).attempt or ""))
+
+    world.meanwhile(GoInDoubt, too_slow)
+    await world.fails(OutcomeUnknown)
+
+    assert (await cause(world)).kind is K.NO_ANSWER
+
+
+async def test_what_was_cut_off_at_close_says_so(world: World):
+    world.sandbox.faults.add(StallAfterProcessing())
+    client = world.made()
+    call = asyncio.create_task(client.create_order(new_order(), key="k"))
+    await world.sandbox.stalled()
+    await client.close(timeout=0)
+    with pytest.raises((OutcomeUnknown, ClientClosed)):
+        await call
+
+    assert (await cause(world)).kind is K.CLOSED
+
+
+async def test_nothing_personal_is_in_it(world: World):
+    world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+    await world.fails(OutcomeUnknown, beneficiary=PersonName("Ben", "Okri"), held="H1")
+    steps = await world.journal.history(world.scope, "k")
+
+    told = repr(await cause(world)) + str(steps[-1].reason)
+    assert not any(word in told for word in ("Okri", "ben.okri", "ada.eze", "H1", "155025", "a lot"))
