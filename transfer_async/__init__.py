@@ -67,7 +67,8 @@ from transfer_async._models.responses import (
 )
 from transfer_async._pipeline.batch import OrderResult
 from transfer_async._pipeline.hooks import FundsHold, PreflightHook
-from transfer_async._pipeline.operators import Doubt, Operators
+from transfer_async._pipeline.key_views import Doubt
+from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async._pipeline.resolution import NO_ORDER, Resolution
 from transfer_async._support.clock import Clock

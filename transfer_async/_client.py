@@ -36,7 +36,8 @@ from transfer_async._pipeline.cancellation import Cancellation
 from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.create_order import create_order
 from transfer_async._pipeline.hooks import Hook, checked_hooks
-from transfer_async._pipeline.operators import Doubt, Operators
+from transfer_async._pipeline.key_views import Doubt
+from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async._pipeline.recovery_runs import Recoveries
 from transfer_async._pipeline.resolution import Resolver

@@ -19,7 +19,7 @@ from transfer_async import (
     WentInDoubt,
 )
 from transfer_async._models.errors import JournalFailed
-from transfer_async._pipeline.operators import summary_of
+from transfer_async._pipeline.key_views import summary_of
 from transfer_async.journal import entries, moves
 from transfer_async.journal.protocol import KEPT
 

@@ -12,50 +12,24 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from attrs import field, frozen
-
 from transfer_async._models import keys, texts
-from transfer_async._models.doubt_cause import Cause
 from transfer_async._models.errors import Outcome
 from transfer_async._models.events import Event, Observer, Observers, Resolved, WentInDoubt
-from transfer_async._models.requests import NewOrder
-from transfer_async._pipeline.doubt import ABANDONED, order_id_of
-from transfer_async._support.clock import Clock, Duration, duration
+from transfer_async._pipeline.doubt import ABANDONED
+from transfer_async._pipeline.key_views import Doubt, doubt_of
+from transfer_async._pipeline.refusals import (
+    checked_order_id,
+    checked_settle_after,
+    checked_text,
+    nothing_on_record,
+    told,
+    why_not,
+)
+from transfer_async._support.clock import Clock, Duration
 from transfer_async.journal.entries import Denial, Entry, KeyState, Step, Verdict, owed_by
 from transfer_async.journal.moves import Expire, LayAside, Refute, Resolve
 from transfer_async.journal.protocol import Journal, KeyRecord, checked_journal, record_of
 from transfer_async.journal.scoped import ScopedJournal
-
-
-@frozen(kw_only=True)
-class Doubt:
-    """A key in doubt, as an operator needs it to find out what became of its order.
-
-    Args:
-        key: the key.
-        intent_id: the intent's id, under which the bank's hooks know it.
-        summary: amounts, currencies and countries; nothing about a person.
-        claimed_at: when work on the intent began, in UTC.
-        sent_until: no request can have been sent after it, in UTC.
-        order: what was to be created; not in the ``repr``.
-        receipts: what the hooks handed back, by hook name; not in the ``repr``.
-        held: the reference of a hold that the bank placed itself; not in the ``repr``.
-        candidates: ids of orders that answers named which were not readably ours: look for them first.
-        cause: why it is in doubt, with the HTTP attempts; None where that was not kept yet.
-        readable: false where this is only what can be read of what is on record.
-    """
-
-    key: str
-    intent_id: str
-    summary: str
-    claimed_at: datetime
-    sent_until: datetime
-    order: NewOrder | None = field(default=None, repr=False)
-    receipts: dict[str, str | None] = field(factory=dict, repr=False)
-    held: str | None = field(default=None, repr=False)
-    candidates: tuple[str, ...] = ()
-    cause: Cause | None = None
-    readable: bool = True
 
 
 class Operators:
@@ -96,7 +70,7 @@ class Operators:
         if not found:
             return ()
         utc = await self.times()
-        return tuple(_doubt(key, entry, utc) for key, entry in found)
+        return tuple(doubt_of(key, entry, utc) for key, entry in found)
 
     async def resolve(
         self, key: str, *, order_id: str, by: str, reason: str, undone: bool = False
@@ -235,7 +209,7 @@ class Operators:
                 left = math.ceil(verdict.lease_left)
                 raise ValueError(f"key: a worker is sending its order; ask again in {left} s")
         if entry.state is not KeyState.IN_DOUBT and not _is_made(entry, or_made):
-            raise ValueError(f"key: must be in doubt; it is {_told(entry)}")
+            raise ValueError(f"key: must be in doubt; it is {told(entry)}")
         return entry
 
     async def _laid_aside(self, key: str, by: str, reason: str, *, by_hand: tuple[str, ...]) -> Entry:
@@ -253,7 +227,7 @@ class Operators:
         if verdict.denial is not None:
             if isinstance(move, Resolve) and _is_made(verdict.entry, move.order_id):
                 return record_of(verdict.entry)  # somebody else was faster, and said the same
-            raise ValueError(_why_not(verdict, move))
+            raise ValueError(why_not(verdict, move))
         self._tell(Resolved, key, verdict.entry, outcome=outcome, **told)
         return record_of(verdict.entry)
 
@@ -262,33 +236,6 @@ class Operators:
 
     def _tell(self, kind: type[Event], key: str, entry: Entry, **fields: Any) -> None:
         self._observers.tell(kind(key=key, intent_id=entry.intent_id, attempt=0, seconds=0.0, **fields))
-
-
-def summary_of(order: NewOrder | None) -> str:
-    """``order`` in a line that names nobody."""
-    if order is None:
-        return "an order that is no longer on record"
-    return (
-        f"{order.poster_amount:f} {order.poster_currency} ({order.poster_country})"
-        f" for {order.matcher_amount:f} {order.matcher_currency} ({order.matcher_country})"
-    )
-
-
-def _doubt(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Doubt:
-    order = None if entry.intent is None else entry.intent.order
-    return Doubt(
-        key=key,
-        intent_id=entry.intent_id,
-        summary=summary_of(order) if entry.is_readable else "an order whose record cannot be read",
-        claimed_at=utc(entry.claimed_at),
-        sent_until=utc(entry.sent_until),
-        order=order,
-        receipts=entry.all_receipts,
-        held=entry.held,
-        candidates=entry.candidates,
-        cause=entry.cause,
-        readable=entry.is_readable,
-    )
 
 
 def _is_made(entry: Entry, order_id: str | None) -> bool:
@@ -306,65 +253,3 @@ def _beyond_undoing(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
     if unread is not None:
         return (*unread.hooks, *unread.owed)
     return entry.hooks if entry.state is KeyState.IN_DOUBT and entry.intent is None else None
-
-
-# --- what is said back --------------------------------------------------------------------------
-
-
-def nothing_on_record(key: str) -> ValueError:
-    """What an operator hears who names a key that the journal does not have."""
-    why = keys.problem(key)
-    return ValueError(f"key: {why}" if why else "key: nothing is on record of it in this scope")
-
-
-def _told(entry: Entry) -> str:
-    state = entry.state.value.replace("_", " ")
-    return f"{state} ({entry.order_id})" if entry.order_id else state
-
-
-def _why_not(verdict: Verdict, move: Resolve | Refute) -> str:
-    if verdict.denial is Denial.TOO_EARLY and isinstance(move, Refute):
-        wait = verdict.entry.sent_until + move.settle_after - verdict.now
-        left = math.ceil(wait) if math.isfinite(wait) else wait
-        return f"key: it is too early, a request may still take effect; ask again in {left} s"
-    if verdict.denial is Denial.FOREIGN:
-        return "order_id: is the order of another key"
-    return f"key: was changed by somebody else just now; it is {_told(verdict.entry)}"
-
-
-def checked_settle_after(settle_after: Duration) -> float:
-    """``settle_after`` in seconds.
-
-    Raises:
-        ValueError: it is no duration, or less than 0.
-    """
-    seconds = duration("settle_after", settle_after)
-    if not seconds >= 0:
-        raise ValueError("settle_after: must be 0 seconds or more")
-    return seconds
-
-
-def checked_order_id(order_id: str) -> str:
-    """``order_id``, trimmed.
-
-    Raises:
-        ValueError: it does not look like an order's id.
-    """
-    checked = order_id_of(order_id)
-    if checked is None:
-        raise ValueError("order_id: must look like 'tx-…'")
-    return checked
-
-
-def checked_text(name: str, text: str) -> str:
-    """``text``, which goes into the history, trimmed.
-
-    Raises:
-        ValueError: there is nothing in it, or what would spoil a line.
-    """
-    line = texts.to_text(text).strip() if isinstance(text, str) else ""
-    if not (line and line.isprintable()):
-        raise ValueError(f"{name}: must be a line of text with something in it; it is kept in the history")
-    if len(line) > texts.REFERENCE:
-        raise ValueError(f"{name}: must be no longer than {texts.REFERENCE:,} characters")
-    return line

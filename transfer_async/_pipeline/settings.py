@@ -17,7 +17,7 @@ from transfer_async._http.transport import Timeouts, Transport
 from transfer_async._models.events import Observer, Observers
 from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.hooks import Hook, PreflightHook
-from transfer_async._pipeline.operators import checked_settle_after
+from transfer_async._pipeline.refusals import checked_settle_after
 from transfer_async._pipeline.resolution import Resolver
 from transfer_async._support.callables import checked_async
 from transfer_async._support.clock import Clock, Duration, in_seconds

@@ -20,8 +20,10 @@ from transfer_async._http import urls
 from transfer_async._models import causes
 from transfer_async._models.errors import TransferError
 from transfer_async._models.requests import NewOrder
-from transfer_async._pipeline.operators import Operators, nothing_on_record, summary_of
+from transfer_async._pipeline.key_views import summary_of
+from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.recovery import RecoveryReport
+from transfer_async._pipeline.refusals import nothing_on_record
 from transfer_async._support import addresses
 from transfer_async.journal.entries import Entry, KeyState, Step
 from transfer_async.journal.protocol import Journal, NotToBeForgotten, forgettable

@@ -25,7 +25,7 @@ from transfer_async._cli.console.output import (
 )
 from transfer_async._cli.journal import desk, tables
 from transfer_async._models.errors import TransferError
-from transfer_async._pipeline.operators import checked_order_id, checked_settle_after, checked_text
+from transfer_async._pipeline.refusals import checked_order_id, checked_settle_after, checked_text
 from transfer_async.journal.protocol import KEPT, Journal, KeyRecord
 
 T = TypeVar("T")
