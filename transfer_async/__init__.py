@@ -67,12 +67,22 @@ from transfer_async._models.responses import (
 )
 from transfer_async._pipeline.batch import OrderResult
 from transfer_async._pipeline.hooks import FundsHold, PreflightHook
-from transfer_async._pipeline.key_views import Doubt
+from transfer_async._pipeline.key_views import Doubt, FourEyes, KeyView
 from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.recovery import RecoveryReport
+from transfer_async._pipeline.refusals import FourEyesNeeded, Moved, SamePerson
 from transfer_async._pipeline.resolution import NO_ORDER, Resolution
 from transfer_async._support.clock import Clock
-from transfer_async.journal import Journal, KeyRecord, KeyState, MemoryJournal, PostgresJournal, SQLiteJournal
+from transfer_async.journal import (
+    Decision,
+    Journal,
+    KeyRecord,
+    KeyState,
+    MemoryJournal,
+    PostgresJournal,
+    Proposal,
+    SQLiteJournal,
+)
 from transfer_async.journal.entries import Step
 from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
 from transfer_async.worker.handler import Handled, Handler
@@ -93,6 +103,7 @@ __all__ = [
     "Clock",
     "ConnectionFailed",
     "Currency",
+    "Decision",
     "Delays",
     "Disposition",
     "Doubt",
@@ -101,6 +112,8 @@ __all__ = [
     "Expired",
     "ExternalOrder",
     "ExternalUser",
+    "FourEyes",
+    "FourEyesNeeded",
     "FundsHold",
     "Handled",
     "Handler",
@@ -115,8 +128,10 @@ __all__ = [
     "KeyConflict",
     "KeyRecord",
     "KeyState",
+    "KeyView",
     "MatchResult",
     "MemoryJournal",
+    "Moved",
     "NewExternalOrder",
     "NewOrder",
     "NotSent",
@@ -138,6 +153,7 @@ __all__ = [
     "PostgresJournal",
     "PreflightFailed",
     "PreflightHook",
+    "Proposal",
     "RateLimited",
     "RecoveryReport",
     "Refused",
@@ -148,6 +164,7 @@ __all__ = [
     "RetryPolicy",
     "RetryScheduled",
     "SQLiteJournal",
+    "SamePerson",
     "ServiceFailed",
     "Step",
     "Timeouts",

@@ -75,6 +75,8 @@ class TransferClient:
         resolve: the bank's own means to learn what became of an order in doubt: an async callable
             of the intent and the `OutcomeUnknown`; returns the `Order`, its id, `NO_ORDER`, or None.
         settle_after: seconds after the last possible send before `NO_ORDER` is believed.
+        four_eyes: the scope is to demand, of every `Operators` and from now on, that what one person
+            decides is approved by another; see `Operators`. ``resolve`` is no person, and asks nobody.
         lease: seconds that a worker's claim outlives its last sign of life; at least 1.5 times
             the retry deadline, and an hour at most.
         recover_every: seconds between two runs of `recover` that the client makes by itself, from its
@@ -108,6 +110,7 @@ class TransferClient:
         timeouts: Timeouts | None = None,
         resolve: Resolver | None = None,
         settle_after: Duration = 300.0,
+        four_eyes: bool = False,
         lease: Duration = 60.0,
         recover_every: Duration | None = None,
         observers: Sequence[Observer] = (),
@@ -139,9 +142,9 @@ class TransferClient:
             observers=Observers(observers),
             resolve=resolve,
         )
-        self._prepare(recover_every=times.recover_every)
+        self._prepare(recover_every=times.recover_every, four_eyes=four_eyes)
 
-    def _prepare(self, *, recover_every: float | None) -> None:
+    def _prepare(self, *, recover_every: float | None, four_eyes: bool) -> None:
         self._home = Home()
         self._calls = InFlight()
         self._reads = fetch.UnderWay()
@@ -150,6 +153,7 @@ class TransferClient:
             self._context.journal.store,
             self._context.journal.scope,
             settle_after=self._context.settle_after,
+            four_eyes=four_eyes,
             observers=[self._context.observers.tell],
             clock=self._context.clock,
         )
@@ -321,6 +325,16 @@ class TransferClient:
 
     # --- operators ------------------------------------------------------------------------------
 
+    @property
+    def operators(self) -> Operators:
+        """All that people can do with the journal; the methods below are the best-known of it.
+
+        Raises:
+            ClientClosed: the client is closed.
+        """
+        self._refuse_unless_open()
+        return self._operators
+
     async def in_doubt(self) -> tuple[Doubt, ...]:
         """Every key in doubt, oldest first; see `Operators.in_doubt`."""
         self._refuse_unless_open()
@@ -423,6 +437,7 @@ class TransferClient:
         """
         self._refuse_unless_open()
         await self._context.journal.open()
+        await self._operators.prepare()
         self._context.transport.open()
         self._recoveries.begin()
         return self

@@ -61,6 +61,7 @@ async def test_a_doubt_says_what_is_needed_to_look_for_its_order(world: World):
         receipts={"funds_hold": f"hold-{entry.intent_id}"},
         held=None,
         cause=entry.cause,
+        moves=entry.moves,
     )
 
 

@@ -39,8 +39,22 @@ MOVES: dict[type, Move] = {
         j.promise(),
         j.told(),
         j.lay_aside(),
+        j.propose(),
+        j.withdraw(),
+        j.amend(),
+        j.take_back(),
+        j.look(),
+        j.demand(),
+        j.waive(),
     )
 }
+NEED_NO_ENTRY = (Claim, journal.Demand)
+DECIDED = {
+    KeyState.IN_DOUBT: journal.Decision.RESOLVE,
+    KeyState.CREATED: journal.Decision.AMEND,
+    KeyState.FREE: journal.Decision.WAIVE,
+}
+"""What can be proposed, by where the key stands."""
 UNREAD = entries.Unread(why="DecodeError", kept="{", hooks=("hold",), owed=())
 KINDS = {
     one
@@ -83,6 +97,7 @@ def test_the_table_speaks_of_every_move_and_of_no_pair_twice():
 STORED = (
     *("claim", "keep", "takeover", "mark", "create", "free", "doubt", "expire", "resolve", "refute"),
     *("paid", "owe", "attend", "suspect", "layaside", "promise", "told"),
+    *("propose", "withdraw", "amend", "takeback", "look", "demand", "waive"),
 )
 
 
@@ -103,6 +118,25 @@ def when_allowed(kind: type, state: KeyState) -> float:
     return NOW if any(live) else NOW + j.LEASE + j.WINDOW + j.SETTLE_AFTER
 
 
+def ready_for(kind: type, entry: Entry) -> Entry:
+    """``entry`` as people need it for what they decide of it."""
+    if kind in (journal.Amend, journal.TakeBack, journal.Propose):
+        entry = entry.but(reply=None)
+    if kind in (journal.Demand, journal.Waive) or (kind is journal.Propose and entry.state is KeyState.FREE):
+        entry = entry.but(four_eyes=True)
+    if kind in (journal.Withdraw, journal.Waive):
+        entry = judged(ready_for(journal.Propose, entry), move_for(journal.Propose, entry.state)).entry
+    return entry
+
+
+def move_for(kind: type, state: KeyState) -> Move:
+    if kind is not journal.Propose:
+        return MOVES[kind]
+    decision = DECIDED.get(state, journal.Decision.RESOLVE)
+    order_id = "tx-2" if decision is journal.Decision.AMEND else None
+    return j.propose(decision, order_id, None if state is KeyState.FREE else "a")
+
+
 @pytest.mark.parametrize(("kind", "state"), [*ROWS], ids=named)
 def test_every_row_of_the_table_can_be_gone(kind: type, state: KeyState):
     entry = entry_in(state)
@@ -110,7 +144,7 @@ def test_every_row_of_the_table_can_be_gone(kind: type, state: KeyState):
         entry = attrs.evolve(entry, attempt="a")  # of the very attempt that was refuted
     if kind is moves.LayAside:
         entry = attrs.evolve(entry, unread=UNREAD)
-    verdict = judged(entry, MOVES[kind], now=when_allowed(kind, state))
+    verdict = judged(ready_for(kind, entry), move_for(kind, state), now=when_allowed(kind, state))
 
     assert verdict.denial is None
     assert verdict.entry.state is ROWS[kind, state]
@@ -184,8 +218,8 @@ def test_a_claim_for_a_different_order_is_a_conflict_before_anything_else(state:
     assert verdict.entry is entry
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind is not Claim], ids=named)
-def test_there_is_nothing_that_a_move_but_a_claim_could_say_of_an_unknown_key(kind: type):
+@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind not in NEED_NO_ENTRY], ids=named)
+def test_there_is_nothing_that_any_other_move_could_say_of_an_unknown_key(kind: type):
     assert state_machine.decide(None, MOVES[kind], now=NOW) is None
 
 
@@ -309,6 +343,8 @@ def _claims() -> st.SearchStrategy[Move]:
 ATTEMPTS = st.sampled_from("abc")
 EPOCHS = st.integers(1, 3)
 ORDER_IDS = st.sampled_from(["tx-1", "tx-2"])
+NUMBERS = st.integers(1, 2)
+PEOPLE = st.sampled_from(["ada", "Ada ", "ben"])
 SOME_OWED = st.sampled_from([(), j.owing("hold"), j.owing("hold", "check")])
 WALKED: st.SearchStrategy[Move] = st.one_of(
     _claims(),
@@ -335,6 +371,33 @@ WALKED: st.SearchStrategy[Move] = st.one_of(
     st.builds(j.attend, st.sampled_from([0.0, j.LEASE])),
     st.builds(lambda hooks: j.owe(*hooks), st.sampled_from([("hold",), ("hold", "check")])),
     st.builds(j.suspect),
+    st.builds(j.amend, ORDER_IDS, ORDER_IDS),
+    st.builds(j.take_back, ORDER_IDS),
+    st.builds(j.look),
+    *(
+        st.builds(
+            lambda decision, order_id, attempt, number, by: j.propose(
+                decision, order_id, attempt, number=number, by=by
+            ),
+            st.sampled_from([*DECIDED.values(), journal.Decision.REFUTE]),
+            st.none() | ORDER_IDS,
+            ATTEMPTS,
+            NUMBERS,
+            PEOPLE,
+        )
+        for _ in range(2)
+    ),
+    st.builds(j.withdraw, NUMBERS),
+    st.builds(
+        lambda order_id, by, number: j.resolve("a", order_id, by=by, proposal=f"proposal-{number}"),
+        ORDER_IDS,
+        PEOPLE,
+        NUMBERS,
+    ),
+    st.builds(lambda by, number: j.refute("a", by=by, proposal=f"proposal-{number}"), PEOPLE, NUMBERS),
+    st.builds(
+        lambda by, number: j.amend("tx-1", "tx-2", by=by, proposal=f"proposal-{number}"), PEOPLE, NUMBERS
+    ),
 )
 PAUSES = st.sampled_from([0.0, 0.0, 0.0, 1.0, j.LEASE, j.SETTLE_AFTER, j.MAX_AGE + 1])
 STEPS = st.lists(st.tuples(PAUSES, WALKED), max_size=25)
@@ -375,15 +438,36 @@ def nothing_is_marked_but_a_live_claim_by_its_own_epoch_and_no_attempt_is_marked
             assert (before.epoch, now < before.lease_until) == (move.epoch, True)
 
 
-def a_created_key_keeps_its_order_for_ever(walked: Walk):
-    created: list[Entry] = []
-    for _, _, _, verdict in walked:
-        if verdict.entry.state is KeyState.CREATED:
-            created.append(verdict.entry)
-        elif created:
-            pytest.fail("a created key became something else")
+def a_created_key_keeps_its_order_for_ever_unless_a_person_gave_it_and_it_is_corrected(walked: Walk):
+    for before, move, _, verdict in walked:
+        after = verdict.entry
+        if before is None or before.state is not KeyState.CREATED:
+            continue
+        if (after.state, after.order_id, after.reply) != (before.state, before.order_id, before.reply):
+            assert isinstance(move, (journal.Amend, journal.TakeBack))
+            assert before.reply is None
+            assert (move.attempt, move.wrong) == (before.attempt, before.order_id)
 
-    assert len({(entry.order_id, entry.reply) for entry in created}) <= 1
+
+def what_was_proposed_is_void_after_any_move_but_a_look(walked: Walk):
+    for before, move, _, verdict in walked:
+        if before is not None and verdict.denial is None and verdict.entry.proposal is not None:
+            unmoved = not move.is_a_change and verdict.entry.proposal == before.proposal
+            assert unmoved or isinstance(move, journal.Propose)
+            assert verdict.entry.moves == before.moves + (not unmoved)
+
+
+def nobody_approves_but_another_person_and_only_what_was_proposed(walked: Walk):
+    for before, move, _, verdict in walked:
+        approved: Any = move
+        approves = getattr(move, "proposal", None) and not isinstance(move, journal.Withdraw)
+        if verdict.denial is None and approves:
+            assert before is not None
+            assert before.proposal is not None
+            assert approved.proposal == before.proposal.id
+            assert approved.decision is before.proposal.decision
+            assert getattr(approved, "order_id", None) == before.proposal.order_id
+            assert approved.by.strip().casefold() != before.proposal.by.strip().casefold()
 
 
 def a_debt_goes_only_when_it_is_paid(walked: Walk):
@@ -430,7 +514,8 @@ def a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds(walked: Walk)
         assert isinstance(move, Claim)
         assert before is not None
         assert before.state is KeyState.SENDING
-        assert verdict.entry == attrs.evolve(before, state=KeyState.IN_DOUBT)
+        found = {"state": KeyState.IN_DOUBT, "cause": entries.LEFT_ALONE, "moves": before.moves + 1}
+        assert verdict.entry == before.but(**found)
 
 
 def what_is_in_doubt_keeps_all_that_undoing_and_resolving_need(walked: Walk):
@@ -447,7 +532,9 @@ def what_is_in_doubt_keeps_all_that_undoing_and_resolving_need(walked: Walk):
 KEPT_BY_EVERY_WALK = (
     no_way_leads_out_of_sending_or_doubt_but_an_answer_to_that_very_attempt,
     nothing_is_marked_but_a_live_claim_by_its_own_epoch_and_no_attempt_is_marked_over,
-    a_created_key_keeps_its_order_for_ever,
+    a_created_key_keeps_its_order_for_ever_unless_a_person_gave_it_and_it_is_corrected,
+    what_was_proposed_is_void_after_any_move_but_a_look,
+    nobody_approves_but_another_person_and_only_what_was_proposed,
     a_debt_goes_only_when_it_is_paid,
     an_intent_changes_with_a_claim_of_a_key_that_is_free_or_serves_no_more_and_is_then_owed,
     a_claim_is_gone_on_with_only_where_what_its_hooks_did_serves,

@@ -146,8 +146,8 @@ BY_HAND = (
     Fault(
         "candidate-is-not-recorded",
         "settle",
-        'move = GoInDoubt(attempt=claimed.attempt or "", candidate=found)',
-        'move = GoInDoubt(attempt=claimed.attempt or "")',
+        'move = GoInDoubt(attempt=claimed.attempt or "", candidate=found, cause=cause)',
+        'move = GoInDoubt(attempt=claimed.attempt or "", cause=cause)',
         "the id that the answer named is lost with the process",
     ),
     Fault(
@@ -342,22 +342,22 @@ BY_HAND = (
     Fault(
         "earlier-debts-forgotten",
         "claim",
-        "            owed=(before.owed if before else ()) + owed,\n",
-        "            owed=owed,\n",
+        "            owed=(before.owed if before else ()) + due(owed, now),\n",
+        "            owed=due(owed, now),\n",
         "a new intent drops what is owed for the one before",
     ),
     Fault(
         "intent-kept-after-the-end",
         "moves",
-        "reply=move.reply, lease_until=0.0, intent=None)",
+        "reply=move.reply, lease_until=0.0, intent=intent)",
         "reply=move.reply, lease_until=0.0)",
         "personal data stays in the journal after the order is done",
     ),
     Fault(
         "doubts-end-is-not-told",
         "moves",
-        "    return _to_be_told(made, outcome",
-        "    if not move.reply:\n        return made\n    return _to_be_told(made, outcome",
+        "    return to_be_told(made, now, outcome",
+        "    if not move.reply:\n        return made\n    return to_be_told(made, now, outcome",
         "whoever was told that it is unknown never hears of the order",
     ),
     Fault(
@@ -470,6 +470,84 @@ BY_HAND = (
         "        if place in self._known:\n            entry = self._known[place][1]\n"
         "        elif row is not None:\n            entry = rows.entry_of(row)\n        elif token",
         "a worker judges a key by what it wrote itself, whatever others have written since",
+    ),
+    # --- people ---------------------------------------------------------------------------------
+    Fault(
+        "proposer-may-approve",
+        "moves",
+        "    return Denial.SAME_PERSON if is_same_person(move.by, proposed.by) else None\n",
+        "    return None\n",
+        "one person alone releases a hold where the bank demands two",
+    ),
+    Fault(
+        "names-compared-as-written",
+        "proposal",
+        "    return _folded(one) == _folded(other)\n",
+        "    return one == other\n",
+        "one person approves what they proposed, as 'Ada'",
+    ),
+    Fault(
+        "stale-proposal-believed",
+        "states",
+        "moves=entry.moves + 1, proposal=None)",
+        "moves=entry.moves + 1)",
+        "what was proposed of a key as it was is approved of what it has become",
+    ),
+    Fault(
+        "any-proposal-will-do",
+        "moves",
+        "    if proposed is None or wanted != (proposed.id, proposed.decision, proposed.order_id):\n",
+        "    if proposed is None or move.proposal != proposed.id:\n",
+        "another decision, or another order, is approved than the one that was proposed",
+    ),
+    Fault(
+        "replaced-proposal-approved",
+        "moves",
+        "    if proposed is None or wanted != (proposed.id, proposed.decision, proposed.order_id):\n",
+        "    if proposed is None or wanted[1:] != (proposed.decision, proposed.order_id):\n",
+        "a proposal is approved that nobody has seen",
+    ),
+    Fault(
+        "looking-is-a-change",
+        "operator_moves",
+        "        return False\n",
+        "        return True\n",
+        "nothing can be approved by whoever looks at the parties first",
+    ),
+    Fault(
+        "refutation-proposed-too-early",
+        "operator_moves",
+        "        return Denial.TOO_EARLY if is_early else None\n",
+        "        return None\n",
+        "what was looked up while the request could still take effect is approved later",
+    ),
+    Fault(
+        "services-own-order-amended",
+        "entries",
+        "return self.state is KeyState.CREATED and self.reply is None and self.unread is None",
+        "return self.state is KeyState.CREATED and self.unread is None",
+        "an order that the service answered is no longer the key's: it may be paid again",
+    ),
+    Fault(
+        "demand-is-not-looked-at",
+        "decisions",
+        "        if is_demanded(await self.setting()):\n            raise FourEyesNeeded\n",
+        "        await self.setting()\n",
+        "one person is enough where the bank demands two",
+    ),
+    Fault(
+        "demand-that-cannot-be-read-is-none",
+        "decisions",
+        "(entry.four_eyes is True or entry.unread is not None)",
+        "entry.four_eyes is True",
+        "whoever spoils a row is enough alone",
+    ),
+    Fault(
+        "demand-is-pruned",
+        "states",
+        "    if entry.proposal is not None or entry.four_eyes is not None:\n        return False\n",
+        "    if entry.proposal is not None:\n        return False\n",
+        "a demand for four eyes is forgotten with old keys",
     ),
     # --- messages -------------------------------------------------------------------------------
     Fault(

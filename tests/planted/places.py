@@ -36,6 +36,12 @@ _STATES = (
 )
 _DURABLE = ("tests/journal/test_transaction.py", "tests/journal/test_group_commit.py", "tests/contract")
 
+_PEOPLE = (
+    "tests/contract/test_four_eyes.py",
+    "tests/_pipeline/test_decisions.py",
+    "tests/_pipeline/test_operators.py",
+)
+
 PLACES = {
     "create_order": Place(
         "transfer_async._pipeline.create_order",
@@ -128,6 +134,10 @@ PLACES = {
     "states": Place("transfer_async.journal.state_machine", _STATES),
     "claim": Place("transfer_async.journal.claim", _STATES),
     "moves": Place("transfer_async.journal.moves", _STATES),
+    "operator_moves": Place("transfer_async.journal.operator_moves", _PEOPLE),
+    "proposal": Place("transfer_async.journal.proposal", _PEOPLE),
+    "entries": Place("transfer_async.journal.entries", (*_PEOPLE, *_STATES)),
+    "decisions": Place("transfer_async._pipeline.decisions", _PEOPLE),
     "transaction": Place("transfer_async.journal.transaction", _DURABLE),
     "durable": Place("transfer_async.journal.group_commit", _DURABLE),
     "memory": Place("transfer_async.journal.memory", ("tests/journal/test_memory.py", "tests/contract")),

@@ -5,9 +5,12 @@ from typing import Any
 from tests.support.bank import new_order
 from transfer_async import OrderIntent, Outcome
 from transfer_async.journal import (
+    Amend,
     Attend,
     Claim,
     Create,
+    Decision,
+    Demand,
     Ending,
     Entry,
     Expire,
@@ -17,19 +20,24 @@ from transfer_async.journal import (
     Keep,
     KeyState,
     LayAside,
+    Look,
     Mark,
     Move,
     Owe,
     Owed,
     Paid,
     Promise,
+    Propose,
     Refute,
     Resolve,
     Suspect,
+    TakeBack,
     TakeOver,
     Told,
     Untold,
     Verdict,
+    Waive,
+    Withdraw,
 )
 from transfer_async.journal.fingerprint import fingerprint
 
@@ -100,14 +108,68 @@ def expire(attempt: str = "a") -> Expire:
     return Expire(attempt=attempt)
 
 
-def resolve(attempt: str = "a", order_id: str = "tx-1") -> Resolve:
-    return Resolve(attempt=attempt, order_id=order_id, reply=None, by="operator", reason="seen")
+def resolve(attempt: str = "a", order_id: str = "tx-1", *, by: str = "operator", **said: Any) -> Resolve:
+    return Resolve(attempt=attempt, order_id=order_id, reply=None, by=by, reason="seen", **said)
 
 
-def refute(attempt: str = "a", *, owed: tuple[Owed, ...] = ()) -> Refute:
+def refute(attempt: str = "a", *, owed: tuple[Owed, ...] = (), by: str = "operator", **said: Any) -> Refute:
     return Refute(
-        attempt=attempt, settle_after=SETTLE_AFTER, by="operator", reason="sure", owed=owed, lease=LEASE
+        attempt=attempt,
+        settle_after=SETTLE_AFTER,
+        by=by,
+        reason="sure",
+        owed=owed,
+        lease=LEASE,
+        **said,
     )
+
+
+def amend(
+    wrong: str = "tx-1", order_id: str = "tx-2", attempt: str = "a", *, by: str = "operator", **said: Any
+) -> Amend:
+    return Amend(attempt=attempt, wrong=wrong, order_id=order_id, by=by, reason="a slip", **said)
+
+
+def take_back(wrong: str = "tx-1", attempt: str = "a", *, by: str = "operator", **said: Any) -> TakeBack:
+    return TakeBack(attempt=attempt, wrong=wrong, by=by, reason="a slip", **said)
+
+
+def propose(
+    decision: Decision = Decision.RESOLVE,
+    order_id: str | None = None,
+    attempt: str | None = "a",
+    *,
+    by: str = "ada",
+    number: int = 1,
+    **said: Any,
+) -> Propose:
+    named = "tx-1" if decision is Decision.RESOLVE and order_id is None else order_id
+    return Propose(
+        id=f"proposal-{number}",
+        decision=decision,
+        attempt=attempt,
+        order_id=named,
+        by=by,
+        said="seen",
+        settle_after=SETTLE_AFTER,
+        **said,
+    )
+
+
+def withdraw(number: int = 1) -> Withdraw:
+    return Withdraw(proposal=f"proposal-{number}", by="ben", reason="no")
+
+
+def demand() -> Demand:
+    return Demand(by="ada", reason="the bank's rule")
+
+
+def waive(number: int = 1, *, by: str = "ben") -> Waive:
+    return Waive(proposal=f"proposal-{number}", by=by, reason="the bank's rule")
+
+
+def look() -> Look:
+    return Look(by="ada", reason="a call")
 
 
 def take_over(epoch: int = 1, *, number: int = 1) -> TakeOver:

@@ -8,8 +8,11 @@ from datetime import datetime
 from attrs import field, frozen
 
 from transfer_async._models.doubt_cause import Cause
-from transfer_async._models.requests import NewOrder
-from transfer_async.journal.entries import Entry
+from transfer_async._models.requests import NewOrder, OrderIntent
+from transfer_async._models.responses import Order
+from transfer_async.journal.entries import Entry, KeyState
+from transfer_async.journal.proposal import Proposal
+from transfer_async.journal.protocol import order_on_record
 
 
 @frozen(kw_only=True)
@@ -28,6 +31,8 @@ class Doubt:
         candidates: ids of orders that answers named which were not readably ours: look for them first.
         cause: why it is in doubt, with the HTTP attempts; None where that was not kept yet.
         readable: false where this is only what can be read of what is on record.
+        proposal: what one person has proposed, for another to approve.
+        moves: counts the key's moves: what is decided of it can be bound to it, as ``seen``.
     """
 
     key: str
@@ -41,6 +46,103 @@ class Doubt:
     candidates: tuple[str, ...] = ()
     cause: Cause | None = None
     readable: bool = True
+    proposal: Proposal | None = None
+    moves: int = 0
+
+
+@frozen(kw_only=True)
+class KeyView:
+    """What is on record of one key, with its times as people read them.
+
+    Args:
+        key: the key.
+        entry: all of it.
+        began: when work on its intent began, in UTC.
+        age: seconds since then.
+        sent_until: no request can have been sent after it; None where none was.
+        refutable_at: when a refutation is believed, at the earliest; None where never, or not in doubt.
+    """
+
+    key: str
+    entry: Entry = field(repr=False)
+    began: datetime
+    age: float
+    sent_until: datetime | None
+    refutable_at: datetime | None
+
+    @property
+    def state(self) -> KeyState:
+        """Where the key stands."""
+        return self.entry.state
+
+    @property
+    def order(self) -> NewOrder | None:
+        """What was to be created, as long as it is kept."""
+        intent = self.entry.intent or next((one.intent for one in self.entry.owed), None)
+        return None if intent is None else intent.order
+
+    @property
+    def summary(self) -> str:
+        """Amounts, currencies and countries; nothing about a person."""
+        return "-" if self.order is None else summary_of(self.order)
+
+    @property
+    def order_id(self) -> str | None:
+        """The order's id, once it exists."""
+        return self.entry.order_id
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The ids of orders that may be the one that is looked for."""
+        return self.entry.candidates if self.state is KeyState.IN_DOUBT else ()
+
+    @property
+    def owed(self) -> tuple[str, ...]:
+        """The hooks that must still be undone."""
+        return tuple(one.hook for one in self.entry.owed)
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """The outcomes that must still be told."""
+        return tuple(one.outcome.value for one in self.entry.untold)
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why it is, or was, in doubt."""
+        return self.entry.cause
+
+    @property
+    def proposal(self) -> Proposal | None:
+        """What one person has proposed, for another to approve."""
+        return self.entry.proposal
+
+    @property
+    def moves(self) -> int:
+        """Counts the key's moves: what is decided of it can be bound to it, as ``seen``."""
+        return self.entry.moves
+
+    @property
+    def readable(self) -> bool:
+        """Whether it is all that is on record, and not only what can be read of it."""
+        return self.entry.is_readable
+
+    @property
+    def amendable(self) -> bool:
+        """Whether the order's id may be amended: it was given by a person, or by the bank's own means."""
+        return self.entry.is_amendable
+
+
+@frozen(kw_only=True)
+class FourEyes:
+    """Whether a scope demands that what one person decides is approved by another.
+
+    Args:
+        demanded: whether it does.
+        proposal: that one person shall be enough, for another to approve.
+    """
+
+    demanded: bool
+    proposal: Proposal | None = None
 
 
 def summary_of(order: NewOrder | None) -> str:
@@ -68,4 +170,35 @@ def doubt_of(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Doubt:
         candidates=entry.candidates,
         cause=entry.cause,
         readable=entry.is_readable,
+        proposal=entry.proposal,
+        moves=entry.moves,
     )
+
+
+def view_of(
+    key: str, entry: Entry, utc: Callable[[float], datetime], *, now: datetime, settle_after: float
+) -> KeyView:
+    """The view of ``entry``; ``utc`` turns the journal's seconds into times."""
+    began = utc(entry.claimed_at)
+    return KeyView(
+        key=key,
+        entry=entry,
+        began=began,
+        age=(now - began).total_seconds(),
+        sent_until=utc(entry.sent_until) if entry.attempt is not None else None,
+        refutable_at=_refutable_at(entry, utc, settle_after=settle_after),
+    )
+
+
+def _refutable_at(entry: Entry, utc: Callable[[float], datetime], *, settle_after: float) -> datetime | None:
+    if entry.state is not KeyState.IN_DOUBT:
+        return None
+    try:
+        return utc(entry.sent_until + settle_after)
+    except OverflowError:  # never: `settle_after` may be infinite
+        return None
+
+
+def parties_of(entry: Entry) -> OrderIntent | Order | None:
+    """What tells who the parties of the order are; None if nothing on record does."""
+    return entry.intent or order_on_record(entry) or next((one.intent for one in entry.owed), None)

@@ -3,33 +3,38 @@
 An operator has found out, by the bank's own means, what became of an order. Its word is a move like
 any other: a compare-and-set on the attempt that it was asked about, kept in the key's history with
 who said it and why. Nobody's word is believed too early: a request that stalled may still take effect.
+Where a scope demands four eyes, one person proposes and another approves: the word of one is not enough.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from transfer_async._models import keys, texts
 from transfer_async._models.errors import Outcome
-from transfer_async._models.events import Event, Observer, Observers, Resolved, WentInDoubt
-from transfer_async._pipeline.doubt import ABANDONED
-from transfer_async._pipeline.key_views import Doubt, doubt_of
+from transfer_async._models.events import Observer, Observers
+from transfer_async._models.requests import OrderIntent
+from transfer_async._models.responses import Order
+from transfer_async._pipeline.decisions import Decisions, Word, is_demanded
+from transfer_async._pipeline.key_views import Doubt, FourEyes, KeyView, doubt_of, parties_of, view_of
 from transfer_async._pipeline.refusals import (
+    checked_decision,
+    checked_flag,
     checked_order_id,
     checked_settle_after,
     checked_text,
     nothing_on_record,
-    told,
-    why_not,
 )
 from transfer_async._support.clock import Clock, Duration
-from transfer_async.journal.entries import Denial, Entry, KeyState, Step, Verdict, owed_by
-from transfer_async.journal.moves import Expire, LayAside, Refute, Resolve
-from transfer_async.journal.protocol import Journal, KeyRecord, checked_journal, record_of
+from transfer_async.journal.entries import Entry, Step
+from transfer_async.journal.operator_moves import Look
+from transfer_async.journal.proposal import FOUR_EYES, Decision, Proposal
+from transfer_async.journal.protocol import Journal, KeyRecord, checked_journal
 from transfer_async.journal.scoped import ScopedJournal
+
+PAGE = 500
+"""Keys that are asked for at once."""
 
 
 class Operators:
@@ -39,6 +44,8 @@ class Operators:
         journal: the journal; it is not closed.
         scope: names the service in the journal: a client's ``scope``, or its normalised ``base_url``.
         settle_after: seconds after the last possible send before a refutation is believed.
+        four_eyes: the scope is to demand, from now on and of everybody, that what one person decides is
+            approved by another. It is stored in the journal; false obeys what is stored there.
         observers: called with `Resolved`, and with `WentInDoubt` for a dead worker's request.
         clock: time; for tests.
 
@@ -52,13 +59,31 @@ class Operators:
         scope: str,
         *,
         settle_after: Duration = 300.0,
+        four_eyes: bool = False,
         observers: Sequence[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
         self._journal = ScopedJournal(checked_journal(journal), texts.checked_scope(scope))
         self._settle_after = checked_settle_after(settle_after)
-        self._observers = Observers(observers)
         self._clock = clock or Clock()
+        self._four_eyes = checked_flag("four_eyes", four_eyes)
+        self._decisions = Decisions(
+            self._journal,
+            settle_after=self._settle_after,
+            four_eyes=self._four_eyes,
+            observers=Observers(observers),
+        )
+
+    async def prepare(self) -> None:
+        """Store the demand for four eyes, if these are to make it; each decision does so, too.
+
+        Raises:
+            JournalFailed: the journal could not be read or written.
+        """
+        if self._four_eyes:
+            await self._decisions.setting()
+
+    # --- what there is to see -------------------------------------------------------------------
 
     async def in_doubt(self) -> tuple[Doubt, ...]:
         """Every key in doubt, oldest first.
@@ -72,76 +97,74 @@ class Operators:
         utc = await self.times()
         return tuple(doubt_of(key, entry, utc) for key, entry in found)
 
-    async def resolve(
-        self, key: str, *, order_id: str, by: str, reason: str, undone: bool = False
-    ) -> KeyRecord:
-        """Write down that the order of a doubt exists; from now on the key gives it back.
+    async def waiting(self) -> tuple[KeyView, ...]:
+        """Every key that waits for somebody, oldest first.
 
-        Of a key whose order is known by that very id, nothing is left to be done: what is on record is
-        given back, and not written anew.
-
-        Args:
-            key: a key in doubt.
-            order_id: the order's id, ``tx-…``.
-            by: who says so.
-            reason: how they know; it is kept in the key's history.
-            undone: where an undo that is owed for an earlier wish cannot be read: it is done by hand.
-
-        Returns:
-            What is on record of the key now.
+        In doubt, left by a dead worker, with an undo owed, an end untold, or a proposal to be approved.
 
         Raises:
-            ValueError: the key is neither in doubt nor created by that id, the id is another key's, or an
-                argument is no good.
-            JournalFailed: the journal could not be read or written.
+            JournalFailed: the journal could not be read.
         """
-        order_id, by, reason = (
-            checked_order_id(order_id),
-            checked_text("by", by),
-            checked_text("reason", reason),
-        )
-        key = texts.to_text(key)
-        entry = await self._entry_in_doubt(key, by, reason, undone=undone, or_made=order_id)
-        if _is_made(entry, order_id):
-            return record_of(entry)
-        move = Resolve(attempt=entry.attempt or "", order_id=order_id, reply=None, by=by, reason=reason)
-        return await self._end(key, move, Outcome.CREATED, order_id=order_id)
+        found = dict(await self._journal.in_doubt())
+        last = ""
+        while page := await self._journal.work(limit=PAGE, after=last):
+            found.update(page)
+            last = page[-1][0]
+        views = await self._views(list(found.items()))
+        return tuple(sorted(views, key=lambda view: view.began))
 
-    async def refute(self, key: str, *, by: str, reason: str, undone: bool = False) -> KeyRecord:
-        """Write down that the order of a doubt does not exist, and that none can appear any more.
-
-        This frees the key, and the undos of its hooks become owed: `TransferClient.recover` pays them,
-        and so releases the hold. An order that appears all the same is a duplicate, or a loss.
+    async def page(self, *, limit: int = 100, after: str = "") -> tuple[KeyView, ...]:
+        """Some of the keys that wait for somebody and that nobody attends to just now.
 
         Args:
-            key: a key in doubt, ``settle_after`` after the last possible send.
-            by: who says so.
-            reason: how they know; it is kept in the key's history.
-            undone: where the key's record cannot be read, whatever its state: what its hooks did is undone,
-                and the hold released, by hand; no `recover` could. What cannot be read is kept.
-
-        Returns:
-            What is on record of the key now.
+            limit: how many at most.
+            after: only keys beyond this one, in the journal's own order of keys.
 
         Raises:
-            ValueError: the key is not in doubt, it is too early, ``undone`` must be said, or an argument
-                is no good.
-            JournalFailed: the journal could not be read or written.
+            JournalFailed: the journal could not be read.
         """
-        by, reason = checked_text("by", by), checked_text("reason", reason)
+        return await self._views(await self._journal.work(limit=limit, after=after))
+
+    async def view(self, key: str) -> KeyView:
+        """What is on record of a key.
+
+        Raises:
+            ValueError: nothing is.
+            JournalFailed: the journal could not be read.
+        """
         key = texts.to_text(key)
-        entry = await self._entry_in_doubt(key, by, reason, undone=undone)
-        if entry.state is KeyState.FREE:
-            return record_of(entry)
-        move = Refute(
-            attempt=entry.attempt or "",
-            settle_after=self._settle_after,
-            by=by,
-            reason=reason,
-            owed=owed_by(entry),
-            lease=0.0,  # nobody is at it yet: the next `recover` is
-        )
-        return await self._end(key, move, Outcome.REFUSED)
+        entry = await self._journal.read(key)
+        if entry is None:
+            raise nothing_on_record(key)
+        (view,) = await self._views([(key, entry)])
+        return view
+
+    async def look(self, key: str, *, by: str, reason: str) -> OrderIntent | Order:
+        """Who the parties of a key's order are; that it was asked, by whom and why, is kept in the history.
+
+        Args:
+            key: the key.
+            by: who looks.
+            reason: why.
+
+        Returns:
+            What was wished for, as long as it is kept, or else the order as the service answered it.
+
+        Raises:
+            ValueError: nothing is on record of them, or an argument is no good.
+            JournalFailed: the journal could not be read or written: nothing is shown then.
+        """
+        look = Look(by=checked_text("by", by), reason=checked_text("reason", reason))
+        key = texts.to_text(key)
+        entry = await self._journal.read(key)
+        if entry is None:
+            raise nothing_on_record(key)
+        if parties_of(entry) is None:
+            raise ValueError("key: nothing is on record of the parties of its order")
+        parties = parties_of((await self._journal.write(key, look, certain=Outcome.UNKNOWN)).entry)
+        if parties is None:
+            raise ValueError("key: was changed just now; nothing is on record of the parties any more")
+        return parties
 
     async def history(self, key: str) -> tuple[Step, ...]:
         """Every move of the key that is remembered, oldest first; empty for a key never heard of.
@@ -155,6 +178,203 @@ class Operators:
         if not steps:
             keys.refuse(key)
         return steps
+
+    # --- what they decide ------------------------------------------------------------------------
+
+    async def resolve(
+        self,
+        key: str,
+        *,
+        order_id: str,
+        by: str,
+        reason: str,
+        undone: bool = False,
+        seen: int | None = None,
+    ) -> KeyRecord:
+        """Write down that the order of a doubt exists; from now on the key gives it back.
+
+        Of a key whose order is known by that very id, nothing is left to be done: what is on record is
+        given back, and not written anew.
+
+        Args:
+            key: a key in doubt.
+            order_id: the order's id, ``tx-…``.
+            by: who says so.
+            reason: how they know; it is kept in the key's history.
+            undone: where an undo that is owed for an earlier wish cannot be read: it is done by hand.
+            seen: the key's ``moves`` when somebody looked: it is only done if it has made none since.
+
+        Returns:
+            What is on record of the key now.
+
+        Raises:
+            FourEyesNeeded: the scope demands that another person approves: see `propose`.
+            Moved: the key has moved since ``seen``.
+            ValueError: the key is neither in doubt nor created by that id, the id is another key's, or an
+                argument is no good. The two above are of its kind.
+            JournalFailed: the journal could not be read or written.
+        """
+        word, order_id = _word(by, reason, seen=seen), checked_order_id(order_id)
+        await self._decisions.refuse_alone()
+        return await self._decisions.resolve(texts.to_text(key), order_id, word, undone=undone)
+
+    async def refute(
+        self, key: str, *, by: str, reason: str, undone: bool = False, seen: int | None = None
+    ) -> KeyRecord:
+        """Write down that the order of a doubt does not exist, and that none can appear any more.
+
+        This frees the key, and the undos of its hooks become owed: `TransferClient.recover` pays them,
+        and so releases the hold. An order that appears all the same is a duplicate, or a loss.
+
+        Args:
+            key: a key in doubt, ``settle_after`` after the last possible send.
+            by: who says so.
+            reason: how they know; it is kept in the key's history.
+            undone: where the key's record cannot be read, whatever its state: what its hooks did is undone,
+                and the hold released, by hand; no `recover` could. What cannot be read is kept.
+            seen: as for `resolve`.
+
+        Returns:
+            What is on record of the key now.
+
+        Raises:
+            FourEyesNeeded: as for `resolve`; so is `Moved`.
+            ValueError: the key is not in doubt, it is too early, ``undone`` must be said, or an argument
+                is no good.
+            JournalFailed: the journal could not be read or written.
+        """
+        word = _word(by, reason, seen=seen)
+        await self._decisions.refuse_alone()
+        return await self._decisions.refute(texts.to_text(key), word, undone=undone)
+
+    async def amend(
+        self, key: str, *, order_id: str | None, by: str, reason: str, seen: int | None = None
+    ) -> KeyRecord:
+        """Correct the id of an order that a person, or the bank's own ``resolve``, gave; never the service's.
+
+        Args:
+            key: a key that is created, of whose order the id alone is on record.
+            order_id: the right one; None where nobody knows: the key is in doubt again.
+            by: who says so.
+            reason: how they know; it is kept in the key's history.
+            seen: as for `resolve`.
+
+        Returns:
+            What is on record of the key now. Whoever was told of the wrong id by a worker is told anew.
+
+        Raises:
+            FourEyesNeeded: as for `resolve`; so is `Moved`.
+            ValueError: the key is not created, the service itself answered with its order, the id is the
+                same or another key's, or an argument is no good.
+            JournalFailed: the journal could not be read or written.
+        """
+        word = _word(by, reason, seen=seen)
+        right = None if order_id is None else checked_order_id(order_id)
+        await self._decisions.refuse_alone()
+        return await self._decisions.amend(texts.to_text(key), right, word)
+
+    # --- four eyes ------------------------------------------------------------------------------
+
+    async def propose(
+        self,
+        key: str,
+        decision: Decision,
+        *,
+        order_id: str | None = None,
+        by: str,
+        reason: str,
+        undone: bool = False,
+        seen: int | None = None,
+    ) -> Proposal:
+        """Say what is to become of a key, for another person to approve.
+
+        A later proposal takes the place of an earlier one, and any other move of the key makes it void.
+
+        Args:
+            key: as for `resolve`, `refute` and `amend`; `FOUR_EYES` for ``WAIVE``.
+            decision: which of them; or ``WAIVE``: that one person shall be enough from now on.
+            order_id: for ``RESOLVE`` and ``AMEND``: the order's id; None with ``AMEND``: in doubt again.
+            by: who proposes it.
+            reason: how they know.
+            undone: as for them.
+            seen: as for `resolve`.
+
+        Raises:
+            Moved: as for `resolve`.
+            ValueError: it could not be decided now by whoever may, or an argument is no good.
+            JournalFailed: the journal could not be read or written.
+        """
+        word, decision = _word(by, reason, seen=seen), checked_decision(decision)
+        named = decision is Decision.RESOLVE or (decision is Decision.AMEND and order_id is not None)
+        if named:
+            order_id = checked_order_id(order_id or "")
+        elif order_id is not None:
+            raise ValueError(f"order_id: must not be given to {decision.value}")
+        key = texts.to_text(key)
+        if (decision is Decision.WAIVE) != (key == FOUR_EYES):
+            raise ValueError("key: FOUR_EYES is what is to be waived, and nothing else is")
+        return await self._decisions.propose(key, decision, order_id, word, undone=undone)
+
+    async def approve(self, key: str, *, proposal: str, by: str, reason: str) -> KeyRecord:
+        """Let what another person proposed be done: the key becomes what was proposed.
+
+        Args:
+            key: the key.
+            proposal: the id of the proposal that was seen: no other is approved.
+            by: who approves; not who proposed it.
+            reason: how they know.
+
+        Returns:
+            What is on record of the key now.
+
+        Raises:
+            SamePerson: ``by`` proposed it.
+            Moved: the proposal is void, or another has taken its place.
+            ValueError: it cannot be done now, or an argument is no good. The two above are of its kind.
+            JournalFailed: the journal could not be read or written.
+        """
+        return await self._decisions.approve(texts.to_text(key), _word(by, reason, proposal=proposal))
+
+    async def withdraw(self, key: str, *, proposal: str, by: str, reason: str) -> KeyRecord:
+        """Take a proposal back, or turn it down; anybody may, and the key stays as it is.
+
+        Args:
+            key: the key.
+            proposal: the id of the proposal that was seen.
+            by: who says so.
+            reason: why; it is kept in the key's history.
+
+        Raises:
+            Moved: as for `approve`.
+            ValueError: nothing is on record of the key, or an argument is no good.
+            JournalFailed: the journal could not be read or written.
+        """
+        return await self._decisions.withdraw(texts.to_text(key), _word(by, reason, proposal=proposal))
+
+    async def four_eyes(self) -> FourEyes:
+        """Whether the scope demands two persons, and whether it is proposed that one shall be enough.
+
+        Raises:
+            JournalFailed: the journal could not be read; or written, if these `Operators` demand it first.
+        """
+        entry = await self._decisions.setting()
+        return FourEyes(demanded=is_demanded(entry), proposal=None if entry is None else entry.proposal)
+
+    async def demand_four_eyes(self, *, by: str, reason: str) -> FourEyes:
+        """From now on two persons are needed in this scope; one may say so, and two that it is waived.
+
+        Args:
+            by: who says so.
+            reason: why; it is kept in the history of `FOUR_EYES`.
+
+        Raises:
+            ValueError: an argument is no good.
+            JournalFailed: the journal could not be written.
+        """
+        entry = await self._decisions.demand(_word(by, reason))
+        return FourEyes(demanded=is_demanded(entry), proposal=entry.proposal)
+
+    # --- the rest ---------------------------------------------------------------------------------
 
     async def prune(self, *, before: datetime) -> int:
         """Forget keys that ended before then; never one in doubt, at work, or with anything owed.
@@ -183,73 +403,15 @@ class Operators:
         there, here = await self._journal.now(), self._clock.utc()
         return lambda seconds: here + timedelta(seconds=seconds - there)
 
-    async def _entry_in_doubt(
-        self, key: str, by: str, reason: str, *, undone: bool, or_made: str | None = None
-    ) -> Entry:
-        """The entry of a key in doubt; ``or_made`` by that id, or freed here, where it could not be read."""
-        entry = await self._journal.read(key)
-        if entry is None:
-            raise nothing_on_record(key)
-        by_hand = _beyond_undoing(entry, refuting=or_made is None)
-        if by_hand is not None and not undone:
-            raise ValueError(
-                "undone: must be said: what is on record of the key cannot be read, so that no recovery can "
-                f"undo its hooks ({', '.join(by_hand) or 'none that is known of'}); undo them by hand first"
-            )
-        if entry.unread is not None:
-            entry = await self._laid_aside(key, by, reason, by_hand=by_hand or ())
-            if or_made is None and entry.state is KeyState.FREE:
-                return entry
-        if entry.state is KeyState.SENDING and entry.attempt is not None:
-            verdict = await self._write(key, Expire(attempt=entry.attempt))
-            entry = verdict.entry
-            if verdict.denial is None:
-                self._tell(WentInDoubt, key, entry, error=ABANDONED)
-            elif verdict.denial is Denial.BUSY:
-                left = math.ceil(verdict.lease_left)
-                raise ValueError(f"key: a worker is sending its order; ask again in {left} s")
-        if entry.state is not KeyState.IN_DOUBT and not _is_made(entry, or_made):
-            raise ValueError(f"key: must be in doubt; it is {told(entry)}")
-        return entry
-
-    async def _laid_aside(self, key: str, by: str, reason: str, *, by_hand: tuple[str, ...]) -> Entry:
-        told = f"{reason}; what could not be read is kept"
-        if by_hand:
-            told += f"; undone by hand: {', '.join(by_hand)}"
-        verdict = await self._write(key, LayAside(by=by, reason=told))
-        if verdict.denial is Denial.BUSY:
-            left = math.ceil(verdict.lease_left)
-            raise ValueError(f"key: a worker may be at work on it; ask again in {left} s")
-        return verdict.entry
-
-    async def _end(self, key: str, move: Resolve | Refute, outcome: Outcome, **told: Any) -> KeyRecord:
-        verdict = await self._write(key, move)
-        if verdict.denial is not None:
-            if isinstance(move, Resolve) and _is_made(verdict.entry, move.order_id):
-                return record_of(verdict.entry)  # somebody else was faster, and said the same
-            raise ValueError(why_not(verdict, move))
-        self._tell(Resolved, key, verdict.entry, outcome=outcome, **told)
-        return record_of(verdict.entry)
-
-    async def _write(self, key: str, move: Resolve | Refute | Expire | LayAside) -> Verdict:
-        return await self._journal.write(key, move, certain=Outcome.UNKNOWN)
-
-    def _tell(self, kind: type[Event], key: str, entry: Entry, **fields: Any) -> None:
-        self._observers.tell(kind(key=key, intent_id=entry.intent_id, attempt=0, seconds=0.0, **fields))
+    async def _views(self, found: Sequence[tuple[str, Entry]]) -> tuple[KeyView, ...]:
+        if not found:
+            return ()
+        utc, now = await self.times(), self._clock.utc()
+        wait = self._settle_after
+        return tuple(view_of(key, entry, utc, now=now, settle_after=wait) for key, entry in found)
 
 
-def _is_made(entry: Entry, order_id: str | None) -> bool:
-    return entry.state is KeyState.CREATED and entry.order_id == order_id
-
-
-def _beyond_undoing(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
-    """Hooks to be undone of which what they acted for cannot be read, so that no recovery can; None: all can.
-
-    The hooks of an order that exists are not to be undone, only those of earlier intents of its key.
-    """
-    unread = entry.unread
-    if not refuting:
-        return (unread.owed or None) if unread is not None else None
-    if unread is not None:
-        return (*unread.hooks, *unread.owed)
-    return entry.hooks if entry.state is KeyState.IN_DOUBT and entry.intent is None else None
+def _word(by: str, reason: str, *, seen: int | None = None, proposal: str | None = None) -> Word:
+    return Word(
+        by=checked_text("by", by), reason=checked_text("reason", reason), seen=seen, proposal=proposal
+    )

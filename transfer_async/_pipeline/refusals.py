@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from transfer_async._models import keys, texts
 from transfer_async._pipeline.doubt import order_id_of
 from transfer_async._support.clock import Duration, duration
-from transfer_async.journal.entries import Denial, Entry, Verdict
-from transfer_async.journal.moves import Refute, Resolve
+from transfer_async.journal.entries import Denial, Entry, KeyState, Verdict
+from transfer_async.journal.moves import Move
+from transfer_async.journal.proposal import Decision
 
 
 def nothing_on_record(key: str) -> ValueError:
@@ -23,15 +25,67 @@ def told(entry: Entry) -> str:
     return f"{state} ({entry.order_id})" if entry.order_id else state
 
 
-def why_not(verdict: Verdict, move: Resolve | Refute) -> str:
-    """Why the journal said no to ``move``."""
-    if verdict.denial is Denial.TOO_EARLY and isinstance(move, Refute):
-        wait = verdict.entry.sent_until + move.settle_after - verdict.now
+class FourEyesNeeded(ValueError):
+    """The scope demands four eyes: one person proposes it, and another approves."""
+
+    def __init__(self) -> None:
+        super().__init__("four_eyes: are demanded in this scope: propose it, and another person approves")
+
+
+class SamePerson(ValueError):
+    """Whoever proposed it may not approve it."""
+
+    def __init__(self) -> None:
+        super().__init__("by: proposed it, and another person must approve it")
+
+
+class Moved(ValueError):
+    """The key has moved since it was looked at, or the proposal that was seen is void.
+
+    Args:
+        entry: as it is now.
+    """
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(f"key: has moved since it was looked at; it is {told(entry)}")
+        self.state: KeyState = entry.state
+        self.moves: int = entry.moves
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is pickled by its arguments, and these are not the ones it was made with.
+        return _moved, (str(self), self.state, self.moves)
+
+
+def _moved(text: str, state: KeyState, moves: int) -> Moved:
+    made = Moved.__new__(Moved, text)
+    made.args, made.state, made.moves = (text,), state, moves
+    return made
+
+
+def refusal(verdict: Verdict, move: Move | None = None) -> ValueError:
+    """What is raised where the journal said no to ``move``."""
+    entry, denial = verdict.entry, verdict.denial
+    if denial in (Denial.MOVED, Denial.VOID) or _is_stale(entry, move):
+        return Moved(entry)
+    if denial is Denial.SAME_PERSON:
+        return SamePerson()
+    if denial is Denial.ANSWERED:
+        return ValueError("key: the service itself answered with its order: it is not to be amended")
+    if denial is Denial.TOO_EARLY:
+        wait = entry.sent_until + getattr(move, "settle_after", 0.0) - verdict.now
         left = math.ceil(wait) if math.isfinite(wait) else wait
-        return f"key: it is too early, a request may still take effect; ask again in {left} s"
-    if verdict.denial is Denial.FOREIGN:
-        return "order_id: is the order of another key"
-    return f"key: was changed by somebody else just now; it is {told(verdict.entry)}"
+        return ValueError(f"key: it is too early, a request may still take effect; ask again in {left} s")
+    if denial is Denial.FOREIGN:
+        return ValueError("order_id: is the order of another key")
+    return ValueError(f"key: was changed by somebody else just now; it is {told(entry)}")
+
+
+def _is_stale(entry: Entry, move: Move | None) -> bool:
+    """Whether ``move`` is about the key as it was, and so was denied whatever else speaks against it."""
+    seen, proposal = getattr(move, "seen", None), getattr(move, "proposal", None)
+    if seen is not None and entry.moves != seen:
+        return True
+    return proposal is not None and (entry.proposal is None or entry.proposal.id != proposal)
 
 
 def checked_settle_after(settle_after: Duration) -> float:
@@ -70,3 +124,26 @@ def checked_text(name: str, text: str) -> str:
     if len(line) > texts.REFERENCE:
         raise ValueError(f"{name}: must be no longer than {texts.REFERENCE:,} characters")
     return line
+
+
+def checked_decision(decision: Decision) -> Decision:
+    """``decision``, if it is one.
+
+    Raises:
+        ValueError: it is not.
+    """
+    try:
+        return Decision(decision)
+    except ValueError:
+        raise ValueError(f"decision: must be one of {', '.join(one.value for one in Decision)}") from None
+
+
+def checked_flag(name: str, flag: bool) -> bool:
+    """``flag``, if it is one.
+
+    Raises:
+        ValueError: it is neither true nor false.
+    """
+    if flag is not True and flag is not False:
+        raise ValueError(f"{name}: must be True or False")
+    return flag

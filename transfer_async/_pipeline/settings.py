@@ -52,6 +52,7 @@ class ClientSettings(TypedDict, total=False):
     timeouts: Timeouts | None
     resolve: Resolver | None
     settle_after: Duration
+    four_eyes: bool
     lease: Duration
     recover_every: Duration | None
     observers: Sequence[Observer]

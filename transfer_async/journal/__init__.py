@@ -37,19 +37,25 @@ from transfer_async.journal.moves import (
     TakeOver,
     Told,
 )
+from transfer_async.journal.operator_moves import Amend, Demand, Look, Propose, TakeBack, Waive, Withdraw
 from transfer_async.journal.postgres import PostgresJournal
+from transfer_async.journal.proposal import FOUR_EYES, Decision, Proposal
 from transfer_async.journal.protocol import KEPT, Journal, KeyRecord, NotToBeForgotten, forgettable
 from transfer_async.journal.rows import STEP_COLUMNS, EntryRow, entry_of, row_of, step_of, step_values
 from transfer_async.journal.sqlite import SQLiteJournal
 from transfer_async.journal.state_machine import decide, due_at, history_step, is_ended, is_told, is_waiting
 
 __all__ = [
+    "FOUR_EYES",
     "KEPT",
     "LONGEST_LEASE",
     "STEP_COLUMNS",
+    "Amend",
     "Attend",
     "Claim",
     "Create",
+    "Decision",
+    "Demand",
     "Denial",
     "Ending",
     "Entry",
@@ -62,6 +68,7 @@ __all__ = [
     "KeyRecord",
     "KeyState",
     "LayAside",
+    "Look",
     "Mark",
     "MemoryJournal",
     "Move",
@@ -71,16 +78,21 @@ __all__ = [
     "Paid",
     "PostgresJournal",
     "Promise",
+    "Proposal",
+    "Propose",
     "Refute",
     "Resolve",
     "SQLiteJournal",
     "Step",
     "Suspect",
+    "TakeBack",
     "TakeOver",
     "Told",
     "Unread",
     "Untold",
     "Verdict",
+    "Waive",
+    "Withdraw",
     "decide",
     "due_at",
     "entry_of",

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from transfer_async._models.requests import OrderIntent
 from transfer_async.journal.entries import LEFT_ALONE, Denial, Entry, KeyState, Owed, Verdict, owed_by
-from transfer_async.journal.moves import Move
+from transfer_async.journal.moves import Move, due
 
 
 @frozen(kw_only=True)
@@ -49,7 +49,7 @@ class Claim(Move):
         if now < entry.lease_until:
             return Verdict(now=now, entry=entry, denial=Denial.BUSY)
         if entry.state is KeyState.SENDING:
-            doubted = entry.but(state=KeyState.IN_DOUBT, cause=LEFT_ALONE)
+            doubted = entry.but(state=KeyState.IN_DOUBT, cause=LEFT_ALONE, moves=entry.moves + 1)
             return Verdict(now=now, entry=doubted, denial=Denial.IN_DOUBT, found_doubt=True)
         if abs(now - entry.claimed_at) > self.max_claim_age or not self._is_served_by(entry):
             return Verdict(now=now, entry=self._begin(now, before=entry, owed=owed_by(entry)))
@@ -81,6 +81,7 @@ class Claim(Move):
             intent=attrs.evolve(self.intent, id=entry.intent_id),
             hooks=self.hooks,
             epoch=entry.epoch + 1,
+            moves=entry.moves + 1,
             lease_until=now + self.lease,
         )
 
@@ -95,9 +96,10 @@ class Claim(Move):
             claimed_at=now,
             lease_until=now + self.lease,
             held=self.intent.held,
-            owed=(before.owed if before else ()) + owed,
+            owed=(before.owed if before else ()) + due(owed, now),
             untold=before.untold if before else (),
             laid_aside=before.laid_aside if before else (),
+            moves=before.moves + 1 if before else 1,
         )
 
 

@@ -10,6 +10,7 @@ from attrs import field, frozen
 from transfer_async._models.doubt_cause import Cause
 from transfer_async._models.errors import CauseKind, Outcome, is_final_no
 from transfer_async._models.requests import OrderIntent
+from transfer_async.journal.proposal import Proposal
 
 LONGEST_LEASE = 3600.0
 """Seconds: no client may be set to a longer one, so what reaches further was not written by this clock."""
@@ -41,6 +42,10 @@ class Denial(enum.Enum):
     FOREIGN = "the order's id is bound to another key"
     REFUSED = "the same order was refused before, and would be again"
     UNREAD = "what is stored of the key cannot be read"
+    MOVED = "the key has moved since it was looked at"
+    VOID = "the proposal is void: the key has moved since, or it is another one"
+    SAME_PERSON = "whoever proposed it may not approve it"
+    ANSWERED = "the service itself answered with the order"
 
 
 LEFT_ALONE = Cause(kind=CauseKind.ABANDONED)
@@ -82,6 +87,8 @@ class Untold:
     order_id: str | None = None
     error: str | None = None
     status: int | None = None
+    since: float | None = field(default=None, eq=False)
+    """When the doubt ended, on the journal's clock; None where that was not kept yet."""
 
 
 @frozen(kw_only=True)
@@ -92,6 +99,8 @@ class Owed:
     hook: str
     receipt: str | None
     lease_until: float = 0.0
+    since: float | None = field(default=None, eq=False)
+    """When it became due, on the journal's clock; None where that was not kept yet."""
 
 
 @frozen(kw_only=True)
@@ -135,7 +144,8 @@ class Entry:
         state: see `KeyState`.
         fingerprint: of the order that the key is, or was last, bound to.
         intent_id: the current intent's.
-        intent: kept until nothing is owed or in doubt.
+        intent: kept until nothing is owed or in doubt; and for an order of which the id alone is known,
+            for that may be taken back.
         client_made: the client made the key itself.
         epoch: counts the claims of this intent; a claim that was taken over has the older one.
         hooks: what must be undone should this intent end in a certain no, in that order.
@@ -154,6 +164,9 @@ class Entry:
         cause: why this intent is, or was, in doubt; None where that was not kept yet.
         unread: why the rest of this is only what could be read of it; the key is bound, whatever its state.
         laid_aside: what could not be read and was laid aside, word for word.
+        moves: counts the moves of the key, but those that only say that somebody looks.
+        proposal: what a person has proposed, and nothing has moved since.
+        four_eyes: of the scope's own entry under `FOUR_EYES`: whether two persons are needed; else None.
     """
 
     state: KeyState
@@ -179,6 +192,9 @@ class Entry:
     cause: Cause | None = None
     unread: Unread | None = None
     laid_aside: tuple[str, ...] = ()
+    moves: int = 0
+    proposal: Proposal | None = None
+    four_eyes: bool | None = None
 
     @property
     def all_receipts(self) -> dict[str, str | None]:
@@ -189,6 +205,11 @@ class Entry:
     def is_readable(self) -> bool:
         """Whether it is all that is on record of the key, and not only what can be read of it."""
         return self.unread is None
+
+    @property
+    def is_amendable(self) -> bool:
+        """Whether a person, or the bank's own means, gave the order's id: not if the service answered it."""
+        return self.state is KeyState.CREATED and self.reply is None and self.unread is None
 
     def but(self, **changes: Any) -> Entry:
         """The same entry with ``changes``, at a tenth of the cost of `attrs.evolve`: a call makes five."""

@@ -84,7 +84,9 @@ class MemoryJournal:
         return order_id is not None and self._ids.get((scope, order_id), key) != key
 
     def _store(self, place: _Place, verdict: Verdict, move: Move, now: float) -> None:
-        entry = verdict.entry
+        entry, before = verdict.entry, self._entries.get(place)
+        if before is not None and before.order_id not in (None, entry.order_id):
+            self._ids.pop((place[0], before.order_id), None)
         if entry.order_id is not None and entry.state is KeyState.CREATED:
             self._ids[place[0], entry.order_id] = place[1]
             if len(self._ids) > self._max_keys:

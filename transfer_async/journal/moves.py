@@ -24,6 +24,7 @@ from transfer_async.journal.entries import (
     Owed,
     Untold,
 )
+from transfer_async.journal.proposal import Decision, is_same_person
 
 
 @frozen
@@ -42,6 +43,11 @@ class Move:
     def is_in_history(self) -> bool:
         """Whether the history has a line of it: not where it only says that somebody looks."""
         return True
+
+    @property
+    def is_a_change(self) -> bool:
+        """Whether what was seen of the key before it holds no longer: a proposal of then is void."""
+        return self.is_in_history
 
     def denial(self, entry: Entry, now: float) -> Denial | None:
         """What speaks against it, where the table does not."""
@@ -76,24 +82,13 @@ class _OfLiveClaim(_OfClaim):
 
 
 @frozen(kw_only=True)
-class _OfAttempt(Move):
+class OfAttempt(Move):
     """About the requests under one mark, and no other."""
 
     attempt: str
 
     def denial(self, entry: Entry, now: float) -> Denial | None:
         return None if entry.attempt == self.attempt else Denial.LOST
-
-
-@frozen(kw_only=True)
-class _OfOrder(_OfAttempt):
-    """The order exists."""
-
-    order_id: str
-
-    @property
-    def order_bound(self) -> str:
-        return self.order_id
 
 
 # --- before anything is sent --------------------------------------------------------------------
@@ -157,26 +152,34 @@ class Mark(_OfLiveClaim):
 
 
 @frozen(kw_only=True)
-class Create(_OfOrder):
+class Create(OfAttempt):
     """The service answered with our order."""
 
     name: ClassVar[str] = "create"
 
+    order_id: str
     reply: bytes
 
+    @property
+    def order_bound(self) -> str:
+        return self.order_id
+
     def apply(self, entry: Entry, now: float) -> Entry:
-        return _created(entry, self)
+        return _created(entry, self, now)
 
 
-def _created(entry: Entry, move: Create | Resolve) -> Entry:
-    made = entry.but(order_id=move.order_id, reply=move.reply, lease_until=0.0, intent=None)
-    return _to_be_told(made, outcome=Outcome.CREATED, order_id=move.order_id)
+def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
+    """The wish is kept where somebody gave the id alone: whoever is wrong may take it back."""
+    intent = entry.intent if move.reply is None else None
+    made = entry.but(order_id=move.order_id, reply=move.reply, lease_until=0.0, intent=intent)
+    return to_be_told(made, now, outcome=Outcome.CREATED, order_id=move.order_id)
 
 
-def _to_be_told(entry: Entry, **end: Any) -> Entry:
+def to_be_told(entry: Entry, now: float, **end: Any) -> Entry:
+    """``entry``, of which the end must be told, if anybody was promised it."""
     if not entry.promised:
         return entry
-    return entry.but(untold=(*entry.untold, Untold(intent_id=entry.intent_id, **end)))
+    return entry.but(untold=(*entry.untold, Untold(intent_id=entry.intent_id, since=now, **end)))
 
 
 @frozen(kw_only=True)
@@ -200,9 +203,14 @@ class Free(_OfClaim):
 
 
 def _ended(entry: Entry, ending: Ending, move: Free | Refute, now: float) -> Entry:
-    owed = entry.owed + _leased(move.owed, now + move.lease)
+    owed = entry.owed + _leased(due(move.owed, now), now + move.lease)
     ended = entry.but(ending=ending, owed=owed, lease_until=0.0, intent=None)
-    return _to_be_told(ended, outcome=ending.outcome, error=ending.error, status=ending.status)
+    return to_be_told(ended, now, outcome=ending.outcome, error=ending.error, status=ending.status)
+
+
+def due(owed: tuple[Owed, ...], now: float) -> tuple[Owed, ...]:
+    """``owed``, which has become due now, if it was not before."""
+    return tuple(one if one.since is not None else attrs.evolve(one, since=now) for one in owed)
 
 
 def _leased(owed: tuple[Owed, ...], until: float) -> tuple[Owed, ...]:
@@ -210,7 +218,7 @@ def _leased(owed: tuple[Owed, ...], until: float) -> tuple[Owed, ...]:
 
 
 @frozen(kw_only=True)
-class GoInDoubt(_OfAttempt):
+class GoInDoubt(OfAttempt):
     """The outcome is unknown; no request of this attempt follows.
 
     Args:
@@ -242,7 +250,7 @@ class GoInDoubt(_OfAttempt):
 
 
 @frozen(kw_only=True)
-class Expire(_OfAttempt):
+class Expire(OfAttempt):
     """The worker that was sending is gone: in doubt, and nothing else."""
 
     name: ClassVar[str] = "expire"
@@ -261,28 +269,66 @@ class Expire(_OfAttempt):
 
 
 @frozen(kw_only=True)
-class Resolve(_OfOrder):
-    """The order of a doubt exists."""
+class OfPerson(OfAttempt):
+    """What a person decides, or the bank's own means.
 
-    name: ClassVar[str] = "resolve"
+    Args:
+        by: who says so.
+        reason: how they know.
+        proposal: the id of the other person's proposal that this approves, if it does.
+        seen: the entry's ``moves`` when it was looked at; None for whatever it has become.
+    """
 
-    reply: bytes | None
+    decision: ClassVar[Decision]
+
     by: str
     reason: str
+    proposal: str | None = None
+    seen: int | None = None
 
-    def apply(self, entry: Entry, now: float) -> Entry:
-        return _created(entry, self)
+    def denial(self, entry: Entry, now: float) -> Denial | None:
+        return super().denial(entry, now) or denied_to_person(self, entry)
+
+
+def denied_to_person(move: Any, entry: Entry) -> Denial | None:
+    """What speaks against a person's decision: it was seen otherwise, or its approval is not another's."""
+    if move.seen is not None and move.seen != entry.moves:
+        return Denial.MOVED
+    if move.proposal is None:
+        return None
+    proposed = entry.proposal
+    wanted = (move.proposal, move.decision, getattr(move, "order_id", None))
+    if proposed is None or wanted != (proposed.id, proposed.decision, proposed.order_id):
+        return Denial.VOID
+    return Denial.SAME_PERSON if is_same_person(move.by, proposed.by) else None
 
 
 @frozen(kw_only=True)
-class Refute(_OfAttempt):
+class Resolve(OfPerson):
+    """The order of a doubt exists."""
+
+    name: ClassVar[str] = "resolve"
+    decision: ClassVar[Decision] = Decision.RESOLVE
+
+    order_id: str
+    reply: bytes | None
+
+    @property
+    def order_bound(self) -> str:
+        return self.order_id
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        return _created(entry, self, now)
+
+
+@frozen(kw_only=True)
+class Refute(OfPerson):
     """The order of a doubt does not exist, and can no longer appear."""
 
     name: ClassVar[str] = "refute"
+    decision: ClassVar[Decision] = Decision.REFUTE
 
     settle_after: float
-    by: str
-    reason: str
     owed: tuple[Owed, ...]
     lease: float
 
@@ -337,12 +383,12 @@ class Owe(Move):
     def apply(self, entry: Entry, now: float) -> Entry:
         """Each is owed once, with the receipt that is on record: whoever slept may not have heard of it."""
         known = {(one.intent.id, one.hook): one for one in entry.owed}
-        due = {(one.intent.id, one.hook): one for one in self.owed}
+        late = {(one.intent.id, one.hook): one for one in due(self.owed, now)}
         for which, one in known.items():
-            if which in due and one.receipt is not None:
-                due[which] = one
-        others = tuple(one for which, one in known.items() if which not in due)
-        return entry.but(owed=others + _leased(tuple(due.values()), now + self.lease))
+            if which in late and one.receipt is not None:
+                late[which] = one
+        others = tuple(one for which, one in known.items() if which not in late)
+        return entry.but(owed=others + _leased(tuple(late.values()), now + self.lease))
 
 
 @frozen(kw_only=True)

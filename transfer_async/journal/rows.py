@@ -23,6 +23,7 @@ from transfer_async._models.requests import NewOrder, OrderIntent, PersonName
 from transfer_async.journal import state_machine
 from transfer_async.journal.entries import Ending, Entry, KeyState, Owed, Step, Unread, Untold
 from transfer_async.journal.fingerprint import fingerprint
+from transfer_async.journal.proposal import Proposal
 
 log: logging.Logger = logging.getLogger("transfer_async")
 
@@ -71,6 +72,7 @@ class _StoredOwed:
     hook: str
     receipt: str | None
     lease_until: float
+    since: float | None = None
 
 
 @frozen(kw_only=True)
@@ -93,6 +95,9 @@ class _Body:
     candidates: tuple[str, ...] = ()
     cause: Cause | None = None
     laid_aside: tuple[str, ...] = ()
+    moves: int = 0
+    proposal: Proposal | None = None
+    four_eyes: bool | None = None
 
 
 _encoder = msgspec.json.Encoder()
@@ -160,6 +165,7 @@ def _body(entry: Entry) -> dict[str, Any]:
         "sent_until": entry.sent_until,
         "ending": entry.ending,
         "owed": [_owed(one) for one in entry.owed] if entry.owed else (),
+        "moves": entry.moves,
     }
     if entry.promised or entry.untold:
         body |= {"promised": entry.promised, "untold": entry.untold}
@@ -169,12 +175,20 @@ def _body(entry: Entry) -> dict[str, Any]:
         body["cause"] = entry.cause
     if entry.laid_aside:
         body["laid_aside"] = entry.laid_aside
+    if entry.proposal is not None:
+        body["proposal"] = entry.proposal
+    if entry.four_eyes is not None:
+        body["four_eyes"] = entry.four_eyes
     return body
 
 
 def _owed(one: Owed) -> _StoredOwed:
     return _StoredOwed(
-        intent=_intent(one.intent), hook=one.hook, receipt=one.receipt, lease_until=one.lease_until
+        intent=_intent(one.intent),
+        hook=one.hook,
+        receipt=one.receipt,
+        lease_until=one.lease_until,
+        since=one.since,
     )
 
 
@@ -207,6 +221,7 @@ def _owed_of(stored: _StoredOwed) -> Owed:
         hook=stored.hook,
         receipt=stored.receipt,
         lease_until=stored.lease_until,
+        since=stored.since,
     )
 
 
@@ -229,6 +244,9 @@ _LOST: dict[str, Any] = {
     "candidates": (),
     "cause": None,
     "laid_aside": (),
+    "moves": 0,
+    "proposal": None,
+    "four_eyes": None,
 }
 """What stands for a field that cannot be read; a lease has its column."""
 

@@ -53,6 +53,7 @@ from transfer_async.journal.moves import (
     TakeOver,
     Told,
 )
+from transfer_async.journal.operator_moves import Amend, Demand, Look, Propose, TakeBack, Waive, Withdraw
 
 # --- the table ----------------------------------------------------------------------------------
 
@@ -87,6 +88,19 @@ TABLE: tuple[Way, ...] = (
     Way(Resolve, S.IN_DOUBT, S.CREATED, "somebody has seen the order"),
     Way(Promise, S.IN_DOUBT, S.IN_DOUBT, "whoever hears that it is unknown must hear how it ends"),
     Way(Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear any more"),
+    Way(Amend, S.CREATED, S.CREATED, "a person gave the wrong id, and another knows the right one"),
+    Way(TakeBack, S.CREATED, S.IN_DOUBT, "a person gave the wrong id, and nobody knows the right one"),
+    *(
+        Way(Propose, state, state, "what one person says waits for another")
+        for state in (S.IN_DOUBT, S.CREATED, S.FREE)
+    ),
+    *(
+        Way(Withdraw, state, state, "what was proposed is not to be")
+        for state in (S.IN_DOUBT, S.CREATED, S.FREE)
+    ),
+    Way(Demand, S.FREE, S.FREE, "of the scope's own entry: two persons are needed"),
+    Way(Waive, S.FREE, S.FREE, "of the scope's own entry: two persons say that one is enough"),
+    *(Way(Look, state, state, "that somebody was shown the parties is kept") for state in KeyState),
     *(
         Way(LayAside, state, S.IN_DOUBT, "what cannot be read may have been sent")
         for state in (S.CLAIMED, S.SENDING, S.IN_DOUBT)
@@ -119,7 +133,7 @@ def decide(entry: Entry | None, move: Move, *, now: float, id_taken: bool = Fals
     entry = None if entry is None else _on_this_clock(entry, now)
     if entry is not None and entry.unread is not None and not isinstance(move, LayAside):
         return Verdict(now=now, entry=entry, denial=Denial.UNREAD)
-    if isinstance(move, Claim):
+    if isinstance(move, (Claim, Demand)):
         return move.decide(entry, now)
     if entry is None:
         return None
@@ -130,6 +144,10 @@ def decide(entry: Entry | None, move: Move, *, now: float, id_taken: bool = Fals
         denial = Denial.FOREIGN
     if to is None or denial is not None:
         return Verdict(now=now, entry=entry, denial=denial)
+    if move.is_a_change:  # whatever was proposed, was proposed of the key as it was
+        return Verdict(
+            now=now, entry=move.apply(entry.but(state=to, moves=entry.moves + 1, proposal=None), now)
+        )
     return Verdict(now=now, entry=move.apply(entry.but(state=to), now))
 
 
@@ -171,7 +189,7 @@ def history_step(entry: Entry, move: Move, *, now: float) -> Step:
         intent_id=entry.intent_id,
         epoch=entry.epoch,
         attempt=entry.attempt,
-        order_id=getattr(move, "order_id", None) or entry.order_id,
+        order_id=getattr(move, "order_id", None) or entry.order_id or getattr(move, "wrong", None),
         ending=entry.ending if isinstance(move, (Free, Refute)) else None,
         by=getattr(move, "by", None),
         reason=_reason(entry, move),
@@ -195,7 +213,7 @@ def is_waiting(entry: Entry, now: float) -> bool:
 
 def due_at(entry: Entry) -> float | None:
     """When an entry begins to wait for somebody, if it ever does; leases that are over count as 0."""
-    if entry.untold:
+    if entry.untold or (entry.proposal is not None and entry.state is S.CREATED):
         return 0.0
     is_bound = entry.state in AT_WORK
     if not entry.owed:
@@ -206,4 +224,6 @@ def due_at(entry: Entry) -> float | None:
 
 def is_ended(entry: Entry) -> bool:
     """Whether nothing is left to do for an entry, so that it may be forgotten."""
+    if entry.proposal is not None or entry.four_eyes is not None:
+        return False
     return entry.state in (S.FREE, S.CREATED) and not (entry.owed or entry.untold)

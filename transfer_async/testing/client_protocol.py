@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 from transfer_async._models.requests import NewOrder, PersonName
 from transfer_async._models.responses import Order, User
 from transfer_async._pipeline.batch import OrderResult, Requests
-from transfer_async._pipeline.operators import Doubt
+from transfer_async._pipeline.key_views import Doubt
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async._support.clock import Duration
 from transfer_async.journal.entries import Step

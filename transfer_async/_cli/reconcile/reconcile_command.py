@@ -28,7 +28,7 @@ from transfer_async._cli.reconcile.comparison import (
 from transfer_async._cli.reconcile.export_file import PLACES, columns_named
 from transfer_async._cli.reconcile.reconciliation import add_export, add_journal
 from transfer_async._models.errors import TransferError
-from transfer_async._pipeline.operators import checked_settle_after
+from transfer_async._pipeline.refusals import checked_settle_after
 from transfer_async._support.validators import is_positive
 
 SHOWN = 20

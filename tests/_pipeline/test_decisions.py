@@ -1,0 +1,367 @@
+"""What people decide: alone or by four eyes, of a key as they saw it; what they hear where they may not."""
+
+import asyncio
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+from tests.support.bank import World, new_order
+from transfer_async import (
+    AlreadyCreated,
+    Decision,
+    FourEyes,
+    FourEyesNeeded,
+    KeyState,
+    KeyView,
+    Moved,
+    Operators,
+    Order,
+    OrderIntent,
+    PersonName,
+    RecoveryReport,
+    SamePerson,
+    WentInDoubt,
+)
+from transfer_async.journal import FOUR_EYES, Create, Entry, Resolve, Unread
+from transfer_async.sandbox import WrongTypes
+
+ADA = {"by": "ada", "reason": "seen on the statement"}
+BEN = {"by": "ben", "reason": "looked, too"}
+
+
+def operators(world: World, **settings: Any) -> Operators:
+    options: dict[str, Any] = {"clock": world.time.clock, "observers": [world.events.append], **settings}
+    return Operators(world.journal, world.scope, **options)
+
+
+async def moves(world: World, key: str = "k") -> list[tuple[str, str | None]]:
+    return [(step.move, step.by) for step in await world.journal.history(world.scope, key)]
+
+
+# --- four eyes ----------------------------------------------------------------------------------
+
+
+async def test_what_one_person_proposes_another_approves(world: World):
+    await world.in_doubt()
+    world.time.pass_(300.0)
+    desk = operators(world, four_eyes=True)
+    proposal = await desk.propose("k", Decision.REFUTE, **ADA)
+    assert world.bank.open
+    record = await desk.approve("k", proposal=proposal.id, **BEN)
+    report = await world.recover()
+
+    assert (record.state, report.released, world.bank.open) == (KeyState.FREE, 1, {})
+    assert (await moves(world))[-3:] == [("propose", "ada"), ("refute", "ben"), ("paid", None)]
+
+
+@pytest.mark.parametrize("who", ["the client", "the operators", "the command line"])
+async def test_whoever_demands_four_eyes_demands_them_of_all(world: World, who: str):
+    """One process that was not told of the rule would be the way around it."""
+    await world.in_doubt()
+    if who == "the client":
+        async with world.client(four_eyes=True):
+            pass
+    elif who == "the operators":
+        await operators(world, four_eyes=True).four_eyes()
+    else:
+        await operators(world).demand_four_eyes(**ADA)
+    async with world.client() as client:
+        for alone in (
+            client.resolve("k", order_id="tx-1", **ADA),
+            client.refute("k", **ADA),
+            client.operators.amend("k", order_id=None, **ADA),
+            operators(world).resolve("k", order_id="tx-1", **ADA),
+        ):
+            with pytest.raises(FourEyesNeeded, match="another person approves"):
+                await alone
+
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_without_the_demand_one_person_is_enough_and_may_still_propose(world: World):
+    await world.in_doubt("a")
+    await world.in_doubt("b")
+    desk = operators(world)
+    proposal = await desk.propose("a", Decision.RESOLVE, order_id="tx-a", **ADA)
+    with pytest.raises(SamePerson):
+        await desk.approve("a", proposal=proposal.id, by=" ADA", reason="me again")
+    alone = await desk.resolve("a", order_id="tx-a", **ADA)
+
+    assert await desk.four_eyes() == FourEyes(demanded=False)
+    assert (alone.state, (await desk.view("a")).proposal) == (KeyState.CREATED, None)
+
+
+async def test_the_banks_own_resolve_is_no_person(world: World):
+    async def resolve(*_: object) -> str:
+        return "tx-seen"
+
+    async with world.client(four_eyes=True, resolve=resolve) as client:
+        world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+        with pytest.raises(AlreadyCreated):
+            await client.create_order(new_order(), key="k")
+
+    assert (await world.entry()).order_id == "tx-seen"
+
+
+async def test_two_waive_what_one_demanded(world: World):
+    desk = operators(world)
+    await desk.demand_four_eyes(**ADA)
+    proposal = await desk.propose(FOUR_EYES, Decision.WAIVE, **ADA)
+    asked = await desk.four_eyes()
+    with pytest.raises(SamePerson):
+        await desk.approve(FOUR_EYES, proposal=proposal.id, **ADA)
+    await desk.approve(FOUR_EYES, proposal=proposal.id, **BEN)
+
+    assert asked == FourEyes(demanded=True, proposal=proposal)
+    assert await desk.four_eyes() == FourEyes(demanded=False)
+    assert await moves(world, FOUR_EYES) == [("demand", "ada"), ("propose", "ada"), ("waive", "ben")]
+
+
+async def test_a_setting_that_still_demands_them_demands_them_again(world: World):
+    desk = operators(world, four_eyes=True)
+    proposal = await desk.propose(FOUR_EYES, Decision.WAIVE, **ADA)
+    await desk.approve(FOUR_EYES, proposal=proposal.id, **BEN)
+
+    assert (await operators(world).four_eyes()).demanded is False
+    assert (await desk.four_eyes()).demanded is True
+    assert (await operators(world).four_eyes()).demanded is True
+
+
+async def test_what_is_not_demanded_is_not_waived(world: World):
+    with pytest.raises(ValueError, match="four_eyes: are not demanded"):
+        await operators(world).propose(FOUR_EYES, Decision.WAIVE, **ADA)
+
+
+async def test_a_demand_that_cannot_be_read_is_one(world: World, monkeypatch: pytest.MonkeyPatch):
+    await world.in_doubt()
+    desk = operators(world)
+    await desk.demand_four_eyes(**ADA)
+    read = world.journal.journal.read
+
+    async def damaged(scope: str, key: str) -> Entry | None:
+        entry = await read(scope, key)
+        unread = Unread(why="DecodeError", kept="{", hooks=(), owed=())
+        return entry if entry is None or key != FOUR_EYES else entry.but(four_eyes=None, unread=unread)
+
+    monkeypatch.setattr(world.journal.journal, "read", damaged)
+    with pytest.raises(FourEyesNeeded):
+        await desk.resolve("k", order_id="tx-1", **ADA)
+
+
+async def test_two_who_approve_at_once_make_one_move(world: World):
+    await world.in_doubt()
+    desk = operators(world, four_eyes=True)
+    proposal = await desk.propose("k", Decision.RESOLVE, order_id="tx-1", **ADA)
+    ends = await asyncio.gather(
+        desk.approve("k", proposal=proposal.id, **BEN),
+        desk.approve("k", proposal=proposal.id, by="cleo", reason="so do I"),
+        return_exceptions=True,
+    )
+
+    assert [name for name, _ in await moves(world)].count("resolve") == 1
+    assert all(not isinstance(end, BaseException) or isinstance(end, Moved) for end in ends)
+
+
+async def test_an_approval_that_comes_after_a_move_is_void_and_says_what_the_key_is_now(world: World):
+    await world.in_doubt()
+    desk = operators(world)
+    proposal = await desk.propose("k", Decision.RESOLVE, order_id="tx-1", **ADA)
+
+    async def others() -> None:
+        await operators(world).resolve("k", order_id="tx-2", by="cleo", reason="the support said so")
+
+    world.meanwhile(Resolve, others)
+    with pytest.raises(Moved, match=r"it is created \(tx-2\)") as moved:
+        await desk.approve("k", proposal=proposal.id, **BEN)
+
+    assert (moved.value.state, moved.value.moves) == (KeyState.CREATED, (await world.entry()).moves)
+    for again in (copy.copy(moved.value), pickle.loads(pickle.dumps(moved.value))):
+        assert (str(again), again.state, again.moves) == (
+            str(moved.value),
+            moved.value.state,
+            moved.value.moves,
+        )
+
+
+async def test_a_proposal_is_turned_down_and_the_key_stays_as_it_is(world: World):
+    await world.in_doubt()
+    desk = operators(world)
+    proposal = await desk.propose("k", Decision.RESOLVE, order_id="tx-1", **ADA)
+    record = await desk.withdraw("k", proposal=proposal.id, **BEN)
+    with pytest.raises(Moved):
+        await desk.approve("k", proposal=proposal.id, **BEN)
+    with pytest.raises(Moved):
+        await desk.withdraw("k", proposal=proposal.id, **BEN)
+
+    assert record.state is KeyState.IN_DOUBT
+    assert (await moves(world))[-1] == ("withdraw", "ben")
+
+
+@pytest.mark.parametrize(
+    ("key", "decision", "order_id", "why"),
+    [
+        ("k", "resolve", None, "order_id: must look like"),
+        ("k", "refute", "tx-1", "order_id: must not be given to refute"),
+        ("k", "nonsense", None, "decision: must be one of resolve, refute, amend, waive"),
+        ("k", "waive", None, "key: FOUR_EYES is what is to be waived"),
+        (FOUR_EYES, "refute", None, "key: FOUR_EYES is what is to be waived"),
+        ("k", "refute", None, "key: it is too early"),
+        ("k", "amend", "tx-1", "key: must be created; it is in doubt"),
+        ("never", "refute", None, "key: nothing is on record"),
+    ],
+)
+async def test_what_could_not_be_decided_is_not_proposed(
+    world: World, key: str, decision: Any, order_id: str | None, why: str
+):
+    await world.in_doubt()
+    with pytest.raises(ValueError, match=why):
+        await operators(world).propose(key, decision, order_id=order_id, **ADA)
+
+    assert (await world.entry()).proposal is None
+
+
+async def test_a_flag_that_is_none_is_named(world: World):
+    with pytest.raises(ValueError, match="four_eyes: must be True or False"):
+        operators(world, four_eyes="yes")
+
+
+# --- as it was seen -----------------------------------------------------------------------------
+
+
+async def test_what_was_decided_of_a_key_that_has_moved_since_is_not_done(world: World):
+    await world.in_doubt()
+    world.time.pass_(300.0)
+    desk = operators(world)
+    seen = (await desk.view("k")).moves
+    await desk.propose("k", Decision.RESOLVE, order_id="tx-1", **BEN)
+    for stale in (
+        desk.resolve("k", order_id="tx-1", **ADA, seen=seen),
+        desk.refute("k", **ADA, seen=seen),
+        desk.propose("k", Decision.REFUTE, **ADA, seen=seen),
+    ):
+        with pytest.raises(Moved):
+            await stale
+    await desk.refute("k", **ADA, seen=seen + 1)
+
+    assert (await world.entry()).state is KeyState.FREE
+
+
+async def test_a_dead_workers_request_is_made_a_doubt_by_whoever_saw_it(world: World):
+    """What one does oneself on the way is no move of others."""
+    await world.abandoned(Create)
+    desk = operators(world)
+    view = await desk.view("k")
+    record = await desk.resolve("k", order_id="tx-1", **ADA, seen=view.moves)
+
+    assert (view.state, record.state) == (KeyState.SENDING, KeyState.CREATED)
+
+
+# --- amend --------------------------------------------------------------------------------------
+
+
+async def test_a_wrong_id_is_corrected_with_who_and_why(world: World):
+    await world.in_doubt()
+    desk = operators(world)
+    await desk.resolve("k", order_id="tx-wrong", **ADA)
+    record = await desk.amend("k", order_id="tx-right", **BEN)
+    step = (await desk.history("k"))[-1]
+
+    assert (record.state, record.order_id) == (KeyState.CREATED, "tx-right")
+    assert (step.move, step.by, step.reason) == ("amend", "ben", "looked, too")
+
+
+async def test_what_is_taken_back_is_in_doubt_and_its_hold_can_still_be_released(world: World):
+    await world.in_doubt()
+    world.time.pass_(300.0)
+    desk = operators(world)
+    await desk.resolve("k", order_id="tx-wrong", **ADA)
+    record = await desk.amend("k", order_id=None, **BEN)
+    told = [event.error for event in world.events_of(WentInDoubt)]
+    await desk.refute("k", **ADA)
+
+    assert (record.state, told[-1]) == (KeyState.IN_DOUBT, "TakenBack")
+    assert (await world.recover(), world.bank.open) == (RecoveryReport(released=1), {})
+
+
+async def test_what_the_service_answered_is_not_amended_by_anybody(world: World):
+    await world.create()
+    for order_id in ("tx-other", None):
+        with pytest.raises(ValueError, match="the service itself answered"):
+            await operators(world).amend("k", order_id=order_id, **ADA)
+
+
+async def test_an_id_is_not_amended_by_itself_nor_by_anothers(world: World):
+    await world.in_doubt("a")
+    await world.in_doubt("b")
+    desk = operators(world)
+    for key in ("a", "b"):
+        await desk.resolve(key, order_id=f"tx-{key}", **ADA)
+    for order_id, why in (("tx-a", "is the one on record"), ("tx-b", "is the order of another key")):
+        with pytest.raises(ValueError, match=f"order_id: {why}"):
+            await desk.amend("a", order_id=order_id, **ADA)
+
+
+async def test_an_amendment_needs_two_where_four_eyes_are_demanded(world: World):
+    await world.in_doubt()
+    await operators(world).resolve("k", order_id="tx-wrong", **ADA)
+    desk = operators(world, four_eyes=True)
+    proposal = await desk.propose("k", Decision.AMEND, order_id=None, **ADA)
+    (waiting,) = await desk.waiting()
+    record = await desk.approve("k", proposal=proposal.id, **BEN)
+
+    assert (waiting.key, waiting.proposal) == ("k", proposal)
+    assert record.state is KeyState.IN_DOUBT
+
+
+# --- what there is to see -----------------------------------------------------------------------
+
+
+async def test_who_the_parties_are_is_shown_and_who_looked_is_kept(world: World):
+    await world.in_doubt(beneficiary=PersonName("Ben", "Okri"))
+    wish = await operators(world).look("k", **ADA)
+
+    assert isinstance(wish, OrderIntent)
+    assert wish.beneficiary == PersonName("Ben", "Okri")
+    assert (await moves(world))[-1] == ("look", "ada")
+
+
+async def test_of_a_created_key_the_parties_are_those_of_the_order(world: World):
+    made = await world.create()
+
+    assert isinstance(shown := await operators(world).look("k", **ADA), Order)
+    assert shown.id == made.id
+
+
+async def test_nothing_is_shown_that_is_not_on_record(world: World):
+    await operators(world).demand_four_eyes(**ADA)
+    for key in ("never", FOUR_EYES):
+        with pytest.raises(ValueError, match="nothing is on record"):
+            await operators(world).look(key, **ADA)
+
+
+async def test_what_waits_is_shown_oldest_first_and_a_page_at_a_time(world: World):
+    for key in ("c", "a", "b"):
+        await world.in_doubt(key)
+        world.time.pass_(10.0)
+    desk = operators(world)
+    pages = [await desk.page(limit=2), await desk.page(limit=2, after="b")]
+
+    assert [view.key for view in await desk.waiting()] == ["c", "a", "b"]
+    assert [[view.key for view in page] for page in pages] == [["a", "b"], ["c"]]
+
+
+async def test_a_view_says_what_is_needed_to_end_the_key(world: World):
+    await world.in_doubt()
+    world.time.pass_(90.0)
+    view = await operators(world).view("k")
+
+    assert isinstance(view, KeyView)
+    assert (view.state, view.age, view.readable, view.amendable) == (KeyState.IN_DOUBT, 90.0, True, False)
+    assert view.refutable_at is not None
+    assert view.sent_until is not None
+    assert (view.refutable_at - view.sent_until).total_seconds() == 300.0
+    assert (view.summary, view.order_id) == ("155025.00 NGN (NG) for 100.00 USD (US)", None)
+    assert (await operators(world, settle_after=float("inf")).view("k")).refutable_at is None
+    assert "ben.okri" not in repr(view)

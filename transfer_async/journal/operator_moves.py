@@ -1,0 +1,219 @@
+"""The moves of people: what one proposes for another to approve, what is corrected, and who has looked.
+
+Resolving and refuting are people's moves, too, and the bank's own `resolve` makes them as well: they stand
+among the `moves`. Each names the proposal that it approves, if it approves one.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from attrs import frozen
+
+from transfer_async._models.doubt_cause import Cause
+from transfer_async._models.errors import CauseKind, Outcome
+from transfer_async.journal.entries import Denial, Entry, KeyState, Untold, Verdict
+from transfer_async.journal.moves import Move, OfPerson, denied_to_person, to_be_told
+from transfer_async.journal.proposal import Decision, Proposal
+
+# --- four eyes ----------------------------------------------------------------------------------
+
+_CAN_BE_PROPOSED = {
+    KeyState.IN_DOUBT: (Decision.RESOLVE, Decision.REFUTE),
+    KeyState.CREATED: (Decision.AMEND,),
+    KeyState.FREE: (Decision.WAIVE,),
+}
+
+
+@frozen(kw_only=True)
+class Propose(Move):
+    """One person says what is to become of the key; it becomes of it when another approves.
+
+    Args:
+        id: the proposal's own.
+        attempt: what it is about: the same compare-and-set as that of the decision itself.
+        settle_after: for a refutation, which nobody may be sure of any earlier.
+        seen: the entry's ``moves`` when it was looked at; None for whatever it has become.
+    """
+
+    name: ClassVar[str] = "propose"
+
+    id: str
+    decision: Decision
+    attempt: str | None
+    order_id: str | None = None
+    by: str
+    said: str
+    undone: bool = False
+    settle_after: float = 0.0
+    seen: int | None = None
+
+    @property
+    def order_bound(self) -> str | None:
+        return self.order_id
+
+    @property
+    def reason(self) -> str:
+        """What the history says."""
+        return f"{self.decision.value}: {self.said}"
+
+    def denial(self, entry: Entry, now: float) -> Denial | None:
+        if self.seen is not None and self.seen != entry.moves:
+            return Denial.MOVED
+        if entry.attempt != self.attempt or self.decision not in _CAN_BE_PROPOSED.get(entry.state, ()):
+            return Denial.LOST
+        if self.decision is Decision.WAIVE:
+            return None if entry.four_eyes else Denial.LOST
+        if self.decision is Decision.AMEND:
+            return None if entry.is_amendable else Denial.ANSWERED
+        is_early = self.decision is Decision.REFUTE and now < entry.sent_until + self.settle_after
+        return Denial.TOO_EARLY if is_early else None
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """It takes the place of an earlier one, and the next move makes it void."""
+        proposal = Proposal(
+            id=self.id,
+            decision=self.decision,
+            order_id=self.order_id,
+            by=self.by,
+            reason=self.said,
+            at=now,
+            undone=self.undone,
+        )
+        return entry.but(proposal=proposal)
+
+
+@frozen(kw_only=True)
+class Withdraw(Move):
+    """A proposal is taken back, or turned down: whoever does so, nothing becomes of it."""
+
+    name: ClassVar[str] = "withdraw"
+
+    proposal: str
+    by: str
+    reason: str
+
+    def denial(self, entry: Entry, now: float) -> Denial | None:
+        is_it = entry.proposal is not None and entry.proposal.id == self.proposal
+        return None if is_it else Denial.VOID
+
+
+@frozen(kw_only=True)
+class Demand(Move):
+    """From now on two persons are needed in this scope; the one other move that needs no entry."""
+
+    name: ClassVar[str] = "demand"
+
+    by: str
+    reason: str
+
+    def decide(self, entry: Entry | None, now: float) -> Verdict:
+        """The verdict; nothing is written where two are needed already."""
+        if entry is None:
+            made = Entry(
+                state=KeyState.FREE,
+                fingerprint="",
+                intent_id="",
+                intent=None,
+                claimed_at=now,
+                moves=1,
+                four_eyes=True,
+            )
+            return Verdict(now=now, entry=made)
+        if entry.four_eyes is None:
+            return Verdict(now=now, entry=entry, denial=Denial.LOST)
+        if entry.four_eyes:
+            return Verdict(now=now, entry=entry)
+        return Verdict(now=now, entry=entry.but(four_eyes=True, proposal=None, moves=entry.moves + 1))
+
+
+@frozen(kw_only=True)
+class Waive(Move):
+    """From now on one person is enough; two have said so."""
+
+    name: ClassVar[str] = "waive"
+    decision: ClassVar[Decision] = Decision.WAIVE
+
+    proposal: str
+    by: str
+    reason: str
+    seen: int | None = None
+
+    def denial(self, entry: Entry, now: float) -> Denial | None:
+        return denied_to_person(self, entry) if entry.four_eyes else Denial.LOST
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        return entry.but(four_eyes=False)
+
+
+# --- what is corrected --------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class _OfWrongId(OfPerson):
+    """An id that was given is the wrong one; never one that the service itself answered.
+
+    Args:
+        wrong: the id on record.
+    """
+
+    decision: ClassVar[Decision] = Decision.AMEND
+
+    wrong: str
+
+    def denial(self, entry: Entry, now: float) -> Denial | None:
+        if not entry.is_amendable:
+            return Denial.ANSWERED
+        return Denial.LOST if entry.order_id != self.wrong else super().denial(entry, now)
+
+
+@frozen(kw_only=True)
+class Amend(_OfWrongId):
+    """The key's order is another one than somebody said."""
+
+    name: ClassVar[str] = "amend"
+
+    order_id: str
+
+    @property
+    def order_bound(self) -> str:
+        return self.order_id
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Whoever was told of the wrong one is told of the right one."""
+        amended = entry.but(order_id=self.order_id, untold=_untold_but(entry, self.wrong))
+        return to_be_told(amended, now, outcome=Outcome.CREATED, order_id=self.order_id)
+
+
+@frozen(kw_only=True)
+class TakeBack(_OfWrongId):
+    """The key's order is not the one that somebody said, and nobody knows which: it is in doubt again."""
+
+    name: ClassVar[str] = "takeback"
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """When its last request may have been sent stays as it was: the wait is not begun anew."""
+        cause = Cause(kind=CauseKind.TAKEN_BACK)
+        return entry.but(order_id=None, lease_until=0.0, untold=_untold_but(entry, self.wrong), cause=cause)
+
+
+def _untold_but(entry: Entry, order_id: str) -> tuple[Untold, ...]:
+    wrong = (entry.intent_id, order_id)
+    return tuple(one for one in entry.untold if (one.intent_id, one.order_id) != wrong)
+
+
+# --- who has looked -----------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Look(Move):
+    """Somebody was shown who the parties are: for the history alone."""
+
+    name: ClassVar[str] = "look"
+
+    by: str
+    reason: str
+
+    @property
+    def is_a_change(self) -> bool:
+        return False
