@@ -23,6 +23,7 @@ PUBLIC = (
     "transfer_async",
     "transfer_async.journal",
     "transfer_async.worker",
+    "transfer_async.desk",
     "transfer_async.sandbox",
     "transfer_async.testing",
     "transfer_async.integrations.faststream",

@@ -17,6 +17,7 @@ FLOORS = {
     "testing": 8,  # it may use whatever a bank's tests may
     "transfer_async": 7,  # the public names
     "integrations": 7,
+    "desk": 7,
     "worker": 6,
     "_beneficiary": 6,
     "_client": 5,

@@ -1,0 +1,327 @@
+"""What waits, kept at hand: read in the background, a page at a time, and no more of it than a list shows."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from types import FrameType
+from typing import Any, Self
+
+import pytest
+
+from tests.desk.visitor import Desk
+from tests.support.bank import NOON, Time, World, new_order
+from transfer_async import JournalFailed, OrderIntent
+from transfer_async._pipeline.key_views import FourEyes, KeyView
+from transfer_async.desk import board, pages
+from transfer_async.desk.board import Board, Snapshot, line_of
+from transfer_async.desk.listing import Choice, found_by_text, listing, next_after
+from transfer_async.journal.entries import Entry, KeyState
+
+ORDERS = [new_order(poster_amount=f"{n * 155025}.00", matcher_amount=f"{n * 100}.00") for n in range(1, 8)]
+
+
+def view(number: int) -> KeyView:
+    """A key in doubt."""
+    key = f"payment-{number:06}"
+    intent = OrderIntent(id=key, key=key, order=ORDERS[number % len(ORDERS)])
+    entry = Entry(
+        state=KeyState.IN_DOUBT,
+        fingerprint="",
+        intent_id=key,
+        intent=intent,
+        claimed_at=float(number * 7919 % 100_000),
+        attempt="a",
+    )
+    began = NOON - timedelta(seconds=entry.claimed_at)
+    return KeyView(key=key, entry=entry, began=began, age=0.0, sent_until=None, refutable_at=None)
+
+
+class Many:
+    """The operators' side of a journal with so many keys in doubt; it counts how often it is asked."""
+
+    def __init__(self, number: int) -> None:
+        self.views = [view(n) for n in range(number)]
+        self.pages: list[int] = []
+        self.error: Exception | None = None
+        self.before_page: Callable[[], Any] | None = None
+
+    async def page(self, *, limit: int, after: str = "") -> tuple[KeyView, ...]:
+        self.pages.append(limit)
+        if self.before_page is not None:
+            await self.before_page()
+        if self.error is not None:
+            raise self.error
+        begin = int(after.rpartition("-")[2]) + 1 if after else 0
+        return tuple(self.views[begin : begin + limit])
+
+    async def asked(self, times: int) -> None:
+        """Return once it was asked so often."""
+        while len(self.pages) < times:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    async def four_eyes(self) -> FourEyes:
+        return FourEyes(demanded=False)
+
+
+class Calls:
+    """Counts the calls of Python functions, and of those that are written in C."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __enter__(self) -> Self:
+        sys.setprofile(self._count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _count(self, _: FrameType, event: str, __: Any) -> None:
+        self.number += event in ("call", "c_call")
+
+
+def board_of(many: Many, time: Time | None = None) -> Board:
+    return Board(many, (time or Time()).clock)  # type: ignore[arg-type]
+
+
+def shown_page(snapshot: Snapshot, **wanted: str) -> str:
+    """The list's page, without a server around it."""
+    choice = Choice.of(wanted, snapshot)
+    page = listing(snapshot, choice)
+    given = {"shown_kinds": ["doubt"], "four_eyes": False, "every": 30, "now": NOON.timestamp()}
+    words = {"operator": None, "heading": "", "caption": "", "nothing": ""}
+    return pages.page(
+        "list",
+        snapshot=snapshot,
+        choice=choice.at(page.page),
+        page=page,
+        lines=page.lines,
+        address=str,
+        **given,
+        **words,
+    )
+
+
+# --- a hundred thousand ---------------------------------------------------------------------------
+
+
+@pytest.mark.trial(short=5_000, ci=100_000, long=100_000)
+async def test_what_a_page_costs_does_not_grow_with_what_waits(size: int):
+    """Each choice is made once, by a few calls a key; each further page of it costs what fifty lines cost."""
+    few, many = await board_of(Many(100)).shown(), board_of(Many(size))
+    snapshot = await many.shown()
+    while not snapshot.is_complete:  # it is read in the background
+        snapshot = await many.shown()
+    shown_page(few), shown_page(few, page="2")  # whatever is done once is done
+
+    with Calls() as of_few:
+        shown_page(few, page="2")
+    with Calls() as first:
+        shown_page(snapshot, sort="amount", currency="NGN")
+    with Calls() as later:
+        html = shown_page(snapshot, sort="amount", currency="NGN", page=str(size // 100))
+
+    assert f"Page {size // 100:,} of {size // 50:,}, {size:,} keys" in html
+    assert later.number <= of_few.number * 1.5
+    assert first.number <= of_few.number * 2 + 5 * size
+
+
+async def test_it_is_read_a_page_at_a_time_and_others_have_their_turn_between():
+    many, turns = Many(2_600), []
+    made = board_of(many)
+    reading = asyncio.create_task(made.shown())
+    while not reading.done():
+        turns.append(len(many.pages))
+        await asyncio.sleep(0)
+
+    assert many.pages == [board.PAGE] * 7
+    assert set(turns) >= {1, 2, 3, 4, 5, 6}
+
+
+async def test_more_than_may_be_kept_is_counted_and_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(board, "MOST", 700)
+
+    snapshot = await board_of(Many(1_200)).shown()
+
+    assert (len(snapshot.lines), snapshot.beyond) == (700, 500)
+    assert "500 more keys not listed" in " ".join(shown_page(snapshot).split())
+
+
+async def test_a_line_keeps_nothing_of_a_person_and_little_else():
+    line = line_of(view(1))
+
+    assert "example.com" not in repr(line)
+    assert not hasattr(line, "__dict__")
+
+
+# --- how new it is --------------------------------------------------------------------------------
+
+
+async def test_a_small_journal_is_read_anew_whenever_somebody_looks():
+    many, time = Many(3), Time()
+    made = board_of(many, time)
+    await made.shown()
+    many.views.append(view(3))
+    time.pass_(board.FRESH + 1)
+
+    assert len((await made.shown()).lines) == 4
+
+
+async def test_a_large_one_is_not_read_for_every_look():
+    many, time = Many(6_000), Time()
+    made = board_of(many, time)
+    await made.shown()
+    asked = len(many.pages)
+    time.pass_(5)
+    await made.shown()
+
+    assert len(many.pages) == asked
+
+
+async def test_while_it_is_read_what_there_is_is_shown(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(board, "PATIENCE", 0.0)
+    many, gate = Many(1_200), asyncio.Semaphore(0)
+    made = board_of(many)
+
+    many.before_page = gate.acquire
+    first = await made.shown()
+    gate.release()  # one page
+    await many.asked(2)
+    then = await made.shown()
+
+    assert (first.is_complete, len(first.lines)) == (False, 0)
+    assert (then.is_complete, len(then.lines)) == (False, board.PAGE)
+    assert "still being read; 500 keys so far" in " ".join(shown_page(then).split())
+    await made.close()
+
+
+async def test_what_is_changed_here_shows_at_once_whatever_is_read_meanwhile():
+    many, time = Many(1_200), Time()
+    made = board_of(many, time)
+    await made.shown()
+    time.pass_(60)
+    reading = asyncio.create_task(made.shown())
+    await many.asked(len(many.pages) + 2)
+    ended = view(0)
+    object.__setattr__(ended, "entry", ended.entry.but(state=KeyState.CREATED, intent=None))
+    made.changed(ended)
+
+    assert "payment-000000" not in {line.key for line in (await reading).lines}
+
+
+async def test_a_journal_that_cannot_be_read_is_told_and_asked_again():
+    many = Many(3)
+    made = board_of(many)
+    many.error = JournalFailed("the journal could not be read")
+    for _ in range(2):
+        with pytest.raises(JournalFailed):
+            await made.shown()
+    many.error = None
+
+    assert len((await made.shown()).lines) == 3
+
+
+async def test_a_reading_ends_with_the_desk(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(board, "PATIENCE", 0.0)
+    ended: list[BaseException] = []
+
+    async def for_ever(*_: object, **__: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            ended.append(error)
+            raise
+
+    async with world.client() as client, Desk.of(client) as made:
+        world.journal.work = for_ever  # type: ignore[assignment,method-assign]
+        answer = await made.visitor().get()
+
+    assert "still being read" in answer.text
+    assert len(ended) == 1
+
+
+# --- the list -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def snapshot() -> Snapshot:
+    return await board_of(Many(140)).shown()
+
+
+def keys_of(snapshot: Snapshot, **wanted: str) -> list[str]:
+    return [line.key for line in listing(snapshot, Choice.of(wanted, snapshot)).lines]
+
+
+async def test_pages_follow_each_other_without_a_gap(snapshot: Snapshot):
+    keys = [key for page in "123" for key in keys_of(snapshot, page=page)]
+
+    assert len(keys) == len(set(keys)) == 140
+
+
+@pytest.mark.parametrize("page", ["0", "-1", "99", "9999999", "x", "٣", ""])
+async def test_a_page_that_is_not_there_is_the_nearest(snapshot: Snapshot, page: str):
+    assert keys_of(snapshot, page=page) in (keys_of(snapshot), keys_of(snapshot, page="3"))
+
+
+@pytest.mark.parametrize(
+    ("sort", "value"),
+    [
+        ("age", lambda line: line.since),
+        ("amount", lambda line: -line.amount),
+        ("cause", lambda line: line.cause),
+        ("key", lambda line: line.key),
+    ],
+)
+@pytest.mark.parametrize("turned", ["", "1"])
+async def test_it_is_sorted_as_wanted(snapshot: Snapshot, sort: str, value: Any, turned: str):
+    lines = listing(snapshot, Choice.of({"sort": sort, "turned": turned}, snapshot)).lines
+
+    assert [value(line) for line in lines] == sorted(map(value, lines), reverse=bool(turned))
+
+
+@pytest.mark.parametrize("name", ["kind", "currency", "cause", "sort"])
+async def test_what_is_not_known_is_not_chosen(snapshot: Snapshot, name: str):
+    assert Choice.of({name: "<script>"}, snapshot) == Choice()
+
+
+async def test_a_choice_is_in_the_address_and_what_is_usual_is_not(snapshot: Snapshot):
+    choice = Choice.of({"kind": "doubt", "currency": "NGN", "page": "2", "still": "1"}, snapshot)
+
+    assert choice.address(page=3) == "./?kind=doubt&currency=NGN&page=3&still=1"
+    assert choice.sorted_by("amount") == "./?kind=doubt&currency=NGN&sort=amount&still=1"
+    assert Choice(sort="amount").sorted_by("amount") == "./?sort=amount&turned=1"
+    assert Choice().address() == "./"
+
+
+async def test_of_many_choices_the_last_ones_are_kept(snapshot: Snapshot):
+    for sort in ("age", "amount", "cause", "key"):
+        for turned in ("", "1"):
+            for kind in ("", "doubt", "owed"):
+                keys_of(snapshot, sort=sort, turned=turned, kind=kind)
+
+    assert len(snapshot.chosen) == 8
+
+
+async def test_the_next_key_is_the_one_that_waits_longest_after_it(snapshot: Snapshot):
+    oldest = sorted(snapshot.lines, key=lambda line: line.since)
+
+    following = [next_after(snapshot, line.key) for line in oldest]
+
+    assert following[:-1] == oldest[1:]
+    assert following[-1] == oldest[0]
+    assert next_after(snapshot, "another") == oldest[0]
+
+
+async def test_where_nothing_else_waits_there_is_no_next_key():
+    alone = await board_of(Many(1)).shown()
+
+    assert next_after(alone, alone.lines[0].key) is None
+
+
+async def test_keys_are_found_by_a_part_of_them(snapshot: Snapshot):
+    assert {line.key for line in found_by_text(snapshot, "MENT-00013")} == {
+        f"payment-{number:06}" for number in range(130, 140)
+    }

@@ -1,0 +1,246 @@
+"""What is changed at the desk: once, by who may, and never on the word of a page that is old."""
+
+import asyncio
+
+import pytest
+
+from tests.desk.visitor import Desk, where_to
+from tests.support.bank import World, owed_hooks
+from transfer_async import KeyState
+from transfer_async.desk import Role
+from transfer_async.journal.moves import Refute, Resolve
+
+
+async def doubted(world: World, key: str = "k") -> None:
+    """A doubt that may be refuted by now."""
+    await world.in_doubt(key)
+    world.time.pass_(600)
+
+
+def decisions(told: list[str]) -> list[str]:
+    """The moves that ended a doubt."""
+    return [one for one in told if one.startswith(("resolve", "refute", "amend"))]
+
+
+# --- what each does -------------------------------------------------------------------------------
+
+
+async def test_an_order_that_exists_ends_the_doubt(world: World, desk: Desk):
+    await doubted(world)
+    answer = await desk.visitor("ada").does("resolve", order_id="tx-abc", reason="on the statement")
+
+    assert where_to(answer) == ("/key", {"key": "k", "done": "resolved"})
+    entry = await world.entry()
+    assert (entry.state, entry.order_id) == (KeyState.CREATED, "tx-abc")
+    (step,) = [step for step in await world.journal.history(world.scope, "k") if step.move == "resolve"]
+    assert (step.by, step.reason) == ("ada", "on the statement")
+
+
+async def test_an_order_that_is_not_frees_the_key_and_owes_the_hold(world: World, desk: Desk):
+    await doubted(world)
+    answer = await desk.visitor().does("refute", certain="1")
+
+    assert where_to(answer) == ("/key", {"key": "k", "done": "refuted"})
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
+    await world.recover()
+    assert len(world.bank.released) == 1
+
+
+async def test_the_page_says_what_it_will_release_before_it_is_released(world: World, desk: Desk):
+    world.bank.reference = "hold-731"
+    await doubted(world)
+
+    shown = await desk.visitor().key()
+
+    assert "Refuting releases hold-731 of 155,025.00 NGN, at the next recovery" in shown.text
+    assert "hold-731 of 155,025.00 NGN stays on hold" in shown.text
+
+
+async def test_nothing_is_sent_to_the_service(world: World, desk: Desk):
+    for key in ("a", "b", "c"):
+        await doubted(world, key)
+    ada, before = desk.visitor(), len(world.sandbox.requests)
+
+    await ada.get()
+    await ada.does("resolve", key="a", order_id="tx-abc")
+    await ada.does("refute", key="b", certain="1")
+    await ada.does("parties", key="c")
+
+    assert len(world.sandbox.requests) == before
+
+
+async def test_after_a_change_the_next_key_is_offered_and_the_list_is_new(world: World, desk: Desk):
+    for key in ("payment-1", "payment-2", "payment-3"):
+        await doubted(world, key)
+    ada = desk.visitor()
+    await ada.get()
+
+    _, query = where_to(await ada.does("refute", key="payment-1", certain="1"))
+    shown = await ada.key(**query)
+
+    assert "Kept: no order exists." in shown.text
+    assert "Next: payment-2" in shown.text
+    assert "payment-1" in (await ada.get(kind="owed")).text
+    assert "payment-1" not in (await ada.get(kind="doubt")).text
+
+
+async def test_too_early_it_says_from_when_on(world: World, desk: Desk):
+    await world.in_doubt()
+    ada = desk.visitor()
+    shown = await ada.key()
+
+    assert "Not before 2024-05-06 12:05:00 UTC" in shown.text
+    assert "refute" not in shown.page.forms
+
+
+# --- what is no good ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("form", "fields", "told"),
+    [
+        ("resolve", {"order_id": "no id", "reason": "seen"}, "must look like 'tx-…'"),
+        ("resolve", {"order_id": "tx-abc", "reason": " "}, "Reason: must be a line of text"),
+        ("resolve", {"order_id": "tx-abc", "reason": "two\nlines"}, "Reason: must be a line of text"),
+        ("refute", {"reason": "seen"}, "Say that you are certain"),
+    ],
+)
+async def test_what_is_no_good_is_told_on_the_page_and_what_was_written_stays(
+    world: World, desk: Desk, form: str, fields: dict[str, str], told: str
+):
+    await doubted(world)
+    answer = await desk.visitor().does(form, **fields)
+
+    assert answer.status == 422
+    assert told in answer.text
+    assert answer.page.forms[form].get("order_id", "") == fields.get("order_id", "")
+    assert decisions(await world.told()) == []
+
+
+async def test_an_order_of_another_key_is_refused(world: World, desk: Desk):
+    await doubted(world)
+    order = await world.create(key="other")
+
+    answer = await desk.visitor().does("resolve", order_id=order.id)
+
+    assert answer.status == 422
+    assert "is the order of another key" in answer.text
+
+
+@pytest.mark.parametrize("form", ["resolve", "refute", "approve", "parties"])
+async def test_a_key_that_is_not_on_record_is_not_found(desk: Desk, form: str):
+    answer = await desk.visitor().post(f"/{form}", {"key": "nobody knows it", "reason": "seen"})
+
+    assert answer.status == 404
+
+
+# --- a page that is old ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("second", [("refute", {"certain": "1"}), ("resolve", {"order_id": "tx-other"})])
+async def test_a_page_that_is_old_changes_nothing_and_tells_what_happened(
+    world: World, desk: Desk, second: tuple[str, dict[str, str]]
+):
+    await doubted(world)
+    ada, ben = desk.visitor("ada"), desk.visitor("ben")
+    old = (await ben.key()).page
+    await ada.does("resolve", order_id="tx-abc", reason="on the statement")
+
+    form, fields = second
+    answer = await ben.sends(old, form, reason="I think so", **fields)
+
+    assert answer.status == 409
+    assert "the key has moved meanwhile" in answer.text
+    assert "the order was said to exist by ada tx-abc" in answer.text
+    assert "on the statement" in answer.text
+    assert decisions(await world.told()) == ["resolve: created"]
+
+
+async def test_a_page_of_a_doubt_that_came_again_is_old(world: World, desk: Desk):
+    """The same key, in doubt as before, but of another request."""
+    await doubted(world)
+    ada = desk.visitor()
+    old = (await ada.key()).page
+    await world.refute()
+    await doubted(world)
+
+    answer = await ada.sends(old, "refute", reason="no such order", certain="1")
+
+    assert answer.status == 409
+    assert decisions(await world.told()) == ["refute: free"]
+
+
+async def test_a_page_of_somebody_else_is_no_page_of_mine(world: World, desk: Desk):
+    await doubted(world)
+    page = (await desk.visitor("ada").key()).page
+
+    answer = await desk.visitor("ben").sends(page, "resolve", order_id="tx-abc", reason="seen")
+
+    assert answer.status == 409
+
+
+@pytest.mark.parametrize("stamp", ["", "3", "99.x", "\u0663.x", "9999999999.x", "-1.x", "3.ü"])
+async def test_a_stamp_that_nobody_gave_is_old(world: World, desk: Desk, stamp: str):
+    await doubted(world)
+
+    answer = await desk.visitor().does("resolve", order_id="tx-abc", stamp=stamp)
+
+    assert answer.status == 409
+    assert decisions(await world.told()) == []
+
+
+async def test_to_look_at_the_parties_makes_no_page_old(world: World, desk: Desk):
+    await doubted(world)
+    ada, ben = desk.visitor("ada"), desk.visitor("ben")
+    page = (await ada.key()).page
+    await ben.does("parties", reason="the customer calls")
+
+    assert (await ada.sends(page, "resolve", order_id="tx-abc", reason="seen")).status == 303
+
+
+# --- two at once ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("second", [("refute", {"certain": "1"}), ("resolve", {"order_id": "tx-other"})])
+async def test_two_browsers_that_race_make_one_move(
+    world: World, desk: Desk, second: tuple[str, dict[str, str]]
+):
+    await doubted(world)
+    ada, ben = desk.visitor("ada"), desk.visitor("ben")
+    pages = (await ada.key()).page, (await ben.key()).page
+    form, fields = second
+
+    answers = await asyncio.gather(
+        ada.sends(pages[0], "resolve", order_id="tx-abc", reason="seen"),
+        ben.sends(pages[1], form, reason="seen", **fields),
+    )
+
+    assert sorted(answer.status for answer in answers) == [303, 409]
+    assert len(decisions(await world.told())) == 1
+
+
+@pytest.mark.parametrize("at", [Resolve, Refute])
+async def test_a_move_between_the_look_and_the_write_is_not_undone(world: World, desk: Desk, at: type):
+    await doubted(world)
+    form, fields = ("resolve", {"order_id": "tx-abc"}) if at is Resolve else ("refute", {"certain": "1"})
+    world.meanwhile(at, lambda: world.resolve("tx-first"))
+
+    answer = await desk.visitor().does(form, **fields)
+
+    assert answer.status == 409
+    assert "the order was said to exist by operator tx-first" in answer.text
+    assert (await world.entry()).order_id == "tx-first"
+
+
+# --- who may not ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("roles", [(), [Role.PARTIES]])
+async def test_who_may_only_look_is_shown_no_form_that_changes_anything(
+    world: World, desk: Desk, roles: list[Role]
+):
+    await doubted(world)
+    shown = await desk.visitor("eve", roles).key()
+
+    assert set(shown.page.forms) <= {"find", "parties"}
+    assert "To end it needs the role “change”" in shown.text

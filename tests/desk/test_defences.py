@@ -1,0 +1,254 @@
+"""Who gets in: every route, by every role, from every page there may be; what an answer forbids others."""
+
+from itertools import chain
+
+import pytest
+from aiohttp import web
+
+from tests.desk.visitor import EVERY_ROLE, MOUNT, SAME, Desk
+from tests.support.bank import World
+from transfer_async.desk import Operator, Role, desk
+from transfer_async.desk.defences import HEADERS, checked_origin
+
+ALLOWED = {
+    "/find": [frozenset(), *({role} for role in Role)],
+    "/parties": [{Role.PARTIES}],
+    "/resolve": [{Role.CHANGE}],
+    "/refute": [{Role.CHANGE}],
+    "/amend": [{Role.CHANGE}],
+    "/takeback": [{Role.CHANGE}],
+    "/approve": [{Role.APPROVE}],
+    "/withdraw": [{Role.CHANGE}, {Role.APPROVE}],
+}
+"""Every form, and by which roles, each by itself, it may be sent."""
+
+ELSEWHERE = [
+    {},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "none"},
+    {"Sec-Fetch-Site": "Same-Origin"},
+    {"Sec-Fetch-Site": "cross-site", "Origin": "http://{host}"},
+    {"Origin": "null"},
+    {"Origin": "http://evil.example"},
+    {"Origin": "http://{host}.evil.example"},
+    {"Origin": "http://evil.example/{host}"},
+    {"Origin": "http://["},
+    {"Referer": "http://{host}/bank/desk/"},
+]
+"""What a request has that no page of the desk has certainly sent."""
+
+
+def routes_of(made: Desk) -> list[tuple[str, str]]:
+    """Every method and path of the desk."""
+    (mounted,) = made.http.server.app._subapps
+    found = {(route.method, route.resource.canonical) for route in mounted.router.routes() if route.resource}
+    return sorted((method, path.removeprefix(MOUNT)) for method, path in found if method != "HEAD")
+
+
+async def ready(world: World) -> None:
+    """A key about which anything may be done."""
+    await world.in_doubt()
+    world.time.pass_(600)
+
+
+def filled_in(html_fields: dict[str, str]) -> dict[str, str]:
+    return {
+        **html_fields,
+        "reason": "seen",
+        "order_id": "tx-abc",
+        "certain": "1",
+        "text": "k",
+        "proposal": "p",
+    }
+
+
+async def test_every_form_of_the_desk_is_in_the_table(desk: Desk):
+    assert {path for method, path in routes_of(desk) if method != "GET"} == set(ALLOWED)
+    assert {method for method, _ in routes_of(desk)} == {"GET", "POST"}
+
+
+async def test_nothing_is_changed_from_another_page_whatever_the_role(world: World, desk: Desk):
+    await ready(world)
+    ada = desk.visitor(roles=EVERY_ROLE)
+    fields = filled_in((await ada.key()).page.forms["resolve"])
+    before, host = await world.told(), f"{desk.http.host}:{desk.http.port}"
+
+    for path in ALLOWED:
+        for headers in ELSEWHERE:
+            given = {name: value.format(host=host) for name, value in headers.items()}
+            answer = await ada.post(path, fields, headers=given)
+
+            assert (answer.status, path, given) == (403, path, given)
+    assert await world.told() == before
+
+
+async def test_a_form_is_taken_by_the_roles_that_may_and_by_no_others(world: World, desk: Desk):
+    await ready(world)
+    fields = filled_in((await desk.visitor("reader", EVERY_ROLE).key()).page.forms["resolve"])
+    before = await world.told()
+
+    for path, allowed in ALLOWED.items():
+        for roles in (frozenset(), *({role} for role in Role)):
+            fields["stamp"] = "0.stale"  # whoever may is told that the page is old, and nothing is changed
+            answer = await desk.visitor("ada", roles).post(path, fields)
+
+            assert (answer.status != 403, path, roles) == (roles in allowed, path, roles)
+    assert [step for step in await world.told() if not step.startswith("look")] == before
+
+
+async def test_nobody_unknown_sees_or_changes_anything(world: World, desk: Desk):
+    await ready(world)
+    before = await world.told()
+
+    for method, path in routes_of(desk):
+        answer = await desk.asked(method, path, headers=SAME, params={"key": "k"}, data={"key": "k"})
+
+        assert answer.status == (200 if path in ("/desk.css", "/icon.svg") else 403), path
+        assert "155,025" not in answer.html
+    assert await world.told() == before
+
+
+async def test_a_page_that_is_asked_for_changes_nothing(world: World, desk: Desk):
+    await ready(world)
+    ada, before = desk.visitor(), await world.told()
+
+    for path in ALLOWED:
+        answer = await ada.get(path, key="k", order_id="tx-abc", reason="seen", certain="1")
+
+        assert answer.status == 405
+        assert answer.headers["Allow"] == "POST"
+    assert await world.told() == before
+
+
+async def test_a_browser_that_says_only_the_origin_may_send_its_forms(world: World, desk: Desk):
+    await ready(world)
+    ada = desk.visitor()
+    page = (await ada.key()).page
+    origin = {"Origin": f"http://{desk.http.host}:{desk.http.port}"}
+
+    answer = await ada.sends(page, "resolve", headers=origin, order_id="tx-abc", reason="seen")
+
+    assert answer.status == 303
+
+
+async def test_behind_a_proxy_the_origin_is_the_one_that_was_named(world: World):
+    await world.in_doubt()
+    async with world.client() as client, Desk.of(client, origin="https://desk.bank.example") as made:
+        ada = made.visitor()
+        page, host = (await ada.key()).page, f"{made.http.host}:{made.http.port}"
+
+        given = {"order_id": "tx-abc", "reason": "seen"}
+        inside = await ada.sends(page, "resolve", headers={"Origin": f"http://{host}"}, **given)
+        outside = await ada.sends(page, "resolve", headers={"Origin": "https://desk.bank.example"}, **given)
+
+    assert (inside.status, outside.status) == (403, 303)
+
+
+@pytest.mark.parametrize(
+    "origin", ["desk.bank.example", "https://desk.bank.example/", "ftp://a.example", "https://", 7, ""]
+)
+def test_an_origin_that_no_browser_writes_is_refused(origin: object):
+    with pytest.raises(ValueError, match=r"^origin: "):
+        checked_origin(origin)  # type: ignore[arg-type]
+
+
+async def test_every_answer_forbids_frames_scripts_and_being_kept(world: World, desk: Desk):
+    await ready(world)
+    ada = desk.visitor()
+    answers = [
+        *[await ada.get(path) for method, path in routes_of(desk) if method == "GET"],
+        await ada.key(),
+        await ada.key("nobody knows it"),
+        await ada.get("/nothing-here"),
+        await ada.get("/resolve"),
+        await ada.post("/resolve", {"key": "k"}),
+        await ada.post("/resolve", {"key": "k"}, headers={}),
+        await ada.does("resolve", order_id="tx-abc"),
+        await desk.asked("GET", "/"),
+    ]
+
+    assert {answer.status for answer in answers} == {200, 303, 403, 404, 405, 409}
+    for answer in answers:
+        assert HEADERS.items() <= dict(answer.headers).items()
+    policy = HEADERS["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+
+
+async def test_no_page_needs_a_script_a_style_of_its_own_or_another_host(world: World, desk: Desk):
+    await ready(world)
+    ada = desk.visitor()
+
+    pages = [(await ada.get()).page, (await ada.key()).page, (await desk.asked("GET", "/")).page]
+
+    tags = list(chain.from_iterable(page.tags for page in pages))
+    assert {name for name, _ in tags} & {"script", "style", "iframe", "object", "base"} == set()
+    for _, attributes in tags:
+        assert not any(name == "style" or name.startswith("on") for name in attributes)
+        for name in ("href", "src", "action"):
+            assert "//" not in (attributes.get(name) or "")
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data; boundary=x"])
+async def test_a_form_of_another_kind_is_not_read(world: World, desk: Desk, kind: str):
+    await ready(world)
+    desk.visitor()
+
+    answer = await desk.asked(
+        "POST", "/resolve", who="ada", headers={**SAME, "Content-Type": kind}, data=b"key=k"
+    )
+
+    assert answer.status == 415
+
+
+async def test_a_field_that_comes_twice_or_without_end_is_refused(world: World, desk: Desk):
+    await ready(world)
+    desk.visitor()
+    kind = {**SAME, "Content-Type": "application/x-www-form-urlencoded"}
+
+    twice = await desk.asked("POST", "/resolve", who="ada", headers=kind, data=b"key=k&key=other")
+    endless = await desk.asked("POST", "/resolve", who="ada", headers=kind, data=b"key=" + b"k" * 10_001)
+
+    assert (twice.status, endless.status) == (400, 400)
+
+
+async def test_what_goes_wrong_is_told_to_nobody(world: World, caplog: pytest.LogCaptureFixture):
+    def who(_: web.Request) -> Operator:
+        raise RuntimeError("ada.eze@example.com is locked")
+
+    async with world.client() as client, Desk.of(client, who=who) as made:
+        answer = await made.asked("GET", "/key", params={"key": "ada.eze@example.com"})
+
+    assert answer.status == 500
+    assert "ada.eze" not in answer.html
+    assert "ada.eze" not in caplog.text
+    assert "RuntimeError" in caplog.text
+
+
+async def test_a_journal_that_cannot_be_read_is_told_as_such(world: World, desk: Desk):
+    await ready(world)
+    ada = desk.visitor()
+    await world.journal.journal.close()
+
+    async def gone(*_: object, **__: object) -> None:
+        raise OSError("disk gone")
+
+    world.journal.read = world.journal.work = gone  # type: ignore[assignment,method-assign]
+    pages = [await ada.get(), await ada.key()]
+
+    assert [page.status for page in pages] == [503, 503]
+    assert all("The journal cannot be reached" in page.text for page in pages)
+
+
+async def test_who_must_be_given_and_the_client_must_be_one(world: World):
+    async with world.client() as client:
+        with pytest.raises(TypeError):
+            desk(client)  # type: ignore[call-arg]
+        with pytest.raises(ValueError, match=r"^who: "):
+            desk(client, who=None)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"^who: is the class"):
+            desk(client, who=Operator)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"^client: must be a TransferClient, not a "):
+            desk(world.journal, who=lambda _: None)  # type: ignore[arg-type]

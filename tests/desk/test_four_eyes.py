@@ -1,0 +1,191 @@
+"""Where four eyes are demanded, one person proposes at the desk and another approves."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.desk.visitor import Desk, Visitor
+from tests.support.bank import World, owed_hooks
+from transfer_async import KeyState
+from transfer_async.desk import Role
+
+
+@pytest.fixture
+async def desk(world: World) -> AsyncIterator[Desk]:
+    """A desk of a bank that demands four eyes, and a doubt that may be refuted by now."""
+    world.bank.reference = "hold-731"
+    async with world.client(four_eyes=True) as client, Desk.of(client) as made:
+        await world.in_doubt()
+        world.time.pass_(600)
+        yield made
+
+
+@pytest.fixture
+def ada(desk: Desk) -> Visitor:
+    return desk.visitor("ada", [Role.CHANGE])
+
+
+@pytest.fixture
+def ben(desk: Desk) -> Visitor:
+    return desk.visitor("ben", [Role.APPROVE])
+
+
+async def refutation(ada: Visitor) -> None:
+    answer = await ada.does("refute", certain="1", reason="the service's support: none")
+    assert answer.status == 303, answer.text
+
+
+async def test_what_one_decides_is_proposed_and_nothing_else(world: World, ada: Visitor):
+    answer = await ada.does("refute", certain="1", reason="the service's support: none")
+
+    assert answer.headers["Location"] == "key?key=k&done=proposed"
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_the_proposal_says_who_why_and_what_approving_will_release(ada: Visitor, ben: Visitor):
+    await refutation(ada)
+
+    shown = await ben.key()
+
+    assert "Proposed by ada : no order exists, and none can appear" in shown.text
+    assert "the service's support: none" in shown.text
+    assert "Approving releases hold-731 of 155,025.00 NGN, at the next recovery" in shown.text
+    assert "k in doubt proposed by ada" in (await ben.get(kind="proposed")).text
+
+
+async def test_before_it_is_proposed_the_page_says_what_approving_it_would_release(ada: Visitor):
+    assert "Approving this releases hold-731 of 155,025.00 NGN" in (await ada.key()).text
+
+
+async def test_another_one_approves_and_the_hold_is_released(world: World, ada: Visitor, ben: Visitor):
+    await refutation(ada)
+
+    answer = await ben.does("approve", reason="I asked, too")
+
+    assert answer.headers["Location"] == "key?key=k&done=approved"
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
+    steps = {step.move: step.by for step in await world.journal.history(world.scope, "k") if step.by}
+    assert {"ada", "ben"} == set(steps.values())
+
+
+async def test_an_order_that_exists_is_approved_by_its_id(world: World, ada: Visitor, ben: Visitor):
+    await ada.does("resolve", order_id="tx-abc")
+
+    shown = await ben.key()
+    await ben.does("approve")
+
+    assert "Approving binds the key to tx-abc" in shown.text
+    assert "hold-731 of 155,025.00 NGN stays on hold" in shown.text
+    assert (await world.entry()).order_id == "tx-abc"
+
+
+async def test_who_proposed_it_is_not_offered_to_approve_it_and_may_not(world: World, desk: Desk):
+    both = desk.visitor("ada", [Role.CHANGE, Role.APPROVE])
+    page = (await both.key()).page
+    await both.sends(page, "refute", reason="none", certain="1")
+
+    shown = await both.key()
+    sent = await both.sends(
+        shown.page, "withdraw", reason="mine", proposal=shown.page.forms["withdraw"]["proposal"]
+    )
+    assert sent.status == 303  # who proposed it may take it back
+    await both.does("refute", certain="1")
+    shown = await both.key()
+    tried = await both.post("/approve", {**shown.page.forms["withdraw"], "reason": "mine"})
+
+    assert "approve" not in shown.page.forms
+    assert "You proposed it: somebody else approves it." in shown.text
+    assert tried.status == 403
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+@pytest.mark.parametrize("name", ["ADA", "ada"])
+async def test_the_same_person_by_another_writing_may_not(world: World, desk: Desk, ada: Visitor, name: str):
+    await refutation(ada)
+    again = desk.visitor(name, [Role.APPROVE, Role.CHANGE])
+    fields = (await again.key()).page.forms["withdraw"]
+
+    tried = await again.post("/approve", {**fields, "reason": "mine"})
+
+    assert tried.status == 403
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_who_may_not_approve_is_told_so(desk: Desk, ada: Visitor):
+    await refutation(ada)
+
+    shown = await desk.visitor("eve", [Role.CHANGE]).key()
+
+    assert "Approving it needs the role “approve”." in shown.text
+    assert "approve" not in shown.page.forms
+
+
+async def test_another_one_rejects_it(world: World, ada: Visitor, ben: Visitor):
+    await refutation(ada)
+
+    answer = await ben.does("withdraw", reason="the order is there")
+
+    assert answer.headers["Location"] == "key?key=k&done=withdrawn"
+    assert (await world.entry()).proposal is None
+    assert "approve" not in (await ben.key()).page.forms
+
+
+async def test_a_proposal_that_was_replaced_is_not_approved(world: World, ada: Visitor, ben: Visitor):
+    await refutation(ada)
+    old = (await ben.key()).page
+    await ada.does("withdraw")
+    await ada.does("resolve", order_id="tx-abc")
+
+    answer = await ben.sends(old, "approve", reason="fine")
+
+    assert answer.status == 409
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_two_that_approve_at_once_make_one_move(world: World, desk: Desk, ada: Visitor, ben: Visitor):
+    await refutation(ada)
+    cleo = desk.visitor("cleo", [Role.APPROVE])
+    pages = (await ben.key()).page, (await cleo.key()).page
+
+    answers = await asyncio.gather(
+        ben.sends(pages[0], "approve", reason="fine"), cleo.sends(pages[1], "approve", reason="fine")
+    )
+
+    assert sorted(answer.status for answer in answers) == [303, 409]
+    assert len(owed_hooks(await world.entry())) == 1
+
+
+async def test_a_wrong_id_is_amended_or_taken_back(world: World, ada: Visitor, ben: Visitor):
+    await ada.does("resolve", order_id="tx-wrong")
+    await ben.does("approve")
+
+    await ada.does("amend", order_id="tx-right", reason="I misread it")
+    shown = await ben.key()
+    await ben.does("approve")
+    right = (await world.entry()).order_id
+    await ada.does("takeback", reason="not certain after all")
+    taken_back = await ben.key()
+    await ben.does("approve")
+
+    assert "Approving binds the key to tx-right, and no longer to tx-wrong." in shown.text
+    assert right == "tx-right"
+    assert "Approving puts the key in doubt again" in taken_back.text
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_without_four_eyes_a_wrong_id_is_amended_at_once(world: World):
+    await world.in_doubt()
+    async with world.client() as client, Desk.of(client) as made:
+        ada = made.visitor()
+        await ada.does("resolve", order_id="tx-wrong")
+        amended = await ada.does("amend", order_id="tx-right")
+        right = (await world.entry()).order_id
+        taken_back = await ada.does("takeback")
+
+    assert (amended.status, right, taken_back.status) == (303, "tx-right", 303)
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+async def test_the_list_says_that_four_eyes_are_demanded(ada: Visitor):
+    assert "Four eyes: what one person proposes, another one approves." in (await ada.get()).text

@@ -1,0 +1,86 @@
+"""The recipes of the page: who is let in by a proxy's headers, and by a session."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from tests.desk.visitor import SAME, Page
+from tests.docs.story import python_block
+from tests.support.bank import World
+from transfer_async.desk import Operator, Role
+
+DOCS = Path(__file__).parents[2] / "docs"
+SECRET = {"X-Proxy-Secret": "s3cr3t"}
+
+
+def recipe(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.setenv("DESK_PROXY_SECRET", "s3cr3t")
+    module = ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, module)
+    exec(python_block(DOCS / "desk.md", f"{name}.py"), vars(module))
+    yield module
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    yield from recipe("behind_a_proxy", monkeypatch)
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    yield from recipe("with_sessions", monkeypatch)
+
+
+async def test_who_comes_through_the_proxy_is_known_with_their_groups(world: World, proxy: ModuleType):
+    await world.in_doubt()
+    given = {**SECRET, "X-Forwarded-User": "ada", "X-Forwarded-Groups": "everybody,payments-operations"}
+    async with world.client() as client, TestClient(TestServer(proxy.application(client))) as http:
+        shown = Page(await (await http.get("/operators/key?key=k", headers=given)).text())
+        fields = {**shown.forms["resolve"], "order_id": "tx-abc", "reason": "seen"}
+        sent = await http.post(
+            "/operators/resolve", headers={**given, **SAME}, data=fields, allow_redirects=False
+        )
+
+    assert "You are ada change" in shown.text
+    assert sent.status == 303
+    assert [step.by for step in await world.journal.history(world.scope, "k") if step.by] == ["ada"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"X-Forwarded-User": "ada"}, {"X-Forwarded-User": "ada", "X-Proxy-Secret": "guessed"}, SECRET],
+)
+async def test_who_comes_around_the_proxy_is_nobody(world: World, proxy: ModuleType, headers: dict[str, str]):
+    async with world.client() as client, TestClient(TestServer(proxy.application(client))) as http:
+        assert (await http.get("/operators/", headers=headers)).status == 403
+
+
+async def test_without_a_secret_nobody_comes_in(world: World, proxy: ModuleType):
+    proxy.SECRET = ""
+    given = {"X-Forwarded-User": "ada", "X-Proxy-Secret": ""}
+    async with world.client() as client, TestClient(TestServer(proxy.application(client))) as http:
+        assert (await http.get("/operators/", headers=given)).status == 403
+
+
+async def test_who_has_signed_in_has_a_session(world: World, session: ModuleType):
+    answer = session.sign_in(Operator("ada", [Role.PARTIES]))
+    cookie = answer.cookies["session"]
+    async with world.client() as client, TestClient(TestServer(session.application(client))) as http:
+        shown = await http.get("/operators/", headers={"Cookie": f"session={cookie.value}"})
+        page = Page(await shown.text())
+
+    assert (cookie["httponly"], cookie["samesite"]) == (True, "Lax")
+    assert "You are ada parties" in page.text
+
+
+async def test_who_has_none_is_sent_to_where_people_sign_in(world: World, session: ModuleType):
+    async with world.client() as client, TestClient(TestServer(session.application(client))) as http:
+        looked = await http.get("/operators/", allow_redirects=False)
+        sent = await http.post("/operators/resolve", headers=SAME, data={}, allow_redirects=False)
+
+    assert (looked.status, looked.headers["Location"]) == (302, "/sign-in")
+    assert sent.status == 403

@@ -1,0 +1,59 @@
+"""Who sits at the desk, and what they may do."""
+
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.desk.visitor import Desk
+from tests.support.bank import World
+from transfer_async.desk import Operator, Role
+
+
+def test_whoever_has_no_role_may_only_look():
+    assert Operator("ada").roles == frozenset()
+
+
+def test_roles_may_be_given_by_their_values():
+    assert Operator("ada", ["change", Role.PARTIES]).roles == {Role.CHANGE, Role.PARTIES}
+
+
+@pytest.mark.parametrize("roles", ["change", ["changes"], 7, [None]])
+def test_what_is_no_role_is_refused(roles: Any):
+    with pytest.raises(ValueError, match=r"^roles: .*'parties', 'change', 'approve'"):
+        Operator("ada", roles)
+
+
+@pytest.mark.parametrize("name", ["", " ", "ada ", "two\nlines", "a" * 201, None, 7])
+def test_a_name_is_a_line(name: Any):
+    with pytest.raises(ValueError, match=r"^name: "):
+        Operator(name)
+
+
+async def test_who_may_be_async(world: World):
+    async def who(request: web.Request) -> Operator:
+        return Operator("ada")
+
+    async with world.client() as client, Desk.of(client, who=who) as made:
+        assert (await made.asked("GET", "/")).status == 200
+
+
+async def test_who_may_send_people_to_where_they_sign_in(world: World):
+    def who(request: web.Request) -> Operator:
+        raise web.HTTPFound("https://sso.bank.example/")
+
+    async with world.client() as client, Desk.of(client, who=who) as made:
+        answer = await made.asked("GET", "/")
+
+    assert (answer.status, answer.headers["Location"]) == (302, "https://sso.bank.example/")
+    assert answer.headers["X-Frame-Options"] == "DENY"
+
+
+async def test_a_who_that_returns_anything_else_lets_nobody_in(
+    world: World, caplog: pytest.LogCaptureFixture
+):
+    async with world.client() as client, Desk.of(client, who=lambda _: "ada") as made:
+        answer = await made.asked("GET", "/")
+
+    assert answer.status == 500
+    assert "the desk failed on GET" in caplog.text

@@ -1,0 +1,140 @@
+"""A desk that is served, and browsers without a browser: they keep to the forms that a page has."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import parse_qs, urljoin, urlsplit
+
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from attrs import define, field
+
+from transfer_async import TransferClient
+from transfer_async.desk import Operator, Role, desk
+
+MOUNT = "/bank/desk"
+SAME = {"Sec-Fetch-Site": "same-origin"}
+EVERY_ROLE = frozenset(Role)
+
+
+class Page(HTMLParser):
+    """What a page has: its forms, its links, its text, and every tag."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.html = html
+        self.forms: dict[str, dict[str, str]] = {}
+        self.links: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self._texts: list[str] = []
+        self._form: dict[str, str] | None = None
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.tags.append((tag, values))
+        if tag == "form":
+            self._form = self.forms.setdefault(values.get("action") or "", {})
+        elif tag == "input" and self._form is not None and values.get("type") != "checkbox":
+            self._form[values.get("name") or ""] = values.get("value") or ""
+        elif tag == "a":
+            self.links.append(values.get("href") or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "form":
+            self._form = None
+
+    def handle_data(self, data: str) -> None:
+        self._texts.append(data)
+
+    @property
+    def text(self) -> str:
+        """Its words, with one blank between them."""
+        return " ".join(" ".join(self._texts).split())
+
+
+@define
+class Answer:
+    """An answer, and its page."""
+
+    status: int
+    headers: Mapping[str, str]
+    html: str
+    page: Page = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.page = Page(self.html)
+
+    @property
+    def text(self) -> str:
+        return self.page.text
+
+
+class Visitor:
+    """Somebody with a browser."""
+
+    def __init__(self, desk: Desk, name: str) -> None:
+        self.desk, self.name = desk, name
+
+    async def get(self, path: str = "/", **query: str) -> Answer:
+        return await self.desk.asked("GET", path, who=self.name, params=query)
+
+    async def key(self, key: str = "k", **query: str) -> Answer:
+        return await self.get("/key", key=key, **query)
+
+    async def post(self, path: str, fields: Mapping[str, str], headers: Any = SAME) -> Answer:
+        return await self.desk.asked("POST", path, who=self.name, data=fields, headers=headers)
+
+    async def sends(self, page: Page, form: str, *, headers: Any = SAME, **fields: str) -> Answer:
+        """Fill in a form of a page, and send it."""
+        return await self.post(f"/{form}", {**page.forms[form], **fields}, headers=headers)
+
+    async def does(self, form: str, *, key: str = "k", **fields: str) -> Answer:
+        """Open the page of a key, and send a form of it."""
+        return await self.sends((await self.key(key)).page, form, **{"reason": "seen", **fields})
+
+
+class Desk:
+    """A desk that is served."""
+
+    def __init__(self, http: TestClient[Any, Any]) -> None:
+        self.http = http
+        self.operators: dict[str, Operator] = {}
+        self.base = str(http.make_url(MOUNT))
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, client: TransferClient, **settings: Any) -> AsyncIterator[Desk]:
+        known: dict[str, Operator] = {}
+        app = web.Application()
+        settings.setdefault("who", lambda request: known.get(request.headers.get("X-User", "")))
+        app.add_subapp(MOUNT, desk(client, **settings))
+        async with TestClient(TestServer(app)) as http:
+            made = cls(http)
+            made.operators = known
+            yield made
+
+    def visitor(self, name: str = "ada", roles: Any = EVERY_ROLE) -> Visitor:
+        """Somebody who may do this."""
+        self.operators[name] = Operator(name, roles)
+        return Visitor(self, name)
+
+    async def asked(
+        self, method: str, path: str, *, who: str = "", headers: Any = None, **more: Any
+    ) -> Answer:
+        given = {**(headers or {}), **({"X-User": who} if who else {})}
+        async with self.http.request(
+            method, MOUNT + path, headers=given, allow_redirects=False, **more
+        ) as response:
+            return Answer(response.status, response.headers, await response.text())
+
+
+def where_to(answer: Answer) -> tuple[str, dict[str, str]]:
+    """Where a redirection leads: the path within the desk, and its query."""
+    assert answer.status == 303, answer.text
+    parts = urlsplit(urljoin(f"{MOUNT}/here", answer.headers["Location"]))
+    assert parts.path.startswith(MOUNT)
+    return parts.path.removeprefix(MOUNT), {name: value[0] for name, value in parse_qs(parts.query).items()}

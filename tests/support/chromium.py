@@ -1,0 +1,236 @@
+"""A headless Chromium, asked by its own protocol: pages are read as by a screen reader, used by keyboard.
+
+Scripts of pages are switched off. What is waited for is what the browser tells: that a page has loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+PATIENCE = 60.0
+"""Seconds: only a hang meets it."""
+
+_ARGUMENTS = (
+    "--headless=new",
+    "--no-sandbox",  # tests may run as root
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--force-color-profile=srgb",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+)
+
+_KEYS = {
+    "Tab": {"key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9},
+    "Enter": {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"},
+    " ": {"key": " ", "code": "Space", "windowsVirtualKeyCode": 32, "text": " "},
+}
+
+
+def executable() -> str | None:
+    """Where Chromium is; None if it is not installed."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class Browser:
+    """A browser that runs; each of its tabs is somebody of their own, with cookies of their own."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._tabs: dict[str, Tab] = {}
+
+    async def listen(self) -> None:
+        """Hand on what the browser says, until it says no more."""
+        async for message in self._socket:
+            told = message.json()
+            if "id" in told:
+                self._answers.pop(told["id"]).set_result(told)
+            elif (tab := self._tabs.get(told.get("sessionId", ""))) is not None:
+                tab.hear(told["method"], told["params"])
+
+    async def ask(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
+        """Ask for something of the protocol; its answer."""
+        number = next(self._numbers)
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        wish: dict[str, Any] = {"id": number, "method": method, "params": params}
+        await self._socket.send_json(wish if session is None else {**wish, "sessionId": session})
+        async with asyncio.timeout(PATIENCE):
+            told = await answer
+        assert "error" not in told, (method, told["error"])
+        result: dict[str, Any] = told["result"]
+        return result
+
+    async def tab(self, *, width: int = 1600, height: int = 1000, dark: bool = False) -> Tab:
+        """Somebody who has not been here before, at a window of so many pixels."""
+        context = (await self.ask("Target.createBrowserContext"))["browserContextId"]
+        target = await self.ask("Target.createTarget", url="about:blank", browserContextId=context)
+        found = await self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        tab = self._tabs[found["sessionId"]] = Tab(self, found["sessionId"])
+        for domain in ("Page", "Accessibility", "Log", "Network"):
+            await tab.ask(f"{domain}.enable")
+        await tab.ask("Emulation.setScriptExecutionDisabled", value=True)
+        await tab.look(width=width, height=height, dark=dark)
+        return tab
+
+
+class Tab:
+    """A tab, and who sits before it."""
+
+    def __init__(self, browser: Browser, session: str) -> None:
+        self._browser, self._session = browser, session
+        self._loaded = asyncio.Event()
+        self.troubles: list[str] = []
+        self.status = 0
+
+    def hear(self, event: str, told: dict[str, Any]) -> None:
+        """What the browser tells of the tab."""
+        if event == "Page.loadEventFired":
+            self._loaded.set()
+        elif event == "Log.entryAdded":
+            self.troubles.append(told["entry"]["text"])
+        elif event == "Network.responseReceived" and told["type"] == "Document":
+            self.status = told["response"]["status"]
+
+    async def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """The same as the browser's, of this tab."""
+        return await self._browser.ask(method, self._session, **params)
+
+    async def look(self, *, width: int, height: int = 1000, dark: bool = False) -> None:
+        """At a window of another size, or in other colours."""
+        await self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.ask("Emulation.setEmulatedMedia", features=[scheme])
+
+    async def go(self, address: str) -> None:
+        """Type an address."""
+        self._loaded.clear()
+        await self.ask("Page.navigate", url=address)
+        await self._load()
+
+    async def _load(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await self._loaded.wait()
+
+    async def tree(self) -> list[dict[str, Any]]:
+        """What a screen reader is told: each with its role, its name and whether it has the focus."""
+        nodes = (await self.ask("Accessibility.getFullAXTree"))["nodes"]
+        return [
+            {
+                "role": node["role"]["value"],
+                "name": node.get("name", {}).get("value", ""),
+                "focused": any(
+                    one["name"] == "focused" and one["value"]["value"] for one in node.get("properties", ())
+                ),
+                "value": node.get("value", {}).get("value", ""),
+            }
+            for node in nodes
+            if not node.get("ignored")
+        ]
+
+    async def text(self) -> str:
+        """All that is said on the page."""
+        return " ".join(node["name"] for node in await self.tree() if node["role"] == "StaticText")
+
+    async def press(self, key: str) -> None:
+        """A key of the keyboard."""
+        for kind in ("keyDown", "keyUp"):
+            await self.ask("Input.dispatchKeyEvent", type=kind, **_KEYS[key])
+
+    async def reach(self, name: str, *, role: str | None = None, presses: int = 120) -> None:
+        """Press the tab key until what has that name has the focus."""
+        names = []
+        for _ in range(presses):
+            await self.press("Tab")
+            focused = [
+                node for node in await self.tree() if node["focused"] and node["role"] != "RootWebArea"
+            ]
+            names += [f"{node['role']} {node['name']!r}" for node in focused]
+            if any(node["name"].startswith(name) and role in (None, node["role"]) for node in focused):
+                return
+        raise AssertionError(f"the keyboard does not reach {name!r}, but {', '.join(names)}")
+
+    async def write(self, name: str, text: str, *, role: str | None = None) -> None:
+        """Reach a field by the keyboard, and write into it."""
+        await self.reach(name, role=role)
+        await self.ask("Input.insertText", text=text)
+
+    async def follow(self, name: str, *, role: str | None = None) -> None:
+        """Reach a link or a button by the keyboard, press Enter, and wait for the page that comes."""
+        await self.reach(name, role=role)
+        self._loaded.clear()
+        await self.press("Enter")
+        await self._load()
+
+    async def evaluate(self, script: str) -> Any:
+        """What a script of the test's own finds; the page's own are off, and its policy is not asked."""
+        await self.ask("Emulation.setScriptExecutionDisabled", value=False)
+        try:
+            found = await self.ask(
+                "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+            )
+        finally:
+            await self.ask("Emulation.setScriptExecutionDisabled", value=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    async def picture(self, path: Path) -> None:
+        """The whole page, as a PNG."""
+        size = (await self.ask("Page.getLayoutMetrics"))["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 6000), "scale": 1}
+        shot = await self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        await asyncio.to_thread(path.write_bytes, base64.b64decode(shot["data"]))
+
+
+@asynccontextmanager
+async def browser() -> AsyncIterator[Browser]:
+    """A Chromium of the test's own, with a home that goes with it."""
+    program = executable()
+    assert program is not None
+    home = await asyncio.to_thread(tempfile.mkdtemp, prefix="chromium-")
+    process = await asyncio.create_subprocess_exec(
+        program, *_ARGUMENTS, f"--user-data-dir={home}", stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with aiohttp.ClientSession() as session:
+            async with asyncio.timeout(PATIENCE):
+                address = await _address(process)
+            async with session.ws_connect(address, max_msg_size=0) as socket:
+                made = Browser(socket)
+                listening = asyncio.create_task(made.listen())
+                try:
+                    yield made
+                finally:
+                    listening.cancel()
+    finally:
+        process.kill()
+        await process.wait()
+        await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
+
+
+async def _address(process: asyncio.subprocess.Process) -> str:
+    assert process.stderr is not None
+    while line := (await process.stderr.readline()).decode():
+        if line.startswith("DevTools listening on "):
+            return line.removeprefix("DevTools listening on ").strip()
+    raise AssertionError("Chromium ended before it listened")

@@ -1,0 +1,16 @@
+"""The operators' desk: a page for orders in doubt; the extra is ``transfer_async[desk]``.
+
+It knows the client and below. It reads the journal and writes moves to it; it never asks the service.
+"""
+
+try:
+    import jinja2  # noqa: F401 - asked for here alone, so that its absence is told in a line
+except ModuleNotFoundError as _error:
+    if (_error.name or "").partition(".")[0] not in ("jinja2", "markupsafe"):
+        raise  # it is there, and something that it needs is not
+    raise ImportError("transfer_async.desk needs Jinja2: pip install 'transfer_async[desk]'") from _error
+
+from transfer_async.desk.application import desk
+from transfer_async.desk.who import Operator, Role
+
+__all__ = ["Operator", "Role", "desk"]
