@@ -14,6 +14,7 @@ from transfer_async._cli.console.event_loop import run
 from transfer_async._cli.console.exit_codes import FAILED, USAGE
 from transfer_async._cli.console.output import complain, fail, failing, tell
 from transfer_async._cli.create import create_command
+from transfer_async._cli.desk import desk_command
 from transfer_async._cli.journal import journal_commands
 from transfer_async._cli.reconcile import reconcile_command
 from transfer_async._cli.worker import worker_commands
@@ -34,6 +35,7 @@ journal_commands.app.command()(reconcile_command.reconcile)
 app.command()(create_command.create)
 app.command()(worker_commands.worker)
 app.command()(worker_commands.send)
+app.command()(desk_command.desk)
 
 
 def _show_version(wanted: bool) -> None:

@@ -61,7 +61,7 @@ class Looks:
         return await key_page(self._office, operator_at(request), view, done=done)
 
     async def find(self, request: web.Request) -> web.Response:
-        """The key of that name, or those that wait and hold that text. It may be a name: no address has it."""
+        """The key of that name, or those that hold that text and wait; the text is in no address."""
         text = (await fields_of(request)).get("text", "").strip()
         try:
             view = await self._office.operators.view(text)

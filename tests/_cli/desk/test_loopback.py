@@ -1,0 +1,195 @@
+"""The command's desk: on loopback, for one browser, let in once by an address that works once."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from http.cookies import SimpleCookie
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.desk.visitor import SAME, Page
+from tests.support.bank import World
+from tests.support.commands import asked, invoke
+from transfer_async import JournalFailed, Operators, SQLiteJournal
+from transfer_async._cli.desk import loopback
+from transfer_async.desk import Operator, Role
+from transfer_async.sandbox import Sandbox
+
+
+class Served:
+    """The command's desk, and a browser; it is stopped as by Ctrl-C."""
+
+    def __init__(self, http: aiohttp.ClientSession, lines: asyncio.Queue[str], world: World) -> None:
+        self.http, self.lines, self.world = http, lines, world
+        self.address = ""
+
+    @property
+    def origin(self) -> str:
+        return self.address.partition("/enter")[0]
+
+    async def get(self, path: str, **words: object) -> tuple[int, str, str]:
+        """The status, the text and the cookie of an answer; nothing is followed."""
+        url = path if "://" in path else self.origin + path
+        async with self.http.get(url, allow_redirects=False, **words) as answer:  # type: ignore[arg-type]
+            return answer.status, await answer.text(), answer.headers.get("Set-Cookie", "")
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    lines: asyncio.Queue[str] = asyncio.Queue()
+    async with Sandbox() as sandbox:
+        world = World(sandbox)
+        world.journal.journal = SQLiteJournal(tmp_path / "journal.db", clock=world.time.clock)
+        await world.in_doubt("payment-1")
+        world.time.pass_(600)
+        journal = SQLiteJournal(tmp_path / "journal.db", clock=world.time.clock)
+        operators = Operators(journal, world.scope, clock=world.time.clock)
+        operator = Operator("ada", [Role.CHANGE])
+        serving = asyncio.create_task(
+            loopback.serve(operators, journal, operator, port=0, say=lines.put_nowait)
+        )
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+            made = Served(http, lines, world)
+            assert "desk for ada, until Ctrl-C" in await lines.get()
+            made.address = await lines.get()
+            yield made
+        os.kill(os.getpid(), signal.SIGINT)
+        await serving
+        assert await lines.get() == "desk stopped"
+        await world.journal.journal.close()
+
+
+async def test_the_address_lets_one_browser_in_once(served: Served):
+    before = await served.get("/desk/")
+    entered = await served.get(served.address)
+    inside = await served.get("/desk/")
+    again = await served.get(served.address)
+
+    assert [before[0], entered[0], inside[0], again[0]] == [403, 303, 200, 403]
+    assert "payment-1" in inside[1]
+    assert "lets one browser in, once" in again[1]
+
+
+async def test_the_cookie_is_for_this_desk_alone(served: Served):
+    _, _, cookie = await served.get(served.address)
+    (morsel,) = SimpleCookie(cookie).values()
+
+    assert morsel["httponly"] is True
+    assert (morsel["samesite"], morsel["path"]) == ("Strict", "/desk")
+    assert morsel["domain"] == ""
+    assert morsel.value not in served.address
+
+
+async def test_a_wrong_token_lets_nobody_in_and_spends_nothing(served: Served):
+    wrong = [await served.get(f"/enter{query}") for query in ("", "?token=", "?token=x", "?token=\u00fc")]
+
+    assert {status for status, _, _ in wrong} == {403}
+    assert (await served.get(served.address))[0] == 303
+
+
+async def test_under_another_name_of_this_machine_nobody_gets_in(served: Served):
+    """A page elsewhere may have its own name lead here."""
+    elsewhere = {"Host": "evil.example"}
+    tried = await served.get(served.address, headers=elsewhere)
+    entered = await served.get(served.address)
+    inside = await served.get("/desk/", headers=elsewhere)
+
+    assert (tried[0], entered[0], inside[0]) == (403, 303, 403)
+
+
+async def test_what_is_decided_there_is_in_the_journal(served: Served):
+    await served.get(served.address)
+    _, html, _ = await served.get("/desk/key?key=payment-1")
+    fields = {**Page(html).forms["resolve"], "order_id": "tx-abc", "reason": "seen"}
+    async with served.http.post(f"{served.origin}/desk/resolve", data=fields, headers=SAME) as answer:
+        text = await answer.text()
+
+    assert "Kept: the order exists." in text
+    assert (await served.world.entry("payment-1")).order_id == "tx-abc"
+
+
+async def test_only_this_machine_can_reach_it(served: Served):
+    assert re.match(r"http://127\.0\.0\.1:\d+/enter\?token=[\w-]{43}$", served.address)
+
+
+async def test_a_journal_that_cannot_be_opened_is_told_at_once(tmp_path: Path):
+    path = tmp_path / "other.db"
+    await asyncio.to_thread(path.write_text, "no journal")
+    journal = SQLiteJournal(path)
+
+    with pytest.raises(JournalFailed):
+        await loopback.serve(Operators(journal, "live"), journal, Operator("ada"), port=0, say=print)
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_the_command_explains_itself():
+    result = invoke("desk", "--help")
+
+    assert result.exit_code == 0
+    assert "one browser" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--journal", "nowhere.db", "--scope", "live"], "desk: --journal: there is no file nowhere.db"),
+        (["--journal", "{path}"], "desk: --scope: name it"),
+        (["--journal", "{path}", "--scope", "live", "--may", "everything"], "desk: roles: must be among"),
+        (["--journal", "{path}", "--scope", "live", "--by", "two\nlines"], "desk: name: must be a line"),
+        (["--journal", "{path}", "--scope", "live", "--settle-after", "-1"], "desk: settle_after: "),
+    ],
+)
+async def test_a_wrong_use_is_told_in_a_line(
+    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("TRANSFER_BASE_URL", raising=False)
+    path = tmp_path / "journal.db"
+    await asyncio.to_thread(path.touch)
+
+    result = await asked("desk", *(word.format(path=path) for word in words), code=2)
+
+    assert result.stderr.startswith(told)
+    assert result.stderr.count("\n") == 1
+
+
+async def test_a_port_that_is_taken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    server = await asyncio.start_server(lambda *_: None, loopback.HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    async with SQLiteJournal(tmp_path / "journal.db"):
+        pass
+
+    words = ["--journal", tmp_path / "journal.db", "--scope", "live", "--port", port]
+    result = await asked("desk", *words, code=1)
+
+    assert "desk: " in result.stderr
+    server.close()
+
+
+def test_without_a_login_name_it_must_be_told_who_sits_there(monkeypatch: pytest.MonkeyPatch):
+    def nobody() -> str:
+        raise KeyError
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    result = invoke("desk", "--journal", "x", "--scope", "live")
+
+    assert result.exit_code == 2
+    assert result.stderr == "desk: --by: must say who you are; there is no login name here\n"
+
+
+def test_without_its_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    for name in [name for name in sys.modules if name.startswith(("transfer_async.desk", loopback.__name__))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("transfer_async._cli.desk.loopback")
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+
+    result = invoke("desk", "--journal", "x", "--scope", "live")
+
+    assert result.exit_code == 2
+    assert result.stderr == "desk: transfer_async.desk needs Jinja2: pip install 'transfer_async[desk]'\n"

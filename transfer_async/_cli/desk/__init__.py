@@ -1,0 +1,1 @@
+"""``transfer-async desk``: the operators' page, on this machine alone."""
