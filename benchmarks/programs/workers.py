@@ -2,11 +2,15 @@
 
     python -m benchmarks workers
     python -m benchmarks workers --orders 8000 --workers 1 2 4 --concurrency 32
+    python -m benchmarks workers --bare 5      # five rounds, one worker and a bare loop by turns
 
 The commands wait at the broker when the workers start. The rate is that between the first and the last
-tenth of the outcomes, by the broker's own clock, so that nobody's start is in it. Workers are processes of
-the command line's ``worker``; the service, the database and the broker share the machine with them, and
-the CPU time that each takes says what the limit is.
+tenth of the outcomes, by the broker's own clock, and so is the CPU time: nobody's start is in it. Workers are
+processes of the command line's ``worker``; the service, the database and the broker share the machine with
+them, and the CPU time that each takes says what the limit is.
+
+The bare loop is `benchmarks.contenders.bare_worker`: the same orders, journal and event loop, and as little
+as will do around them.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from attrs import asdict, frozen
@@ -37,6 +42,10 @@ PARTIES = {"worker": "workers", "nats-server": "broker", "postgres": "database",
 """Whose process it is, by a word in its command."""
 
 HOOKS = "benchmarks.programs.workers:hooks"
+
+WORKER = ("transfer_async", "worker", f"--hooks={HOOKS}")
+BARE_LOOP = ("benchmarks.contenders.bare_worker",)
+"""Modules that are run as a worker, with what each is told beside the addresses."""
 
 
 @frozen
@@ -62,7 +71,9 @@ def hooks() -> list[Any]:
     return [FundsHold(place, release)]
 
 
-def measured(*, workers: int, orders: int, concurrency: int) -> WorkersFindings:
+def measured(
+    *, workers: int, orders: int, concurrency: int, program: Sequence[str] = WORKER
+) -> WorkersFindings:
     """Let ``workers`` carry out ``orders`` commands, each of its own key, on an empty journal."""
     with ExitStack() as stack:
         postgres = stack.enter_context(PostgresServer())
@@ -70,13 +81,12 @@ def measured(*, workers: int, orders: int, concurrency: int) -> WorkersFindings:
         service = stack.enter_context(sandbox())
         asyncio.run(_send(nats.address, orders))
         for _ in range(workers):
-            stack.enter_context(_worker(nats.address, postgres.dsn, service, concurrency))
-        used, all_of = _cpu(), _machine()
-        times = asyncio.run(_answered(nats.address, orders))
-        used, busy = _cpu() - used, _share(_machine(), all_of)
-    middle = times[orders // 10], times[-orders // 10]
-    rate = (orders - 2 * (orders // 10)) / (middle[1] - middle[0])
-    return WorkersFindings(workers, rate, {party: 1e6 * cpu / orders for party, cpu in used.items()}, busy)
+            stack.enter_context(_worker(program, nats.address, postgres.dsn, service, concurrency))
+        first, last = asyncio.run(_answered(nats.address, orders))
+    between = orders - 2 * (orders // 10)
+    cpu = {party: 1e6 * used / between for party, used in (last.cpu - first.cpu).items()}
+    busy = _share(last.machine, first.machine)
+    return WorkersFindings(workers, between / (last.at - first.at), cpu, busy)
 
 
 async def _send(address: str, orders: int) -> None:
@@ -88,25 +98,28 @@ async def _send(address: str, orders: int) -> None:
     await line.close()
 
 
-async def _answered(address: str, orders: int) -> list[float]:
-    """When each outcome was stored, in seconds since 1970, once they are all there."""
+async def _answered(address: str, orders: int) -> list[_Moment]:
+    """The moments when the first tenth of the outcomes was there, and all but the last; waits for all."""
     line: Any = line_at(address)
     await line.open()
     manager = await line._manager()
     reader = await manager.subscribe(line.settings.outcomes, ordered_consumer=True)
-    times = []
-    for _ in range(orders):
+    moments = []
+    for number in range(1, orders + 1):
         message = await reader.next_msg(timeout=60)
         assert json.loads(message.data)["outcome"] == "created"  # noqa: S101 - or the rate is another's
-        times.append(message.metadata.timestamp.timestamp())
+        if number in (orders // 10, orders - orders // 10):
+            moments.append(_Moment(message.metadata.timestamp.timestamp(), _cpu(), _machine()))
     await line.close()
-    return sorted(times)
+    return moments
 
 
 @contextmanager
-def _worker(broker: str, journal: str, service: RunningSandbox, concurrency: int) -> Iterator[None]:
-    command = [sys.executable, "-m", "transfer_async", "worker", f"--broker={broker}", f"--journal={journal}"]
-    command += [f"--base-url={service.base_url}", f"--hooks={HOOKS}", f"--concurrency={concurrency}"]
+def _worker(
+    program: Sequence[str], broker: str, journal: str, service: RunningSandbox, concurrency: int
+) -> Iterator[None]:
+    command = [sys.executable, "-m", *program, f"--broker={broker}", f"--journal={journal}"]
+    command += [f"--base-url={service.base_url}", f"--concurrency={concurrency}"]
     environment = os.environ | {"TRANSFER_API_TOKEN": service.token}
     with subprocess.Popen(  # noqa: S603 - our own command
         command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -118,6 +131,15 @@ def _worker(broker: str, journal: str, service: RunningSandbox, concurrency: int
 
 
 # --- whose time it is ---------------------------------------------------------------------------
+
+
+@frozen
+class _Moment:
+    """What was used up to a moment: seconds of each party's processors, and the machine's ticks."""
+
+    at: float
+    cpu: Counter[str]
+    machine: tuple[float, float]
 
 
 def _cpu() -> Counter[str]:
@@ -159,20 +181,42 @@ def _share(after: tuple[float, float], before: tuple[float, float]) -> float:
     return 1 - (after[0] - before[0]) / max(1.0, after[1] - before[1])
 
 
+def against_bare(rounds: int, *, orders: int, concurrency: int) -> dict[str, list[WorkersFindings]]:
+    """Let one worker and a bare loop carry out the same, by turns."""
+    programs = {"worker": WORKER, "bare loop": BARE_LOOP}
+    found: dict[str, list[WorkersFindings]] = {name: [] for name in programs}
+    for _ in range(rounds):
+        for name, program in programs.items():
+            one = measured(workers=1, orders=orders, concurrency=concurrency, program=program)
+            found[name].append(one)
+            print(_row(name, one), flush=True)
+    ours, theirs = (median(one.cpu["workers"] for one in each) for each in found.values())
+    print(f"\nCPU of a worker's process for an order: {ours:.0f} us, {ours / theirs:.2f} of a bare loop's")
+    return found
+
+
+def _row(name: str, one: WorkersFindings) -> str:
+    cpu = ", ".join(f"{one.cpu.get(party, 0):.0f} us" for party in PARTIES.values())
+    return f"| {name:>9} | {one.rate:15.0f} | {one.busy:19.0%} | {cpu}"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure each number of workers, and print a table."""
+    """Measure each number of workers, or one beside a bare loop, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks workers", description=__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--bare", type=int, default=0, metavar="ROUNDS", help="one worker and a bare loop")
     parser.add_argument("--orders", type=int, default=4000)
     parser.add_argument("--concurrency", type=int, default=16, help="of each worker")
     parser.add_argument("--json", type=Path, help="write the figures there, too")
     options = parser.parse_args(arguments)
-    found = []
-    print("| workers | orders a second | the machine is busy | CPU an order: " + ", ".join(PARTIES.values()))
-    for workers in options.workers:
-        one = measured(workers=workers, orders=options.orders, concurrency=options.concurrency)
-        found.append(one)
-        cpu = ", ".join(f"{one.cpu.get(party, 0):.0f} us" for party in PARTIES.values())
-        print(f"| {workers:7} | {one.rate:15.0f} | {one.busy:19.0%} | {cpu}", flush=True)
+    size = {"orders": options.orders, "concurrency": options.concurrency}
+    print(
+        "|   workers | orders a second | the machine is busy | CPU an order: " + ", ".join(PARTIES.values())
+    )
+    found = against_bare(options.bare, **size) if options.bare else {"worker": []}
+    for workers in [] if options.bare else options.workers:
+        found["worker"].append(measured(workers=workers, **size))
+        print(_row(str(workers), found["worker"][-1]), flush=True)
     if options.json:
-        options.json.write_text(json.dumps([asdict(one) for one in found], indent=2))
+        figures = {name: [asdict(one) for one in each] for name, each in found.items()}
+        options.json.write_text(json.dumps(figures, indent=2))

@@ -1,0 +1,70 @@
+"""A worker as it is written in an hour: nats-py pulls, ``create_order``, publish, acknowledge; nothing else.
+
+It knows no delays, no dead letters, no signs of life, no health and no end: what a worker of the package
+does beyond this is what it costs more. The client, its journal, the hooks and the event loop are the same.
+
+    python -m benchmarks.contenders.bare_worker --broker ... --journal ... --base-url ... --concurrency 16
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+from decimal import Decimal
+
+import nats
+from nats.aio.msg import Msg
+from nats.errors import TimeoutError as NothingThere
+
+from benchmarks.contenders.ours import place, release
+from transfer_async import FundsHold, NewExternalOrder, NewOrder, TransferClient
+from transfer_async._cli.console.event_loop import loop_factory
+from transfer_async.journal import PostgresJournal
+
+STREAM, CONSUMER, OUTCOMES = "TRANSFER_COMMANDS", "transfer-workers", "transfer.outcomes"
+"""As the package's own worker makes them."""
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Carry out commands until the process is ended."""
+    connection = await nats.connect(options.broker)
+    broker = connection.jetstream()
+    commands = await broker.pull_subscribe_bind(CONSUMER, stream=STREAM)
+    hooks = [FundsHold(place, release)]
+    async with (
+        PostgresJournal(options.journal) as journal,
+        TransferClient(
+            options.base_url, os.environ["TRANSFER_API_TOKEN"], hooks=hooks, journal=journal
+        ) as client,
+    ):
+
+        async def handle(message: Msg) -> None:
+            command = json.loads(message.data, parse_float=Decimal)
+            fields = command["order"]
+            external = NewExternalOrder(**fields.pop("external_order"))
+            order = await client.create_order(NewOrder(**fields, external_order=external), key=command["key"])
+            told = {"key": command["key"], "outcome": "created", "order_id": order.id}
+            await broker.publish(OUTCOMES, json.dumps(told).encode())
+            await message.ack()
+
+        while True:
+            with contextlib.suppress(NothingThere):
+                messages = await commands.fetch(options.concurrency, timeout=1)
+                await asyncio.gather(*map(handle, messages))
+
+
+def main() -> None:
+    """Be the worker that the arguments describe."""
+    parser = argparse.ArgumentParser()
+    for name in ("--broker", "--journal", "--base-url"):
+        parser.add_argument(name, required=True)
+    parser.add_argument("--concurrency", type=int, required=True)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
