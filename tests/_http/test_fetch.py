@@ -246,13 +246,15 @@ async def test_an_answer_beyond_the_limit_is_not_read(service, time):
 # --- what is sent again -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize(
+    ("status", "times"), [(408, 3), (425, 3), (429, 2), (500, 3), (502, 3), (503, 3), (504, 3)]
+)
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_a_safe_request_is_sent_again_after_passing_trouble(client, service, method, status):
-    service.answer(status, times=3)
+async def test_a_safe_request_is_sent_again_after_passing_trouble(client, service, method, status, times):
+    service.answer(status, times=times)
     await client.request(method, "/a", safe=True)
 
-    assert len(service.came) == 4
+    assert len(service.came) == times + 1
 
 
 async def test_a_safe_request_is_sent_again_after_a_lost_answer(client, service):
@@ -332,12 +334,12 @@ async def test_a_change_after_any_other_status_is_unknown_and_never_sent_again(c
     assert len(service.came) == 1
 
 
-@pytest.mark.parametrize("status", [425, 429])
-async def test_a_change_that_was_not_processed_is_sent_again(client, service, status):
-    service.answer(status, times=3)
+@pytest.mark.parametrize(("status", "times"), [(425, 3), (429, 2)])
+async def test_a_change_that_was_not_processed_is_sent_again(client, service, status, times):
+    service.answer(status, times=times)
 
     assert await client.request("POST", "/a", json={"a": 1}) == {"a": 1}
-    assert [came.body for came in service.came] == [b'{"a":1}'] * 4
+    assert [came.body for came in service.came] == [b'{"a":1}'] * (times + 1)
 
 
 async def test_when_the_retries_end_the_limit_is_what_is_raised(client, service):
@@ -346,7 +348,7 @@ async def test_when_the_retries_end_the_limit_is_what_is_raised(client, service)
 
     assert type(error) is RateLimited
     assert error.retry_after == 1.0
-    assert [attempt.status for attempt in error.attempts] == [429] * 4
+    assert [attempt.status for attempt in error.attempts] == [429] * 3  # all that a new client may
 
 
 async def test_a_change_that_is_refused_is_not_sent_again(client, service):

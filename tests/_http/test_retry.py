@@ -25,6 +25,7 @@ from transfer_async import (
     ServiceFailed,
     Timeouts,
     TransferError,
+    Unauthorized,
 )
 from transfer_async._http.retry import Pause, TokenBucket, go_again, retry_after
 from transfer_async._http.urls import CREATE_ORDER, WHO_AM_I
@@ -206,18 +207,58 @@ def test_a_written_date_is_read_back(stamp):
 LIMITED, LOST = RateLimited(status=429), ConnectionFailed("no byte left")
 
 
-def test_a_bucket_starts_full_going_again_costs_and_a_429_costs_less():
-    bucket = TokenBucket(RetryBudget())
+def earned(**settings):
+    """The bucket of a client that has sent much, and well."""
+    bucket = TokenBucket(RetryBudget(**settings))
+    for _ in range(500):
+        bucket.refund()
+    return bucket
+
+
+def test_going_again_costs_and_a_429_costs_less():
+    bucket = earned()
 
     assert [bucket.take(LOST), bucket.left] == [True, 500 - 14]
     assert [bucket.take(LIMITED), bucket.left] == [True, 500 - 14 - 5]
 
 
-def test_the_default_bucket_pays_for_35_retries_and_then_nothing_is_taken():
-    bucket = TokenBucket(RetryBudget())
+def test_a_full_bucket_pays_for_35_retries_and_then_nothing_is_taken():
+    bucket = earned()
 
     assert [bucket.take(LOST) for _ in range(37)] == [True] * 35 + [False] * 2
     assert bucket.left == 500 - 35 * 14
+
+
+def test_a_new_clients_bucket_pays_for_the_retries_of_one_call():
+    bucket = TokenBucket(RetryBudget())
+
+    assert [bucket.take(LOST) for _ in range(4)] == [True] * 3 + [False]
+
+
+def test_a_new_clients_bucket_pays_for_two_retries_after_a_429_and_still_for_lost_connections():
+    bucket = TokenBucket(RetryBudget())
+
+    assert [bucket.take(LIMITED) for _ in range(3)] == [True, True, False]
+    assert [bucket.take(LOST) for _ in range(3)] == [True, True, False]
+
+
+def test_five_exchanges_that_end_well_pay_for_a_retry_after_a_429():
+    bucket = TokenBucket(RetryBudget())
+    while bucket.take(LIMITED):
+        pass
+
+    paid = []
+    for _ in range(6):
+        bucket.refund()
+        paid.append(bucket.take(LIMITED))
+
+    assert paid == [True, False, False, False, False, True]  # four tokens were left
+
+
+def test_going_again_with_another_token_costs_nothing():
+    bucket = TokenBucket(RetryBudget(capacity=0))
+
+    assert bucket.take(Unauthorized(status=401))
 
 
 def test_what_is_too_little_for_a_failure_may_do_for_a_429():
@@ -328,7 +369,7 @@ async def test_a_single_attempt_is_never_followed_by_a_pause():
 
     assert caught.value is first
     assert loop.pauses == []
-    assert loop.bucket.left == 500
+    assert loop.bucket.left == 42
 
 
 async def test_what_may_not_be_sent_again_ends_it_at_once():
@@ -377,7 +418,7 @@ async def test_a_wait_that_would_pass_the_end_is_not_begun_nor_paid_for():
     assert caught.value is first
     assert loop.asked_for_time == [10.0]
     assert loop.pauses == []
-    assert loop.bucket.left == 500
+    assert loop.bucket.left == 42
 
 
 @pytest.mark.parametrize("foreign", [asyncio.CancelledError, ZeroDivisionError])
@@ -417,7 +458,7 @@ async def read(client):
     await client.who_am_i()
 
 
-@pytest.mark.parametrize(("call", "status", "path"), [(created, 429, CREATE_ORDER), (read, 502, WHO_AM_I)])
+@pytest.mark.parametrize(("call", "status", "path"), [(created, 425, CREATE_ORDER), (read, 502, WHO_AM_I)])
 async def test_orders_and_reads_wait_exactly_what_the_policy_says(world: World, call, status, path):
     world.time.chances = [0.5, 0.25, 0.75]
     world.sandbox.faults.add(Status(status), times=3, path=path)
@@ -440,28 +481,38 @@ async def test_orders_and_reads_wait_what_the_service_asked_for(world: World, ca
 
 
 async def test_the_history_of_attempts_is_on_the_error(world: World):
-    world.sandbox.faults.add(Status(425, headers={"X-Request-Id": "r-1"}))
-    world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-2"}), times=3)
-    error = await failed(world, RateLimited)
+    world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-1"}))
+    world.sandbox.faults.add(Status(425, headers={"X-Request-Id": "r-2"}), times=3)
+    error = await failed(world, Refused)
 
     assert [(one.number, one.status, one.outcome, one.request_id) for one in error.attempts] == [
-        (1, 425, Outcome.REFUSED, "r-1"),
-        (2, 429, Outcome.REFUSED, "r-2"),
-        (3, 429, Outcome.REFUSED, "r-2"),
-        (4, 429, Outcome.REFUSED, "r-2"),
+        (1, 429, Outcome.REFUSED, "r-1"),
+        (2, 425, Outcome.REFUSED, "r-2"),
+        (3, 425, Outcome.REFUSED, "r-2"),
+        (4, 425, Outcome.REFUSED, "r-2"),
     ]
+
+
+async def test_four_orders_of_a_new_client_that_meet_nothing_but_429_are_six_requests(world: World):
+    world.sandbox.faults.add(Status(429), times=None)
+    async with world.client() as client:
+        for number in range(4):
+            with pytest.raises(RateLimited):
+                await client.create_order(new_order(), key=f"k{number}")
+
+    assert len(world.sandbox.requests) == 6
 
 
 async def test_an_outage_empties_the_budget_for_all_calls_of_the_client(world: World):
     world.sandbox.faults.add(Status(503), times=None, path=WHO_AM_I)
     made = []
-    async with world.client(retry=RetryPolicy(budget=RetryBudget(capacity=5 * 14))) as client:
+    async with world.client(retry=RetryPolicy(budget=RetryBudget(capacity=2 * 14))) as client:
         for _ in range(4):
             with pytest.raises(ServiceFailed) as caught:
                 await client.who_am_i()
             made.append(len(caught.value.attempts))
 
-    assert made == [4, 3, 1, 1]
+    assert made == [3, 1, 1, 1]
 
 
 async def test_each_success_pays_a_little_back(world: World):
@@ -565,7 +616,7 @@ async def test_calls_at_the_same_time_do_not_mix_up_results_or_histories(world: 
         except RateLimited as error:
             return error
 
-    async with world.client(retry=RetryPolicy(budget=RetryBudget(capacity=10**6))) as client:
+    async with world.client(retry=RetryPolicy(budget=RetryBudget(throttle_cost=0))) as client:
         results = await asyncio.gather(*(create(client, amount) for amount in amounts))
 
     made = [result.poster_amount for result in results if not isinstance(result, RateLimited)]

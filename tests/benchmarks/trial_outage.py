@@ -57,8 +57,7 @@ def test_each_client_has_a_budget_of_its_own(budgeted: OutageFindings):
     fleet = simulated(DEFAULT, clients=50, watched=0.0)
 
     assert fleet.calls == pytest.approx(budgeted.calls, rel=0.1)
-    assert fleet.amplification > 2.0
-    assert fleet.met[0] is False
+    assert fleet.requests - fleet.calls > budgeted.requests - budgeted.calls
 
 
 def test_the_same_seed_is_the_same_outage(budgeted: OutageFindings):

@@ -129,7 +129,7 @@ async def test_every_metric_names_the_service_if_it_is_known(at_work: World):
 
         for name in ("orders", "order.duration", "attempts", "doubts.begun", "orders.in_doubt"):
             assert traced.total(f"transfer_async.{name}", server__address="127.0.0.1") == 1, name
-        assert traced.total("transfer_async.retry_budget.left", server__address="127.0.0.1") == 500
+        assert traced.total("transfer_async.retry_budget.left", server__address="127.0.0.1") == 42
     traced.shutdown()
 
 

@@ -270,6 +270,20 @@ MUTATED = (
         "and not bucket.take(_error(state))",
         "an outage becomes a storm",
     ),
+    Fault(
+        "new-client-may-do-all",
+        "retry",
+        "min(AT_START * settings.cost, settings.capacity)",
+        "max(AT_START * settings.cost, settings.capacity)",
+        "thousands of new clients that send little become a storm",
+    ),
+    Fault(
+        "told-to-send-less-spends-all",
+        "retry",
+        "self.left - (self._kept if throttled else 0)",
+        "self.left - (self._kept if not throttled else 0)",
+        "a new client that is told to send less sends more",
+    ),
     # --- what an answer means -------------------------------------------------------------------
     Fault(
         "firewalls-page-is-a-no",

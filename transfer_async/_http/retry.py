@@ -15,7 +15,7 @@ import attrs
 import tenacity
 from attrs import field, frozen
 
-from transfer_async._models.errors import RateLimited, TransferError
+from transfer_async._models.errors import RateLimited, TransferError, Unauthorized
 from transfer_async._support.clock import Clock, in_seconds
 from transfer_async._support.validators import at_least, count, instance_of
 
@@ -23,6 +23,9 @@ T = TypeVar("T")
 
 REFUSED = frozenset({*range(400, 408), *range(410, 418), 421, 422, 426, 428, 431, 451})
 """The statuses that say no by default: see the rows of `classify`."""
+
+AT_START = 3
+"""How many retries a new client can pay for: those of one call, by default."""
 
 _SECONDS = re.compile(r"[0-9]+")
 
@@ -45,8 +48,12 @@ def _as_a_set(value: Iterable[int]) -> frozenset[int]:
 class RetryBudget:
     """The settings of a token bucket, one a client, so that an outage does not become a storm.
 
+    A new client has tokens for `AT_START` retries, and of these, one ``cost`` is all that may be spent after
+    a 429: two retries, by default. More must be earned by exchanges that end well, for thousands of clients
+    that send little are a storm, too.
+
     Args:
-        capacity: tokens at the start, and at most.
+        capacity: tokens at most.
         cost: what going again costs.
         throttle_cost: what it costs after a 429, which comes from a service that is alive.
         refund: what an exchange that ends well gives back.
@@ -100,12 +107,17 @@ class TokenBucket:
 
     def __init__(self, settings: RetryBudget) -> None:
         self._settings = settings
-        self.left: int = settings.capacity
+        self.left: int = min(AT_START * settings.cost, settings.capacity)
+        # Who is told to send less is not to spend what is there for connections that get lost.
+        self._kept = max(0, self.left - settings.cost)
 
     def take(self, error: BaseException) -> bool:
         """Pay for going again after ``error``; false, and nothing paid, if too little is left."""
-        cost = self._settings.throttle_cost if isinstance(error, RateLimited) else self._settings.cost
-        if cost > self.left:
+        if isinstance(error, Unauthorized):  # with another token, once a call: no outage makes a storm of it
+            return True
+        throttled = isinstance(error, RateLimited)
+        cost = self._settings.throttle_cost if throttled else self._settings.cost
+        if cost > self.left - (self._kept if throttled else 0):
             return False
         self.left -= cost
         return True

@@ -11,9 +11,9 @@ way to the service simulated: half an hour passes in seconds. Two goals are held
 - recovered within the time that the backlog needs; `benchmarks.programs.outage.fleet` says what that is.
 
 Each client has a bucket of its own, so what counts for the first goal is how many orders each wants in the
-outage. A full bucket pays for 500/5 = 100 retries after a 429 and for 500/14 = 35 without a connection,
-and nothing refills it. Over n calls that is 1 + 100/n and 1 + 35/n requests each, but never more than the
-four attempts of the policy: a client meets the goal from 1,000 and from 350 calls on.
+outage, and what it has earned before it. A new client's bucket pays for 2 retries after a 429 and for 3
+without a connection, a full one for 94 and for 35, and nothing refills it. Over n calls of a new client that
+is 1 + 2/n and 1 + 3/n requests each: it meets the goal from 20 and from 30 calls on.
 """
 
 from __future__ import annotations
