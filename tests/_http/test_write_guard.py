@@ -15,7 +15,7 @@ import pytest
 from attrs import define, field
 
 from transfer_async._http import write_guard
-from transfer_async._http.write_guard import ConnectionStale, GuardedBody, NeverTwice, OnceGuard, TooLate
+from transfer_async._http.write_guard import ConnectionStale, GuardedBody, GuardedRequest, NeverTwice, TooLate
 
 BODY = b'{"poster_amount": "1250.00"}'
 
@@ -327,7 +327,7 @@ class Request:
         return "response"
 
 
-async def go(guard: OnceGuard, request: Any, *connections: Connection) -> Any:
+async def go(guard: GuardedRequest, request: Any, *connections: Connection) -> Any:
     """What aiohttp does: the middleware, then a ``send`` for each connection that it tries."""
 
     async def handler(wrapped: Any) -> Any:
@@ -340,15 +340,15 @@ async def go(guard: OnceGuard, request: Any, *connections: Connection) -> Any:
 
 
 async def test_a_request_is_sent_on_a_clean_connection(connection: Connection):
-    guard, request = OnceGuard(), Request()
+    guard, request = GuardedRequest(), Request()
 
     assert await go(guard, request, connection) == "response"
     assert request.sent_on == [connection]
-    assert guard.sent
+    assert guard.handed_over
 
 
 async def test_a_request_is_sent_once(connection: Connection):
-    guard, request = OnceGuard(), Request()
+    guard, request = GuardedRequest(), Request()
     with pytest.raises(NeverTwice):
         await go(guard, request, connection, connection)
 
@@ -359,14 +359,14 @@ async def test_a_request_is_sent_once(connection: Connection):
 async def test_a_request_is_not_sent_on_a_connection_gone_bad(
     connection: Connection, spoil: Callable[[Connection], None]
 ):
-    guard, request = OnceGuard(), Request()
+    guard, request = GuardedRequest(), Request()
     spoil(connection)
     with pytest.raises(ConnectionStale):
         await go(guard, request, connection)
 
     assert request.sent_on == []
     assert guard.stale
-    assert not guard.sent
+    assert not guard.handed_over
 
 
 @pytest.mark.parametrize("kind", [ConnectionStale, NeverTwice, TooLate, write_guard.AnsweredEarly])

@@ -167,8 +167,9 @@ BY_HAND = (
     Fault(
         "body-goes-out-twice",
         "guards",
-        "        if self.spent:\n            raise NeverTwice\n        transport",
-        "        transport",
+        "        if self.spent:  # aiohttp sends GET, PUT and DELETE again by itself\n"
+        "            raise NeverTwice\n",
+        "",
         "aiohttp sends an order twice",
     ),
     Fault(

@@ -373,10 +373,8 @@ MUTATED = (
     Fault(
         "distrusted-connection-is-taken",
         "guards",
-        '        transport, protocol = writer.transport, getattr(writer, "protocol", None)\n'
-        "        if not Carrier.may_take(protocol) or await",
-        '        transport, protocol = writer.transport, getattr(writer, "protocol", None)\n'
-        "        if not Carrier.may_take(protocol) and await",
+        "if not Carrier.may_take(protocol) or await",
+        "if not Carrier.may_take(protocol) and await",
         "an order goes out on a connection that still owes an answer",
     ),
     Fault(
@@ -389,8 +387,9 @@ MUTATED = (
     Fault(
         "read-sent-twice",
         "guards",
-        "            self.sent = True\n            self.carrier.take",
-        "            self.sent = False\n            self.carrier.take",
+        "            await self.take(connection.transport, connection.protocol)\n",
+        "            self.spent = False\n"
+        "            await self.take(connection.transport, connection.protocol)\n",
         "aiohttp sends another request twice",
     ),
     Fault(

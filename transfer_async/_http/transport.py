@@ -34,7 +34,7 @@ from yarl import URL
 from transfer_async._http import urls
 from transfer_async._http.decoder import BoundedBody
 from transfer_async._http.unsolicited import Carrier
-from transfer_async._http.write_guard import AnsweredEarly, GuardedBody, OnceGuard
+from transfer_async._http.write_guard import AnsweredEarly, GuardedBody, GuardedRequest
 from transfer_async._models.causes import bare
 from transfer_async._support.clock import in_seconds
 from transfer_async._support.validators import positive
@@ -294,14 +294,14 @@ class Transport:
         until = asyncio.get_running_loop().time() + left
         evidence = Evidence(sent=False)
         for _ in range(_STALE_IN_A_ROW):
-            guard = OnceGuard()
+            guard = GuardedRequest()
             timeout = _for_exchange(self._timeouts, left=until - asyncio.get_running_loop().time())
             try:
                 response = await self._pool(orders=False).request(
                     method, url, middlewares=(guard,), timeout=timeout, **request
                 )
             except Exception as error:  # noqa: BLE001 - the type proves nothing, the guard's word does
-                evidence = Evidence(sent=guard.sent, error=error)
+                evidence = Evidence(sent=guard.handed_over, error=error)
             else:
                 evidence = await self._heard(response, guard.carrier, is_order=False)
                 if isinstance(evidence.error, asyncio.CancelledError):

@@ -37,7 +37,54 @@ class NeverTwice(aiohttp.ClientConnectionError):
     """A request was about to be sent a second time without being asked for."""
 
 
-class GuardedBody(aiohttp.BytesPayload):
+class WriteGuard:
+    """What one request passes just before its first byte, and what it knows of that afterwards.
+
+    Args:
+        in_time: whether it may still be sent; asked at the last moment.
+
+    Attributes:
+        adopted: aiohttp has made a real request of it.
+        stale: the last connection had gone bad.
+        late: its time was over.
+        handed_over: its bytes may have left; as long as this is false, none has.
+        spent: it goes nowhere any more, handed over or not.
+        carrier: of the connection that it was handed over to.
+    """
+
+    adopted: bool = False
+    stale: bool = False
+    late: bool = False
+    handed_over: bool = False
+    spent: bool = False
+
+    def __init__(self, in_time: Callable[[], bool] = lambda: True) -> None:
+        self._in_time = in_time
+        self.carrier: Carrier = Carrier()
+
+    async def take(self, transport: Any, protocol: Any) -> None:
+        """Take a connection, if nothing speaks against it: the request is written next.
+
+        Raises:
+            NeverTwice: it was handed over before, or given up.
+            ConnectionStale: the connection has gone bad.
+            TooLate: its time is over.
+        """
+        if self.spent:  # aiohttp sends GET, PUT and DELETE again by itself
+            raise NeverTwice
+        if not Carrier.may_take(protocol) or await _is_stale(transport, protocol):
+            self.stale = True
+            raise ConnectionStale
+        if self.spent:  # given up while the connection was looked at
+            raise NeverTwice
+        if not self._in_time():
+            self.late = True
+            raise TooLate
+        self.spent = self.handed_over = True
+        self.carrier.take(transport, protocol)
+
+
+class GuardedBody(aiohttp.BytesPayload, WriteGuard):
     """An order's body: handed over once, in time, on a clean connection, and it knows whether it was.
 
     aiohttp only buffers the headers until the body is written, so as long as ``handed_over`` is
@@ -46,13 +93,7 @@ class GuardedBody(aiohttp.BytesPayload):
 
     def __init__(self, content: bytes, *, in_time: Callable[[], bool]) -> None:
         super().__init__(content, content_type="application/json")
-        self._in_time = in_time
-        self.handed_over: bool = False
-        self.adopted: bool = False
-        self.spent: bool = False
-        self.stale: bool = False
-        self.late: bool = False
-        self.carrier: Carrier = Carrier()
+        WriteGuard.__init__(self, in_time)
 
     @property
     def size(self) -> int:
@@ -67,50 +108,27 @@ class GuardedBody(aiohttp.BytesPayload):
         return self
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """Hand the body over, if nothing speaks against it; see the class."""
-        if self.spent:
-            raise NeverTwice
-        transport, protocol = writer.transport, getattr(writer, "protocol", None)
-        if not Carrier.may_take(protocol) or await _is_stale(transport, protocol):
-            self.stale = True
-            raise ConnectionStale
-        if self.spent:  # given up while the connection was looked at
-            raise NeverTwice
-        if not self._in_time():
-            self.late = True
-            raise TooLate
-        self.spent = self.handed_over = True
-        self.carrier.take(transport, protocol)
+        """Hand the body over, if nothing speaks against it."""
+        await self.take(writer.transport, getattr(writer, "protocol", None))
         await super().write_with_length(writer, content_length)
         self.carrier.sent(getattr(writer, "output_size", 0))
 
 
-class OnceGuard:
-    """A client middleware that gives every other request the same look and the same promise: never twice."""
-
-    def __init__(self) -> None:
-        self.sent: bool = False
-        self.stale: bool = False
-        self.carrier: Carrier = Carrier()
+class GuardedRequest(WriteGuard):
+    """Any other request, as a client middleware: sent once, on a clean connection."""
 
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Send ``request`` at the last moment only, on a clean connection."""
+        """Send ``request`` at the last moment only."""
+        self.adopted = True
         send = request.send
 
-        async def send_once(connection: Any) -> aiohttp.ClientResponse:
-            if self.sent:  # aiohttp sends GET, PUT and DELETE again by itself
-                raise NeverTwice
-            transport, protocol = connection.transport, connection.protocol
-            if not Carrier.may_take(protocol) or await _is_stale(transport, protocol):
-                self.stale = True
-                raise ConnectionStale
-            self.sent = True
-            self.carrier.take(transport, protocol)
+        async def send_guarded(connection: Any) -> aiohttp.ClientResponse:
+            await self.take(connection.transport, connection.protocol)
             return await send(connection)
 
-        request.send = send_once  # type: ignore # the one place between a connection and its first byte
+        request.send = send_guarded  # type: ignore # the one place between a connection and its first byte
         return await handler(request)
 
 
