@@ -183,9 +183,9 @@ BY_HAND = (
     Fault(
         "error-type-is-evidence",
         "transport",
-        "evidence = Evidence(sent=body.handed_over, error=error)",
+        "evidence = Evidence(sent=guard.handed_over, error=error)",
         "lost = isinstance(error, aiohttp.ServerDisconnectedError)\n"
-        "                    evidence = Evidence(sent=body.handed_over and not lost, error=error)",
+        "                    evidence = Evidence(sent=guard.handed_over and not lost, error=error)",
         "a double payment: a connection that is lost after the order is taken for one that never was",
     ),
     Fault(

@@ -338,22 +338,22 @@ MUTATED = (
     Fault(
         "early-answer-is-ours",
         "transport",
-        "if body.handed_over or not body.adopted:",
-        "if body.handed_over or body.adopted:",
+        "if guard.handed_over or not guard.adopted:",
+        "if guard.handed_over or guard.adopted:",
         "the answer to another request is taken for ours",
     ),
     Fault(
         "orders-share-the-pool",
         "transport",
-        "response = await self._pool(orders=True).request(",
+        "response = await self._pool(orders=is_order).request(",
         "response = await self._pool(orders=False).request(",
         "orders go out on the connections that idled longest",
     ),
     Fault(
         "spent-body-goes-out",
         "transport",
-        "            body.spent = True  # whatever",
-        "            body.spent = False  # whatever",
+        "            guard.spent = True  # whatever",
+        "            guard.spent = False  # whatever",
         "aiohttp may still send an order that was said never to have been sent",
     ),
     Fault(

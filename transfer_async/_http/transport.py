@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl as tls
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from functools import cache
 from typing import Any
@@ -34,7 +34,7 @@ from yarl import URL
 from transfer_async._http import urls
 from transfer_async._http.decoder import BoundedBody
 from transfer_async._http.unsolicited import Carrier
-from transfer_async._http.write_guard import AnsweredEarly, GuardedBody, GuardedRequest
+from transfer_async._http.write_guard import AnsweredEarly, GuardedBody, GuardedRequest, WriteGuard
 from transfer_async._models.causes import bare
 from transfer_async._support.clock import in_seconds
 from transfer_async._support.validators import positive
@@ -230,7 +230,9 @@ class Transport:
                     if session is not None:
                         left.push_async_callback(session.close)
 
-    async def post_order(self, body: GuardedBody, *, headers: CIMultiDict[str], left: float) -> Evidence:
+    def post_order(
+        self, body: GuardedBody, *, headers: CIMultiDict[str], left: float
+    ) -> Coroutine[Any, Any, Evidence]:
         """Send one create-order request (specification 4.1), once.
 
         Args:
@@ -241,39 +243,8 @@ class Transport:
         Returns:
             The evidence, also when this is cancelled: then what it had come to.
         """
-        full = left >= self._timeouts.total
-        timeout = self._full_timeout if full else _for_exchange(self._timeouts, left=left)
-        request: dict[str, Any] = {
-            "data": body,
-            "headers": self._with_proxy(headers),
-            "middlewares": (),
-            **self._options,
-        }
-        until = asyncio.get_running_loop().time() + left
-        try:
-            for _ in range(_STALE_IN_A_ROW):
-                body.stale = False
-                try:
-                    response = await self._pool(orders=True).request(
-                        "POST", self._create_order, timeout=timeout, **request
-                    )
-                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - its type proves nothing
-                    evidence = Evidence(sent=body.handed_over, error=error)
-                    # Time to read begins with the body written: this is a timer of the request before.
-                    body.stale = body.stale or isinstance(error, aiohttp.SocketTimeoutError)
-                else:
-                    if body.handed_over or not body.adopted:
-                        return await self._heard(response, body.carrier, is_order=True)
-                    # What answered before it was asked is a connection gone bad, like any other.
-                    response.close()
-                    body.stale = True
-                    evidence = Evidence(sent=False, error=AnsweredEarly())
-                if body.handed_over or not body.stale or isinstance(evidence.error, asyncio.CancelledError):
-                    break
-                timeout = _for_exchange(self._timeouts, left=until - asyncio.get_running_loop().time())
-            return evidence
-        finally:
-            body.spent = True  # whatever aiohttp still has of it, it goes nowhere
+        request: dict[str, Any] = {"data": body, "headers": self._with_proxy(headers), "middlewares": ()}
+        return self._carry_out("POST", self._create_order, request, body, left=left, is_order=True)
 
     def stays_quiet(self, body: GuardedBody) -> bool:
         """Whether nothing has come after the answer to ``body`` since it was read."""
@@ -285,31 +256,54 @@ class Transport:
         self, method: str, path: str, *, content: bytes | None, headers: CIMultiDict[str], left: float
     ) -> Evidence:
         """Send any other request, once; ``path`` is appended to the base address as it is."""
-        url = URL(self._base_url + path, encoded=True)
-        request: dict[str, Any] = {
-            "data": content,
-            "headers": self._with_proxy(headers),
-            **self._options,
-        }
-        until = asyncio.get_running_loop().time() + left
-        evidence = Evidence(sent=False)
-        for _ in range(_STALE_IN_A_ROW):
-            guard = GuardedRequest()
-            timeout = _for_exchange(self._timeouts, left=until - asyncio.get_running_loop().time())
-            try:
-                response = await self._pool(orders=False).request(
-                    method, url, middlewares=(guard,), timeout=timeout, **request
-                )
-            except Exception as error:  # noqa: BLE001 - the type proves nothing, the guard's word does
-                evidence = Evidence(sent=guard.handed_over, error=error)
-            else:
-                evidence = await self._heard(response, guard.carrier, is_order=False)
-                if isinstance(evidence.error, asyncio.CancelledError):
-                    raise evidence.error
-                return evidence
-            if not guard.stale:
-                break
+        url, guard = URL(self._base_url + path, encoded=True), GuardedRequest()
+        request = {"data": content, "headers": self._with_proxy(headers), "middlewares": (guard,)}
+        evidence = await self._carry_out(method, url, request, guard, left=left, is_order=False)
+        if isinstance(evidence.error, asyncio.CancelledError):
+            raise evidence.error
         return evidence
+
+    async def _carry_out(
+        self,
+        method: str,
+        url: URL,
+        request: dict[str, Any],
+        guard: WriteGuard,
+        *,
+        left: float,
+        is_order: bool,
+    ) -> Evidence:
+        """Carry out one exchange: elsewhere, if its connection has gone bad before the first byte."""
+        now = asyncio.get_running_loop().time
+        until = now() + left
+        try:
+            for _ in range(_STALE_IN_A_ROW):
+                guard.stale, timeout = False, self._timeout(left=until - now())
+                try:
+                    response = await self._pool(orders=is_order).request(
+                        method, url, timeout=timeout, **request, **self._options
+                    )
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - its type proves nothing
+                    evidence = Evidence(sent=guard.handed_over, error=error)
+                    # Time to read begins with the body written: this is a timer of the request before.
+                    guard.stale = guard.stale or isinstance(error, aiohttp.SocketTimeoutError)
+                else:
+                    if guard.handed_over or not guard.adopted:
+                        return await self._heard(response, guard.carrier, is_order=is_order)
+                    # What answered before it was asked is a connection gone bad, like any other.
+                    response.close()
+                    guard.stale = True
+                    evidence = Evidence(sent=False, error=AnsweredEarly())
+                if guard.handed_over or not guard.stale or isinstance(evidence.error, asyncio.CancelledError):
+                    break
+            return evidence
+        finally:
+            guard.spent = True  # whatever aiohttp still has of it, it goes nowhere
+
+    def _timeout(self, *, left: float) -> aiohttp.ClientTimeout:
+        return (
+            self._full_timeout if left >= self._timeouts.total else _for_exchange(self._timeouts, left=left)
+        )
 
     async def _heard(self, response: aiohttp.ClientResponse, carrier: Carrier, *, is_order: bool) -> Evidence:
         """What ``response`` says, and, where that is believed as it is, whether it is ours."""
