@@ -119,8 +119,8 @@ MUTATED = (
     Fault(
         "token-renewed-for-ever",
         "sending",
-        "sending.renew_token, sending.token_renewed = False, True",
-        "sending.renew_token, sending.token_renewed = False, False",
+        "sending.token_renewed = True",
+        "sending.token_renewed = False",
         "a wrong token is asked for again and again",
     ),
     Fault(

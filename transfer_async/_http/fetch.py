@@ -58,7 +58,6 @@ class _Reading:
     cut: Callable[[], bool]
     attempts: list[Attempt]
     judgement: Judgement | None = None
-    renew_token: bool = False
     token_renewed: bool = False
 
 
@@ -171,8 +170,8 @@ async def fetch(access: Access, wanted: Wanted, *, cut: Callable[[], bool] = lam
 
 
 async def _attempt(access: Access, wanted: Wanted, reading: _Reading) -> Any:
-    if reading.renew_token:
-        reading.renew_token, reading.token_renewed = False, True
+    if reading.judgement is Judgement.WRONG_TOKEN:
+        reading.token_renewed = True
         reading.headers = await access.tokens.headers(instead_of=reading.headers)
     if reading.cut():
         raise ClientClosed("the client was closed before the request was sent")
@@ -227,9 +226,8 @@ def _answer(access: Access, wanted: Wanted, reading: _Reading, evidence: Evidenc
 def _may_go_again(access: Access, reading: _Reading, error: TransferError) -> bool:
     if isinstance(error, (TokenUnavailable, ClientClosed)):
         return False
-    if reading.judgement is Judgement.WRONG_TOKEN and access.tokens.renewable and not reading.token_renewed:
-        reading.renew_token = True
-        return True
+    if reading.judgement is Judgement.WRONG_TOKEN:
+        return access.tokens.renewable and not reading.token_renewed
     return reading.judgement in classify.MAY_GO_AGAIN or reading.judgement is Judgement.FAILED
 
 

@@ -47,8 +47,7 @@ class Sending:
         judgement: what was certain of the last exchange.
         last_no: the certain no that the last HTTP attempt ended in.
         last_body: the last body that was handed over.
-        renew_token: another token is asked for before the next attempt.
-        token_renewed: it was, and will not be again.
+        token_renewed: another token was asked for, and none will be again.
     """
 
     body: bytes = field(repr=False)
@@ -57,7 +56,6 @@ class Sending:
     judgement: Judgement | None = None
     last_no: TransferError | None = None
     last_body: GuardedBody | None = field(default=None, repr=False)
-    renew_token: bool = False
     token_renewed: bool = False
 
 

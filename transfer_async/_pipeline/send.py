@@ -65,20 +65,19 @@ def _may_go_again(
 ) -> bool:
     if cancellation.abandoned or error is not sending.last_no:
         return False
-    if sending.judgement is Judgement.WRONG_TOKEN and context.tokens.renewable and not sending.token_renewed:
-        sending.renew_token = True
-        return True
+    if sending.judgement is Judgement.WRONG_TOKEN:
+        return context.tokens.renewable and not sending.token_renewed
     return sending.judgement in classify.MAY_GO_AGAIN
 
 
 async def _another(context: Context, call: Call, sending: Sending) -> Answered:
-    if sending.renew_token:
+    if sending.judgement is Judgement.WRONG_TOKEN:
         await _renew_token(context, call.cancellation, sending)
     return await attempt(context, call, sending)
 
 
 async def _renew_token(context: Context, cancellation: Cancellation, sending: Sending) -> None:
-    sending.renew_token, sending.token_renewed = False, True
+    sending.token_renewed = True
     try:
         with cancellation.stoppable():
             sending.headers = await context.tokens.headers(instead_of=sending.headers)
