@@ -41,9 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
     sharing.watch(config)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def blockbuster() -> Iterator[BlockBuster]:
-    """A blocking call within async code fails its test."""
+    """A blocking call within async code fails its test.
+
+    Looked for from the first test to the last: to begin anew for each of thousands takes seconds.
+    """
     with blockbuster_ctx() as blockbuster:
         # A log line with a traceback reads the source that it shows.
         blockbuster.functions["io.BufferedReader.read"].can_block_in("linecache.py", {"updatecache"})

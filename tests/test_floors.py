@@ -4,6 +4,7 @@ Imports within functions and those for type checkers count, too: whoever reads a
 """
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,7 +55,10 @@ def imported_by(source: str) -> Iterator[str]:
                 yield inner if inner in FILES else node.module
 
 
-GRAPH = {name: {*imported_by(path.read_text())} - {name} for name, path in FILES.items()}
+@functools.cache
+def imports() -> dict[str, set[str]]:
+    """What each file imports of the package; read when it is asked for, and not by all who collect the tests."""
+    return {name: {*imported_by(path.read_text())} - {name} for name, path in FILES.items()}
 
 
 def room_of(module: str) -> str:
@@ -97,11 +101,11 @@ def test_every_package_has_its_floor():
 
 
 def test_no_import_points_up():
-    assert arrows_that_point_up(GRAPH) == []
+    assert arrows_that_point_up(imports()) == []
 
 
 def test_no_imports_go_round_in_circles():
-    assert circle_in(GRAPH) == []
+    assert circle_in(imports()) == []
 
 
 def test_an_arrow_that_points_up_is_told_with_both_files():

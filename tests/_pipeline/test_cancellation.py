@@ -245,7 +245,7 @@ async def _check_a_redelivery(world: World, scenario: Scenario, state: KeyState,
 WAYS = (_cancelled, _closed, _cancelled_twice, _cancelled_and_closed)
 
 
-@pytest.mark.trial(short=2, ci=4, long=4)
+@pytest.mark.trial(short=1, ci=4, long=4)
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 async def test_a_call_may_be_cut_at_every_turn_and_what_is_on_record_is_true(scenario: Scenario, size: int):
     """At each turn in `size` of the four ways: at the next turn in the next ones."""

@@ -64,7 +64,8 @@ def story(
     sandbox_elsewhere: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, blockbuster: BlockBuster
 ) -> Iterator[Story]:
     """A reader with a directory, the bank of the tutorial, and a sandbox that runs."""
-    blockbuster.functions["os.getcwd"].deactivate()  # a reader names a file of the directory that they are in
+    looked_for = blockbuster.functions["os.getcwd"]
+    looked_for.deactivate()  # a reader names a file of the directory that they are in
     environment = {
         "TRANSFER_BASE_URL": sandbox_elsewhere.base_url,
         "TRANSFER_API_TOKEN": sandbox_elsewhere.token,
@@ -77,6 +78,7 @@ def story(
     told.write("bank.py", python_block(DOCS / "tutorial.md", "bank.py"))
     yield told
     told.close()
+    looked_for.activate()
 
 
 class _Environment(dict[str, str]):
