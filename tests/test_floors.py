@@ -57,7 +57,7 @@ def imported_by(source: str) -> Iterator[str]:
 
 @functools.cache
 def imports() -> dict[str, set[str]]:
-    """What each file imports of the package; read when it is asked for, and not by all who collect the tests."""
+    """What each file imports of the package: read when asked for, not whenever tests are collected."""
     return {name: {*imported_by(path.read_text())} - {name} for name, path in FILES.items()}
 
 

@@ -19,6 +19,7 @@ from attrs import define, field
 from tests.faults.servers import Connection, Script, foreign_reply, head, http, replies, serving, then_closes
 from tests.support import samples
 from tests.support.bank import SpiedJournal, new_order
+from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import (
     BeneficiaryVerification,
     FundsHold,
@@ -249,7 +250,7 @@ async def the_journal(bank: Bank) -> AsyncIterator[BaseException]:
             journal.fail_on, journal.error = move, asyncpg.exceptions.PostgresError.new(words)
             async with serving(_answers) as server:
                 yield await bank.order(server.url, journal=journal)
-    down = PostgresJournal("postgresql://cr3dential:cr3dential@127.0.0.1:1/x", timeout=0.1)
+    down = PostgresJournal("postgresql://cr3dential:cr3dential@127.0.0.1:1/x", timeout=MUST_RUN_OUT)
     client = TransferClient("http://127.0.0.1:1", TOKEN, journal=down)
     yield await failure(client.__aenter__())
     await client.close()
@@ -288,7 +289,6 @@ class _Quote:
 
 
 GARBAGE = head(200, {"X-S3cr3t": "s3cr3t\x00"})
-SLOW = Timeouts(sock_read=0.03)
 BROKEN: dict[str, Callable[[Bank], AsyncIterator[BaseException]]] = {
     "nobody listens": nobody_listens,
     "no name": no_name,
@@ -301,11 +301,11 @@ BROKEN: dict[str, Callable[[Bank], AsyncIterator[BaseException]]] = {
     "a cut body": behind(then_closes(head(200, {"Content-Length": "99"}) + WORDS)),
     "a broken chunk": behind(
         then_closes(head(200, {"Transfer-Encoding": "chunked"}) + b"s3cr3t\r\n"),
-        timeouts=Timeouts(total=0.05),
+        timeouts=Timeouts(total=MUST_RUN_OUT),
     ),
     "an unasked encoding": behind(replies(http(200, WORDS, headers={"Content-Encoding": "s3cr3t"}))),
-    "no answer": behind(Connection.gone_after_request, timeouts=SLOW),
-    "no answer in all": behind(Connection.gone_after_request, timeouts=Timeouts(total=0.03)),
+    "no answer": behind(Connection.gone_after_request, timeouts=Timeouts(sock_read=MUST_RUN_OUT)),
+    "no answer in all": behind(Connection.gone_after_request, timeouts=Timeouts(total=MUST_RUN_OUT)),
     "an answer that is none": behind(replies(http(200, WORDS))),
     "another's order": behind(replies(foreign_reply())),
     "a wrong token": behind(replies(http(401, WORDS))),

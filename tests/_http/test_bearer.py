@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.bank import turns
 from tests.support.cases import each
+from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import TokenUnavailable, TransferError
 from transfer_async._http.bearer import TokenSource, checked
 
@@ -272,7 +273,7 @@ async def test_a_callable_that_takes_too_long_failed(issuer):
     issuer.gate.clear()
 
     with pytest.raises(TokenUnavailable, match=r"TimeoutError") as caught:
-        await source(issuer, timeout=0.001).headers()
+        await source(issuer, timeout=MUST_RUN_OUT).headers()
 
     assert isinstance(caught.value.__cause__, TimeoutError)
 

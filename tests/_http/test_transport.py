@@ -411,18 +411,19 @@ async def test_a_borrowed_sessions_own_time_limit_is_not_ours(bank: Bank, loop_t
 
 
 async def test_a_borrowed_session_that_waits_for_100_continue_is_never_believed_to_have_sent_the_body(
-    bank: Bank,
+    bank: Bank, loop_time: LoopTime
 ):
     # Its headers go ahead of the body then, and the body waits.
     async def never_continue(connection: Connection) -> None:
         await connection.head()
+        await loop_time.pass_(20.0)
         await connection.gone()
 
     async with (
         serving(never_continue) as server,
         aiohttp.ClientSession(headers={"Expect": "100-continue"}) as session,
     ):
-        error = await bank.try_order(server.url, session=session, retry=ONCE, timeouts=Timeouts(total=0.1))
+        error = await bank.try_order(server.url, session=session, retry=ONCE, timeouts=Timeouts(total=19.0))
 
     assert error.outcome is Outcome.NOT_SENT
     assert server.requests == []

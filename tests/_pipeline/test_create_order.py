@@ -11,6 +11,7 @@ from tests.support import bank as banks
 from tests.support import journalling
 from tests.support.bank import NOON, Gate, World, new_order, other_order, refused_order
 from tests.support.ids import told
+from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import (
     AlreadyCreated,
     BeneficiaryNotVerified,
@@ -749,7 +750,7 @@ async def test_a_token_that_takes_too_long_is_unavailable(world: World):
         await gate()
         return "late"
 
-    await world.fails(TokenUnavailable, token=never, timeouts=Timeouts(hook=0.01))
+    await world.fails(TokenUnavailable, token=never, timeouts=Timeouts(hook=MUST_RUN_OUT))
 
     assert not world.sandbox.requests
 

@@ -11,6 +11,7 @@ import pytest
 from tests.support import bank as banks
 from tests.support.bank import Gate, World, new_order
 from tests.support.ids import told
+from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import (
     NO_ORDER,
     AlreadyCreated,
@@ -224,7 +225,7 @@ async def test_a_resolve_that_is_cancelled_from_within_knows_nothing(world: Worl
 
 
 async def test_a_resolve_that_hangs_knows_nothing(world: World):
-    await world.fails(OutcomeUnknown, resolve=BackOffice(Gate()), timeouts=Timeouts(hook=0.01))
+    await world.fails(OutcomeUnknown, resolve=BackOffice(Gate()), timeouts=Timeouts(hook=MUST_RUN_OUT))
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
 

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from tests.support.bank import Bank, Gate, World, new_order, refused_order
+from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import (
     BeneficiaryNotVerified,
     FundsHold,
@@ -286,7 +287,7 @@ async def test_an_empty_or_strange_reference_is_a_failure_and_undone_without_a_r
 
 async def test_a_hook_that_takes_too_long_may_have_acted_and_is_undone(world: World):
     world.bank.on_placed = Gate()
-    failed = await world.fails(HoldFailed, timeouts=Timeouts(hook=0.01))
+    failed = await world.fails(HoldFailed, timeouts=Timeouts(hook=MUST_RUN_OUT))
 
     assert isinstance(failed.__cause__, TimeoutError)
     assert world.bank.released == [(world.bank.placed[0], None)]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.bank import Gate, World, new_order, owed_hooks, turns
+from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import ClientClosed, RecoveryReport, TransferClient
 from transfer_async._models.errors import JournalFailed
 
@@ -152,7 +153,7 @@ async def test_an_undo_that_outlasts_the_patience_is_cut_and_stays_owed(world: W
     await client.known("k")
     (await pauses.next()).open()
     await undo.reached.wait()
-    await client.close(timeout=0.01)
+    await client.close(timeout=MUST_RUN_OUT)
 
     assert not undo.passed
     assert not client._recoveries.begun
@@ -182,7 +183,7 @@ async def test_a_recovery_that_outlasts_the_patience_ends_as_closed(world: World
     client = world.made()
     recovery = asyncio.create_task(client.recover())
     await undo.reached.wait()
-    await client.close(timeout=0.01)
+    await client.close(timeout=MUST_RUN_OUT)
     with pytest.raises(ClientClosed):
         await recovery
 

@@ -4,6 +4,7 @@ import logging
 import pytest
 
 from tests.support.bank import Gate, World, new_order, owed_hooks, refused_order
+from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import HookUndone, KeyState, OutcomeUnknown, Refused, Timeouts, UndoOwed
 from transfer_async.journal import entries, moves
 from transfer_async.sandbox import CloseAfterProcessing
@@ -65,7 +66,7 @@ async def test_an_undo_that_fails_is_owed_and_told_and_does_not_hide_the_error(
 
 async def test_an_undo_that_takes_too_long_is_owed(world: World):
     world.bank.on_release = Gate()
-    await world.fails(Refused, refused_order(), timeouts=Timeouts(hook=0.01))
+    await world.fails(Refused, refused_order(), timeouts=Timeouts(hook=MUST_RUN_OUT))
 
     assert owed_hooks(await world.entry()) == ["funds_hold"]
     assert world.events_of(UndoOwed)[0].error == "TimeoutError"

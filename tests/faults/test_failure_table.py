@@ -18,9 +18,10 @@ import aiohttp
 import pytest
 
 from tests.support import samples
+from tests.support.bank import turns
 from tests.support.cases import each
 from tests.support.ids import told
-from tests.support.loop_time import LoopTime
+from tests.support.loop_time import MUST_RUN_OUT, LoopTime
 from transfer_async import RetryPolicy, Timeouts
 from transfer_async._models.errors import (
     ConnectionFailed,
@@ -132,7 +133,7 @@ async def test_a_time_out_while_a_name_resolves_is_not_sent_whichever_limit_ends
     connector = aiohttp.TCPConnector(resolver=Silent())
     async with aiohttp.ClientSession(connector=connector) as session:
         error = await bank.try_order(
-            "https://service.invalid", session=session, retry=ONCE, timeouts=Timeouts(**{limit: 0.03})
+            "https://service.invalid", session=session, retry=ONCE, timeouts=Timeouts(**{limit: MUST_RUN_OUT})
         )
 
     expect_not_sent(error, bank)
@@ -174,8 +175,12 @@ async def test_a_broken_handshake_is_not_sent(bank: Bank, certificates: Certific
     expect_not_sent(error, bank)
 
 
-async def test_a_handshake_that_hangs_is_not_sent(bank: Bank, certificates: Certificates):
+async def test_a_handshake_that_hangs_is_not_sent(
+    bank: Bank, certificates: Certificates, loop_time: LoopTime
+):
     async def say_nothing(connection: Connection) -> None:
+        await connection.reader.read(1)
+        await loop_time.pass_(6.0)
         await connection.gone()
 
     async with serving(say_nothing) as server:
@@ -183,7 +188,7 @@ async def test_a_handshake_that_hangs_is_not_sent(bank: Bank, certificates: Cert
             server.url.replace("http:", "https:"),
             ssl=certificates.client,
             retry=ONCE,
-            timeouts=Timeouts(sock_connect=0.05),
+            timeouts=Timeouts(sock_connect=5.0),
         )
 
     expect_not_sent(error, bank)
@@ -205,7 +210,7 @@ def full_backlog() -> Iterator[int]:
 async def test_a_connection_that_does_not_come_about_is_not_sent(bank: Bank):
     with full_backlog() as port:
         error = await bank.try_order(
-            f"http://127.0.0.1:{port}", retry=ONCE, timeouts=Timeouts(sock_connect=0.05)
+            f"http://127.0.0.1:{port}", retry=ONCE, timeouts=Timeouts(sock_connect=MUST_RUN_OUT)
         )
 
     expect_not_sent(error, bank)
@@ -230,7 +235,7 @@ async def test_waiting_for_the_pool_in_vain_is_not_sent(bank: Bank, limit: str):
             first = asyncio.create_task(other.create_order(samples.new_order(), key="first"))
             await server.got_request.wait()
             error = await bank.try_order(
-                server.url, session=session, retry=ONCE, timeouts=Timeouts(**{limit: 0.05})
+                server.url, session=session, retry=ONCE, timeouts=Timeouts(**{limit: MUST_RUN_OUT})
             )
             may_answer.set()
             await first
@@ -442,46 +447,50 @@ async def test_a_compressed_answer_that_is_cut_leaves_a_doubt_with_its_status(ba
     assert len(server.requests) == 1
 
 
-def breaks_a_chunk(*, turns: int) -> Script:
-    """Answers 200 in chunks of which the second is broken, that many turns of the loop after the first."""
+READ = 20
+"""Turns of the loop after which the client has read what was sent."""
+
+
+def stops_after(loop_time: LoopTime, *pieces: bytes) -> Script:
+    """Reads one whole request, sends the pieces, each when the last is read, and then 20 seconds pass."""
 
     async def script(connection: Connection) -> None:
-        request = await connection.request()
-        body = order_body(request)
-        connection.send(head(200, {"Transfer-Encoding": "chunked"}) + chunked(body[:2000], end=False))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        connection.send(b"not-a-length\r\n" + body[2000:])
+        await connection.request()
+        for piece in pieces:
+            connection.send(piece)
+            await turns(READ)
+        await loop_time.pass_(20.0)
         await connection.gone()
 
     return script
 
 
-async def test_a_broken_chunk_after_the_headers_ends_at_the_total_time_at_the_latest(bank: Bank):
-    async with serving(breaks_a_chunk(turns=20)) as server:
-        error = await bank.try_order(server.url, timeouts=Timeouts(total=0.2))
+CHUNKED = head(200, {"Transfer-Encoding": "chunked"}) + chunked(b'{"id":', end=False)
+BROKEN_CHUNK = b"not-a-length\r\n"
+
+
+async def test_a_broken_chunk_after_the_headers_ends_at_the_total_time_at_the_latest(
+    bank: Bank, loop_time: LoopTime
+):
+    async with serving(stops_after(loop_time, CHUNKED, BROKEN_CHUNK)) as server:
+        error = await bank.try_order(server.url, timeouts=Timeouts(total=19.0))
 
     expect_unknown(error, bank, kind=UnreadableOrder, status=200)
     assert len(server.requests) == 1
 
 
-async def test_a_broken_chunk_that_comes_with_the_headers_leaves_a_doubt(bank: Bank):
-    async with serving(breaks_a_chunk(turns=0)) as server:
-        error = await bank.try_order(server.url, timeouts=Timeouts(total=0.2))
+async def test_a_broken_chunk_that_comes_with_the_headers_leaves_a_doubt(bank: Bank, loop_time: LoopTime):
+    async with serving(stops_after(loop_time, CHUNKED + BROKEN_CHUNK)) as server:
+        error = await bank.try_order(server.url, timeouts=Timeouts(total=19.0))
 
     expect_unknown(error, bank)
     assert len(server.requests) == 1
 
 
-async def test_a_body_that_stops_coming_ends_at_the_reading_time(bank: Bank):
-    async def stop_midway(connection: Connection) -> None:
-        request = await connection.request()
-        body = order_body(request)
-        connection.send(head(200, {"Content-Length": str(len(body))}) + body[:4000])
-        await connection.gone()
-
-    async with serving(stop_midway) as server:
-        error = await bank.try_order(server.url, timeouts=Timeouts(sock_read=0.05))
+async def test_a_body_that_stops_coming_ends_at_the_reading_time(bank: Bank, loop_time: LoopTime):
+    half = head(200, {"Content-Length": "8000"}) + b" " * 4000
+    async with serving(stops_after(loop_time, half)) as server:
+        error = await bank.try_order(server.url, timeouts=Timeouts(sock_read=5.0))
 
     expect_unknown(error, bank, kind=UnreadableOrder, status=200)
     assert len(error.raw) == 4000
@@ -567,14 +576,9 @@ async def test_a_refusal_stands_even_if_its_body_is_a_page(bank: Bank, status: i
     assert error.message is None
 
 
-async def test_a_refusal_whose_body_never_comes_stands(bank: Bank):
-    async def promise(connection: Connection) -> None:
-        await connection.request()
-        connection.send(head(422, {"Content-Length": "100"}))
-        await connection.gone()
-
-    async with serving(promise) as server:
-        error = await bank.try_order(server.url, timeouts=Timeouts(sock_read=0.05))
+async def test_a_refusal_whose_body_never_comes_stands(bank: Bank, loop_time: LoopTime):
+    async with serving(stops_after(loop_time, head(422, {"Content-Length": "100"}))) as server:
+        error = await bank.try_order(server.url, timeouts=Timeouts(sock_read=5.0))
 
     expect_refused(error, bank, status=422)
     assert len(server.requests) == 1
@@ -656,10 +660,10 @@ async def test_a_1xx_is_waited_past(bank: Bank, status: int):
     assert len(server.requests) == 1
 
 
-async def test_a_101_is_a_doubt(bank: Bank):
+async def test_a_101_is_a_doubt(bank: Bank, loop_time: LoopTime):
     answer = head(101, {"Upgrade": "websocket", "Connection": "Upgrade"})
-    async with serving(then_closes(answer)) as server:
-        error = await bank.try_order(server.url, timeouts=Timeouts(total=0.5))
+    async with serving(stops_after(loop_time, answer)) as server:
+        error = await bank.try_order(server.url, timeouts=Timeouts(total=19.0))
 
     expect_unknown(error, bank, status=101)
     assert len(server.requests) == 1

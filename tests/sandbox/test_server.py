@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 import trustme
 
+from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async.sandbox import (
     Account,
     CloseAfterProcessing,
@@ -182,7 +183,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_makes_no_order(san
 
 
 async def test_the_connection_is_closed_when_it_has_been_idle():
-    async with Sandbox(keep_alive=0.001) as sandbox, connected(sandbox) as client:
+    async with Sandbox(keep_alive=MUST_RUN_OUT) as sandbox, connected(sandbox) as client:
         await client.ask(method="GET", path=WHO_AM_I)
 
         assert await client.rest() == b""

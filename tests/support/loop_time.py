@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+MUST_RUN_OUT = 0.01
+"""Real seconds of a limit that is tried: nobody ever answers, so that nothing can come before its end."""
+
 
 class LoopTime:
     """The time of the running loop, for as long as ``patch`` lasts.
