@@ -39,6 +39,7 @@ def test_an_order_takes_as_many_calls_and_as_much_memory_as_it_did():
 
 @here
 @with_valgrind
+@pytest.mark.trial(long=1)
 def test_an_order_and_a_decode_take_as_many_instructions_as_they_did(usual: dict[str, float]):
     judged(usual)
 

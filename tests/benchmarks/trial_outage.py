@@ -46,6 +46,7 @@ def test_without_a_budget_the_goal_is_missed(unbounded: OutageFindings):
     assert unbounded.met[0] is False
 
 
+@pytest.mark.trial(long=1)
 def test_a_refused_connection_costs_the_budget_more_than_a_429(budgeted: OutageFindings):
     refused = simulated(DEFAULT, failure="refused")
 
@@ -53,6 +54,7 @@ def test_a_refused_connection_costs_the_budget_more_than_a_429(budgeted: OutageF
     assert refused.met == (True, True)
 
 
+@pytest.mark.trial(long=1)
 def test_each_client_has_a_budget_of_its_own(budgeted: OutageFindings):
     fleet = simulated(DEFAULT, clients=50, watched=0.0)
 

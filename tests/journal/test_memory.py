@@ -211,8 +211,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it waits")
 
 
-def denials_of_two_threads(journal: MemoryJournal, patch: pytest.MonkeyPatch) -> list[Denial | None]:
-    """What two threads hear that claim one key, the second while the first has looked and not yet written."""
+def denials_of_two_threads(
+    journal: MemoryJournal, patch: pytest.MonkeyPatch, *, patience: float
+) -> list[Denial | None]:
+    """What two threads hear that claim one key, the second while the first has looked and not yet written.
+
+    So long the first one gives the second one time to be through.
+    """
     heard: list[Denial | None] = []
     decide = state_machine.decide
 
@@ -225,7 +230,7 @@ def denials_of_two_threads(journal: MemoryJournal, patch: pytest.MonkeyPatch) ->
         verdict = decide(*args, **options)
         if threading.current_thread() is not second:
             second.start()
-            second.join(0.05)  # with a lock it waits for us; the time is for the fault to show
+            second.join(patience)
         return verdict
 
     patch.setattr(state_machine, "decide", decide_slowly)
@@ -238,7 +243,9 @@ def denials_of_two_threads(journal: MemoryJournal, patch: pytest.MonkeyPatch) ->
 
 def test_two_threads_do_not_get_one_key(time: Time, monkeypatch: pytest.MonkeyPatch):
     """A web server with a loop for each of its threads would create the order of one click twice."""
-    heard = denials_of_two_threads(journal_of(time), monkeypatch)
+    heard = denials_of_two_threads(
+        journal_of(time), monkeypatch, patience=0.05
+    )  # it runs out: the other waits
 
     assert sorted(heard, key=str) == [Denial.BUSY, None]
 
@@ -247,7 +254,7 @@ def test_without_its_lock_they_would(time: Time, monkeypatch: pytest.MonkeyPatch
     journal = journal_of(time)
     monkeypatch.setattr(journal, "_lock", nullcontext())
 
-    assert denials_of_two_threads(journal, monkeypatch) == [None, None]
+    assert denials_of_two_threads(journal, monkeypatch, patience=60.0) == [None, None]
 
 
 def test_it_may_be_used_on_one_loop_after_the_other(time: Time):

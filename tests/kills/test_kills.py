@@ -43,7 +43,7 @@ def test_workers_on_a_file_are_killed_and_stopped_and_no_order_is_doubled_or_los
 
 
 @needs_postgres
-@pytest.mark.trial(short=4, ci=20, long=1_000)
+@pytest.mark.trial(short=4, ci=12, long=1_000)
 def test_workers_on_postgres_are_killed_and_robbed_of_it_and_no_order_is_doubled_or_lost(size: int):
     kills, stops = size, max(1, size // 5)
 
@@ -55,18 +55,18 @@ def test_workers_on_postgres_are_killed_and_robbed_of_it_and_no_order_is_doubled
 
 
 @needs_postgres
-@pytest.mark.trial(ci=8, long=200)
+@pytest.mark.trial(ci=4, long=200)
 def test_workers_on_postgres_sleep_beyond_their_leases_and_no_order_is_doubled_or_lost(size: int):
     ended = trial("workers", "--journal", "postgres", "--pauses", size, "--seed", 3)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert count(ended.stdout, "pauses") >= size
-    assert count(ended.stdout, "not waited for") < size / 2
+    assert count(ended.stdout, "not waited for") < size
 
 
 @needs_postgres
 @needs_nats
-@pytest.mark.trial(ci=30, long=3_000)
+@pytest.mark.trial(ci=20, long=3_000)
 def test_every_command_on_a_broker_is_answered_and_no_order_is_doubled_or_lost(size: int):
     kills, restarts = size, 1 + size // 50
 
@@ -79,7 +79,7 @@ def test_every_command_on_a_broker_is_answered_and_no_order_is_doubled_or_lost(s
     assert count(ended.stdout, "created") > kills
 
 
-@pytest.mark.trial(ci=1_000, long=100_000)
+@pytest.mark.trial(ci=600, long=100_000)
 @pytest.mark.parametrize("faults", [(), ("close-after-processing=0.02", "status=0.02:status=429")])
 def test_a_bulk_command_that_is_killed_again_and_again_loses_no_order_and_creates_none_twice(
     faults: tuple[str, ...], size: int
@@ -136,9 +136,10 @@ def noticed(violation: str, *options: object, patience: int = PATIENCE) -> bool:
 
     Whether one of a few kills meets a fault is a matter of chance (a log is only lost if another process
     closes the file in between, say): five trials make it certain enough, and mostly the first is the last.
+    Each has more time than the one before: a busy machine may have killed nobody in it.
     """
-    for seed in range(4, 9):
-        ended = trial(*options, "--seed", seed, patience=patience)
+    for number, seed in enumerate(range(4, 9), 1):
+        ended = trial(*options, "--seed", seed, patience=number * patience)
         assert ended.returncode in (0, 1), ended.stdout + ended.stderr
         if count(ended.stdout, violation) > 0:
             return True

@@ -7,13 +7,24 @@ from tests.planted.checkout import PATIENCE, Checkout
 from tests.planted.fault import Fault
 
 ALWAYS, LONG = pytest.mark.trial(ci=1, long=1), pytest.mark.trial(long=1)
-ONE_IN = 10
+ONE_IN = 15
 """One fault in so many is planted where time is short."""
 
 
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return Checkout(tmp_path_factory.mktemp("planted"))
+
+
+@pytest.fixture(scope="session")
+def sound(checkout: Checkout, request: pytest.FixtureRequest) -> frozenset[str]:
+    """The tests that are asked first, if they pass where nothing is planted: seen once for all."""
+    known, here = (
+        recorded(),
+        [item.callspec.params for item in request.session.items if hasattr(item, "callspec")],
+    )
+    asked = {known[row["fault"].name] for row in here if "fault" in row and row["fault"].name in known}
+    return frozenset(asked) if checkout.passes(sorted(asked)) else frozenset()
 
 
 @pytest.mark.timeout(5 * PATIENCE)
@@ -24,7 +35,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         for number, fault in enumerate(FAULTS)
     ],
 )
-def test_a_planted_fault_is_caught(fault: Fault, checkout: Checkout):
-    found = ask(fault, checkout, last=recorded().get(fault.name))
+def test_a_planted_fault_is_caught(fault: Fault, checkout: Checkout, sound: frozenset[str]):
+    found = ask(fault, checkout, last=recorded().get(fault.name), sound=sound)
 
     assert found.by is not None, f"{found.verdict}: {fault.loses}"
