@@ -25,7 +25,7 @@ def add_option(parser: pytest.Parser) -> None:
         choices=LEVELS,
         default="short",
         help="how large the trials are: short (some two minutes for all tests), "
-        "ci (some five minutes for the trials), long (hours); `-m trial` runs nothing but trials",
+        "ci (some two minutes for the trials), long (hours); `-m trial` runs nothing but trials",
     )
 
 
