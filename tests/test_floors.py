@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.support.cases import each
 
 PACKAGE = Path(__file__).parent.parent / "transfer_async"
 
@@ -135,7 +135,7 @@ def test_no_two_modules_have_one_name():
     assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
-@pytest.mark.parametrize("name", [name for name, path in FILES.items() if path.name == "__init__.py"])
+@each("name", [name for name, path in FILES.items() if path.name == "__init__.py"])
 def test_every_package_says_what_it_is_for(name: str):
     doc = ast.get_docstring(ast.parse(FILES[name].read_text()))
 

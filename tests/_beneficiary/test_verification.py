@@ -18,6 +18,7 @@ import pytest
 from attrs import evolve
 
 from tests.support.bank import World, new_order, world
+from tests.support.cases import each
 from transfer_async import TransferClient
 from transfer_async._beneficiary.verification import BeneficiaryVerification, UserLookup
 from transfer_async._http.retry import RetryPolicy
@@ -122,21 +123,19 @@ async def test_it_is_a_hook_with_nothing_to_undo() -> None:
 # --- no match -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "found",
-    [
-        pytest.param(None, id="nobody is registered"),
-        pytest.param(evolve(USER, username="other@example.com"), id="another username"),
-        pytest.param(evolve(USER, is_active=False), id="not active"),
-        pytest.param(evolve(USER, firstname="Tunde"), id="another first name"),
-        pytest.param(evolve(USER, lastname="Bello"), id="another last name"),
-        pytest.param(evolve(USER, firstname="Bеn"), id="a look-alike letter"),
-        pytest.param(evolve(USER, currencies=()), id="no currency"),
-        pytest.param(evolve(USER, currencies=(evolve(DOLLARS, currency_code="EUR"),)), id="another currency"),
-        pytest.param(
-            evolve(USER, currencies=(evolve(DOLLARS, payment_types={}),)), id="nowhere to pay it to"
-        ),
-    ],
+    {
+        "nobody is registered": None,
+        "another username": evolve(USER, username="other@example.com"),
+        "not active": evolve(USER, is_active=False),
+        "another first name": evolve(USER, firstname="Tunde"),
+        "another last name": evolve(USER, lastname="Bello"),
+        "a look-alike letter": evolve(USER, firstname="Bеn"),
+        "no currency": evolve(USER, currencies=()),
+        "another currency": evolve(USER, currencies=(evolve(DOLLARS, currency_code="EUR"),)),
+        "nowhere to pay it to": evolve(USER, currencies=(evolve(DOLLARS, payment_types={}),)),
+    },
 )
 async def test_what_is_not_the_payable_account_of_that_person_is_no_match(found: User | None) -> None:
     error = await refusal(found, accept_close=answering(True))
@@ -147,45 +146,38 @@ async def test_what_is_not_the_payable_account_of_that_person_is_no_match(found:
 # --- not possible -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "found",
-    [
-        pytest.param(OSError("down"), id="down"),
-        pytest.param(ServiceFailed("unreadable"), id="unreadable"),
-        pytest.param(PreflightFailed("no"), id="an error of a hook's own"),
-        pytest.param("Ben Okri", id="not a user"),
-        pytest.param(User(), id="an empty answer"),
-        pytest.param(evolve(USER, username=None), id="no username"),
-        pytest.param(evolve(USER, firstname=None, lastname=None), id="no names"),
-        pytest.param(evolve(USER, firstname="", lastname=" "), id="empty names"),
-        pytest.param(evolve(USER, lastname=None), id="half a name"),
-        pytest.param(evolve(USER, is_active=None), id="active or not is not shown"),
-        pytest.param(evolve(USER, unread=("$.lastname",)), id="a name that is no text"),
-        pytest.param(evolve(USER, currencies=None, unread=("$.currencies",)), id="currencies that are none"),
-        pytest.param(
-            evolve(
-                USER,
-                currencies=(evolve(DOLLARS, payment_types=None),),
-                unread=("$.currencies[0].payment_types",),
-            ),
-            id="payment types that are none",
+    {
+        "down": OSError("down"),
+        "unreadable": ServiceFailed("unreadable"),
+        "an error of a hook's own": PreflightFailed("no"),
+        "not a user": "Ben Okri",
+        "an empty answer": User(),
+        "no username": evolve(USER, username=None),
+        "no names": evolve(USER, firstname=None, lastname=None),
+        "empty names": evolve(USER, firstname="", lastname=" "),
+        "half a name": evolve(USER, lastname=None),
+        "active or not is not shown": evolve(USER, is_active=None),
+        "a name that is no text": evolve(USER, unread=("$.lastname",)),
+        "currencies that are none": evolve(USER, currencies=None, unread=("$.currencies",)),
+        "payment types that are none": evolve(
+            USER,
+            currencies=(evolve(DOLLARS, payment_types=None),),
+            unread=("$.currencies[0].payment_types",),
         ),
-        pytest.param(evolve(USER, firstname="明", lastname="王"), id="a script that cannot be compared"),
-        pytest.param(evolve(USER, firstname="a" * 100_000), id="a name without an end"),
-        pytest.param(evolve(USER, username=5), id="a username of another type"),
-        pytest.param(evolve(USER, firstname=5), id="a name of another type"),
-        pytest.param(evolve(USER, middlename=["Chi"]), id="a middle name of another type"),
-        pytest.param(evolve(USER, is_active="false"), id="active as a text, which is true in Python"),
-        pytest.param(evolve(USER, is_active=1), id="active as a number"),
-        pytest.param(evolve(USER, currencies="USD"), id="currencies of another type"),
-        pytest.param(evolve(USER, currencies=("USD",)), id="a currency of another type"),
-        pytest.param(
-            evolve(USER, currencies=(evolve(DOLLARS, currency_code=840),)), id="a code of another type"
-        ),
-        pytest.param(
-            evolve(USER, currencies=(evolve(DOLLARS, payment_types="none"),)), id="payment types as a text"
-        ),
-    ],
+        "a script that cannot be compared": evolve(USER, firstname="明", lastname="王"),
+        "a name without an end": evolve(USER, firstname="a" * 100_000),
+        "a username of another type": evolve(USER, username=5),
+        "a name of another type": evolve(USER, firstname=5),
+        "a middle name of another type": evolve(USER, middlename=["Chi"]),
+        "active as a text, which is true in Python": evolve(USER, is_active="false"),
+        "active as a number": evolve(USER, is_active=1),
+        "currencies of another type": evolve(USER, currencies="USD"),
+        "a currency of another type": evolve(USER, currencies=("USD",)),
+        "a code of another type": evolve(USER, currencies=(evolve(DOLLARS, currency_code=840),)),
+        "payment types as a text": evolve(USER, currencies=(evolve(DOLLARS, payment_types="none"),)),
+    },
 )
 async def test_what_cannot_be_checked_is_not_possible(found: Any) -> None:
     """A bank's own look-up fills the `User` itself: nothing but what its fields say may pass for a yes."""
@@ -248,15 +240,15 @@ async def test_who_is_cancelled_hears_of_it() -> None:
 # --- currencies ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "currencies",
-    [
-        pytest.param(None, id="not shown"),
-        pytest.param((evolve(DOLLARS, payment_types=None),), id="payment types not shown"),
-        pytest.param((evolve(DOLLARS, currency_code="usd"),), id="in lower case"),
-        pytest.param((evolve(DOLLARS, currency_code=None), DOLLARS), id="beside one without a code"),
-        pytest.param((evolve(DOLLARS, payment_types={}), DOLLARS), id="shown twice, payable once"),
-    ],
+    {
+        "not shown": None,
+        "payment types not shown": (evolve(DOLLARS, payment_types=None),),
+        "in lower case": (evolve(DOLLARS, currency_code="usd"),),
+        "beside one without a code": (evolve(DOLLARS, currency_code=None), DOLLARS),
+        "shown twice, payable once": (evolve(DOLLARS, payment_types={}), DOLLARS),
+    },
 )
 async def test_what_is_not_shown_of_currencies_is_not_checked(currencies: Any) -> None:
     user = evolve(USER, currencies=currencies, unread=("$.currencies[0].symbol",))
@@ -288,7 +280,7 @@ async def test_a_close_match_may_be_accepted_and_the_receipt_says_so() -> None:
     assert asked == [(intent(), CLOSE_TO_BEN)]
 
 
-@pytest.mark.parametrize("answer", [False, None, 1, "no", "yes", [True], OSError("no line to the customer")])
+@each("answer", [False, None, 1, "no", "yes", [True], OSError("no line to the customer")])
 async def test_nothing_but_true_accepts(answer: Any) -> None:
     error = await refusal(CLOSE_TO_BEN, accept_close=answering(answer))
 
@@ -340,7 +332,7 @@ async def test_the_error_survives_pickle_and_copy() -> None:
 # --- settings -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("settings", "argument"),
     [
         ({"lookup": "/users"}, "lookup"),
@@ -373,7 +365,7 @@ def test_without_its_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
 # --- the service's own look-up ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "path",
     [
         None,

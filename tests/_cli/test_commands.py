@@ -8,6 +8,7 @@ import types
 
 import pytest
 
+from tests.support.cases import each
 from tests.support.commands import asked, invoke
 from transfer_async._cli import serve_sandbox, who_am_i
 from transfer_async._cli.console import event_loop, output
@@ -43,7 +44,7 @@ def test_a_line_of_the_log_moves_no_cursor():
 # --- the whole ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["sandbox"], ["whoami"]])
+@each("command", [[], ["demo"], ["sandbox"], ["whoami"]])
 def test_every_command_explains_itself(command):
     result = invoke(*command, "--help")
 
@@ -240,7 +241,7 @@ def test_a_surprise_in_the_demo_is_told(monkeypatch):
 # --- sandbox --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "why"),
     [
         (["--host", "0.0.0.0"], "is not this machine's loopback"),
@@ -281,7 +282,7 @@ async def test_a_port_that_is_taken_is_an_error_and_nothing_is_announced(sandbox
     assert said == []
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LOCALHOST"])
+@each("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LOCALHOST"])
 def test_loopback_is_known(host):
     assert serve_sandbox.is_loopback(host)
 

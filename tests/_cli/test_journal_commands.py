@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import commands
 from tests.support.bank import NOON, World, new_order
+from tests.support.cases import each
 from transfer_async import KeyState, MemoryJournal, SQLiteJournal, UnreadableOrder
 from transfer_async._cli.console import output
 from transfer_async._cli.console.hook_loading import factory_named, made_by
@@ -77,7 +78,7 @@ async def everything(world: World) -> None:
 # --- the whole ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@each("command", COMMANDS)
 def test_every_command_explains_itself(command: str):
     result = invoke(command, "--help")
 
@@ -753,7 +754,7 @@ async def test_a_time_that_is_none_is_a_wrong_use(world: World, when: list[str],
     assert f"journal: {why}" in result.stderr
 
 
-@pytest.mark.parametrize(
+@each(
     ("before", "older_than", "time"),
     [
         ("2024-05-06", None, datetime(2024, 5, 6, tzinfo=UTC)),
@@ -770,7 +771,7 @@ def test_times_are_read(before: str | None, older_than: str | None, time: dateti
 # --- how it is shown ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("seconds", "told"),
     [
         (-5, "0s"),

@@ -49,7 +49,7 @@ async def issuer():
 # --- what is a token ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("token", ["t", "eyJhbGciOi.eyJzdWIi.SflKxw-_", "a+b/c==", "~!#$%&'*"])
+@each("token", ["t", "eyJhbGciOi.eyJzdWIi.SflKxw-_", "a+b/c==", "~!#$%&'*"])
 def test_a_token_is_printable_ascii_without_spaces(token):
     assert checked(token) == token
 

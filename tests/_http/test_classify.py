@@ -69,7 +69,7 @@ PASSING = ({408, 500, 502, 503, 504}, Judgement.FAILED)
 # --- orders -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "intact", "page"),
     [
         (JSON, True, {}),
@@ -86,7 +86,7 @@ def test_orders_where_a_403_with_a_foreign_or_cut_body_is_no_answer(body, intact
     assert told == expected(WRONG_TOKEN, ANSWERED, NOT_PROCESSED, refused, otherwise=Judgement.UNKNOWN)
 
 
-@pytest.mark.parametrize("body", [b"{}", b"[]", b'"no"', b" 1 ", JSON], ids=bytes.decode)
+@each("body", [b"{}", b"[]", b'"no"', b" 1 ", JSON])
 def test_a_403_with_any_json_refuses(body):
     assert judge(answered(403, body), DEFAULT, ORDER_ANSWERS) is Judgement.REFUSED
 
@@ -113,7 +113,7 @@ def test_a_status_in_both_sets_was_not_processed():
 # --- reads --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("body", "intact"), [(JSON, True), (HTML, True), (b"", True), (JSON, False)])
+@each(("body", "intact"), [(JSON, True), (HTML, True), (b"", True), (JSON, False)])
 def test_reads(body, intact):
     told = table_of(READ_ANSWERS, body, intact=intact)
 

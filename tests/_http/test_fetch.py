@@ -95,7 +95,7 @@ def test_no_json_is_no_body():
     assert encoded(None) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "written"),
     [
         ({"amount": Decimal("12345678901234567.89")}, b'{"amount":12345678901234567.89}'),

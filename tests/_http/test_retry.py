@@ -51,7 +51,7 @@ DEFAULTS = {
 }
 
 
-@pytest.mark.parametrize("kind", DEFAULTS)
+@each("kind", list(DEFAULTS))
 def test_settings_have_these_defaults_are_frozen_and_take_keywords_only(kind):
     assert attrs.asdict(kind(), recurse=False) == DEFAULTS[kind]
     assert kind() == kind()
@@ -158,17 +158,17 @@ NOW = datetime(1994, 11, 6, 8, 49, 7, tzinfo=UTC)
 DATES = ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"]
 
 
-@pytest.mark.parametrize(("header", "asked"), [("0", 0.0), ("7", 7.0), (" 120 ", 120.0), ("007", 7.0)])
+@each(("header", "asked"), [("0", 0.0), ("7", 7.0), (" 120 ", 120.0), ("007", 7.0)])
 def test_retry_after_may_be_seconds(header, asked):
     assert retry_after(header, now=NOW) == asked
 
 
-@pytest.mark.parametrize("header", DATES)
+@each("header", DATES)
 def test_retry_after_may_be_a_date_in_any_of_https_three_forms(header):
     assert retry_after(header, now=NOW) == 30.0
 
 
-@pytest.mark.parametrize("header", DATES)
+@each("header", DATES)
 def test_a_date_that_has_passed_asks_for_no_wait(header):
     assert retry_after(header, now=NOW + timedelta(hours=1)) == 0.0
 

@@ -82,7 +82,7 @@ async def post(transport: Transport, guarded: GuardedBody | None = None, *, left
 # --- time limits --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("left", [0.3, 4.9, 5.1, 7.7, 24.9])
+@each("left", [0.3, 4.9, 5.1, 7.7, 24.9])
 def test_limits_are_cut_to_what_is_left_and_never_rounded_up(left: float):
     cut = _for_exchange(Timeouts(), left=left)
 

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 from attrs import define, field
 
+from tests.support.cases import each
 from transfer_async._http import write_guard
 from transfer_async._http.write_guard import ConnectionStale, GuardedBody, GuardedRequest, NeverTwice, TooLate
 
@@ -369,7 +370,7 @@ async def test_a_request_is_not_sent_on_a_connection_gone_bad(
     assert not guard.handed_over
 
 
-@pytest.mark.parametrize("kind", [ConnectionStale, NeverTwice, TooLate, write_guard.AnsweredEarly])
+@each("kind", [ConnectionStale, NeverTwice, TooLate, write_guard.AnsweredEarly])
 def test_what_the_guards_raise_is_nothing_that_aiohttp_would_send_again_after(
     kind: type[aiohttp.ClientConnectionError],
 ):

@@ -60,7 +60,7 @@ def test_a_float_is_refused_with_the_reason_why():
     assert "exactly" in amounts.number_problem(0.1)
 
 
-@pytest.mark.parametrize("text", ["NaN", "sNaN", "Infinity", "-Infinity"])
+@each("text", ["NaN", "sNaN", "Infinity", "-Infinity"])
 def test_what_is_not_finite_is_a_problem(text):
     assert amounts.number_problem(Decimal(text)) == "is not a finite number"
 
@@ -102,7 +102,7 @@ def test_every_whole_number_within_64_digits_is_taken(whole):
     assert amounts.number_problem(amounts.to_decimal(whole)) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("number", "places", "unit"),
     [
         ("1250.00", 2, "0.01"),

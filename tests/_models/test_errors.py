@@ -114,7 +114,7 @@ def test_every_class_of_the_tree_is_tried_here():
     assert set(EVERY) == set(real())
 
 
-@pytest.mark.parametrize(
+@each(
     ("names", "outcome"),
     [
         ("InvalidOrder PreflightFailed HoldFailed HoldRequired BeneficiaryNotVerified", Outcome.NOT_SENT),
@@ -222,7 +222,7 @@ def test_what_was_given_to_an_error_can_change_without_changing_it():
     assert error.receipts == {"hold": "h-1"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "tree"),
     [
         (Order, samples.order_json(poster_amount=SECRET)),

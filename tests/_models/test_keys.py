@@ -9,6 +9,7 @@ import pytest
 from tests._cli.create.files import csv_text, row
 from tests._cli.create.test_csv_rows import read
 from tests.support.bank import World, new_order
+from tests.support.cases import each
 from tests.support.journalling import claim, doubt, mark
 from transfer_async import InvalidOrder, KeyState, Operators, OrderCommand
 from transfer_async._converters.messages import VERSION
@@ -76,9 +77,7 @@ async def test_a_key_that_looks_like_another_is_refused_at_every_door(world: Wor
     assert not world.sandbox.requests
 
 
-@pytest.mark.parametrize(
-    "key", ["K-9", "K 9", "Zahlung №8731 – é", "支付-1", "דוח 7", "한-9", "😀", "a'b\"c;--"]
-)
+@each("key", ["K-9", "K 9", "Zahlung №8731 – é", "支付-1", "דוח 7", "한-9", "😀", "a'b\"c;--"])
 def test_every_other_printable_text_is_a_key(key: str):
     assert keys.problem(key) is None
 

@@ -156,7 +156,7 @@ def test_the_fees_currency_keeps_the_same_rule(wrong):
     ]
 
 
-@pytest.mark.parametrize("right", ["US", "USD", "USDT2", "ABCDEFGHIJ", "123"])
+@each("right", ["US", "USD", "USDT2", "ABCDEFGHIJ", "123"])
 def test_a_currency_of_2_to_10_capitals_and_digits_is_taken(right):
     assert samples.new_order(poster_currency=right).poster_currency == right
 
@@ -174,7 +174,7 @@ def test_a_payment_method_is_a_text_with_something_in_it(wrong):
     ]
 
 
-@pytest.mark.parametrize("wrong", [None, {}, "external", samples.external_order_fields()])
+@each("wrong", [None, {}, "external", samples.external_order_fields()])
 def test_the_banks_data_is_a_new_external_order(wrong):
     assert named(lambda: samples.new_order(external_order=wrong)) == ["external_order"]
 
@@ -291,7 +291,7 @@ def test_a_quote_that_rounds_to_nothing_is_refused():
     assert named(lambda: quote(matcher_amount="0.01", exchange_rate="0.01")) == ["poster_amount"]
 
 
-@pytest.mark.parametrize("places", [-1, 65, 10**9, 2.0, "2"])
+@each("places", [-1, 65, 10**9, 2.0, "2"])
 def test_a_quote_to_places_that_are_no_count_is_refused(places):
     assert named(lambda: quote(places=places)) == ["places"]
 
@@ -316,7 +316,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("context", HOSTILE, ids=range(len(HOSTILE)))
+@each("context", HOSTILE)
 def test_the_callers_decimal_context_changes_nothing(context):
     fields = {"matcher_amount": "12345678901234567.89", "exchange_rate": "1.000000000000000001"}
     with decimal.localcontext(context):
@@ -572,7 +572,7 @@ TYPED = PersonName("Zebedee", "Quayle", "Xanthe")
 SECRETS = ("zebedee", "quayle", "xanthe", "ada", "okafor", "okri", "@example.org", "50000")
 
 
-@pytest.mark.parametrize(
+@each(
     "request_",
     [
         samples.new_order(),

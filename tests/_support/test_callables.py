@@ -7,6 +7,7 @@ from unittest.mock import AsyncMock, create_autospec
 
 import pytest
 
+from tests.support.cases import each
 from transfer_async import (
     BeneficiaryVerification,
     FundsHold,
@@ -46,7 +47,7 @@ def screening(**parts: Any) -> Any:
     return hook
 
 
-@pytest.mark.parametrize(
+@each(
     ("made", "told"),
     [
         (lambda: {"token": sync}, r"token: must be async, .* write 'async def token\(\)'"),

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 import attrs
 import pytest
 
-from tests.support.ids import told
+from tests.support.cases import each
 from transfer_async import Clock
 from transfer_async._support.clock import duration, in_seconds, seconds
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "expected"),
     [
         (2, 2.0),
@@ -28,7 +28,7 @@ def test_numbers_and_timedeltas_are_seconds(value, expected):
     assert type(read) is float
 
 
-@pytest.mark.parametrize("value", [True, "2", None, float("nan"), b"1", 1j, [2], 10**400], ids=told)
+@each("value", [True, "2", None, float("nan"), b"1", 1j, [2], 10**400])
 def test_nothing_else_is_a_duration(value):
     with pytest.raises(ValueError, match="is not a number of seconds or a timedelta"):
         seconds(value)

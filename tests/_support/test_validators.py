@@ -5,7 +5,7 @@ from datetime import timedelta
 import attrs
 import pytest
 
-from tests.support.ids import told
+from tests.support.cases import each
 from transfer_async._support.validators import (
     a_duration,
     at_least,
@@ -18,7 +18,7 @@ from transfer_async._support.validators import (
 )
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan"), "1", None, True, 1], ids=told)
+@each("value", [0.0, -1.0, float("inf"), float("nan"), "1", None, True, 1])
 def test_only_seconds_more_than_0_and_finite_can_be_waited_for(value):
     assert not is_positive(value)
     assert is_positive(5e-324)
@@ -32,13 +32,13 @@ def test_an_argument_is_given_back_in_seconds_or_refused_by_its_name():
         positive_seconds("every", "often")
 
 
-@pytest.mark.parametrize("value", [0, 1.0, True, "1", None], ids=told)
+@each("value", [0, 1.0, True, "1", None])
 def test_a_number_of_things_is_whole_and_not_below_the_least(value):
     with pytest.raises(ValueError, match=r"^lanes: must be a whole number, 1 or more$"):
         check_count("lanes", value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("rule", "wrong", "words"),
     [
         (positive(), 0.0, "must be more than 0 seconds, and finite"),

@@ -4,8 +4,9 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
 import yaml
+
+from tests.support.cases import each
 
 ROOT = Path(__file__).parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -13,7 +14,7 @@ PAPERS = sorted((ROOT / ".github").glob("*.md")) + sorted((ROOT / "docs/examples
 TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 
 
-@pytest.mark.parametrize("paper", PAPERS, ids=lambda path: str(path.relative_to(ROOT)))
+@each("paper", PAPERS)
 def test_a_paper_points_only_to_what_is_there(paper: Path) -> None:
     text = paper.read_text(encoding="utf-8")
     links = [paper.parent / link for link in re.findall(r"\]\(([^)#:]+)\)", text)]
@@ -39,7 +40,7 @@ def test_the_lowest_python_is_the_first_that_is_named() -> None:
     assert PROJECT["requires-python"] == f">=3.{min(map(int, named))}"
 
 
-@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
+@each("template", TEMPLATES)
 def test_an_issue_template_can_be_read(template: Path) -> None:
     form = yaml.safe_load(template.read_text(encoding="utf-8"))
 

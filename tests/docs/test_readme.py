@@ -9,6 +9,7 @@ import pytest
 
 import transfer_async
 from tests.docs.story import PAGES, README, ROOT
+from tests.support.cases import each
 from transfer_async import Event, RetryPolicy, Timeouts, sandbox
 
 DOCS = ROOT / "docs"
@@ -70,7 +71,7 @@ def named_in_tables(page: Path) -> set[str]:
     return set(re.findall(r"`(\w+)`", "\n".join(rows)))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each("page", PAGES)
 def test_every_link_leads_to_something(page: Path) -> None:
     """The site's build looks, too; but the README is not on the site, and pages are read where they lie."""
     text = page.read_text(encoding="utf-8")
@@ -88,7 +89,7 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each("page", PAGES)
 def test_no_cell_of_a_table_holds_an_essay(page: Path) -> None:
     for line in page.read_text(encoding="utf-8").splitlines():
         if line.startswith("|"):

@@ -13,6 +13,7 @@ from opentelemetry import baggage, trace
 
 from tests.integrations.tracing import Traced
 from tests.support.bank import World, new_order
+from tests.support.cases import each
 from transfer_async import (
     AlreadyCreated,
     JournalFailed,
@@ -74,7 +75,7 @@ def test_the_context_ends_with_the_message_even_if_its_handling_fails():
     assert not trace.get_current_span().get_span_context().is_valid
 
 
-@pytest.mark.parametrize("headers", [{}, {"traceparent": "?"}, {"traceparent": 7}, {"other": b"\xff"}])
+@each("headers", [{}, {"traceparent": "?"}, {"traceparent": 7}, {"other": b"\xff"}])
 def test_headers_that_name_no_trace_change_nothing(headers):
     with context_from({"traceparent": TRACEPARENT}), context_from(headers):
         assert trace.get_current_span().get_span_context().trace_id == TRACE

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import each
 from transfer_async import PostgresJournal, SQLiteJournal
 from transfer_async.journal import journal_at
 
@@ -18,7 +19,7 @@ def test_a_path_means_a_journal_in_that_file(path: str):
     assert isinstance(journal_at(path), SQLiteJournal)
 
 
-@pytest.mark.parametrize("address", ["", "  ", "mysql://host/bank", "sqlite:///journal.db", "file://j.db"])
+@each("address", ["", "  ", "mysql://host/bank", "sqlite:///journal.db", "file://j.db"])
 def test_anything_else_is_refused(address: str):
     with pytest.raises(ValueError, match="journal"):
         journal_at(address)

@@ -2,16 +2,16 @@ from decimal import Decimal
 from typing import Any, cast
 
 import attrs
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.bank import external_order, new_order
+from tests.support.cases import each
 from transfer_async import NewExternalOrder, NewOrder
 from transfer_async.journal.fingerprint import fingerprint
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"poster_username": "ADA.EZE@EXAMPLE.COM"},
@@ -28,7 +28,7 @@ def test_the_same_wish_has_the_same_fingerprint_however_it_is_written(changes: d
     assert fingerprint(new_order(**changes)) == fingerprint(new_order())
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"poster_username": "tunde.bello@example.com"},

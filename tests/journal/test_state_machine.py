@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support import journalling as j
 from tests.support.bank import new_order, other_order
+from tests.support.cases import each
 from transfer_async import journal
 from transfer_async._models.errors import Outcome
 from transfer_async._models.requests import PersonName
@@ -150,12 +151,11 @@ def test_every_row_of_the_table_can_be_gone(kind: type, state: KeyState):
     assert verdict.entry.state is ROWS[kind, state]
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "state"),
     [pair for pair in PAIRS if pair not in ROWS and pair[0] is not Claim],
-    ids=named,
 )
-@pytest.mark.parametrize("later", [0.0, 10_000.0])
+@each("later", [0.0, 10_000.0])
 def test_every_other_pair_is_denied_as_lost_and_changes_nothing(kind: type, state: KeyState, later: float):
     entry = entry_in(state)
     verdict = judged(entry, MOVES[kind], now=NOW + later)
@@ -164,8 +164,8 @@ def test_every_other_pair_is_denied_as_lost_and_changes_nothing(kind: type, stat
     assert verdict.entry is entry
 
 
-@pytest.mark.parametrize("state", KeyState, ids=named)
-@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind is not moves.LayAside], ids=named)
+@each("state", KeyState)
+@each("kind", [kind for kind in MOVES if kind is not moves.LayAside])
 def test_what_cannot_be_read_binds_its_key_whatever_is_asked_for(kind: type, state: KeyState):
     entry = attrs.evolve(entry_in(state), unread=UNREAD)
     verdict = judged(entry, MOVES[kind], now=NOW + 10_000.0)
@@ -191,7 +191,7 @@ def test_a_claim_that_was_laid_aside_is_a_doubt_that_waits_like_any_other():
     assert judged(aside.entry, j.refute(""), now=NOW + j.LEASE + j.SETTLE_AFTER).denial is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("state", "later", "denial"),
     [
         (KeyState.CLAIMED, 0.0, Denial.BUSY),
@@ -202,14 +202,13 @@ def test_a_claim_that_was_laid_aside_is_a_doubt_that_waits_like_any_other():
         (KeyState.CREATED, 0.0, Denial.CREATED),
         (KeyState.CREATED, 10_000.0, Denial.CREATED),
     ],
-    ids=named,
 )
 def test_a_claim_that_is_denied_says_why(state: KeyState, later: float, denial: Denial):
     assert judged(entry_in(state), j.claim(2), now=NOW + later).denial is denial
 
 
-@pytest.mark.parametrize("state", [state for state in KeyState if state is not KeyState.FREE], ids=named)
-@pytest.mark.parametrize("later", [0.0, 10_000.0])
+@each("state", [state for state in KeyState if state is not KeyState.FREE])
+@each("later", [0.0, 10_000.0])
 def test_a_claim_for_a_different_order_is_a_conflict_before_anything_else(state: KeyState, later: float):
     entry = entry_in(state)
     verdict = judged(entry, j.claim(2, fingerprint="other"), now=NOW + later)
@@ -218,7 +217,7 @@ def test_a_claim_for_a_different_order_is_a_conflict_before_anything_else(state:
     assert verdict.entry is entry
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind not in NEED_NO_ENTRY], ids=named)
+@each("kind", [kind for kind in MOVES if kind not in NEED_NO_ENTRY])
 def test_there_is_nothing_that_any_other_move_could_say_of_an_unknown_key(kind: type):
     assert state_machine.decide(None, MOVES[kind], now=NOW) is None
 
@@ -248,7 +247,7 @@ BEN = PersonName("Ben", "Okri")
 SAID: dict[str, Any] = {"beneficiary": BEN, "held": "H1"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "hooks"),
     [
         ({"beneficiary": PersonName("Mallory", "Okri")}, ("hold", "check")),
@@ -287,7 +286,7 @@ def test_what_an_entry_without_an_intent_owes_is_nothing():
     assert entries.owed_by(entry_in(KeyState.CREATED)) == ()
 
 
-@pytest.mark.parametrize(
+@each(
     ("state", "now_waiting", "later_waiting"),
     [
         (KeyState.FREE, False, False),
@@ -296,7 +295,6 @@ def test_what_an_entry_without_an_intent_owes_is_nothing():
         (KeyState.IN_DOUBT, True, True),
         (KeyState.CREATED, False, False),
     ],
-    ids=named,
 )
 def test_a_key_waits_for_somebody_once_nobody_is_at_it(
     state: KeyState, now_waiting: bool, later_waiting: bool
@@ -307,7 +305,7 @@ def test_a_key_waits_for_somebody_once_nobody_is_at_it(
     assert state_machine.is_waiting(entry, NOW + j.LEASE) is later_waiting
 
 
-@pytest.mark.parametrize("state", KeyState, ids=named)
+@each("state", KeyState)
 def test_attending_keeps_only_a_doubt_and_what_is_owed_from_others(state: KeyState):
     entry = attrs.evolve(entry_in(state), owed=j.owing("hold"))
     attended = judged(entry, j.attend(), now=NOW + 1.0).entry
@@ -558,7 +556,7 @@ def ended_in(error: str, status: int | None, outcome: Outcome = Outcome.REFUSED)
     return attrs.evolve(entry_in(KeyState.FREE), ending=ending)
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "status", "outcome", "is_answer"),
     [
         ("Refused", 422, Outcome.REFUSED, True),

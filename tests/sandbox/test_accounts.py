@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import each
 from transfer_async.sandbox import Account, Accounts, CurrencyAccount, load_accounts
 from transfer_async.sandbox.accounts import accounts_from_json
 
@@ -98,7 +99,7 @@ def test_accounts_are_loaded_from_a_file_with_exact_amounts(tmp_path: Path):
     assert person.currencies[0].can_trade_with == ("ngn",)
 
 
-@pytest.mark.parametrize(
+@each(
     ("document", "place"),
     [
         (b"{}", "Expected `array`"),

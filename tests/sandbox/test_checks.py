@@ -2,11 +2,11 @@ from copy import deepcopy
 from decimal import Decimal, localcontext
 from typing import Any
 
-import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.cases import each
 from transfer_async.sandbox import CreateOrder, exact_json
 from transfer_async.sandbox.validation import amounts_agree, parse
 
@@ -34,7 +34,7 @@ def test_a_good_request_is_read_with_all_its_digits():
     assert request.transaction_fee == 250
 
 
-@pytest.mark.parametrize("body", [None, 7, "text", [], [order_body()]])
+@each("body", [None, 7, "text", [], [order_body()]])
 def test_a_body_that_is_no_object_is_a_problem(body: object):
     assert parsed(body) == (None, {"body": ["must be a JSON object"]})
 
@@ -52,7 +52,7 @@ def test_unknown_fields_are_ignored():
     assert parsed(order_body(note="hello"))[1] == {}
 
 
-@pytest.mark.parametrize(
+@each(
     ("path", "value"),
     [
         ("poster_username", "ada"),
@@ -99,7 +99,7 @@ def test_a_bad_field_is_named(path: str, value: object):
     assert all(name.startswith(path) for name in problems)
 
 
-@pytest.mark.parametrize(
+@each(
     ("path", "value"),
     [
         ("poster_amount", Decimal("155025.00")),
@@ -121,7 +121,7 @@ def test_a_number_with_an_exponent_becomes_plain():
     assert str(request.poster_amount) == "155025"
 
 
-@pytest.mark.parametrize(
+@each(
     ("poster", "matcher", "rate", "agree"),
     [
         ("155025.00", "100", "1550.25", True),

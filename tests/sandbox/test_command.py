@@ -12,6 +12,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 from typer.testing import CliRunner
 
+from tests.support.cases import each
 from transfer_async._cli import serve_sandbox
 from transfer_async._cli.app import app
 from transfer_async.sandbox import (
@@ -42,7 +43,7 @@ def test_every_fault_is_named_in_the_help_under_what_it_does_to_the_order():
         assert re.search(rf"\s{name}\s", exists if always else does_not), name
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "fault", "share"),
     [
         ("close-after-processing=0.05", CloseAfterProcessing(), 0.05),

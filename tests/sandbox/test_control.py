@@ -4,6 +4,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.support.cases import each
 from transfer_async.sandbox import FAULTS, GarbageBody, Sandbox, StallAfterProcessing, Status, TruncatedBody
 from transfer_async.sandbox.control import make_fault
 
@@ -137,7 +138,7 @@ async def test_an_unknown_path_is_not_found_and_a_wrong_method_not_allowed(clien
     assert (await client.ask(method="PUT", path="/sandbox/faults")).headers["Allow"] == "GET, POST, DELETE"
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@each("name", list(FAULTS))
 def test_every_fault_can_be_made_by_its_name(name: str):
     options = {"status": 503} if name.startswith("status") else {}
 

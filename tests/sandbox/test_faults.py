@@ -360,7 +360,7 @@ def test_settings_that_make_no_sense_are_refused(make, rule):
         make()
 
 
-@pytest.mark.parametrize("fault", FAULTS.values())
+@each("fault", FAULTS.values())
 def test_every_fault_says_first_whether_the_order_exists(fault):
     assert fault.__doc__.startswith(("The order exists", "No order exists"))
 

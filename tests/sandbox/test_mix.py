@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import each
 from transfer_async.sandbox import (
     EVERY_PATH,
     FAULTS,
@@ -113,7 +114,7 @@ def test_a_mix_takes_the_place_of_the_one_before_and_is_forgotten_when_cleared()
     assert play(faults) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("shares", "rule"),
     [
         ({Status(429): 1.5}, "the share of status must be from 0 to 1, not 1.5"),
@@ -128,7 +129,7 @@ def test_shares_that_make_no_sense_are_refused(shares: Any, rule: str):
         Sandbox(faults=shares)
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@each("name", list(FAULTS))
 def test_every_fault_may_be_in_a_mix(name: str):
     fault = make_fault(name, {"status": 503} if name.startswith("status") else {})
 

@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 import trustme
 
+from tests.support.cases import each
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async.sandbox import (
     Account,
@@ -265,7 +266,7 @@ async def test_a_port_that_is_taken_is_an_error(sandbox: Sandbox):
             pass
 
 
-@pytest.mark.parametrize("fault", [None, StallBeforeProcessing(), StallAfterProcessing(), HugeBody(1 << 40)])
+@each("fault", [None, StallBeforeProcessing(), StallAfterProcessing(), HugeBody(1 << 40)])
 async def test_whatever_is_in_progress_ends_with_it(fault):
     async with AsyncExitStack() as stack:
         async with Sandbox() as sandbox:

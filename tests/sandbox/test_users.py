@@ -1,7 +1,6 @@
 import re
 
-import pytest
-
+from tests.support.cases import each
 from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CurrencyAccount, exact_json, rendering
 
 from .wire_client import names
@@ -24,7 +23,7 @@ WHO_AM_I_FIELDS = names("""
 """)
 
 
-@pytest.mark.parametrize("account", DEFAULT_ACCOUNTS, ids=lambda account: account.username)
+@each("account", DEFAULT_ACCOUNTS)
 def test_a_user_object_has_every_field_of_the_specification(account: Account):
     assert set(rendering.user_object(account)) == USER_FIELDS
 
@@ -33,7 +32,7 @@ def test_who_am_i_has_exactly_the_subset():
     assert set(rendering.who_am_i_object(ACCOUNTS.bank)) == WHO_AM_I_FIELDS
 
 
-@pytest.mark.parametrize("account", DEFAULT_ACCOUNTS, ids=lambda account: account.username)
+@each("account", DEFAULT_ACCOUNTS)
 def test_times_are_timestamps_or_null(account: Account):
     user = rendering.user_object(account)
     times = {name: value for name, value in user.items() if name == "dob" or name.endswith("_at")}
@@ -42,7 +41,7 @@ def test_times_are_timestamps_or_null(account: Account):
     assert all(value is None or TIMESTAMP.fullmatch(value) for value in times.values())
 
 
-@pytest.mark.parametrize("account", DEFAULT_ACCOUNTS, ids=lambda account: account.username)
+@each("account", DEFAULT_ACCOUNTS)
 def test_flags_are_integers_and_not_booleans(account: Account):
     user = rendering.user_object(account)
     flags = [user[name] for name in ("is_active", "can_post_offers", "can_accept_offers")]

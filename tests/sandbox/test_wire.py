@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.cases import each
 from transfer_async.sandbox import exact_json
 
 
-@pytest.mark.parametrize("digits", ["12345678901234567.89", "0.1", "155025.00", "7", "-0.50", "1e2"])
+@each("digits", ["12345678901234567.89", "0.1", "155025.00", "7", "-0.50", "1e2"])
 def test_numbers_are_read_with_all_their_digits(digits: str):
     assert str(exact_json.read(digits.encode())) == str(Decimal(digits))
 
@@ -24,7 +25,7 @@ def test_what_is_written_is_read_back_digit_for_digit(number: Decimal):
     assert str(exact_json.read(exact_json.write(number))) == str(number)
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "reason"),
     [
         (b"", "not valid JSON"),

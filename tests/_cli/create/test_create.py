@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests._cli.create.files import csv_text, jsonl_text, row, rows, told, tree
+from tests.support.cases import each
 from tests.support.commands import asked, invoke
 from transfer_async import FundsHold, HoldFailed
 from transfer_async._cli.create import first_pass, job, journal_option, second_pass
@@ -220,9 +221,7 @@ async def test_an_option_that_is_no_good_is_told_in_a_line_and_nothing_is_sent(b
     assert len(bench.sandbox.requests) == 0
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--concurrency", "0"], ["--concurrency", "1001"], ["--format", "xml"], []]
-)
+@each("arguments", [["--concurrency", "0"], ["--concurrency", "1001"], ["--format", "xml"], []])
 def test_typers_own_complaints_have_the_same_exit_code(arguments):
     assert invoke("create", *arguments).exit_code == 2
 

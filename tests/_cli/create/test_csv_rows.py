@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests._cli.create.files import COMMON, csv_text, row
+from tests.support.cases import each
 from transfer_async import NewExternalOrder, NewOrder, PersonName
 from transfer_async._cli.create.csv_rows import COLUMNS, OPTIONAL, records
 from transfer_async._cli.create.text_lines import Record, TextLines
@@ -111,7 +112,7 @@ def test_an_empty_file_has_not_even_a_header():
     assert faults("") == [(1, "", "is not there: the first line names the columns")]
 
 
-@pytest.mark.parametrize("missing", NEEDED)
+@each("missing", NEEDED)
 def test_a_missing_column_is_a_fault_of_the_first_line(missing):
     text = csv_text([], columns=[name for name in COLUMNS if name != missing])
 
@@ -171,7 +172,7 @@ def test_faults_are_named_by_their_columns():
     assert not any("tomorrow" in why or "1,0" in why for _, _, why in found)
 
 
-@pytest.mark.parametrize("column", NEEDED)
+@each("column", NEEDED)
 def test_an_empty_cell_that_is_needed_is_missing(column):
     assert faults(csv_text([row(1, **{column: ""})]))[0][:2] == (2, column)
 

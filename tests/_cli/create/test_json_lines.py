@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from tests._cli.create.files import jsonl_text, tree
+from tests.support.cases import each
 from transfer_async._cli.create.json_lines import records
 from transfer_async._cli.create.text_lines import Record, TextLines
 from transfer_async._converters.messages import OrderCommand
@@ -57,7 +58,7 @@ def test_numbers_are_exact_to_the_digit():
     assert str(record.command.order.external_order.current_account_balance) == "12345678901234567.89"
 
 
-@pytest.mark.parametrize("text", ["{", "nonsense", "{} {}", '"\\ud800"x', "[1"])
+@each("text", ["{", "nonsense", "{} {}", '"\\ud800"x', "[1"])
 def test_what_is_no_json_is_a_fault_of_the_line_itself(text):
     line, name, why = only_fault(text)
 
@@ -65,7 +66,7 @@ def test_what_is_no_json_is_a_fault_of_the_line_itself(text):
     assert "JSON" in why
 
 
-@pytest.mark.parametrize("text", ["[]", "7", '"text"', "null"])
+@each("text", ["[]", "7", '"text"', "null"])
 def test_what_is_no_object_is_a_fault_of_the_line_itself(text):
     assert only_fault(text) == (1, "", "is not an object")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bank import Time, new_order
+from tests.support.cases import each
 from tests.support.samples import encode, order_json
 from transfer_async._cli.create import outcome_file
 from transfer_async._cli.create.outcome_file import EVERY, KEPT, OutcomeFile, check_place, outcome_line
@@ -250,7 +251,7 @@ def test_a_number_that_would_fill_the_disk_is_written_with_its_exponent(fee):
     assert len(told["poster_fee"]) < 20
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "told"),
     [
         (

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from tests.support.bank import Time
+from tests.support.cases import each
 from transfer_async._cli.create.progress import (
     EVERY,
     LOOKED_AT_EVERY,
@@ -64,7 +65,7 @@ def test_the_rate_is_right_however_often_it_is_noted(time, lines, progress, step
     assert rate == pytest.approx(1000 / step, rel=0.05)
 
 
-@pytest.mark.parametrize(
+@each(
     ("seconds", "told"),
     [
         (0, "0.0 s"),

@@ -11,6 +11,7 @@ import pytest
 
 from tests._cli.create.files import row, told
 from tests.support.bank import Gate, World
+from tests.support.cases import each
 from transfer_async._cli.create import csv_rows, second_pass
 from transfer_async._cli.create.csv_rows import COLUMNS
 from transfer_async._cli.create.outcome_file import OutcomeFile
@@ -270,14 +271,12 @@ def first_to_give_up(concurrency: int, results: list) -> int | None:
     return next((number for number, result in enumerate(results, 1) if trouble.met(result)), None)
 
 
-@pytest.mark.parametrize(
-    "error", [Unauthorized(status=401), Refused(status=404), Refused(status=405), TokenUnavailable()]
-)
+@each("error", [Unauthorized(status=401), Refused(status=404), Refused(status=405), TokenUnavailable()])
 def test_a_token_or_an_address_that_is_not_good_ends_it_soon(error):
     assert first_to_give_up(64, [error] * 100) == NOT_READY
 
 
-@pytest.mark.parametrize(
+@each(
     "error",
     [
         ConnectionFailed(),
@@ -287,7 +286,7 @@ def test_a_token_or_an_address_that_is_not_good_ends_it_soon(error):
         RuntimeError(),
     ],
 )
-@pytest.mark.parametrize(("concurrency", "after"), [(1, AT_LEAST), (16, 32), (200, 400)])
+@each(("concurrency", "after"), [(1, AT_LEAST), (16, 32), (200, 400)])
 def test_any_other_fault_that_is_not_the_orders_ends_it_later(error, concurrency, after):
     assert first_to_give_up(concurrency, [error] * 1000) == after
 

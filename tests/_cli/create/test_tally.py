@@ -1,7 +1,6 @@
 """Counts, and how the exit code follows from them."""
 
-import pytest
-
+from tests.support.cases import each
 from tests.support.samples import encode, order_json
 from transfer_async._cli.console import exit_codes
 from transfer_async._cli.create.tally import Kind, Tally, code_of, kind_of
@@ -52,7 +51,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("result", "kind", "code"), CASES, ids=lambda value: type(value).__name__)
+@each(("result", "kind", "code"), CASES)
 def test_every_result_has_its_kind_and_its_code(result, kind, code):
     assert (kind_of(result), code_of(result)) == (kind, code)
 

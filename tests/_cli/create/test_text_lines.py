@@ -5,6 +5,7 @@ import tracemalloc
 
 import pytest
 
+from tests.support.cases import each
 from transfer_async._cli.create import text_lines as module
 from transfer_async._cli.create.text_lines import BadLine, TextLines
 
@@ -24,7 +25,7 @@ def read(data: bytes) -> list[tuple[int, str]]:
         found.append((lines.number, text))
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "found"),
     [
         (b"", []),

@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 from attrs import define, field
 
+from tests.support.cases import each
 from transfer_async._cli.reconcile.comparison import (
     Ambiguous,
     Comparison,
@@ -59,8 +60,8 @@ def test_of_two_orders_that_fit_none_is_proposed():
     assert found[0] == Ambiguous("k", ("tx-1", "tx-2"))
 
 
-@pytest.mark.parametrize("wish", ["w", None])
-@pytest.mark.parametrize("in_doubt", [True, False])
+@each("wish", ["w", None])
+@each("in_doubt", [True, False])
 def test_an_order_that_two_keys_may_have_sent_is_proposed_for_none(wish: str | None, in_doubt: bool):
     """Whoever sends right now, owes an undo, or cannot be read, may have sent it as well."""
     found = compared([ExportedOrder("tx-1", "w", 50.0)], K, Sender("l", wish, 40.0, 140.0, in_doubt))
@@ -75,7 +76,7 @@ def test_an_order_that_no_key_has_is_told_beside_its_like():
     assert compared(orders, created=[("tx-1", "k", 50.0)]) == [Unknown("tx-2", "tx-1", "k")]
 
 
-@pytest.mark.parametrize(("at", "lacks"), [(40.0, False), (55.0, True), (70.0, False), (None, False)])
+@each(("at", "lacks"), [(40.0, False), (55.0, True), (70.0, False), (None, False)])
 def test_an_export_lacks_what_was_created_in_its_time(at: float | None, lacks: bool):
     orders = [ExportedOrder("tx-1", "w", 50.0), ExportedOrder("tx-2", "v", 60.0)]
     created = [("tx-1", "a", 50.0), ("tx-2", "b", 60.0), ("tx-3", "c", at)]
