@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from transfer_async._cli import who_am_i
+from transfer_async._cli.console import hook_loading
 from transfer_async._cli.console.event_loop import run
-from transfer_async._cli.console.exit_codes import FAILED, USAGE
+from transfer_async._cli.console.exit_codes import DONE, FAILED, USAGE
 from transfer_async._cli.console.output import complain, fail, failing, tell
 from transfer_async._cli.create import create_command
 from transfer_async._cli.desk import desk_command
@@ -171,3 +172,39 @@ def whoami(
     with failing("whoami", {TransferError: FAILED}, words=who_am_i.explained):
         user = run(who_am_i.ask(client))
     tell(who_am_i.as_json(user) if as_json else "\n".join(who_am_i.as_lines(user)))
+
+
+@app.command(name="verify-hooks")
+def verify_hooks(
+    factory: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:FACTORY", help="A function that returns hooks and held, by name."),
+    ],
+    *,
+    seed: Annotated[int, typer.Option(help="The same one gives the same sequences.")] = 0,
+    sequences: Annotated[int, typer.Option(min=0, help="How many sequences are drawn; 0 for none.")] = 100,
+    late: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for holds that arrive when nobody expects them.")
+    ] = 1.0,
+    patience: Annotated[float, typer.Option(help="Seconds that one hook may take.")] = 10.0,
+) -> None:
+    """Try a bank's hooks against what will happen to them in service.
+
+    They place and release some hundreds of holds in the ledger that the factory connects them to: give them
+    one for tests. They are called twice, at once, after a time-out, cancelled at each await, by a new worker,
+    and undone without a receipt, twice, and without anything to undo. Then held(intent_id) is asked.
+
+    Says which rules were broken, what was done, what was seen, and what helps.
+    Exit codes: 0 all rules kept; 1 a rule broken; 2 there is no such factory, or it makes something else.
+    """
+    from transfer_async._cli import hook_verification  # brings the sandbox: 80 ms
+
+    if not is_positive(patience):
+        fail("--patience: must be a finite number of seconds, more than 0", USAGE)
+    with failing("verify-hooks", {ValueError: USAGE}):
+        made = hook_loading.factory_named(factory, option="MODULE:FACTORY")
+        report = run(
+            hook_verification.verified(made, seed=seed, sequences=sequences, late=late, patience=patience)
+        )
+    tell(hook_verification.as_text(report))
+    raise typer.Exit(FAILED if report.broken else DONE)

@@ -43,25 +43,29 @@ class BankSide:
         return any(map(is_hold, checked_hooks(self.hooks)))
 
 
-def factory_named(spec: str) -> Callable[[], object]:
+def factory_named(spec: str, *, option: str = "--hooks") -> Callable[[], object]:
     """The factory that ``module:factory`` names; installed modules come before the caller's files.
+
+    Args:
+        spec: what was written.
+        option: where; begins what an error says.
 
     Raises:
         ValueError: there is none, or its module cannot be imported; in one line.
     """
     module_name, colon, name = spec.partition(":")
     if not (module_name and colon and name):
-        raise ValueError("--hooks: must be module:factory, as in our_bank.hooks:make")
+        raise ValueError(f"{option}: must be module:factory, as in our_bank.hooks:make")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)  # last: what lies about there must not stand for a library
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        raise ValueError(f"--hooks: cannot import {shown(module_name)} ({in_one_line(error)})") from error
+        raise ValueError(f"{option}: cannot import {shown(module_name)} ({in_one_line(error)})") from error
     factory: Callable[[], object] | None = getattr(module, name, None)
     if factory is None or not callable(factory):
-        raise ValueError(f"--hooks: there is no function {shown(name)} in {shown(module_name)}")
+        raise ValueError(f"{option}: there is no function {shown(name)} in {shown(module_name)}")
     return factory
 
 

@@ -1,0 +1,262 @@
+"""The trials of hooks: right ones pass, and each wrong one is found by the rule that it breaks."""
+
+import asyncio
+import re
+import sys
+
+import pytest
+
+from tests.testing.hook_trials import wrong_ledgers
+from tests.testing.hook_trials.right_ledgers import (
+    Core,
+    HttpLedger,
+    KeyedLedger,
+    Ledger,
+    SQLiteLedger,
+    http_ledger,
+)
+from transfer_async.testing import Holds, make_new_order, verify_hooks
+from transfer_async.testing.hook_trials import run_trials, sequences
+from transfer_async.testing.hook_trials.bench import Bench, RuleSeenBroken, bank_made_by
+from transfer_async.testing.hook_trials.cutting import Cut, Cuttable
+
+
+def broken(report):
+    return {one.rule.name for one in report.broken}
+
+
+# --- right ones -------------------------------------------------------------------------------------
+
+
+async def test_hooks_on_a_dict_keep_the_rules():
+    ledger = Ledger()
+
+    report = await verify_hooks(lambda: ledger, sequences=20)
+
+    report.check()
+    assert str(report).startswith("all rules kept, in ")
+    assert not ledger.rows
+
+
+async def test_hooks_on_sqlite_keep_the_rules(tmp_path):
+    (await verify_hooks(lambda: SQLiteLedger(tmp_path / "ledger"), sequences=3)).check()
+
+
+async def test_hooks_on_a_ledger_behind_http_keep_the_rules():
+    async with http_ledger() as address:
+
+        async def worker():
+            return HttpLedger(address)
+
+        (await verify_hooks(worker, sequences=3)).check()
+
+
+async def test_hooks_with_a_natural_key_keep_the_rules():
+    core = Core()
+    (await verify_hooks(lambda: KeyedLedger(core), sequences=10)).check()
+
+
+async def test_the_ledger_that_tests_are_given_keeps_the_rules():
+    holds = Holds()
+    (await verify_hooks(lambda: {"hooks": [holds.hook], "held": holds.held}, sequences=5)).check()
+
+
+# --- wrong ones -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", wrong_ledgers.WRONG, ids=lambda kind: kind.__name__)
+async def test_each_wrong_hook_is_found_by_the_rule_that_it_breaks(wrong):
+    wrong.ledger = []
+    one = wrong()
+    anew = wrong is wrong_ledgers.RemembersInMemory
+
+    patience = 0.02 if wrong.breaks == "comes-back" else 10.0
+
+    report = await verify_hooks(wrong if anew else lambda: one, sequences=0, patience=patience)
+
+    assert wrong.breaks in broken(report)
+    with pytest.raises(AssertionError, match="the hooks break"):
+        report.check()
+
+
+async def test_hooks_that_keep_the_rules_but_for_nothing_are_not_blamed():
+    """What the wrong ones are made of is right."""
+    one = wrong_ledgers.Wrong()
+    (await verify_hooks(lambda: one, sequences=10)).check()
+
+
+async def test_what_takes_three_steps_is_found_by_a_sequence_and_shortened():
+    def found(seed):
+        one = wrong_ledgers.KnowsTheLastOne()
+        return verify_hooks(lambda: one, sequences=25, seed=seed)
+
+    report = await found(3)
+
+    (seen,) = report.broken
+    assert (seen.rule.name, seen.trial) == ("asked-again", "a sequence that was drawn")
+    assert len([step for step in seen.did if step.startswith("place(")]) == 3
+    assert str(await found(3)) == str(report)
+
+
+TOLD = """\
+BROKEN   release(intent, None) finds the hold by intent.id.
+  trial  an undo without a receipt (and 1 more)
+  did    place(A) -> 'hold-1'
+         release(A, None)
+  saw    one hold stands for A: hold-1
+  costs  place was cut off, so nobody has the reference: the customer's money stays held.
+  helps  Find the hold by intent.id; the reference only makes it quicker.
+"""
+
+
+async def test_a_wrong_hook_is_told_in_a_banks_words():
+    one = wrong_ledgers.NeedsTheReference()
+
+    told = str(await verify_hooks(lambda: one, sequences=0))
+    told = re.sub(r"hold-\d+", "hold-1", told)
+
+    assert TOLD in told
+    assert "rules broken, in " in told.splitlines()[-1]
+
+
+# --- what the factory makes ---------------------------------------------------------------------------
+
+
+async def test_a_hold_that_arrives_late_is_waited_for():
+    class Later(wrong_ledgers.Wrong):
+        async def place(self, intent):
+            event = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.02, self._insert, intent, event)
+            await event.wait()
+            return self.find(intent.id)
+
+        def _insert(self, intent, event):
+            self.find(intent.id) or self.insert(intent)
+            event.set()
+
+    one = Later()
+
+    assert "too-late" in broken(await verify_hooks(lambda: one, sequences=0, late=0.1))
+
+
+async def test_a_factory_that_makes_a_ledger_of_its_own_each_time_is_told_so():
+    report = await verify_hooks(Ledger, sequences=0)
+
+    report.check()
+    assert report.notes == ("no worker could be started anew: the factory makes an empty ledger each time",)
+    assert str(report).startswith("note     no worker could be started anew")
+
+
+async def test_without_hypothesis_the_rest_is_tried(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    ledger = Ledger()
+
+    report = await verify_hooks(lambda: ledger)
+
+    assert report.notes == ("sequences were left out: pip install 'transfer_async[testing]'",)
+    assert report.tried > 14
+
+
+async def test_holds_are_for_the_order_that_the_factory_names():
+    order = make_new_order(matcher_amount="3.00")
+    ledger, orders = Ledger(), set()
+
+    async def look(intent):
+        orders.add(intent.order.matcher_amount)
+
+    await verify_hooks(
+        lambda: {"hooks": [look, *ledger.hooks], "held": ledger.held, "order": order}, sequences=0
+    )
+
+    assert orders == {order.matcher_amount}
+
+
+async def test_hooks_with_very_many_awaits_are_cut_at_the_first_of_them(monkeypatch):
+    monkeypatch.setattr(run_trials, "DEEPEST", 4)
+
+    class Slow(Ledger):
+        async def release(self, intent, reference):
+            await super().release(intent, reference)
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+    ledger = Slow()
+
+    report = await verify_hooks(lambda: ledger, sequences=0)
+
+    report.check()
+    assert report.notes == ("a hook has more than 4 awaits: it was cut off at the first 4",)
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        ([], "must return hooks and held by name"),
+        ({"hooks": Ledger().hooks}, "must return hooks and held by name"),
+        ({"hooks": [], "held": Ledger().held}, "the last of the hooks must be the one that places the hold"),
+    ],
+)
+async def test_a_factory_that_makes_something_else_is_told_what_is_missing(made, why):
+    with pytest.raises(ValueError, match=why):
+        await verify_hooks(lambda: made)
+
+
+async def test_a_fault_of_the_trials_own_is_no_broken_rule():
+    def held(intent_id):
+        raise ZeroDivisionError
+
+    ledger = Ledger()
+    with pytest.raises(ZeroDivisionError):
+        await verify_hooks(lambda: {"hooks": ledger.hooks, "held": held})
+
+
+async def test_a_fault_in_a_sequence_is_no_broken_rule_either(monkeypatch):
+    async def fail(bench, model):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(sequences, "_look", fail)
+    ledger = Ledger()
+
+    with pytest.raises(ZeroDivisionError):
+        await verify_hooks(lambda: ledger, sequences=3)
+
+
+async def test_one_hold_for_all_and_a_release_of_more_than_its_own_are_seen_in_sequences():
+    """What a sequence sees is told by the rule that it breaks."""
+
+    class OneForAll(wrong_ledgers.Wrong):
+        def held(self, intent_id):
+            return [ref for _, _, ref in self.rows][:1]
+
+    class LosesThem(wrong_ledgers.Wrong):
+        async def place(self, intent):
+            reference = await super().place(intent)
+            if len(self.rows) == 3:
+                del self.rows[0]
+            return reference
+
+    for kind, rule in ((OneForAll, "by-intent"), (LosesThem, "others")):
+        one = kind()
+        bench = Bench(await bank_made_by(lambda made=one: made), "", patience=10.0, another=None)
+        with pytest.raises(RuleSeenBroken) as seen:
+            await sequences.play(
+                bench, [sequences.Step(at, undo=False, cut=None, knows=True) for at in (0, 1, 2)]
+            )
+        assert seen.value.broken.rule.name == rule
+
+
+async def test_a_loop_that_ends_lets_a_hook_end(monkeypatch):
+    """As where a program stops in the middle of a trial."""
+    ended = []
+
+    async def hook():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    steps = Cuttable(hook(), Cut(9, acted=False)).__await__()
+    next(steps)
+    steps.close()
+
+    assert ended

@@ -1,0 +1,357 @@
+"""Banks whose hooks break a rule, each as somebody might write it, and believe to be right.
+
+Each class names the rule in ``breaks``. Their rows are ``[intent_id, key, reference]``; an ``await`` stands
+for every statement that a real ledger would wait for.
+"""
+
+import asyncio
+
+from tests.testing.hook_trials.right_ledgers import MOST
+from transfer_async import FundsHold, HoldFailed
+
+
+async def statement():
+    await asyncio.sleep(0)
+
+
+class Wrong:
+    """Right by itself; those below are wrong in one thing."""
+
+    def __init__(self):
+        self.rows = []
+        self.count = 0
+
+    @property
+    def hooks(self):
+        return [FundsHold(self.place, self.release)]
+
+    def insert(self, intent):
+        self.count += 1
+        self.rows.append([intent.id, intent.key, f"hold-{self.count}"])
+        return self.rows[-1][2]
+
+    def find(self, intent_id):
+        return next((ref for known, _, ref in self.rows if known == intent_id), None)
+
+    async def place(self, intent):
+        await statement()
+        return self.find(intent.id) or self.insert(intent)
+
+    async def release(self, intent, reference):
+        await statement()
+        self.rows = [row for row in self.rows if row[0] != intent.id]
+
+    def held(self, intent_id):
+        return [ref for known, _, ref in self.rows if known == intent_id]
+
+
+class HoldsEachTime(Wrong):
+    breaks = "asked-again"
+
+    async def place(self, intent):
+        await statement()
+        return self.insert(intent)
+
+
+class FailsTheSecondTime(Wrong):
+    """The unique key is there, and its error goes through."""
+
+    breaks = "asked-again"
+
+    async def place(self, intent):
+        await statement()
+        if self.find(intent.id):
+            raise RuntimeError("duplicate key value violates unique constraint")
+        return self.insert(intent)
+
+
+class LooksThenWrites(Wrong):
+    breaks = "at-once"
+
+    async def place(self, intent):
+        found = self.find(intent.id)
+        await statement()
+        return found or self.insert(intent)
+
+
+class OneHoldAKey(Wrong):
+    breaks = "by-intent"
+
+    async def place(self, intent):
+        await statement()
+        return next((ref for _, key, ref in self.rows if key == intent.key), None) or self.insert(intent)
+
+
+class ReleasesTheKey(Wrong):
+    """The undo of a refused try takes the hold of the next."""
+
+    breaks = "others"
+
+    async def release(self, intent, reference):
+        await statement()
+        self.rows = [row for row in self.rows if row[1] != intent.key]
+
+
+class ReleasesTheOldest(Wrong):
+    """Without a reference it takes some hold of the customer."""
+
+    breaks = "others"
+
+    async def release(self, intent, reference):
+        await statement()
+        mine = self.find(intent.id)
+        self.rows = [row for row in self.rows if row[2] != mine] if mine else self.rows[1:]
+
+
+class NeedsTheReference(Wrong):
+    breaks = "no-receipt"
+
+    async def release(self, intent, reference):
+        await statement()
+        self.rows = [row for row in self.rows if row[2] != reference]
+
+
+class FailsWithoutReference(Wrong):
+    breaks = "no-receipt"
+
+    async def release(self, intent, reference):
+        if reference is None:
+            raise ValueError("no reference")
+        await super().release(intent, reference)
+
+
+class FailsIfThereIsNone(Wrong):
+    breaks = "nothing-to-release"
+
+    async def release(self, intent, reference):
+        await statement()
+        if not self.find(intent.id):
+            raise LookupError("no such hold")
+        await super().release(intent, reference)
+
+
+class RenamesTheHold(Wrong):
+    """The second answer names the hold anew, and only that name releases it."""
+
+    breaks = "released"
+
+    async def place(self, intent):
+        await statement()
+        for row in self.rows:
+            if row[0] == intent.id:
+                row[2] += "-again"
+                return row[2]
+        return self.insert(intent)
+
+    async def release(self, intent, reference):
+        await statement()
+        self.rows = [row for row in self.rows if row[0] != intent.id or row[2] != (reference or row[2])]
+
+
+class RemembersInMemory(Wrong):
+    """A worker that is started anew does not know what it held."""
+
+    breaks = "new-worker"
+    ledger: list
+
+    def __init__(self):
+        super().__init__()
+        self.rows = self.ledger
+        self.known = {}
+
+    async def place(self, intent):
+        await statement()
+        if intent.id not in self.known:
+            self.known[intent.id] = self.insert(intent)
+        return self.known[intent.id]
+
+    async def release(self, intent, reference):
+        await statement()
+        self.known.pop(intent.id, None)
+        self.rows[:] = [row for row in self.rows if row[0] != intent.id]
+
+
+class HoldsThenNames(Wrong):
+    """Two statements: the hold, then whose it is."""
+
+    breaks = "cut-off"
+
+    def __init__(self):
+        super().__init__()
+        self.named = {}
+
+    async def place(self, intent):
+        if intent.id in self.named:
+            return self.named[intent.id]
+        reference = self.insert(intent)
+        await statement()
+        self.named[intent.id] = reference
+        return reference
+
+    async def release(self, intent, reference):
+        await statement()
+        reference = self.named.pop(intent.id, None)
+        self.rows = [row for row in self.rows if row[2] != reference]
+
+
+class ForgetsThenReleases(Wrong):
+    """A release that is cut off half-way finds nothing the next time."""
+
+    breaks = "cut-off"
+
+    def __init__(self):
+        super().__init__()
+        self.named = {}
+
+    async def place(self, intent):
+        await statement()
+        self.named.setdefault(intent.id, self.find(intent.id) or self.insert(intent))
+        return self.named[intent.id]
+
+    async def release(self, intent, reference):
+        reference = self.named.pop(intent.id, None)
+        await statement()
+        self.rows = [row for row in self.rows if row[2] != reference]
+
+
+class ArrivesLate(Wrong):
+    """The ledger goes on with what its caller gave up."""
+
+    breaks = "too-late"
+
+    async def place(self, intent):
+        return await asyncio.shield(self._place(intent))
+
+    async def _place(self, intent):
+        for _ in range(8):
+            await statement()
+        return self.find(intent.id) or self.insert(intent)
+
+
+class VouchesAfterHolding(Wrong):
+    """The limit is looked at when the hold is there."""
+
+    breaks = "vouched"
+
+    async def place(self, intent):
+        reference = await super().place(intent)
+        if intent.order.poster_amount > MOST:
+            raise HoldFailed("over the limit")
+        return reference
+
+    async def release(self, intent, reference):
+        await super().release(intent, reference)
+
+
+class VouchesWhenCutOff(Wrong):
+    """Whatever goes wrong is called a no."""
+
+    breaks = "vouched"
+
+    async def place(self, intent):
+        try:
+            reference = await super().place(intent)
+            await statement()
+        except BaseException as error:
+            raise HoldFailed("the ledger did not answer") from error
+        return reference
+
+
+class NamesNothing(Wrong):
+    breaks = "reference"
+
+    async def place(self, intent):
+        await super().place(intent)
+        return " "
+
+
+class AnswersBeforeItWrites(Wrong):
+    breaks = "held"
+
+    async def place(self, intent):
+        self.count += 1
+        return f"hold-{self.count}"
+
+
+class KeepsItsLock(Wrong):
+    """A cancelled hook leaves the lock behind."""
+
+    breaks = "comes-back"
+
+    def __init__(self):
+        super().__init__()
+        self.lock = asyncio.Lock()
+
+    async def place(self, intent):
+        await self.lock.acquire()
+        reference = await super().place(intent)
+        self.lock.release()
+        return reference
+
+
+class WaitsForEver(Wrong):
+    breaks = "comes-back"
+
+    async def place(self, intent):
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if self.count > 5:
+                    raise
+                self.count += 1
+
+
+class KnowsTheLastOne(Wrong):
+    """It takes three steps, in this order, to see it: A, B, and A again."""
+
+    breaks = "asked-again"
+    last = None
+
+    async def place(self, intent):
+        await statement()
+        if self.last != intent.id:
+            self.last = intent.id
+            return self.insert(intent)
+        return self.find(intent.id)
+
+
+class CheckOnce(Wrong):
+    """Another hook, that counts what a customer has sent today."""
+
+    breaks = "checks"
+    name = "daily_limit"
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    @property
+    def hooks(self):
+        return [self, FundsHold(self.place, self.release)]
+
+    async def before(self, intent):
+        if intent.id in self.seen:
+            raise RuntimeError("counted already")
+        self.seen.add(intent.id)
+
+    async def undo(self, intent, receipt):
+        self.seen.discard(intent.id)
+
+
+class CheckUndoneOnce(CheckOnce):
+    async def before(self, intent):
+        self.seen.add(intent.id)
+
+    async def undo(self, intent, receipt):
+        self.seen.remove(intent.id)
+
+
+BY_SEQUENCE = (KnowsTheLastOne,)
+"""Only sequences find these."""
+
+WRONG = tuple(
+    kind
+    for kind in globals().copy().values()
+    if isinstance(kind, type) and issubclass(kind, Wrong) and kind not in (Wrong, *BY_SEQUENCE)
+)

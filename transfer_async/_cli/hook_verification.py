@@ -1,0 +1,33 @@
+"""A bank's hooks on trial: what ``verify-hooks`` does, and says."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from transfer_async._cli.console.output import in_one_line, shown_lines
+from transfer_async.testing import HookReport, verify_hooks
+
+
+async def verified(
+    factory: Callable[[], object], *, seed: int, sequences: int, late: float, patience: float
+) -> HookReport:
+    """The report of all trials.
+
+    Raises:
+        ValueError: the factory failed, or does not make what is needed; in one line.
+    """
+
+    async def make() -> object:
+        try:
+            made = factory()
+            return await made if inspect.isawaitable(made) else made
+        except Exception as error:
+            raise ValueError(f"the factory failed ({in_one_line(error)})") from error
+
+    return await verify_hooks(make, seed=seed, sequences=sequences, late=late, patience=patience)
+
+
+def as_text(report: HookReport) -> str:
+    """The report, fit for a terminal: a ledger's own words may be in it."""
+    return shown_lines(str(report))
