@@ -91,7 +91,7 @@ def shown_page(snapshot: Snapshot, **wanted: str) -> str:
     """The list's page, without a server around it."""
     choice = Choice.of(wanted, snapshot)
     page = listing(snapshot, choice)
-    given = {"shown_kinds": ["doubt"], "four_eyes": False, "every": 30, "now": NOON.timestamp()}
+    given = {"shown_kinds": ["doubt"], "four_eyes": FourEyes(demanded=False), "every": 30, "now": NOON.timestamp()}
     words = {"operator": None, "heading": "", "caption": "", "nothing": ""}
     return pages.page(
         "list",

@@ -9,6 +9,7 @@ from tests.desk.visitor import Desk, Visitor
 from tests.support.bank import World, owed_hooks
 from transfer_async import KeyState
 from transfer_async.desk import Role
+from transfer_async.journal import FOUR_EYES, Decision
 
 
 @pytest.fixture
@@ -18,6 +19,7 @@ async def desk(world: World) -> AsyncIterator[Desk]:
     async with world.client(four_eyes=True) as client, Desk.of(client) as made:
         await world.in_doubt()
         world.time.pass_(600)
+        made.operators_side = client.operators
         yield made
 
 
@@ -189,3 +191,20 @@ async def test_without_four_eyes_a_wrong_id_is_amended_at_once(world: World):
 
 async def test_the_list_says_that_four_eyes_are_demanded(ada: Visitor):
     assert "Four eyes: what one person proposes, another one approves." in (await ada.get()).text
+
+
+async def test_to_end_the_demand_is_proposed_elsewhere_and_approved_here(
+    desk: Desk, ada: Visitor, ben: Visitor
+):
+    await desk.operators_side.propose(FOUR_EYES, Decision.WAIVE, by="cleo", reason="she is ill")
+
+    listed, shown = await ada.get(), await ben.key(FOUR_EYES)
+    answer = await ben.does("approve", key=FOUR_EYES, reason="until Monday")
+
+    assert "cleo proposes to end this" in listed.text
+    assert "The rule of four eyes" in shown.text
+    assert "Approving ends the demand for four eyes" in shown.text
+    assert answer.status == 303
+    assert "Nothing here: transfer-async journal demands it" in (await ada.key(FOUR_EYES)).text
+    steps = [step.move for step in await desk.operators_side.history(FOUR_EYES)]
+    assert "waive" in steps

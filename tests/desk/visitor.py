@@ -103,6 +103,7 @@ class Desk:
     def __init__(self, http: TestClient[Any, Any]) -> None:
         self.http = http
         self.operators: dict[str, Operator] = {}
+        self.operators_side: Any = None
         self.base = str(http.make_url(MOUNT))
 
     @classmethod

@@ -41,6 +41,7 @@ _PEOPLE = (
     "tests/_pipeline/test_decisions.py",
     "tests/_pipeline/test_operators.py",
 )
+_DESK = ("tests/desk/test_defences.py", "tests/desk/test_changes.py", "tests/desk/test_looks.py")
 
 PLACES = {
     "create_order": Place(
@@ -154,6 +155,13 @@ PLACES = {
         ("tests/journal/test_postgres.py", "tests/contract", "tests/trouble"),
     ),
     "rows": Place("transfer_async.journal.rows", ("tests/journal/test_rows.py", "tests/contract")),
+    "desk": Place("transfer_async.desk.application", _DESK),
+    "desk_defences": Place("transfer_async.desk.defences", _DESK),
+    "desk_changes": Place("transfer_async.desk.changes", _DESK),
+    "desk_looks": Place("transfer_async.desk.looks", _DESK),
+    "desk_stamp": Place("transfer_async.desk.stamp", _DESK),
+    "desk_pages": Place("transfer_async.desk.pages", ("tests/desk/test_hostile.py",)),
+    "desk_door": Place("transfer_async._cli.desk.loopback", ("tests/_cli/desk",)),
 }
 
 PROMISE = (

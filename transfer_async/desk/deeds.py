@@ -60,6 +60,8 @@ def effects_of_proposal(view: KeyView, *, holds: frozenset[str]) -> tuple[str, .
     proposal = view.proposal
     if proposal is None:
         return ()
+    if proposal.decision is Decision.WAIVE:
+        return ("Approving ends the demand for four eyes: from then on one person decides alone.",)
     if proposal.decision is Decision.REFUTE:
         return tuple(_of_refuting(view, "Approving", holds))
     if proposal.decision is Decision.RESOLVE:

@@ -13,6 +13,7 @@ from transfer_async.desk.board import KINDS
 from transfer_async.desk.listing import PER_PAGE, Choice, found_by_text, listing
 from transfer_async.desk.office import Office, address, answered, fields_of, key_page, operator_at
 from transfer_async.desk.who import Role
+from transfer_async.journal.proposal import FOUR_EYES
 
 REFRESH = 30
 """Seconds after which the list is asked for again, by the browser itself."""
@@ -41,7 +42,8 @@ class Looks:
             page=page,
             lines=page.lines,
             shown_kinds=[kind for kind in KINDS if snapshot.counts[kind]],
-            four_eyes=(await self._office.operators.four_eyes()).demanded,
+            four_eyes=await self._office.operators.four_eyes(),
+            four_eyes_key=FOUR_EYES,
             now=self._office.clock.utc().timestamp(),
             every=REFRESH,
             address=address,

@@ -17,7 +17,6 @@ from transfer_async.desk.deeds import deeds, effects_of_proposal
 from transfer_async.desk.listing import next_after
 from transfer_async.desk.stamp import stamp_of
 from transfer_async.desk.who import Operator, Role
-from transfer_async.journal.entries import KeyState
 
 OPERATOR: Any = getattr(web, "RequestKey", lambda name, _: name)("operator", Operator)
 """Where a request has who asks; an older aiohttp takes plain names."""
@@ -105,7 +104,9 @@ async def key_page(
         "may_change": operator.may(Role.CHANGE),
         "may_approve": operator.may(Role.APPROVE) and proposer != operator.name,
         "may_withdraw": operator.may(Role.APPROVE) or operator.may(Role.CHANGE),
-        "may_see": operator.may(Role.PARTIES) and (view.order is not None or view.state is KeyState.CREATED),
+        "may_see": operator.may(Role.PARTIES),
+        "has_parties": view.order is not None or view.entry.reply is not None,
+        "name": words.name_of(view.key),
         "next": next_after(snapshot, view.key),
         "at": words.moment,
         "address": address,

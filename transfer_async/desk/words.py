@@ -9,6 +9,7 @@ from transfer_async._models.doubt_cause import Cause
 from transfer_async._models.errors import CauseKind
 from transfer_async._pipeline.key_views import KeyView
 from transfer_async.journal.entries import KeyState
+from transfer_async.journal.proposal import FOUR_EYES
 
 KINDS = {
     "doubt": "in doubt",
@@ -51,10 +52,12 @@ _MOVES = {
     "expire": "its worker was found gone; the request may have arrived",
     "resolve": "the order was said to exist",
     "refute": "the order was said not to exist",
-    "amend": "what had been said was corrected",
+    "amend": "the order's id was corrected",
+    "takeback": "the order's id was taken back",
     "propose": "an end was proposed",
-    "approve": "the proposal was approved",
     "withdraw": "the proposal was withdrawn",
+    "demand": "four eyes were demanded",
+    "waive": "four eyes were no longer demanded",
     "look": "the parties were looked at",
     "paid": "what its hooks did was undone",
     "owe": "an undo became due late",
@@ -88,6 +91,8 @@ DONE = {
 
 def nothing_to_do(view: KeyView) -> str:
     """Why nothing can be done about a key by hand."""
+    if view.key == FOUR_EYES:
+        return "Nothing here: transfer-async journal demands it, and proposes to end it."
     if view.owed:
         return "Nothing by hand: the next recovery undoes what is owed."
     if view.state is KeyState.CLAIMED:
@@ -109,6 +114,11 @@ def moment(since_1970: float) -> datetime:
         return datetime.fromtimestamp(since_1970, UTC)
     except (OverflowError, ValueError, OSError):
         return datetime(9999, 12, 31, tzinfo=UTC) if since_1970 > 0 else datetime(1, 1, 1, tzinfo=UTC)
+
+
+def name_of(key: str) -> str:
+    """What a key is called."""
+    return "The rule of four eyes" if key == FOUR_EYES else key
 
 
 def move(name: str) -> str:

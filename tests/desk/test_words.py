@@ -1,0 +1,74 @@
+"""What the desk says in words."""
+
+import math
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+
+from tests.support.cases import each
+from transfer_async._models.doubt_cause import Cause
+from transfer_async._models.errors import CauseKind
+from transfer_async.desk import words
+from transfer_async.desk.board import KINDS
+from transfer_async.journal import Decision, moves
+from transfer_async.journal.claim import Claim
+from transfer_async.journal.moves import Move
+
+
+def kinds_of_moves(kind: type[Move] = Move) -> set[type[Move]]:
+    found = {one for child in kind.__subclasses__() for one in {child, *kinds_of_moves(child)}}
+    return {one for one in found if hasattr(one, "name")}
+
+
+def test_every_move_of_the_history_has_words():
+    assert {moves.Refute, Claim} < kinds_of_moves()
+    names = {kind.name for kind in kinds_of_moves()} - {"attend"}  # it has no line in the history
+
+    assert {name for name in names if words.move(name) == name} == set()
+
+
+def test_a_move_of_a_later_version_keeps_its_name():
+    assert words.move("teleport") == "teleport"
+
+
+def test_every_reason_to_wait_is_explained():
+    assert set(KINDS) == set(words.KINDS) == set(words.KINDS_EXPLAINED)
+    assert {one.value for one in Decision} == set(words.DECISIONS)
+
+
+@each("kind", list(CauseKind))
+def test_every_cause_has_words(kind: CauseKind):
+    assert words.cause_in_short(Cause(kind=kind))
+
+
+def test_a_status_is_told_by_its_number():
+    assert words.cause_in_short(Cause(kind=CauseKind.STATUS, status=502)) == "status 502"
+
+
+@pytest.mark.parametrize(
+    ("amount", "told"),
+    [("1234567.10", "1,234,567.10 NGN"), ("0.00000001", "0.00000001 NGN"), ("1E+3", "1,000 NGN")],
+)
+def test_an_amount_has_every_digit(amount: str, told: str):
+    assert words.money(Decimal(amount), "NGN") == told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(-5, "0 s"), (0, "0 s"), (59.9, "59 s"), (61, "1 min 1 s"), (3600, "1 h 0 min"), (90_000, "1 d 1 h")],
+)
+def test_an_age_has_two_units(seconds: float, told: str):
+    assert words.age(seconds) == told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "year"), [(0.0, 1970), (1e300, 9999), (-1e300, 1), (math.inf, 9999), (math.nan, 1)]
+)
+def test_a_damaged_time_is_the_nearest_there_is(seconds: float, year: int):
+    assert words.moment(seconds).year == year
+
+
+def test_a_time_is_in_utc():
+    assert words.time(datetime(2024, 5, 6, 12, tzinfo=UTC)) == "2024-05-06 12:00:00 UTC"
+    assert words.machine_time(datetime(2024, 5, 6, 12, tzinfo=UTC)) == "2024-05-06T12:00:00Z"
