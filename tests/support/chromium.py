@@ -40,9 +40,8 @@ _KEYS = {
 }
 
 
-def executable() -> str | None:
-    """Where Chromium is; None if it is not installed."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
+PROGRAM = next(filter(None, map(shutil.which, NAMES)), None)
+"""Where Chromium is; None if it is not installed."""
 
 
 class Browser:
@@ -205,11 +204,10 @@ class Tab:
 @asynccontextmanager
 async def browser() -> AsyncIterator[Browser]:
     """A Chromium of the test's own, with a home that goes with it."""
-    program = executable()
-    assert program is not None
+    assert PROGRAM is not None
     home = await asyncio.to_thread(tempfile.mkdtemp, prefix="chromium-")
     process = await asyncio.create_subprocess_exec(
-        program, *_ARGUMENTS, f"--user-data-dir={home}", stderr=asyncio.subprocess.PIPE
+        PROGRAM, *_ARGUMENTS, f"--user-data-dir={home}", stderr=asyncio.subprocess.PIPE
     )
     try:
         async with aiohttp.ClientSession() as session:

@@ -8,6 +8,7 @@ read; what somebody changes at this desk shows at once, and a key's own page alw
 from __future__ import annotations
 
 import asyncio
+import sys
 from datetime import datetime
 from decimal import Decimal
 
@@ -19,8 +20,11 @@ from transfer_async._support.clock import Clock
 from transfer_async.desk import words
 from transfer_async.journal.entries import KeyState
 
-PAGE = 500
-"""Keys that are asked for at once."""
+PAGE = 100
+"""Keys that are asked for at once: all else in the process waits while they are taken from their records."""
+
+AT_ONCE, PAUSE = 20, 0.01
+"""After so many pages others come first: seconds between two."""
 
 MOST = 250_000
 """Keys that are listed at most, some 100 MB; the rest is counted."""
@@ -31,7 +35,7 @@ PATIENCE = 1.0
 FRESH = 2.0
 """Seconds for which a reading is believed, and `PER_KEY` for each key beside."""
 
-PER_KEY = 0.001
+PER_KEY = 0.003
 
 IN_DOUBT, PROPOSED, OWED = "doubt", "proposed", "owed"
 ABANDONED, UNTOLD, UNREADABLE = "abandoned", "untold", "unreadable"
@@ -50,6 +54,7 @@ class Line:
         kinds: of `KINDS`, in their order.
         since: when work on it began, in seconds since 1970.
         amount: what the poster is to pay, if that is still known.
+        weight: about so much, as a float: the lines are sorted by it.
         currency: of the amount; empty if it is not known.
         cause: why, in a few words; empty if it is not known.
         by: who has proposed how it ends.
@@ -60,6 +65,7 @@ class Line:
     kinds: tuple[str, ...]
     since: float
     amount: Decimal | None
+    weight: float
     currency: str
     cause: str
     by: str | None
@@ -178,15 +184,17 @@ class Board:
         read_at, beyond, last = self._clock.utc(), 0, ""
         lines: list[Line] = []
         self._changed.clear()
+        pages = 0
         while page := await self._operators.page(limit=PAGE, after=last):
             found = [line for view in page if (line := line_of(view)) is not None]
             room = MOST - len(lines)
             lines += found[:room]
             beyond += len(found[room:])
             last = page[-1].key
-            if not self._snapshot.is_complete and len(lines) == PAGE:
-                self._show(lines[:])  # the first that somebody sees of a large journal
-            await asyncio.sleep(0)  # others have their turn
+            if not self._snapshot.is_complete and len(lines) >= 2 * len(self._snapshot.lines):
+                self._show(lines[:])  # what there is, of a large journal that nobody has seen yet
+            pages += 1
+            await (asyncio.sleep(0) if pages < AT_ONCE else self._clock.sleep(PAUSE))
         if self._changed:
             lines = [line for line in lines if line.key not in self._changed]
             lines += [line for line in self._changed.values() if line is not None]
@@ -198,12 +206,14 @@ def line_of(view: KeyView) -> Line | None:
     kinds = kinds_of(view)
     if not kinds:
         return None
+    order = view.order
     return Line(
         key=view.key,
         kinds=kinds,
         since=view.began.timestamp(),
-        amount=None if view.order is None else view.order.poster_amount,
-        currency="" if view.order is None else view.order.poster_currency,
+        amount=None if order is None else order.poster_amount,
+        weight=0.0 if order is None else float(order.poster_amount),
+        currency="" if order is None else sys.intern(order.poster_currency),
         cause=words.cause_in_short(view.cause),
         by=None if view.proposal is None else view.proposal.by,
         has_candidate=bool(view.candidates),

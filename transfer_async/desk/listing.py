@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping
+from operator import attrgetter
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,13 +17,13 @@ PER_PAGE = 50
 KEPT = 8
 """How many choices of one snapshot are kept: somebody pages through one of them."""
 
-SORTS: dict[str, Callable[[Line], Any]] = {
-    "age": lambda line: line.since,  # the oldest first
-    "amount": lambda line: 0.0 if line.amount is None else -float(line.amount),  # the largest first
-    "cause": lambda line: line.cause,
-    "key": lambda line: line.key,
+SORTS: dict[str, tuple[Callable[[Line], Any], bool]] = {
+    "age": (attrgetter("since"), False),  # the oldest first
+    "amount": (attrgetter("weight"), True),  # the largest first
+    "cause": (attrgetter("cause"), False),
+    "key": (attrgetter("key"), False),
 }
-"""What may be sorted by, and how: as floats and texts, which a hundred thousand of are sorted at once."""
+"""What may be sorted by, and whether the largest come first: floats and texts, for there may be many."""
 
 _DEFAULT = "age"
 
@@ -105,11 +107,20 @@ def listing(snapshot: Snapshot, choice: Choice) -> Listing:
     )
 
 
-def next_after(snapshot: Snapshot, key: str) -> Line | None:
-    """The line after the key's, the oldest first; the first of all, if the key waits no more or is last."""
-    oldest = _chosen(snapshot, Choice())
-    at = next((number for number, line in enumerate(oldest) if line.key == key), -1)
-    return next((line for line in (*oldest[at + 1 : at + 2], *oldest[:1]) if line.key != key), None)
+def next_after(snapshot: Snapshot, key: str, *, since: float) -> Line | None:
+    """The line after the key's, the oldest first, whether it waits still or not; after the last, the first.
+
+    Args:
+        snapshot: what waits.
+        key: the key.
+        since: when work on it began.
+    """
+    oldest, by_age = _chosen(snapshot, Choice()), SORTS["age"][0]
+    begin = bisect_left(oldest, since, key=by_age)
+    at_once = oldest[begin : bisect_right(oldest, since, key=by_age)]
+    before = next((number + 1 for number, line in enumerate(at_once) if line.key == key), 0)
+    there = oldest[begin + before : begin + before + 1] + oldest[:1]
+    return next((line for line in there if line.key != key), None)
 
 
 def found_by_text(snapshot: Snapshot, text: str) -> list[Line]:
@@ -124,20 +135,25 @@ def _chosen(snapshot: Snapshot, choice: Choice) -> list[Line]:
     if which not in kept:
         if len(kept) >= KEPT:
             del kept[next(iter(kept))]
-        kept[which] = _sorted([line for line in snapshot.lines if _is_wanted(line, choice)], choice)
+        kept[which] = _sorted(_wanted(snapshot.lines, choice), choice)
     return kept[which]
 
 
-def _is_wanted(line: Line, choice: Choice) -> bool:
-    return (
-        (not choice.kind or choice.kind in line.kinds)
-        and (not choice.currency or choice.currency == line.currency)
-        and (not choice.cause or choice.cause == line.cause)
-    )
+def _wanted(lines: list[Line], choice: Choice) -> list[Line]:
+    """A list of its own."""
+    kind, currency, cause = choice.kind, choice.currency, choice.cause
+    if kind:
+        lines = [line for line in lines if kind in line.kinds]
+    if currency:
+        lines = [line for line in lines if line.currency == currency]
+    if cause:
+        lines = [line for line in lines if line.cause == cause]
+    return lines[:]
 
 
 def _sorted(lines: list[Line], choice: Choice) -> list[Line]:
-    lines.sort(key=SORTS[choice.sort], reverse=choice.turned)
+    by, largest_first = SORTS[choice.sort]
+    lines.sort(key=by, reverse=choice.turned != largest_first)
     if choice.sort == "amount":  # amounts of two currencies are not compared
-        lines.sort(key=lambda line: line.currency)
+        lines.sort(key=attrgetter("currency"))
     return lines

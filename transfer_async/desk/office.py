@@ -107,7 +107,7 @@ async def key_page(
         "may_see": operator.may(Role.PARTIES),
         "has_parties": view.order is not None or view.entry.reply is not None,
         "name": words.name_of(view.key),
-        "next": next_after(snapshot, view.key),
+        "next": next_after(snapshot, view.key, since=view.began.timestamp()),
         "at": words.moment,
         "address": address,
         **dict.fromkeys(("problem", "since", "tried", "done", "parties")),

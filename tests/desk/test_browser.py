@@ -1,0 +1,202 @@
+"""The whole way in a real browser, by keyboard, with its scripts switched off; and how it looks there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.desk.visitor import Desk
+from tests.support import chromium
+from tests.support.bank import World
+from tests.support.chromium import Browser, Tab
+from transfer_async import OutcomeUnknown, SQLiteJournal, UnreadableOrder
+from transfer_async._cli.desk import loopback
+from transfer_async._pipeline.operators import Operators
+from transfer_async.desk import Operator, Role
+from transfer_async.sandbox import CloseAfterProcessing, WrongTypes
+
+AXE = "AXE_CORE"
+"""Names the file `axe.min.js` of the npm package axe-core."""
+
+pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="Chromium is not installed")
+
+HOSTILE = '"><script>document.title = "taken"</script><img src=x onerror=alert(1)>'
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    async with chromium.browser() as made:
+        yield made
+
+
+async def sits_down(browser: Browser, desk: Desk, name: str, *roles: Role) -> Tab:
+    """Somebody opens a browser, with the header that a proxy would give them."""
+    desk.visitor(name, roles)
+    tab = await browser.tab()
+    await tab.ask("Network.setExtraHTTPHeaders", headers={"X-User": name})
+    return tab
+
+
+async def asserts_in_order(tab: Tab) -> None:
+    """What a screen reader needs, and a person with a window of any size."""
+    tree = await tab.tree()
+    roles = [node["role"] for node in tree]
+    for landmark in ("banner", "main", "contentinfo", "heading"):
+        assert landmark in roles
+    for node in tree:
+        if node["role"] in ("link", "button", "textbox", "searchbox", "combobox", "checkbox"):
+            assert node["name"], node
+    for width in (390, 1600):
+        await tab.look(width=width)
+        assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+    assert tab.troubles == []
+
+
+@pytest.mark.trial(ci=1, long=1)
+async def test_a_doubt_is_ended_by_two_people_by_keyboard(world: World, browser: Browser, size: int):
+    """Doubt, proposal, approval, the hold is released, the next key."""
+    world.bank.reference = "hold-731"
+    async with world.client(four_eyes=True) as client, Desk.of(client) as desk:
+        for key in ("payment-1", "payment-2"):
+            await world.in_doubt(key)
+            world.time.pass_(600)
+        ada = await sits_down(browser, desk, "ada", Role.CHANGE)
+        ben = await sits_down(browser, desk, "ben", Role.APPROVE)
+
+        await ada.go(f"{desk.base}/")
+        await ada.follow("payment-1", role="link")
+        assert "Approving this releases hold-731 of 155,025.00 NGN" in await ada.text()
+        await ada.reach("The order's id")
+        await ada.reach("How do you know?")
+        await ada.write("How do you know?", "the service's support: none")
+        await ada.reach("I am certain", role="checkbox")
+        await ada.press(" ")
+        await ada.follow("Propose that none exists", role="button")
+        assert "It waits for somebody else to approve it." in await ada.text()
+        assert "You proposed it: somebody else approves it." in await ada.text()
+
+        await ben.go(f"{desk.base}/")
+        await ben.follow("proposed", role="link")
+        await ben.follow("payment-1", role="link")
+        assert "Approving releases hold-731 of 155,025.00 NGN" in await ben.text()
+        await ben.write("How do you know?", "I asked, too")
+        await ben.follow("Approve", role="button")
+        assert "Approved: it is done." in await ben.text()
+        assert ben.status == 200
+
+        await client.recover()
+        assert [receipt for _, receipt in world.bank.released] == ["hold-731"]
+
+        await ben.follow("payment-2", role="link")
+        assert "Approving this releases" in await ben.text()
+        assert ada.troubles == ben.troubles == []
+
+
+@pytest.mark.trial(long=1)
+async def test_a_page_that_is_old_says_what_happened_since(world: World, browser: Browser, size: int):
+    async with world.client() as client, Desk.of(client) as desk:
+        await world.in_doubt("payment-1")
+        world.time.pass_(600)
+        ada = await sits_down(browser, desk, "ada", Role.CHANGE)
+        await ada.go(f"{desk.base}/key?key=payment-1")
+        await desk.visitor("ben").does(
+            "resolve", key="payment-1", order_id="tx-abc", reason="on the statement"
+        )
+
+        await ada.write("The order's id", "tx-other")
+        await ada.write("How do you know?", "I think so")
+        await ada.follow("It exists", role="button")
+
+        assert ada.status == 409
+        told = await ada.text()
+    assert "the key has moved meanwhile" in told
+    assert "on the statement" in told
+
+
+@pytest.mark.trial(ci=1, long=1)
+async def test_the_commands_address_lets_a_browser_in_once(tmp_path: Path, browser: Browser, size: int):
+    journal, lines = SQLiteJournal(tmp_path / "journal.db"), asyncio.Queue[str]()
+    operators = Operators(journal, "live")
+    serving = asyncio.create_task(
+        loopback.serve(operators, journal, Operator("ada"), port=0, say=lines.put_nowait)
+    )
+    await lines.get()
+    address = await lines.get()
+    ada, eve = await browser.tab(), await browser.tab()
+
+    await ada.go(address)
+    await eve.go(address)
+    await eve.go(address.replace("/enter", "/desk/"))
+    told = await ada.text(), await eve.text()
+    os.kill(os.getpid(), signal.SIGINT)
+    await serving
+
+    assert "Nothing waits." in told[0]
+    assert eve.status == 403
+    assert "Who are you?" in told[1]
+
+
+async def shown_pages(world: World, desk: Desk) -> list[str]:
+    """Addresses of pages that have everything on them."""
+    await world.in_doubt(HOSTILE)
+    await world.in_doubt("a" * 200)
+    world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+    await world.fails(UnreadableOrder, key="payment-1")
+    world.sandbox.faults.add(CloseAfterProcessing())
+    await world.fails(OutcomeUnknown, key="payment-2", held="bank-7")
+    await world.owing("owed")
+    world.time.pass_(600)
+    ada = desk.visitor("eve")
+    await ada.does("resolve", key="payment-2", order_id="tx-abc", reason=HOSTILE)
+    return [
+        "/",
+        "/?still=1&kind=doubt",
+        "/key?key=payment-1",
+        "/key?key=payment-2",
+        "/key?key=owed",
+        "/nothing",
+    ]
+
+
+@pytest.mark.trial(long=1)
+async def test_every_page_fits_any_window_and_names_all_that_can_be_used(
+    world: World, browser: Browser, size: int, tmp_path: Path
+):
+    async with world.client() as client, Desk.of(client) as desk:
+        addresses = await shown_pages(world, desk)
+        ada = await sits_down(browser, desk, "ada", *Role)
+        for number, address in enumerate(addresses):
+            await ada.go(desk.base + address)
+            if address != "/nothing":
+                await asserts_in_order(ada)
+            for width in (390, 1600):
+                for dark in (False, True):
+                    await ada.look(width=width, dark=dark)
+                    await ada.picture(tmp_path / f"{number}-{width}{'-dark' * dark}.png")
+        assert await ada.evaluate("document.title") != "taken"
+
+
+@pytest.mark.trial(long=1)
+async def test_axe_finds_nothing(world: World, browser: Browser, size: int):
+    if not os.environ.get(AXE):
+        pytest.skip(f"{AXE} names no file: npm pack axe-core")
+    axe = await asyncio.to_thread(Path(os.environ[AXE]).read_text)
+    run = (
+        "axe.run(document, {resultTypes: ['violations', 'incomplete']})"
+        ".then(found => found.violations.map(one => one.id + ': ' + one.nodes.map(node => node.html)))"
+    )
+    async with world.client() as client, Desk.of(client) as desk:
+        addresses = await shown_pages(world, desk)
+        ada = await sits_down(browser, desk, "ada", *Role)
+        await ada.ask("Page.setBypassCSP", enabled=True)
+        for address in addresses:
+            for width in (390, 1600):
+                for dark in (False, True):
+                    await ada.look(width=width, dark=dark)
+                    await ada.go(desk.base + address)
+                    assert await ada.evaluate(f"{axe};{run}") == [], (address, width, dark)
