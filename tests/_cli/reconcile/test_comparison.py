@@ -10,7 +10,7 @@ from attrs import define, field
 from tests.support.cases import each
 from transfer_async._cli.reconcile.comparison import (
     Ambiguous,
-    Comparison,
+    Books,
     Lacking,
     Match,
     NotFound,
@@ -26,13 +26,13 @@ K = Sender("k", "w", 0.0, 100.0, is_in_doubt=True)
 def compared(
     orders: list[ExportedOrder], *senders: Sender, created: list[tuple[str, str, float | None]] | None = None
 ) -> list[object]:
-    with Comparison() as comparison:
-        assert all(map(comparison.add_order, orders))
-        comparison.all_orders_added()
-        comparison.add_senders(senders)
-        comparison.add_created(created or [])
-        comparison.compare()
-        return list(comparison.findings())
+    with Books() as books:
+        assert all(map(books.add_order, orders))
+        books.all_orders_added()
+        books.add_senders(senders)
+        books.add_created(created or [])
+        books.compare()
+        return list(books.findings())
 
 
 def test_the_one_order_that_fits_a_doubt_is_its_own():
@@ -85,10 +85,10 @@ def test_an_export_lacks_what_was_created_in_its_time(at: float | None, lacks: b
 
 
 def test_one_order_may_stand_in_the_export_twice_but_not_as_two():
-    with Comparison() as comparison:
-        assert comparison.add_order(ExportedOrder("tx-1", "w", 50.0))
-        assert comparison.add_order(ExportedOrder("tx-1", "w", 50.0))
-        assert not comparison.add_order(ExportedOrder("tx-1", "w", 50.1))
+    with Books() as books:
+        assert books.add_order(ExportedOrder("tx-1", "w", 50.0))
+        assert books.add_order(ExportedOrder("tx-1", "w", 50.0))
+        assert not books.add_order(ExportedOrder("tx-1", "w", 50.1))
 
 
 # --- stories ------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ class Lacking:
 Finding = Match | Ambiguous | NotFound | Unknown | Lacking
 
 
-class Comparison:
+class Books:
     """What was compared, and what was found; a context manager.
 
     First the orders of the export, then the keys that may have sent one, then those whose order is known:

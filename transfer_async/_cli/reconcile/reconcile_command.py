@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from transfer_async._cli.console.output import complain, fail, failing, shown, s
 from transfer_async._cli.journal import desk
 from transfer_async._cli.reconcile.comparison import (
     Ambiguous,
-    Comparison,
+    Books,
     Finding,
     Lacking,
     Match,
@@ -30,6 +31,7 @@ from transfer_async._cli.reconcile.reconciliation import add_export, add_journal
 from transfer_async._models.errors import TransferError
 from transfer_async._pipeline.refusals import checked_settle_after
 from transfer_async._support.validators import is_positive
+from transfer_async.journal.protocol import Journal
 
 SHOWN = 20
 """How many findings of a kind are told without ``--json``."""
@@ -70,27 +72,29 @@ def reconcile(
         checked_settle_after(settle_after)
         if not (slack == 0 or is_positive(slack)):
             raise ValueError("--slack: must be a finite number of seconds, 0 or more")
-    with Comparison() as comparison:
-        with failing("journal", {ValueError: USAGE, OSError: FAILED}, words=_unread):
-            faults = add_export(comparison, export, places)
-        for fault in faults:
-            complain(shown(f"line {fault.line}: {fault.why}" if fault.line else fault.why))
-        if faults:
-            fail("journal: nothing was compared: an order that cannot be read may be anybody's", FAILED)
-
-        async def work() -> None:
-            async with desk.opened(store, where) as at:
-                await add_journal(
-                    comparison, at.journal, at.operators, slack=slack, settle_after=settle_after
-                )
-
+    with Books() as books:
+        _read_export(books, export, places)
         with failing("journal", {TransferError: FAILED, ValueError: FAILED}, words=desk.explained):
-            run(work())
-        comparison.compare()
-        found = comparison.figures()
-        _tell_as_json(comparison, found) if as_json else _tell(comparison, found)
-    if any(found[name] for name in ("matched", "ambiguous", "not_found", "unknown", "lacking")):
+            run(_read_journal(books, store, where, slack=slack, settle_after=settle_after))
+        books.compare()
+        found = books.figures()
+        _tell_as_json(books, found) if as_json else _tell(books, found)
+    if any(found[name] for name in _NAMES.values()):
         raise typer.Exit(DIFFERENT)
+
+
+def _read_export(books: Books, export: Path, places: Mapping[str, Sequence[str]]) -> None:
+    with failing("journal", {ValueError: USAGE, OSError: FAILED}, words=_unread):
+        faults = add_export(books, export, places)
+    for fault in faults:
+        complain(shown(f"line {fault.line}: {fault.why}" if fault.line else fault.why))
+    if faults:
+        fail("journal: nothing was compared: an order that cannot be read may be anybody's", FAILED)
+
+
+async def _read_journal(books: Books, store: Journal, scope: str, **times: float) -> None:
+    async with desk.opened(store, scope) as at:
+        await add_journal(books, at.journal, at.operators, **times)
 
 
 def _unread(error: Exception) -> str:
@@ -108,11 +112,11 @@ _FIGURES = {
 }
 
 
-def _tell(comparison: Comparison, found: dict[str, int]) -> None:
+def _tell(books: Books, found: dict[str, int]) -> None:
     for name, words in _FIGURES.items():
         tell(f"{found[name]:>9,}  {words}")
     told: Counter[type[Finding]] = Counter()
-    for finding in comparison.findings():
+    for finding in books.findings():
         kind = type(finding)
         told[kind] += 1
         if told[kind] <= SHOWN:
@@ -150,8 +154,8 @@ _NAMES: dict[type[Finding], str] = {
 }
 
 
-def _tell_as_json(comparison: Comparison, found: dict[str, int]) -> None:
+def _tell_as_json(books: Books, found: dict[str, int]) -> None:
     tell(shown_json(json.dumps({"finding": "figures", **found})))
-    for finding in comparison.findings():
+    for finding in books.findings():
         line = {"finding": _NAMES[type(finding)], **attrs.asdict(finding)}
         tell(shown_json(json.dumps(line, ensure_ascii=False)))

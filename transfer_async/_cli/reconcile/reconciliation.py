@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from transfer_async._cli.reconcile.comparison import Comparison, Sender
+from attrs import frozen
+
+from transfer_async._cli.reconcile.comparison import Books, Sender
 from transfer_async._cli.reconcile.export_file import RowFault, rows, wish_of
 from transfer_async._pipeline.operators import Operators
 from transfer_async.journal.entries import Entry, KeyState
@@ -21,7 +23,7 @@ SHOWN = 20
 EVER = float("inf")
 
 
-def add_export(comparison: Comparison, path: Path, places: Mapping[str, Sequence[str]]) -> list[RowFault]:
+def add_export(books: Books, path: Path, places: Mapping[str, Sequence[str]]) -> list[RowFault]:
     """Take in every order of a file; what is wrong with its first bad rows.
 
     Raises:
@@ -32,53 +34,61 @@ def add_export(comparison: Comparison, path: Path, places: Mapping[str, Sequence
     for row in rows(path, places):
         if isinstance(row, RowFault):
             faults.append(row)
-        elif not comparison.add_order(row):
+        elif not books.add_order(row):
             faults.append(RowFault(0, f"the order {row.order_id} stands there twice, and not the same"))
         if len(faults) == SHOWN:
             break
-    comparison.all_orders_added()
+    books.all_orders_added()
     return faults
 
 
-async def add_journal(
-    comparison: Comparison, journal: ScopedJournal, operators: Operators, *, slack: float, settle_after: float
-) -> None:
-    """Take in every key that may have sent an order, and then every key whose order is known.
+@frozen(kw_only=True)
+class Span:
+    """The time in which the order of a doubt may have been posted.
 
     Args:
         slack: seconds by which the service's clock may differ.
         settle_after: seconds after the last possible send in which a request may still take effect.
+        since_1970: makes seconds since 1970 of the journal's own.
+    """
+
+    slack: float
+    settle_after: float
+    since_1970: Callable[[float], float]
+
+    def sender(self, key: str, entry: Entry) -> Sender:
+        """A key in doubt, and when its order was posted if there is one."""
+        return Sender(
+            key,
+            None if entry.intent is None else wish_of(entry.intent.order),
+            self.since_1970(entry.claimed_at) - self.slack,
+            self.since_1970(entry.sent_until) + self.settle_after + self.slack,
+            is_in_doubt=True,
+        )
+
+
+async def add_journal(
+    books: Books, journal: ScopedJournal, operators: Operators, *, slack: float, settle_after: float
+) -> None:
+    """Take in every key that may have sent an order, and then every key whose order is known.
 
     Raises:
         JournalFailed: the journal could not be read.
         ValueError: it cannot list its orders.
     """
     utc = await operators.times()
-
-    def since_1970(time: float) -> float:
-        return utc(time).timestamp()
-
+    span = Span(slack=slack, settle_after=settle_after, since_1970=lambda time: utc(time).timestamp())
     doubts = dict(await journal.in_doubt())
-    senders = [
-        Sender(
-            key,
-            None if entry.intent is None else wish_of(entry.intent.order),
-            since_1970(entry.claimed_at) - slack,
-            since_1970(entry.sent_until) + settle_after + slack,
-            is_in_doubt=True,
-        )
-        for key, entry in doubts.items()
-    ]
-    await asyncio.to_thread(comparison.add_senders, senders)
+    await asyncio.to_thread(books.add_senders, [span.sender(key, entry) for key, entry in doubts.items()])
     last = ""
     while page := await journal.work(limit=PAGE, after=last):
         others = [one for key, entry in page if key not in doubts for one in _others(key, entry)]
-        await asyncio.to_thread(comparison.add_senders, others)
+        await asyncio.to_thread(books.add_senders, others)
         last = page[-1][0]
     last = ""
     while orders := await journal.orders(limit=PAGE, after=last):
-        created = [(order_id, key, None if at is None else since_1970(at)) for order_id, key, at in orders]
-        await asyncio.to_thread(comparison.add_created, created)
+        created = [(id_, key, None if at is None else span.since_1970(at)) for id_, key, at in orders]
+        await asyncio.to_thread(books.add_created, created)
         last = orders[-1][0]
 
 
