@@ -46,7 +46,7 @@ from transfer_async._pipeline.work import Work
 from transfer_async._support.clock import Clock, Duration, duration
 from transfer_async._support.loop_affinity import Home
 from transfer_async._support.validators import check_count
-from transfer_async.journal.address import journal_at
+from transfer_async.journal.address import journal_at, seal_from_env
 from transfer_async.journal.entries import Step
 from transfer_async.journal.memory import MemoryJournal
 from transfer_async.journal.protocol import Journal, KeyRecord, checked_journal, record_of
@@ -174,6 +174,7 @@ class TransferClient:
         """Make a client from ``TRANSFER_BASE_URL``, ``TRANSFER_API_TOKEN`` and, if set, ``TRANSFER_JOURNAL``.
 
         The journal is a path, or a ``postgresql://`` address; it is the client's own, and closed with it.
+        ``TRANSFER_SEAL`` may name the file of a `KeySeal`'s keys, which seal what it stores of persons.
 
         Args:
             settings: everything else, as the constructor takes it.
@@ -535,7 +536,8 @@ async def carry(client: TransferClient, call: Call) -> Order:
 
 
 def _journal_at(address: str) -> Journal:
+    seal = seal_from_env()
     try:
-        return journal_at(address)
+        return journal_at(address, seal=seal)
     except ValueError as error:
         raise ValueError(f"TRANSFER_JOURNAL: {error}") from None

@@ -467,10 +467,40 @@ BY_HAND = (
     Fault(
         "known-entry-is-believed-without-its-token",
         "transaction",
-        "        if row is not None:\n            entry = rows.entry_of(row)\n        elif token",
+        "        if row is not None:\n            entry = rows.entry_of(row, self.seal)\n        elif token",
         "        if place in self._known:\n            entry = self._known[place][1]\n"
-        "        elif row is not None:\n            entry = rows.entry_of(row)\n        elif token",
+        "        elif row is not None:\n            entry = rows.entry_of(row, self.seal)\n"
+        "        elif token",
         "a worker judges a key by what it wrote itself, whatever others have written since",
+    ),
+    # --- the seal -------------------------------------------------------------------------------
+    Fault(
+        "sealed-for-nobody-in-particular",
+        "seal",
+        "encrypt(nonce, data, owner.encode())",
+        'encrypt(nonce, data, b"")',
+        "the wish of one key can be put beside another, and is believed",
+    ),
+    Fault(
+        "debts-are-not-sealed",
+        "rows",
+        "        intent=_intent(one.intent, seal),\n",
+        "        intent=_intent(one.intent, None),\n",
+        "a backup names the customers of every order that was refused",
+    ),
+    Fault(
+        "reply-is-not-sealed",
+        "rows",
+        "reply if seal is None or reply is None else sealed_reply(seal, reply, entry.order_id)",
+        "reply",
+        "a backup names the customers of every order",
+    ),
+    Fault(
+        "sealed-is-laid-aside",
+        "moves",
+        "            return Denial.UNREAD  # nothing is lost of it\n",
+        "            pass\n",
+        "an operator without the keys frees a key whose hold nobody can release any more",
     ),
     # --- people ---------------------------------------------------------------------------------
     Fault(

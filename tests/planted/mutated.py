@@ -564,8 +564,8 @@ MUTATED = (
     Fault(
         "wish-never-stored",
         "rows",
-        "if with_intent and entry.intent is not None else None",
-        "if with_intent and entry.intent is None else None",
+        "intent, reply = entry.intent if with_intent else None, entry.reply",
+        "intent, reply = None if with_intent else entry.intent, entry.reply",
         "after a crash nobody knows what was to be paid to whom",
     ),
 )

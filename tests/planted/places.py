@@ -134,7 +134,7 @@ PLACES = {
     "base": Place("transfer_async.journal.protocol", ("tests/contract",)),
     "states": Place("transfer_async.journal.state_machine", _STATES),
     "claim": Place("transfer_async.journal.claim", _STATES),
-    "moves": Place("transfer_async.journal.moves", _STATES),
+    "moves": Place("transfer_async.journal.moves", ("tests/journal/test_seal.py", *_STATES)),
     "operator_moves": Place("transfer_async.journal.operator_moves", _PEOPLE),
     "proposal": Place("transfer_async.journal.proposal", _PEOPLE),
     "entries": Place("transfer_async.journal.entries", (*_PEOPLE, *_STATES)),
@@ -154,7 +154,6 @@ PLACES = {
         "transfer_async.journal.postgres_sql",
         ("tests/journal/test_postgres.py", "tests/contract", "tests/trouble"),
     ),
-    "rows": Place("transfer_async.journal.rows", ("tests/journal/test_rows.py", "tests/contract")),
     "desk": Place("transfer_async.desk.application", _DESK),
     "desk_defences": Place("transfer_async.desk.defences", _DESK),
     "desk_changes": Place("transfer_async.desk.changes", _DESK),
@@ -162,6 +161,11 @@ PLACES = {
     "desk_stamp": Place("transfer_async.desk.stamp", _DESK),
     "desk_pages": Place("transfer_async.desk.pages", ("tests/desk/test_hostile.py",)),
     "desk_door": Place("transfer_async._cli.desk.loopback", ("tests/_cli/desk",)),
+    "rows": Place(
+        "transfer_async.journal.rows",
+        ("tests/journal/test_seal.py", "tests/journal/test_rows.py", "tests/contract"),
+    ),
+    "seal": Place("transfer_async.journal.seal", ("tests/journal/test_seal.py",)),
 }
 
 PROMISE = (

@@ -42,6 +42,7 @@ from transfer_async.journal.postgres import PostgresJournal
 from transfer_async.journal.proposal import FOUR_EYES, Decision, Proposal
 from transfer_async.journal.protocol import KEPT, Journal, KeyRecord, NotToBeForgotten, forgettable
 from transfer_async.journal.rows import STEP_COLUMNS, EntryRow, entry_of, row_of, step_of, step_values
+from transfer_async.journal.seal import DoesNotOpen, KeySeal, Seal
 from transfer_async.journal.sqlite import SQLiteJournal
 from transfer_async.journal.state_machine import decide, due_at, history_step, is_ended, is_told, is_waiting
 
@@ -57,6 +58,7 @@ __all__ = [
     "Decision",
     "Demand",
     "Denial",
+    "DoesNotOpen",
     "Ending",
     "Entry",
     "EntryRow",
@@ -66,6 +68,7 @@ __all__ = [
     "Journal",
     "Keep",
     "KeyRecord",
+    "KeySeal",
     "KeyState",
     "LayAside",
     "Look",
@@ -83,6 +86,7 @@ __all__ = [
     "Refute",
     "Resolve",
     "SQLiteJournal",
+    "Seal",
     "Step",
     "Suspect",
     "TakeBack",

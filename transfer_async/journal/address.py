@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import os
+
 from transfer_async._support.addresses import public
 from transfer_async.journal.postgres import PostgresJournal
 from transfer_async.journal.protocol import Journal
+from transfer_async.journal.seal import KeySeal, Seal
 from transfer_async.journal.sqlite import SQLiteJournal
 
 
-def journal_at(address: str) -> Journal:
+def journal_at(address: str, *, seal: Seal | None = None) -> Journal:
     """The journal at a ``postgresql://`` address, or in the file of that path; it opens when it is used.
+
+    Args:
+        address: where it is.
+        seal: for what is stored of persons.
 
     Raises:
         ValueError: it is neither.
     """
     if address.startswith(("postgresql://", "postgres://")):
-        return PostgresJournal(address)
+        return PostgresJournal(address, seal=seal)
     if "://" in address or not address.strip() or public(address) != address:  # "host=db password=..."
         raise ValueError("a journal is the path of a file, or a postgresql:// address")
-    return SQLiteJournal(address)
+    return SQLiteJournal(address, seal=seal)
+
+
+def seal_from_env() -> Seal | None:
+    """The seal of the keys in the file that ``TRANSFER_SEAL`` names; None if it names none.
+
+    Raises:
+        ValueError: the file is no good.
+    """
+    path = os.environ.get("TRANSFER_SEAL")
+    if not path:
+        return None
+    try:
+        return KeySeal.from_file(path)
+    except ValueError as error:
+        raise ValueError(f"TRANSFER_SEAL: {error}") from None

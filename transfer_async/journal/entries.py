@@ -112,12 +112,14 @@ class Unread:
         kept: all of it, word for word.
         hooks: what would have to be undone should this intent end in a certain no.
         owed: what had to be undone already, for earlier intents.
+        is_sealed: it can be read, by whoever has the key that it was sealed with.
     """
 
     why: str
     kept: str
     hooks: tuple[str, ...]
     owed: tuple[str, ...]
+    is_sealed: bool = False
 
 
 @frozen(kw_only=True)

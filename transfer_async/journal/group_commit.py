@@ -22,6 +22,7 @@ from transfer_async.journal.entries import Entry, Verdict
 from transfer_async.journal.moves import Move
 from transfer_async.journal.protocol import forgettable
 from transfer_async.journal.rows import EntryRow, entries_of
+from transfer_async.journal.seal import Seal, checked_seal
 from transfer_async.journal.transaction import PendingMove, Recent, Transaction
 
 log: logging.Logger = logging.getLogger("transfer_async")
@@ -38,11 +39,13 @@ class DurableJournal(abc.ABC):
 
     Args:
         at_once: how many commits may be on their way at once.
+        seal: for what is stored of persons.
     """
 
     durable = True
 
-    def __init__(self, *, at_once: int = 1) -> None:
+    def __init__(self, *, at_once: int = 1, seal: Seal | None = None) -> None:
+        self._seal = checked_seal(seal)
         self._at_once = at_once
         self._waiting: deque[PendingMove] = deque()
         self._runners: set[asyncio.Task[None]] = set()
@@ -141,7 +144,7 @@ class DurableJournal(abc.ABC):
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""
-        return entries_of(await self._page(scope, limit=limit, after=after))
+        return entries_of(await self._page(scope, limit=limit, after=after), self._seal)
 
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""

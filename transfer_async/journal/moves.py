@@ -445,6 +445,8 @@ class LayAside(Move):
     def denial(self, entry: Entry, now: float) -> Denial | None:
         if entry.unread is None:
             return Denial.LOST
+        if entry.unread.is_sealed:
+            return Denial.UNREAD  # nothing is lost of it
         return Denial.BUSY if entry.state in AT_WORK and now < entry.lease_until else None
 
     def apply(self, entry: Entry, now: float) -> Entry:

@@ -21,6 +21,7 @@ from transfer_async.journal.entries import Entry, Step
 from transfer_async.journal.group_commit import PRUNED, DurableJournal
 from transfer_async.journal.postgres_sql import Statements
 from transfer_async.journal.rows import VERSION, EntryRow, entries_of, entry_of, step_of, step_values
+from transfer_async.journal.seal import Seal
 from transfer_async.journal.transaction import PendingMove, Transaction
 
 T = TypeVar("T")
@@ -46,15 +47,22 @@ class PostgresJournal(DurableJournal):
             pools transactions between here and the server: behind such a proxy they are another's.
         timeout: how long a move waits for the database, lost connections included, in seconds or
             as ``timedelta``.
+        seal: for what is stored of persons: a `KeySeal`.
 
     Raises:
         ValueError: names the argument and the rule.
     """
 
     def __init__(
-        self, dsn: str, *, schema: str = "transfer_async", prepared: bool = False, timeout: Duration = 10.0
+        self,
+        dsn: str,
+        *,
+        schema: str = "transfer_async",
+        prepared: bool = False,
+        timeout: Duration = 10.0,
+        seal: Seal | None = None,
     ) -> None:
-        super().__init__(at_once=AT_ONCE)
+        super().__init__(at_once=AT_ONCE, seal=seal)
         if not _NAME.fullmatch(schema):
             raise ValueError("schema: must be a plain lower-case name")
         self._dsn = checked_database(dsn)
@@ -167,7 +175,7 @@ class PostgresJournal(DurableJournal):
 
         async def decided() -> Transaction:
             nonlocal in_question
-            transaction = Transaction(wanted, self._recent, in_question=in_question)
+            transaction = Transaction(wanted, self._recent, in_question=in_question, seal=self._seal)
             try:
                 await self._try(transaction)
             except Exception:
@@ -271,14 +279,14 @@ class PostgresJournal(DurableJournal):
     async def read(self, scope: str, key: str) -> Entry | None:
         """See `Journal.read`."""
         row = await self._ask(lambda connection: connection.fetchrow(self._sql.find, scope, key))
-        return None if row is None else entry_of(EntryRow(*list(row)[1:]))
+        return None if row is None else entry_of(EntryRow(*list(row)[1:]), self._seal)
 
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         return await self._rows(self._sql.work, scope, after, await self.now(), limit)
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         """See `Journal.in_doubt`."""
-        found = entries_of(await self._rows(self._sql.in_doubt, scope))
+        found = entries_of(await self._rows(self._sql.in_doubt, scope), self._seal)
         return sorted(found, key=lambda doubt: doubt[1].sent_until)
 
     async def count_in_doubt(self, scope: str) -> int:

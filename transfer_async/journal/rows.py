@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+import attrs
 import msgspec
 from attrs import define, frozen
 
@@ -24,6 +25,7 @@ from transfer_async.journal import state_machine
 from transfer_async.journal.entries import Ending, Entry, KeyState, Owed, Step, Unread, Untold
 from transfer_async.journal.fingerprint import fingerprint
 from transfer_async.journal.proposal import Proposal
+from transfer_async.journal.seal import MARK, DoesNotOpen, Seal, opened, opened_reply, sealed_reply
 
 log: logging.Logger = logging.getLogger("transfer_async")
 
@@ -67,6 +69,14 @@ class _StoredIntent:
 
 
 @frozen(kw_only=True)
+class _Persons:
+    """What of an intent says who pays whom: sealed as one text, which then stands in the order's place."""
+
+    order: msgspec.Raw
+    beneficiary: tuple[str, str, str | None] | None
+
+
+@frozen(kw_only=True)
 class _StoredOwed:
     intent: _StoredIntent
     hook: str
@@ -103,53 +113,60 @@ class _Body:
 _encoder = msgspec.json.Encoder()
 _read_body = msgspec.json.Decoder(_Body).decode
 _read_intent = msgspec.json.Decoder(_StoredIntent).decode
+_read_persons = msgspec.json.Decoder(_Persons).decode
 _read_ending = msgspec.json.Decoder(Ending).decode
 
 
-def row_of(entry: Entry, *, token: str, now: float, with_intent: bool = True) -> EntryRow:
+def row_of(
+    entry: Entry, *, token: str, now: float, with_intent: bool = True, seal: Seal | None = None
+) -> EntryRow:
     """``entry`` as it is stored at ``now`` by the move with that token; the wish only if it is new."""
+    intent, reply = entry.intent if with_intent else None, entry.reply
     return EntryRow(
         state=entry.state.value,
         token=token,
         order_id=entry.order_id,
         due_at=state_machine.due_at(entry),
         ended_at=now if state_machine.is_ended(entry) else None,
-        body=_encode(_body(entry)),
-        intent=_encode(_intent(entry.intent)) if with_intent and entry.intent is not None else None,
-        reply=entry.reply,
+        body=_encode(_body(entry, seal)),
+        intent=None if intent is None else _encode(_intent(intent, seal)),
+        reply=reply if seal is None or reply is None else sealed_reply(seal, reply, entry.order_id),
     )
 
 
-def entry_of(row: EntryRow) -> Entry:
+def entry_of(row: EntryRow, seal: Seal | None = None) -> Entry:
     """The entry that ``row`` holds; what can be read of one that cannot be read whole has ``unread``."""
     try:
         body = _read_body(row.body)
         return Entry(
             state=KeyState(row.state),
             order_id=row.order_id,
-            intent=None if row.intent is None else _intent_of(_read_intent(row.intent)),
-            reply=row.reply,
-            owed=tuple(map(_owed_of, body.owed)),
+            intent=None if row.intent is None else _intent_of(_read_intent(row.intent), seal),
+            reply=opened_reply(seal, row.reply, row.order_id),
+            owed=tuple([_owed_of(one, seal) for one in body.owed]),
             **{name: getattr(body, name) for name in _SAME},
         )
+    except DoesNotOpen as error:
+        return _what_can_be_read(row, str(error), seal, is_sealed=True)
     except _UNREADABLE as error:
-        return _what_can_be_read(row, type(error).__name__)
+        return _what_can_be_read(row, type(error).__name__, seal)
 
 
-def entries_of(found: Iterable[tuple[str, EntryRow]]) -> list[tuple[str, Entry]]:
+def entries_of(found: Iterable[tuple[str, EntryRow]], seal: Seal | None = None) -> list[tuple[str, Entry]]:
     """Keys with their entries; one that cannot be read is named in the log, and does not hide the others."""
-    entries = [(key, entry_of(row)) for key, row in found]
+    entries = [(key, entry_of(row, seal)) for key, row in found]
     for key, entry in entries:
         if entry.unread is not None:
             log.error("the entry of key %r cannot be read (%s)", key, entry.unread.why)
     return entries
 
 
+_SEALED = b'"' + MARK.encode()
 _UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, TransferError)
 _SAME = tuple(name for name in _Body.__annotations__ if name != "owed")
 
 
-def _body(entry: Entry) -> dict[str, Any]:
+def _body(entry: Entry, seal: Seal | None) -> dict[str, Any]:
     """The fields of `_Body`, for writing: three are written for each order."""
     body = {
         "fingerprint": entry.fingerprint,
@@ -164,7 +181,7 @@ def _body(entry: Entry) -> dict[str, Any]:
         "attempt": entry.attempt,
         "sent_until": entry.sent_until,
         "ending": entry.ending,
-        "owed": [_owed(one) for one in entry.owed] if entry.owed else (),
+        "owed": [_owed(one, seal) for one in entry.owed] if entry.owed else (),
         "moves": entry.moves,
     }
     if entry.promised or entry.untold:
@@ -182,9 +199,9 @@ def _body(entry: Entry) -> dict[str, Any]:
     return body
 
 
-def _owed(one: Owed) -> _StoredOwed:
+def _owed(one: Owed, seal: Seal | None) -> _StoredOwed:
     return _StoredOwed(
-        intent=_intent(one.intent),
+        intent=_intent(one.intent, seal),
         hook=one.hook,
         receipt=one.receipt,
         lease_until=one.lease_until,
@@ -192,32 +209,42 @@ def _owed(one: Owed) -> _StoredOwed:
     )
 
 
-def _intent(intent: OrderIntent) -> _StoredIntent:
-    name = intent.beneficiary
-    return _StoredIntent(
+def _intent(intent: OrderIntent, seal: Seal | None) -> _StoredIntent:
+    name, order = intent.beneficiary, msgspec.Raw(intent.order.to_json())
+    beneficiary = None if name is None else (name.first, name.last, name.middle)
+    stored = _StoredIntent(
         id=intent.id,
         key=intent.key,
-        order=msgspec.Raw(intent.order.to_json()),
-        beneficiary=None if name is None else (name.first, name.last, name.middle),
+        order=order,
+        beneficiary=beneficiary,
         held=intent.held,
         send_before=intent.send_before,
     )
+    if seal is None:
+        return stored
+    persons = _encoder.encode(_Persons(order=order, beneficiary=beneficiary))
+    sealed = seal.sealed(persons, owner=intent.id)
+    return attrs.evolve(stored, order=msgspec.Raw(_encoder.encode(sealed)), beneficiary=None)
 
 
-def _intent_of(stored: _StoredIntent) -> OrderIntent:
+def _intent_of(stored: _StoredIntent, seal: Seal | None) -> OrderIntent:
+    order, beneficiary = stored.order, stored.beneficiary
+    if bytes(order).startswith(_SEALED):
+        persons = _read_persons(opened(seal, msgspec.json.decode(order, type=str), owner=stored.id))
+        order, beneficiary = persons.order, persons.beneficiary
     return OrderIntent(
         id=stored.id,
         key=stored.key,
-        order=converter.from_json(NewOrder, bytes(stored.order)),
-        beneficiary=None if stored.beneficiary is None else PersonName(*stored.beneficiary),
+        order=converter.from_json(NewOrder, bytes(order)),
+        beneficiary=None if beneficiary is None else PersonName(*beneficiary),
         held=stored.held,
         send_before=stored.send_before,
     )
 
 
-def _owed_of(stored: _StoredOwed) -> Owed:
+def _owed_of(stored: _StoredOwed, seal: Seal | None) -> Owed:
     return Owed(
-        intent=_intent_of(stored.intent),
+        intent=_intent_of(stored.intent, seal),
         hook=stored.hook,
         receipt=stored.receipt,
         lease_until=stored.lease_until,
@@ -251,25 +278,26 @@ _LOST: dict[str, Any] = {
 """What stands for a field that cannot be read; a lease has its column."""
 
 
-def _what_can_be_read(row: EntryRow, why: str) -> Entry:
+def _what_can_be_read(row: EntryRow, why: str, seal: Seal | None, *, is_sealed: bool = False) -> Entry:
     """Enough to show the key and to end it; what is not known to be free is bound, and in doubt."""
     parts = _read_as(dict[str, msgspec.Raw], row.body, {})
-    lost = _LOST | {"lease_until": row.due_at or 0.0, "fingerprint": _fingerprint_of(row.intent)}
+    lost = _LOST | {"lease_until": row.due_at or 0.0, "fingerprint": _fingerprint_of(row.intent, seal)}
     values = {name: _read_as(_KINDS[name], parts.get(name), instead) for name, instead in lost.items()}
     debts = _read_as(list[msgspec.Raw], parts.get("owed"), [msgspec.Raw(b"{}")])  # or who knows how many
-    owed = {one: _read_debt(one) for one in map(bytes, debts)}
+    owed = {one: _read_debt(one, seal) for one in map(bytes, debts)}
     state = KeyState(row.state) if row.state in {one.value for one in KeyState} else KeyState.IN_DOUBT
     unread = Unread(
         why=why,
         kept=_kept(row),
         hooks=() if state in (KeyState.FREE, KeyState.CREATED) else values["hooks"],
         owed=tuple(_read_as(_Debtor, one, _Debtor()).hook for one, debt in owed.items() if debt is None),
+        is_sealed=is_sealed,
     )
     return Entry(
         state=state,
         order_id=row.order_id,
         intent=None,
-        reply=row.reply,
+        reply=None if is_sealed else row.reply,
         owed=tuple(debt for debt in owed.values() if debt is not None),
         unread=unread,
         **values,
@@ -281,10 +309,10 @@ def _kept(row: EntryRow) -> str:
     return json.dumps(kept, default=repr)
 
 
-def _fingerprint_of(intent: str | None) -> str:
+def _fingerprint_of(intent: str | None, seal: Seal | None) -> str:
     try:
-        return "" if intent is None else fingerprint(_intent_of(_read_intent(intent)).order)
-    except _UNREADABLE:
+        return "" if intent is None else fingerprint(_intent_of(_read_intent(intent), seal).order)
+    except (*_UNREADABLE, DoesNotOpen):
         return ""
 
 
@@ -300,10 +328,10 @@ def _read_as(kind: Any, raw: Any, lost: Any) -> Any:
         return lost
 
 
-def _read_debt(raw: bytes) -> Owed | None:
+def _read_debt(raw: bytes, seal: Seal | None) -> Owed | None:
     try:
-        return _owed_of(msgspec.json.decode(raw, type=_StoredOwed))
-    except _UNREADABLE:
+        return _owed_of(msgspec.json.decode(raw, type=_StoredOwed), seal)
+    except (*_UNREADABLE, DoesNotOpen):
         return None
 
 

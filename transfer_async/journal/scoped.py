@@ -64,7 +64,10 @@ class ScopedJournal:
         if verdict is None:
             raise JournalFailed("the journal has lost the key", outcome=certain, order=order, key=key)
         if verdict.denial is Denial.UNREAD:
+            unread = verdict.entry.unread
             why = "what the journal holds of the key cannot be read: it is bound until an operator ends it"
+            if unread is not None and unread.is_sealed:
+                why = "what the journal holds of the key is sealed, and does not open here: it is bound"
             raise JournalFailed(why, outcome=certain, order=order, key=key)
         return verdict
 

@@ -31,6 +31,7 @@ from transfer_async.journal.rows import (
     step_of,
     step_values,
 )
+from transfer_async.journal.seal import Seal
 from transfer_async.journal.sqlite_file import Files, Identity, Moved, found, keep_private
 from transfer_async.journal.transaction import PendingMove, Place, Transaction
 
@@ -102,15 +103,21 @@ class SQLiteJournal(DurableJournal):
             a file system over the network does not lock as SQLite needs it.
         timeout: how long to wait for other processes that write, in seconds or as ``timedelta``.
         clock: its ``utc`` is the journal's time, for it outlives the machine; for tests.
+        seal: for what is stored of persons: a `KeySeal`.
 
     Raises:
         ValueError: names the argument and the rule.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, timeout: Duration = 5.0, clock: Clock | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        timeout: Duration = 5.0,
+        clock: Clock | None = None,
+        seal: Seal | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(seal=seal)
         if not os.fspath(path) or os.fspath(path) == ":memory:":
             raise ValueError("path: must be the path of a file; MemoryJournal keeps nothing but memory")
         self._path = Path(path).absolute()  # whatever directory the process changes to
@@ -158,7 +165,7 @@ class SQLiteJournal(DurableJournal):
         )
 
     async def _commit(self, wanted: Sequence[PendingMove]) -> Transaction:
-        transaction = Transaction(wanted, self._recent)
+        transaction = Transaction(wanted, self._recent, seal=self._seal)
         await self._in_thread(lambda: self._with_file(lambda file: file.commit(transaction, self._now)))
         return transaction
 
@@ -202,7 +209,7 @@ class SQLiteJournal(DurableJournal):
     async def read(self, scope: str, key: str) -> Entry | None:
         """See `Journal.read`."""
         found = await self._ask(lambda file: file.one(scope, key))
-        return None if found is None else entry_of(found)
+        return None if found is None else entry_of(found, self._seal)
 
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         # What is due later than any lease can be is due now: see `state_machine.is_waiting`.
@@ -215,7 +222,7 @@ class SQLiteJournal(DurableJournal):
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         """See `Journal.in_doubt`."""
         where = "s.name = ? AND k.ended_at IS NULL AND k.state = 'in_doubt'"
-        found = entries_of(await self._ask(lambda file: file.find(where, scope)))
+        found = entries_of(await self._ask(lambda file: file.find(where, scope)), self._seal)
         return sorted(found, key=lambda doubt: doubt[1].sent_until)
 
     async def count_in_doubt(self, scope: str) -> int:

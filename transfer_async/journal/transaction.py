@@ -18,6 +18,7 @@ from transfer_async.journal.claim import Claim
 from transfer_async.journal.entries import Denial, Entry, KeyState, Step, Verdict
 from transfer_async.journal.moves import Mark, Move, TakeOver
 from transfer_async.journal.rows import EntryRow
+from transfer_async.journal.seal import Seal
 
 Place = tuple[str, str]
 """Scope and key."""
@@ -95,12 +96,14 @@ class Transaction:
         in_question: an earlier commit of these moves may have happened: look for their tokens first.
         places: what must be loaded, in this order.
         is_committing: the commit has been asked for: what is lost from here on may have been written.
+        seal: for what is stored of persons.
     """
 
     wanted: Sequence[PendingMove]
     recent: Recent
     in_question: bool = False
     is_committing: bool = False
+    seal: Seal | None = None
     _known: dict[Place, tuple[str, Entry]] = field(init=False)
     writes: list[Write] = field(factory=list)
     steps: list[tuple[Place, str, Step]] = field(factory=list)
@@ -144,7 +147,7 @@ class Transaction:
         """What is stored: no token if nothing is; no row if the token is the known one."""
         entry = None
         if row is not None:
-            entry = rows.entry_of(row)
+            entry = rows.entry_of(row, self.seal)
         elif token is not None:
             entry = self._known[place][1]
         self._held[place] = _Held(token=token, entry=entry, stored=entry)
@@ -169,7 +172,7 @@ class Transaction:
                 self.verdicts.append(self._decide_one(one, held, now))
         for place, held in self._held.items():
             if held.changed_by is not None and held.entry is not None:
-                self.writes.append(_write(place, held, now))
+                self.writes.append(_write(place, held, now, self.seal))
 
     def _decide_one(self, one: PendingMove, held: _Held, now: float) -> Verdict | None:
         before, move = held.entry, one.move
@@ -206,14 +209,14 @@ def _read_back(one: PendingMove, held: _Held, now: float) -> Verdict:
     return Verdict(entry=entry, denial=Denial.IN_DOUBT if found_doubt else Denial.LOST, now=now)
 
 
-def _write(place: Place, held: _Held, now: float) -> Write:
+def _write(place: Place, held: _Held, now: float, seal: Seal | None) -> Write:
     entry, stored, token = held.entry, held.stored, held.changed_by
     assert entry is not None and token is not None  # noqa: S101, PT018 - only what was changed is written
     intent_changed = stored is None or entry.intent is not stored.intent or stored.unread is not None
     return Write(
         place=place,
         is_new=stored is None,
-        row=rows.row_of(entry, token=token, now=now, with_intent=intent_changed),
+        row=rows.row_of(entry, token=token, now=now, with_intent=intent_changed, seal=seal),
         intent_changed=intent_changed,
         reply_changed=entry.reply is not (None if stored is None else stored.reply),
     )

@@ -9,7 +9,7 @@ from transfer_async._cli.console.hook_loading import BankSide
 from transfer_async._cli.console.options import TOKEN
 from transfer_async._client import TransferClient
 from transfer_async._models.events import Observer
-from transfer_async.journal.address import journal_at
+from transfer_async.journal.address import journal_at, seal_from_env
 from transfer_async.journal.protocol import Journal
 
 
@@ -35,12 +35,13 @@ def client_of(
 
 
 def journal_named(address: str) -> Journal:
-    """The journal that ``--journal`` names, not yet open.
+    """The journal that ``--journal`` names, with the seal that the environment names; not yet open.
 
     Raises:
         ValueError: there can be none.
     """
+    seal = seal_from_env()
     try:
-        return journal_at(address)
+        return journal_at(address, seal=seal)
     except ValueError as error:
         raise ValueError(f"--journal: {error}") from None

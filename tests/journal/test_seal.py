@@ -1,0 +1,249 @@
+"""What is stored of persons, sealed: what is written, who reads it, and the key that nobody can open."""
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+
+from tests.journal.test_rows import entries
+from tests.support import commands
+from tests.support.bank import World, new_order
+from tests.support.journalling import SCOPE, claim, create, doubt, intent, made, mark, owing
+from transfer_async import JournalFailed, PersonName, SQLiteJournal, TransferClient
+from transfer_async.journal import Denial, DoesNotOpen, Entry, KeySeal, KeyState, LayAside, decide, rows
+from transfer_async.journal.address import seal_from_env
+from transfer_async.journal.seal import MARK
+
+OLD, NEW = bytes(range(32)), bytes(range(32, 64))
+PERSONS = (b"ada.eze", b"ben.okri", b"Okonkwo", b"Ngozi", b"22212345678")
+
+
+def seal(**keys: bytes) -> KeySeal:
+    """Its last key is the current one."""
+    return KeySeal(keys, current=list(keys)[-1])
+
+
+# --- the seal itself ----------------------------------------------------------------------------
+
+
+def test_what_is_sealed_opens_for_its_owner_with_its_key_alone():
+    sealed = seal(a=OLD).sealed(b"data", owner="intent-1")
+
+    assert sealed.startswith(f"{MARK}a:")
+    assert seal(a=OLD, b=NEW).opened(sealed, owner="intent-1") == b"data"
+    for other, owner in ((seal(a=NEW), "intent-1"), (seal(a=OLD), "intent-2")):
+        with pytest.raises(DoesNotOpen, match="the key 'a' does not open it"):
+            other.opened(sealed, owner=owner)
+    with pytest.raises(DoesNotOpen, match="sealed with the key 'a', which is not among these"):
+        seal(b=OLD).opened(sealed, owner="intent-1")
+
+
+def test_the_same_is_never_sealed_to_the_same():
+    one = seal(a=OLD)
+
+    assert one.sealed(b"data", owner="o") != one.sealed(b"data", owner="o")
+
+
+@pytest.mark.parametrize(
+    "change", [lambda text: text[:-4], lambda text: text[:-8] + "AAAA" + text[-4:], lambda _: f"{MARK}a:?"]
+)
+def test_what_was_changed_does_not_open(change: Any):
+    with pytest.raises(DoesNotOpen):
+        seal(a=OLD).opened(change(seal(a=OLD).sealed(b"some data", owner="o")), owner="o")
+
+
+@pytest.mark.parametrize(
+    ("keys", "current", "why"),
+    [
+        ({"a": OLD}, "b", "current: must be the id"),
+        ({"a": OLD[:31]}, "a", "the key 'a' must be 32 bytes"),
+        ({"a": OLD.hex()}, "a", "the key 'a' must be 32 bytes"),
+        ({"a:b": OLD}, "a:b", "an id has 1 to 32 letters"),
+    ],
+)
+def test_keys_that_are_no_good_are_named_and_not_shown(keys: dict[str, Any], current: str, why: str):
+    with pytest.raises(ValueError, match=why) as caught:
+        KeySeal(keys, current=current)
+
+    assert OLD[:4].hex() not in str(caught.value)
+
+
+def test_keys_come_from_a_file(tmp_path: Path):
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps({"current": "a", "keys": {"a": base64.b64encode(OLD).decode()}}))
+
+    assert seal(a=OLD).opened(KeySeal.from_file(path).sealed(b"data", owner="o"), owner="o") == b"data"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"current": "a"}', '{"current": "a", "keys": {"a": "?"}}'])
+def test_a_file_that_is_no_file_of_keys_is_told(tmp_path: Path, text: str):
+    path = tmp_path / "keys.json"
+    path.write_text(text)
+
+    with pytest.raises(ValueError, match="the file of keys must be"):
+        KeySeal.from_file(path)
+    with pytest.raises(ValueError, match="the file of keys cannot be read"):
+        KeySeal.from_file(tmp_path / "gone")
+
+
+def test_a_client_from_the_environment_has_the_seal_that_is_named_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps({"current": "a", "keys": {"a": base64.b64encode(OLD).decode()}}))
+    monkeypatch.setenv("TRANSFER_SEAL", str(path))
+    assert isinstance(seal_from_env(), KeySeal)
+
+    path.write_text("{")
+    monkeypatch.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
+    monkeypatch.setenv("TRANSFER_BASE_URL", "https://orders.example")
+    monkeypatch.setenv("TRANSFER_API_TOKEN", "t")
+    with pytest.raises(ValueError, match="TRANSFER_SEAL: the file of keys must be"):
+        TransferClient.from_env(hooks=[])
+    (tmp_path / "journal.db").touch()
+    ended = commands.invoke("journal", "list")
+    assert (ended.exit_code, "TRANSFER_SEAL: the file of keys must be" in ended.output) == (2, True)
+
+
+@pytest.mark.parametrize("given", ["a key", KeySeal])
+def test_what_is_no_seal_is_refused(tmp_path: Path, given: Any):
+    with pytest.raises(ValueError, match="seal: "):
+        SQLiteJournal(tmp_path / "journal.db", seal=given)
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+@given(entries)
+def test_every_entry_comes_back_as_it_was(entry: Entry):
+    one = seal(a=OLD)
+
+    assert rows.entry_of(rows.row_of(entry, token="t", now=0.0, seal=one), one) == entry
+
+
+@given(entries)
+def test_what_was_written_before_there_was_a_seal_is_read(entry: Entry):
+    assert rows.entry_of(rows.row_of(entry, token="t", now=0.0), seal(a=OLD)) == entry
+
+
+def _persons() -> Entry:
+    wish = attrs.evolve(intent(), beneficiary=PersonName("Ngozi", "Okonkwo"))
+    return Entry(
+        state=KeyState.IN_DOUBT,
+        fingerprint="f",
+        intent_id=wish.id,
+        intent=wish,
+        client_made=False,
+        claimed_at=0.0,
+        reply=b'{"firstname": "Ngozi"}',
+        owed=tuple(attrs.evolve(one, intent=wish) for one in owing("hold")),
+    )
+
+
+def test_nothing_of_a_person_is_in_a_row():
+    row = rows.row_of(_persons(), token="t", now=0.0, seal=seal(a=OLD))
+
+    written = f"{attrs.astuple(row)}".encode()
+    assert [name for name in PERSONS if name in written] == []
+
+
+@pytest.mark.parametrize("other", [None, seal(b=OLD), seal(a=NEW)])
+def test_what_does_not_open_is_bound_and_keeps_all_else(other: KeySeal | None):
+    row = rows.row_of(_persons(), token="t", now=0.0, seal=seal(a=OLD))
+
+    entry = rows.entry_of(row, other)
+
+    assert entry.unread is not None
+    assert (entry.unread.is_sealed, entry.reply, entry.state) == (True, None, KeyState.IN_DOUBT)
+    verdict = decide(entry, LayAside(by="ada", reason="unreadable"), now=1e9)
+    assert verdict is not None
+    assert (verdict.denial, verdict.entry) == (Denial.UNREAD, entry)
+
+
+def test_a_sealed_wish_beside_another_intent_does_not_open():
+    one = seal(a=OLD)
+    row = rows.row_of(_persons(), token="t", now=0.0, seal=one)
+    assert row.intent is not None
+
+    moved = rows.entry_of(attrs.evolve(row, intent=row.intent.replace("intent-1", "intent-2")), one)
+
+    assert moved.unread is not None
+
+
+# --- journals -------------------------------------------------------------------------------------
+
+
+async def test_a_key_that_does_not_open_ends_in_a_journal_that_failed_and_stays_bound(tmp_path: Path):
+    path = tmp_path / "journal.db"
+    async with SQLiteJournal(path, seal=seal(a=OLD)) as journal:
+        await made(journal, claim(), mark(), doubt())
+    async with SQLiteJournal(path, seal=seal(a=NEW)) as journal:
+        verdict = await journal.move(SCOPE, "k", claim(number=2))
+        assert verdict is not None
+        assert verdict.denial is Denial.UNREAD
+        other = await made(journal, claim(number=3), key="other")
+        assert other.state is KeyState.CLAIMED  # nobody else suffers
+    async with SQLiteJournal(path, seal=seal(a=OLD)) as journal:
+        entry = await journal.read(SCOPE, "k")
+        assert entry is not None
+        assert (entry.state, entry.is_readable) == (KeyState.IN_DOUBT, True)
+
+
+async def test_keys_change_and_what_the_old_one_sealed_still_opens(tmp_path: Path):
+    path = tmp_path / "journal.db"
+    async with SQLiteJournal(path, seal=seal(a=OLD)) as journal:
+        await made(journal, claim(), mark(), create())
+    async with SQLiteJournal(path, seal=seal(a=OLD, b=NEW)) as journal:
+        await made(journal, claim(), mark(), doubt(), key="l")
+    async with SQLiteJournal(path, seal=seal(b=NEW)) as journal:
+        first, second = await journal.read(SCOPE, "k"), await journal.read(SCOPE, "l")
+    assert first is not None
+    assert second is not None
+    assert (first.is_readable, second.is_readable) == (False, True)
+
+
+async def test_a_client_and_an_operator_are_told_what_is_missing(world: World, tmp_path: Path):
+    path = tmp_path / "journal.db"
+    async with SQLiteJournal(path, seal=seal(a=OLD)) as journal:
+        world.journal.journal = journal
+        await world.in_doubt()
+    async with SQLiteJournal(path) as journal:
+        world.journal.journal = journal
+        await world.fails(JournalFailed, match="is sealed, and does not open here")
+        async with world.client() as client:
+            with pytest.raises(ValueError, match="bring the keys it was sealed with"):
+                await client.resolve(
+                    "k",
+                    order_id="tx-1",
+                    by="ada",
+                    reason="seen",
+                )
+
+
+def everything_in(directory: Path) -> bytes:
+    return b"".join(one.read_bytes() for one in sorted(directory.iterdir()))
+
+
+@pytest.mark.trial(short=40, ci=200, long=1_000)
+async def test_after_many_orders_no_name_is_found_in_the_file_or_its_log(
+    world: World, tmp_path: Path, size: int
+):
+    path = tmp_path / "journal.db"
+    name = PersonName("Ngozi", "Okonkwo")
+    async with SQLiteJournal(path, seal=seal(a=OLD)) as journal:
+        world.journal.journal = journal
+        async with world.client() as client:
+            for number in range(size):
+                await client.create_order(new_order(), key=f"k-{number}", beneficiary=name)
+        await world.in_doubt("lost", beneficiary=name)
+        await world.owing("owing")
+
+        stored = await asyncio.to_thread(everything_in, tmp_path)
+
+    assert len(stored) > size * 1_000
+    assert [one for one in PERSONS if one in stored] == []
