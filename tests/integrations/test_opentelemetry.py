@@ -166,7 +166,7 @@ async def test_an_order_that_is_created_at_the_second_attempt(at_work: World, tr
     assert second.attributes["http.request.resend_count"] == 1
     assert second.status.status_code is StatusCode.UNSET
     assert {parent_of(first), parent_of(second)} == {id_of(traced.order())}
-    assert ("retry_scheduled", {"transfer_async._http.retry.pause": 0.025}) in events_of(traced.order())
+    assert ("retry_scheduled", {"transfer_async.retry.pause": 0.025}) in events_of(traced.order())
     assert traced.order().status.status_code is StatusCode.UNSET
 
 

@@ -186,7 +186,7 @@ async def test_attributes_are_none_but_those_that_are_meant(at_work: World, trac
         *(
             "transfer_async.outcome",
             "transfer_async.taken_over",
-            "transfer_async._http.retry.pause",
+            "transfer_async.retry.pause",
             "error.type",
         ),
         *("transfer_async.hook.name", "transfer_async.hook.duration"),

@@ -28,7 +28,7 @@ OUTCOME: Final = "transfer_async.outcome"
 TAKEN_OVER: Final = "transfer_async.taken_over"
 HOOK: Final = "transfer_async.hook.name"
 HOOK_DURATION: Final = "transfer_async.hook.duration"
-PAUSE: Final = "transfer_async._http.retry.pause"
+PAUSE: Final = "transfer_async.retry.pause"
 
 UNRECORDED: Final = "unrecorded"
 """The outcome of a call that did not write down how it ended: its journal failed, or others were faster."""
