@@ -90,13 +90,6 @@ async def test_attempts_are_counted_by_what_was_certain(at_work: World, traced: 
     ]
 
 
-async def test_an_attempt_that_fails_is_counted_once(at_work: World, traced: Traced):
-    await ended(at_work, traced, Refused, order=refused_order())
-
-    assert traced.total("transfer_async.attempts") == 1
-    assert traced.total("http.client.request.duration") == 1
-
-
 async def test_requests_are_measured_as_the_conventions_say(at_work: World):
     traced = Traced(base_url=at_work.sandbox.base_url)
     at_work.sandbox.faults.add(Status(429))
