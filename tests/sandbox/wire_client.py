@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+from tests.support.order_fields import EXTERNAL, ORDER
 from transfer_async.sandbox import Sandbox
 
 CREATE = "/api/api/v1/order/create"
@@ -13,24 +14,7 @@ WHO_AM_I = "/api/api/v1/user/who-am-i"
 
 
 def order_body(**changes: Any) -> dict[str, Any]:
-    body = {
-        "poster_username": "ada.eze@example.com",
-        "poster_recipient_username": "ben.okri@example.com",
-        "poster_currency": "NGN",
-        "poster_country": "NG",
-        "poster_amount": "155025.00",
-        "poster_payment_method_type": "nigerian_bank_payment",
-        "matcher_currency": "USD",
-        "matcher_country": "US",
-        "matcher_amount": "100.00",
-        "exchange_rate": "1550.25",
-        "external_order": {
-            "current_account_balance": "900000.10",
-            "transaction_fee": 250,
-            "transaction_fee_currency": "NGN",
-        },
-    }
-    return body | changes
+    return {**ORDER, "external_order": dict(EXTERNAL), **changes}
 
 
 def names(text: str) -> set[str]:

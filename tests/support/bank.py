@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 import pytest
 
+from tests.support.order_fields import EXTERNAL, ORDER
 from transfer_async import (
     FundsHold,
     MemoryJournal,
@@ -38,30 +39,12 @@ CALL = ("beneficiary", "held", "send_before")
 
 def new_order(**changes: Any) -> NewOrder:
     """An order that the sandbox takes."""
-    fields: dict[str, Any] = {
-        "poster_username": "ada.eze@example.com",
-        "poster_recipient_username": "ben.okri@example.com",
-        "poster_currency": "NGN",
-        "poster_country": "NG",
-        "poster_amount": "155025.00",
-        "poster_payment_method_type": "nigerian_bank_payment",
-        "matcher_currency": "USD",
-        "matcher_country": "US",
-        "matcher_amount": "100.00",
-        "exchange_rate": "1550.25",
-        "external_order": external_order(),
-    }
-    return NewOrder(**fields | changes)
+    return NewOrder(**{**ORDER, "external_order": external_order(), **changes})
 
 
 def external_order(**changes: Any) -> NewExternalOrder:
     """The bank's own data."""
-    fields: dict[str, Any] = {
-        "current_account_balance": "900000.10",
-        "transaction_fee": 250,
-        "transaction_fee_currency": "NGN",
-    }
-    return NewExternalOrder(**fields | changes)
+    return NewExternalOrder(**{**EXTERNAL, **changes})
 
 
 def other_order() -> NewOrder:

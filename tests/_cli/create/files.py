@@ -7,22 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.order_fields import EXTERNAL, ORDER
 from transfer_async._cli.create.csv_rows import COLUMNS
 
-COMMON = {
-    "poster_recipient_username": "ben.okri@example.com",
-    "poster_currency": "NGN",
-    "poster_country": "NG",
-    "poster_amount": "155025.00",
-    "poster_payment_method_type": "nigerian_bank_payment",
-    "matcher_currency": "USD",
-    "matcher_country": "US",
-    "matcher_amount": "100.00",
-    "exchange_rate": "1550.25",
-    "current_account_balance": "900000.10",
-    "transaction_fee": "250",
-    "transaction_fee_currency": "NGN",
-}
+COMMON = {name: str(value) for name, value in {**ORDER, **EXTERNAL}.items() if name != "poster_username"}
 REFUSED_EVERY = 100
 """One order in so many has a beneficiary whom the service does not know."""
 
