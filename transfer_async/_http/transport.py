@@ -301,9 +301,8 @@ class Transport:
             guard.spent = True  # whatever aiohttp still has of it, it goes nowhere
 
     def _timeout(self, *, left: float) -> aiohttp.ClientTimeout:
-        return (
-            self._full_timeout if left >= self._timeouts.total else _for_exchange(self._timeouts, left=left)
-        )
+        full = left >= self._timeouts.total
+        return self._full_timeout if full else _for_exchange(self._timeouts, left=left)
 
     async def _heard(self, response: aiohttp.ClientResponse, carrier: Carrier, *, is_order: bool) -> Evidence:
         """What ``response`` says, and, where that is believed as it is, whether it is ours."""
@@ -337,6 +336,8 @@ class Transport:
         try:
             while chunk := await response.content.readany():
                 body.take(chunk)
+                if response.content.at_eof():  # mostly it is all there at once, and need not be asked again
+                    break
             body.end()
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a cut answer is an answer
             response.close()

@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 from functools import partial
 
-from attrs import define, field, frozen
+from attrs import define, field
 from multidict import CIMultiDict
 
 from transfer_async._converters.order import find_order_id, read_answer
@@ -59,7 +59,7 @@ class Sending:
     token_renewed: bool = False
 
 
-@frozen(kw_only=True)
+@define(eq=False, kw_only=True)
 class Answered:
     """The service answered with our order.
 
@@ -157,7 +157,7 @@ def _note(
     """Remember the attempt, tell of it, and say what it came to."""
     outcome = Outcome.CREATED if error is None else error.outcome if evidence.sent else Outcome.NOT_SENT
     beneath = type(evidence.error).__name__ if evidence.error is not None else None
-    work.attempts.append(
+    work.attempts += (
         Attempt(
             number=work.attempts_begun,
             seconds=seconds,
@@ -166,7 +166,7 @@ def _note(
             error=beneath or (type(error).__name__ if error is not None else None),
             request_id=evidence.request_id,
             began=context.clock.utc() - timedelta(seconds=seconds),
-        )
+        ),
     )
     if error is not None:
         context.tell(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import define, field
+from attrs import define
 
 from transfer_async.journal.entries import Entry, Owed
 
@@ -23,7 +23,7 @@ class ClaimedKey:
     epoch: int
     attempt: str | None = None
     inherited: tuple[str, ...] = ()
-    entered: list[str] = field(factory=list)
+    entered: tuple[str, ...] = ()
     earlier: tuple[Owed, ...] = ()
 
 

@@ -72,7 +72,7 @@ async def _run_hook(context: Context, call: Call, claimed: ClaimedKey, hook: Pre
     broke = HoldFailed if is_hold(hook) else PreflightFailed
     try:
         with call.cancellation.stoppable():
-            claimed.entered.append(hook.name)
+            claimed.entered += (hook.name,)
             before = begun(hook.before(call.work.intent))
             if before.done:
                 receipt = before.result
@@ -80,7 +80,7 @@ async def _run_hook(context: Context, call: Call, claimed: ClaimedKey, hook: Pre
                 async with asyncio.timeout(context.timeouts.hook):
                     receipt = await before
     except PreflightFailed as error:
-        claimed.entered.remove(hook.name)  # it vouches that it did nothing
+        claimed.entered = claimed.entered[:-1]  # it vouches that it did nothing
         own = copy.copy(error)  # the bank may raise one and the same for many calls
         own.hook = hook.name
         raise own from error.__cause__

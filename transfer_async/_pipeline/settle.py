@@ -51,7 +51,7 @@ async def settle(
         raise stamped(error, work, order_may_exist=True) from error.__cause__
     if verdict.denial is Denial.FOREIGN:
         answered.carrier.distrust()
-        work.attempts[-1] = attrs.evolve(work.attempts[-1], outcome=Outcome.UNKNOWN)
+        work.attempts = (*work.attempts[:-1], attrs.evolve(work.attempts[-1], outcome=Outcome.UNKNOWN))
         why = "the answer is the order of another key"
         doubt = UnreadableOrder(why, raw=answered.reply, kind=CauseKind.UNREADABLE_ANSWER)
         return await went_in_doubt(context, call, claimed, doubt)

@@ -26,7 +26,7 @@ class Work:
     intent: OrderIntent
     began: float
     receipts: dict[str, str | None] = field(factory=dict, repr=False)
-    attempts: list[Attempt] = field(factory=list)
+    attempts: tuple[Attempt, ...] = ()
     attempts_begun: int = 0
     undone: int = 0
     owed: int = 0
@@ -36,7 +36,7 @@ def stamped(error: TransferError, work: Work, *, order_may_exist: bool) -> Trans
     """``error`` with what is known of the work on it, and nothing in its chain that must not be shown."""
     bare(error)
     error.key = work.intent.key
-    error.attempts = tuple(work.attempts)
+    error.attempts = work.attempts
     error.receipts = dict(work.receipts)
     if work.intent.held is not None:
         error.receipts.setdefault("held", work.intent.held)  # the one on record comes first
