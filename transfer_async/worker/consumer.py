@@ -16,21 +16,20 @@ disposition  what is done
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from transfer_async._converters.messages import OrderOutcome
 from transfer_async._models.errors import JournalFailed
 from transfer_async._support.clock import Clock, Duration
 from transfer_async._support.log import log
-from transfer_async._support.periodic import Periodic
 from transfer_async._support.validators import positive_seconds
 from transfer_async.worker.disposition import Action, Disposition
 from transfer_async.worker.handler import Handled, Handler
 from transfer_async.worker.health import Health
+from transfer_async.worker.heartbeats import Heartbeats
 
 Publish = Callable[[OrderOutcome, Mapping[str, str]], Awaitable[None]]
 """Publishes an outcome, with headers; returns once the broker has confirmed that it has it."""
@@ -101,12 +100,13 @@ class Worker:
         inject: Inject | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._beat_every = positive_seconds("beat_every", beat_every)
+        beat_every = positive_seconds("beat_every", beat_every)
         self._handler, self._publish = handler, publish
         self.health: Health = health or Health()
         self._around: Around = around or (lambda _: contextlib.nullcontext())
         self._inject: Inject = inject or dict
         self._clock = clock or Clock()
+        self._heartbeats = Heartbeats(every=beat_every, clock=self._clock)
         self._resumes = float("-inf")
 
     async def take(self, delivery: Delivery) -> None:
@@ -128,11 +128,16 @@ class Worker:
         While no command could fare well, as with a token that has run out, messages stay in their queue
         for the delay that the last of them was given, in place of being tried one after the other.
         """
-        while (pause := self._resumes - self._clock.now()) > 0:
-            await self._clock.sleep(pause)
+        while self.pause > 0:
+            await self._clock.sleep(self.pause)
+
+    @property
+    def pause(self) -> float:
+        """Seconds until `ready` returns."""
+        return max(0.0, self._resumes - self._clock.now())
 
     async def _see_through(self, delivery: Delivery) -> None:
-        async with self._beating(delivery):
+        async with self._heartbeats.of(delivery):
             handled = await self._handler.handle(delivery.body, deliveries=delivery.deliveries)
             what = handled.disposition
             self._note(handled)
@@ -177,26 +182,3 @@ class Worker:
         elif handled.asked and what.action is Action.ACK:  # an answer from the record says nothing of today
             self.health.well("service")
             self._resumes = float("-inf")
-
-    @asynccontextmanager
-    async def _beating(self, delivery: Delivery) -> AsyncIterator[None]:
-        done = asyncio.Event()
-        periodic = Periodic(
-            delivery.beat,
-            every=self._beat_every,
-            first=self._beat_every,
-            until=done.is_set,  # a broker's driver may swallow a cancellation
-            failed=_beat_failed,
-            clock=self._clock,
-        )
-        beats = asyncio.create_task(periodic.run())
-        try:
-            yield
-        finally:
-            done.set()
-            beats.cancel()
-            await asyncio.wait([beats])
-
-
-def _beat_failed(error: Exception) -> None:
-    log.warning("a heart-beat did not arrive (%s)", type(error).__name__)  # the work goes on anyhow

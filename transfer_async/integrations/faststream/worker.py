@@ -12,7 +12,8 @@ delivers, acknowledges, delays and parks, is a `Line`, and there is one for each
 FastStream's own subscription loops are not used, for three reasons: they fetch more than can be worked on
 at once, and what waits in their buffers is not heart-beaten; they take a consumer that was deleted, or a
 connection that is closed for good, for an empty queue and ask again without a pause; and on Redis they
-end for ever with the group. Its subscribers' ``get_one`` has none of these.
+end for ever with the group. Its subscribers' ``get_one`` has none of these. On NATS the lanes ask together,
+in place of each for itself: see `transfer_async.integrations.faststream.nats_pull`.
 """
 
 from __future__ import annotations
@@ -189,7 +190,8 @@ class OrderWorker:
         try:
             await subscriber.start()
             while self._goes_on():
-                await _either(self._worker.ready(), self._stopping.wait())
+                if self._worker.pause > 0:
+                    await _either(self._worker.ready(), self._stopping.wait())
                 message = await self._next(subscriber)
                 pauses.begin_anew()
                 if message is not None:
