@@ -568,4 +568,19 @@ MUTATED = (
         "intent, reply = None if with_intent else entry.intent, entry.reply",
         "after a crash nobody knows what was to be paid to whom",
     ),
+    # --- workers --------------------------------------------------------------------------------
+    Fault(
+        "unwanted-message-is-kept",
+        "pull",
+        "elif not self._give(message):",
+        "elif self._give(message) is None:",
+        "a command that nobody is at work on is kept from all workers",
+    ),
+    Fault(
+        "beats-end-with-the-first",
+        "heartbeats",
+        "if not self._in_hand:",
+        "if self._in_hand:",
+        "a message that is worked on goes to another worker, too",
+    ),
 )

@@ -130,6 +130,8 @@ PLACES = {
         "transfer_async.worker.disposition",
         ("tests/worker/test_disposition.py", "tests/worker/test_handler.py"),
     ),
+    "heartbeats": Place("transfer_async.worker.heartbeats", ("tests/worker/test_worker.py",)),
+    "pull": Place("transfer_async.integrations.faststream.nats_pull", ("tests/worker/test_nats_pull.py",)),
     "handling": Place("transfer_async.worker.handler", ("tests/worker/test_handler.py",)),
     "base": Place("transfer_async.journal.protocol", ("tests/contract",)),
     "states": Place("transfer_async.journal.state_machine", _STATES),

@@ -47,7 +47,8 @@ def test_an_address_of_no_known_broker_is_refused(address):
 def test_a_broker_whose_library_is_missing_says_which_extra_it_needs(scheme, monkeypatch):
     module, _, extra = LINES[scheme]
     monkeypatch.delitem(sys.modules, module, raising=False)
-    monkeypatch.setitem(sys.modules, "faststream", None)
+    for one in ("faststream", "faststream.exceptions"):
+        monkeypatch.setitem(sys.modules, one, None)
 
     needed = rf"{scheme}:// needs an extra: pip install \"transfer_async\[{extra}\]\"$"
     with pytest.raises(ValueError, match=needed):

@@ -68,7 +68,7 @@ class Line(ABC):
     """How one broker delivers, acknowledges, delays and parks: all that a worker needs to know of it.
 
     Attributes:
-        broker: FastStream's; its connection, its publishing and its middlewares are used as they are.
+        broker: FastStream's; its connection and its publishing are used as they are, middlewares included.
         settings: the worker's.
     """
 
@@ -85,7 +85,7 @@ class Line(ABC):
 
     @abstractmethod
     def subscriber(self) -> Any:
-        """A FastStream subscriber to the commands, for one lane."""
+        """What gives one lane the commands: ``start``, ``get_one``, ``stop``, as FastStream's do."""
 
     @abstractmethod
     def delivery(self, message: Any) -> Delivery:

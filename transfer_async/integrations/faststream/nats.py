@@ -1,8 +1,9 @@
 """NATS JetStream.
 
 ==============  ================================================================================
-deliver         a durable pull consumer that all workers share; explicit acknowledgement, and no
-                end of deliveries: when to give up is the journal's to say
+deliver         a durable pull consumer that all workers share, and from which the lanes of one ask
+                together; explicit acknowledgement, and no end of deliveries: when to give up is the
+                journal's to say
 acknowledge     confirmed by the server (double ack)
 delay           a negative acknowledgement with a delay
 park            published, confirmed, then terminated; without headers where they do not fit
@@ -16,24 +17,24 @@ without a limit, on disk. One that is there is used as it is.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
 
-from faststream import AckPolicy
 from faststream.exceptions import IncorrectState
-from faststream.nats import JStream, NatsBroker, NatsMessage, PullSub
+from faststream.nats import NatsBroker, NatsMessage
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy as Acknowledge
-from nats.js.api import ConsumerConfig, RetentionPolicy, StorageType
+from nats.js.api import DEFAULT_PREFIX, AckPolicy, ConsumerConfig, RetentionPolicy, StorageType
 from nats.js.errors import NotFoundError
 
 from transfer_async._converters.messages import OrderOutcome
 from transfer_async._support.log import log
 from transfer_async.integrations.faststream.headers import JSON, carried_on, reason_header
 from transfer_async.integrations.faststream.line import Line, TooLarge, WorkerSettings
+from transfer_async.integrations.faststream.nats_pull import PullingLane, SharedPull
 
 _OWN = "nats-"
 """What the headers begin with that speak to the server."""
@@ -68,6 +69,8 @@ class NatsLine(Line):
         self._streams: dict[str, str] = {}
         self._seen_to: Any = None
         self._failed = 0
+        self._pull: SharedPull | None = None
+        self._pulling = asyncio.Lock()
 
     @classmethod
     def at(cls, address: str, settings: WorkerSettings, **options: Any) -> Self:
@@ -144,7 +147,7 @@ class NatsLine(Line):
             name=self.settings.group,
             durable_name=self.settings.group,
             filter_subject=self.settings.commands,
-            ack_policy=Acknowledge.EXPLICIT,
+            ack_policy=AckPolicy.EXPLICIT,
             ack_wait=self.settings.ack_wait,
             max_deliver=-1,
             max_ack_pending=-1,  # what waits out a delay counts, and must not keep the others back
@@ -174,20 +177,24 @@ class NatsLine(Line):
         connection: Any = self.broker.connection
         return bool(connection.is_closed) or _is_given_up(connection)
 
-    def subscriber(self) -> Any:
-        """A pull subscription of its own, to the consumer that all share."""
-        return self.broker.subscriber(
-            self.settings.commands,
-            stream=JStream(self._streams[self.settings.commands], declare=False),
-            durable=self.settings.group,
-            pull_sub=PullSub(batch_size=1),
-            ack_policy=AckPolicy.MANUAL,
-            no_reply=True,
-            persistent=False,
-            include_in_schema=False,
-        )
+    def subscriber(self) -> PullingLane:
+        """A lane of the pull that all lanes share, from the consumer that all workers share."""
+        return PullingLane(self._opened_pull)
 
-    def delivery(self, message: NatsMessage) -> NatsDelivery:
+    async def _opened_pull(self) -> SharedPull:
+        connection = await self._connection()
+        async with self._pulling:
+            if self._pull is None or self._pull.connection is not connection:
+                pull = SharedPull(connection, self._address_of_next)
+                await pull.open()
+                self._pull = pull
+            return self._pull
+
+    def _address_of_next(self) -> str:
+        stream = self._streams[self.settings.commands]
+        return f"{DEFAULT_PREFIX}.CONSUMER.MSG.NEXT.{stream}.{self.settings.group}"
+
+    def delivery(self, message: NatsMessage | Msg) -> NatsDelivery:
         """A message as a worker takes it."""
         return NatsDelivery(self, message)
 
@@ -270,23 +277,27 @@ def _is_given_up(connection: Any) -> bool:
 class NatsDelivery:
     """One message from JetStream; for a FastStream subscriber of one's own as well."""
 
-    def __init__(self, line: NatsLine, message: NatsMessage) -> None:
-        self._line, self._message = line, message
+    def __init__(self, line: NatsLine, message: NatsMessage | Msg) -> None:
+        self._line = line
+        if isinstance(message, Msg):
+            self._message, self._body, self._headers = message, message.data, message.headers or {}
+        else:
+            self._message, self._body, self._headers = message.raw_message, message.body, message.headers
 
     @property
     def body(self) -> bytes:
         """What was sent."""
-        return bytes(self._message.body)
+        return bytes(self._body)
 
     @property
     def headers(self) -> Mapping[str, str]:
         """What was sent along with it."""
-        return self._message.headers
+        return self._headers
 
     @property
     def deliveries(self) -> int:
         """How often the server has delivered it."""
-        return int(self._message.raw_message.metadata.num_delivered)
+        return int(self._message.metadata.num_delivered)
 
     async def ack(self) -> None:
         """Acknowledge, and wait until the server has taken note."""
@@ -294,11 +305,11 @@ class NatsDelivery:
 
     async def retry(self, after: float) -> None:
         """Have it delivered again after that many seconds; were this lost, after ``ack_wait``."""
-        await self._message.nack(delay=after)
+        await self._message.nak(delay=after)
 
     async def park(self, reason: str) -> None:
         """Publish it with the reason, then terminate it."""
-        line, origin = self._line, self._message.raw_message.metadata
+        line, origin = self._line, self._message.metadata
         # The time, too: in a stream that was made anew, the numbers begin anew.
         told = f"parked:{origin.stream}:{origin.sequence.stream}:{origin.timestamp.isoformat()}"
         own = reason_header(reason) | {"Nats-Msg-Id": told}
@@ -307,7 +318,7 @@ class NatsDelivery:
         except TooLarge:
             log.warning("a message is parked without its headers, which do not fit: %s", reason)
             await line.send_bare(line.settings.parked, self.body)
-        await self._message.reject()
+        await self._message.term()
 
     def _carried_on(self) -> dict[str, str]:
         headers = carried_on(self.headers, without=_OWN)

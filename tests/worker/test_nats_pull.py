@@ -1,0 +1,216 @@
+"""How lanes ask for messages together: what is sent to the server, and who is given what comes of it."""
+
+import asyncio
+import json
+
+import pytest
+from attrs import define, field
+
+from tests.support.loop_time import LoopTime
+from transfer_async.integrations.faststream.nats_pull import (
+    LATE,
+    LONGEST,
+    REMEMBERED,
+    SHARE,
+    PullingLane,
+    SharedPull,
+)
+
+PATIENCE = 1.0
+
+
+@define(eq=False)
+class Message:
+    subject: str = "transfer.commands"
+    headers: dict | None = None
+    given_back: bool = False
+
+    async def nak(self):
+        self.given_back = True
+
+
+@define(eq=False)
+class Connection:
+    """As the client's, with a server whose answers the test gives."""
+
+    is_connected: bool = True
+    fails: Exception | None = None
+    asked: list = field(factory=list)
+    subject: str | None = None
+    come: object = None
+
+    def new_inbox(self):
+        return "inbox"
+
+    async def subscribe(self, subject, *, cb):
+        self.subject, self.come = subject, cb
+
+    async def publish(self, subject, payload, *, reply):
+        if self.fails is not None:
+            raise self.fails
+        self.asked.append((subject, json.loads(payload), reply))
+
+    async def answer(self, status, request=0):
+        await self.come(Message(self.asked[request][2], {"Status": status}))
+
+
+class Desk:
+    """A pull that is open, and lanes that wait for its messages."""
+
+    def __init__(self, time):
+        self.time, self.connection = time, Connection()
+        self.pull = SharedPull(self.connection, lambda: "next.of.consumer")
+
+    async def lanes(self, count=1):
+        """So many more lanes, whose request has been sent."""
+        if self.connection.subject is None:
+            await self.pull.open()
+        tasks = [asyncio.create_task(self.pull.next(PATIENCE)) for _ in range(count)]
+        await asyncio.sleep(0)
+        await self.time.pass_(LONGEST)
+        return tasks
+
+
+@pytest.fixture
+def desk(loop_time: LoopTime):
+    return Desk(loop_time)
+
+
+async def test_lanes_that_become_free_together_share_a_request(desk):
+    lanes = await desk.lanes(3)
+
+    assert desk.connection.asked == [("next.of.consumer", {"batch": 3, "expires": 1_000_000_000}, "inbox.0")]
+    assert desk.connection.subject == "inbox.*"
+    await desk.connection.answer("408")
+    assert await asyncio.gather(*lanes) == [None] * 3
+
+
+async def test_a_message_is_for_the_lane_that_has_waited_longest(desk):
+    first, second = Message(), Message()
+    lanes = [*await desk.lanes(), *await desk.lanes()]
+
+    await desk.connection.come(first)
+    await desk.connection.come(second)
+
+    assert await asyncio.gather(*lanes) == [first, second]
+    assert [first.given_back, second.given_back] == [False, False]
+
+
+async def test_a_lane_asks_again_for_itself_alone(desk):
+    lanes = await desk.lanes(2)
+    await desk.connection.come(Message())
+    await lanes[0]
+    lanes += await desk.lanes()
+
+    assert [asked["batch"] for _, asked, _ in desk.connection.asked] == [2, 1]
+    for lane in lanes[1:]:
+        lane.cancel()
+
+
+async def test_what_nobody_waits_for_is_given_back(desk):
+    (lane,) = await desk.lanes()
+    lane.cancel()
+    await asyncio.wait([lane])
+    message = Message()
+
+    await desk.connection.come(message)
+
+    assert message.given_back
+
+
+async def test_what_comes_while_a_lane_is_being_told_that_there_is_nothing_is_for_the_next_one(desk):
+    early, late = [*await desk.lanes(), *await desk.lanes()]
+    message = Message()
+
+    await desk.connection.answer("408", request=0)
+    await desk.connection.come(message)
+
+    assert (await early, await late) == (None, message)
+
+
+async def test_a_request_that_expires_ends_the_waiting_of_its_own_lanes_alone(desk):
+    early, late = [*await desk.lanes(), *await desk.lanes()]
+
+    await desk.connection.answer("408", request=0)
+
+    assert await early is None
+    assert not late.done()
+    late.cancel()
+
+
+@pytest.mark.parametrize("status", ["409", "503"])
+async def test_a_consumer_that_is_gone_is_told_to_those_who_asked(desk, status):
+    early, late = [*await desk.lanes(), *await desk.lanes()]
+
+    await desk.connection.answer(status, request=1)
+
+    with pytest.raises(ConnectionError, match=f"status {status}"):
+        await late
+    assert not early.done()
+    early.cancel()
+
+
+async def test_a_request_that_cannot_be_sent_is_told(desk):
+    desk.connection.fails = OSError("no way")
+    (lane,) = await desk.lanes()
+
+    with pytest.raises(OSError, match="no way"):
+        await lane
+
+
+async def test_without_a_connection_nothing_is_asked_and_the_waiting_ends_all_the_same(desk):
+    desk.connection.is_connected = False
+    (lane,) = await desk.lanes()
+
+    await desk.time.pass_(PATIENCE + LATE)
+
+    assert await lane is None
+    assert desk.connection.asked == []
+
+
+async def test_who_waits_no_more_when_it_is_time_to_ask_is_not_asked_for(desk):
+    await desk.pull.open()
+    lane = asyncio.create_task(desk.pull.next(PATIENCE))
+    await asyncio.sleep(0)
+    lane.cancel()
+    await asyncio.wait([lane])
+    await desk.time.pass_(LONGEST)
+
+    assert desk.connection.asked == []
+
+
+@pytest.mark.parametrize(("usual", "wait"), [(0.0, 0.0), (0.04, SHARE * 0.04), (60.0, LONGEST)])
+async def test_a_lane_waits_for_others_a_part_of_the_time_that_a_message_takes(desk, usual, wait):
+    for _ in range(50 * REMEMBERED):
+        desk.pull.note(usual)
+    loop = asyncio.get_running_loop()
+
+    before = loop.time()
+    lane = asyncio.create_task(desk.pull.next(PATIENCE))
+    await asyncio.sleep(0)
+    due = desk.pull._asking.when() if desk.pull._asking else before
+
+    assert before + 0.999 * wait <= due <= loop.time() + wait
+    lane.cancel()
+
+
+async def test_the_time_that_a_message_takes_is_from_its_coming_to_the_next_question(desk):
+    noted = []
+    desk.pull.note = noted.append
+
+    async def opened():
+        await desk.pull.open()
+        return desk.pull
+
+    lane = PullingLane(opened)
+    await lane.start()
+    for answer in (Message(), None, None):
+        asking = asyncio.create_task(lane.get_one(timeout=PATIENCE))
+        await asyncio.sleep(0)
+        await desk.time.pass_(LONGEST)
+        await (desk.connection.answer("408", -1) if answer is None else desk.connection.come(answer))
+        assert await asking is answer
+    await lane.stop()
+
+    assert len(noted) == 1  # that nothing came takes no time
+    assert noted[0] >= 0
