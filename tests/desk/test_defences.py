@@ -214,6 +214,16 @@ async def test_a_field_that_comes_twice_or_without_end_is_refused(world: World, 
     assert (twice.status, endless.status) == (400, 400)
 
 
+@pytest.mark.parametrize("kind", ["", "; charset=utf-8", "; charset=klingon"])
+async def test_a_form_that_is_no_text_is_refused(world: World, desk: Desk, kind: str):
+    desk.visitor()
+    headers = {**SAME, "Content-Type": f"application/x-www-form-urlencoded{kind}"}
+
+    answer = await desk.asked("POST", "/resolve", who="ada", headers=headers, data=b"key=\xff\xfe")
+
+    assert answer.status == 400
+
+
 async def test_what_goes_wrong_is_told_to_nobody(world: World, caplog: pytest.LogCaptureFixture):
     def who(_: web.Request) -> Operator:
         raise RuntimeError("ada.eze@example.com is locked")

@@ -102,14 +102,15 @@ async def test_who_proposed_it_is_not_offered_to_approve_it_and_may_not(world: W
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
-@pytest.mark.parametrize("name", ["ADA", "ada"])
+@pytest.mark.parametrize("name", ["ADA", "\uff41da"])
 async def test_the_same_person_by_another_writing_may_not(world: World, desk: Desk, ada: Visitor, name: str):
     await refutation(ada)
     again = desk.visitor(name, [Role.APPROVE, Role.CHANGE])
-    fields = (await again.key()).page.forms["withdraw"]
+    shown = await again.key()
 
-    tried = await again.post("/approve", {**fields, "reason": "mine"})
+    tried = await again.post("/approve", {**shown.page.forms["withdraw"], "reason": "mine"})
 
+    assert "You proposed it: somebody else approves it." in shown.text
     assert tried.status == 403
     assert (await world.entry()).state is KeyState.IN_DOUBT
 

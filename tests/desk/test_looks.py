@@ -1,9 +1,11 @@
 """What is looked at: what waits, one key, and who pays whom."""
 
+import pytest
+
 from tests.desk.visitor import Desk, where_to
 from tests.support.bank import World
 from transfer_async import OutcomeUnknown, PersonName, UnreadableOrder
-from transfer_async.desk import Role
+from transfer_async.desk import Role, office
 from transfer_async.journal import moves
 from transfer_async.sandbox import CloseAfterProcessing, WrongTypes
 
@@ -113,6 +115,17 @@ async def test_a_key_is_shown_with_every_move(world: World, desk: Desk):
     assert "2024-05-06 12:00:00 UTC a worker took the key then claimed" in shown.text
     assert "the request was about to be sent then sending" in shown.text
     assert "it became unknown whether the order exists no answer came" in shown.text
+
+
+async def test_of_a_long_history_the_end_is_shown(world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(office, "SHOWN_STEPS", 2)
+    await world.in_doubt()
+
+    shown = await desk.visitor().key()
+
+    assert "1 earlier move: transfer-async journal show has them." in shown.text
+    assert "a worker took the key" not in shown.text
+    assert "the request was about to be sent" in shown.text
 
 
 async def test_why_it_is_in_doubt_is_told_with_its_attempts(world: World, desk: Desk):

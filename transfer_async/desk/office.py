@@ -17,9 +17,13 @@ from transfer_async.desk.deeds import deeds, effects_of_proposal
 from transfer_async.desk.listing import next_after
 from transfer_async.desk.stamp import stamp_of
 from transfer_async.desk.who import Operator, Role
+from transfer_async.journal.proposal import is_same_person
 
 OPERATOR: Any = getattr(web, "RequestKey", lambda name, _: name)("operator", Operator)
 """Where a request has who asks; an older aiohttp takes plain names."""
+
+SHOWN_STEPS = 200
+"""The last moves of a key are shown; the command line shows all."""
 
 LONGEST_FIELD = 10_000
 """Characters."""
@@ -63,11 +67,14 @@ async def fields_of(request: web.Request) -> dict[str, str]:
 
     Raises:
         HTTPUnsupportedMediaType: it is not the desk's own kind of form.
-        HTTPBadRequest: a field came twice, or is longer than any that the desk asks for.
+        HTTPBadRequest: it cannot be read, a field came twice, or is longer than any that the desk asks for.
     """
     if request.content_type != "application/x-www-form-urlencoded":
         raise web.HTTPUnsupportedMediaType
-    given = await request.post()
+    try:
+        given = await request.post()
+    except (ValueError, LookupError):  # bytes that are no text, in a character set that is none
+        raise web.HTTPBadRequest from None
     fields = {name: value for name, value in given.items() if isinstance(value, str)}
     if len(fields) != len(given) or any(len(value) > LONGEST_FIELD for value in fields.values()):
         raise web.HTTPBadRequest
@@ -89,20 +96,22 @@ async def key_page(
     four_eyes = (await office.operators.four_eyes()).demanded
     snapshot = await office.board.shown()
     todo = deeds(view, four_eyes=four_eyes, holds=office.holds, now=office.clock.utc())
-    proposer = None if view.proposal is None else view.proposal.by
+    is_own = view.proposal is not None and is_same_person(view.proposal.by, operator.name)
+    steps = await office.operators.history(view.key)
     given = {
         "operator": operator,
         "view": view,
         "why": kinds_of(view),
-        "steps": await office.operators.history(view.key),
+        "steps": steps[-SHOWN_STEPS:],
+        "earlier": len(steps[:-SHOWN_STEPS]),
         "stamp": stamp_of(view, operator.name),
         "deeds": todo,
         "proposal_effects": effects_of_proposal(view, holds=office.holds),
         "decisions": words.DECISIONS,
         "nothing_to_do": words.nothing_to_do(view),
-        "is_own": proposer == operator.name,
+        "is_own": is_own,
         "may_change": operator.may(Role.CHANGE),
-        "may_approve": operator.may(Role.APPROVE) and proposer != operator.name,
+        "may_approve": operator.may(Role.APPROVE) and not is_own,
         "may_withdraw": operator.may(Role.APPROVE) or operator.may(Role.CHANGE),
         "may_see": operator.may(Role.PARTIES),
         "has_parties": view.order is not None or view.entry.reply is not None,
