@@ -56,7 +56,8 @@ async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
 @pytest.fixture
 def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody sits at the terminal."""
-    monkeypatch.setattr("transfer_async._cli.journal.journal_commands.somebody_is_there", lambda: True)
+    for module in ("asking", "decision_commands"):
+        monkeypatch.setattr(f"transfer_async._cli.journal.{module}.somebody_is_there", lambda: True)
 
 
 async def created(world: World, key: str = "created") -> str:
