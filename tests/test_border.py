@@ -189,7 +189,7 @@ class Bench:
 
     async def views(self, scope: str) -> list[desk.KeyView]:
         async with desk.opened(SQLiteJournal(self.path), scope) as at:
-            return await at.waiting()
+            return await at.operators.waiting()
 
     async def looked_at(self, scope: str, order: Any, call: Any) -> None:
         """A new process reads it, lists it, shows it, and ends it."""

@@ -20,6 +20,7 @@ from transfer_async._cli.console import output
 from transfer_async._cli.console.hook_loading import factory_named, made_by
 from transfer_async._cli.journal import desk, tables
 from transfer_async._models.errors import JournalFailed
+from transfer_async._pipeline import operators
 from transfer_async.journal import moves
 from transfer_async.sandbox import Sandbox, WrongTypes
 
@@ -227,7 +228,7 @@ async def test_an_empty_list_for_machines_is_a_document_too(world: World):
 
 
 async def test_more_keys_than_a_page_are_all_listed(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(desk, "PAGE", 2)
+    monkeypatch.setattr(operators, "PAGE", 2)
     for number in range(5):
         await world.crash(moves.Mark, key=f"claimed-{number}")
     result = await asked("list")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import frozen
 
 from transfer_async._cli.console import clients
 from transfer_async._cli.console.hook_loading import made_by
@@ -19,55 +19,15 @@ from transfer_async._cli.console.output import in_one_line, shown
 from transfer_async._http import urls
 from transfer_async._models import causes
 from transfer_async._models.errors import TransferError
-from transfer_async._models.requests import NewOrder
-from transfer_async._pipeline.key_views import summary_of
+from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.recovery import RecoveryReport
-from transfer_async._pipeline.refusals import nothing_on_record
 from transfer_async._support import addresses
-from transfer_async.journal.entries import Entry, KeyState, Step
+from transfer_async.journal.entries import KeyState, Step
 from transfer_async.journal.protocol import Journal, NotToBeForgotten, forgettable
 from transfer_async.journal.scoped import ScopedJournal
 
-PAGE = 500  # keys asked for at once
 _AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
-
-@frozen(kw_only=True)
-class KeyView:
-    """What is on record of one key, with its times as people read them."""
-
-    key: str
-    entry: Entry = field(repr=False)
-    began: datetime
-    age: float
-    sent_until: datetime | None
-
-    @property
-    def order(self) -> NewOrder | None:
-        """What was to be created, as long as it is kept."""
-        intent = self.entry.intent or next((one.intent for one in self.entry.owed), None)
-        return None if intent is None else intent.order
-
-    @property
-    def summary(self) -> str:
-        """Amounts, currencies and countries."""
-        return "-" if self.order is None else summary_of(self.order)
-
-    @property
-    def candidates(self) -> tuple[str, ...]:
-        """The ids of orders that may be the one that is looked for."""
-        return self.entry.candidates if self.entry.state is KeyState.IN_DOUBT else ()
-
-    @property
-    def owed(self) -> tuple[str, ...]:
-        """The hooks that must still be undone."""
-        return tuple(one.hook for one in self.entry.owed)
-
-    @property
-    def untold(self) -> tuple[str, ...]:
-        """The outcomes that must still be told."""
-        return tuple(one.outcome.value for one in self.entry.untold)
 
 
 @frozen(kw_only=True)
@@ -77,22 +37,6 @@ class Desk:
     journal: ScopedJournal
     operators: Operators
 
-    async def waiting(self) -> list[KeyView]:
-        """Every key that waits for somebody: in doubt, left by a dead worker, an undo owed, an end untold.
-
-        Raises:
-            JournalFailed: the journal could not be read.
-        """
-        found = dict(await self.journal.in_doubt())
-        last = ""
-        while page := await self.journal.work(limit=PAGE, after=last):
-            found.update(page)
-            last = page[-1][0]
-        if not found:
-            return []
-        utc = await self.operators.times()
-        return sorted((_view(key, entry, utc) for key, entry in found.items()), key=lambda view: view.began)
-
     async def one(self, key: str) -> tuple[KeyView, tuple[Step, ...]]:
         """What is on record of ``key``, and its history.
 
@@ -100,22 +44,7 @@ class Desk:
             ValueError: nothing is.
             JournalFailed: the journal could not be read.
         """
-        entry = await self.journal.read(key)
-        if entry is None:
-            raise nothing_on_record(key)
-        view = _view(key, entry, await self.operators.times())
-        return view, await self.operators.history(key)
-
-
-def _view(key: str, entry: Entry, utc: Callable[[float], datetime]) -> KeyView:
-    began = utc(entry.claimed_at)
-    return KeyView(
-        key=key,
-        entry=entry,
-        began=began,
-        age=(datetime.now(UTC) - began).total_seconds(),
-        sent_until=utc(entry.sent_until) if entry.attempt is not None else None,
-    )
+        return await self.operators.view(key), await self.operators.history(key)
 
 
 # --- sums ---------------------------------------------------------------------------------------
@@ -131,7 +60,7 @@ class Totals:
     in_doubt: dict[str, Decimal]
 
 
-def totals(views: list[KeyView]) -> Totals:
+def totals(views: Sequence[KeyView]) -> Totals:
     """What ``views`` add up to."""
     amounts: dict[str, Decimal] = {}
     for view in views:

@@ -38,7 +38,7 @@ def list_waiting(
     """
     where, store = named(journal, scope, base_url)
 
-    views = at_desk(store, where, lambda at: at.waiting())
+    views = at_desk(store, where, lambda at: at.operators.waiting())
     totals = desk.totals(views)
     if as_json:
         keys = [tables.view_json(view) for view in views]

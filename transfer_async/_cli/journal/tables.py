@@ -10,7 +10,8 @@ from typing import Any
 import attrs
 
 from transfer_async._cli.console.output import shown, shown_json
-from transfer_async._cli.journal.desk import KeyView, Totals
+from transfer_async._cli.journal.desk import Totals
+from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async.journal.entries import Ending, Step
 
