@@ -24,7 +24,8 @@ from transfer_async._pipeline import operators
 from transfer_async.journal import moves
 from transfer_async.sandbox import Sandbox, WrongTypes
 
-COMMANDS = ["list", "show", "resolve", "refute", "recover", "prune"]
+DECIDING = ["resolve", "refute", "amend", "propose", "approve", "withdraw"]
+COMMANDS = ["list", "show", *DECIDING, "four-eyes", "recover", "prune"]
 SAID = ["--by", "ada", "--reason", "seen on the statement"]
 PERSONAL = ("ada.eze", "ben.okri", "nobody@", "example.com")
 
@@ -86,6 +87,13 @@ def test_every_command_explains_itself(command: str):
 
     assert result.exit_code == 0
     assert f"Usage: transfer-async journal {command}" in result.output
+
+
+@pytest.mark.parametrize("command", ["show", *DECIDING])
+def test_a_usage_line_names_its_arguments_as_every_manual_does(command: str):
+    arguments = " KEY DECISION" if command == "propose" else " KEY"
+
+    assert f" {command} [OPTIONS]{arguments}\n" in invoke(command, "--help").output
 
 
 def test_the_journals_help_names_every_command():
@@ -182,6 +190,12 @@ async def test_the_list_for_machines(world: World):
     assert told["scope"] == world.scope
     age = doubt.pop("age_seconds")
     assert age == pytest.approx((datetime.now(UTC) - NOON).total_seconds() - 10, abs=60)
+    cause = doubt.pop("cause")
+    assert (cause["kind"], cause["error"], len(cause["attempts"])) == (
+        "no_answer",
+        "ServerDisconnectedError",
+        1,
+    )
     for name in ("began", "sent_until"):
         assert abs(datetime.fromisoformat(doubt.pop(name)) - NOON - timedelta(seconds=10)).total_seconds() < 1
     assert doubt == {
@@ -198,6 +212,8 @@ async def test_the_list_for_machines(world: World):
         "owed": [],
         "untold": [],
         "ended_in": None,
+        "proposal": None,
+        "moves": entry.moves,
     }
     assert (owing["owed"], owing["ended_in"]) == (["funds_hold"], "Refused")
     assert told["totals"] == {
@@ -431,6 +447,15 @@ async def test_what_is_not_in_doubt_is_a_no(world: World):
     result = await asked("resolve", "created", "--order-id", "tx-seen", *SAID, code=1)
 
     assert result.stderr == f"journal: key: must be in doubt; it is created ({order_id})\n"
+
+
+@pytest.mark.parametrize("command", [["resolve", "--order-id", "tx-1"], ["refute"], ["amend", "--in-doubt"]])
+async def test_that_there_is_no_such_key_is_said_before_anything_is_asked(world: World, command: list[str]):
+    await created(world)
+    name, *options = command
+    result = await asked(name, "never", *options, code=1)
+
+    assert result.stderr == "journal: key: nothing is on record of it in this scope\n"
 
 
 # --- refute ---------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from transfer_async._cli.console import hook_loading
 from transfer_async._cli.console.event_loop import run
 from transfer_async._cli.console.exit_codes import DONE, FAILED, USAGE
 from transfer_async._cli.console.output import complain, fail, failing, tell
+from transfer_async._cli.console.usage import PlainUsage
 from transfer_async._cli.create import create_command
 from transfer_async._cli.desk import desk_command
 from transfer_async._cli.journal import journal_commands
@@ -32,10 +33,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they would show local variables, and the token among them
 )
 app.add_typer(journal_commands.app, name="journal")
-journal_commands.app.command()(reconcile_command.reconcile)
-app.command()(create_command.create)
+journal_commands.app.command(cls=PlainUsage)(reconcile_command.reconcile)
+app.command(cls=PlainUsage)(create_command.create)
 app.command()(worker_commands.worker)
-app.command()(worker_commands.send)
+app.command(cls=PlainUsage)(worker_commands.send)
 app.command()(desk_command.desk)
 
 

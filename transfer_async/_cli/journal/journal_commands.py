@@ -11,8 +11,20 @@ from transfer_async._cli.console import options
 from transfer_async._cli.console.exit_codes import OWED, USAGE
 from transfer_async._cli.console.hook_loading import factory_named
 from transfer_async._cli.console.output import complain, show_table, shown, tell
-from transfer_async._cli.journal import decision_commands, desk, tables
-from transfer_async._cli.journal.asking import AsJson, Key, Yes, at_desk, confirmed, done, named, usage
+from transfer_async._cli.console.usage import PlainUsage
+from transfer_async._cli.journal import decision_commands, desk, four_eyes_commands, tables
+from transfer_async._cli.journal.asking import (
+    AsJson,
+    By,
+    Key,
+    Reason,
+    Yes,
+    confirmed,
+    done,
+    named,
+    usage,
+    who,
+)
 from transfer_async.journal.protocol import KEPT
 
 app = typer.Typer(
@@ -36,43 +48,61 @@ def list_waiting(
     Those in doubt, those that a dead worker left claimed or sending, and those with an undo owed or an end
     of a doubt that is still to be told.
     """
-    where, store = named(journal, scope, base_url)
-
-    views = at_desk(store, where, lambda at: at.operators.waiting())
+    place = named(journal, scope, base_url)
+    views = place.at_desk(lambda at: at.operators.waiting())
     totals = desk.totals(views)
     if as_json:
         keys = [tables.view_json(view) for view in views]
-        tell(tables.as_json({"scope": where, "keys": keys, "totals": tables.totals_json(totals)}))
+        tell(tables.as_json({"scope": place.scope, "keys": keys, "totals": tables.totals_json(totals)}))
         return
     if views:
         show_table(tables.WAITING, tables.waiting_rows(views))
     tell(tables.total_told(totals))
 
 
-@app.command()
+@app.command(cls=PlainUsage)
 def show(
     key: Key,
     *,
     journal: options.JournalNeeded,
+    with_order: Annotated[
+        bool, typer.Option("--with-order", help="Who the parties are, too; that you looked is kept.")
+    ] = False,
+    by: By = None,
+    reason: Reason = None,
     scope: options.Scope = None,
     base_url: options.BaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is on record of a key, and its history."""
-    where, store = named(journal, scope, base_url)
-    view, steps = at_desk(store, where, lambda at: at.one(key))
+    """Show what is on record of a key, why it is in doubt, and its history."""
+    place = named(journal, scope, base_url)
+    parties: dict[str, str | None] = {}
+    if with_order:
+        looks, why = who(by), reason or "journal show --with-order"
+        seen = place.at_desk(lambda at: at.operators.look(key, by=looks, reason=why))
+        parties = tables.parties(seen)
+    view, steps = place.at_desk(lambda at: at.one(key))
     if as_json:
         record = tables.view_json(view) | {"receipts": view.entry.all_receipts}
+        record |= {"parties": parties} if with_order else {}
         tell(tables.as_json(record | {"history": [tables.step_json(step) for step in steps]}))
         return
-    for text in tables.record_lines(view):
+    for text in tables.record_lines(view, parties):
         tell(text)
     tell("")
     show_table(tables.HISTORY, tables.history_rows(steps))
 
 
-app.command()(decision_commands.resolve)
-app.command()(decision_commands.refute)
+for _decide in (
+    decision_commands.resolve,
+    decision_commands.refute,
+    decision_commands.amend,
+    four_eyes_commands.propose,
+    four_eyes_commands.approve,
+    four_eyes_commands.withdraw,
+):
+    app.command(cls=PlainUsage)(_decide)
+app.command("four-eyes", cls=PlainUsage)(four_eyes_commands.four_eyes)
 
 
 @app.command()
@@ -92,11 +122,11 @@ def recover(
     the bank's own means to end a doubt. It may be async.
     Exit codes: as above; 3 if an undo is owed still, or a record cannot be read.
     """
-    where, store = named(journal, scope, base_url)
+    place = named(journal, scope, base_url)
     with usage():
         factory = factory_named(hooks)
     work = desk.recovered(
-        store, factory, base_url=base_url, token=token, scope=where, settle_after=settle_after
+        place.journal, factory, base_url=base_url, token=token, scope=place.scope, settle_after=settle_after
     )
     report = done(work, says_no=USAGE)  # what is no good here is the hooks, or a setting
     if as_json:
@@ -125,19 +155,19 @@ def prune(
     or its file, may come again. Asks before it does: a forgotten key is free, and whoever uses it again
     creates another order.
     """
-    where, store = named(journal, scope, base_url)
+    place = named(journal, scope, base_url)
     now = datetime.now(UTC)
     with usage():
         time = desk.time_named(before, older_than, now=now)
     if (now - time).total_seconds() < KEPT:
         complain("journal: what ended within the last day is kept: its message, or its file, may come again")
     confirmed(
-        f"This forgets every key of {shown(where)} that ended before {tables.iso(time)}, "
+        f"This forgets every key of {shown(place.scope)} that ended before {tables.iso(time)}, "
         "and longer than a day ago. A forgotten key that is used again creates another order. Go on?",
         yes=yes,
     )
     # What is no good here is the time.
-    forgotten = at_desk(store, where, lambda at: at.operators.prune(before=time), says_no=USAGE)
+    forgotten = place.at_desk(lambda at: at.operators.prune(before=time), says_no=USAGE)
     tell(
         tables.as_json({"forgotten": forgotten})
         if as_json

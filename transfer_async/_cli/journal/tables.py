@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,9 +11,17 @@ import attrs
 
 from transfer_async._cli.console.output import shown, shown_json
 from transfer_async._cli.journal.desk import Totals
+from transfer_async._models.doubt_cause import Cause
+from transfer_async._models.errors import Attempt
+from transfer_async._models.requests import OrderIntent
+from transfer_async._models.responses import Order
 from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async.journal.entries import Ending, Step
+from transfer_async.journal.proposal import Decision, Proposal
+
+NOBODY: Mapping[str, str | None] = {}
+"""No parties are to be shown."""
 
 WAITING = ("key", "state", "age", "order", "order id", "owed")
 HISTORY = ("at", "move", "state", "epoch", "order id", "ended in", "by", "reason")
@@ -31,10 +39,16 @@ def waiting_rows(views: Sequence[KeyView]) -> list[tuple[str, ...]]:
             age_told(view.age),
             view.summary,
             shown(view.entry.order_id),
-            ", ".join([*map(shown, view.owed), *(f"to tell: {end}" for end in view.untold)]) or "-",
+            ", ".join(_left(view)) or "-",
         )
         for view in views
     ]
+
+
+def _left(view: KeyView) -> list[str]:
+    """What must still be done: undos, ends that must be told, a proposal that somebody must approve."""
+    left = [*map(shown, view.owed), *(f"to tell: {end}" for end in view.untold)]
+    return left if view.proposal is None else [*left, f"to approve: {view.proposal.decision.value}"]
 
 
 def state_of(view: KeyView) -> str:
@@ -62,8 +76,8 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def record_lines(view: KeyView) -> list[str]:
-    """What is on record of a key, one thing a line."""
+def record_lines(view: KeyView, parties: Mapping[str, str | None] = NOBODY) -> list[str]:
+    """What is on record of a key, one thing a line; and of the parties what is to be shown."""
     entry = view.entry
     told = {
         "key": view.key,
@@ -71,7 +85,11 @@ def record_lines(view: KeyView) -> list[str]:
         "intent": entry.intent_id,
         "order": view.summary,
         "order id": entry.order_id,
+        **parties,
         "candidates": ", ".join(view.candidates) or None,
+        "cause": None if view.cause is None else view.cause.told,
+        **_attempt_lines(view.cause),
+        "proposed": None if view.proposal is None else _proposal_told(view.proposal),
         "began": f"{iso(view.began)}, {age_told(view.age)} ago",
         "sent until": iso(view.sent_until),
         "ended in": None if entry.ending is None else _ended_in(entry.ending),
@@ -80,6 +98,47 @@ def record_lines(view: KeyView) -> list[str]:
         "to tell": ", ".join(view.untold) or None,
     }
     return [f"{name:<12}{shown(value)}" for name, value in told.items()]
+
+
+def _attempt_lines(cause: Cause | None) -> dict[str, str]:
+    attempts = () if cause is None else cause.attempts
+    return {f"attempt {one.number}": _attempt_told(one) for one in attempts}
+
+
+def _attempt_told(attempt: Attempt) -> str:
+    facts = [f"{iso(attempt.began) or '-'}, {attempt.seconds:.3f} s"]
+    facts += [] if attempt.status is None else [f"status {attempt.status}"]
+    facts += [] if attempt.request_id is None else [f"request {attempt.request_id}"]
+    return ", ".join(facts if attempt.error is None else [*facts, attempt.error])
+
+
+def proposed(proposal: Proposal) -> str:
+    """What is proposed, in a few words."""
+    if proposal.decision is Decision.AMEND:
+        return f"amend to {proposal.order_id}" if proposal.order_id else "back into doubt"
+    named = f" as {proposal.order_id}" if proposal.order_id else ""
+    return f"{proposal.decision.value}{named}"
+
+
+def _proposal_told(proposal: Proposal) -> str:
+    return f"{proposed(proposal)}, by {proposal.by}: {proposal.reason} ({proposal.id})"
+
+
+def parties(seen: OrderIntent | Order) -> dict[str, str | None]:
+    """Who pays whom, by what is on record."""
+    if isinstance(seen, OrderIntent):
+        name, order = seen.beneficiary, seen.order
+        words = () if name is None else (name.first, name.middle, name.last)
+        return {
+            "poster": order.poster_username,
+            "beneficiary": order.poster_recipient_username,
+            "said to be": " ".join(filter(None, words)) or None,
+        }
+    poster, beneficiary = seen.user, seen.posters_beneficiary
+    return {
+        "poster": None if poster is None else poster.username,
+        "beneficiary": None if beneficiary is None else beneficiary.username,
+    }
 
 
 def _ended_in(ending: Ending) -> str:
@@ -137,6 +196,39 @@ def view_json(view: KeyView) -> dict[str, Any]:
         "owed": list(view.owed),
         "untold": list(view.untold),
         "ended_in": None if entry.ending is None else entry.ending.error,
+        "cause": None if view.cause is None else _cause_json(view.cause),
+        "proposal": None if view.proposal is None else proposal_json(view.proposal),
+        "moves": view.moves,
+    }
+
+
+def _cause_json(cause: Cause) -> dict[str, Any]:
+    return {
+        "kind": cause.kind.value,
+        "status": cause.status,
+        "error": cause.error,
+        "attempts": [
+            {
+                "number": one.number,
+                "began": iso(one.began),
+                "seconds": round(one.seconds, 3),
+                "status": one.status,
+                "error": one.error,
+                "request_id": one.request_id,
+            }
+            for one in cause.attempts
+        ],
+    }
+
+
+def proposal_json(proposal: Proposal) -> dict[str, Any]:
+    """What is proposed."""
+    return {
+        "id": proposal.id,
+        "decision": proposal.decision.value,
+        "order_id": proposal.order_id,
+        "by": proposal.by,
+        "reason": proposal.reason,
     }
 
 

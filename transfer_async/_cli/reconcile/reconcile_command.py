@@ -38,7 +38,9 @@ SHOWN = 20
 
 
 def reconcile(
-    export: Annotated[Path, typer.Argument(help="The service's orders, as .csv or .jsonl.")],
+    export: Annotated[
+        Path, typer.Argument(metavar="EXPORT", help="The service's orders, as .csv or .jsonl.")
+    ],
     *,
     journal: options.JournalNeeded,
     scope: options.Scope = None,
