@@ -91,12 +91,12 @@ class _Environment(dict[str, str]):
         self._monkeypatch.setenv(name, value)
 
 
-async def _two_doubts(sandbox: Sandbox, where: Path) -> None:
-    """Two keys that have been in doubt for years, so that what an operator says of them is believed."""
+async def _doubts(sandbox: Sandbox, where: Path) -> None:
+    """Keys that have been in doubt for years, so that what an operator says of them is believed."""
     world = World(sandbox)
     world.journal.journal = SQLiteJournal(where / JOURNAL, clock=world.time.clock)  # in 2024
     async with world.client() as client:
-        for key in ("payment-8731", "payment-8732"):
+        for key in ("payment-8731", "payment-8732", "payment-8733"):
             sandbox.faults.add(CloseAfterProcessing())
             with pytest.raises(OutcomeUnknown):
                 await client.create_order(new_order(), key=key)
@@ -104,7 +104,7 @@ async def _two_doubts(sandbox: Sandbox, where: Path) -> None:
 
 
 def _an_operators_day(story: Story, sandbox: Sandbox, where: Path) -> None:
-    asyncio.run(_two_doubts(sandbox, where))
+    asyncio.run(_doubts(sandbox, where))
     story.write("our_bank.py", python_block(DOCS / "workers.md", "our_bank.py"))
     story.command(f"export TRANSFER_JOURNAL={where / JOURNAL}")
 
