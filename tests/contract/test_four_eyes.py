@@ -292,6 +292,8 @@ async def test_the_demand_is_no_key_that_waits_nor_one_that_is_forgotten(
     journal: Journal, time: Time, pass_time: LetPass
 ):
     await made(journal, demand(), key=FOUR_EYES)
+    pass_time(10 * KEPT)
+    assert await journal.prune(SCOPE, before=time.utc()) == 0
     await made(journal, propose(Decision.WAIVE, attempt=None), key=FOUR_EYES)
     pass_time(10 * KEPT)
 
