@@ -7,9 +7,9 @@ import pytest
 
 from tests.support import samples
 from tests.support.cases import each
-from transfer_async._converters.wire_format import WIRE_NAMES
+from transfer_async._converters.wire_format import fields_of
 from transfer_async._models.errors import ServiceFailed
-from transfer_async._models.responses import Currency, ExternalUser, Order, User, UserOption
+from transfer_async._models.responses import MODELS, Currency, ExternalUser, Order, User, UserOption
 
 TEXT = "text"
 TIME = "time"
@@ -95,6 +95,9 @@ FIELDS = [
     for kind, names in kinds.items()
     for name in names.split()
 ]
+WIRE_NAMES = {
+    one.name: one.wire_name for model in MODELS for one in fields_of(model) if one.name != one.wire_name
+}
 OURS = {wire: name for name, wire in WIRE_NAMES.items()}
 
 

@@ -17,11 +17,6 @@ from transfer_async._converters import wire_format
 from transfer_async._converters.wire_format import Unreadable, decode
 from transfer_async._models import responses
 
-MODELS = (
-    *(responses.Order, responses.User, responses.ExternalUser, responses.ExternalOrder, responses.Currency),
-    responses.UserOption,
-)
-
 
 @each(
     "text",
@@ -114,7 +109,9 @@ def test_what_is_unreadable_names_the_path_and_the_rule():
 
 
 def test_six_names_are_the_services_own():
-    assert wire_format.WIRE_NAMES == {
+    fields = [one for model in responses.MODELS for one in wire_format.fields_of(model)]
+
+    assert {one.name: one.wire_name for one in fields if one.name != one.wire_name} == {
         "posters_beneficiary": "postersBeneficiary",
         "external_user": "externalUser",
         "user_options": "userOptions",
@@ -136,15 +133,14 @@ def test_six_names_are_the_services_own():
     ],
 )
 def test_each_model_has_just_the_fields_of_the_specification(model, tree):
-    assert sorted(wire_format.wire_name(name) for name in wire_format.fields_of(model)) == sorted(tree)
+    assert sorted(one.wire_name for one in wire_format.fields_of(model)) == sorted(tree)
 
 
 def test_only_unread_is_ours_alone():
     ours = {
         name
-        for model in MODELS
-        for name in attrs.fields_dict(model)
-        if name not in wire_format.fields_of(model)
+        for model in responses.MODELS
+        for name in {*attrs.fields_dict(model)} - {one.name for one in wire_format.fields_of(model)}
     }
 
     assert ours == {"unread"}
@@ -156,9 +152,10 @@ def test_every_flag_of_the_specification_is_a_bool_in_its_model():
         *("is_active", "can_post_offers", "can_accept_offers", "tfa_required_for_login"),
         "two_factor_verified",
     }
+    fields = [one for model in responses.MODELS for one in wire_format.fields_of(model) if one.is_flag]
 
-    assert flags == wire_format.FLAGS
-    assert flags <= {name for model in MODELS for name in wire_format.fields_of(model)}
+    assert {one.name for one in fields} == flags
+    assert {one.kind for one in fields} == {bool}
 
 
 @each(

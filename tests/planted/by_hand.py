@@ -580,6 +580,35 @@ BY_HAND = (
         "    if entry.proposal is not None:\n        return False\n",
         "a demand for four eyes is forgotten with old keys",
     ),
+    # --- reading --------------------------------------------------------------------------------
+    Fault(
+        "leaves-are-not-counted",
+        "at_once",
+        "    if after - before != len(_LEAVES) + 1:",
+        "    if after - before < len(_LEAVES) + 1:",
+        "an amount that is said twice is read as the last says it: another reader believes the first",
+    ),
+    Fault(
+        "minus-zero-is-zero",
+        "at_once",
+        "    if not all(_amounts(values)) and _MINUS_ZERO.search(raw):",
+        "    if not all(_amounts(values)) and not raw:",
+        "an amount loses its sign",
+    ),
+    Fault(
+        "twins-are-not-refused-by-piece",
+        "order",
+        "    if twin := written.twin(*(one.wire_name for one in fields)):\n",
+        "    if twin := Fields().twin(*(one.wire_name for one in fields)):\n",
+        "of two ids that are said, one is believed: the order is on record under the id of another",
+    ),
+    Fault(
+        "orders-id-of-any-shape",
+        "order",
+        "    if not _is_order_id(order.id):\n",
+        "    if not order.id:\n",
+        "what is no order's id is written down as one, and a doubt is closed with it",
+    ),
     # --- messages -------------------------------------------------------------------------------
     Fault(
         "doubt-is-delivered-again",

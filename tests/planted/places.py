@@ -119,6 +119,8 @@ PLACES = {
         "transfer_async._http.classify",
         ("tests/_http/test_classify.py", "tests/_models/test_amounts.py", *_WIRE),
     ),
+    "at_once": Place("transfer_async._converters.at_once", ("tests/_converters/test_order.py",)),
+    "order": Place("transfer_async._converters.order", ("tests/_converters/test_order.py",)),
     "transport": Place("transfer_async._http.transport", ("tests/_http/test_transport.py", *_WIRE)),
     "guards": Place("transfer_async._http.write_guard", ("tests/_http/test_write_guard.py", *_WIRE)),
     "carrier": Place("transfer_async._http.unsolicited", _WIRE),

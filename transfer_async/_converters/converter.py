@@ -1,8 +1,8 @@
 """JSON bytes <-> models: the cattrs converter, whose docstring is the wire format.
 
 cattrs owns the conversion: each model has one structure and one unstructure hook on one converter.
-msgspec does the work beneath, at C speed and never through ``float``: `strict` reads what money hangs
-on, `loose` all the rest.
+msgspec does the work beneath, at C speed and never through ``float``: see `at_once`, and what reads an
+answer that is not as it should be, `order` and `lenient`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,7 @@ import cattrs.gen
 import msgspec
 
 from transfer_async._converters import lenient, order, wire_format
-from transfer_async._converters.wire_format import (
-    FLAGS,
-    LEAVES,
-    WIRE_NAMES,
-    Reader,
-    Unreadable,
-    decode,
-    fields_of,
-)
+from transfer_async._converters.wire_format import LEAVES, Reader, Unreadable, decode, fields_of
 from transfer_async._models import requests, responses
 from transfer_async._models.base import CODEC
 from transfer_async._models.errors import InvalidOrder, ServiceFailed, UnreadableOrder
@@ -66,7 +58,7 @@ def make_converter() -> cattrs.Converter:
       number inside an object of unknown shape stays ``int``. A string is no number.
     * Flags are 0 or 1 on the wire, ``bool`` here; ``true`` and ``false`` are taken too.
     * Timestamps are ISO 8601, here aware and in UTC; milliseconds are written, more where there is more.
-    * Six names are camel-cased on the wire: see `WIRE_NAMES`.
+    * Six names are camel-cased on the wire: each field says its own (`transfer_async._models.responses`).
     * Strict, an error with its JSON path: an order's id, amounts, rate, fee, balance, currencies and
       state flags. Loose, ``None`` with its path in ``unread``: everything else. Unknown fields are ignored.
     * A new order's amounts, rate and balance are written as plain decimal strings, its fee as a number.
@@ -82,14 +74,7 @@ def make_converter() -> cattrs.Converter:
         converter.register_structure_hook(request, _as_model_hook(functools.partial(_read_request, request)))
     converter.register_unstructure_hook(datetime, _write_time)
     converter.register_unstructure_hook(Decimal, lambda value: value)
-    for model in (
-        responses.UserOption,
-        responses.Currency,
-        responses.ExternalUser,
-        responses.User,
-        responses.ExternalOrder,
-        responses.Order,
-    ):
+    for model in responses.MODELS:
         converter.register_unstructure_hook_factory(
             functools.partial(lambda model, kind: kind is model, model),
             functools.partial(_writer, converter=converter),
@@ -109,12 +94,14 @@ def _as_model_hook(read: Callable[[bytes], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _writer(cls: Any, *, converter: cattrs.Converter) -> Callable[[Any], Any]:
-    overrides: dict[str, Any] = {}
-    for name in fields_of(cls):
-        rename = WIRE_NAMES.get(name)
-        hook = _write_flag if name in FLAGS else None
-        if rename or hook:
-            overrides[name] = cattrs.gen.override(rename=rename, unstruct_hook=hook)
+    overrides: dict[str, Any] = {
+        one.name: cattrs.gen.override(
+            rename=None if one.wire_name == one.name else one.wire_name,
+            unstruct_hook=_write_flag if one.is_flag else None,
+        )
+        for one in fields_of(cls)
+        if one.is_flag or one.wire_name != one.name
+    }
     if cls in (responses.Order, responses.User):
         overrides["unread"] = cattrs.gen.override(omit=True)
     return cattrs.gen.make_dict_unstructure_fn(cls, converter, **overrides)
@@ -122,9 +109,11 @@ def _writer(cls: Any, *, converter: cattrs.Converter) -> Callable[[Any], Any]:
 
 def _request_writer(cls: Any, converter: cattrs.Converter) -> Callable[[Any], Any]:
     overrides: dict[str, Any] = {
-        name: cattrs.gen.override(unstruct_hook=_write_fee if name == "transaction_fee" else _write_amount)
-        for name, kind in lenient.kinds_of(cls).items()
-        if kind is Decimal
+        one.name: cattrs.gen.override(
+            unstruct_hook=_write_fee if one.name == "transaction_fee" else _write_amount
+        )
+        for one in fields_of(cls)
+        if one.kind is Decimal
     }
     return cattrs.gen.make_dict_unstructure_fn(cls, converter, **overrides)
 
@@ -142,7 +131,7 @@ def read_into(into: type[Any] | None, raw: bytes) -> Any:
     """
     if into is None:
         return decode(raw) if raw.strip() else None
-    if into in _MODELS:
+    if into in responses.MODELS:
         return _converter().structure(raw, into)
     try:
         return _converter().structure(decode(raw), into)
@@ -153,16 +142,6 @@ def read_into(into: type[Any] | None, raw: bytes) -> Any:
 
 
 _KEYS = re.compile(r"\[(?!\d+\]).*\]")  # the keys of an object are the service's, and may be anybody's name
-
-
-_MODELS = (
-    responses.Order,
-    responses.User,
-    responses.ExternalOrder,
-    responses.ExternalUser,
-    responses.Currency,
-    responses.UserOption,
-)
 
 
 # --- requests -----------------------------------------------------------------------------------

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import decimal
+import functools
 import json
+import types
+import typing
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -13,35 +16,9 @@ import attrs
 import msgspec
 
 from transfer_async._models import responses
+from transfer_async._models.texts import is_sendable
 
 Reader = Callable[[Any], Any]
-
-WIRE_NAMES = {
-    "posters_beneficiary": "postersBeneficiary",
-    "external_user": "externalUser",
-    "user_options": "userOptions",
-    "confirmed_matches": "confirmedMatches",
-    "extra_order_details": "extraOrderDetails",
-    "creator": "createdBy",
-}
-"""The names that the service writes in camel case, by ours."""
-
-FLAGS = frozenset(
-    {
-        "is_matched",
-        "is_confirmed",
-        "is_completed",
-        "is_accepted",
-        "is_cancelled",
-        "is_processing",
-        "is_active",
-        "can_post_offers",
-        "can_accept_offers",
-        "tfa_required_for_login",
-        "two_factor_verified",
-    }
-)
-"""The fields that the service writes as 0 or 1."""
 
 
 class Unreadable(ValueError):
@@ -97,9 +74,21 @@ def decode(raw: bytes | msgspec.Raw) -> Any:
         raise Unreadable("$", "has a whole number of too many digits") from None
     except (msgspec.MsgspecError, ValueError, RecursionError, decimal.DecimalException) as error:
         raise Unreadable("$", f"is not JSON that can be read ({type(error).__name__})") from None
-    if data.count(b"{") + data.count(b"[") > LEVELS and _is_deep(tree):
+    if may_be_deep(data) and _is_deep(tree):
         raise Unreadable("$", "is nested too deeply")
     return tree
+
+
+def may_be_deep(data: bytes) -> bool:
+    """Whether more brackets open in ``data`` than there may be levels."""
+    # `count` looks at each byte by itself, which takes ten times as long.
+    return len(data) - len(data.replace(b"{", b"").replace(b"[", b"")) > LEVELS
+
+
+class Number(str):
+    """A number as it was written."""
+
+    __slots__ = ()
 
 
 class Fields(list[tuple[str, Any]]):
@@ -119,19 +108,51 @@ class Fields(list[tuple[str, Any]]):
 
 
 def as_written(raw: bytes, *, each: Callable[[list[tuple[str, Any]]], Any] = Fields) -> Any:
-    """JSON that `decode` reads, each object as what ``each`` makes of its fields.
+    """JSON with nothing decided yet: numbers as `Number`, each object as what ``each`` makes of its fields.
 
-    Numbers are not read: it is far slower than `decode`, and the names are all that it is for.
+    A text that is none (half of a character, bytes that are no UTF-8) is one that cannot be sent.
+    It is far slower than `decode`; in return, what is wrong in one place hides no other.
 
     Raises:
-        Unreadable: it is nested too deeply.
+        Unreadable: it is no JSON, or nested too deeply.
     """
+    decoder = json.JSONDecoder(
+        object_pairs_hook=each, parse_int=Number, parse_float=Number, parse_constant=_no_constant
+    )
     try:
-        return json.JSONDecoder(object_pairs_hook=each, parse_int=len, parse_float=len).decode(
-            raw.decode(errors="replace")
-        )
+        return decoder.decode(raw.decode(errors="surrogateescape"))
     except (ValueError, RecursionError):
         raise Unreadable("$", "is not JSON that every reader takes") from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def as_decoded(written: Any, *, levels: int = LEVELS) -> Any:
+    """What `decode` makes of a part that `as_written` has read.
+
+    Raises:
+        ValueError: `decode` would take none of it.
+    """
+    if type(written) is Number:
+        return _whole(written) if written.lstrip("-").isdigit() else exactly(written)
+    if type(written) is str and not is_sendable(written):
+        raise ValueError("is not a string")
+    if not isinstance(written, list):
+        return written
+    if not levels:
+        raise ValueError("is nested too deeply")
+    if isinstance(written, Fields):
+        return {as_decoded(name): as_decoded(one, levels=levels - 1) for name, one in written}
+    return [as_decoded(one, levels=levels - 1) for one in written]
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("is a whole number of too many digits") from None
 
 
 def has_twins(raw: bytes) -> bool:
@@ -158,15 +179,60 @@ def _is_deep(tree: Any) -> bool:
 _decoder = msgspec.json.Decoder(float_hook=EVERY_DIGIT.create_decimal)
 
 
-def fields_of(cls: type) -> tuple[str, ...]:
-    """The fields of a model that are on the wire, by our names."""
-    return tuple(attribute.name for attribute in attrs.fields(cls) if attribute.name != "unread")
+# --- what is on the wire, as each model's fields say ----------------------------------------------
 
 
-def wire_name(name: str) -> str:
-    """The service's name for our field ``name``."""
-    return WIRE_NAMES.get(name, name)
+@attrs.frozen
+class WireField:
+    """A field of a model, as it is on the wire.
 
+    Args:
+        name: ours.
+        wire_name: the service's.
+        kind: its type, without the ``None``.
+        part: the model that it holds, alone or in a tuple.
+        is_flag: whether the service writes it as 0 or 1.
+        is_strict: whether there is no model without it.
+    """
+
+    name: str
+    wire_name: str
+    kind: Any
+    part: Any
+    is_flag: bool
+    is_strict: bool
+
+
+@functools.cache
+def fields_of(cls: type) -> tuple[WireField, ...]:
+    """The fields of a model that are on the wire."""
+    hints = typing.get_type_hints(cls)
+    return tuple(
+        WireField(
+            name=one.name,
+            wire_name=one.metadata.get("name", one.name),
+            kind=(kind := _without_none(hints[one.name])),
+            part=_part(kind),
+            is_flag="is_flag" in one.metadata,
+            is_strict=one.default is attrs.NOTHING,
+        )
+        for one in attrs.fields(cls)
+        if one.name != "unread"  # ours, never the service's
+    )
+
+
+def _without_none(kind: Any) -> Any:
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        (kind,) = (one for one in typing.get_args(kind) if one is not type(None))
+    return kind
+
+
+def _part(kind: Any) -> type | None:
+    inner = typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else kind
+    return inner if isinstance(inner, type) and attrs.has(inner) else None
+
+
+# --- leaves ---------------------------------------------------------------------------------------
 
 # One reader a type; each raises ValueError for a value of another type.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from attrs import fields
@@ -17,6 +17,14 @@ class Codec:
 
 
 CODEC = Codec()
+
+FLAG: Mapping[str, Any] = {"is_flag": True}
+"""The metadata of a field that the service writes as 0 or 1."""
+
+
+def called(name: str) -> Mapping[str, Any]:
+    """The metadata of a field that has another name on the wire."""
+    return {"name": name}
 
 
 class Wire:

@@ -12,14 +12,15 @@ from typing import Annotated, Any
 from attrs import field, frozen
 from msgspec import Meta
 
-from transfer_async._models.base import ReadLate, Wire
+from transfer_async._models.base import FLAG, ReadLate, Wire, called
 
 Timestamp = Annotated[datetime, Meta(tz=True)]
 """An aware ``datetime``, in UTC once read."""
 
-_loose = functools.partial(field, default=None)
 _quiet = functools.partial(field, default=None, repr=False)
 _shapeless = functools.partial(field, default=None, repr=False, hash=False)
+_flag = functools.partial(field, metadata=FLAG, default=None)
+_quiet_flag = functools.partial(_flag, repr=False)
 
 
 # --- responses (specification 2) --------------------------------------------------------------
@@ -67,8 +68,8 @@ class User(Wire):
     middlename: str | None = _quiet()
     lastname: str | None = _quiet()
     phone: str | None = _quiet()
-    tfa_required_for_login: bool | None = _quiet()
-    two_factor_verified: bool | None = _quiet()
+    tfa_required_for_login: bool | None = _quiet_flag()
+    two_factor_verified: bool | None = _quiet_flag()
     avatar: str | None = _quiet()
     building_number: str | None = _quiet()
     street_number: str | None = _quiet()
@@ -86,21 +87,21 @@ class User(Wire):
     name_verified_at: Timestamp | None = _quiet()
     dob_verified_at: Timestamp | None = _quiet()
     identity_verified_at: Timestamp | None = _quiet()
-    is_active: bool | None = None
+    is_active: bool | None = _flag()
     dob: Timestamp | None = _quiet()
     gender: str | None = _quiet()
     city: str | None = _quiet()
     state: str | None = _quiet()
     zipcode: str | None = _quiet()
     mxuid: str | None = _quiet()
-    can_post_offers: bool | None = None
-    can_accept_offers: bool | None = None
+    can_post_offers: bool | None = _flag()
+    can_accept_offers: bool | None = _flag()
     hear_from: str | None = _quiet()
-    user_options: tuple[UserOption, ...] | None = _quiet()
+    user_options: tuple[UserOption, ...] | None = _quiet(metadata=called("userOptions"))
     has_valid_address: bool | None = _quiet()
     currencies: tuple[Currency, ...] | None = _quiet()
     bank_options: Mapping[str, Any] | None = _shapeless()
-    external_user: ExternalUser | None = _quiet()
+    external_user: ExternalUser | None = _quiet(metadata=called("externalUser"))
     unread: tuple[str, ...] = field(default=(), repr=False, eq=False)
 
 
@@ -115,7 +116,7 @@ class ExternalUser(Wire):
     bvn: str | None = _quiet()
     created_at: Timestamp | None = _quiet()
     updated_at: Timestamp | None = _quiet()
-    creator: User | None = _quiet()
+    creator: User | None = _quiet(metadata=called("createdBy"))
 
 
 @frozen(kw_only=True)
@@ -130,7 +131,7 @@ class ExternalOrder(Wire):
     order_id: str | None = None
     created_at: Timestamp | None = _quiet()
     updated_at: Timestamp | None = _quiet()
-    creator: User | None = _quiet()
+    creator: User | None = _quiet(metadata=called("createdBy"))
     bank_logo: str | None = _quiet()
 
 
@@ -161,12 +162,12 @@ class Order(ReadLate, Wire):
     matcher_amount: Decimal
     matcher_currency: str
     exchange_rate: Decimal
-    is_matched: bool
-    is_confirmed: bool
-    is_completed: bool
-    is_accepted: bool
-    is_cancelled: bool
-    is_processing: bool
+    is_matched: bool = field(metadata=FLAG)
+    is_confirmed: bool = field(metadata=FLAG)
+    is_completed: bool = field(metadata=FLAG)
+    is_accepted: bool = field(metadata=FLAG)
+    is_cancelled: bool = field(metadata=FLAG)
+    is_processing: bool = field(metadata=FLAG)
 
     external_order: ExternalOrder = field(repr=False)
     user_id: str | None = _quiet()
@@ -192,9 +193,9 @@ class Order(ReadLate, Wire):
     poster_payment_purpose: str | None = _quiet()
     matcher_payment_purpose: str | None = _quiet()
     user: User | None = _quiet()
-    posters_beneficiary: User | None = _quiet()
-    confirmed_matches: tuple[Any, ...] | None = _shapeless()
-    extra_order_details: tuple[Any, ...] | None = _shapeless()
+    posters_beneficiary: User | None = _quiet(metadata=called("postersBeneficiary"))
+    confirmed_matches: tuple[Any, ...] | None = _shapeless(metadata=called("confirmedMatches"))
+    extra_order_details: tuple[Any, ...] | None = _shapeless(metadata=called("extraOrderDetails"))
     unread: tuple[str, ...] = field(default=(), repr=False, eq=False)
 
     @property
@@ -204,3 +205,7 @@ class Order(ReadLate, Wire):
             if state is not OrderState.UNKNOWN and getattr(self, f"is_{state.value}"):
                 return state
         return OrderState.UNKNOWN
+
+
+MODELS = (UserOption, Currency, ExternalUser, User, ExternalOrder, Order)
+"""All that the service answers with."""
