@@ -37,7 +37,7 @@ _STATES = (
 _DURABLE = ("tests/journal/test_transaction.py", "tests/journal/test_group_commit.py", "tests/contract")
 
 _PEOPLE = (
-    "tests/contract/test_four_eyes.py",
+    "tests/contract/test_journals.py",
     "tests/_pipeline/test_decisions.py",
     "tests/_pipeline/test_operators.py",
 )

@@ -196,6 +196,37 @@ def test_they_are_listed_among_the_fixtures_and_markers_with_what_they_are(insta
     markers.stdout.fnmatch_lines(["@pytest.mark.transfer_faults(*faults): run the test once for each fault*"])
 
 
+@pytest.mark.trial(ci=1, long=1)
+def test_a_journal_is_tried_in_strict_mode_and_a_failure_shows_what_was_there(here):
+    test = """
+    import pytest
+    from transfer_async import MemoryJournal
+    from transfer_async.testing.journal_contract import JournalContract
+
+    class Forgetful(MemoryJournal):
+        async def history(self, scope, key):
+            return ()
+
+    class TestRight(JournalContract):
+        stories = 1
+
+        @pytest.fixture
+        def new_journal(self, journal_time):
+            return MemoryJournal(clock=journal_time.clock)
+
+    class TestWrong(TestRight):
+        @pytest.fixture
+        def new_journal(self, journal_time):
+            return Forgetful(clock=journal_time.clock)
+    """
+    result = run_here(here, "--asyncio-mode", "strict", test_it=test)
+
+    found = result.parseoutcomes()
+    assert found["failed"] >= 5
+    assert found["passed"] > 100
+    assert "TestRight" not in "".join(line for line in result.outlines if line.startswith("FAILED"))
+
+
 def test_it_may_be_named_twice(here):
     shutil.copy(SOURCE, here.path / "again.py")
     here.makeconftest('pytest_plugins = ["again"]')

@@ -37,7 +37,8 @@ class Journal(Protocol):
     `row_of` makes a few columns and JSON of an entry, and `entry_of` the entry again; `step_values` and
     `step_of` do so for the history. `is_waiting` says what `work` gives, `forgettable` what `prune` may.
     The time is the store's own, one for all workers. A commit whose reply was lost may be read back by
-    the row's token; else the move raises, and is taken for unknown. ``tests/contract`` tries any journal.
+    the row's token; else the move raises, and is taken for unknown. `JournalContract` (in
+    `transfer_async.testing.journal_contract`) tries any journal.
 
     One more method is asked for by those who compare the journal with the service's books, and by nobody
     else: ``async orders(scope, *, limit, after="")`` gives the orders that keys are bound to, as tuples of

@@ -10,6 +10,7 @@ The fixtures are plain, sync ones: they work in sync tests, and under pytest-asy
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from transfer_async.sandbox import Fault
     from transfer_async.testing import Holds, ManualClock, RunningSandbox
 
+_CONTRACT = "transfer_async.testing.journal_contract"
 _NAME = "transfer_sandbox"
 _FAULT = "transfer_fault"
 _MARKER = "transfer_faults"
@@ -88,5 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Add the fixtures and the marker, once: an installed package's entry point may name this, too."""
     if config.pluginmanager.hasplugin(_NAME):
         return
+    if _CONTRACT not in sys.modules:  # what is imported already cannot show what was compared
+        pytest.register_assert_rewrite(_CONTRACT)
     config.addinivalue_line("markers", _ABOUT)
     config.pluginmanager.register(_Plugin(), _NAME)

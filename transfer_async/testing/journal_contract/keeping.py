@@ -1,0 +1,286 @@
+"""What waits, what is told, what is forgotten, and what a clock may do to it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import attrs
+import pytest
+
+from transfer_async._models.errors import Outcome
+from transfer_async.journal import KEPT, LONGEST_LEASE, Denial, Ending, Journal, KeyState
+from transfer_async.testing.journal_contract.journal_time import JournalTime, LetPass
+from transfer_async.testing.journal_contract.trial_moves import (
+    LEASE,
+    REPLY,
+    SCOPE,
+    SETTLE_AFTER,
+    WAYS,
+    WINDOW,
+    attend,
+    claim,
+    create,
+    created_later,
+    doubt,
+    free,
+    judged,
+    keep,
+    made,
+    mark,
+    owing,
+    promise,
+    refute,
+    refuted_later,
+    resolve,
+    suspect,
+    take_over,
+    told,
+)
+
+KEYS = ("claimed", "sending", "doubt", "created", "free", "owed", "later")
+
+
+class Keeping:
+    """What waits, what is told, what is forgotten, and what a clock may do to it."""
+
+    async def test_what_waits_for_somebody_is_what_nobody_is_at(
+        self, journal: Journal, pass_time: LetPass
+    ) -> None:
+        await made(journal, claim(), key="claimed")
+        await made(journal, claim(), mark(), key="sending")
+        await made(journal, claim(), mark(), doubt(), key="doubt")
+        await made(journal, claim(), mark(), create(), key="created")
+        await made(journal, claim(), mark(), free(), key="free")
+        await made(journal, claim(), mark(), free(owed=owing("hold"), lease=0.0), key="owed")
+        now = [key for key, _ in await journal.work(SCOPE, limit=10)]
+        pass_time(LEASE)
+        later = [key for key, _ in await journal.work(SCOPE, limit=10)]
+        two = await journal.work(SCOPE, limit=2)
+        elsewhere = await journal.work("https://other.example", limit=10)
+
+        assert sorted(now) == ["doubt", "owed"]
+        assert sorted(later) == ["claimed", "doubt", "owed", "sending"]
+        assert (len(two), elsewhere) == (2, [])
+
+    async def test_what_waits_is_had_a_page_at_a_time_each_key_once(self, journal: Journal) -> None:
+        for key in "cabed":
+            await made(journal, claim(), mark(), doubt(), key=key)
+        found: list[str] = []
+        while page := await journal.work(SCOPE, limit=2, after=found[-1] if found else ""):
+            found += [key for key, _ in page]
+            assert len(page) <= 2
+            assert len(found) <= 5, "a page begins where the last one did"
+
+        assert sorted(found) == ["a", "b", "c", "d", "e"]
+
+    async def test_doubts_are_told_oldest_first(self, journal: Journal, pass_time: LetPass) -> None:
+        for key in "cab":
+            await made(journal, claim(), mark(), doubt(), key=key)
+            pass_time(1.0)
+        await made(journal, claim(), key="d")
+
+        assert [key for key, _ in await journal.in_doubt(SCOPE)] == ["c", "a", "b"]
+        assert await journal.in_doubt("https://other.example") == []
+        assert await journal.count_in_doubt(SCOPE) == 3
+        assert await journal.count_in_doubt("https://other.example") == 0
+
+    async def test_every_move_is_a_line_of_the_history(
+        self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
+    ) -> None:
+        began = journal_time.utc().timestamp()
+        await made(journal, claim())
+        pass_time(1.5)
+        await made(journal, mark(), doubt())
+        pass_time(SETTLE_AFTER + WINDOW)
+        await made(journal, refute(), claim(2), free(None, number=2), suspect("tx-late"))
+        steps = await journal.history(SCOPE, "k")
+
+        assert [(step.move, step.state.value) for step in steps] == [
+            ("claim", "claimed"),
+            ("mark", "sending"),
+            ("doubt", "in_doubt"),
+            ("refute", "free"),
+            ("claim", "claimed"),
+            ("free", "free"),
+            ("suspect", "free"),
+        ]
+        assert [step.at for step in steps[:2]] == [pytest.approx(began), pytest.approx(began + 1.5)]
+        assert [step.intent_id for step in steps] == ["intent-1"] * 4 + ["intent-2"] * 3
+        assert [step.attempt for step in steps] == [None, "a", "a", "a", None, None, None]
+        assert (steps[3].by, steps[3].reason) == ("operator", "sure")
+        assert steps[3].ending == Ending(outcome=Outcome.REFUSED, error="Refuted")
+        assert (steps[6].order_id, steps[6].by) == ("tx-late", "sender")
+
+    async def test_the_doubt_that_a_claim_finds_is_a_line_of_the_history(
+        self, journal: Journal, pass_time: LetPass
+    ) -> None:
+        await made(journal, claim(), mark())
+        pass_time(LEASE)
+        await judged(journal, claim(2))
+        await judged(journal, claim(3))
+        steps = await journal.history(SCOPE, "k")
+
+        assert [(step.move, step.state.value) for step in steps[2:]] == [("claim", "in_doubt")]
+
+    async def test_a_suspicion_is_kept_whatever_the_key_has_become(self, journal: Journal) -> None:
+        for state, way in WAYS.items():
+            entry = await made(journal, *(attrs.evolve(move) for move in way), key=state.value)
+            await made(journal, suspect(), key=state.value)
+
+            assert await journal.read(SCOPE, state.value) == entry.but(moves=entry.moves + 1)
+            assert (await journal.history(SCOPE, state.value))[-1].move == "suspect"
+
+    async def test_pruning_forgets_what_ended_before_and_nothing_in_doubt_owed_or_at_work(
+        self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
+    ) -> None:
+        await made(journal, claim(), key="claimed")
+        await made(journal, claim(), mark(), key="sending")
+        await made(journal, claim(), mark(), doubt(), key="doubt")
+        await made(journal, claim(), mark(), create(), key="created")
+        await made(journal, claim(), free(None), key="free")
+        await made(journal, claim(), free(None, owed=owing("hold")), key="owed")
+        pass_time(3600.0)
+        await made(journal, claim(), free(None), key="later")
+        pass_time(KEPT)
+        pruned = await journal.prune(SCOPE, before=journal_time.utc() - timedelta(days=1, minutes=30))
+        left = [key for key in KEYS if await journal.read(SCOPE, key) is not None]
+
+        assert pruned == 2
+        assert left == ["claimed", "sending", "doubt", "owed", "later"]
+        assert await journal.history(SCOPE, "created") == ()
+
+    async def test_what_ended_within_a_day_is_kept_whatever_is_asked_and_the_future_is_a_wrong_use(
+        self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
+    ) -> None:
+        """A date mistyped by a day must not pay a file, or a message, again that has just been paid."""
+        await made(journal, claim(), free(None), key="yesterday")
+        pass_time(1.0)
+        await made(journal, claim(), free(None), key="today")
+        pass_time(KEPT - 0.5)
+        for ahead in (timedelta(microseconds=1), timedelta(days=1), timedelta(days=3650)):
+            with pytest.raises(ValueError, match=r"^before: must not lie ahead: .* would be paid again"):
+                await journal.prune(SCOPE, before=journal_time.utc() + ahead)
+        with pytest.raises(ValueError, match=r"^before: must be an aware datetime"):
+            await journal.prune(SCOPE, before=journal_time.utc().replace(tzinfo=None))
+        assert await journal.read(SCOPE, "yesterday") is not None
+
+        assert await journal.prune(SCOPE, before=journal_time.utc()) == 1
+        assert await journal.read(SCOPE, "yesterday") is None
+        assert await journal.read(SCOPE, "today") is not None
+
+    async def test_pruning_one_scope_leaves_the_others(
+        self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
+    ) -> None:
+        for scope in (SCOPE, "https://other.example"):
+            for move in (claim(), free(None)):
+                await journal.move(scope, "k", move)
+        pass_time(KEPT + 10.0)
+        pruned = await journal.prune(SCOPE, before=journal_time.utc())
+
+        assert pruned == 1
+        assert await journal.read("https://other.example", "k") is not None
+
+    async def test_what_a_clock_left_behind_that_was_years_ahead_comes_to_an_end(
+        self, journal: Journal, pass_time: LetPass
+    ) -> None:
+        """A machine that started in 2036 and was set right would bind its keys and holds until 2036."""
+        years = 10 * 365 * KEPT
+        pass_time(years)
+        await made(journal, claim(), key="claimed")
+        await made(journal, claim(), mark(), key="sending")
+        await made(journal, claim(), mark(), doubt(), key="doubt")
+        await made(journal, claim(), free(None, owed=owing("hold")), key="owed")
+        pass_time(-years)
+        waiting = [key for key, _ in await journal.work(SCOPE, limit=10)]
+        fresh = await made(journal, claim(2), key="claimed")
+        found = await judged(journal, claim(2), key="sending")
+
+        assert waiting == ["claimed", "doubt", "owed", "sending"]
+        assert [(one.intent.id, one.hook) for one in fresh.owed] == [
+            ("intent-1", "hold"),
+            ("intent-1", "check"),
+        ]
+        assert (found.denial, found.found_doubt, found.entry.state) == (
+            Denial.IN_DOUBT,
+            True,
+            KeyState.IN_DOUBT,
+        )
+        assert (await judged(journal, attend(), key="owed")).denial is None
+        for key in ("sending", "doubt"):
+            early = await judged(journal, refute(), key=key)
+            assert early.denial is Denial.TOO_EARLY
+            assert early.entry.sent_until - early.now == LONGEST_LEASE
+            assert (await journal.history(SCOPE, key))[-1].move != "refute"
+        pass_time(LONGEST_LEASE + SETTLE_AFTER)
+        for key in ("sending", "doubt"):
+            assert (await judged(journal, refute(), key=key)).denial is None
+
+    async def test_a_worker_whose_clock_is_set_back_under_it_sends_nothing_it_could_not_vouch_for(
+        self, journal: Journal, pass_time: LetPass
+    ) -> None:
+        pass_time(KEPT)
+        await made(journal, claim())
+        pass_time(-2 * LONGEST_LEASE)
+        verdict = await judged(journal, mark())
+
+        assert (verdict.denial, verdict.lease_left) == (Denial.LOST, 0.0)
+        assert (await judged(journal, claim(2))).denial is None
+
+    async def test_a_journal_may_be_closed_twice(self, journal: Journal) -> None:
+        await made(journal, claim(), mark(), create(reply=REPLY))
+        await journal.close()
+        await journal.close()
+
+    async def test_a_sleeper_of_an_intent_that_is_over_has_no_claim_on_the_next_one(
+        self, journal: Journal, pass_time: LetPass
+    ) -> None:
+        await made(journal, claim())
+        pass_time(LEASE)
+        await made(journal, take_over(), free(None, epoch=2), claim(2))
+
+        for move in (keep(), mark(), free(None), take_over()):
+            assert (await judged(journal, move)).denial is Denial.LOST
+        assert (await judged(journal, mark(number=2))).denial is None
+
+    async def test_an_answer_to_an_attempt_that_was_refuted_binds_the_key_again(
+        self, journal: Journal, pass_time: LetPass
+    ) -> None:
+        await made(journal, claim(), mark(), doubt())
+        pass_time(SETTLE_AFTER + WINDOW)
+        await made(journal, refute())
+        entry = await made(journal, create())
+
+        assert (entry.state, entry.order_id) == (KeyState.CREATED, "tx-1")
+        assert entry.ending is not None
+
+    async def test_a_refusal_on_record_answers_a_claim_that_is_made_once(self, journal: Journal) -> None:
+        refused = await made(journal, claim(), mark(), free())
+        verdict = await judged(journal, claim(2, once=True))
+
+        assert verdict.denial is Denial.REFUSED
+        assert verdict.entry == refused
+        assert (await judged(journal, claim(2))).denial is None
+
+    async def test_the_end_of_a_promised_doubt_waits_until_it_is_told(
+        self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
+    ) -> None:
+        await made(journal, *WAYS[KeyState.IN_DOUBT], promise(), resolve())
+        ((key, entry),) = await journal.work(SCOPE, limit=10)
+
+        assert (key, entry.untold) == ("k", (created_later(),))
+        pass_time(2 * KEPT)
+        assert await journal.prune(SCOPE, before=journal_time.utc()) == 0
+        assert (await made(journal, told())).untold == ()
+        assert await journal.work(SCOPE, limit=10) == []
+
+    async def test_a_promise_and_what_is_untold_are_kept_as_they_are(
+        self, journal: Journal, pass_time: LetPass
+    ) -> None:
+        promised = await made(journal, *WAYS[KeyState.IN_DOUBT], promise())
+        assert promised.promised
+        assert await journal.read(SCOPE, "k") == promised
+
+        pass_time(WINDOW + SETTLE_AFTER)
+        refuted = await made(journal, refute())
+        assert refuted.untold == (refuted_later(),)
+        assert await journal.read(SCOPE, "k") == refuted
