@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import commands
 from tests.support.bank import World, other_order
-from transfer_async import OutcomeUnknown, SQLiteJournal
+from transfer_async import KeyState, OutcomeUnknown, SQLiteJournal
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 
 PERSONAL = ("ada.eze", "ben.okri")
@@ -71,6 +71,23 @@ async def test_the_order_of_a_doubt_is_found_and_it_is_told_how_to_resolve_it(wo
     assert (
         f"""only {order_id} fits; transfer-async journal resolve 'lo'"'"'st' --order-id {order_id}""" in told
     )
+
+
+async def test_what_fits_is_proposed_and_another_person_approves(world: World, export: Path):
+    world.sandbox.faults.add(CloseAfterProcessing())
+    await world.fails(OutcomeUnknown, other_order(), key="lost")
+    (order_id,) = world.sandbox.orders
+
+    told = await reconciled(await write(world, export), "--propose", "--by", "ada", code=3)
+
+    assert "1 proposed: another person may approve each" in told
+    proposal = (await world.entry("lost")).proposal
+    assert proposal is not None
+    assert (proposal.by, proposal.order_id) == ("ada", order_id)
+    assert "export.jsonl" in proposal.reason
+    again = await reconciled(export, "--propose", "--by", "ben", code=3)
+    assert "lost: not proposed: ada has proposed something already" in again
+    assert (await world.entry("lost")).state is KeyState.IN_DOUBT
 
 
 async def test_twins_are_ambiguous_and_what_no_key_has_is_told(world: World, export: Path):

@@ -203,10 +203,15 @@ class Books:
             "lacking": self._one(f"{count}lacking"),
         }
 
+    def matches(self) -> Iterator[Match]:
+        """The doubts that one order fits."""
+        for row in self._db.execute("SELECT key, order_id FROM keys WHERE found = 'match'"):
+            yield Match(*row)
+
     def findings(self) -> Iterator[Finding]:
         """Everything that somebody should look at, kind by kind."""
         ask = self._db.execute
-        yield from (Match(*row) for row in ask("SELECT key, order_id FROM keys WHERE found = 'match'"))
+        yield from self.matches()
         for key, *doubt in ask("SELECT key, wish, since, until FROM keys WHERE found = 'ambiguous'"):
             fitting = self._fitting(*doubt, limit=SHOWN)
             yield Ambiguous(key, tuple(order_id for order_id, _ in fitting))

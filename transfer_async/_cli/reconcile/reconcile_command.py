@@ -13,10 +13,10 @@ import attrs
 import typer
 
 from transfer_async._cli.console import options
-from transfer_async._cli.console.event_loop import run
 from transfer_async._cli.console.exit_codes import DIFFERENT, FAILED, USAGE
 from transfer_async._cli.console.output import complain, fail, failing, shown, shown_json, tell
-from transfer_async._cli.journal import desk
+from transfer_async._cli.journal.asking import By, Place, named, usage, who
+from transfer_async._cli.journal.desk import Desk
 from transfer_async._cli.reconcile.comparison import (
     Ambiguous,
     Books,
@@ -27,11 +27,9 @@ from transfer_async._cli.reconcile.comparison import (
     Unknown,
 )
 from transfer_async._cli.reconcile.export_file import PLACES, columns_named
-from transfer_async._cli.reconcile.reconciliation import add_export, add_journal
-from transfer_async._models.errors import TransferError
-from transfer_async._pipeline.refusals import checked_settle_after
+from transfer_async._cli.reconcile.reconciliation import add_export, add_journal, propose_match
+from transfer_async._pipeline.refusals import checked_settle_after, checked_text
 from transfer_async._support.validators import is_positive
-from transfer_async.journal.protocol import Journal
 
 SHOWN = 20
 """How many findings of a kind are told without ``--json``."""
@@ -55,6 +53,10 @@ def reconcile(
     ] = None,
     slack: Annotated[float, typer.Option(help="Seconds by which the service's clock may differ.")] = 300.0,
     settle_after: options.SettleAfter = 300.0,
+    propose: Annotated[
+        bool, typer.Option("--propose", help="Propose to resolve each match, for another person to approve.")
+    ] = False,
+    by: By = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="JSON Lines: first the figures, then each finding.")
     ] = False,
@@ -63,24 +65,29 @@ def reconcile(
 
     Finds the order of a doubt where one fits and no other can be meant, and says how to resolve it; doubts
     that more than one order fits; orders that no key has, a duplicate among them; and created keys that the
-    export lacks. It changes nothing, and never says that a doubt has no order: what the export lacks may
-    come later, and moves no money until it is matched.
+    export lacks. It ends no doubt, and never says that one has no order: what the export lacks may come
+    later, and moves no money until it is matched.
     Exit codes: 0 nothing to look at; 1 the journal or the export cannot be read; 2 a wrong use; 3 something
     to look at.
     """
-    with failing("journal", {ValueError: USAGE}):
+    place = named(journal, scope, base_url)
+    with usage():
         places = columns_named(column or [])
-        where, store = desk.scope_of(scope, base_url), desk.journal_named(journal)
         checked_settle_after(settle_after)
         if not (slack == 0 or is_positive(slack)):
             raise ValueError("--slack: must be a finite number of seconds, 0 or more")
+    proposer = who(by) if propose else None
     with Books() as books:
         _read_export(books, export, places)
-        with failing("journal", {TransferError: FAILED, ValueError: FAILED}, words=desk.explained):
-            run(_read_journal(books, store, where, slack=slack, settle_after=settle_after))
+        place.at_desk(
+            lambda at: add_journal(books, at.journal, at.operators, slack=slack, settle_after=settle_after)
+        )
         books.compare()
         found = books.figures()
         _tell_as_json(books, found) if as_json else _tell(books, found)
+        if proposer is not None:
+            reason = f"reconciled with {export.name}: the one order that fits"
+            _propose(books, place, by=proposer, reason=reason)
     if any(found[name] for name in _NAMES.values()):
         raise typer.Exit(DIFFERENT)
 
@@ -94,9 +101,24 @@ def _read_export(books: Books, export: Path, places: Mapping[str, Sequence[str]]
         fail("journal: nothing was compared: an order that cannot be read may be anybody's", FAILED)
 
 
-async def _read_journal(books: Books, store: Journal, scope: str, **times: float) -> None:
-    async with desk.opened(store, scope) as at:
-        await add_journal(books, at.journal, at.operators, **times)
+def _propose(books: Books, place: Place, *, by: str, reason: str) -> None:
+    """What fits is proposed; what somebody has proposed already, or has moved since, is left and told."""
+    matches = list(books.matches())
+
+    async def proposed(at: Desk) -> int:
+        count = 0
+        for match in matches:
+            try:
+                await propose_match(at.operators, match, by=by, reason=reason)
+            except ValueError as why:
+                complain(shown(f"{match.key}: not proposed: {why}"))
+            else:
+                count += 1
+        return count
+
+    with usage("--by"):
+        reason = checked_text("reason", reason)
+    complain(f"{place.at_desk(proposed):,} proposed: another person may approve each")
 
 
 def _unread(error: Exception) -> str:

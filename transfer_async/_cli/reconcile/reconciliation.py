@@ -8,10 +8,11 @@ from pathlib import Path
 
 from attrs import frozen
 
-from transfer_async._cli.reconcile.comparison import Books, Sender
+from transfer_async._cli.reconcile.comparison import Books, Match, Sender
 from transfer_async._cli.reconcile.export_file import RowFault, rows, wish_of
 from transfer_async._pipeline.operators import Operators
 from transfer_async.journal.entries import Entry, KeyState
+from transfer_async.journal.proposal import Decision
 from transfer_async.journal.scoped import ScopedJournal
 
 PAGE = 500
@@ -100,3 +101,18 @@ def _others(key: str, entry: Entry) -> Iterator[Sender]:
     wishes: set[str | None] = {wish_of(intent.order) for intent in intents}
     for wish in wishes if entry.is_readable else {None}:
         yield Sender(key, wish, -EVER, EVER, is_in_doubt=False)
+
+
+async def propose_match(operators: Operators, match: Match, *, by: str, reason: str) -> None:
+    """Propose that a doubt is resolved with the order that fits, for another person to approve.
+
+    Raises:
+        ValueError: somebody has proposed something already, or the key has moved.
+        JournalFailed: the journal could not be read or written.
+    """
+    view = await operators.view(match.key)
+    if view.proposal is not None:
+        raise ValueError(f"{view.proposal.by} has proposed something already")
+    await operators.propose(
+        match.key, Decision.RESOLVE, order_id=match.order_id, by=by, reason=reason, seen=view.moves
+    )
