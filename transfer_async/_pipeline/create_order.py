@@ -8,6 +8,11 @@
 Each write to the journal comes before the step that it guards. Whatever is raised in between is one
 of three things: a *certain no* (the hooks are undone and the key is free), a *doubt* (nothing is
 undone and the key is bound), or the journal's own failure, after which only the journal knows.
+
+What is handed on: `Call` is what was asked for, and who may stop it; its `Work` is what errors, events
+and messages tell of; `ClaimedKey` is what the journal compares this call's moves with, and what its hooks
+may have done; `Sending` is the request, and until when it may leave; `Answered` is the order, and the
+connection it came on.
 """
 
 from __future__ import annotations
