@@ -60,7 +60,7 @@ class Workshop:
             return MemoryJournal(max_keys=1_000_000)
         if name == SQLITE:
             return SQLiteJournal(self.path())
-        return PostgresJournal(self.dsn, schema=self.schema(), prepared=True)
+        return PostgresJournal(self.dsn, schema=self.schema())
 
     def path(self) -> Path:
         """A new path for a file."""

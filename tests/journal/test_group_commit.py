@@ -29,7 +29,7 @@ class Store(DurableJournal):
         self.gate: Callable[[], Any] | None = None
         self.opening_error: BaseException | None = None
 
-    async def _commit(self, wanted: Sequence[PendingMove]) -> Transaction:
+    async def _commit(self, wanted: Sequence[PendingMove]) -> None:
         self.commits.append(len(wanted))
         if self.gate is not None:
             await self.gate()
@@ -42,7 +42,7 @@ class Store(DurableJournal):
             transaction.load(place, row and row.token, row)
         transaction.decide(0.0)
         self.rows |= {write.place: write.row for write in transaction.writes}
-        return transaction
+        self._settle(transaction)
 
     async def _open(self) -> None:
         if self.opening_error is not None:

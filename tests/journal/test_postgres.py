@@ -10,12 +10,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.support.journalling import SCOPE, claim, create, free, judged, made, mark
+from tests.support.journalling import LEASE, SCOPE, claim, create, free, judged, made, mark
 from tests.support.postgres import PostgresServer, is_installed
 from transfer_async import JournalFailed, PostgresJournal
 from transfer_async.journal.entries import Denial
 from transfer_async.journal.moves import Move
-from transfer_async.journal.transaction import PendingMove, Transaction
+from transfer_async.journal.transaction import PendingMove
 
 
 async def say(dsn: str, *statements: str) -> Any:
@@ -67,7 +67,7 @@ class FromStandby(PostgresJournal):
 
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
-        self._sql.server = "SELECT current_setting('fsync'), true"
+        self._sql.server = self._sql.server.replace("pg_is_in_recovery()", "true")
 
 
 async def test_a_server_that_says_it_is_a_standby_is_refused(database: str):
@@ -122,33 +122,37 @@ async def test_a_user_who_may_only_read_and_write_works_with_tables_made_beforeh
 # --- settings -----------------------------------------------------------------------------------
 
 
-class Curious(PostgresJournal):
-    """It asks, within its transactions, how they will be committed."""
+_WATCH = """
+CREATE FUNCTION watch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO found VALUES (concat_ws(' ', current_setting('synchronous_commit'),
+        current_setting('transaction_read_only'), current_setting('transaction_isolation')));
+    RETURN NULL;
+END $$;
+CREATE TABLE found (settings text);
+CREATE CONSTRAINT TRIGGER watch AFTER INSERT OR UPDATE ON transfer_async.keys
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION watch();
+"""
+"""What is deferred is done as the transaction commits: by then, it stands how."""
 
-    found: str | None = None
 
-    async def _store(self, connection: Any, transaction: Transaction) -> None:
-        await super()._store(connection, transaction)
-        self.found = await connection.fetchval(
-            "SELECT concat_ws(' ', current_setting('synchronous_commit'), "
-            "current_setting('transaction_read_only'), current_setting('transaction_isolation'))"
-        )
-
-
-async def test_the_databases_own_settings_do_not_weaken_a_commit(database: str):
+@pytest.mark.parametrize("isolation", ["read committed", "serializable"])
+async def test_the_databases_own_settings_do_not_weaken_a_commit(database: str, isolation: str):
     name = database.rpartition("/")[2]
+    async with PostgresJournal(database):
+        pass
     await say(
         database,
+        _WATCH,
         f"ALTER DATABASE {name} SET synchronous_commit = off",
-        f"ALTER DATABASE {name} SET default_transaction_read_only = off",
-        f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'",
+        f"ALTER DATABASE {name} SET default_transaction_isolation = '{isolation}'",
         "SELECT 1",
     )
-    async with Curious(database) as journal:
-        await made(journal, claim())
+    async with PostgresJournal(database) as journal:
+        await made(journal, claim(), mark(), create())
+        await judged(journal, claim(), key="another")
 
     assert await say(database, "SHOW synchronous_commit") == "off"
-    assert journal.found == "on off read committed"
+    assert await say(database, "SELECT array_agg(settings) FROM found") == ["on off read committed"] * 4
 
 
 async def test_a_database_that_is_read_only_by_default_is_written_all_the_same(database: str):
@@ -158,6 +162,36 @@ async def test_a_database_that_is_read_only_by_default_is_written_all_the_same(d
     await say(database, f"ALTER DATABASE {name} SET default_transaction_read_only = on", "SELECT 1")
     async with PostgresJournal(database) as journal:
         assert (await judged(journal, claim())).denial is None
+
+
+# --- without a look -----------------------------------------------------------------------------
+
+
+async def test_what_others_have_written_meanwhile_is_not_overwritten(database: str):
+    async with PostgresJournal(database) as one, PostgresJournal(database) as other:
+        await made(one, claim())
+        await made(other, free(None))
+        denied = await judged(one, mark())
+        again = await judged(one, claim(2))
+
+        assert denied.denial is Denial.LOST
+        assert again.denial is None
+        assert [step.move for step in await other.history(SCOPE, "k")] == ["claim", "free", "claim"]
+
+
+@pytest.mark.parametrize("off", [-600.0, 600.0])
+async def test_whoever_reckons_the_servers_time_wrongly_writes_nothing_by_it(database: str, off: float):
+    async with PostgresJournal(database) as journal:
+        await made(journal, claim())
+        reckoned = journal._server_time
+        assert reckoned._ahead is not None
+        reckoned._ahead += off
+        entry = await made(journal, mark())
+        now = await journal.now()
+
+    assert abs(entry.lease_until - LEASE - now) < 300
+    assert reckoned.now is not None
+    assert abs(reckoned.now - now) < 300
 
 
 # --- many at once -------------------------------------------------------------------------------
@@ -177,11 +211,19 @@ async def test_of_many_that_come_first_at_once_one_makes_the_tables(
     assert caplog.records == []
 
 
+class Careful(PostgresJournal):
+    """It looks before every write."""
+
+    async def _commit_without_a_look(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
+        return list(wanted)
+
+
+@pytest.mark.parametrize("kind", [PostgresJournal, Careful])
 @pytest.mark.parametrize("before", [(), (claim(9), free(number=9))], ids=["new", "free again"])
 async def test_many_journals_that_want_the_same_keys_get_each_once(
-    database: str, caplog: pytest.LogCaptureFixture, before: Sequence[Move]
+    database: str, caplog: pytest.LogCaptureFixture, before: Sequence[Move], kind: type[PostgresJournal]
 ):
-    journals = [PostgresJournal(database) for _ in range(8)]
+    journals = [kind(database) for _ in range(8)]
     for journal in journals:
         await journal._open()
     keys = [f"k-{number}" for number in range(20)]
@@ -216,9 +258,9 @@ class Counting(PostgresJournal):
 
     count = 0
 
-    async def _commit(self, wanted: Sequence[PendingMove]) -> Transaction:
+    async def _commit(self, wanted: Sequence[PendingMove]) -> None:
         self.count += 1
-        return await super()._commit(wanted)
+        await super()._commit(wanted)
 
 
 async def test_callers_that_come_at_once_share_commits(database: str):

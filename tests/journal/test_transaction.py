@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.journalling import SCOPE, attend, claim, create, free, keep, mark, owing, paid, resolve
+from tests.support.journalling import (
+    SCOPE,
+    attend,
+    claim,
+    create,
+    free,
+    keep,
+    mark,
+    owing,
+    paid,
+    resolve,
+)
 from transfer_async.journal import moves, rows, state_machine
 from transfer_async.journal.entries import Denial, Entry, KeyState
 from transfer_async.journal.transaction import PendingMove, Recent, Transaction
@@ -18,10 +29,10 @@ class Makes:
         self.recent = Recent()
         self.stored: dict[str, tuple[str, Entry]] = {}
 
-    def wanted(self, *wishes: tuple[str, moves.Move]) -> list[PendingMove]:
+    def wanted(self, *wishes: tuple[str, moves.Move], in_question: bool = False) -> list[PendingMove]:
         loop = asyncio.get_running_loop()
         return [
-            PendingMove((SCOPE, key), move, f"t{n}", loop.create_future())
+            PendingMove((SCOPE, key), move, f"t{n}", loop.create_future(), in_question=in_question)
             for n, (key, move) in enumerate(wishes)
         ]
 
@@ -36,7 +47,7 @@ class Makes:
         return entry
 
     def transaction(self, *wishes: tuple[str, moves.Move], **settings: Any) -> Transaction:
-        made = Transaction(self.wanted(*wishes), self.recent, **settings)
+        made = Transaction(self.wanted(*wishes, **settings), self.recent)
         for place in made.places:
             token, _ = self.stored.get(place[1], (None, None))
             made.load(place, token, None)
@@ -70,8 +81,8 @@ async def test_the_later_of_two_moves_on_one_key_sees_the_earlier_and_both_are_i
         ("t1", "keep"),
         ("t2", "mark"),
     ]
-    assert [(write.is_new, write.row.state, write.row.token) for write in transaction.writes] == [
-        (True, "sending", "t2")
+    assert [(write.known, write.row.state, write.row.token) for write in transaction.writes] == [
+        (None, "sending", "t2")
     ]
 
 
@@ -220,3 +231,57 @@ async def test_what_others_have_written_since_is_what_counts(makes: Makes):
 
     assert denials(transaction) == [Denial.LOST]
     assert transaction.writes == []
+
+
+# --- without a look -----------------------------------------------------------------------------
+
+
+def assumed(makes: Makes, *wishes: tuple[str, moves.Move]) -> Transaction:
+    transaction = Transaction(makes.wanted(*wishes), makes.recent)
+    transaction.assume(0.0)
+    return transaction
+
+
+async def test_a_claim_of_a_key_of_which_nothing_is_known_is_granted_without_a_look(makes: Makes):
+    transaction = assumed(makes, ("k", claim()))
+
+    assert [(write.place, write.known) for write in transaction.writes] == [((SCOPE, "k"), None)]
+    assert denials(transaction) == [None]
+
+
+async def test_without_a_look_a_write_replaces_what_is_known_and_nothing_else(makes: Makes):
+    makes.store("k", "t", claim())
+    transaction = assumed(makes, ("k", mark()))
+
+    assert [(write.known, write.row.state) for write in transaction.writes] == [("t", "sending")]
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [(claim(2),), (mark(), claim(2)), (attend(0.0), keep("another"))],
+    ids=["busy", "granted, then busy", "denied"],
+)
+async def test_no_denial_is_believed_without_a_look(makes: Makes, wishes: tuple[moves.Move, ...]):
+    makes.store("k", "t", claim())
+    transaction = assumed(makes, *(("k", wish) for wish in wishes))
+
+    assert (transaction.wanted, transaction.verdicts, transaction.writes) == ([], [], [])
+
+
+async def test_a_move_of_a_key_of_which_nothing_is_known_is_left_to_a_look(makes: Makes):
+    transaction = assumed(makes, ("k", mark()), ("new", claim()))
+
+    assert [one.place[1] for one in transaction.wanted] == ["new"]
+
+
+async def test_of_what_was_not_stored_nothing_is_kept(makes: Makes):
+    makes.store("k", "t", claim())
+    transaction = assumed(makes, ("k", mark()), ("new", claim()))
+    transaction.confine({(SCOPE, "new")})
+    transaction.remember()
+    known = makes.recent.get((SCOPE, "k"))
+
+    assert [step[0] for step in transaction.steps] == [(SCOPE, "new")]
+    assert [one.place for one in transaction.wanted] == [(SCOPE, "new")]
+    assert known is not None
+    assert known[0] == "t"

@@ -45,7 +45,7 @@ async def damage(journal: Any, column: str, old: str, new: str) -> None:
             f"UPDATE transfer_async.keys SET {column} = replace({column}::text, '{old}', '{new}')::json "
             f"WHERE {column} IS NOT NULL"
         )
-        await journal._ask(lambda connection: connection.execute(sql))
+        await journal._ask(lambda session: session.fetch(sql))
 
 
 async def in_doubt(world: World, journal: Any, *keys: str) -> None:

@@ -38,17 +38,17 @@ def rows(path: Path) -> tuple[Rows, Rows]:
         return db.execute(keys).fetchall(), db.execute("SELECT * FROM history ORDER BY id").fetchall()
 
 
-async def _insert(connection: Any, keys: Rows, steps: Rows) -> None:
+async def _insert(session: Any, keys: Rows, steps: Rows) -> None:
     columns = ("key", "state", "token", "order_id", "due_at", "ended_at", "body", "intent", "reply")
     for row in keys:
-        await connection.execute(
+        await session.fetch(
             f"INSERT INTO transfer_async.keys (id, scope, {', '.join(columns)}) OVERRIDING SYSTEM VALUE "
             "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
             *(row["id"], SCOPE, *(row[name] for name in columns)),
         )
     for row in steps:
         names = [name for name in row.keys() if name != "id"]  # noqa: SIM118 - a Row iterates over its values
-        await connection.execute(
+        await session.fetch(
             f"INSERT INTO transfer_async.history ({', '.join(names)}, token) VALUES "
             f"({', '.join(f'${number}' for number in range(1, len(names) + 1))}, 't')",
             *(row[name] for name in names),
@@ -68,7 +68,7 @@ async def journal(
 ) -> AsyncIterator[Journal]:
     async with closed_journal as journal:
         if isinstance(journal, PostgresJournal):
-            await journal._ask(lambda connection: _insert(connection, *rows))
+            await journal._ask(lambda session: _insert(session, *rows))
         yield journal
 
 

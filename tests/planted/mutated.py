@@ -557,8 +557,8 @@ MUTATED = (
     Fault(
         "question-forgotten",
         "postgres",
-        "in_question = in_question or transaction.is_committing",
-        "in_question = in_question and transaction.is_committing",
+        "                if transaction.is_committing:\n",
+        "                if not transaction.is_committing:\n",
         "a commit whose reply was lost is made again, and denied",
     ),
     Fault(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 TERMINATE = b"X\0\0\0\4"
 IDLE = b"Z\0\0\0\5I"
@@ -19,14 +19,30 @@ IDLE = b"Z\0\0\0\5I"
 
 @frozen
 class Message:
-    """One message of either side: its type, and all of it."""
+    """One message of either side: its type, and all of it.
+
+    Args:
+        kind: its type.
+        raw: all of it.
+        before: what its side has said since it last asked for an answer.
+        is_within: a transaction was begun before it.
+    """
 
     kind: bytes
     raw: bytes
+    before: bytes = b""
+    is_within: bool = False
 
     @property
     def is_commit(self) -> bool:
-        return self.kind == b"Q" and self.raw[5:].startswith(b"COMMIT")
+        """Whether it ends a transaction that writes, be it one of a single statement."""
+        if self.kind == b"S":
+            return b'"new_reply"' in self.before and not self.is_within
+        return self.says(b"COMMIT")
+
+    def says(self, word: bytes) -> bool:
+        """Whether it is a statement without parameters that begins so."""
+        return self.kind == b"Q" and self.raw[5:].startswith(word)
 
 
 async def read_message(reader: asyncio.StreamReader) -> Message:
@@ -133,9 +149,11 @@ class CuttingProxy(Proxy):
     async def _forward(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: asyncio.StreamWriter
     ) -> None:
-        cut = Cut.NEVER
+        cut, before, is_within = Cut.NEVER, b"", False
         while cut is Cut.NEVER:
-            message = await read_message(reader)
+            message = evolve(await read_message(reader), before=before, is_within=is_within)
+            before = b"" if message.kind in b"SQ" else before + message.raw
+            is_within = message.says(b"BEGIN") or (is_within and not message.says(b"COMMIT"))
             if self._arrives(message):
                 self._let_go()
             cut = self._choose(message)

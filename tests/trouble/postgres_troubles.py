@@ -8,6 +8,7 @@ import asyncpg
 from tests.support.bank import World
 from tests.support.postgres import PostgresServer
 from transfer_async.journal import PostgresJournal
+from transfer_async.journal.postgres import CONNECTIONS
 
 TIMEOUT = 0.4
 
@@ -61,13 +62,16 @@ class TakenConnections:
         self._taken: list[Any] = []
 
     async def begin(self) -> None:
-        pool = self._journal._pool
-        while len(self._taken) < pool.get_max_size():
-            self._taken.append(await pool.acquire())
+        sessions = self._journal._sessions
+        assert sessions is not None
+        while len(self._taken) < CONNECTIONS:
+            session = sessions.one()
+            await session.__aenter__()
+            self._taken.append(session)
 
     async def end(self) -> None:
-        for connection in self._taken:
-            await self._journal._pool.release(connection)
+        for session in self._taken:
+            await session.__aexit__(None, None, None)
 
 
 class ChangedTables:

@@ -25,16 +25,24 @@ class RecordedJournal(PostgresJournal):
         super().__init__(dsn, timeout=timeout)
         self.wanted: dict[str, PendingMove] = {}
 
-    async def _commit(self, wanted: Sequence[PendingMove]) -> Transaction:
+    async def _commit(self, wanted: Sequence[PendingMove]) -> None:
         self.wanted |= {one.token: one for one in wanted}
-        return await super()._commit(wanted)
+        await super()._commit(wanted)
+
+
+class Careful(RecordedJournal):
+    """It looks before every write."""
+
+    async def _commit_without_a_look(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
+        return list(wanted)
 
 
 class Credulous(RecordedJournal):
     """It never asks itself whether a commit whose reply was lost may have happened."""
 
     async def _try(self, transaction: Transaction) -> None:
-        transaction.in_question = False
+        for one in transaction.wanted:
+            one.in_question = False
         await super()._try(transaction)
 
 
@@ -86,13 +94,14 @@ WAYS: list[tuple[moves.Move, ...]] = [
 ]
 
 
+@pytest.mark.parametrize("kind", [RecordedJournal, Careful])
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: type(way[-1]).__name__)
 async def test_a_move_whose_commit_was_cut_is_made_once_and_believed(
-    database: str, cut: Cut, way: tuple[moves.Move, ...]
+    database: str, cut: Cut, way: tuple[moves.Move, ...], kind: type[RecordedJournal]
 ):
     choose = Once(cut)
-    async with CuttingProxy(database, choose) as proxy, RecordedJournal(proxy.dsn) as journal:
+    async with CuttingProxy(database, choose) as proxy, kind(proxy.dsn) as journal:
         if way[:-1]:
             await made(journal, *way[:-1])
         choose.armed = True

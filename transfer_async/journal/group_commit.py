@@ -57,8 +57,8 @@ class DurableJournal(abc.ABC):
     # --- what a back end does -------------------------------------------------------------------
 
     @abc.abstractmethod
-    async def _commit(self, wanted: Sequence[PendingMove]) -> Transaction:
-        """Load, decide, write; returns once it is durable. The store is open."""
+    async def _commit(self, wanted: Sequence[PendingMove]) -> None:
+        """Load, decide, write, and `_settle` what is durable, until all is. The store is open."""
 
     @abc.abstractmethod
     async def _close(self) -> None:
@@ -200,16 +200,20 @@ class DurableJournal(abc.ABC):
             _fail(wanted, error)
             return
         try:
-            transaction = await self._commit(wanted)
+            await self._commit(wanted)
         except BaseException as error:  # noqa: BLE001 - whatever it is, each caller must hear of it
+            left = [one for one in wanted if not one.is_settled]
             if len(wanted) > 1 and isinstance(error, Exception) and not self._is_of_the_store(error):
-                for one in wanted:  # something about one of them: the others shall not suffer
+                for one in left:  # something about one of them: the others shall not suffer
                     await self._commit_all([one])
                 return
-            _fail(wanted, error)
-            return
+            _fail(left, error)
+
+    def _settle(self, transaction: Transaction) -> None:
+        """Its commit is durable: remember it, and tell those who wait."""
         transaction.remember()
-        for one, verdict in zip(wanted, transaction.verdicts, strict=True):
+        for one, verdict in zip(transaction.wanted, transaction.verdicts, strict=True):
+            one.is_settled = True
             if not one.verdict.done():
                 one.verdict.set_result(verdict)
 

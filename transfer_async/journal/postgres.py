@@ -1,8 +1,12 @@
 """The journal in PostgreSQL: any number of machines.
 
-Everything is said within a transaction, and nothing is kept in a session: it works behind a proxy
-that pools transactions. Times are the database's own. What a commit wrote is on the disk, and on the
-synchronous standbys, when a move returns; a commit whose reply was lost is looked up afterwards.
+Nothing that matters is kept in a session, so that it works behind a proxy that pools transactions. Times
+are the database's own. What a commit wrote is on the disk, and on the synchronous standbys, when a move
+returns; a commit whose reply was lost is looked up afterwards.
+
+A worker mostly knows what is stored of its keys: it wrote it itself a moment ago, or nothing is. So a move
+is first judged on that, at the time as it is reckoned, and stored in one round trip where both prove right.
+Whatever is left is judged once more, within a transaction that has looked, and has locked what it saw.
 """
 
 from __future__ import annotations
@@ -13,16 +17,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import msgspec
+
 from transfer_async._models.errors import JournalFailed
 from transfer_async._support.addresses import checked_database
 from transfer_async._support.clock import Duration
 from transfer_async._support.validators import positive_seconds
 from transfer_async.journal.entries import Entry, Step
 from transfer_async.journal.group_commit import PRUNED, DurableJournal
-from transfer_async.journal.postgres_sql import Statements
+from transfer_async.journal.postgres_sessions import ReckonedTime, Session, Sessions
+from transfer_async.journal.postgres_sql import STEPPED, WRITTEN, Statements
 from transfer_async.journal.rows import VERSION, EntryRow, entries_of, entry_of, step_of, step_values
 from transfer_async.journal.seal import Seal
-from transfer_async.journal.transaction import PendingMove, Transaction
+from transfer_async.journal.transaction import PendingMove, Place, Transaction
 
 T = TypeVar("T")
 
@@ -31,6 +38,9 @@ AT_ONCE = 3
 
 CONNECTIONS = AT_ONCE + 2
 """How many are open at most; the others are for whoever reads."""
+
+SLACK = 1.0
+"""Seconds that the server's time, as it is reckoned, may be wrong, and what is judged by it late, at most."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
@@ -43,8 +53,8 @@ class PostgresJournal(DurableJournal):
     Args:
         dsn: ``postgresql://user:password@host:port/database``, special characters percent-encoded.
         schema: where the tables are; made if they are not there and the user may.
-        prepared: keep prepared statements, which makes orders about a quarter faster. Only where nothing
-            pools transactions between here and the server: behind such a proxy they are another's.
+        prepared: whether statements are prepared once for each connection. By itself it finds out whether
+            the server keeps them, or a proxy between here and there may not.
         timeout: how long a move waits for the database, lost connections included, in seconds or
             as ``timedelta``.
         seal: for what is stored of persons: a `KeySeal`.
@@ -58,7 +68,7 @@ class PostgresJournal(DurableJournal):
         dsn: str,
         *,
         schema: str = "transfer_async",
-        prepared: bool = False,
+        prepared: bool | None = None,
         timeout: Duration = 10.0,
         seal: Seal | None = None,
     ) -> None:
@@ -68,68 +78,69 @@ class PostgresJournal(DurableJournal):
         self._dsn = checked_database(dsn)
         self._prepared = prepared
         self._timeout = positive_seconds("timeout", timeout)
-        self._sql = Statements(schema, idle=self._timeout)
+        self._sql = Statements(schema, idle=self._timeout, slack=min(SLACK, self._timeout / 2))
+        self._server_time = ReckonedTime()
         self._schema = schema
-        self._pool: Any = None
+        self._sessions: Sessions | None = None
         self._opening: asyncio.Lock | None = None
 
     # --- opening --------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        if self._pool is None:
+        if self._sessions is None:
             await self._patiently(self._opened)
 
-    async def _opened(self) -> Any:
-        if self._pool is not None:
-            return self._pool
+    async def _opened(self) -> Sessions:
+        if self._sessions is not None:
+            return self._sessions
         if self._opening is None:
             self._opening = asyncio.Lock()
         async with self._opening:
-            if self._pool is None:
-                self._pool = await self._make_pool()
-        return self._pool
+            if self._sessions is None:
+                sessions = Sessions(self._connect, limit=CONNECTIONS)
+                async with sessions.one() as session:
+                    await self._make_tables(session)
+                self._sessions = sessions
+        return self._sessions
 
-    async def _make_pool(self) -> Any:
-        pool = await _asyncpg().create_pool(
+    async def _connect(self) -> Session:
+        connection = await _asyncpg().connect(
             self._dsn,
-            min_size=1,
-            max_size=CONNECTIONS,
-            # A proxy may give the next statement to another server connection.
-            statement_cache_size=100 if self._prepared else 0,
-            init=self._check_server,  # each connection may lead to another server
-            reset=_nothing,  # there is no session state to be reset
+            statement_cache_size=0,  # it would give them names that may be another program's, too
             timeout=self._timeout,
             command_timeout=self._timeout,
         )
         try:
-            async with pool.acquire() as connection:
-                await self._make_tables(connection)
+            return await self._checked(connection)  # each connection may lead to another server
         except BaseException:
-            pool.terminate()
+            connection.terminate()
             raise
-        return pool
 
-    async def _check_server(self, connection: Any) -> None:
-        await connection.execute(self._sql.begin_reading)
-        fsync, standby = await connection.fetchrow(self._sql.server)
-        await connection.execute("COMMIT")
-        if fsync != "on":
+    async def _checked(self, connection: Any) -> Session:
+        asked = asyncio.get_running_loop().time()
+        is_safe, is_standby, process, is_plain, now = await connection.fetchrow(self._sql.server)
+        if not is_safe:
             raise JournalFailed("the database server runs with fsync=off: what it says it wrote may be lost")
-        if standby:
+        if is_standby:
             raise JournalFailed("the database server is a standby, and cannot be written to")
+        self._server_time.heard(now, asked=asked)
+        # A proxy greets in its own name: the process that answers is not the one that greeted.
+        is_direct = process == connection.get_server_pid()
+        keeps = is_direct if self._prepared is None else self._prepared
+        return Session(connection, keeps=keeps, is_plain=is_plain)
 
-    async def _make_tables(self, connection: Any) -> None:
-        if not await connection.fetchval(self._sql.is_there):
-            await connection.execute(self._sql.begin)  # what others make is to be seen
-            await connection.execute(self._sql.one_maker_at_a_time)
-            if not await connection.fetchval(self._sql.is_there):
+    async def _make_tables(self, session: Session) -> None:
+        if not await session.value(self._sql.is_there):
+            await session.say(self._sql.begin)  # what others make is to be seen
+            await session.say(self._sql.one_maker_at_a_time)
+            if not await session.value(self._sql.is_there):
                 try:
-                    await connection.execute(self._sql.tables)
+                    await session.say(self._sql.tables)
                 except _asyncpg().InsufficientPrivilegeError as error:
                     why = f"the schema {self._schema} is not there, and the user may not make it"
                     raise JournalFailed(why) from error
-            await connection.execute("COMMIT")
-        version = await connection.fetchval(self._sql.version)
+            await session.say("COMMIT")
+        version = await session.value(self._sql.version)
         if version != VERSION:
             age = "a newer" if version is not None and version > VERSION else "an older"
             raise JournalFailed(
@@ -138,20 +149,13 @@ class PostgresJournal(DurableJournal):
             )
 
     async def _close(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is None:
-            return
-        try:
-            await pool.close()
-        except Exception:  # noqa: BLE001 - nothing is under way: a server that is gone loses nothing by it
-            pool.terminate()
-        except BaseException:
-            pool.terminate()
-            raise
+        sessions, self._sessions = self._sessions, None
+        if sessions is not None:
+            await sessions.close()
 
-    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _patiently(self, work: Callable[[], Awaitable[T]], *, patience: _Patience | None = None) -> T:
         """What ``work`` gives; tried again while the database cannot be reached, or says to."""
-        patience = _Patience(self._timeout)
+        patience = patience or _Patience(self._timeout)
         async with asyncio.timeout_at(patience.end):
             while True:
                 try:
@@ -159,6 +163,8 @@ class PostgresJournal(DurableJournal):
                 except Exception as error:
                     if not _may_go_again(error) or not patience.has_some_left:
                         raise
+                    if _is_of_names(error):
+                        self._prepared = False
                 await patience.pause()
 
     # --- writing --------------------------------------------------------------------------------
@@ -169,49 +175,81 @@ class PostgresJournal(DurableJournal):
             return False
         return isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, OSError))
 
-    async def _commit(self, wanted: Sequence[PendingMove]) -> Transaction:
+    async def _commit(self, wanted: Sequence[PendingMove]) -> None:
         """See `DurableJournal`."""
-        in_question = False
+        patience = _Patience(self._timeout)
+        async with asyncio.timeout_at(patience.end):
+            left = await self._commit_without_a_look(wanted)
 
         async def decided() -> Transaction:
-            nonlocal in_question
-            transaction = Transaction(wanted, self._recent, in_question=in_question, seal=self._seal)
+            transaction = Transaction(left, self._recent, seal=self._seal)
             try:
                 await self._try(transaction)
             except Exception:
-                in_question = in_question or transaction.is_committing
+                if transaction.is_committing:
+                    _put_in_question(left)
                 raise
             return transaction
 
-        return await self._patiently(decided)
+        if left:
+            self._settle(await self._patiently(decided, patience=patience))
+
+    async def _commit_without_a_look(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
+        """Store what is what this process believes it is; the moves that are left, which may be all.
+
+        Whatever went wrong, and whether all of it happened or nothing, the look that follows finds out.
+        """
+        transaction = Transaction(wanted, self._recent, seal=self._seal)
+        try:
+            async with self._session() as session:
+                now = self._server_time.now
+                if now is None:
+                    return list(wanted)
+                transaction.assume(self._time(now))
+                if transaction.writes:
+                    transaction.confine(await self._store_at_once(session, transaction, now))
+        except Exception:  # noqa: BLE001 - it comes again if it is not over by then
+            _put_in_question(wanted)
+            return list(wanted)
+        self._settle(transaction)
+        return [one for one in wanted if not one.is_settled]
+
+    async def _store_at_once(self, session: Session, transaction: Transaction, now: float) -> set[Place]:
+        """Store it in a transaction that is this one statement, if the session's own kind of it will do."""
+        if session.is_plain:
+            return await self._store(session, transaction, reckoned=now)
+        await session.say(self._sql.begin)
+        stored = await self._store(session, transaction, reckoned=now)
+        await session.say("COMMIT")
+        return stored
 
     async def _try(self, transaction: Transaction) -> None:
-        async with self._transaction() as connection:
-            now = await self._load(connection, transaction)
-            committed = await self._look_up(connection, transaction) if transaction.in_question else ()
+        async with self._transaction() as session:
+            now = await self._load(session, transaction)
+            committed = await self._look_up(session, transaction) if transaction.in_question else ()
             transaction.decide(now, committed=committed)
-            if transaction.writes:
-                await self._store(connection, transaction)
+            if transaction.writes and len(await self._store(session, transaction)) < len(transaction.writes):
+                raise _Overtaken
             transaction.is_committing = bool(transaction.writes)
-            await connection.execute("COMMIT")
+            await session.say("COMMIT")
 
-    async def _look_up(self, connection: Any, transaction: Transaction) -> list[str]:
+    async def _look_up(self, session: Session, transaction: Transaction) -> list[str]:
         """The tokens of the moves that an earlier try committed, its reply being lost."""
         # What is found must be as durable as what is written: with a write, this commit waits for both.
-        await connection.execute(self._sql.touch)
+        await session.say(self._sql.touch)
         scopes, keys = _columns(transaction.places, 2)
-        found = await connection.fetch(self._sql.committed, scopes, keys, transaction.tokens)
+        found = await session.fetch(self._sql.committed, scopes, keys, transaction.tokens)
         committed = [token for (token,) in found]
         if transaction.unseen.intersection(committed):
             raise _Overtaken  # by the very commit in question: it arrived after the rows were looked for
         return committed
 
-    async def _load(self, connection: Any, transaction: Transaction) -> float:
+    async def _load(self, session: Session, transaction: Transaction) -> float:
         """Lock and load every place; the time on the journal's clock."""
         places = transaction.places
         known = [transaction.known_token(place) for place in places]
         ids = _columns(transaction.ids, 2)
-        found = await connection.fetch(self._sql.load, *_columns(places, 2), known, *ids)
+        found = await session.fetch(self._sql.load, *_columns(places, 2), known, *ids)
         for scope, key, _now, _bound, is_known, *row in found:
             token = row[1]
             transaction.load((scope, key), token, None if is_known or token is None else EntryRow(*row))
@@ -220,36 +258,39 @@ class PostgresJournal(DurableJournal):
             transaction.bind(scope, order_id, key)
         return self._time(now)
 
-    async def _store(self, connection: Any, transaction: Transaction) -> None:
-        new, changed = [], []
-        for write in transaction.writes:
-            row = (*write.place, *_texts(write.row))
-            if write.is_new:
-                new.append(row)
-            else:
-                changed.append((*row, _text(write.intent_changed), _text(write.reply_changed)))
-        steps = [(*place, token, *map(_text, step_values(step))) for place, token, step in transaction.steps]
-        values = *_columns(new, 10), *_columns(changed, 12), *_columns(steps, 13)
-        if await connection.fetchval(self._sql.store, *values) < len(transaction.writes):
-            raise _Overtaken
+    async def _store(
+        self, session: Session, transaction: Transaction, *, reckoned: float | None = None
+    ) -> set[Place]:
+        """Store its writes, each where what it replaces is still there; the places of those that were.
+
+        Args:
+            session: to store in.
+            transaction: whose writes they are.
+            reckoned: the server's time at which they were judged, unless the server was asked.
+        """
+        asked = asyncio.get_running_loop().time()
+        writes, steps = _written(transaction)
+        [(stored, now, _)] = await session.fetch(self._sql.store, writes, steps, reckoned)
+        self._server_time.heard(now, asked=asked)
+        return set(zip(*[iter(stored)] * 2, strict=True))
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[Any]:
+    async def _session(self) -> AsyncIterator[Session]:
+        sessions, asyncpg = await self._opened(), _asyncpg()
+        unharmed = (_Overtaken, asyncpg.IntegrityConstraintViolationError)
+        async with sessions.one(unharmed_by=unharmed) as session:
+            yield session
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[Session]:
         """A connection within a transaction; whoever leaves it early has written nothing."""
-        pool = await self._opened()
-        connection = await pool.acquire(timeout=self._timeout)
-        try:
-            await connection.execute(self._sql.begin)
-            yield connection
-        except (_Overtaken, _asyncpg().IntegrityConstraintViolationError):
-            await _roll_back(connection)
-            raise
-        except BaseException:
-            # It may be waiting for anything: the server gives up the transaction of a lost connection.
-            connection.terminate()
-            raise
-        finally:
-            await pool.release(connection)
+        async with self._session() as session:
+            await session.say(self._sql.begin)
+            try:
+                yield session
+            except (_Overtaken, _asyncpg().IntegrityConstraintViolationError):
+                await session.say("ROLLBACK")
+                raise
 
     def _time(self, database: float) -> float:
         """The journal's time, given the database's; for tests."""
@@ -257,29 +298,30 @@ class PostgresJournal(DurableJournal):
 
     # --- reading --------------------------------------------------------------------------------
 
-    async def _ask(self, question: Callable[[Any], Awaitable[T]]) -> T:
+    async def _ask(self, question: Callable[[Session], Awaitable[T]]) -> T:
         self._admitted()
 
         async def answered() -> T:
-            async with self._transaction() as connection:
-                answer = await question(connection)
-                await connection.execute("COMMIT")
-                return answer
+            async with self._session() as session:
+                return await question(session)
 
         return await self._patiently(answered)
 
     async def _rows(self, sql: str, *values: object) -> list[tuple[str, EntryRow]]:
-        found = await self._ask(lambda connection: connection.fetch(sql, *values))
+        found = await self._ask(lambda session: session.fetch(sql, *values))
         return [(key, EntryRow(*row)) for key, *row in found]
+
+    async def _value(self, sql: str, *values: object) -> Any:
+        return await self._ask(lambda session: session.value(sql, *values))
 
     async def now(self) -> float:
         """See `Journal.now`: the database's, in seconds since 1970."""
-        return self._time(await self._ask(lambda connection: connection.fetchval(self._sql.now)))
+        return self._time(await self._value(self._sql.now))
 
     async def read(self, scope: str, key: str) -> Entry | None:
         """See `Journal.read`."""
-        row = await self._ask(lambda connection: connection.fetchrow(self._sql.find, scope, key))
-        return None if row is None else entry_of(EntryRow(*list(row)[1:]), self._seal)
+        found = await self._rows(self._sql.find, scope, key)
+        return entry_of(found[0][1], self._seal) if found else None
 
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         return await self._rows(self._sql.work, scope, after, await self.now(), limit)
@@ -291,7 +333,7 @@ class PostgresJournal(DurableJournal):
 
     async def count_in_doubt(self, scope: str) -> int:
         """See `Journal.count_in_doubt`."""
-        return int(await self._ask(lambda connection: connection.fetchval(self._sql.count_in_doubt, scope)))
+        return int(await self._value(self._sql.count_in_doubt, scope))
 
     async def orders(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
         """See `Journal`."""
@@ -301,17 +343,21 @@ class PostgresJournal(DurableJournal):
 
     async def history(self, scope: str, key: str) -> tuple[Step, ...]:
         """See `Journal.history`."""
-        found = await self._ask(lambda connection: connection.fetch(self._sql.history, scope, key))
+        found = await self._ask(lambda session: session.fetch(self._sql.history, scope, key))
         return tuple(step_of(tuple(row)) for row in found)
 
     async def _other_scope(self, scope: str) -> str | None:
-        sql = self._sql.other_scope
-        found: str | None = await self._ask(lambda connection: connection.fetchval(sql, scope))
+        found: str | None = await self._value(self._sql.other_scope, scope)
         return found
 
     async def _prune_some(self, scope: str, before: float) -> int:
-        sql = self._sql.prune
-        return int(await self._ask(lambda connection: connection.fetchval(sql, scope, before, PRUNED)))
+        async def pruned() -> int:
+            async with self._transaction() as session:
+                count = int(await session.value(self._sql.prune, scope, before, PRUNED))
+                await session.say("COMMIT")
+                return count
+
+        return await self._patiently(pruned)
 
 
 class _Overtaken(Exception):
@@ -337,7 +383,7 @@ class _Patience:
 def _may_go_again(error: Exception) -> bool:
     """Whether the same may well succeed in a moment: the server is away, or two were in each other's way."""
     asyncpg = _asyncpg()
-    return isinstance(
+    return _is_of_names(error) or isinstance(
         error,
         (
             _Overtaken,
@@ -351,21 +397,37 @@ def _may_go_again(error: Exception) -> bool:
     )
 
 
+def _is_of_names(error: Exception) -> bool:
+    """Whether what was prepared is not what is there: another connection than before has answered."""
+    asyncpg = _asyncpg()
+    names = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
+    return isinstance(error, names)
+
+
 def _columns(rows: Any, width: int) -> list[list[Any]]:
     """``rows`` as columns, for ``unnest``."""
     return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
 
 
-def _text(value: Any) -> str | None:
-    """``value`` as text: arrays of it need no look at the server's types, which would be session state."""
-    if value is None or isinstance(value, str):
-        return value
-    return value.hex() if isinstance(value, bytes) else repr(value)
+def _written(transaction: Transaction) -> tuple[str, str]:
+    """The writes and the lines of the history, for `Statements.store`."""
+    writes = []
+    for write in transaction.writes:
+        row = write.row
+        reply = None if row.reply is None else row.reply.hex()
+        stored = (row.state, row.token, row.order_id, row.due_at, row.ended_at, row.body, row.intent, reply)
+        values = (*write.place, write.known, *stored, write.intent_changed, write.reply_changed)
+        writes.append(dict(zip(WRITTEN, values, strict=True)))
+    steps = [
+        dict(zip(STEPPED, (*place, token, *step_values(step)), strict=True))
+        for place, token, step in transaction.steps
+    ]
+    return msgspec.json.encode(writes).decode(), msgspec.json.encode(steps).decode()
 
 
-def _texts(row: EntryRow) -> list[str | None]:
-    values = (row.state, row.token, row.order_id, row.due_at, row.ended_at, row.body, row.intent, row.reply)
-    return [_text(value) for value in values]
+def _put_in_question(moves: Sequence[PendingMove]) -> None:
+    for one in moves:
+        one.in_question = True
 
 
 def _asyncpg() -> Any:
@@ -376,15 +438,3 @@ def _asyncpg() -> Any:
             "a PostgresJournal needs asyncpg: pip install 'transfer_async[postgres]'"
         ) from error
     return asyncpg
-
-
-async def _roll_back(connection: Any) -> None:
-    try:
-        await connection.execute("ROLLBACK")  # the pool would, too, but says that it is an error
-    except BaseException:
-        connection.terminate()
-        raise
-
-
-async def _nothing(_connection: Any) -> None:
-    pass

@@ -164,10 +164,10 @@ class SQLiteJournal(DurableJournal):
             error, sqlite3.IntegrityError
         )
 
-    async def _commit(self, wanted: Sequence[PendingMove]) -> Transaction:
+    async def _commit(self, wanted: Sequence[PendingMove]) -> None:
         transaction = Transaction(wanted, self._recent, seal=self._seal)
         await self._in_thread(lambda: self._with_file(lambda file: file.commit(transaction, self._now)))
-        return transaction
+        self._settle(transaction)
 
     def _now(self) -> float:
         return self._clock.utc().timestamp()
@@ -380,7 +380,7 @@ class _File:
         for write in transaction.writes:
             (scope, key), row = write.place, write.row
             values = (row.state, row.token, row.order_id, row.due_at, row.ended_at, row.body)
-            if write.is_new:
+            if write.known is None:
                 number = ids[write.place] = next_id + len(new)
                 new.append((number, self._scope(scope), key, *values, row.intent))
             else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from attrs import define, field
 
@@ -33,20 +33,31 @@ _LEADS_TO: dict[type, KeyState] = {
 
 @define(eq=False)
 class PendingMove:
-    """A move that waits for its commit; what it writes carries its token, which no other write has."""
+    """A move that waits for its commit; what it writes carries its token, which no other write has.
+
+    Args:
+        place: of the key.
+        move: the move.
+        token: for what it writes.
+        verdict: what its caller waits for.
+        in_question: an earlier commit of it may have happened: look for its token first.
+        is_settled: its commit is durable, and its caller told.
+    """
 
     place: Place
     move: Move
     token: str
     verdict: asyncio.Future[Verdict | None]
+    in_question: bool = False
+    is_settled: bool = False
 
 
 @define
 class Write:
-    """An entry to be stored; what is large only if it is new."""
+    """An entry to be stored in place of the one with the token ``known``; what is large only if it is new."""
 
     place: Place
-    is_new: bool
+    known: str | None
     row: EntryRow
     intent_changed: bool
     reply_changed: bool
@@ -93,7 +104,6 @@ class Transaction:
     Args:
         wanted: the moves, in their order.
         recent: what this process wrote last.
-        in_question: an earlier commit of these moves may have happened: look for their tokens first.
         places: what must be loaded, in this order.
         is_committing: the commit has been asked for: what is lost from here on may have been written.
         seal: for what is stored of persons.
@@ -101,7 +111,6 @@ class Transaction:
 
     wanted: Sequence[PendingMove]
     recent: Recent
-    in_question: bool = False
     is_committing: bool = False
     seal: Seal | None = None
     _known: dict[Place, tuple[str, Entry]] = field(init=False)
@@ -116,6 +125,11 @@ class Transaction:
     def _find_known(self) -> dict[Place, tuple[str, Entry]]:
         found = {one.place: self.recent.get(one.place) for one in self.wanted}
         return {place: known for place, known in found.items() if known is not None}
+
+    @property
+    def in_question(self) -> bool:
+        """Whether an earlier commit of some of these moves may have happened."""
+        return any(one.in_question for one in self.wanted)
 
     @property
     def tokens(self) -> list[str]:
@@ -174,6 +188,28 @@ class Transaction:
             if held.changed_by is not None and held.entry is not None:
                 self.writes.append(_write(place, held, now, self.seal))
 
+    def assume(self, now: float) -> None:
+        """Judge without a look, as if what this process knows were what is stored, and nothing else.
+
+        That is true only where each `Write` still finds what it says is known. What would be denied, what
+        would write nothing, and what asks about other keys, is left out: there, only the store's word counts.
+        """
+        for place in self.places:
+            self.load(place, self.known_token(place), None)
+        self.decide(now)
+        judged = zip(self.wanted, self.verdicts, strict=True)
+        doubtful = {one.place for one, verdict in judged if _needs_a_look(one.move, verdict)}
+        self.confine({write.place for write in self.writes} - doubtful)
+
+    def confine(self, places: Collection[Place]) -> None:
+        """Leave out everything about other places."""
+        judged = zip(self.wanted, self.verdicts, strict=True)
+        kept = [(one, verdict) for one, verdict in judged if one.place in places]
+        self.wanted, self.verdicts = [one for one, _ in kept], [verdict for _, verdict in kept]
+        self.writes = [write for write in self.writes if write.place in places]
+        self.steps = [step for step in self.steps if step[0] in places]
+        self._held = {place: held for place, held in self._held.items() if place in places}
+
     def _decide_one(self, one: PendingMove, held: _Held, now: float) -> Verdict | None:
         before, move = held.entry, one.move
         scope, key = one.place
@@ -198,6 +234,13 @@ class Transaction:
                 self.recent.keep(place, token, held.entry)
 
 
+def _needs_a_look(move: Move, verdict: Verdict | None) -> bool:
+    if verdict is None or verdict.denial is not None:
+        return True
+    # Whether another key has an order's id, the store says by itself only where it is written.
+    return move.order_bound not in (None, verdict.entry.order_id)
+
+
 def _read_back(one: PendingMove, held: _Held, now: float) -> Verdict:
     """A move whose commit was in question, and was made: believed by its own token alone."""
     assert held.entry is not None  # noqa: S101 - its place has been seen, see `Transaction.unseen`
@@ -215,7 +258,7 @@ def _write(place: Place, held: _Held, now: float, seal: Seal | None) -> Write:
     intent_changed = stored is None or entry.intent is not stored.intent or stored.unread is not None
     return Write(
         place=place,
-        is_new=stored is None,
+        known=None if stored is None else held.token,
         row=rows.row_of(entry, token=token, now=now, with_intent=intent_changed, seal=seal),
         intent_changed=intent_changed,
         reply_changed=entry.reply is not (None if stored is None else stored.reply),

@@ -1,0 +1,58 @@
+"""How often the journal asks PostgreSQL, and waits."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.journalling import claim, create, made, mark
+from tests.trouble.pg_proxies import Cut, CuttingProxy, Message
+from transfer_async import PostgresJournal
+
+
+class Counter:
+    """Counts what a client waits for an answer to."""
+
+    count = 0
+
+    def __call__(self, message: Message) -> Cut:
+        self.count += message.kind in b"SQ"
+        return Cut.NEVER
+
+
+@pytest.fixture
+def counter() -> Counter:
+    return Counter()
+
+
+@pytest.fixture
+async def journal(database: str, counter: Counter) -> AsyncIterator[PostgresJournal]:
+    """It has carried out some orders: what has to be prepared is prepared."""
+    async with CuttingProxy(database, counter) as proxy, PostgresJournal(proxy.dsn) as journal:
+        await asyncio.gather(*(carried_out(journal, f"earlier-{number}") for number in range(20)))
+        counter.count = 0
+        yield journal
+
+
+async def carried_out(journal: PostgresJournal, key: str) -> None:
+    await made(journal, claim(), mark(), create(order_id=f"tx-{key}"), key=key)
+
+
+async def test_an_order_costs_three_round_trips(journal: PostgresJournal, counter: Counter):
+    await carried_out(journal, "k")
+
+    assert counter.count == 3
+
+
+async def test_orders_that_come_at_once_share_them(journal: PostgresJournal, counter: Counter):
+    await asyncio.gather(*(carried_out(journal, f"k-{number}") for number in range(32)))
+
+    assert counter.count <= 0.5 * 32
+
+
+async def test_a_key_that_comes_again_costs_a_look(journal: PostgresJournal, counter: Counter):
+    await carried_out(journal, "k")
+    counter.count = 0
+    await journal.move("https://service.example", "k", claim(2))
+
+    assert counter.count == 1 + len(["BEGIN", "load", "COMMIT"])
