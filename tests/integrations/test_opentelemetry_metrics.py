@@ -6,6 +6,7 @@ import pytest
 
 from tests.integrations.tracing import Traced, ended, found
 from tests.support.bank import Time, World, new_order, refused_order
+from tests.support.journalling import intent
 from transfer_async import (
     AlreadyCreated,
     HoldFailed,
@@ -21,13 +22,16 @@ from transfer_async import (
 )
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async.integrations.opentelemetry import Telemetry
+from transfer_async.integrations.opentelemetry.ages import Oldest
 from transfer_async.integrations.opentelemetry.timed_journal import SYSTEMS
-from transfer_async.journal import address, moves
+from transfer_async.journal import Entry, Owed, Promise, address, moves
 from transfer_async.journal.protocol import Journal
 from transfer_async.sandbox import CloseAfterProcessing, Status
 from transfer_async.worker.handler import Handler
 
 # --- orders and attempts ------------------------------------------------------------------------
+
+AGES = ("doubt", "undo", "untold")
 
 
 async def test_orders_are_counted_by_their_outcome(at_work: World, traced: Traced):
@@ -197,6 +201,41 @@ async def test_every_recover_counts_the_doubts_of_a_journal_that_is_measured(at_
         await client.recover()
 
     assert traced.points("transfer_async.orders.in_doubt") == [(2, {})]
+
+
+async def test_the_ages_of_what_waits_are_measured_by_every_recover(at_work: World, traced: Traced):
+    journal = traced.telemetry.journal(at_work.journal)
+    async with at_work.client(journal=journal, observers=[traced.telemetry], settle_after=0.0) as client:
+        assert traced.points("transfer_async.doubt.oldest_age") == []
+        await client.recover()
+        nothing = [traced.points(f"transfer_async.{name}.oldest_age") for name in AGES]
+        await at_work.in_doubt("doubt")
+        at_work.time.pass_(50.0)
+        await at_work.in_doubt("younger")
+        await at_work.in_doubt("owing")
+        await at_work.move(Promise(intent_id=(await at_work.entry("owing")).intent_id), key="owing")
+        at_work.time.pass_(30.0)
+        await client.refute("owing", by="ada", reason="sure")
+        at_work.time.pass_(20.0)
+        await client.recover()
+
+    assert nothing == [[(0.0, {})]] * 3
+    assert [traced.points(f"transfer_async.{name}.oldest_age") for name in AGES] == [
+        [(100.0, {})],
+        [(20.0, {})],
+        [(20.0, {})],
+    ]
+
+
+async def test_what_kept_no_time_yet_counts_from_its_beginning():
+    oldest = Oldest()
+    owed = Owed(intent=intent(), hook="hold", receipt=None)
+    entry = Entry(
+        state=KeyState.FREE, fingerprint="", intent_id="", intent=None, claimed_at=5.0, owed=(owed,)
+    )
+    oldest.note(entry)
+
+    assert oldest.ages(15.0) == {"doubt": 0.0, "undo": 10.0, "untold": 0.0}
 
 
 # --- the journal --------------------------------------------------------------------------------

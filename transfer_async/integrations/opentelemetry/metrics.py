@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -21,6 +22,13 @@ ORDER_SECONDS = (*REQUEST_SECONDS, 15.0, 30.0, 60.0, 120.0)
 
 JOURNAL_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
 """The conventions' for a database, and finer at the low end, where a local disk is."""
+
+
+_WAITING = {
+    "doubt": "order in doubt",
+    "undo": "undo that is owed",
+    "untold": "end of a doubt that is still to be told",
+}
 
 
 class Instruments:
@@ -44,6 +52,14 @@ class Instruments:
             unit="{order}",
             description="Orders in doubt, by the journal.",
         )
+        self._ages: dict[str, float] = {}
+        for waiting, what in _WAITING.items():
+            meter.create_observable_gauge(
+                f"transfer_async.{waiting}.oldest_age",
+                [partial(self._observe_age, waiting)],
+                unit="s",
+                description=f"Age of the oldest {what}, by the journal.",
+            )
         meter.create_observable_gauge(
             "transfer_async.retry_budget.left",
             [self._observe_budgets],
@@ -138,12 +154,19 @@ class Instruments:
         """So many orders are in doubt now."""
         self._doubts = count
 
+    def oldest(self, ages: Mapping[str, float]) -> None:
+        """The oldest doubt, undo and untold end are so many seconds old now."""
+        self._ages = dict(ages)
+
     def watch(self, client: TransferClient) -> None:
         """Measure what is left of the client's retry budget, as long as there is the client."""
         self._clients.add(client)
 
     def _observe_doubts(self, _: CallbackOptions) -> Iterable[Observation]:
         return [] if self._doubts is None else [Observation(self._doubts, self._where)]
+
+    def _observe_age(self, waiting: str, _: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(self._ages[waiting], self._where)] if waiting in self._ages else []
 
     def _observe_budgets(self, _: CallbackOptions) -> Iterable[Observation]:
         # Read by the exporter's thread: it takes a copy first.

@@ -1,0 +1,79 @@
+"""The alert rules and the dashboard name metrics that there are, by the names of Prometheus."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from opentelemetry.metrics import NoOpMeter
+
+from transfer_async.integrations.opentelemetry.metrics import Instruments
+
+ALERTS = Path(__file__).parent.parent.parent / "docs" / "alerts"
+NAMED = re.compile(r"\btransfer_async_\w+")
+LABELS = {"transfer_async_outcome", "transfer_async_hook_name"}
+
+
+class _Listing(NoOpMeter):
+    """Notes the instruments that are made."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.made: set[str] = set()
+
+    def create_counter(self, name, unit="", description=""):
+        self.made.add(_in_prometheus(name, unit) + "_total")
+        return super().create_counter(name, unit, description)
+
+    def create_histogram(self, name, unit="", description="", *, explicit_bucket_boundaries_advisory=None):
+        self.made.add(_in_prometheus(name, unit) + "_bucket")
+        return super().create_histogram(name, unit, description)
+
+    def create_observable_gauge(self, name, callbacks=None, unit="", description=""):
+        self.made.add(_in_prometheus(name, unit))
+        return super().create_observable_gauge(name, callbacks, unit, description)
+
+
+def _in_prometheus(name: str, unit: str) -> str:
+    """As OpenTelemetry translates them for Prometheus: units in braces are left out, others spelt out."""
+    plain = name.replace(".", "_")
+    return f"{plain}_seconds" if unit == "s" else plain
+
+
+@pytest.fixture
+def there() -> set[str]:
+    meter = _Listing()
+    Instruments(meter, {})
+    return meter.made
+
+
+@pytest.mark.parametrize("name", ["prometheus.yml", "grafana.json"])
+def test_every_metric_that_is_named_exists(name: str, there: set[str]):
+    named = set(NAMED.findall((ALERTS / name).read_text(encoding="utf-8"))) - LABELS
+
+    assert named
+    assert named - there == set()
+
+
+def test_every_age_has_an_alert(there: set[str]):
+    rules = (ALERTS / "prometheus.yml").read_text(encoding="utf-8")
+
+    ages = [one for one in there if "oldest_age" in one]
+    assert len(ages) == 3
+    assert all(age in rules for age in ages)
+
+
+def test_the_dashboard_is_one():
+    board = json.loads((ALERTS / "grafana.json").read_text(encoding="utf-8"))
+
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    assert all(target["expr"] for panel in board["panels"] for target in panel["targets"])
+
+
+def test_the_rules_are_rules():
+    yaml = pytest.importorskip("yaml", reason="they are read as YAML")
+    (group,) = yaml.safe_load((ALERTS / "prometheus.yml").read_text(encoding="utf-8"))["groups"]
+
+    for rule in group["rules"]:
+        assert set(rule) - {"for"} == {"alert", "expr", "labels", "annotations"}
+        assert set(rule["annotations"]) == {"summary", "description"}
