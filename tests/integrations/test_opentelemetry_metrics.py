@@ -365,6 +365,7 @@ async def test_units_are_the_conventions(at_work: World, traced: Traced):
         assert traced.units() == {
             "transfer_async.orders": "{order}",
             "transfer_async.orders.in_doubt": "{order}",
+            **{f"transfer_async.{name}.oldest_age": "s" for name in AGES},
             "transfer_async.order.duration": "s",
             "transfer_async.attempts": "{attempt}",
             "transfer_async.retry_budget.left": "{token}",

@@ -11,6 +11,7 @@ from transfer_async._models.errors import JournalFailed, Outcome, TransferError
 from transfer_async._models.events import DuplicateSuspected
 from transfer_async._models.requests import OrderIntent
 from transfer_async.journal.entries import Entry, KeyState
+from transfer_async.journal.moves import Move, Refute, Resolve
 
 if TYPE_CHECKING:
     from tests.simulation.service import Made
@@ -110,6 +111,22 @@ def what_is_owed_has_its_receipt(world: "World", entry: Entry) -> str | None:
         place = (one.intent.id, one.hook)
         if one.receipt is None and place in witness.kept and place not in witness.undone:
             return f"the receipt of {one.hook} of {one.intent.id} was kept, and is lost"
+    return None
+
+
+# --- when people decide -------------------------------------------------------------------------
+
+
+def nobody_decides_alone(world: "World", key: str, before: Entry | None, move: Move) -> str | None:
+    """Where four eyes are demanded, what ends a doubt was proposed by another, of the key as it still was."""
+    by = getattr(move, "by", None)
+    if not (world.four_eyes and isinstance(move, (Resolve, Refute)) and by != "resolve"):
+        return None
+    proposed = None if before is None else before.proposal
+    if proposed is None or proposed.id != move.proposal or proposed.by == by:
+        return f"{by} alone ends the doubt of key {key}"
+    if world.witness.changes[key] != world.witness.proposed[key, proposed.id]:
+        return f"{by} approves of key {key} what was proposed before it changed"
     return None
 
 

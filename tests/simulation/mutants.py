@@ -12,7 +12,7 @@ from tests.simulation import world
 from tests.simulation.journal import Database
 from transfer_async._http import classify
 from transfer_async._models.errors import JournalFailed, Outcome
-from transfer_async._pipeline import certain_no, create_order, doubt, recovery, send, settle, undo
+from transfer_async._pipeline import certain_no, create_order, decisions, doubt, recovery, send, settle, undo
 from transfer_async.journal import claim, entries, moves, state_machine
 from transfer_async.journal.claim import Claim
 from transfer_async.journal.entries import KeyState
@@ -324,6 +324,38 @@ def refusal_on_record_is_any_no(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Claim, "decide", decided)
 
 
+# --- people -------------------------------------------------------------------------------------
+
+
+def proposer_may_approve(patch: pytest.MonkeyPatch) -> None:
+    """Nobody asks whether it is another person."""
+    patch.setattr(moves, "is_same_person", lambda *_: False)
+    patch.setattr(decisions, "is_same_person", lambda *_: False)
+
+
+def stale_proposal_believed(patch: pytest.MonkeyPatch) -> None:
+    """What was proposed outlives the moves of its key."""
+    as_it_is = state_machine.decide
+
+    def decide(entry: Any, move: Any, **rest: Any) -> Any:
+        verdict = as_it_is(entry, move, **rest)
+        if verdict is None or entry is None or verdict.entry is entry or entry.proposal is None:
+            return verdict
+        kept = verdict.entry.proposal or entry.proposal
+        return attrs.evolve(verdict, entry=verdict.entry.but(proposal=kept))
+
+    patch.setattr(state_machine, "decide", decide)
+
+
+def demand_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """One person's word is enough, whatever the scope demands."""
+
+    async def refuse_alone(_: Any) -> None:
+        pass
+
+    patch.setattr(decisions.Decisions, "refuse_alone", refuse_alone)
+
+
 MUTANTS: dict[str, Mutant] = {
     mutant.__name__: mutant
     for mutant in (
@@ -356,5 +388,8 @@ MUTANTS: dict[str, Mutant] = {
         hooks_that_are_lacking_forgotten,
         doubts_end_not_promised,
         refusal_on_record_is_any_no,
+        proposer_may_approve,
+        stale_proposal_believed,
+        demand_not_looked_at,
     )
 }

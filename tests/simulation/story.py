@@ -93,6 +93,10 @@ def _begin(world: World) -> None:
             loop.call_at(when + chance.one_of(GAPS), world.desk.look_into_doubts, context=OUTSIDE)
         if chance.once_in(0.05):
             loop.call_at(when + chance.latency(), _close, world, context=OUTSIDE)
+    if world.four_eyes:
+        for _ in range(6):
+            looked = when * world.people.random() + 2.0 * world.people.one_of(GAPS)
+            loop.call_at(max(looked, loop.time()), world.desk.look_into_doubts, context=OUTSIDE)
 
 
 def _deliver(world: World) -> None:

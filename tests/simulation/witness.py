@@ -1,5 +1,6 @@
 """Who sees all of a story: what is on record, what was promised to whom, and whether it was kept."""
 
+from collections import Counter
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from transfer_async.journal import moves
 from transfer_async.journal.claim import Claim
 from transfer_async.journal.entries import Entry, KeyState, Verdict
 from transfer_async.journal.moves import Move
+from transfer_async.journal.operator_moves import Propose
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -49,6 +51,8 @@ class Witness:
         self.over: set[str] = set()
         self.kept: dict[tuple[str, str], str | None] = {}
         self.undone: set[tuple[str, str]] = set()
+        self.changes: Counter[str] = Counter()
+        self.proposed: dict[tuple[str, str], int] = {}
         self._kept_when_claimed: dict[tuple[str, int], set[str]] = {}
 
     def check(self, found: str | None) -> None:
@@ -64,6 +68,7 @@ class Witness:
         world.note(f"{type(move).__name__} of {key}: {denied}, {entry.state.value}, {entry.intent_id}")
         if entry.state is KeyState.IN_DOUBT and before is not None and before.state is not entry.state:
             world.saw("doubt")
+        self._decided(key, before, move, verdict)
         if verdict.denial is not None:
             return
         self.check(invariants.what_is_owed_has_its_receipt(world, entry))
@@ -78,6 +83,15 @@ class Witness:
             world.saw("paid")
         if isinstance(move, (moves.TakeOver, moves.Resolve, moves.Refute, moves.Owe)):
             world.saw(move.name)
+
+    def _decided(self, key: str, before: Entry | None, move: Move, verdict: Verdict) -> None:
+        if verdict.denial is None:
+            self.check(invariants.nobody_decides_alone(self.world, key, before, move))
+        if move.is_a_change and (verdict.denial is None or verdict.found_doubt):
+            self.changes[key] += 1
+        if isinstance(move, Propose) and verdict.denial is None:
+            self.world.saw("proposed")
+            self.proposed[key, move.id] = self.changes[key]
 
     def _claimed(self, before: Entry | None, entry: Entry) -> None:
         if before is not None and before.state is KeyState.CLAIMED:

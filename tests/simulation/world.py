@@ -16,7 +16,7 @@ from tests.simulation.journal import Database, WorkerJournal
 from tests.simulation.loop import OUTSIDE, PROCESS, Process, VirtualLoop
 from tests.simulation.service import SETTLE_AFTER, Service, SimulatedTransport
 from tests.simulation.witness import RECORD, Record, Witness
-from transfer_async import FundsHold, RetryPolicy, Timeouts, TransferClient
+from transfer_async import Decision, Doubt, FundsHold, RetryPolicy, Timeouts, TransferClient
 from transfer_async._converters.messages import OrderCommand, OrderOutcome
 from transfer_async._models.errors import TransferError
 from transfer_async._models.events import Event
@@ -54,6 +54,8 @@ class World:
         self.setting = setting(self.chance)
         self.by_messages = Chance(f"messages {seed}").once_in(0.5)
         self.clocks = Chance(f"clocks {seed}")
+        self.people = Chance(f"people {seed}")
+        self.four_eyes = self.people.once_in(0.3)
         self.loop = VirtualLoop()
         self.trace: list[str] | None = [] if trace else None
         self.counts: Counter[str] = Counter()
@@ -132,6 +134,7 @@ class Worker:
             retry=POLICY,
             timeouts=TIMEOUTS,
             observers=[self._saw],
+            four_eyes=world.four_eyes and self.name == "desk",
         )
         client._context = attrs.evolve(client._context, transport=SimulatedTransport(world))
         return client
@@ -278,13 +281,28 @@ class Worker:
         with suppress(TransferError, ValueError):  # no journal, too early, or somebody was faster
             for doubt in await client.in_doubt():
                 seen = world.service.order_of(doubt.intent_id)
-                if seen is not None:
-                    await client.resolve(doubt.key, order_id=seen.id, **said)
-                elif doubt.sent_until + timedelta(seconds=SETTLE_AFTER) < world.utc():
-                    await client.refute(doubt.key, **said)
-                else:
+                if seen is None and world.utc() <= doubt.sent_until + timedelta(seconds=SETTLE_AFTER):
                     continue
+                if world.four_eyes and not world.people.once_in(0.2):
+                    await self._by_two(client, doubt, None if seen is None else seen.id)
+                elif seen is not None:
+                    await client.resolve(doubt.key, order_id=seen.id, **said)
+                else:
+                    await client.refute(doubt.key, **said)
                 world.saw("operator heard")
+
+    async def _by_two(self, client: TransferClient, doubt: Doubt, order_id: str | None) -> None:
+        """Whoever comes along proposes what they see, or approves it if somebody has."""
+        world, desk = self.world, client.operators
+        said = {"by": world.people.one_of(("ada", "ben")), "reason": "looked"}
+        wanted = Decision.REFUTE if order_id is None else Decision.RESOLVE
+        proposal = doubt.proposal
+        if proposal is None or (proposal.decision, proposal.order_id) != (wanted, order_id):
+            await desk.propose(doubt.key, wanted, order_id=order_id, **said)
+            return
+        await world.sleep(world.people.one_of(GAPS) * world.people.random())
+        await desk.approve(doubt.key, proposal=proposal.id, **said)
+        world.saw("approved")
 
     def close(self, timeout: float) -> None:
         self.world.saw("close")
