@@ -245,7 +245,7 @@ class Story:
         )
         self._sandboxes.append(sandbox)
         assert sandbox.stdout is not None
-        said = "".join(sandbox.stdout.readline() for _ in range(4))
+        said = "".join(sandbox.stdout.readline() for _ in range(5))
         for line in re.findall(r"^export .*$", said, re.MULTILINE):
             self._export(shlex.split(line))
         return said

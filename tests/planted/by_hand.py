@@ -736,4 +736,18 @@ BY_HAND = (
         "        is_let_in = _is_same",
         "a page elsewhere whose name leads to this machine reads what waits",
     ),
+    Fault(
+        "sandbox-takes-forms-from-anywhere",
+        "sandbox_page",
+        "        if _is_from_elsewhere(call):\n",
+        "        if False:\n",
+        "a page that a developer opens spoils what they try",
+    ),
+    Fault(
+        "sandbox-shows-itself-to-all",
+        "sandbox_page",
+        "        if not self._is_let_in(call):\n            return _page(",
+        "        if False:\n            return _page(",
+        "whoever reaches a sandbox beyond loopback reads what was sent to it",
+    ),
 )

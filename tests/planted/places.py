@@ -164,6 +164,7 @@ PLACES = {
     "desk_looks": Place("transfer_async.desk.looks", _DESK),
     "desk_stamp": Place("transfer_async.desk.stamp", _DESK),
     "desk_pages": Place("transfer_async.desk.pages", ("tests/desk/test_hostile.py",)),
+    "sandbox_page": Place("transfer_async.sandbox.web_page", ("tests/sandbox/test_web_page.py",)),
     "desk_door": Place("transfer_async._cli.desk.loopback", ("tests/_cli/desk",)),
     "rows": Place(
         "transfer_async.journal.rows",

@@ -112,7 +112,7 @@ def test_a_key_that_needs_a_password_is_told_and_nobody_is_asked_for_it(tmp_path
 
 async def test_the_mix_is_announced():
     async with Sandbox(faults={CloseAfterProcessing(): 0.05, Status(429): 0.1}) as sandbox:
-        assert serve_sandbox.announcement(sandbox)[4:] == [
+        assert serve_sandbox.announcement(sandbox)[5:] == [
             "fault close-after-processing for 0.05 of all orders",
             "fault status for 0.1 of all orders",
         ]

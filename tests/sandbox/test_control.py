@@ -133,7 +133,7 @@ async def test_the_token_is_needed_here_too(client: WireClient, path: str):
 
 
 async def test_an_unknown_path_is_not_found_and_a_wrong_method_not_allowed(client: WireClient):
-    assert (await get(client, "/sandbox/")).status == 404
+    assert (await get(client, "/sandbox/nothing")).status == 404
     assert (await get(client, "/sandbox/match")).headers["Allow"] == "POST"
     assert (await client.ask(method="PUT", path="/sandbox/faults")).headers["Allow"] == "GET, POST, DELETE"
 

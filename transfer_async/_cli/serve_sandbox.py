@@ -122,6 +122,7 @@ def announcement(sandbox: Sandbox) -> list[str]:
         f"token {sandbox.token}",
         f"export TRANSFER_BASE_URL={shlex.quote(sandbox.base_url)}",
         f"export TRANSFER_API_TOKEN={shlex.quote(sandbox.token)}",
+        f"page {sandbox.base_url}/sandbox/",
         *(
             f"fault {fault.name} for {share:.4g} of all orders"
             for fault, share in sandbox.faults.shares.items()

@@ -14,9 +14,11 @@ sandbox is, and people's data stay behind it.
 | `POST /sandbox/faults` | a fault is added: `FaultRequest` says how; 422 if it is none |
 | `DELETE /sandbox/faults` | all are forgotten |
 | `POST /sandbox/release` | `{"released": n}`: requests that stalled go on |
+
+What a browser asks for, `GET /sandbox/` first of all, is in `web_page`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ import attrs
 import msgspec
 
 from transfer_async.sandbox import exact_json, rendering
-from transfer_async.sandbox.exchange import Fault
+from transfer_async.sandbox.exchange import Fault, RequestRecord
 from transfer_async.sandbox.fault_script import Faults, Rule
 from transfer_async.sandbox.faults import FAULTS
 from transfer_async.sandbox.rendering import Order
@@ -38,6 +40,7 @@ from transfer_async.sandbox.service import (
     read_json,
     refuse_head,
 )
+from transfer_async.sandbox.web_page import Page
 
 PREFIX = "/sandbox/"
 USERS = "/sandbox/users/"
@@ -65,12 +68,19 @@ class Control:
     """The service, with the sandbox's own paths beside it."""
 
     def __init__(
-        self, service: Service, faults: Faults, *, token: str, match: Callable[[], list[str]]
+        self,
+        service: Service,
+        faults: Faults,
+        requests: Iterable[RequestRecord],
+        *,
+        token: str,
+        match: Callable[[], list[str]],
     ) -> None:
         self._service = service
         self._faults = faults
         self._token = token
         self._match = match
+        self._page = Page(service, faults, requests, token=token, match=match)
         self._routes: dict[str, dict[str, Callable[[Call], Reply]]] = {
             OPENAPI: {"GET": lambda _: Reply(status=200, body=DOCUMENT)},
             "/sandbox/orders": {"GET": self._orders},
@@ -91,6 +101,8 @@ class Control:
         """Answer one call, to the service or to the sandbox; never raises."""
         if not call.path.startswith(PREFIX):
             return self._service.answer(call)
+        if self._page.answers(call.path):
+            return self._page.answer(call)
         handlers = self._find(call.path)
         if not handlers:
             return message(404, "Not Found")

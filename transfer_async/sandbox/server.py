@@ -100,7 +100,9 @@ class Sandbox:
         self.faults: Faults = Faults(seed=seed, waiting=self._waiting)
         self.faults.mix(faults or {})
         self._service = Service(accounts=self.accounts, token=self.token, seed=seed, now=now)
-        self._control = Control(self._service, self.faults, token=self.token, match=self._match)
+        self._control = Control(
+            self._service, self.faults, self.requests, token=self.token, match=self._match
+        )
         self._match_every, self._sleep, self._now = match_every, sleep, now
         self._received = self._finished = 0
         self._connections = Connections(

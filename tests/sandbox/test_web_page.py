@@ -1,0 +1,223 @@
+"""The sandbox's page: what a developer sees of what the client did, and may click."""
+
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.sandbox.wire_client import Answer, WireClient, order_body
+from transfer_async.sandbox import FAULTS, Sandbox, StallBeforeProcessing
+from transfer_async.sandbox.web_page import CLICKS
+
+SAME = {"Sec-Fetch-Site": "same-origin"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+FORMS = ("match", "arm", "forget", "release")
+HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
+
+
+class Words(HTMLParser):
+    """The tags and the text of a page."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.parts: list[str] = []
+        self.feed(answer.body.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.parts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.parts).split())
+
+
+class Developer:
+    """Somebody with a browser, who has given the token."""
+
+    def __init__(self, client: WireClient, cookie: str) -> None:
+        self.client, self.cookie = client, cookie
+
+    async def get(self, path: str = "/sandbox/", **headers: str) -> Answer:
+        given = {"Authorization": None, "Cookie": self.cookie, **headers}
+        return await self.client.ask(method="GET", path=path, headers=given)
+
+    async def post(self, form: str, body: bytes = b"", headers: Any = None) -> Answer:
+        given = {
+            "Authorization": None,
+            "Cookie": self.cookie,
+            **FORM,
+            **(SAME if headers is None else headers),
+        }
+        return await self.client.ask(body, path=f"/sandbox/page/{form}", headers=given)
+
+
+async def entered(client: WireClient, token: str) -> Answer:
+    headers = {"Authorization": None, **FORM, **SAME}
+    return await client.ask(f"token={token}".encode(), path="/sandbox/enter", headers=headers)
+
+
+@pytest.fixture
+async def developer(sandbox: Sandbox, client: WireClient) -> Developer:
+    answer = await entered(client, sandbox.token)
+    assert (answer.status, answer.headers["Location"]) == (303, "/sandbox/")
+    assert answer.headers["Set-Cookie"].endswith("; Path=/sandbox/; HttpOnly; SameSite=Strict")
+    return Developer(client, answer.headers["Set-Cookie"].partition(";")[0])
+
+
+async def test_it_says_in_large_letters_that_it_is_not_the_service(developer: Developer):
+    shown = Words(await developer.get())
+
+    assert ("p", {"class": "big"}) in shown.tags
+    assert "SANDBOX This is not the service. No money moves." in shown.text
+
+
+async def test_orders_are_shown_with_their_states(sandbox: Sandbox, client: WireClient, developer: Developer):
+    made = (await client.ask(order_body())).json
+    before = Words(await developer.get()).text
+    matched = await developer.post("match")
+    after = Words(await developer.get()).text
+
+    told = f"{made['id']} 155,025.00 NGN ada.eze@example.com to ben.okri@example.com"
+    assert f"{told} processing" in before
+    assert matched.status == 303
+    assert f"{told} matched" in after
+
+
+async def test_requests_are_shown_as_they_came_but_not_the_token(
+    sandbox: Sandbox, client: WireClient, developer: Developer
+):
+    await client.ask(order_body(poster_amount="7"))
+
+    shown = Words(await developer.get()).text
+
+    assert "POST /api/api/v1/order/create 422" in shown
+    assert '"poster_amount": "7"' in shown
+    assert sandbox.token not in shown
+    assert "GET /sandbox/" not in shown
+
+
+async def test_every_fault_is_armed_with_a_click(sandbox: Sandbox, developer: Developer):
+    shown = Words(await developer.get())
+    for name in CLICKS:
+        answer = await developer.post("arm", urlencode({"fault": name}).encode())
+
+        assert ("button", {"name": "fault", "value": name}) in shown.tags
+        assert answer.status == 303
+    assert {rule.fault.name for rule in sandbox.faults.rules} == set(FAULTS)
+    assert "Armed: close-before-reading close-after-processing" in Words(await developer.get()).text
+
+
+async def test_faults_are_forgotten_and_stalled_requests_let_go(
+    sandbox: Sandbox, client: WireClient, developer: Developer
+):
+    sandbox.faults.add(StallBeforeProcessing(), times=None)
+    assert "stall-before-processing , any number of times" in Words(await developer.get()).text.replace(
+        "processing,", "processing ,"
+    )
+
+    await developer.post("forget")
+    released = await developer.post("release")
+
+    assert sandbox.faults.rules == ()
+    assert released.status == 303
+
+
+async def test_what_was_sent_is_text(client: WireClient, developer: Developer):
+    body = order_body(poster_username=HOSTILE, poster_country="\x00\x1b[2J")
+    await client.ask(body)
+    await client.ask(method="GET", path="/api/" + HOSTILE.replace(" ", "%20"))
+    await client.ask(b"\xff\xfe<script>")
+
+    shown = Words(await developer.get())
+
+    assert {"script", "img"} & {name for name, _ in shown.tags} == set()
+    assert "alert(1)" in shown.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site", "Origin": "http://sandbox"},
+        {"Origin": "null"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://["},
+    ],
+)
+async def test_a_form_of_another_page_does_nothing(
+    sandbox: Sandbox, developer: Developer, headers: dict[str, str]
+):
+    for form in FORMS:
+        assert (await developer.post(form, b"fault=status", headers=headers)).status == 403
+    assert sandbox.faults.rules == ()
+
+
+async def test_a_browser_that_says_only_the_origin_may_send_its_forms(developer: Developer):
+    assert (await developer.post("match", headers={"Origin": "http://sandbox"})).status == 303
+
+
+@pytest.mark.parametrize("cookie", ["", "transfer_sandbox=guessed", "transfer_sandbox=\u00fc", "a b;;=="])
+async def test_without_the_token_nothing_is_shown_and_nothing_done(
+    sandbox: Sandbox, client: WireClient, cookie: str
+):
+    await client.ask(order_body())
+    stranger = Developer(client, cookie)
+
+    pages = [await stranger.get(), await stranger.get("/sandbox/live")]
+    forms = [await stranger.post(form, b"fault=status") for form in FORMS]
+
+    assert all("ada.eze" not in page.body.decode() for page in pages)
+    assert "The token that the sandbox printed" in Words(pages[0]).text
+    assert {answer.status for answer in forms} == {403}
+    assert sandbox.faults.rules == ()
+
+
+async def test_a_wrong_token_is_told(client: WireClient):
+    answer = await entered(client, "guessed")
+
+    assert answer.status == 403
+    assert "This is not the token." in Words(answer).text
+    assert "Set-Cookie" not in answer.headers
+
+
+async def test_a_live_page_is_asked_for_again_and_the_other_is_not(developer: Developer):
+    live, still = await developer.get("/sandbox/live"), await developer.get()
+
+    assert live.headers["Refresh"] == "2"
+    assert "Refresh" not in still.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/sandbox/", 405),
+        ("GET", "/sandbox/page/match", 405),
+        ("GET", "/sandbox/enter", 405),
+        ("GET", "/sandbox/page.css", 200),
+    ],
+)
+async def test_each_path_has_its_method(client: WireClient, method: str, path: str, status: int):
+    answer = await client.ask(method=method, path=path, headers=SAME)
+
+    assert answer.status == status
+    assert answer.headers["X-Frame-Options"] == "DENY"
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize(
+    ("form", "body"), [("arm", b"fault=none"), ("arm", b"&".join([b"a=1"] * 99)), ("else", b"")]
+)
+async def test_what_is_no_form_is_told(developer: Developer, form: str, body: bytes):
+    assert (await developer.post(form, body)).status == 404
+
+
+async def test_no_fault_reaches_the_page(sandbox: Sandbox, developer: Developer):
+    sandbox.faults.add(StallBeforeProcessing(), times=None, path="*")
+
+    assert (await developer.get()).status == 200
