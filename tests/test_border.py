@@ -27,7 +27,7 @@ from transfer_async import (
     SQLiteJournal,
     TransferClient,
 )
-from transfer_async._cli.journal import desk, tables
+from transfer_async._cli.journal import tables, terminal
 
 SAID = {"by": "ada", "reason": "seen on the statement"}
 
@@ -187,8 +187,8 @@ class Bench:
                 pass
         await self.looked_at(scope, new_order(**fields), call)
 
-    async def views(self, scope: str) -> list[desk.KeyView]:
-        async with desk.opened(SQLiteJournal(self.path), scope) as at:
+    async def views(self, scope: str) -> list[terminal.KeyView]:
+        async with terminal.opened(SQLiteJournal(self.path), scope) as at:
             return await at.operators.waiting()
 
     async def looked_at(self, scope: str, order: Any, call: Any) -> None:

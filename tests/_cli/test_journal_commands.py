@@ -18,7 +18,7 @@ from tests.support.cases import each
 from transfer_async import KeyState, MemoryJournal, SQLiteJournal, UnreadableOrder
 from transfer_async._cli.console import output
 from transfer_async._cli.console.hook_loading import factory_named, made_by
-from transfer_async._cli.journal import desk, tables
+from transfer_async._cli.journal import tables, terminal
 from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline import operators
 from transfer_async.journal import moves
@@ -792,7 +792,7 @@ async def test_a_time_that_is_none_is_a_wrong_use(world: World, when: list[str],
     ],
 )
 def test_times_are_read(before: str | None, older_than: str | None, time: datetime):
-    assert desk.time_named(before, older_than, now=NOON) == time
+    assert terminal.time_named(before, older_than, now=NOON) == time
 
 
 # --- how it is shown ------------------------------------------------------------------------------
@@ -833,11 +833,11 @@ def test_what_a_store_said_is_told_by_its_first_line():
     error = JournalFailed("the journal could not be read")
     error.__cause__ = OSError("disk full\nDETAIL: more")
 
-    assert desk.explained(error) == "JournalFailed: the journal could not be read: disk full"
+    assert terminal.explained(error) == "JournalFailed: the journal could not be read: disk full"
 
 
 def test_a_failure_without_a_cause_is_told_alone():
-    assert desk.explained(JournalFailed("closed")) == "JournalFailed: closed"
+    assert terminal.explained(JournalFailed("closed")) == "JournalFailed: closed"
 
 
 async def test_the_journal_is_closed_whatever_happens(world: World):
@@ -845,10 +845,10 @@ async def test_the_journal_is_closed_whatever_happens(world: World):
     journal.journal = MemoryJournal()
 
     with pytest.raises(RuntimeError):
-        async with desk.opened(journal, "live"):
+        async with terminal.opened(journal, "live"):
             raise RuntimeError
     with pytest.raises(ValueError, match="the factory failed"):
-        await desk.recovered(journal, lambda: 1 / 0, base_url="https://bank.example", token="abc")
+        await terminal.recovered(journal, lambda: 1 / 0, base_url="https://bank.example", token="abc")
 
     assert journal.closed == 2
 

@@ -18,7 +18,7 @@ from transfer_async import (
     SQLiteJournal,
     TransferClient,
 )
-from transfer_async._cli.journal import desk
+from transfer_async._cli.journal import terminal
 from transfer_async._models.errors import JournalFailed, Outcome
 from transfer_async.sandbox import CloseAfterProcessing
 from transfer_async.worker.handler import Handler
@@ -76,7 +76,7 @@ async def test_a_row_that_cannot_be_read_is_shown_bound_and_ended_by_operators_a
         await damage(journal, *damaged)
     async with opened() as journal, world.client(journal=journal, settle_after=0.0) as client:
         doubts = {doubt.key: doubt.readable for doubt in await client.in_doubt()}
-        async with desk.opened(opened(), world.scope) as at:
+        async with terminal.opened(opened(), world.scope) as at:
             listed = {view.key: view.entry.is_readable for view in await at.operators.waiting()}
             shown, steps = await at.one("a")
         known = await client.known("a")

@@ -11,7 +11,7 @@ from transfer_async._cli.console import options
 from transfer_async._cli.console.event_loop import run
 from transfer_async._cli.console.exit_codes import FAILED, USAGE
 from transfer_async._cli.console.output import fail, failing, tell
-from transfer_async._cli.journal.desk import explained, journal_named, scope_of
+from transfer_async._cli.journal.terminal import explained, journal_named, scope_of
 from transfer_async._models.errors import TransferError
 from transfer_async._pipeline.operators import Operators
 

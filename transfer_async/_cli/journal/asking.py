@@ -13,7 +13,7 @@ from attrs import frozen
 from transfer_async._cli.console.event_loop import run
 from transfer_async._cli.console.exit_codes import FAILED, USAGE
 from transfer_async._cli.console.output import fail, failing, shown, somebody_is_there, tell
-from transfer_async._cli.journal import desk, tables
+from transfer_async._cli.journal import tables, terminal
 from transfer_async._models.errors import TransferError
 from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.refusals import checked_text
@@ -42,11 +42,11 @@ class Place:
     @property
     def journal(self) -> Journal:
         """The journal, not yet opened; whoever asks opens one of its own."""
-        return desk.journal_named(self.address)
+        return terminal.journal_named(self.address)
 
     def at_desk(
         self,
-        do: Callable[[desk.Desk], Awaitable[T]],
+        do: Callable[[terminal.OpenJournal], Awaitable[T]],
         *,
         settle_after: float = 300.0,
         says_no: int = FAILED,
@@ -56,7 +56,7 @@ class Place:
         store = self.journal  # it looks for the file
 
         async def work() -> T:
-            async with desk.opened(store, self.scope, settle_after=settle_after) as at:
+            async with terminal.opened(store, self.scope, settle_after=settle_after) as at:
                 return await do(at)
 
         return done(work(), says_no=says_no)
@@ -69,7 +69,7 @@ class Place:
 def named(address: str, scope: str | None, base_url: str | None) -> Place:
     """The journal and its scope; ends the command if they are no good."""
     with usage():
-        place = Place(scope=desk.scope_of(scope, base_url), address=address)
+        place = Place(scope=terminal.scope_of(scope, base_url), address=address)
         assert place.journal  # noqa: S101 - or the address is no good
         return place
 
@@ -119,7 +119,7 @@ def confirmed(question: str, *, yes: bool) -> None:
 def done(work: Coroutine[Any, Any, T], *, says_no: int = FAILED) -> T:
     """Do ``work``; what speaks against it is told in one line."""
     # In this order: some of the client's errors are ValueErrors, too.
-    with failing("journal", {TransferError: FAILED, ValueError: says_no}, words=desk.explained):
+    with failing("journal", {TransferError: FAILED, ValueError: says_no}, words=terminal.explained):
         return run(work)
 
 

@@ -12,7 +12,7 @@ from transfer_async._cli.console.exit_codes import OWED, USAGE
 from transfer_async._cli.console.hook_loading import factory_named
 from transfer_async._cli.console.output import complain, show_table, shown, tell
 from transfer_async._cli.console.usage import PlainUsage
-from transfer_async._cli.journal import decision_commands, desk, four_eyes_commands, tables
+from transfer_async._cli.journal import decision_commands, four_eyes_commands, tables, terminal
 from transfer_async._cli.journal.asking import (
     AsJson,
     By,
@@ -50,7 +50,7 @@ def list_waiting(
     """
     place = named(journal, scope, base_url)
     views = place.at_desk(lambda at: at.operators.waiting())
-    totals = desk.totals(views)
+    totals = terminal.totals(views)
     if as_json:
         keys = [tables.view_json(view) for view in views]
         tell(tables.as_json({"scope": place.scope, "keys": keys, "totals": tables.totals_json(totals)}))
@@ -125,7 +125,7 @@ def recover(
     place = named(journal, scope, base_url)
     with usage():
         factory = factory_named(hooks)
-    work = desk.recovered(
+    work = terminal.recovered(
         place.journal, factory, base_url=base_url, token=token, scope=place.scope, settle_after=settle_after
     )
     report = done(work, says_no=USAGE)  # what is no good here is the hooks, or a setting
@@ -158,7 +158,7 @@ def prune(
     place = named(journal, scope, base_url)
     now = datetime.now(UTC)
     with usage():
-        time = desk.time_named(before, older_than, now=now)
+        time = terminal.time_named(before, older_than, now=now)
     if (now - time).total_seconds() < KEPT:
         complain("journal: what ended within the last day is kept: its message, or its file, may come again")
     confirmed(

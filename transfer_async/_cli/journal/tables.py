@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from transfer_async._cli.console.output import shown, shown_json
-from transfer_async._cli.journal.desk import Totals
+from transfer_async._cli.journal.terminal import Totals
 from transfer_async._models.doubt_cause import Cause
 from transfer_async._models.errors import Attempt
 from transfer_async._models.requests import OrderIntent

@@ -16,7 +16,7 @@ from transfer_async._cli.console import options
 from transfer_async._cli.console.exit_codes import DIFFERENT, FAILED, USAGE
 from transfer_async._cli.console.output import complain, fail, failing, shown, shown_json, tell
 from transfer_async._cli.journal.asking import By, Place, named, usage, who
-from transfer_async._cli.journal.desk import Desk
+from transfer_async._cli.journal.terminal import OpenJournal
 from transfer_async._cli.reconcile.comparison import (
     Ambiguous,
     Books,
@@ -105,7 +105,7 @@ def _propose(books: Books, place: Place, *, by: str, reason: str) -> None:
     """What fits is proposed; what somebody has proposed already, or has moved since, is left and told."""
     matches = list(books.matches())
 
-    async def proposed(at: Desk) -> int:
+    async def proposed(at: OpenJournal) -> int:
         count = 0
         for match in matches:
             try:

@@ -31,7 +31,7 @@ _AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 @frozen(kw_only=True)
-class Desk:
+class OpenJournal:
     """A journal, opened for one scope, and what operators may do with it."""
 
     journal: ScopedJournal
@@ -103,10 +103,10 @@ def journal_named(address: str) -> Journal:
 
 
 @asynccontextmanager
-async def opened(journal: Journal, scope: str, *, settle_after: float = 300.0) -> AsyncIterator[Desk]:
+async def opened(journal: Journal, scope: str, *, settle_after: float = 300.0) -> AsyncIterator[OpenJournal]:
     """``journal``, to be closed in the end."""
     try:
-        yield Desk(
+        yield OpenJournal(
             journal=ScopedJournal(journal, scope),
             operators=Operators(journal, scope, settle_after=settle_after),
         )
