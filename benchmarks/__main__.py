@@ -16,7 +16,8 @@ PROGRAMS = {
     ),
     "load": ("load.load_command", "orders at a rate, through the real client, and whether all of it is true"),
     "outage": ("outage.outage_command", "thousands of clients and a service that fails, in virtual time"),
-    "workers": ("workers", "one, two and four workers on NATS and PostgreSQL"),
+    "workers": ("workers", "one, two and four workers on NATS and PostgreSQL, or one beside a bare loop"),
+    "file": ("create_file", "a file of orders, beside a program's own loop"),
 }
 """By NAME: the module in `benchmarks.programs` whose `main` takes the arguments, and what it is for.
 

@@ -23,6 +23,7 @@ class Terms:
         keys: whether each order has a key of the caller's; the same.
         bound: how many keys the journal keeps; the same.
         stubbed: whether the answers are made up in place of the transport; the same.
+        uvloop: whether it runs on uvloop.
     """
 
     base_url: str = "http://127.0.0.1:1"
@@ -33,6 +34,7 @@ class Terms:
     keys: bool = False
     bound: int = 0
     stubbed: bool = False
+    uvloop: bool = False
 
 
 class Contender(Protocol):

@@ -75,13 +75,15 @@ def main() -> None:
     machine.pin(told.pop("core"))
     machine.descriptors()
     module, _, kind = PLACES[name].partition(":")
+    terms = Terms(**told)
     try:
+        loops = importlib.import_module("uvloop").new_event_loop if terms.uvloop else None
         made = getattr(importlib.import_module(f"benchmarks.contenders.{module}"), kind)
     except ImportError as error:
         _say({"left_out": str(error)})
         return
-    with asyncio.Runner() as runner:
-        contender = runner.run(_enter(made, Terms(**told)))
+    with asyncio.Runner(loop_factory=loops) as runner:
+        contender = runner.run(_enter(made, terms))
         child = Child(contender)
         _say({"ready": True})
         for line in sys.stdin:

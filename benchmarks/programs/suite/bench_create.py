@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import attrs
+
 from benchmarks.contenders import BARE, HANDWRITTEN, HTTPX, OURS, PLACES, STRIPE, TREASURY, Terms
 from benchmarks.contenders.host import processes
 from benchmarks.measuring import machine
@@ -17,6 +21,7 @@ GOALS = {
     TREASURY: ("the same", "Modern Treasury's async SDK", "<= 0.15"),
     STRIPE: ("the same", "Stripe's async SDK", "<= 0.08"),
 }
+ON_UVLOOP = ("the same, both on uvloop", "bare aiohttp on uvloop", "<= 1.7")
 
 
 def run(effort: Effort) -> Findings:
@@ -25,20 +30,32 @@ def run(effort: Effort) -> Findings:
     core, other = machine.cores()
     with service("raw", core=other) as remote:
         terms = Terms(base_url=remote.base_url, token=remote.token)
-        with processes(PLACES, terms, left_out, core=core) as contenders:
-            turns = {
-                name: lambda one=one: one.turn(at_once=AT_ONCE, seconds=effort.turn)
-                for name, one in contenders.items()
-            }
-            taken_in_turn(turns, rounds=1)
-            found = taken_in_turn(turns, rounds=effort.rounds)
+        found = _rounds(PLACES, terms, effort, left_out, core=core)
+        on_uvloop = _rounds((BARE, OURS), attrs.evolve(terms, uvloop=True), effort, left_out, core=core)
     shares = {name: ratio(found[OURS], rounds, _cpu) for name, rounds in found.items()}
     goals = [
         Goal(*GOALS[name], measured=shares.get(name), note="" if name in shares else "not installed")
         for name in GOALS
     ]
-    figures = {f"create: {name}, µs of CPU": median_of(rounds, _cpu) * 1e6 for name, rounds in found.items()}
+    share = ratio(on_uvloop[OURS], on_uvloop[BARE], _cpu) if on_uvloop else None
+    goals.append(Goal(*ON_UVLOOP, measured=share, note="" if on_uvloop else "not installed"))
+    named = found | {f"{name}, on uvloop": rounds for name, rounds in on_uvloop.items()}
+    figures = {f"create: {name}, µs of CPU": median_of(rounds, _cpu) * 1e6 for name, rounds in named.items()}
     return Findings("create", goals, [_table(found, shares)], figures, left_out)
+
+
+def _rounds(
+    names: Iterable[str], terms: Terms, effort: Effort, left_out: list[str], *, core: int | None
+) -> dict[str, list[Sample]]:
+    with processes(names, terms, left_out, core=core) as contenders:
+        turns = {
+            name: lambda one=one: one.turn(at_once=AT_ONCE, seconds=effort.turn)
+            for name, one in contenders.items()
+        }
+        if not turns:
+            return {}
+        taken_in_turn(turns, rounds=1)
+        return taken_in_turn(turns, rounds=effort.rounds)
 
 
 def _cpu(sample: Sample) -> float:
