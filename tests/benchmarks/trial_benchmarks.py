@@ -144,6 +144,7 @@ def test_contenders_create_orders_and_who_is_not_installed_is_named():
         False,
         TREASURY in missing,
         STRIPE in missing,
+        False,
     ]
 
 

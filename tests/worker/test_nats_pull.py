@@ -60,6 +60,7 @@ class Desk:
     def __init__(self, time):
         self.time, self.connection = time, Connection()
         self.pull = SharedPull(self.connection, lambda: "next.of.consumer")
+        self.pull.lanes = 9  # the others are at work
 
     async def lanes(self, count=1):
         """So many more lanes, whose request has been sent."""
@@ -179,6 +180,22 @@ async def test_who_waits_no_more_when_it_is_time_to_ask_is_not_asked_for(desk):
     assert desk.connection.asked == []
 
 
+async def test_once_all_lanes_wait_they_ask_at_once(desk):
+    desk.pull.lanes = 2
+    desk.pull.note(60.0)
+    await desk.pull.open()
+
+    lanes = [asyncio.create_task(desk.pull.next(PATIENCE)) for _ in range(2)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+    assert [asked["batch"] for _, asked, _ in desk.connection.asked] == [2]
+    await desk.time.pass_(LONGEST)
+    assert len(desk.connection.asked) == 1
+    for lane in lanes:
+        lane.cancel()
+
+
 @pytest.mark.parametrize(("usual", "wait"), [(0.0, 0.0), (0.04, SHARE * 0.04), (60.0, LONGEST)])
 async def test_a_lane_waits_for_others_a_part_of_the_time_that_a_message_takes(desk, usual, wait):
     for _ in range(50 * REMEMBERED):
@@ -204,6 +221,7 @@ async def test_the_time_that_a_message_takes_is_from_its_coming_to_the_next_ques
 
     lane = PullingLane(opened)
     await lane.start()
+    assert desk.pull.lanes == 10
     for answer in (Message(), None, None):
         asking = asyncio.create_task(lane.get_one(timeout=PATIENCE))
         await asyncio.sleep(0)
@@ -211,6 +229,8 @@ async def test_the_time_that_a_message_takes_is_from_its_coming_to_the_next_ques
         await (desk.connection.answer("408", -1) if answer is None else desk.connection.come(answer))
         assert await asking is answer
     await lane.stop()
+    await lane.stop()
 
+    assert desk.pull.lanes == 9
     assert len(noted) == 1  # that nothing came takes no time
     assert noted[0] >= 0

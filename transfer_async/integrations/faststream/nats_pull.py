@@ -40,6 +40,9 @@ class SharedPull:
     Args:
         connection: of the client's.
         address: where requests for the consumer's messages go, as it is now.
+
+    Attributes:
+        lanes: how many there are; once all of them wait, there is nobody left to wait for.
     """
 
     def __init__(self, connection: Any, address: Callable[[], str]) -> None:
@@ -49,6 +52,7 @@ class SharedPull:
         self._numbers = itertools.count()
         self._waiting: dict[asyncio.Future[Msg | None], str] = {}
         """Those that wait, the one that has waited longest first; and where its request is answered."""
+        self.lanes: int = 0
         self._patience = self._usual = 0.0
         self._asking: asyncio.TimerHandle | None = None
         self._requests: set[asyncio.Task[None]] = set()
@@ -66,7 +70,9 @@ class SharedPull:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Msg | None] = loop.create_future()
         self._waiting[waiter], self._patience = _NOT_YET, patience
-        if self._asking is None:
+        if len(self._waiting) >= self.lanes:
+            self._ask()
+        elif self._asking is None:
             self._asking = loop.call_later(min(SHARE * self._usual, LONGEST), self._ask)
         # A connection that breaks takes the request along, and nothing is heard of it.
         too_late = loop.call_later(patience + LATE, _end, waiter)
@@ -81,7 +87,9 @@ class SharedPull:
         self._usual += (seconds - self._usual) / REMEMBERED
 
     def _ask(self) -> None:
-        self._asking = None
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
         new = [waiter for waiter, reply in self._waiting.items() if reply == _NOT_YET]
         # While there is no connection requests would heap up, and all be answered when it is back.
         if not new or not self.connection.is_connected:
@@ -114,6 +122,7 @@ class SharedPull:
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(message)
+                del self._waiting[waiter]
                 return True
         return False
 
@@ -142,17 +151,23 @@ class PullingLane:
 
     def __init__(self, pull: Callable[[], Awaitable[SharedPull]]) -> None:
         self._shared = pull
+        self._pull: SharedPull | None = None
         self._given_at: float | None = None
 
     async def start(self) -> None:
-        """Have what all lanes share opened."""
+        """Have what all lanes share opened; it ends with the connection."""
         self._pull = await self._shared()
+        self._pull.lanes += 1
 
     async def stop(self) -> None:
-        """Nothing is left: what all lanes share ends with the connection."""
+        """Be a lane no more."""
+        pull, self._pull = self._pull, None
+        if pull is not None:
+            pull.lanes -= 1
 
     async def get_one(self, *, timeout: float) -> Msg | None:  # noqa: ASYNC109 - as FastStream's are called
         """The next message; None if none came in that many seconds."""
+        assert self._pull is not None  # noqa: S101 - it was started
         if self._given_at is not None:
             self._pull.note(time.monotonic() - self._given_at)
         message = await self._pull.next(timeout)
