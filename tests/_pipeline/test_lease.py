@@ -1,19 +1,15 @@
 import asyncio
 import logging
-from contextlib import suppress
 
 import pytest
 
 from tests.support.bank import Gate, World, new_order, turns
 from tests.support.loop_time import LoopTime
 from transfer_async import (
-    Clock,
-    ConnectionFailed,
     JournalFailed,
     KeyBusy,
     KeyState,
-    RetryPolicy,
-    TransferClient,
+    Timeouts,
 )
 from transfer_async._pipeline.lease import LeaseKeeper
 from transfer_async.journal import moves
@@ -117,22 +113,18 @@ async def test_a_renewal_in_flight_does_not_lose_a_receipt_that_came_after_it(wo
     assert (await world.entry()).receipts == {"a": "1", "b": "2"}
 
 
-async def test_a_claim_is_kept_alive_while_the_token_is_waited_for(world: World):
+async def test_a_claim_is_kept_alive_while_the_token_is_waited_for(world: World, loop_time: LoopTime):
     renewed = asyncio.Event()
 
     async def kept(_: object) -> None:
         renewed.set()
 
     async def token() -> str:
+        await loop_time.pass_(30.0)  # half of its lease
         await renewed.wait()
         return world.sandbox.token
 
     world.journal.after[moves.Keep] = kept
-    settings = {"retry": RetryPolicy(deadline=0.02), "lease": 0.03, "clock": Clock()}
-    async with TransferClient(
-        world.sandbox.base_url, token, hooks=[world.bank.hold], journal=world.journal, **settings
-    ) as client:
-        with suppress(ConnectionFailed, KeyBusy):  # a busy machine outlasts the deadline, and the lease
-            await client.create_order(new_order(), key="k")
+    order = await world.create(token=token, timeouts=Timeouts(hook=600.0))
 
-    assert renewed.is_set()
+    assert [*world.sandbox.orders] == [order.id]

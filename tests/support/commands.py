@@ -20,6 +20,6 @@ async def asked(*words: Any, answers: str | None = None, code: int = 0) -> testi
     """The same beside a loop that serves it; it ends with this code, and shows no traceback."""
     result = await asyncio.to_thread(invoke, *words, answers=answers)
     assert "Traceback" not in result.output
-    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
     assert result.exit_code == code, result.output
     return result
