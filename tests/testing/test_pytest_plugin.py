@@ -188,7 +188,7 @@ def test_the_other_fixtures_are_what_a_client_takes(here):
 @pytest.mark.trial(ci=1, long=1)
 def test_they_are_listed_among_the_fixtures_and_markers_with_what_they_are(installed):
     fixtures = run(installed, "--fixtures", test_it="")
-    markers = run(installed, "--markers")
+    markers = run(installed, "--markers", test_it="")
 
     fixtures.stdout.fnmatch_lines(
         ["transfer_sandbox*", "*A sandbox of the test's own, listening on loopback*"]

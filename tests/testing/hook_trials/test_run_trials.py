@@ -88,7 +88,7 @@ async def test_hooks_that_keep_the_rules_but_for_nothing_are_not_blamed():
 async def test_what_takes_three_steps_is_found_by_a_sequence_and_shortened():
     def found(seed):
         one = wrong_ledgers.KnowsTheLastOne()
-        return verify_hooks(lambda: one, sequences=25, seed=seed)
+        return verify_hooks(lambda: one, sequences=500, seed=seed)
 
     report = await found(3)
 
