@@ -750,4 +750,40 @@ BY_HAND = (
         "        if False:\n            return _page(",
         "whoever reaches a sandbox beyond loopback reads what was sent to it",
     ),
+    # --- what others try theirs by ----------------------------------------------------------------
+    Fault(
+        "late-holds-are-not-looked-for",
+        "hook_run",
+        "        await run.look_again(late)\n",
+        "",
+        "a bank's hold that arrives behind its release is called right",
+    ),
+    Fault(
+        "cut-hook-goes-on",
+        "hook_cutting",
+        "            if here and self._cut.acted:\n",
+        "            if here and not self._cut.acted:\n",
+        "a bank's hook that cannot bear a time-out that acted is called right",
+    ),
+    Fault(
+        "vouching-is-believed",
+        "hook_scenarios",
+        "        await bench.stands_none(intent, rules.VOUCHED)\n",
+        "        return\n",
+        "a bank's hook that holds, and says that it did not, is called right",
+    ),
+    Fault(
+        "two-holds-are-one",
+        "hook_bench",
+        "        if len(found) != 1:\n            raise self.broken(rule",
+        "        if not found:\n            raise self.broken(rule",
+        "a bank's hook that holds the money twice is called right",
+    ),
+    Fault(
+        "a-hold-of-an-earlier-intent-is-not-looked-for",
+        "assertions",
+        "    return [*dict.fromkeys(earlier), entry.intent_id]\n",
+        "    return [entry.intent_id]\n",
+        "a test passes for a bank that keeps a refused payment's hold",
+    ),
 )

@@ -170,6 +170,19 @@ PLACES = {
         "transfer_async.journal.rows",
         ("tests/journal/test_seal.py", "tests/journal/test_rows.py", "tests/contract"),
     ),
+    "hook_run": Place(
+        "transfer_async.testing.hook_trials.run_trials", ("tests/testing/hook_trials/test_run_trials.py",)
+    ),
+    "hook_cutting": Place(
+        "transfer_async.testing.hook_trials.cutting", ("tests/testing/hook_trials/test_run_trials.py",)
+    ),
+    "hook_scenarios": Place(
+        "transfer_async.testing.hook_trials.scenarios", ("tests/testing/hook_trials/test_run_trials.py",)
+    ),
+    "hook_bench": Place(
+        "transfer_async.testing.hook_trials.bench", ("tests/testing/hook_trials/test_run_trials.py",)
+    ),
+    "assertions": Place("transfer_async.testing.assertions", ("tests/testing/test_assertions.py",)),
     "seal": Place("transfer_async.journal.seal", ("tests/journal/test_seal.py",)),
 }
 

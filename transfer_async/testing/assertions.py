@@ -85,10 +85,8 @@ async def _intents_of(key: str, client: TransferClient) -> list[str]:
     """The ids of every intent that the key has had, the last one last."""
     entry = await _entry(key, client)
     steps = await context_of(client).journal.history(key)
-    return [
-        *dict.fromkeys(step.intent_id for step in steps if step.intent_id != entry.intent_id),
-        entry.intent_id,
-    ]
+    earlier = (step.intent_id for step in steps if step.intent_id != entry.intent_id)
+    return [*dict.fromkeys(earlier), entry.intent_id]
 
 
 async def _entry(key: str, client: TransferClient) -> Entry:

@@ -194,6 +194,31 @@ class HoldsThenNames(Wrong):
         self.rows = [row for row in self.rows if row[2] != reference]
 
 
+class ForgetsTheUnanswered(Wrong):
+    """What was booked and not answered is booked again."""
+
+    breaks = "cut-off"
+
+    def __init__(self):
+        super().__init__()
+        self.known = {}
+
+    async def place(self, intent):
+        if intent.id not in self.known:
+            booked = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(self._book, intent, booked)
+            self.known[intent.id] = await booked
+        return self.known[intent.id]
+
+    def _book(self, intent, booked):
+        if not booked.done():  # who has left gets nothing
+            booked.set_result(self.insert(intent))
+
+    async def release(self, intent, reference):
+        await super().release(intent, reference)
+        self.known.pop(intent.id, None)
+
+
 class ForgetsThenReleases(Wrong):
     """A release that is cut off half-way finds nothing the next time."""
 
