@@ -178,6 +178,12 @@ async def test_without_the_token_nothing_is_shown_and_nothing_done(
     assert sandbox.faults.rules == ()
 
 
+async def test_the_cookies_of_others_on_this_host_do_not_matter(client: WireClient, developer: Developer):
+    among = Developer(client, f"a/b=1; {developer.cookie}; c")
+
+    assert "What the client did Run the matcher bot now" in Words(await among.get()).text
+
+
 async def test_a_wrong_token_is_told(client: WireClient):
     answer = await entered(client, "guessed")
 
