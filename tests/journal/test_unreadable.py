@@ -142,3 +142,41 @@ async def test_what_must_be_told_of_others_is_told_beside_it(world: World, tmp_p
             told = [outcome.key async for outcome in Handler(client).untold()]
 
     assert told == ["b"]
+
+
+@pytest.mark.parametrize("column", ["body", "intent"])
+async def test_bytes_that_are_no_text_hide_no_other_key_and_are_ended_by_word(
+    world: World, tmp_path: Any, column: str
+):
+    """One byte that a disk made another of would keep every doubt from being seen, and every hold."""
+    path = tmp_path / "journal.db"
+    async with SQLiteJournal(path) as journal:
+        await in_doubt(world, journal, "a", "b")
+        sql = f"UPDATE keys SET {column} = CAST(x'ff' || {column} AS TEXT) WHERE key = 'a'"
+        await journal._ask(lambda file: file._db.execute(sql).rowcount)
+    async with SQLiteJournal(path) as journal, world.client(journal=journal, settle_after=0.0) as client:
+        doubts = {doubt.key: doubt.readable for doubt in await client.in_doubt()}
+        report = await client.recover()
+        await bound(client, "a")
+        freed = await client.refute("a", **SAID, undone=True)
+        made = await client.resolve("b", order_id="tx-b", **SAID)
+        after = await journal.read(world.scope, "a")
+
+    assert doubts == {"a": False, "b": True}
+    assert report.unreadable == 1
+    assert (freed.state, made.state) == (KeyState.FREE, KeyState.CREATED)
+    assert after is not None
+    assert "\\udcff" in after.laid_aside[0]
+
+
+@pytest.mark.parametrize("damage", ["state = 'odd'", "ending = '{'", "reason = CAST(x'ff' AS TEXT)"])
+async def test_a_line_of_the_history_that_cannot_be_read_hides_no_other(
+    world: World, tmp_path: Any, damage: str
+):
+    async with SQLiteJournal(tmp_path / "journal.db") as journal:
+        await in_doubt(world, journal, "a")
+        sql = f"UPDATE history SET {damage} WHERE move = 'mark'"
+        await journal._ask(lambda file: file._db.execute(sql).rowcount)
+        steps = await journal.history(world.scope, "a")
+
+    assert [step.move for step in steps] == ["claim", "mark", "doubt"]

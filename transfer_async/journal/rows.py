@@ -373,17 +373,21 @@ def step_values(step: Step) -> tuple[Any, ...]:
 
 
 def step_of(values: tuple[Any, ...]) -> Step:
-    """The step that `step_values` made."""
+    """The step that `step_values` made; of a line that cannot be read, what can be read of it."""
     at, move, state, intent_id, epoch, attempt, order_id, ending, by, reason = values
+    try:
+        state, ended = KeyState(state), None if ending is None else _read_ending(ending)
+    except _UNREADABLE:
+        state, ended, reason = KeyState.IN_DOUBT, None, f"a part of this line cannot be read; {reason}"
     return Step(
         at=at,
         move=move,
-        state=KeyState(state),
+        state=state,
         intent_id=intent_id,
         epoch=epoch,
         attempt=attempt,
         order_id=order_id,
-        ending=None if ending is None else _read_ending(ending),
+        ending=ended,
         by=by,
         reason=reason,
     )

@@ -354,7 +354,7 @@ class _File:
         for place in transaction.places:
             number, token = found.get(place, (None, None))
             known = number is None or token == transaction.known_token(place)
-            row = None if known else EntryRow(*self._db.execute(_FIND_ROW, (number,)).fetchone())
+            row = None if known else EntryRow(*self._read(_FIND_ROW, number)[0])
             transaction.load(place, token, row)
         return {place: number for place, (number, _) in found.items()}
 
@@ -411,13 +411,28 @@ class _File:
 
     # --- reading --------------------------------------------------------------------------------
 
+    def _read(self, sql: str, *values: object) -> list[Any]:
+        """All rows; a text that is none any more, for a disk made something else of it, hides no other.
+
+        SQLite's own error would, and it shows the whole text, with the persons in it.
+        """
+        try:
+            return self._db.execute(sql, values).fetchall()
+        except sqlite3.OperationalError as error:
+            if "decode to UTF-8" not in str(error):
+                raise
+        self._db.text_factory = _as_it_is
+        try:
+            return self._db.execute(sql, values).fetchall()
+        finally:
+            self._db.text_factory = str
+
     def one(self, scope: str, key: str) -> EntryRow | None:
-        found = self._db.execute(f"SELECT {_ROW} FROM {_KEYS} WHERE s.name = ? AND k.key = ?", (scope, key))
-        row = found.fetchone()
-        return None if row is None else EntryRow(*row)
+        found = self._read(f"SELECT {_ROW} FROM {_KEYS} WHERE s.name = ? AND k.key = ?", scope, key)
+        return EntryRow(*found[0]) if found else None
 
     def find(self, where: str, *values: object) -> list[tuple[str, EntryRow]]:
-        found = self._db.execute(f"SELECT k.key, {_ROW} FROM {_KEYS} WHERE {where}", values)
+        found = self._read(f"SELECT k.key, {_ROW} FROM {_KEYS} WHERE {where}", *values)
         return [(key, EntryRow(*row)) for key, *row in found]
 
     def other_scope(self, scope: str) -> str | None:
@@ -432,12 +447,17 @@ class _File:
         return self._db.execute(_ORDERS, (scope, after, limit)).fetchall()
 
     def history(self, scope: str, key: str) -> tuple[Step, ...]:
-        found = self._db.execute(
+        found = self._read(
             f"SELECT {_OF_STEP} FROM history h JOIN keys k ON k.id = h.key_id "
             "JOIN scopes s ON s.id = k.scope WHERE s.name = ? AND k.key = ? ORDER BY h.id",
-            (scope, key),
+            scope,
+            key,
         )
         return tuple(map(step_of, found))
+
+
+def _as_it_is(text: bytes) -> str:
+    return text.decode(errors="surrogateescape")
 
 
 _OLD = "SELECT id FROM keys WHERE scope = ? AND ended_at < ? ORDER BY ended_at LIMIT ?"
