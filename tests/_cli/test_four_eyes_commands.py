@@ -99,6 +99,14 @@ async def test_a_proposal_is_shown_and_turned_down(world: World):
     assert gone.stderr == "journal: k: nothing is proposed, or the key has moved since\n"
 
 
+async def test_a_proposal_is_turned_down_for_machines(world: World):
+    await world.in_doubt()
+    proposal = (await told("propose", "k", "resolve", "--order-id", "tx-1", *ADA))["proposal"]
+    record = await told("withdraw", "k", "--proposal", proposal["id"], "--yes", *BEN)
+
+    assert (record["key"], record["state"]) == ("k", "in_doubt")
+
+
 async def test_four_eyes_are_demanded_by_one_and_waived_by_two(world: World):
     await world.create()
     before = await asked("four-eyes")

@@ -24,7 +24,8 @@ from transfer_async import (
     SamePerson,
     WentInDoubt,
 )
-from transfer_async.journal import FOUR_EYES, Create, Entry, Resolve, Unread
+from transfer_async._pipeline.refusals import refusal
+from transfer_async.journal import FOUR_EYES, Create, Denial, Entry, Look, Resolve, Unread, Verdict
 from transfer_async.sandbox import WrongTypes
 
 ADA = {"by": "ada", "reason": "seen on the statement"}
@@ -248,6 +249,26 @@ async def test_what_was_decided_of_a_key_that_has_moved_since_is_not_done(world:
     assert (await world.entry()).state is KeyState.FREE
 
 
+async def test_what_moves_between_the_look_and_the_write_is_not_decided_either(world: World):
+    await world.in_doubt()
+    desk = operators(world)
+    seen = (await desk.view("k")).moves
+
+    async def others() -> None:
+        await operators(world).resolve("k", order_id="tx-2", **BEN)
+
+    world.meanwhile(Resolve, others)
+    with pytest.raises(Moved, match=r"it is created \(tx-2\)"):
+        await desk.resolve("k", order_id="tx-1", **ADA, seen=seen)
+
+
+async def test_the_journals_own_word_that_it_is_the_same_person_is_told_as_such(world: World):
+    await world.in_doubt()
+    verdict = Verdict(entry=await world.entry(), denial=Denial.SAME_PERSON, now=0.0)
+
+    assert isinstance(refusal(verdict), SamePerson)
+
+
 async def test_a_dead_workers_request_is_made_a_doubt_by_whoever_saw_it(world: World):
     """What one does oneself on the way is no move of others."""
     await world.abandoned(Create)
@@ -339,6 +360,20 @@ async def test_nothing_is_shown_that_is_not_on_record(world: World):
     for key in ("never", FOUR_EYES):
         with pytest.raises(ValueError, match="nothing is on record"):
             await operators(world).look(key, **ADA)
+
+
+async def test_what_is_gone_when_the_look_is_on_record_is_not_shown(world: World):
+    await world.in_doubt()
+    world.time.pass_(300.0)
+    desk = operators(world)
+
+    async def others() -> None:
+        await desk.refute("k", **BEN)
+        await world.recover()
+
+    world.meanwhile(Look, others)
+    with pytest.raises(ValueError, match="nothing is on record of the parties any more"):
+        await desk.look("k", **ADA)
 
 
 async def test_what_waits_is_shown_oldest_first_and_a_page_at_a_time(world: World):

@@ -9,6 +9,7 @@ import pytest
 from tests.support.bank import World, new_order, refused_order
 from transfer_async import (
     AlreadyCreated,
+    Decision,
     KeyState,
     OrderCommand,
     OutcomeUnknown,
@@ -124,6 +125,21 @@ async def test_an_undo_that_cannot_be_read_is_given_up_by_word_alone(world: Worl
 
     assert (report.unreadable, report.still_owed) == (1, 0)
     assert (freed.state, freed.readable) == (KeyState.FREE, True)
+
+
+async def test_of_what_is_free_once_it_is_laid_aside_nothing_is_left_to_propose(
+    world: World, opened: Callable[[], Any]
+):
+    world.bank.release_error = RuntimeError()
+    async with opened() as journal:
+        await world.fails(Refused, refused_order(), beneficiary=NAME, journal=journal)
+        await damage(journal, "body", '["Ben","Okri",null]', "[1,2,null]")
+    async with opened() as journal, world.client(journal=journal) as client:
+        with pytest.raises(ValueError, match="is laid aside; nothing is left to be decided"):
+            await client.operators.propose("k", Decision.REFUTE, **SAID, undone=True)
+        steps = await client.history("k")
+
+    assert (steps[-1].move, steps[-1].by) == ("layaside", "ada")
 
 
 async def test_what_must_be_told_of_others_is_told_beside_it(world: World, tmp_path: Any):
