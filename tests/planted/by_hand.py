@@ -499,6 +499,28 @@ BY_HAND = (
         "        elif token",
         "a worker judges a key by what it wrote itself, whatever others have written since",
     ),
+    # --- the service's books --------------------------------------------------------------------
+    Fault(
+        "twin-is-proposed",
+        "comparison",
+        "if len(fitting) > 1 or self._senders(wish, fitting[0][1]) > 1:",
+        "if len(fitting) > 1:",
+        "of two keys in doubt the wrong one is told to have the order, and its customer's hold is spent",
+    ),
+    Fault(
+        "known-order-is-proposed",
+        "comparison",
+        "BETWEEN ? AND ? AND key IS NULL ORDER",
+        "BETWEEN ? AND ? ORDER",
+        "the order of one key is proposed for another",
+    ),
+    Fault(
+        "order-of-any-time-is-proposed",
+        "comparison",
+        "wish = ? AND posted_at BETWEEN ? AND ? AND",
+        "wish = ? AND ? <= ? AND",
+        "last month's order is proposed for a doubt of today",
+    ),
     # --- the seal -------------------------------------------------------------------------------
     Fault(
         "sealed-for-nobody-in-particular",

@@ -183,6 +183,7 @@ PLACES = {
         "transfer_async.testing.hook_trials.bench", ("tests/testing/hook_trials/test_run_trials.py",)
     ),
     "assertions": Place("transfer_async.testing.assertions", ("tests/testing/test_assertions.py",)),
+    "comparison": Place("transfer_async._cli.reconcile.comparison", ("tests/_cli/reconcile",)),
     "seal": Place("transfer_async.journal.seal", ("tests/journal/test_seal.py",)),
 }
 
