@@ -247,7 +247,7 @@ async def test_the_environments_journal_is_the_clients_own(environment, tmp_path
 
 async def test_the_environments_journal_is_closed_with_the_client(environment):
     journal = SpiedJournal(MemoryJournal())
-    environment.setattr("transfer_async._client.journal_at", lambda address: journal)
+    environment.setattr("transfer_async._client.journal_at", lambda address, seal: journal)
     environment.setenv("TRANSFER_JOURNAL", "postgresql://db/journal")
     async with TransferClient.from_env():
         pass
