@@ -14,9 +14,8 @@ from transfer_async._cli.console import options, output
 from transfer_async._cli.console.exit_codes import FAILED, USAGE
 from transfer_async._cli.console.hook_loading import factory_named
 from transfer_async._cli.console.output import Say, failing, tell
-from transfer_async._cli.create.job import CreateOptions, Failed, Words, carry_out
 from transfer_async._cli.create.order_file import Format, format_of
-from transfer_async._cli.create.progress import shown_progress
+from transfer_async._cli.create.progress import Progress, shown_progress
 from transfer_async._http.retry import RetryPolicy
 
 
@@ -83,8 +82,10 @@ def create(
       5    some are in doubt: they may exist; see transfer-async journal list
       130  stopped by Ctrl-C; 143 by SIGTERM
     """
-    with failing("create", {ValueError: USAGE, Failed: FAILED}):
-        wanted = CreateOptions(
+    from transfer_async._cli.create import job  # 19 M instructions of 1,900 M, which no --help needs
+
+    with failing("create", {ValueError: USAGE, job.Failed: FAILED}):
+        wanted = job.CreateOptions(
             path=file,
             form=format_of(file, form),
             outcomes=outcomes or file.with_name(file.name + ".outcomes.jsonl"),
@@ -101,17 +102,20 @@ def create(
             concurrency=concurrency,
             dry_run=dry_run,
         )
-        code = _carried_out(wanted, live=sys.stderr.isatty() and not plain, quiet=quiet)
+        with _shown(live=sys.stderr.isatty() and not plain, quiet=quiet) as (say, complain, progress):
+            code = job.carry_out(wanted, job.Words(tell=say, complain=complain, progress=progress))
     raise typer.Exit(code)
 
 
-def _carried_out(wanted: CreateOptions, *, live: bool, quiet: bool) -> int:
+@contextlib.contextmanager
+def _shown(*, live: bool, quiet: bool) -> Iterator[tuple[Say, Say, Progress]]:
+    """How lines are told, how they are complained of, and how far it has come."""
     with (
         _afterwards(_mention) as complain,
         _afterwards(tell) as say,
         shown_progress(_mention, live=live, quiet=quiet) as progress,
     ):
-        return carry_out(wanted, Words(tell=say, complain=complain, progress=progress))
+        yield say, complain, progress
 
 
 def _mention(line: str) -> None:

@@ -16,8 +16,7 @@ from transfer_async._cli.console.event_loop import run
 from transfer_async._cli.console.exit_codes import FAILED, USAGE
 from transfer_async._cli.console.hook_loading import factory_named
 from transfer_async._cli.console.output import complain, fail, failing, tell
-from transfer_async._cli.worker import address_option, process, publishing
-from transfer_async.integrations.faststream.line import WorkerSettings
+from transfer_async._cli.worker import address_option
 
 OR_TRY = "; or --try, for a broker, a sandbox and a journal of its own"
 
@@ -82,6 +81,9 @@ def worker(
             _refuse_beside_try(context)
         _try(settings)
         return
+    from transfer_async._cli.worker import process  # 20 M instructions of 1,900 M, which no --help needs
+    from transfer_async.integrations.faststream.line import WorkerSettings
+
     with _usage("worker"):
         plan = process.WorkerPlan(
             broker=_given(options.BROKER, broker, instead=OR_TRY),
@@ -113,6 +115,9 @@ def send(
 
     Exit codes: 0 the broker has them all; 1 it does not, send again; 2 a wrong use, nothing was sent.
     """
+    from transfer_async._cli.worker import publishing  # see `worker`
+    from transfer_async.integrations.faststream.line import WorkerSettings
+
     with _usage("send"):
         where = _given(options.BROKER, broker)
         settings = WorkerSettings(commands=commands)
@@ -129,6 +134,7 @@ def send(
 
 def _try(settings: dict[str, Any]) -> None:
     from transfer_async._cli.worker import trial  # brings the sandbox: 110 ms
+    from transfer_async.integrations.faststream.line import WorkerSettings
 
     with _usage("worker"):
         program, made = trial.program(), WorkerSettings(**settings)
