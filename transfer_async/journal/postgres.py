@@ -203,8 +203,6 @@ class PostgresJournal(DurableJournal):
         try:
             async with self._session() as session:
                 now = self._server_time.now
-                if now is None:
-                    return list(wanted)
                 transaction.assume(self._time(now))
                 if transaction.writes:
                     transaction.confine(await self._store_at_once(session, transaction, now))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -128,14 +129,14 @@ class ReckonedTime:
     """
 
     def __init__(self) -> None:
-        self._ahead: float | None = None
+        self._ahead = -math.inf  # before it has said anything, it is no time at all
 
     def heard(self, said: float, *, asked: float) -> None:
         """The server, asked at ``asked`` on the loop's clock, has answered so just now."""
         least, most = said - asyncio.get_running_loop().time(), said - asked
-        self._ahead = least if self._ahead is None else min(max(self._ahead, least), most)
+        self._ahead = min(max(self._ahead, least), most)
 
     @property
-    def now(self) -> float | None:
-        """The time that it is there now, if that is known."""
-        return None if self._ahead is None else asyncio.get_running_loop().time() + self._ahead
+    def now(self) -> float:
+        """The time that it is there now."""
+        return asyncio.get_running_loop().time() + self._ahead
