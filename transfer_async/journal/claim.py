@@ -37,7 +37,7 @@ class Claim(Move):
     once: bool = False
 
     def decide(self, entry: Entry | None, now: float) -> Verdict:
-        """The verdict: the one move that needs no entry, and may write down a doubt as it is denied."""
+        """The verdict: of an order's moves this alone needs no entry, and writes a doubt as it is denied."""
         if entry is None or entry.state is KeyState.FREE:
             return self._decide_free(entry, now)
         if entry.fingerprint != self.fingerprint:

@@ -15,6 +15,12 @@ Certain knowledge beats doubt: the sender of an attempt may still write its answ
 that others had about that very attempt. Every move is a compare-and-set: on the epoch as long as
 only claims are at stake, on the attempt's token from the mark on.
 
+What a person says is a move like any other, and may be bound to the key as it was seen. What one
+proposes and another approves is void with the next move of the key: `decide` sees to that, for all
+moves alike. `CREATED` is final where the service answered with the order. An id that a person gave,
+or the bank's own means, may be amended, or taken back: then the key is in doubt again, and its
+intent, which was kept for that, can still be undone.
+
 A dead worker's claim is gone on with only by a call that its hooks have served (`Claim`). For any
 other, and where it is too old, a new intent begins: the old one's undos are owed from that very
 write on, so none is forgotten whatever comes next.
@@ -22,7 +28,8 @@ write on, so none is forgotten whatever comes next.
 `decide` takes an entry, a move and the time, and gives the entry after it, or why not. A move that
 is denied changes nothing; only a claim that finds a dead worker's `SENDING` writes down the doubt
 that it finds, and times that a clock left behind which was far ahead are set right by whoever finds
-them, in silence. Keep in step with this page: `TABLE`, `moves`, and the contract suite.
+them, in silence. Keep in step with this page: `TABLE`, `moves`, `operator_moves`, and the contract
+suite.
 """
 
 from __future__ import annotations
