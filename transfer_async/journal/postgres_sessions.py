@@ -27,7 +27,7 @@ class Session:
         self.keeps: bool = keeps
         self.is_plain: bool = is_plain
         self._prepared: dict[str, Any] = {}
-        self.used = asyncio.get_running_loop().time()
+        self.used: float = asyncio.get_running_loop().time()
 
     @property
     def is_closed(self) -> bool:

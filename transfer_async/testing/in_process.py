@@ -34,8 +34,8 @@ class InProcessExchange(Exchange):
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status: int | None = None
         self.headers: CIMultiDict[str] = CIMultiDict()
-        self.content = bytearray()
-        self.whole = False
+        self.content: bytearray = bytearray()
+        self.whole: bool = False
         self._sent, self._enough = body, enough
         self._raw = b""
 

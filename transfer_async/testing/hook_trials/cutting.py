@@ -38,7 +38,7 @@ class Cuttable(Generic[T]):
 
     def __init__(self, work: Awaitable[T], cut: Cut) -> None:
         self._work, self._cut = work, cut
-        self.awaits = 0
+        self.awaits: int = 0
 
     @property
     def was_cut(self) -> bool:
