@@ -240,7 +240,6 @@ class TransferClient:
                 beneficiary=request.beneficiary,
                 held=request.held,
                 send_before=request.send_before,
-                kinds=(NewOrder, PersonName),
             ),
             key=key,
         )

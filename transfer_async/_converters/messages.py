@@ -78,7 +78,7 @@ class OrderCommand:
 
     def __attrs_post_init__(self) -> None:
         values = {attribute.name: getattr(self, attribute.name) for attribute in attrs.fields(OrderCommand)}
-        problems = [*call_problems(**values, kinds=(NewOrder, PersonName))]
+        problems = [*call_problems(**values)]
         if self.key is None:
             problems.append(("key", "is missing"))
         refuse(problems)

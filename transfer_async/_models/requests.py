@@ -76,7 +76,7 @@ class NewOrder(Wire):
     external_order: NewExternalOrder
 
     def __attrs_post_init__(self) -> None:
-        refuse(order_problems(self, external_order=NewExternalOrder))
+        refuse(order_problems(self))
 
     @classmethod
     def quote(
@@ -196,7 +196,7 @@ def external_order_problems(new: NewExternalOrder) -> Iterator[Problem]:
         yield "transaction_fee_currency", why
 
 
-def order_problems(new: NewOrder, *, external_order: type) -> Iterator[Problem]:
+def order_problems(new: NewOrder) -> Iterator[Problem]:
     """Every fault of ``new`` (specification 4.1)."""
     for name, (pattern, rule) in _TEXTS.items():
         if why := _text_problem(getattr(new, name), pattern, rule):
@@ -208,8 +208,8 @@ def order_problems(new: NewOrder, *, external_order: type) -> Iterator[Problem]:
             "poster_amount",
             "is not matcher_amount × exchange_rate to within half a unit of its last decimal place",
         )
-    if not isinstance(new.external_order, external_order):
-        yield "external_order", f"is not a {external_order.__name__}"
+    if not isinstance(new.external_order, NewExternalOrder):
+        yield "external_order", "is not a NewExternalOrder"
 
 
 def call_problems(
@@ -219,19 +219,14 @@ def call_problems(
     beneficiary: object,
     held: object,
     send_before: object,
-    kinds: tuple[type, type],
 ) -> Iterator[Problem]:
-    """Every fault of what a caller passes to ``create_order``, as `OrderRequest` has made it plain.
-
-    ``kinds``: the order's class, the name's.
-    """
-    new_order, person_name = kinds
-    if not isinstance(order, new_order):
-        yield "order", f"is not a {new_order.__name__}"
+    """Every fault of what a caller passes to ``create_order``, as `OrderRequest` has made it plain."""
+    if not isinstance(order, NewOrder):
+        yield "order", "is not a NewOrder"
     if key is not None and (why := keys.problem(key)):
         yield "key", why
-    if beneficiary is not None and not isinstance(beneficiary, person_name):
-        yield "beneficiary", f"is not a {person_name.__name__}"
+    if beneficiary is not None and not isinstance(beneficiary, PersonName):
+        yield "beneficiary", "is not a PersonName"
     elif beneficiary is not None:
         yield from _name_problems(beneficiary)
     if held is not None and not (isinstance(held, str) and held.strip() and is_clean(held)):
