@@ -458,7 +458,7 @@ BY_HAND = (
     Fault(
         "overtaken-insert-is-believed",
         "postgres",
-        "                raise _Overtaken\n            transaction.is_committing",
+        "                raise Overtaken\n            transaction.is_committing",
         "                pass\n            transaction.is_committing",
         "two machines claim one key, and both send",
     ),

@@ -550,8 +550,8 @@ MUTATED = (
     Fault(
         "patience-is-not-asked",
         "postgres",
-        "if not _may_go_again(error) or not patience.has_some_left:",
-        "if not _may_go_again(error) and not patience.has_some_left:",
+        "if not may_go_again(error) or not patience.has_some_left:",
+        "if not may_go_again(error) and not patience.has_some_left:",
         "an error of the data is tried again until the time is up",
     ),
     Fault(

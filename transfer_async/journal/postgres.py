@@ -25,6 +25,7 @@ from transfer_async._support.clock import Duration
 from transfer_async._support.validators import positive_seconds
 from transfer_async.journal.entries import Entry, Step
 from transfer_async.journal.group_commit import PRUNED, DurableJournal
+from transfer_async.journal.postgres_patience import Overtaken, Patience, driver, is_of_names, may_go_again
 from transfer_async.journal.postgres_sessions import ReckonedTime, Session, Sessions
 from transfer_async.journal.postgres_sql import STEPPED, WRITTEN, Statements
 from transfer_async.journal.rows import VERSION, EntryRow, entries_of, entry_of, step_of, step_values
@@ -104,7 +105,7 @@ class PostgresJournal(DurableJournal):
         return self._sessions
 
     async def _connect(self) -> Session:
-        connection = await _asyncpg().connect(
+        connection = await driver().connect(
             self._dsn,
             statement_cache_size=0,  # it would give them names that may be another program's, too
             timeout=self._timeout,
@@ -136,7 +137,7 @@ class PostgresJournal(DurableJournal):
             if not await session.value(self._sql.is_there):
                 try:
                     await session.say(self._sql.tables)
-                except _asyncpg().InsufficientPrivilegeError as error:
+                except driver().InsufficientPrivilegeError as error:
                     why = f"the schema {self._schema} is not there, and the user may not make it"
                     raise JournalFailed(why) from error
             await session.say("COMMIT")
@@ -153,31 +154,31 @@ class PostgresJournal(DurableJournal):
         if sessions is not None:
             await sessions.close()
 
-    async def _patiently(self, work: Callable[[], Awaitable[T]], *, patience: _Patience | None = None) -> T:
+    async def _patiently(self, work: Callable[[], Awaitable[T]], *, patience: Patience | None = None) -> T:
         """What ``work`` gives; tried again while the database cannot be reached, or says to."""
-        patience = patience or _Patience(self._timeout)
+        patience = patience or Patience(self._timeout)
         async with asyncio.timeout_at(patience.end):
             while True:
                 try:
                     return await work()
                 except Exception as error:
-                    if not _may_go_again(error) or not patience.has_some_left:
+                    if not may_go_again(error) or not patience.has_some_left:
                         raise
-                    if _is_of_names(error):
+                    if is_of_names(error):
                         self._prepared = False
                 await patience.pause()
 
     # --- writing --------------------------------------------------------------------------------
 
     def _is_of_the_store(self, error: BaseException) -> bool:
-        asyncpg = _asyncpg()
+        asyncpg = driver()
         if isinstance(error, (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)):
             return False
         return isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, OSError))
 
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
         """See `DurableJournal`."""
-        patience = _Patience(self._timeout)
+        patience = Patience(self._timeout)
         async with asyncio.timeout_at(patience.end):
             left = await self._commit_without_a_look(wanted)
 
@@ -227,7 +228,7 @@ class PostgresJournal(DurableJournal):
             committed = await self._look_up(session, transaction) if transaction.in_question else ()
             transaction.decide(now, committed=committed)
             if transaction.writes and len(await self._store(session, transaction)) < len(transaction.writes):
-                raise _Overtaken
+                raise Overtaken
             transaction.is_committing = bool(transaction.writes)
             await session.say("COMMIT")
 
@@ -239,7 +240,7 @@ class PostgresJournal(DurableJournal):
         found = await session.fetch(self._sql.committed, scopes, keys, transaction.tokens)
         committed = [token for (token,) in found]
         if transaction.unseen.intersection(committed):
-            raise _Overtaken  # by the very commit in question: it arrived after the rows were looked for
+            raise Overtaken  # by the very commit in question: it arrived after the rows were looked for
         return committed
 
     async def _load(self, session: Session, transaction: Transaction) -> float:
@@ -274,8 +275,8 @@ class PostgresJournal(DurableJournal):
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Session]:
-        sessions, asyncpg = await self._opened(), _asyncpg()
-        unharmed = (_Overtaken, asyncpg.IntegrityConstraintViolationError)
+        sessions, asyncpg = await self._opened(), driver()
+        unharmed = (Overtaken, asyncpg.IntegrityConstraintViolationError)
         async with sessions.one(unharmed_by=unharmed) as session:
             yield session
 
@@ -286,7 +287,7 @@ class PostgresJournal(DurableJournal):
             await session.say(self._sql.begin)
             try:
                 yield session
-            except (_Overtaken, _asyncpg().IntegrityConstraintViolationError):
+            except (Overtaken, driver().IntegrityConstraintViolationError):
                 await session.say("ROLLBACK")
                 raise
 
@@ -358,50 +359,6 @@ class PostgresJournal(DurableJournal):
         return await self._patiently(pruned)
 
 
-class _Overtaken(Exception):
-    """A key came in between looking and writing: look again."""
-
-
-class _Patience:
-    """How long a move waits for a database that cannot be reached, and how often it looks."""
-
-    def __init__(self, seconds: float) -> None:
-        self.end = asyncio.get_running_loop().time() + seconds
-        self._pause = 0.02
-
-    @property
-    def has_some_left(self) -> bool:
-        return asyncio.get_running_loop().time() + self._pause < self.end
-
-    async def pause(self) -> None:
-        await asyncio.sleep(self._pause)
-        self._pause = min(0.5, self._pause * 2)
-
-
-def _may_go_again(error: Exception) -> bool:
-    """Whether the same may well succeed in a moment: the server is away, or two were in each other's way."""
-    asyncpg = _asyncpg()
-    return _is_of_names(error) or isinstance(
-        error,
-        (
-            _Overtaken,
-            OSError,  # TimeoutError among them
-            asyncpg.InterfaceError,
-            asyncpg.PostgresConnectionError,
-            asyncpg.OperatorInterventionError,
-            asyncpg.TransactionRollbackError,
-            asyncpg.UniqueViolationError,
-        ),
-    )
-
-
-def _is_of_names(error: Exception) -> bool:
-    """Whether what was prepared is not what is there: another connection than before has answered."""
-    asyncpg = _asyncpg()
-    names = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
-    return isinstance(error, names)
-
-
 def _columns(rows: Any, width: int) -> list[list[Any]]:
     """``rows`` as columns, for ``unnest``."""
     return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
@@ -426,13 +383,3 @@ def _written(transaction: Transaction) -> tuple[str, str]:
 def _put_in_question(moves: Sequence[PendingMove]) -> None:
     for one in moves:
         one.in_question = True
-
-
-def _asyncpg() -> Any:
-    try:
-        import asyncpg
-    except ImportError as error:
-        raise JournalFailed(
-            "a PostgresJournal needs asyncpg: pip install 'transfer_async[postgres]'"
-        ) from error
-    return asyncpg
