@@ -15,7 +15,7 @@ from tests.support.postgres import PostgresServer, is_installed
 from transfer_async import JournalFailed, PostgresJournal
 from transfer_async.journal.entries import Denial
 from transfer_async.journal.moves import Move
-from transfer_async.journal.transaction import PendingMove
+from transfer_async.journal.transaction import PendingMove, Transaction
 
 
 async def say(dsn: str, *statements: str) -> Any:
@@ -209,6 +209,10 @@ async def test_of_many_that_come_first_at_once_one_makes_the_tables(
     assert caplog.records == []
 
 
+def pending(key: str, move: Move) -> PendingMove:
+    return PendingMove((SCOPE, key), move, f"{key}-{move.name}", asyncio.get_running_loop().create_future())
+
+
 class Careful(PostgresJournal):
     """It looks before every write."""
 
@@ -286,6 +290,26 @@ async def test_a_move_that_the_server_refuses_for_its_data_harms_no_other(databa
     assert isinstance(refused, JournalFailed)
     assert [getattr(verdict, "denial", "failed") for verdict in (one, other)] == [None, None]
     assert steps == [1, 1]
+
+
+async def test_no_table_is_read_whole_however_small_it_was_when_the_plan_was_made(database: str):
+    reads = (
+        "SELECT sum(seq_scan)::int FROM pg_stat_xact_user_tables "
+        "WHERE schemaname = 'transfer_async' AND relname IN ('keys', 'history')"
+    )
+    async with PostgresJournal(database) as journal, journal._transaction() as session:
+        before = await session.value(reads)
+        for number in range(8):
+            transaction = Transaction([pending(f"k-{number}", claim())], journal._recent)
+            transaction.assume(0.0)
+            await journal._store(session, transaction)
+            journal._settle(transaction)
+            transaction = Transaction([pending(f"k-{number}", mark())], journal._recent)
+            transaction.assume(0.0)
+            await journal._store(session, transaction)
+        after = await session.value(reads)
+
+    assert after == before
 
 
 async def test_what_would_fail_again_is_tried_once():

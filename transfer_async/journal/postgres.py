@@ -128,6 +128,8 @@ class PostgresJournal(DurableJournal):
         # A proxy greets in its own name: the process that answers is not the one that greeted.
         is_direct = process == connection.get_server_pid()
         keeps = is_direct if self._prepared is None else self._prepared
+        if keeps and is_direct:  # behind a proxy, the setting would be another program's
+            await connection.execute(self._sql.plan_for_large_tables)
         return Session(connection, keeps=keeps, is_plain=is_plain)
 
     async def _make_tables(self, session: Session) -> None:

@@ -77,7 +77,8 @@ class Statements:
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on; "
             f"SET LOCAL idle_in_transaction_session_timeout = {max(1, int(1000 * idle))}"
         )
-        self.begin_reading: str = "BEGIN READ ONLY"
+        # A prepared statement keeps its plan: one of a time with few keys would read whole tables for long.
+        self.plan_for_large_tables: str = "SET enable_seqscan = off"
         self.now: str = f"SELECT {_CLOCK}"
         self.touch: str = f"UPDATE {meta} SET version = version"
         self.load: str = _load(keys)
