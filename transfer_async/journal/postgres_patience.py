@@ -16,7 +16,7 @@ class Patience:
     """How long a move waits for a database that cannot be reached, and how often it looks."""
 
     def __init__(self, seconds: float) -> None:
-        self.end = asyncio.get_running_loop().time() + seconds
+        self.end: float = asyncio.get_running_loop().time() + seconds
         self._pause = 0.02
 
     @property
