@@ -84,7 +84,7 @@ class Calls:
 
 
 def board_of(many: Many, time: Time | None = None) -> Board:
-    return Board(many, (time or Time()).clock)  # type: ignore[arg-type]
+    return Board(many, (time or Time()).clock)  # type: ignore[arg-type] # as much of Operators as it asks
 
 
 def shown_page(snapshot: Snapshot, **wanted: str) -> str:
@@ -249,7 +249,7 @@ async def test_a_reading_ends_with_the_desk(world: World, monkeypatch: pytest.Mo
             raise
 
     async with world.client() as client, Desk.of(client) as made:
-        world.journal.work = for_ever  # type: ignore[assignment,method-assign]
+        world.journal.work = for_ever  # type: ignore[assignment,method-assign] # never answers
         answer = await made.visitor().get()
 
     assert "still being read" in answer.text

@@ -150,7 +150,7 @@ async def test_behind_a_proxy_the_origin_is_the_one_that_was_named(world: World)
 )
 def test_an_origin_that_no_browser_writes_is_refused(origin: object):
     with pytest.raises(ValueError, match=r"^origin: "):
-        checked_origin(origin)  # type: ignore[arg-type]
+        checked_origin(origin)  # type: ignore[arg-type] # a wrong use, on purpose
 
 
 async def test_every_answer_forbids_frames_scripts_and_being_kept(world: World, desk: Desk):
@@ -245,7 +245,7 @@ async def test_a_journal_that_cannot_be_read_is_told_as_such(world: World, desk:
     async def gone(*_: object, **__: object) -> None:
         raise OSError("disk gone")
 
-    world.journal.read = world.journal.work = gone  # type: ignore[assignment,method-assign]
+    world.journal.read = world.journal.work = gone  # type: ignore[assignment,method-assign] # a store that is gone
     pages = [await ada.get(), await ada.key()]
 
     assert [page.status for page in pages] == [503, 503]
@@ -255,7 +255,7 @@ async def test_a_journal_that_cannot_be_read_is_told_as_such(world: World, desk:
 async def test_who_must_be_given_and_the_client_must_be_one(world: World):
     async with world.client() as client:
         with pytest.raises(TypeError):
-            desk(client)  # type: ignore[call-arg]
+            desk(client)  # type: ignore[call-arg] # a wrong use, on purpose
         with pytest.raises(ValueError, match=r"^who: "):
             desk(client, who=None)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"^who: is the class"):

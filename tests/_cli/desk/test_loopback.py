@@ -35,7 +35,7 @@ class Served:
     async def get(self, path: str, **words: object) -> tuple[int, str, str]:
         """The status, the text and the cookie of an answer; nothing is followed."""
         url = path if "://" in path else self.origin + path
-        async with self.http.get(url, allow_redirects=False, **words) as answer:  # type: ignore[arg-type]
+        async with self.http.get(url, allow_redirects=False, **words) as answer:  # type: ignore[arg-type] # words of any kind
             return answer.status, await answer.text(), answer.headers.get("Set-Cookie", "")
 
 
