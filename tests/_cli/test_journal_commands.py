@@ -381,6 +381,49 @@ async def test_the_login_name_says_so_unless_another_is_given(world: World, monk
     assert last.by == "grace"
 
 
+@pytest.mark.parametrize("word", [["resolve", "--order-id", "tx-other"], ["refute", "--yes"]])
+async def test_a_word_about_one_doubt_is_not_taken_for_another(
+    word: list[str], world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """While somebody decides, the key is refuted, sent again, and in doubt about that order."""
+    loop = asyncio.get_running_loop()
+
+    async def another_doubt() -> None:
+        await world.refute("doubt")
+        await world.recover()
+        await world.in_doubt("doubt")
+
+    def meanwhile() -> str:
+        asyncio.run_coroutine_threadsafe(another_doubt(), loop).result()
+        return "grace"
+
+    monkeypatch.setattr("getpass.getuser", meanwhile)
+    await world.in_doubt("doubt")
+    name, *options = word
+    result = await asked(name, "doubt", *options, "--reason", "seen", code=1)
+
+    assert "has moved" in result.stderr
+    assert (await world.entry("doubt")).state is KeyState.IN_DOUBT
+
+
+async def test_an_amendment_is_of_the_order_that_was_seen(world: World, monkeypatch: pytest.MonkeyPatch):
+    loop = asyncio.get_running_loop()
+    desk = operators.Operators(world.journal, world.scope, clock=world.time.clock)
+
+    def meanwhile() -> str:
+        amended = desk.amend("doubt", order_id="tx-right", by="ben", reason="on the statement")
+        asyncio.run_coroutine_threadsafe(amended, loop).result()
+        return "grace"
+
+    monkeypatch.setattr("getpass.getuser", meanwhile)
+    await world.in_doubt("doubt")
+    await world.resolve("tx-wrong", "doubt")
+    result = await asked("amend", "doubt", "--in-doubt", "--reason", "seen", code=1)
+
+    assert "has moved" in result.stderr
+    assert (await world.entry("doubt")).order_id == "tx-right"
+
+
 async def test_where_nobody_is_logged_in_somebody_must_be_named(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):

@@ -223,6 +223,8 @@ async def test_a_client_and_an_operator_are_told_what_is_missing(world: World, t
                     by="ada",
                     reason="seen",
                 )
+            with pytest.raises(ValueError, match="bring the keys it was sealed with"):  # nothing by hand
+                await client.refute("k", by="ada", reason="seen")
 
 
 def everything_in(directory: Path) -> bytes:

@@ -184,15 +184,15 @@ class Decisions:
         """
         entry = await self._read(key)
         _refuse_if_moved(entry, word)
+        if entry.unread is not None and entry.unread.is_sealed:
+            raise ValueError(
+                "key: its record is sealed, and does not open here: bring the keys it was sealed with"
+            )
         by_hand = _beyond_undoing(entry, refuting=or_made is None)
         if by_hand is not None and not undone:
             raise ValueError(
                 "undone: must be said: what is on record of the key cannot be read, so that no recovery can "
                 f"undo its hooks ({', '.join(by_hand) or 'none that is known of'}); undo them by hand first"
-            )
-        if entry.unread is not None and entry.unread.is_sealed:
-            raise ValueError(
-                "key: its record is sealed, and does not open here: bring the keys it was sealed with"
             )
         if entry.unread is not None:
             entry = await self._laid_aside(key, word, by_hand=by_hand or ())

@@ -50,10 +50,13 @@ def resolve(
     From now on the key gives the order back, by its id. Without an id it asks about the candidate.
     """
     place = named(journal, scope, base_url)
-    known_id = order_named(place.view(key), order_id, candidate=candidate)
+    view = place.view(key)
+    known_id = order_named(view, order_id, candidate=candidate)
     by, reason = said(by, reason)
     record = place.at_desk(
-        lambda at: at.operators.resolve(key, order_id=known_id, by=by, reason=reason, undone=undone)
+        lambda at: at.operators.resolve(
+            key, order_id=known_id, by=by, reason=reason, undone=undone, seen=view.moves
+        )
     )
     tell_record(key, record, as_json=as_json)
 
@@ -80,7 +83,7 @@ def refute(
     place = named(journal, scope, base_url)
     with usage("--settle-after"):
         checked_settle_after(settle_after)
-    place.view(key)
+    view = place.view(key)
     by, reason = said(by, reason)
     confirmed(
         f"{shown(key)}: this frees the key, and the hold will be released. "
@@ -88,7 +91,8 @@ def refute(
         yes=yes,
     )
     record = place.at_desk(
-        lambda at: at.operators.refute(key, by=by, reason=reason, undone=undone), settle_after=settle_after
+        lambda at: at.operators.refute(key, by=by, reason=reason, undone=undone, seen=view.moves),
+        settle_after=settle_after,
     )
     tell_record(key, record, as_json=as_json)
 
@@ -110,10 +114,12 @@ def amend(
     Never what the service itself answered. With --in-doubt the key is in doubt again.
     """
     place = named(journal, scope, base_url)
-    place.view(key)
+    view = place.view(key)
     right = amendment_named(order_id, in_doubt=in_doubt)
     by, reason = said(by, reason)
-    record = place.at_desk(lambda at: at.operators.amend(key, order_id=right, by=by, reason=reason))
+    record = place.at_desk(
+        lambda at: at.operators.amend(key, order_id=right, by=by, reason=reason, seen=view.moves)
+    )
     tell_record(key, record, as_json=as_json)
 
 
