@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests._cli.create.files import COMMON, csv_text, row
 from tests.support.cases import each
 from transfer_async import NewExternalOrder, NewOrder, PersonName
+from transfer_async._cli.console.text_lines import TextLines
 from transfer_async._cli.create.csv_rows import COLUMNS, OPTIONAL, records
-from transfer_async._cli.create.text_lines import Record, TextLines
+from transfer_async._cli.create.record import Record
 from transfer_async._converters.messages import OrderCommand
 from transfer_async._models import keys
 

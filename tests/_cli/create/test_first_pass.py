@@ -7,10 +7,11 @@ from decimal import Decimal
 import pytest
 
 from tests._cli.create.files import csv_text, row
+from transfer_async._cli.console.text_lines import TextLines
 from transfer_async._cli.create import csv_rows
 from transfer_async._cli.create.first_pass import SHOWN, Checking, Stopped
 from transfer_async._cli.create.key_index import Keys
-from transfer_async._cli.create.text_lines import Record, TextLines
+from transfer_async._cli.create.record import Record
 
 
 def checked(rows, **settings) -> Checking:

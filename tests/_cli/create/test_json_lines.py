@@ -8,8 +8,9 @@ import pytest
 
 from tests._cli.create.files import jsonl_text, tree
 from tests.support.cases import each
+from transfer_async._cli.console.text_lines import TextLines
 from transfer_async._cli.create.json_lines import records
-from transfer_async._cli.create.text_lines import Record, TextLines
+from transfer_async._cli.create.record import Record
 from transfer_async._converters.messages import OrderCommand
 
 

@@ -15,10 +15,10 @@ from tests.support.cases import each
 from transfer_async._cli.create import csv_rows, second_pass
 from transfer_async._cli.create.csv_rows import COLUMNS
 from transfer_async._cli.create.outcome_file import OutcomeFile
+from transfer_async._cli.create.record import Record
 from transfer_async._cli.create.second_pass import AT_LEAST, NOT_READY, BulkRun, Trouble, request_of
 from transfer_async._cli.create.stopping import Stopping
 from transfer_async._cli.create.tally import Tally
-from transfer_async._cli.create.text_lines import Record
 from transfer_async._cli.create.unchanged_file import Changed
 from transfer_async._models.errors import (
     ConnectionFailed,

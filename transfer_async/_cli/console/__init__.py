@@ -1,1 +1,1 @@
-"""What every command shares: its words, its exit code, its signals, its event loop."""
+"""What every command shares: its words, its exit code, its signals, its event loop, how it reads a large file."""

@@ -12,7 +12,8 @@ from typing import Any
 import attrs
 
 from transfer_async._cli.console.output import shown
-from transfer_async._cli.create.text_lines import BadLine, LineFault, Record, TextLines
+from transfer_async._cli.console.text_lines import BadLine, TextLines
+from transfer_async._cli.create.record import LineFault, Record
 from transfer_async._converters.messages import VERSION, OrderCommand
 from transfer_async._models.errors import InvalidOrder
 from transfer_async._models.requests import NewExternalOrder, NewOrder, PersonName

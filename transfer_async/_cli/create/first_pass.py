@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from transfer_async._cli.console.output import shown
 from transfer_async._cli.create.key_index import Keys
-from transfer_async._cli.create.text_lines import LineFault, Record
+from transfer_async._cli.create.record import LineFault, Record
 from transfer_async._models.amounts import EXACT
 from transfer_async._models.requests import NewOrder
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from transfer_async._cli.create.text_lines import BadLine, Record, TextLines
+from transfer_async._cli.console.text_lines import BadLine, TextLines
+from transfer_async._cli.create.record import Record
 from transfer_async._converters.messages import OrderCommand
 from transfer_async._models.errors import InvalidOrder
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from transfer_async._cli.console.text_lines import TextLines
 from transfer_async._cli.create import csv_rows, json_lines
-from transfer_async._cli.create.text_lines import Record, TextLines
+from transfer_async._cli.create.record import Record
 from transfer_async._cli.create.unchanged_file import SteadyFile
 
 

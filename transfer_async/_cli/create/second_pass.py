@@ -22,9 +22,9 @@ from attrs import frozen
 
 from transfer_async._cli.create.outcome_file import OutcomeFile, outcome_line
 from transfer_async._cli.create.progress import Progress, duration
+from transfer_async._cli.create.record import Record
 from transfer_async._cli.create.stopping import Stopping
 from transfer_async._cli.create.tally import Tally
-from transfer_async._cli.create.text_lines import Record
 from transfer_async._cli.create.unchanged_file import Changed
 from transfer_async._client import TransferClient
 from transfer_async._models.errors import ClientClosed, ConnectionFailed, KeyBusy, OutcomeUnknown

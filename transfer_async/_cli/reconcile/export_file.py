@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from attrs import frozen
 
-from transfer_async._cli.create.text_lines import BadLine, TextLines
+from transfer_async._cli.console.text_lines import BadLine, TextLines
 from transfer_async._models import amounts
 from transfer_async._models.requests import NewOrder
 

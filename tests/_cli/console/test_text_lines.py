@@ -6,8 +6,8 @@ import tracemalloc
 import pytest
 
 from tests.support.cases import each
-from transfer_async._cli.create import text_lines as module
-from transfer_async._cli.create.text_lines import BadLine, TextLines
+from transfer_async._cli.console import text_lines as module
+from transfer_async._cli.console.text_lines import BadLine, TextLines
 
 
 def read(data: bytes) -> list[tuple[int, str]]:
