@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 
 LONGEST = 1 << 20
 """How many bytes a line may have: an order has less than a thousand."""
@@ -59,3 +60,17 @@ class TextLines:
     def _skip_rest(self, raw: bytes) -> None:
         while raw and not raw.endswith(b"\n"):
             raw = self._file.readline(LONGEST)
+
+
+def each_line(lines: TextLines) -> Iterator[str | BadLine]:
+    """Each line that has something in it, and instead of one that cannot be read, why."""
+    while True:
+        try:
+            text = next(lines, None)
+        except BadLine as bad:
+            yield bad
+            continue
+        if text is None:
+            return
+        if text.strip():
+            yield text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from transfer_async._cli.console.text_lines import BadLine, TextLines
+from transfer_async._cli.console.text_lines import BadLine, TextLines, each_line
 from transfer_async._cli.create.record import Record
 from transfer_async._converters.messages import OrderCommand
 from transfer_async._models.errors import InvalidOrder
@@ -12,15 +12,10 @@ from transfer_async._models.errors import InvalidOrder
 
 def records(lines: TextLines) -> Iterator[Record]:
     """What each line comes to."""
-    while True:
-        try:
-            text = next(lines, None)
-        except BadLine as bad:
-            yield Record(line=bad.line, faults=(("", bad.why),))
-            continue
-        if text is None:
-            return
-        if text.strip():
+    for text in each_line(lines):
+        if isinstance(text, BadLine):
+            yield Record(line=text.line, faults=(("", text.why),))
+        else:
             yield _record(lines.number, text)
 
 

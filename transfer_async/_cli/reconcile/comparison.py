@@ -7,22 +7,18 @@ key that may have sent the same. That an order is *not* in the export proves not
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from attrs import astuple, frozen
 
+from transfer_async._cli.console.temporary_database import TemporaryDatabase
 from transfer_async._cli.reconcile.export_file import ExportedOrder
 
 SHOWN = 5
 """How many orders are named for a doubt that more than one fits."""
 
 _TABLES = """
-PRAGMA journal_mode=OFF;
-PRAGMA synchronous=OFF;
-PRAGMA cache_size=-16384;
 CREATE TABLE orders (
     id TEXT PRIMARY KEY, wish TEXT NOT NULL, posted_at REAL NOT NULL, key TEXT
 ) WITHOUT ROWID;
@@ -31,9 +27,7 @@ CREATE TABLE keys (
     found TEXT, order_id TEXT
 );
 CREATE TABLE lacking (key TEXT NOT NULL, order_id TEXT NOT NULL);
-BEGIN;
 """
-# A database without a name lies in a temporary file that nobody else can open, and goes with it.
 
 
 @frozen
@@ -104,7 +98,7 @@ class Lacking:
 Finding = Match | Ambiguous | NotFound | Unknown | Lacking
 
 
-class Books:
+class Books(TemporaryDatabase):
     """What was compared, and what was found; a context manager.
 
     First the orders of the export, then the keys that may have sent one, then those whose order is known:
@@ -112,25 +106,16 @@ class Books:
     """
 
     def __init__(self) -> None:
-        self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-        self._db.executescript(_TABLES)
+        super().__init__(_TABLES)
         self.first: float | None = None
         self.last = 0.0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._db.close()
 
     # --- what is compared -------------------------------------------------------------------------
 
     def add_order(self, order: ExportedOrder) -> bool:
         """An order of the export; false if it stands there twice, and not the same."""
         values = (order.order_id, order.wish, order.posted_at)
-        if self._db.execute("INSERT OR IGNORE INTO orders VALUES (?, ?, ?, NULL)", values).rowcount:
+        if self.database.execute("INSERT OR IGNORE INTO orders VALUES (?, ?, ?, NULL)", values).rowcount:
             return True
         same = "SELECT count(*) FROM orders WHERE id = ? AND wish = ? AND posted_at = ?"
         return bool(self._one(same, *values))
@@ -138,32 +123,34 @@ class Books:
     def all_orders_added(self) -> None:
         """From here on it is known when the first and the last were posted."""
         span = "SELECT min(posted_at), max(posted_at) FROM orders"
-        self.first, self.last = self._db.execute(span).fetchone()
+        self.first, self.last = self.database.execute(span).fetchone()
 
     def add_senders(self, senders: Iterable[Sender]) -> None:
         """Keys that may have sent an order."""
-        self._db.executemany("INSERT INTO keys VALUES (?, ?, ?, ?, ?, NULL, NULL)", map(astuple, senders))
+        self.database.executemany(
+            "INSERT INTO keys VALUES (?, ?, ?, ?, ?, NULL, NULL)", map(astuple, senders)
+        )
 
     def add_created(self, created: Iterable[tuple[str, str, float | None]]) -> None:
         """Orders that are known: their ids, their keys, and since when."""
         for order_id, key, at in created:
-            if self._db.execute("UPDATE orders SET key = ? WHERE id = ?", (key, order_id)).rowcount:
+            if self.database.execute("UPDATE orders SET key = ? WHERE id = ?", (key, order_id)).rowcount:
                 continue
             if at is not None and self.first is not None and self.first <= at <= self.last:
-                self._db.execute("INSERT INTO lacking VALUES (?, ?)", (key, order_id))
+                self.database.execute("INSERT INTO lacking VALUES (?, ?)", (key, order_id))
 
     # --- what is found ----------------------------------------------------------------------------
 
     def compare(self) -> None:
         """Look for the order of each doubt."""
-        self._db.execute("CREATE INDEX nobodys ON orders (wish, posted_at, id) WHERE key IS NULL")
-        self._db.execute("CREATE INDEX known ON orders (wish, posted_at, id) WHERE key IS NOT NULL")
-        self._db.execute("CREATE INDEX senders ON keys (wish)")
-        doubts = self._db.execute("SELECT rowid, wish, since, until FROM keys WHERE in_doubt")
+        self.database.execute("CREATE INDEX nobodys ON orders (wish, posted_at, id) WHERE key IS NULL")
+        self.database.execute("CREATE INDEX known ON orders (wish, posted_at, id) WHERE key IS NOT NULL")
+        self.database.execute("CREATE INDEX senders ON keys (wish)")
+        doubts = self.database.execute("SELECT rowid, wish, since, until FROM keys WHERE in_doubt")
         while some := doubts.fetchmany(1_000):
             found = [(*self._sought(*doubt[1:]), doubt[0]) for doubt in some]
-            self._db.executemany("UPDATE keys SET found = ?, order_id = ? WHERE rowid = ?", found)
-        self._db.execute("CREATE INDEX matched ON keys (order_id) WHERE order_id IS NOT NULL")
+            self.database.executemany("UPDATE keys SET found = ?, order_id = ? WHERE rowid = ?", found)
+        self.database.execute("CREATE INDEX matched ON keys (order_id) WHERE order_id IS NOT NULL")
 
     def _sought(self, wish: str | None, since: float, until: float) -> tuple[str, str | None]:
         fitting = self._fitting(wish, since, until, limit=2)
@@ -179,7 +166,7 @@ class Books:
         """Orders that nobody has, of that wish, posted in that time."""
         where = "wish = ? AND posted_at BETWEEN ? AND ? AND key IS NULL ORDER BY posted_at, id LIMIT ?"
         sql = f"SELECT id, posted_at FROM orders WHERE {where}"  # noqa: S608 - both parts are above
-        return self._db.execute(sql, (wish, since, until, limit)).fetchall()
+        return self.database.execute(sql, (wish, since, until, limit)).fetchall()
 
     def _senders(self, wish: str | None, posted_at: float) -> int:
         """How many keys may have sent an order of that wish, posted then; more than one is as good as two."""
@@ -187,7 +174,7 @@ class Books:
         count = 0
         for of_wish, values in (("wish = ?", [wish]), ("wish IS NULL", [])):
             sql = f"SELECT 1 FROM keys WHERE {where.format(of_wish)}"  # noqa: S608 - both parts are above
-            count += len(self._db.execute(sql, (*values, posted_at, posted_at)).fetchall())
+            count += len(self.database.execute(sql, (*values, posted_at, posted_at)).fetchall())
         return count
 
     def figures(self) -> dict[str, int]:
@@ -205,12 +192,12 @@ class Books:
 
     def matches(self) -> Iterator[Match]:
         """The doubts that one order fits."""
-        for row in self._db.execute("SELECT key, order_id FROM keys WHERE found = 'match'"):
+        for row in self.database.execute("SELECT key, order_id FROM keys WHERE found = 'match'"):
             yield Match(*row)
 
     def findings(self) -> Iterator[Finding]:
         """Everything that somebody should look at, kind by kind."""
-        ask = self._db.execute
+        ask = self.database.execute
         yield from self.matches()
         for key, *doubt in ask("SELECT key, wish, since, until FROM keys WHERE found = 'ambiguous'"):
             fitting = self._fitting(*doubt, limit=SHOWN)
@@ -220,7 +207,7 @@ class Books:
         yield from (Lacking(*row) for row in ask("SELECT key, order_id FROM lacking"))
 
     def _one(self, sql: str, *values: Any) -> int:
-        found: int = self._db.execute(sql, values).fetchone()[0]
+        found: int = self.database.execute(sql, values).fetchone()[0]
         return found
 
 

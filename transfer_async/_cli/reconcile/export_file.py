@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from attrs import frozen
 
-from transfer_async._cli.console.text_lines import BadLine, TextLines
+from transfer_async._cli.console.text_lines import BadLine, TextLines, each_line
 from transfer_async._models import amounts
 from transfer_async._models.requests import NewOrder
 
@@ -124,19 +124,14 @@ def _csv_rows(lines: TextLines) -> Iterator[tuple[int, Any]]:
 
 
 def _json_rows(lines: TextLines) -> Iterator[tuple[int, Any]]:
-    while True:
-        try:
-            text = next(lines, None)
-        except BadLine as bad:
-            yield bad.line, RowFault(bad.line, bad.why)
+    for text in each_line(lines):
+        if isinstance(text, BadLine):
+            yield text.line, RowFault(text.line, text.why)
             continue
-        if text is None:
-            return
-        if text.strip():
-            try:
-                yield lines.number, _JSON(text)
-            except (msgspec.DecodeError, ArithmeticError):
-                yield lines.number, RowFault(lines.number, "is not JSON")
+        try:
+            yield lines.number, _JSON(text)
+        except (msgspec.DecodeError, ArithmeticError):
+            yield lines.number, RowFault(lines.number, "is not JSON")
 
 
 _READERS = {".csv": _csv_rows, ".jsonl": _json_rows, ".ndjson": _json_rows}
