@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.support import commands
-from tests.support.bank import World
-from transfer_async import KeyState, PersonName, SQLiteJournal
-from transfer_async.sandbox import Sandbox, Status
+from tests.support.bank import World, world_in_a_file
+from transfer_async import KeyState, PersonName
+from transfer_async.sandbox import Status
 
 ADA = ["--by", "ada", "--reason", "seen on the statement"]
 BEN = ["--by", "ben", "--reason", "looked, too"]
@@ -26,15 +26,8 @@ async def told(*arguments: str, code: int = 0) -> Any:
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[World]:
-    """A world with a journal in a file, which the environment names."""
-    async with Sandbox(token="s3cr3t") as sandbox:
-        world = World(sandbox)
-        path = tmp_path / "journal.db"
-        world.journal.journal = SQLiteJournal(path, clock=world.time.clock)
-        monkeypatch.setenv("TRANSFER_BASE_URL", sandbox.base_url)
-        monkeypatch.setenv("TRANSFER_JOURNAL", str(path))
+    async with world_in_a_file(tmp_path / "journal.db", monkeypatch) as world:
         yield world
-        await world.journal.journal.close()
 
 
 @pytest.fixture

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from tests.support import commands
-from tests.support.bank import NOON, World, new_order
+from tests.support.bank import NOON, World, new_order, world_in_a_file
 from tests.support.cases import each
-from transfer_async import KeyState, MemoryJournal, SQLiteJournal, UnreadableOrder
+from transfer_async import KeyState, MemoryJournal, UnreadableOrder
 from transfer_async._cli.console import output
 from transfer_async._cli.console.hook_loading import factory_named, made_by
 from transfer_async._cli.journal import tables, terminal
 from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline import operators
 from transfer_async.journal import moves
-from transfer_async.sandbox import Sandbox, WrongTypes
+from transfer_async.sandbox import WrongTypes
 
 DECIDING = ["resolve", "refute", "amend", "propose", "approve", "withdraw"]
 COMMANDS = ["list", "show", *DECIDING, "four-eyes", "recover", "prune"]
@@ -43,16 +43,8 @@ async def asked(*arguments: str, answers: str | None = None, code: int = 0) -> A
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[World]:
-    """A world with a journal in a file, in 2024, which the environment names."""
-    async with Sandbox(token="s3cr3t") as sandbox:
-        world = World(sandbox)
-        path = tmp_path / "journal.db"
-        world.journal.journal = SQLiteJournal(path, clock=world.time.clock)
-        monkeypatch.setenv("TRANSFER_BASE_URL", sandbox.base_url)
-        monkeypatch.setenv("TRANSFER_API_TOKEN", sandbox.token)
-        monkeypatch.setenv("TRANSFER_JOURNAL", str(path))
+    async with world_in_a_file(tmp_path / "journal.db", monkeypatch) as world:
         yield world
-        await world.journal.journal.close()
 
 
 @pytest.fixture

@@ -257,8 +257,8 @@ async def test_who_must_be_given_and_the_client_must_be_one(world: World):
         with pytest.raises(TypeError):
             desk(client)  # type: ignore[call-arg] # a wrong use, on purpose
         with pytest.raises(ValueError, match=r"^who: "):
-            desk(client, who=None)  # type: ignore[arg-type]
+            desk(client, who=None)  # type: ignore[arg-type] # another
         with pytest.raises(ValueError, match=r"^who: is the class"):
-            desk(client, who=Operator)  # type: ignore[arg-type]
+            desk(client, who=Operator)  # type: ignore[arg-type] # another
         with pytest.raises(ValueError, match=r"^client: must be a TransferClient, not a "):
-            desk(world.journal, who=lambda _: None)  # type: ignore[arg-type]
+            desk(world.journal, who=lambda _: None)  # type: ignore[arg-type] # another

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import pytest
@@ -19,6 +20,7 @@ from transfer_async import (
     OutcomeUnknown,
     RecoveryReport,
     Refused,
+    SQLiteJournal,
     TransferClient,
     TransferError,
 )
@@ -397,6 +399,20 @@ class World:
 async def world() -> AsyncIterator[World]:
     async with Sandbox() as sandbox:
         yield World(sandbox)
+
+
+@asynccontextmanager
+async def world_in_a_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, clock: Clock | None = None
+) -> AsyncIterator[World]:
+    """The same with a journal in a file; the environment names both for the command line."""
+    async with Sandbox(token="s3cr3t") as sandbox:
+        world = World(sandbox)
+        async with SQLiteJournal(path, clock=clock or world.time.clock) as world.journal.journal:
+            monkeypatch.setenv("TRANSFER_BASE_URL", sandbox.base_url)
+            monkeypatch.setenv("TRANSFER_API_TOKEN", sandbox.token)
+            monkeypatch.setenv("TRANSFER_JOURNAL", str(path))
+            yield world
 
 
 async def failure(call: Awaitable[object]) -> Any:

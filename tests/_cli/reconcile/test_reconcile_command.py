@@ -11,23 +11,17 @@ from typing import Any
 import pytest
 
 from tests.support import commands
-from tests.support.bank import World, other_order
-from transfer_async import KeyState, OutcomeUnknown, SQLiteJournal
-from transfer_async.sandbox import CloseAfterProcessing, Sandbox
+from tests.support.bank import World, other_order, world_in_a_file
+from transfer_async import Clock, KeyState, OutcomeUnknown, SQLiteJournal
+from transfer_async.sandbox import CloseAfterProcessing
 
 PERSONAL = ("ada.eze", "ben.okri")
 
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[World]:
-    """A world whose journal is in a file, which the environment names."""
-    async with Sandbox(token="s3cr3t") as sandbox:
-        world = World(sandbox)
-        world.journal.journal = SQLiteJournal(tmp_path / "journal.db")
-        monkeypatch.setenv("TRANSFER_BASE_URL", sandbox.base_url)
-        monkeypatch.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
+    async with world_in_a_file(tmp_path / "journal.db", monkeypatch, clock=Clock()) as world:  # the sandbox's
         yield world
-        await world.journal.journal.close()
 
 
 @pytest.fixture
