@@ -133,6 +133,7 @@ CALLS = st.fixed_dictionaries(
         "beneficiary": now_and_then(st.just("Ben"), NAMES),
         "held": mostly("ref", "e\u0301", "x" * 10_000),
         "send_before": now_and_then(st.sampled_from([2999, "2999-12-31", 1.5]), MOMENTS),
+        "deadline": now_and_then(st.sampled_from([2999, "2999-12-31", 1.5]), MOMENTS),
     },
 )
 RECEIPTS = st.none() | mostly("ref", "a\x00b\n", "x" * 10_000)

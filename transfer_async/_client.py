@@ -26,6 +26,7 @@ from transfer_async._models.requests import (
     OrderRequest,
     PersonName,
     call_problems,
+    moment_problem,
     refuse_call,
 )
 from transfer_async._models.responses import Order, User
@@ -44,6 +45,7 @@ from transfer_async._pipeline.resolution import Resolver
 from transfer_async._pipeline.settings import ClientSettings
 from transfer_async._pipeline.work import Work
 from transfer_async._support.clock import Clock, Duration, duration
+from transfer_async._support.deadlines import NEVER, on_clock
 from transfer_async._support.loop_affinity import Home
 from transfer_async._support.validators import check_count
 from transfer_async.journal.address import journal_at, seal_from_env
@@ -204,6 +206,7 @@ class TransferClient:
         beneficiary: PersonName | None = None,
         held: str | None = None,
         send_before: datetime | None = None,
+        deadline: datetime | None = None,
         once: bool = False,
     ) -> Order:
         """Create one order, at most once for its key (specification 4.1).
@@ -216,6 +219,10 @@ class TransferClient:
             beneficiary: who the customer says the beneficiary is, for the hooks.
             held: the reference of a hold that the bank has placed itself.
             send_before: an aware time after which it must not be sent.
+            deadline: an aware time after which the caller waits no longer. It only shortens: hooks, pauses,
+                ``resolve``, and the request itself. What it ends before the request was handed over is
+                never sent (`Expired`), and undone; what it ends later is unknown, and the hold is kept.
+                A write of the journal and an undo are not cut off, so the call may end a little later.
             once: this is the same wish whenever it comes (a message, a line of a file): if the service
                 has refused it before, that refusal is raised again, without a request. Otherwise a
                 call after a certain no is a new wish.
@@ -228,7 +235,7 @@ class TransferClient:
             TransferError: see `transfer_async._models.errors`; ``outcome`` and ``order_may_exist`` say
                 what is certain.
         """
-        request = OrderRequest(order, key, beneficiary, held, send_before)
+        request = OrderRequest(order, key, beneficiary, held, send_before, deadline)
         return await self._carry(self._call(request, once=once))
 
     def _call(self, request: OrderRequest, *, once: bool) -> Call:
@@ -240,6 +247,7 @@ class TransferClient:
                 beneficiary=request.beneficiary,
                 held=request.held,
                 send_before=request.send_before,
+                deadline=request.deadline,
             ),
             key=key,
         )
@@ -253,10 +261,12 @@ class TransferClient:
             held=request.held,
             send_before=request.send_before,
         )
+        clock, moment = self._context.clock, request.deadline
+        deadline = NEVER if moment is None else on_clock(clock, moment)
         return Call(
             client_made=key is None,
             once=once,
-            work=Work(intent=intent, began=self._context.clock.now()),
+            work=Work(intent=intent, began=clock.now(), deadline=deadline),
             cancellation=Cancellation(),
         )
 
@@ -364,31 +374,57 @@ class TransferClient:
 
     # --- everything else ------------------------------------------------------------------------
 
-    async def who_am_i(self) -> User:
+    async def who_am_i(self, *, deadline: datetime | None = None) -> User:
         """The account behind the token (specification 4.2); its ``id`` is needed in later steps.
 
+        Args:
+            deadline: an aware time after which the caller waits no longer; see `request`.
+
         Raises:
+            ValueError: ``deadline`` is no such time.
+            Expired: it passed before anything was sent.
             Unauthorized: the token is not (or no longer) good.
             ServiceFailed: no usable answer, after the retries.
             ConnectionFailed: no connection, after the retries.
         """
-        user = await self.request("GET", urls.WHO_AM_I, into=User, safe=True)
+        user = await self.request("GET", urls.WHO_AM_I, into=User, safe=True, deadline=deadline)
         if user.id is None:
             raise ServiceFailed("the answer does not say who the caller is")
         return user
 
     @overload
     async def request(
-        self, method: str, path: str, *, json: Any = None, into: type[T], safe: bool = False
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        into: type[T],
+        safe: bool = False,
+        deadline: datetime | None = None,
     ) -> T: ...
 
     @overload
     async def request(
-        self, method: str, path: str, *, json: Any = None, into: None = None, safe: bool = False
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        into: None = None,
+        safe: bool = False,
+        deadline: datetime | None = None,
     ) -> Any: ...
 
     async def request(
-        self, method: str, path: str, *, json: Any = None, into: type[Any] | None = None, safe: bool = False
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        into: type[Any] | None = None,
+        safe: bool = False,
+        deadline: datetime | None = None,
     ) -> Any:
         """Call another of the service's operations, which the specification does not show (section 4.3).
 
@@ -398,9 +434,12 @@ class TransferClient:
             json: what to send, if anything; numbers as `Decimal` are sent exactly.
             into: the model to read the answer into; decoded JSON, exact, by default.
             safe: for GET and HEAD: doing it twice does no harm, so lost answers are retried.
+            deadline: an aware time after which the caller waits no longer; it only shortens. A request
+                that it ends once it was sent ends as any that is not answered in time.
 
         Raises:
-            ValueError: the path leads elsewhere, or to create-order.
+            ValueError: the path leads elsewhere, or to create-order; or ``deadline`` is no such time.
+            Expired: ``deadline`` passed before anything was sent.
             Refused: the service answered no.
             ServiceFailed: with ``safe``: no usable answer, after the retries.
             OutcomeUnknown: without ``safe``: it may have been processed.
@@ -412,6 +451,7 @@ class TransferClient:
             content=fetch.encoded(json),
             into=into,
             safe=safe,
+            deadline=self._on_clock(deadline),
         )
         task = asyncio.current_task()
         if not (self._calls.carries(task) or self._recoveries.carries(task)):
@@ -419,6 +459,12 @@ class TransferClient:
             self._recoveries.begin()
         with self._reads:
             return await fetch.fetch(self._context, wanted, cut=lambda: self._reads.cut)
+
+    def _on_clock(self, deadline: datetime | None) -> float:
+        moment = texts.to_moment(deadline)
+        if why := moment_problem(moment):
+            raise ValueError(f"deadline: {why}")
+        return on_clock(self._context.clock, moment)
 
     def _refuse_unless_open(self, key: str | None = None) -> None:
         if self._closed:

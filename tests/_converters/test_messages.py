@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from tests.support.bank import new_order
 from tests.support.cases import each
 from tests.support.strategies import new_order_fields
-from transfer_async import InvalidOrder, NewOrder, Order, OrderState, Outcome, PersonName, Refused
+from transfer_async import (
+    InvalidOrder,
+    NewOrder,
+    Order,
+    OrderRequest,
+    OrderState,
+    Outcome,
+    PersonName,
+    Refused,
+)
 from transfer_async._converters.messages import OrderCommand, OrderOutcome
 from transfer_async.sandbox import Sandbox
 
@@ -47,10 +56,13 @@ def problems_of(data: Any) -> dict[str, str]:
     key=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=200),
     held=st.none() | st.just("hold-17"),
     name=st.none() | st.just(PersonName("Ben", "Okri")) | st.just(PersonName("Ben", "Okri", "J.")),
-    send_before=st.none() | st.datetimes(timezones=st.just(timezone(timedelta(hours=-5)))),
+    moments=st.tuples(*[st.none() | st.datetimes(timezones=st.just(timezone(timedelta(hours=-5))))] * 2),
 )
-def test_a_command_is_read_as_it_was_written(order, key, held, name, send_before):
-    made = OrderCommand(key=key, order=order, beneficiary=name, held=held, send_before=send_before)
+def test_a_command_is_read_as_it_was_written(order, key, held, name, moments):
+    send_before, deadline = moments
+    made = OrderCommand(
+        key=key, order=order, beneficiary=name, held=held, send_before=send_before, deadline=deadline
+    )
 
     assert OrderCommand.from_json(made.to_json()) == made
 
@@ -66,14 +78,10 @@ def test_amounts_are_exact_whether_they_are_strings_or_numbers():
 
 
 def test_a_command_says_what_create_orders_takes():
-    made = command(held="hold-17", send_before=NOON)
+    made = command(held="hold-17", send_before=NOON, deadline=NOON - timedelta(minutes=1))
 
-    request = made.request
-    assert (request.order, request.key, request.held, request.send_before) == (
-        made.order,
-        "payment-1",
-        "hold-17",
-        NOON,
+    assert made.request == OrderRequest(
+        made.order, "payment-1", None, "hold-17", NOON, NOON - timedelta(minutes=1)
     )
 
 
@@ -116,6 +124,7 @@ def test_all_faults_of_a_command_come_together():
         (tree(order=[1]), "order"),
         (tree(held="  "), "held"),
         (tree(send_before="2026-05-06T12:00:00"), "send_before"),
+        (tree(deadline=30), "deadline"),
         (twice("key", "payment-2"), "$"),
         (twice("key", "payment-1"), "$"),
         (twice("k\\u0065y", "payment-2"), "$"),

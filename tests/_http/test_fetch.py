@@ -1,6 +1,7 @@
 """Every request but create-order: what is sent again, what is not, and what its answers become."""
 
 import asyncio
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -9,12 +10,14 @@ import pytest
 
 from tests.support import samples
 from tests.support.answering import Answering, answering
-from tests.support.bank import Time
+from tests.support.bank import NOON, Time
 from tests.support.cases import each
 from tests.support.ids import told
 from transfer_async import (
     ClientClosed,
     ConnectionFailed,
+    Expired,
+    Outcome,
     OutcomeUnknown,
     RateLimited,
     Refused,
@@ -513,3 +516,125 @@ async def test_many_at_once_get_each_their_own_answer(client):
     answers = await asyncio.gather(*(client.request("POST", "/a", json=one) for one in asked))
 
     assert answers == asked
+
+
+# --- a call's deadline --------------------------------------------------------------------------
+
+NOW_FIVE = NOON + timedelta(seconds=5)
+
+
+async def test_a_request_that_comes_after_its_deadline_is_not_sent(client, service):
+    expired = await failure(client.request("POST", "/a", json={}, deadline=NOON))
+    again = await failure(client.who_am_i(deadline=NOON))
+
+    assert type(expired) is type(again) is Expired
+    assert expired.outcome is Outcome.NOT_SENT
+    assert service.came == []
+
+
+async def test_a_pause_that_would_outlast_the_deadline_is_not_begun(client, service, time):
+    service.answer(429, headers={"Retry-After": "2"}, times=9)
+    limited = await failure(client.request("POST", "/a", json={}, deadline=NOW_FIVE))
+
+    assert type(limited) is RateLimited
+    assert time.slept == [2.0, 2.0]
+
+
+async def test_no_attempt_follows_a_pause_that_has_outlasted_the_deadline(client, service, time):
+    async def oversleep():
+        time.pass_(5.0)
+
+    time.on_sleep = oversleep
+    service.answer(503)
+    failed = await failure(client.request("GET", "/a", safe=True, deadline=NOW_FIVE))
+
+    assert type(failed) is ServiceFailed
+    assert len(service.came) == len(failed.attempts) == 1
+
+
+@pytest.mark.parametrize(("method", "kind"), [("GET", ServiceFailed), ("POST", OutcomeUnknown)])
+async def test_a_request_that_the_deadline_ends_after_it_was_sent_ends_as_any_without_an_answer(
+    client, service, time, loop_time, method, kind
+):
+    service.answer(gate=asyncio.Event())
+    call = asyncio.ensure_future(client.request(method, "/a", safe=method == "GET", deadline=NOW_FIVE))
+    await service.arrived.wait()
+    time.pass_(5.0)
+    await loop_time.pass_(5.0)
+
+    assert type(await failure(call)) is kind
+    assert len(service.came) == 1
+
+
+async def test_a_connection_that_is_had_after_the_deadline_is_not_used(client, service, time, monkeypatch):
+    send = client._context.transport.send
+
+    async def slowly(*args, **options):
+        time.pass_(5.0)
+        return await send(*args, **options)
+
+    monkeypatch.setattr(client._context.transport, "send", slowly)
+    service.answer(429, headers={"Retry-After": "1"})
+    expired = await failure(client.request("GET", "/a", safe=True, deadline=NOW_FIVE))
+
+    assert type(expired) is Expired
+    assert [attempt.outcome for attempt in expired.attempts] == [Outcome.NOT_SENT]
+    assert service.came == []
+
+
+async def test_what_the_last_attempt_ended_in_is_raised_where_the_next_has_no_time_left(
+    client, service, time, monkeypatch
+):
+    send = client._context.transport.send
+
+    async def slowly(*args, **options):
+        time.pass_(2.0)
+        return await send(*args, **options)
+
+    monkeypatch.setattr(client._context.transport, "send", slowly)
+    service.answer(429, headers={"Retry-After": "1"})
+    limited = await failure(client.request("GET", "/a", safe=True, deadline=NOW_FIVE))
+
+    assert type(limited) is RateLimited
+    assert [attempt.outcome for attempt in limited.attempts] == [Outcome.REFUSED, Outcome.NOT_SENT]
+    assert len(service.came) == 1
+
+
+async def test_a_token_is_not_waited_for_beyond_the_deadline(service, time, loop_time):
+    waited_for = asyncio.Event()
+
+    async def token():
+        waited_for.set()
+        await asyncio.Event().wait()
+
+    async with TransferClient(service.base_url, token, clock=time.clock) as client:
+        call = asyncio.ensure_future(client.who_am_i(deadline=NOW_FIVE))
+        await waited_for.wait()
+        await loop_time.pass_(5.0)
+
+        assert type(await failure(call)) is Expired
+
+
+async def test_another_token_is_not_waited_for_beyond_the_deadline(service, time, loop_time):
+    waited_for, tokens = asyncio.Event(), ["stale"]
+
+    async def token():
+        if not tokens:
+            waited_for.set()
+            await asyncio.Event().wait()
+        return tokens.pop()
+
+    service.answer(401)
+    async with TransferClient(service.base_url, token, clock=time.clock) as client:
+        call = asyncio.ensure_future(client.who_am_i(deadline=NOW_FIVE))
+        await waited_for.wait()
+        await loop_time.pass_(5.0)
+
+        assert type(await failure(call)) is Unauthorized
+
+
+@pytest.mark.parametrize("wrong", [5.0, "2024-05-06", NOON.replace(tzinfo=None)], ids=told)
+async def test_what_is_no_moment_is_no_deadline(client, service, wrong):
+    with pytest.raises(ValueError, match=r"^deadline: is not a datetime with a time zone"):
+        await client.request("GET", "/a", deadline=wrong)
+    assert service.came == []

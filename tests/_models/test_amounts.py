@@ -165,8 +165,8 @@ NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
 
 def call(**changes):
-    said = {"order": samples.new_order(), "key": None, "beneficiary": None, "held": None, "send_before": None}
-    return list(call_problems(**said | changes))
+    unsaid = dict.fromkeys(("key", "beneficiary", "held", "send_before", "deadline"))
+    return list(call_problems(**{"order": samples.new_order()} | unsaid | changes))
 
 
 @each(
@@ -174,6 +174,7 @@ def call(**changes):
     [
         *({}, {"key": "k"}, {"key": "k" * 200}, {"key": "payment 8731/ü"}),
         *({"beneficiary": PersonName("Ben", "Okri")}, {"held": "hold-1"}, {"send_before": NOON}),
+        {"deadline": NOON},
     ],
 )
 def test_a_call_that_says_it_right_has_no_fault(said):
@@ -188,6 +189,7 @@ def test_a_call_that_says_it_right_has_no_fault(said):
         *(("beneficiary", wrong) for wrong in ("Ben Okri", ("Ben", "Okri"), 5)),
         *(("held", wrong) for wrong in ("", "  ", "a\x07b", "\udfff", 5, True)),
         *(("send_before", wrong) for wrong in (NOON.replace(tzinfo=None), "2024-05-01", 5)),
+        *(("deadline", wrong) for wrong in (NOON.replace(tzinfo=None), "2024-05-01", 5, 2.5)),
     ],
 )
 def test_a_call_that_says_it_wrong_is_told_where(name, value):
@@ -195,9 +197,10 @@ def test_a_call_that_says_it_wrong_is_told_where(name, value):
 
 
 def test_all_faults_of_a_call_come_together():
-    faults = call(order=None, key="", beneficiary=5, held="", send_before=5)
+    faults = call(order=None, key="", beneficiary=5, held="", send_before=5, deadline=5)
 
-    assert [field for field, _ in faults] == ["order", "key", "beneficiary", "held", "send_before"]
+    told = ["order", "key", "beneficiary", "held", "send_before", "deadline"]
+    assert [field for field, _ in faults] == told
 
 
 # --- whose order an answer is ---------------------------------------------------------------------

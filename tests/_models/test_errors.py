@@ -45,7 +45,7 @@ EVERY = {
     },
     errors.ConnectionFailed: {},
     errors.TokenUnavailable: {},
-    errors.Expired: {},
+    errors.Expired: {"limit": "deadline"},
     errors.Refused: NO,
     errors.Unauthorized: NO,
     errors.RateLimited: NO,

@@ -177,6 +177,7 @@ STATUSES: list[tuple[TransferError, int]] = [
     (ConnectionFailed("refused", **NO), 503),
     (TokenUnavailable("none", **NO), 503),
     (Expired("too late", **NO), 422),
+    (Expired("too late", limit="deadline", **NO), 503),
     (Refused(status=422, fields=["poster_amount"], **NO), 422),
     (Refused(status=404, **NO), 503),
     (Refused(status=422, **MAY), 202),  # another worker has taken the key over meanwhile

@@ -126,11 +126,13 @@ class Bank:
         """The hook."""
         return FundsHold(self.funds.place, self.funds.release)
 
-    async def try_order(self, url: str, *, order: NewOrder | None = None, **settings: Any) -> TransferError:
+    async def try_order(
+        self, url: str, *, order: NewOrder | None = None, deadline: datetime | None = None, **settings: Any
+    ) -> TransferError:
         """Send one order with a client of its own; the error it ends in."""
         async with self.client(url, **settings) as client:
             with pytest.raises(TransferError) as caught:
-                await client.create_order(order or samples.new_order(), key=KEY)
+                await client.create_order(order or samples.new_order(), key=KEY, deadline=deadline)
         return caught.value
 
     async def send_order(self, url: str, *, order: NewOrder | None = None, **settings: Any) -> Order:

@@ -12,6 +12,7 @@ import socket
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
@@ -22,9 +23,10 @@ from tests.support.bank import turns
 from tests.support.cases import each
 from tests.support.ids import told
 from tests.support.loop_time import MUST_RUN_OUT, LoopTime
-from transfer_async import RetryPolicy, Timeouts
+from transfer_async import Clock, RetryPolicy, Timeouts
 from transfer_async._models.errors import (
     ConnectionFailed,
+    Expired,
     Outcome,
     OutcomeUnknown,
     RateLimited,
@@ -352,6 +354,61 @@ async def test_a_server_that_never_answers_leaves_a_doubt(
     expect_unknown(error, bank)
     assert isinstance(error.__cause__, cause)
     assert len(server.requests) == 1
+
+
+# --- the caller's deadline passes ---------------------------------------------------------------
+
+
+def on_the_loops_time(bank: Bank) -> tuple[Clock, datetime]:
+    """A clock that the test moves, and the moment in 19 seconds."""
+    loop = asyncio.get_running_loop()
+    noon, began = datetime(2024, 5, 6, 12, tzinfo=UTC), loop.time()
+
+    def utc() -> datetime:
+        return noon + timedelta(seconds=loop.time() - began)
+
+    return Clock(now=lambda: loop.time(), utc=utc, sleep=bank.sleep), noon + timedelta(seconds=19.0)  # noqa: PLW0108 - it is patched
+
+
+async def test_a_deadline_that_passes_in_the_handshake_is_never_sent(
+    bank: Bank, certificates: Certificates, loop_time: LoopTime
+):
+    async def say_nothing(connection: Connection) -> None:
+        await connection.reader.read(1)
+        await loop_time.pass_(20.0)
+        await connection.gone()
+
+    clock, deadline = on_the_loops_time(bank)
+    timeouts = Timeouts(connect=60.0, sock_connect=60.0, total=60.0)
+    async with serving(say_nothing) as server:
+        url = server.url.replace("http:", "https:")
+        trust = certificates.client
+        error = await bank.try_order(url, ssl=trust, clock=clock, deadline=deadline, timeouts=timeouts)
+
+    expect(error, Expired, Outcome.NOT_SENT, may_exist=False)
+    assert bank.funds.state == "released"
+    assert server.requests == []
+    assert bank.pauses == []
+
+
+async def test_a_deadline_that_passes_once_the_body_was_handed_over_leaves_a_doubt(
+    bank: Bank, loop_time: LoopTime
+):
+    async def let_time_pass(connection: Connection) -> None:
+        await connection.request()
+        await loop_time.pass_(20.0)
+        await connection.gone()
+
+    clock, deadline = on_the_loops_time(bank)
+    async with serving(let_time_pass) as server:
+        error = await bank.try_order(server.url, clock=clock, deadline=deadline)
+
+    expect_unknown(error, bank)
+    assert isinstance(error.__cause__, TimeoutError)
+    assert len(server.requests) == 1
+
+
+# --- certificates and sessions ------------------------------------------------------------------
 
 
 async def test_a_missing_client_certificate_is_never_taken_for_an_answer(

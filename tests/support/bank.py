@@ -35,7 +35,7 @@ from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status
 E = TypeVar("E", bound=BaseException)
 
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
-CALL = ("beneficiary", "held", "send_before")
+CALL = ("beneficiary", "held", "send_before", "deadline")
 """What is said with one call, beside its order and its key."""
 
 

@@ -121,6 +121,7 @@ async def test_an_order_needs_a_hold_and_is_checked_before_anything_else(opened,
         await fails(HoldRequired, client)
         await fails(InvalidOrder, client, key=" ")
         await fails(Expired, client, held="ours", send_before=datetime(2020, 1, 1, tzinfo=UTC))
+        await fails(Expired, client, held="ours", deadline=datetime(2020, 1, 1, tzinfo=UTC))
         assert (await create(client, held="ours")).id in kind.sandbox.orders
     assert len(kind.sandbox.requests) == 1
 

@@ -196,12 +196,15 @@ async def pay() -> Order:
     ) as client:
         assert_type(client, TransferClient)
         assert_type(await client.who_am_i(), User)
+        assert_type(await client.who_am_i(deadline=datetime.now(UTC)), User)
+        assert_type(await client.request("GET", "/a", into=User, deadline=datetime.now(UTC)), User)
         order = await client.create_order(
             ORDER,
             key="payment-8731",
             beneficiary=PersonName("Ben", "Okri"),
             held="ref",
             send_before=datetime.now(UTC) + timedelta(minutes=5),
+            deadline=datetime.now(UTC) + timedelta(seconds=10),
         )
         assert_type(order, Order)
         assert_type(order.poster_amount, Decimal)

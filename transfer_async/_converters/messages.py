@@ -5,7 +5,7 @@ either way::
 
     {"version": 1, "key": "payment-8731", "order": {"poster_username": ..., ...},
      "beneficiary": {"first": "Ben", "last": "Okri"}, "held": "hold-17",
-     "send_before": "2026-01-01T12:00:00Z"}
+     "send_before": "2026-01-01T12:00:00Z", "deadline": "2026-01-01T11:59:00Z"}
 
     {"version": 1, "key": "payment-8731", "intent_id": "9f0c...", "outcome": "created",
      "order_may_exist": true, "order_id": "tx-...", "state": "unknown", "poster_amount": "150000.00", ...}
@@ -65,6 +65,7 @@ class OrderCommand:
         beneficiary: who the customer says the beneficiary is.
         held: the reference of a hold that the bank has placed itself.
         send_before: an aware time after which the order must not be sent.
+        deadline: an aware time after which the sender waits no longer; see `TransferClient.create_order`.
 
     Raises:
         InvalidOrder: with every fault in ``.problems``.
@@ -75,6 +76,7 @@ class OrderCommand:
     beneficiary: PersonName | None = None
     held: str | None = field(default=None, converter=texts.to_optional_text, repr=False)
     send_before: datetime | None = field(default=None, converter=texts.to_moment)
+    deadline: datetime | None = field(default=None, converter=texts.to_moment)
 
     def __attrs_post_init__(self) -> None:
         values = {attribute.name: getattr(self, attribute.name) for attribute in attrs.fields(OrderCommand)}
@@ -86,7 +88,9 @@ class OrderCommand:
     @property
     def request(self) -> OrderRequest:
         """The same as `TransferClient.create_orders` takes it."""
-        return OrderRequest(self.order, self.key, self.beneficiary, self.held, self.send_before)
+        return OrderRequest(
+            self.order, self.key, self.beneficiary, self.held, self.send_before, self.deadline
+        )
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Self:
@@ -142,12 +146,13 @@ class OrderCommand:
             }
         if self.held is not None:
             tree["held"] = self.held
-        if self.send_before is not None:
-            tree["send_before"] = self.send_before.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        for name in ("send_before", "deadline"):
+            if (moment := getattr(self, name)) is not None:
+                tree[name] = moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
         return _encode(tree)
 
 
-_COMMAND = ("version", "key", "order", "beneficiary", "held", "send_before")
+_COMMAND = ("version", "key", "order", "beneficiary", "held", "send_before", "deadline")
 _NAME = ("first", "last", "middle")
 _ORDER = tuple(attribute.name for attribute in attrs.fields(NewOrder))
 _EXTERNAL = tuple(attribute.name for attribute in attrs.fields(NewExternalOrder))
@@ -209,6 +214,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "beneficiary": _read_name,
     "held": _read_text,
     "send_before": wire_format.read_time,
+    "deadline": wire_format.read_time,
 }
 
 

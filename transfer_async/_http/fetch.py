@@ -23,12 +23,14 @@ from transfer_async._models.causes import bare
 from transfer_async._models.errors import (
     Attempt,
     ClientClosed,
+    Expired,
     Outcome,
     OutcomeUnknown,
     ServiceFailed,
     TokenUnavailable,
     TransferError,
 )
+from transfer_async._support.deadlines import is_over, seconds_left
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -42,6 +44,7 @@ class Wanted:
     content: bytes | None
     into: type[Any] | None
     safe: bool
+    deadline: float
 
     @property
     def table(self) -> tuple[classify.Row, ...]:
@@ -58,6 +61,7 @@ class _Reading:
     cut: Callable[[], bool]
     attempts: list[Attempt]
     judgement: Judgement | None = None
+    last: TransferError | None = None
     token_renewed: bool = False
 
 
@@ -137,11 +141,11 @@ async def fetch(access: Access, wanted: Wanted, *, cut: Callable[[], bool] = lam
         cut: whether the client is closed, so that nothing may be sent any more.
     """
     try:
-        headers = await access.tokens.headers()
-    except TokenUnavailable as error:
+        headers = access.tokens.current or await _headers(access, wanted)
+    except (TokenUnavailable, Expired) as error:
         error.order_may_exist = False
         raise
-    deadline = access.clock.now() + access.policy.deadline
+    deadline = min(access.clock.now() + access.policy.deadline, wanted.deadline)
     reading = _Reading(deadline=deadline, headers=headers, attempts=[], cut=cut)
     attempt = partial(_attempt, access, wanted, reading)
     try:
@@ -172,7 +176,8 @@ async def fetch(access: Access, wanted: Wanted, *, cut: Callable[[], bool] = lam
 async def _attempt(access: Access, wanted: Wanted, reading: _Reading) -> Any:
     if reading.judgement is Judgement.WRONG_TOKEN:
         reading.token_renewed = True
-        reading.headers = await access.tokens.headers(instead_of=reading.headers)
+        reading.headers = await _headers(access, wanted, reading)
+    _refuse_late(access, wanted, reading)
     if reading.cut():
         raise ClientClosed("the client was closed before the request was sent")
     began = access.clock.now()
@@ -182,19 +187,20 @@ async def _attempt(access: Access, wanted: Wanted, reading: _Reading) -> Any:
         content=wanted.content,
         headers=reading.headers if wanted.content is not None else _of_no_body(reading.headers),
         left=reading.deadline - began,
+        in_time=lambda: not is_over(access.clock, wanted.deadline),
     )
     error: TransferError | None = None
     try:
         return _answer(access, wanted, reading, evidence)
     except TransferError as raised:
-        error = raised
+        error = reading.last = raised
         raise
     finally:
         reading.attempts.append(
             Attempt(
                 number=len(reading.attempts) + 1,
                 seconds=access.clock.now() - began,
-                outcome=Outcome.NOT_SENT if error is None else error.outcome,
+                outcome=Outcome.NOT_SENT if error is None or not evidence.sent else error.outcome,
                 status=evidence.status,
                 error=None if error is None else type(error).__name__,
                 request_id=evidence.request_id,
@@ -202,7 +208,29 @@ async def _attempt(access: Access, wanted: Wanted, reading: _Reading) -> Any:
         )
 
 
+async def _headers(access: Access, wanted: Wanted, reading: _Reading | None = None) -> CIMultiDict[str]:
+    """With the token; with another one, if that of ``reading`` was not good."""
+    try:
+        async with asyncio.timeout(seconds_left(access.clock, wanted.deadline)):
+            return await access.tokens.headers(instead_of=reading.headers if reading else None)
+    except TimeoutError:
+        raise _expired(reading) from None
+
+
+def _refuse_late(access: Access, wanted: Wanted, reading: _Reading) -> None:
+    if is_over(access.clock, wanted.deadline):
+        raise _expired(reading)
+
+
+def _expired(reading: _Reading | None) -> TransferError:
+    """What is certain when the caller waits no longer: what the last attempt ended in, if there was one."""
+    last = None if reading is None else reading.last
+    return last or Expired("the call's deadline passed before the request could be sent", limit="deadline")
+
+
 def _answer(access: Access, wanted: Wanted, reading: _Reading, evidence: Evidence) -> Any:
+    if not evidence.sent:
+        _refuse_late(access, wanted, reading)
     reading.judgement = classify.judge(evidence, access.policy, wanted.table)
     if reading.judgement is Judgement.WRONG_TOKEN:
         access.tokens.distrust(reading.headers)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl as tls
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from functools import cache
 from typing import Any
@@ -253,10 +253,17 @@ class Transport:
         return body.carrier.is_quiet()
 
     async def send(
-        self, method: str, path: str, *, content: bytes | None, headers: CIMultiDict[str], left: float
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None,
+        headers: CIMultiDict[str],
+        left: float,
+        in_time: Callable[[], bool],
     ) -> Evidence:
         """Send any other request, once; ``path`` is appended to the base address as it is."""
-        url, guard = URL(self._base_url + path, encoded=True), GuardedRequest()
+        url, guard = URL(self._base_url + path, encoded=True), GuardedRequest(in_time)
         request = {"data": content, "headers": self._with_proxy(headers), "middlewares": (guard,)}
         evidence = await self._carry_out(method, url, request, guard, left=left, is_order=False)
         if isinstance(evidence.error, asyncio.CancelledError):

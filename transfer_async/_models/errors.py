@@ -10,7 +10,7 @@
     │   └── BeneficiaryNotVerified       NOT_SENT   close match, no match, or not possible
     ├── ConnectionFailed                 NOT_SENT   no byte of the body left, by evidence
     ├── TokenUnavailable                 NOT_SENT   the token callable failed
-    ├── Expired                          NOT_SENT   ``send_before`` passed first
+    ├── Expired                          NOT_SENT   ``send_before`` or the call's ``deadline`` passed first
     ├── Refused                          REFUSED    the service answered no
     │   ├── Unauthorized                 REFUSED    401, or the specification's "Unauthorized"
     │   ├── RateLimited                  REFUSED    429
@@ -37,7 +37,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import frozen
 
@@ -221,8 +221,20 @@ class TokenUnavailable(TransferError):
     """The token callable failed, or gave something that is no token."""
 
 
+Limit = Literal["send_before", "deadline"]
+"""What of a call may pass before its request can be sent."""
+
+
 class Expired(TransferError):
-    """``send_before`` passed before the order could be sent."""
+    """``send_before``, or the call's ``deadline``, passed before the request could be sent.
+
+    Args:
+        limit: which of the two: ``"send_before"`` is the order's own, ``"deadline"`` this call's alone.
+    """
+
+    def __init__(self, text: str = "", *, limit: Limit = "send_before", **common: Any) -> None:
+        super().__init__(text, **common)
+        self.limit: Limit = limit
 
 
 class Refused(TransferError):

@@ -130,7 +130,8 @@ class PersonName:
 class OrderRequest:
     """One wish to create one order, as `TransferClient.create_orders` takes it.
 
-    ``send_before`` becomes a time in UTC. What is wrong with any of it is said when it is carried out.
+    ``send_before`` and ``deadline`` become times in UTC. What is wrong with any of it is said when it is
+    carried out.
     """
 
     order: NewOrder
@@ -138,6 +139,7 @@ class OrderRequest:
     beneficiary: PersonName | None = None
     held: str | None = field(default=None, converter=texts.to_optional_text)
     send_before: datetime | None = field(default=None, converter=texts.to_moment)
+    deadline: datetime | None = field(default=None, converter=texts.to_moment)
 
 
 @frozen
@@ -219,6 +221,7 @@ def call_problems(
     beneficiary: object,
     held: object,
     send_before: object,
+    deadline: object,
 ) -> Iterator[Problem]:
     """Every fault of what a caller passes to ``create_order``, as `OrderRequest` has made it plain."""
     if not isinstance(order, NewOrder):
@@ -233,8 +236,16 @@ def call_problems(
         yield "held", "is not the reference of a hold: a text with something in it"
     elif held is not None and len(held) > REFERENCE:
         yield "held", f"is longer than {REFERENCE:,} characters"
-    if send_before is not None and not (type(send_before) is datetime and send_before.tzinfo is UTC):
-        yield "send_before", "is not a datetime with a time zone, within the years 1 to 9999 of UTC"
+    for name, moment in (("send_before", send_before), ("deadline", deadline)):
+        if moment is not None and (why := moment_problem(moment)):
+            yield name, why
+
+
+def moment_problem(moment: object) -> str | None:
+    """What is wrong with a moment of the wall clock, as `texts.to_moment` has made it plain."""
+    if moment is None or (type(moment) is datetime and moment.tzinfo is UTC):
+        return None
+    return "is not a datetime with a time zone, within the years 1 to 9999 of UTC"
 
 
 def person_name_problems(name: PersonName) -> Iterator[Problem]:

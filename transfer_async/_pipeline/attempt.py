@@ -20,20 +20,20 @@ from transfer_async._models.errors import (
     Attempt,
     CauseKind,
     ConnectionFailed,
-    Expired,
     Outcome,
     OutcomeUnknown,
     TransferError,
     UnreadableOrder,
 )
 from transfer_async._models.events import AttemptFailed, AttemptStarted
-from transfer_async._models.requests import NewOrder, OrderIntent
+from transfer_async._models.requests import NewOrder
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.cancellation import Cancellation
 from transfer_async._pipeline.context import Context
-from transfer_async._pipeline.time_limits import is_expired, is_time
+from transfer_async._pipeline.time_limits import is_time, too_late
 from transfer_async._pipeline.work import Work
+from transfer_async._support.deadlines import is_over
 
 
 @define(eq=False, kw_only=True)
@@ -43,7 +43,7 @@ class Sending:
     Args:
         body: the order, as JSON.
         headers: with the token.
-        deadline: on the client's clock; from just before the mark.
+        deadline: on the client's clock: that of all attempts, from just before the mark, or the caller's.
         judgement: what was certain of the last exchange.
         last_no: the certain no that the last HTTP attempt ended in.
         last_body: the last body that was handed over.
@@ -78,7 +78,7 @@ async def attempt(context: Context, call: Call, sending: Sending) -> Answered:
     """One HTTP attempt, and what is certain after it."""
     work, intent = call.work, call.work.intent
     if not is_time(context.clock, intent, sending.deadline):
-        raise _too_late(context, intent, sending.last_no)
+        raise _too_late(context, work, sending.last_no)
     check_quiet(context, sending)
     began = context.clock.now()
     work.attempts_begun += 1
@@ -114,8 +114,8 @@ async def _exchange(
 def _answer(context: Context, call: Call, sending: Sending, body: GuardedBody, evidence: Evidence) -> Order:
     if call.cancellation.abandoned and not evidence.sent:  # it waited: nothing is lost by stopping
         raise sending.last_no or asyncio.CancelledError
-    if body.late:
-        raise _too_late(context, call.work.intent, sending.last_no)
+    if body.late or (not evidence.sent and is_over(context.clock, call.work.deadline)):
+        raise _too_late(context, call.work, sending.last_no)
     sending.judgement = classify.judge(evidence, context.policy, classify.ORDER_ANSWERS)
     if sending.judgement is not Judgement.ANSWERED:
         if evidence.intact and sending.judgement in classify.SAID_NO:
@@ -194,9 +194,9 @@ def check_quiet(context: Context, sending: Sending) -> None:
         raise OutcomeUnknown(why, kind=CauseKind.SECOND_ANSWER) from sending.last_no
 
 
-def _too_late(context: Context, intent: OrderIntent, last_no: TransferError | None) -> TransferError:
+def _too_late(context: Context, work: Work, last_no: TransferError | None) -> TransferError:
     if last_no is not None:
         return last_no
-    if is_expired(context.clock, intent):
-        return Expired("send_before passed before the order could be sent")
-    return ConnectionFailed("the deadline passed before a connection could be had")
+    if expired := too_late(context.clock, work):
+        return expired
+    return ConnectionFailed("the deadline of all attempts passed before a connection could be had")

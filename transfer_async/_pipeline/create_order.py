@@ -135,7 +135,7 @@ async def _already(context: Context, call: Call, verdict: Verdict) -> Order:
 async def _mark_sending(context: Context, work: Work, claimed: ClaimedKey, sending: Sending) -> None:
     """Write down that a request may be sent from now on."""
     claimed.attempt = fresh_id()
-    sending.deadline = context.clock.now() + context.policy.deadline
+    sending.deadline = min(context.clock.now() + context.policy.deadline, work.deadline)
     mark = Mark(
         intent_id=work.intent.id,
         epoch=claimed.epoch,

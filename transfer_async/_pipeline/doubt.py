@@ -29,6 +29,7 @@ from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.resolution import NO_ORDER
 from transfer_async._pipeline.undo import recorded, undo
 from transfer_async._pipeline.work import Work, stamped
+from transfer_async._support.deadlines import is_over, within
 from transfer_async._support.log import log
 from transfer_async.journal.entries import Ending, Entry, KeyState, Verdict, owed_by
 from transfer_async.journal.moves import Refute, Resolve
@@ -96,7 +97,7 @@ async def settle_doubt(
     work.intent = entry.intent or work.intent  # the doubt's own, whoever asks
     work.receipts = entry.all_receipts
     stamped(doubt, work, order_may_exist=True)
-    answer = await _ask(context, cancellation, entry, doubt)
+    answer = await _ask(context, cancellation, entry, doubt, deadline=work.deadline)
     if isinstance(answer, Order):
         return await _resolved(context, work, entry, doubt, order_id=answer.id, order=answer)
     if isinstance(answer, str):
@@ -107,12 +108,14 @@ async def settle_doubt(
     raise doubt
 
 
-async def _ask(context: Context, cancellation: Cancellation, entry: Entry, doubt: OutcomeUnknown) -> object:
-    if context.resolve is None or entry.intent is None:
-        return None
+async def _ask(
+    context: Context, cancellation: Cancellation, entry: Entry, doubt: OutcomeUnknown, *, deadline: float
+) -> object:
+    if context.resolve is None or entry.intent is None or is_over(context.clock, deadline):
+        return None  # `recover` has the time to ask
     try:
         with cancellation.stoppable():
-            async with asyncio.timeout(context.timeouts.hook):
+            async with asyncio.timeout(within(context.timeouts.hook, context.clock, deadline)):
                 return _believable(entry.intent, await context.resolve(entry.intent, doubt))
     except asyncio.CancelledError:
         cancellation.swallow()

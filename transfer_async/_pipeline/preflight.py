@@ -17,9 +17,10 @@ from transfer_async._pipeline.claimed_key import ClaimedKey
 from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.hooks import PreflightHook, checked_receipt, is_hold
 from transfer_async._pipeline.lease import LeaseKeeper
-from transfer_async._pipeline.time_limits import is_expired
+from transfer_async._pipeline.time_limits import too_late
 from transfer_async._pipeline.undo import undo_earlier
 from transfer_async._pipeline.work import Work
+from transfer_async._support.deadlines import seconds_left, within
 from transfer_async._support.tasks import Begun, begun
 from transfer_async.journal.moves import Keep
 
@@ -37,8 +38,8 @@ async def preflight(context: Context, call: Call, claimed: ClaimedKey) -> Sendin
             "the customer's funds must be held before an order is sent: give the client a hold hook "
             "(hooks=[..., FundsHold(place, release)]), or the call the reference of your own hold (held=...)"
         )
-    if is_expired(context.clock, intent):
-        raise Expired("send_before has passed")
+    if expired := too_late(context.clock, call.work):
+        raise expired
     body = intent.order.to_json()
     hooks = Begun(_run_hooks(context, call, claimed, held=held))
     headers = hooks.result
@@ -54,22 +55,34 @@ async def _run_hooks(context: Context, call: Call, claimed: ClaimedKey, *, held:
         await undo_earlier(context, work, call.cancellation, claimed)
     headers = context.tokens.current
     if headers is None:  # before the hooks: no funds are held for a client that cannot send
-        with call.cancellation.stoppable():
-            headers = await context.tokens.headers()
+        headers = await _first_headers(context, call)
     to_be_kept = False
     for hook in context.hooks:
         if hook.name in work.receipts or (held and is_hold(hook)):
             continue
         if to_be_kept:
             await _keep(context, work, claimed)
+        if expired := too_late(context.clock, work):  # a hook would be in vain
+            raise expired
         await _run_hook(context, call, claimed, hook)
         to_be_kept = hook.name in context.undoable or work.receipts[hook.name] is not None
     return headers
 
 
+async def _first_headers(context: Context, call: Call) -> CIMultiDict[str]:
+    try:
+        with call.cancellation.stoppable():
+            async with asyncio.timeout(seconds_left(context.clock, call.work.deadline)):
+                return await context.tokens.headers()
+    except TimeoutError as error:
+        why = "the call's deadline passed before there was a token"
+        raise Expired(why, limit="deadline") from bare(error)
+
+
 async def _run_hook(context: Context, call: Call, claimed: ClaimedKey, hook: PreflightHook) -> None:
     began = context.clock.now()
     broke = HoldFailed if is_hold(hook) else PreflightFailed
+    limit: asyncio.Timeout | None = None
     try:
         with call.cancellation.stoppable():
             claimed.entered += (hook.name,)
@@ -77,7 +90,8 @@ async def _run_hook(context: Context, call: Call, claimed: ClaimedKey, hook: Pre
             if before.done:
                 receipt = before.result
             else:
-                async with asyncio.timeout(context.timeouts.hook):
+                left = within(context.timeouts.hook, context.clock, call.work.deadline)
+                async with asyncio.timeout(left) as limit:
                     receipt = await before
     except PreflightFailed as error:
         claimed.entered = claimed.entered[:-1]  # it vouches that it did nothing
@@ -87,6 +101,9 @@ async def _run_hook(context: Context, call: Call, claimed: ClaimedKey, hook: Pre
     except (Exception, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and call.cancellation.abandoned:
             raise
+        if limit is not None and limit.expired() and left < context.timeouts.hook:
+            why = f"the call's deadline passed in the hook {hook.name!r}"
+            raise Expired(why, limit="deadline") from bare(error)
         why = f"the hook {hook.name!r} broke ({type(error).__name__})"
         raise broke(why, refused=False, hook=hook.name) from bare(error)
     try:

@@ -20,6 +20,7 @@ from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.cancellation import Cancellation
 from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.time_limits import is_time
+from transfer_async._support.deadlines import seconds_left
 
 
 async def send(context: Context, call: Call, sending: Sending) -> Answered:
@@ -72,16 +73,19 @@ def _may_go_again(
 
 async def _another(context: Context, call: Call, sending: Sending) -> Answered:
     if sending.judgement is Judgement.WRONG_TOKEN:
-        await _renew_token(context, call.cancellation, sending)
+        await _renew_token(context, call.cancellation, sending, deadline=call.work.deadline)
     return await attempt(context, call, sending)
 
 
-async def _renew_token(context: Context, cancellation: Cancellation, sending: Sending) -> None:
+async def _renew_token(
+    context: Context, cancellation: Cancellation, sending: Sending, *, deadline: float
+) -> None:
     sending.token_renewed = True
     try:
         with cancellation.stoppable():
-            sending.headers = await context.tokens.headers(instead_of=sending.headers)
-    except (TokenUnavailable, asyncio.CancelledError) as error:
+            async with asyncio.timeout(seconds_left(context.clock, deadline)):
+                sending.headers = await context.tokens.headers(instead_of=sending.headers)
+    except (TokenUnavailable, TimeoutError, asyncio.CancelledError) as error:
         cancellation.swallow()
         raise sending.last_no or error from error  # the service's no is what is certain of the order
 

@@ -7,6 +7,7 @@ from attrs import define, field
 from transfer_async._models.causes import bare
 from transfer_async._models.errors import Attempt, TransferError
 from transfer_async._models.requests import OrderIntent
+from transfer_async._support.deadlines import NEVER
 
 
 @define(eq=False, kw_only=True)
@@ -16,6 +17,7 @@ class Work:
     Args:
         intent: as the caller made it; with the id on record, once the key is claimed or its record found.
         began: when, on the client's clock.
+        deadline: until when its caller waits, on the client's clock.
         receipts: what hooks handed back, in this call and before a take-over.
         attempts: the HTTP attempts that have ended.
         attempts_begun: how many were begun.
@@ -25,6 +27,7 @@ class Work:
 
     intent: OrderIntent
     began: float
+    deadline: float = NEVER
     receipts: dict[str, str | None] = field(factory=dict, repr=False)
     attempts: tuple[Attempt, ...] = ()
     attempts_begun: int = 0

@@ -32,6 +32,7 @@ class AnyClient(Protocol):
         beneficiary: PersonName | None = None,
         held: str | None = None,
         send_before: datetime | None = None,
+        deadline: datetime | None = None,
         once: bool = False,
     ) -> Order:
         """See `TransferClient.create_order`."""
@@ -73,12 +74,19 @@ class AnyClient(Protocol):
         """See `TransferClient.prune`."""
         ...
 
-    async def who_am_i(self) -> User:
+    async def who_am_i(self, *, deadline: datetime | None = None) -> User:
         """See `TransferClient.who_am_i`."""
         ...
 
     async def request(
-        self, method: str, path: str, *, json: Any = None, into: Any = None, safe: bool = False
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        into: Any = None,
+        safe: bool = False,
+        deadline: datetime | None = None,
     ) -> Any:
         """See `TransferClient.request`."""
         ...

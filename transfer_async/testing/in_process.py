@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
@@ -206,7 +207,14 @@ class InProcessTransport(Transport):
             body.spent = True
 
     async def send(
-        self, method: str, path: str, *, content: bytes | None, headers: CIMultiDict[str], left: float
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None,
+        headers: CIMultiDict[str],
+        left: float,
+        in_time: Callable[[], bool],  # noqa: ARG002 - nothing has passed since it was asked
     ) -> Evidence:
         """See `Transport.send`."""
         sent = False

@@ -103,7 +103,9 @@ def _is_the_callers(error: TransferError) -> bool:
         return error.refused
     if isinstance(error, Refused):
         return error.is_final
-    return isinstance(error, (InvalidOrder, Expired))
+    if isinstance(error, Expired):  # its quote is over; of a deadline of your own it knows nothing
+        return error.limit == "send_before"
+    return isinstance(error, InvalidOrder)
 
 
 def _more(error: TransferError, status: int, key: str) -> dict[str, Any]:

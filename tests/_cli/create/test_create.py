@@ -362,14 +362,15 @@ async def test_a_dry_run_finds_faults(bench):
 
 async def test_a_dry_run_finds_what_would_come_too_late(bench):
     """The run itself takes the line: if its order was created in time, it is given back."""
-    late = row(2, send_before="2020-01-01T00:00:00Z")
+    late = row(2, send_before="2020-01-01T00:00:00Z", deadline="2020-01-01T00:00:00Z")
     file = await bench.orders(row(1, send_before="2999-01-01T00:00:00Z"), late)
     dry = await bench.run(file, "--dry-run", code=2)
     real = await bench.run(file, code=4)
 
     assert dry.stderr.splitlines() == [
         "line 3: send_before: has passed: unless its key has an order already, none will be made",
-        "1 fault in 1 line. Nothing was sent.",
+        "line 3: deadline: has passed: unless its key has an order already, none will be made",
+        "2 faults in 1 line. Nothing was sent.",
     ]
     assert ": 1 created, 1 not sent" in real.stdout
 

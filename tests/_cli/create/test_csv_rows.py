@@ -38,6 +38,7 @@ def test_a_row_is_a_command():
         "beneficiary_first": "Ben",
         "beneficiary_last": "Okri",
         "send_before": "2030-01-02T03:04:05+01:00",
+        "deadline": "2030-01-02T03:04:00Z",
     }
     (record,) = read(csv_text([row(7, **changes)]))
 
@@ -54,6 +55,7 @@ def test_a_row_is_a_command():
         beneficiary=PersonName("Ben", "Okri"),
         held="hold-7",
         send_before=datetime(2030, 1, 2, 2, 4, 5, tzinfo=UTC),
+        deadline=datetime(2030, 1, 2, 3, 4, tzinfo=UTC),
     )
 
 
@@ -269,6 +271,7 @@ def commands(draw) -> OrderCommand:
         beneficiary=draw(st.none() | name),
         held=draw(st.none() | references),
         send_before=draw(st.none() | times),
+        deadline=draw(st.none() | times),
     )
 
 

@@ -56,7 +56,8 @@ def create(
 
     CSV: the first line names the columns: key; poster_username, poster_recipient_username and the other
     fields of an order; current_account_balance, transaction_fee, transaction_fee_currency; and, where
-    there is something to say, beneficiary_first, beneficiary_last, beneficiary_middle, held, send_before.
+    there is something to say, beneficiary_first, beneficiary_last, beneficiary_middle, held, send_before,
+    deadline.
     JSON Lines: one object a line, as a worker takes it from a broker.
 
     FACTORY returns a sequence of hooks; or a mapping, or an object, with hooks and perhaps resolve,

@@ -18,6 +18,8 @@ from transfer_async._converters.messages import VERSION, OrderCommand
 from transfer_async._models.errors import InvalidOrder
 from transfer_async._models.requests import NewExternalOrder, NewOrder, PersonName
 
+_BESIDE = ("held", "send_before", "deadline")
+
 
 def _columns() -> dict[str, str]:
     """Where in a command each column belongs."""
@@ -27,16 +29,14 @@ def _columns() -> dict[str, str]:
     }
     placed |= {one.name: f"order.external_order.{one.name}" for one in attrs.fields(NewExternalOrder)}
     placed |= {f"beneficiary_{one.name}": f"beneficiary.{one.name}" for one in attrs.fields(PersonName)}
-    return placed | {"held": "held", "send_before": "send_before"}
+    return placed | {name: name for name in _BESIDE}
 
 
 COLUMNS = _columns()
 """Every column, and its place in a command."""
 
 OPTIONAL = frozenset(
-    name
-    for name, place in COLUMNS.items()
-    if place.startswith("beneficiary.") or place in ("held", "send_before")
+    name for name, place in COLUMNS.items() if place.startswith("beneficiary.") or place in _BESIDE
 )
 """The columns that may be left out."""
 

@@ -74,11 +74,12 @@ class Checking:
             yield "key", f"stands on line {first} already"
         if self._needs_held and record.command is not None and record.command.held is None:
             yield "held", "is missing, and there is no hook that would hold the funds"
-        if record.command is not None and self._is_late(record.command.send_before):
-            yield "send_before", "has passed: unless its key has an order already, none will be made"
+        for name in ("send_before", "deadline"):
+            if self._has_passed(getattr(record.command, name, None)):
+                yield name, "has passed: unless its key has an order already, none will be made"
 
-    def _is_late(self, send_before: datetime | None) -> bool:
-        return self._now is not None and send_before is not None and send_before <= self._now
+    def _has_passed(self, moment: datetime | None) -> bool:
+        return self._now is not None and moment is not None and moment <= self._now
 
     def _note(self, line: int, faults: list[LineFault]) -> None:
         self.faults += len(faults)

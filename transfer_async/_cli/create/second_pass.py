@@ -75,7 +75,13 @@ def request_of(record: Record) -> LineRequest:
     if command is None:
         raise Changed(f"line {record.line} is not what it was when it was checked")
     return LineRequest(
-        command.order, command.key, command.beneficiary, command.held, command.send_before, record.line
+        command.order,
+        command.key,
+        command.beneficiary,
+        command.held,
+        command.send_before,
+        command.deadline,
+        line=record.line,
     )
 
 

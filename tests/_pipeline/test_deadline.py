@@ -1,0 +1,354 @@
+"""A call's deadline only shortens, and what it ends, it ends truly: never sent, or unknown."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.bank import NOON, Gate, World, failure, new_order
+from tests.support.loop_time import LoopTime
+from transfer_async import (
+    Clock,
+    ConnectionFailed,
+    Expired,
+    HoldFailed,
+    InvalidOrder,
+    KeyState,
+    Outcome,
+    OutcomeUnknown,
+    RateLimited,
+    RetryPolicy,
+    Timeouts,
+    TransferClient,
+    TransferError,
+    Unauthorized,
+)
+from transfer_async._http.transport import Evidence
+from transfer_async._support.deadlines import NEVER, is_over, on_clock, seconds_left, within
+from transfer_async.journal import moves
+from transfer_async.journal.claim import Claim
+from transfer_async.sandbox import CloseAfterProcessing, StallAfterProcessing, Status
+
+BUSY = Status(429, headers={"Retry-After": "2"})
+FIVE = NOON + timedelta(seconds=5)
+
+
+def assert_never_sent(world: World, error: TransferError) -> None:
+    assert (error.outcome, error.order_may_exist) == (Outcome.NOT_SENT, False)
+    assert getattr(error, "limit", "deadline") == "deadline"
+    assert not world.sandbox.requests
+    assert not world.bank.open
+
+
+class Hanging:
+    """What never answers, and knows after how many seconds it was cut off."""
+
+    def __init__(self, loop_time: LoopTime) -> None:
+        self.reached = asyncio.Event()
+        self.ended: float | None = None
+        self._time = loop_time
+
+    async def __call__(self, *_: Any) -> None:
+        self.reached.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended = self._time.passed
+
+    async def outlasted(self) -> None:
+        """Every limit that there is has passed, the deadline's first."""
+        await self._time.pass_(5.0)
+        await self._time.pass_(200.0)
+
+
+# --- the moment, on a clock ---------------------------------------------------------------------
+
+
+def test_whoever_sets_the_wall_clock_later_does_not_move_a_deadline():
+    told = [NOON]
+    clock = Clock(now=lambda: 1000.0, utc=lambda: told[0])
+    deadline = on_clock(clock, NOON + timedelta(seconds=7))
+    told[0] = NOON - timedelta(days=1)
+
+    assert deadline == 1007.0
+    assert seconds_left(clock, deadline) == 7.0
+    assert not is_over(clock, deadline)
+    assert is_over(clock, deadline, 7.0)
+
+
+def test_without_a_deadline_nobody_asks_for_the_time():
+    def asked() -> Any:
+        raise AssertionError("the time was asked for")
+
+    clock = Clock(now=asked, utc=asked)
+
+    assert on_clock(clock, None) == NEVER
+    assert not is_over(clock, NEVER)
+    assert seconds_left(clock, NEVER) is None
+    assert within(5.0, clock, NEVER) == 5.0
+
+
+@pytest.mark.parametrize(("ahead", "left"), [(60.0, 5.0), (3.0, 3.0), (-1.0, 0.0)])
+def test_a_deadline_only_shortens_a_limit(ahead: float, left: float):
+    assert within(5.0, Clock(now=lambda: 1000.0), 1000.0 + ahead) == left
+
+
+# --- before anything was sent -------------------------------------------------------------------
+
+
+async def test_a_call_that_comes_after_its_deadline_holds_nothing_and_frees_the_key(world: World):
+    expired = await world.fails(Expired, deadline=NOON)
+
+    assert_never_sent(world, expired)
+    assert world.bank.log == []
+    assert (await world.entry()).state is KeyState.FREE
+
+
+async def test_a_created_key_gives_its_order_back_even_past_the_deadline(world: World):
+    order = await world.create()
+
+    assert await world.create(deadline=NOON - timedelta(days=1)) == order
+
+
+async def test_a_claim_that_takes_too_long_is_given_up_before_the_hold(world: World):
+    world.journal.after[Claim] = world.passing(5.0)
+    assert_never_sent(world, await world.fails(Expired, deadline=FIVE))
+    assert world.bank.log == []
+
+
+@pytest.mark.parametrize("limit", ["deadline", "send_before"])
+async def test_no_hook_begins_once_it_would_be_in_vain(world: World, limit: str):
+    check = world.bank.step("check")
+    check.act = world.passing(5.0)
+    expired = await world.fails(Expired, **{"hooks": [check, world.bank.hold], limit: FIVE})
+
+    assert expired.limit == limit
+    assert not world.sandbox.requests
+    assert world.bank.log == ["check", "undo check"]
+
+
+async def test_a_hook_that_outlasts_the_deadline_is_cut_and_undone(world: World, loop_time: LoopTime):
+    hook = Hanging(loop_time)
+    world.bank.on_place = hook
+    call = asyncio.ensure_future(world.fails(Expired, deadline=FIVE))
+    await hook.reached.wait()
+    world.time.pass_(5.0)
+    await hook.outlasted()
+
+    expired = await call
+    assert hook.ended == 5.0
+    assert_never_sent(world, expired)
+    assert "the call's deadline passed in the hook 'funds_hold'" in str(expired)
+    assert world.bank.released == [(world.bank.placed[0], None)]
+
+
+async def test_a_deadline_does_not_lengthen_a_hooks_own_limit(world: World, loop_time: LoopTime):
+    gate = world.bank.on_place = Gate()
+    call = asyncio.ensure_future(world.fails(HoldFailed, deadline=FIVE, timeouts=Timeouts(hook=4.0)))
+    await gate.reached.wait()
+    await loop_time.pass_(4.0)
+
+    assert_never_sent(world, await call)
+
+
+async def test_a_hook_that_passes_at_the_deadline_is_undone_and_nothing_is_sent(world: World):
+    world.bank.on_place = world.passing(5.0)
+    assert_never_sent(world, await world.fails(Expired, deadline=FIVE))
+    assert world.bank.log == ["place", "release"]
+
+
+async def test_a_token_that_is_waited_for_in_vain_holds_nothing(world: World, loop_time: LoopTime):
+    gate = Gate()
+
+    async def token() -> str:
+        await gate()
+        return "never"
+
+    call = asyncio.ensure_future(world.fails(Expired, deadline=FIVE, token=token))
+    await gate.reached.wait()
+    world.time.pass_(5.0)
+    await loop_time.pass_(5.0)
+
+    assert_never_sent(world, await call)
+    assert world.bank.log == []
+
+
+async def test_a_mark_that_takes_too_long_leaves_no_time_to_send(world: World):
+    world.journal.after[moves.Mark] = world.passing(5.0)
+    assert_never_sent(world, await world.fails(Expired, deadline=FIVE))
+
+
+# --- on the way ---------------------------------------------------------------------------------
+
+
+class Transport:
+    """In front of a client's own: it knows what time was left, and takes its time."""
+
+    def __init__(self, world: World, client: TransferClient, *, takes: float = 0.0) -> None:
+        self.left: list[float] = []
+        self._world, self._takes = world, takes
+        self._post_order = client._context.transport.post_order
+        self.found: Evidence | None = None
+
+    async def post_order(self, *args: Any, left: float, **options: Any) -> Evidence:
+        self.left.append(left)
+        self._world.time.pass_(self._takes)
+        return self.found or await self._post_order(*args, left=left, **options)
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(5.0, 5.0), (60.0, 30.0)])
+async def test_an_exchange_has_what_is_left_of_the_shorter_one(
+    world: World, monkeypatch: pytest.MonkeyPatch, seconds: float, left: float
+):
+    async with world.client() as client:
+        transport = Transport(world, client)
+        monkeypatch.setattr(client._context.transport, "post_order", transport.post_order)
+        await client.create_order(new_order(), deadline=NOON + timedelta(seconds=seconds))
+
+    assert transport.left == [left]
+
+
+async def test_it_is_looked_at_before_the_first_byte(world: World, monkeypatch: pytest.MonkeyPatch):
+    async with world.client() as client:
+        transport = Transport(world, client, takes=5.0)
+        monkeypatch.setattr(client._context.transport, "post_order", transport.post_order)
+        expired = await failure(client.create_order(new_order(), key="k", deadline=FIVE))
+
+    assert type(expired) is Expired
+    assert_never_sent(world, expired)
+
+
+async def test_a_connection_that_is_waited_for_in_vain_is_no_fault_of_the_service(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    async with world.client() as client:
+        transport = Transport(world, client, takes=5.0)
+        transport.found = Evidence(sent=False, error=TimeoutError())
+        monkeypatch.setattr(client._context.transport, "post_order", transport.post_order)
+        expired = await failure(client.create_order(new_order(), key="k", deadline=FIVE))
+
+    assert type(expired) is Expired
+    assert_never_sent(world, expired)
+    assert [attempt.outcome for attempt in expired.attempts] == [Outcome.NOT_SENT]
+
+
+async def test_a_connection_that_fails_before_it_is_the_services_fault(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    async with world.client(retry=RetryPolicy(first_delay=10.0, max_delay=10.0)) as client:
+        transport = Transport(world, client, takes=1.0)
+        transport.found = Evidence(sent=False, error=ConnectionRefusedError())
+        monkeypatch.setattr(client._context.transport, "post_order", transport.post_order)
+        failed = await failure(client.create_order(new_order(), key="k", deadline=FIVE))
+
+    assert type(failed) is ConnectionFailed
+    assert len(transport.left) == 1
+
+
+async def test_a_pause_that_would_outlast_it_is_not_begun(world: World):
+    world.sandbox.faults.add(BUSY, times=9)
+    limited = await world.fails(RateLimited, deadline=FIVE)
+
+    assert world.time.slept == [2.0, 2.0]
+    assert len(limited.attempts) == 3
+    assert not world.bank.open
+
+
+async def test_no_attempt_follows_a_pause_that_has_outlasted_it(world: World):
+    world.time.on_sleep = world.passing(5.0)
+    world.sandbox.faults.add(BUSY)
+    limited = await world.fails(RateLimited, deadline=FIVE)
+
+    assert len(world.sandbox.requests) == len(limited.attempts) == 1
+    assert not limited.order_may_exist
+
+
+async def test_another_token_is_not_waited_for_beyond_it(world: World, loop_time: LoopTime):
+    gate, tokens = Gate(), ["stale"]
+
+    async def token() -> str:
+        if not tokens:
+            await gate()
+        return tokens.pop()
+
+    call = asyncio.ensure_future(world.fails(Unauthorized, deadline=FIVE, token=token))
+    await gate.reached.wait()
+    world.time.pass_(5.0)
+    await loop_time.pass_(5.0)
+
+    refused = await call
+    assert (refused.outcome, refused.order_may_exist) == (Outcome.REFUSED, False)
+    assert len(world.sandbox.requests) == 1
+    assert not world.bank.open
+
+
+# --- once it may have been sent -----------------------------------------------------------------
+
+
+async def test_what_it_ends_after_the_body_is_unknown_and_the_hold_is_kept(world: World, loop_time: LoopTime):
+    world.sandbox.faults.add(StallAfterProcessing())
+    call = asyncio.ensure_future(world.fails(OutcomeUnknown, deadline=FIVE))
+    await world.sandbox.received(1)
+    world.time.pass_(5.0)
+    await loop_time.pass_(5.0)
+
+    doubt = await call
+    assert doubt.order_may_exist
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert len(world.bank.open) == 1
+    assert world.bank.log == ["place"]
+
+
+async def test_whoever_waits_no_longer_has_nobody_asked_of_the_doubt(world: World):
+    asked = []
+
+    async def resolve(intent: Any, _: Any) -> None:
+        asked.append(intent.key)
+
+    world.sandbox.faults.add(CloseAfterProcessing())
+    world.journal.before[moves.GoInDoubt] = world.passing(5.0)
+    await world.fails(OutcomeUnknown, deadline=FIVE, resolve=resolve)
+    assert asked == []
+
+    await world.fails(OutcomeUnknown, deadline=NOON, resolve=resolve)
+    assert asked == []
+
+    assert (await world.recover(resolve=resolve)).in_doubt == 1
+    assert asked == ["k"]
+
+
+async def test_who_is_asked_of_a_doubt_has_what_is_left(world: World, loop_time: LoopTime):
+    resolve = Hanging(loop_time)
+    world.sandbox.faults.add(CloseAfterProcessing())
+    call = asyncio.ensure_future(world.fails(OutcomeUnknown, deadline=FIVE, resolve=resolve))
+    await resolve.reached.wait()
+    await resolve.outlasted()
+
+    assert (await call).order_may_exist
+    assert resolve.ended == 5.0
+
+
+async def test_an_answer_that_came_in_time_is_recorded_however_long_that_takes(world: World):
+    world.journal.before[moves.Create] = world.passing(60.0)
+    order = await world.create(deadline=FIVE)
+
+    assert order.id in world.sandbox.orders
+    assert (await world.entry()).state is KeyState.CREATED
+
+
+# --- what is no deadline ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [5.0, timedelta(seconds=5), "2024-05-06", datetime(2024, 5, 6)])  # noqa: DTZ001
+async def test_what_is_no_moment_is_named_before_anything_is_claimed(world: World, wrong: Any):
+    invalid = await world.fails(InvalidOrder, deadline=wrong)
+
+    assert [name for name, _ in invalid.problems] == ["deadline"]
+    assert await world.known() is None
+
+
+async def test_a_moment_of_any_zone_will_do(world: World):
+    offset = datetime(2024, 5, 6, 12, 0, 5, tzinfo=UTC).astimezone()
+
+    assert (await world.create(deadline=offset)).id in world.sandbox.orders
