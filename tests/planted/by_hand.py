@@ -43,9 +43,9 @@ BY_HAND = (
     ),
     Fault(
         "stale-order-runs-its-hooks",
-        "preflight",
-        '    if is_expired(context.clock, intent):\n        raise Expired("send_before has passed")\n',
-        "",
+        "time_limits",
+        "    if work.intent.send_before is not None and is_expired(",
+        "    if work.attempts_begun and is_expired(",
         "funds are held for a quote that has ended",
     ),
     Fault(
@@ -60,9 +60,66 @@ BY_HAND = (
         "deadline-is-not-looked-at-again",
         "attempt",
         "    if not is_time(context.clock, intent, sending.deadline):\n"
-        "        raise _too_late(context, intent, sending.last_no)\n",
+        "        raise _too_late(context, work, sending.last_no)\n",
         "",
         "an order is tried again after its deadline",
+    ),
+    Fault(
+        "a-callers-deadline-is-not-the-requests",
+        "create_order",
+        "min(context.clock.now() + context.policy.deadline, work.deadline)",
+        "context.clock.now() + context.policy.deadline",
+        "an order is sent for a caller who has gone, and was told nothing",
+    ),
+    Fault(
+        "a-callers-deadline-lengthens",
+        "create_order",
+        "min(context.clock.now() + context.policy.deadline, work.deadline)",
+        'context.clock.now() + context.policy.deadline if work.deadline == float("inf") else work.deadline',
+        "an order is sent after its mark has ended, when others may have ended its doubt",
+    ),
+    Fault(
+        "a-callers-deadline-is-a-no",
+        "attempt",
+        "if body.late or (not evidence.sent and is_over(context.clock, call.work.deadline)):",
+        "if body.late or is_over(context.clock, call.work.deadline):",
+        "an order that may exist is called never sent, and its hold is released",
+    ),
+    Fault(
+        "hooks-outlast-their-callers-deadline",
+        "preflight",
+        "left = within(context.timeouts.hook, context.clock, call.work.deadline)",
+        "left = context.timeouts.hook",
+        "funds are held for a caller who waits no longer",
+    ),
+    Fault(
+        "hooks-begin-after-their-callers-deadline",
+        "preflight",
+        "        if expired := too_late(context.clock, work):  # a hook would be in vain\n"
+        "            raise expired\n",
+        "",
+        "funds are held for a caller who waits no longer",
+    ),
+    Fault(
+        "a-deadline-lengthens-a-limit",
+        "deadlines",
+        "min(limit, max(0.0, deadline - clock.now()))",
+        "max(0.0, deadline - clock.now())",
+        "a hook that hangs binds the key for as long as its caller has patience",
+    ),
+    Fault(
+        "resolve-outlasts-its-callers-deadline",
+        "doubt",
+        "within(context.timeouts.hook, context.clock, deadline)",
+        "context.timeouts.hook",
+        "a caller with a deadline waits two minutes longer",
+    ),
+    Fault(
+        "a-request-is-tried-again-after-its-deadline",
+        "request",
+        "    _refuse_late(access, wanted, reading)\n    if reading.cut():",
+        "    if reading.cut():",
+        "a request leaves for a caller who has gone",
     ),
     Fault(
         "unanswered-goes-again",
@@ -110,8 +167,8 @@ BY_HAND = (
     Fault(
         "stale-no-before-another-attempt",
         "attempt",
-        "        raise _too_late(context, intent, sending.last_no)\n    check_quiet(context, sending)\n",
-        "        raise _too_late(context, intent, sending.last_no)\n",
+        "        raise _too_late(context, work, sending.last_no)\n    check_quiet(context, sending)\n",
+        "        raise _too_late(context, work, sending.last_no)\n",
         "an order is sent again although its own answer has come behind a stale no",
     ),
     Fault(

@@ -48,6 +48,7 @@ PLACES = {
         "transfer_async._pipeline.create_order",
         (
             "tests/_pipeline/test_create_order.py",
+            "tests/_pipeline/test_deadline.py",
             *_CALLS,
             "tests/_pipeline/test_unrecorded.py",
             "tests/_pipeline/test_cancellation.py",
@@ -59,7 +60,12 @@ PLACES = {
     ),
     "preflight": Place(
         "transfer_async._pipeline.preflight",
-        ("tests/_pipeline/test_create_order.py", *_CALLS, "tests/_pipeline/test_cancellation.py"),
+        (
+            "tests/_pipeline/test_create_order.py",
+            "tests/_pipeline/test_deadline.py",
+            *_CALLS,
+            "tests/_pipeline/test_cancellation.py",
+        ),
     ),
     "settle": Place(
         "transfer_async._pipeline.settle",
@@ -80,11 +86,11 @@ PLACES = {
     ),
     "time_limits": Place(
         "transfer_async._pipeline.time_limits",
-        ("tests/_pipeline/test_create_order.py", *_WIRE),
+        ("tests/_pipeline/test_create_order.py", "tests/_pipeline/test_deadline.py", *_WIRE),
     ),
     "attempt": Place(
         "transfer_async._pipeline.attempt",
-        ("tests/_pipeline/test_create_order.py", *_WIRE),
+        ("tests/_pipeline/test_create_order.py", "tests/_pipeline/test_deadline.py", *_WIRE),
     ),
     "sending": Place(
         "transfer_async._pipeline.send",
@@ -92,7 +98,11 @@ PLACES = {
     ),
     "doubt": Place(
         "transfer_async._pipeline.doubt",
-        ("tests/_pipeline/test_doubt.py", "tests/_pipeline/test_recovery.py"),
+        (
+            "tests/_pipeline/test_doubt.py",
+            "tests/_pipeline/test_deadline.py",
+            "tests/_pipeline/test_recovery.py",
+        ),
     ),
     "undoing": Place(
         "transfer_async._pipeline.undo", ("tests/_pipeline/test_undo.py", "tests/_pipeline/test_hooks.py")
@@ -119,6 +129,8 @@ PLACES = {
         "transfer_async._http.classify",
         ("tests/_http/test_classify.py", "tests/_models/test_amounts.py", *_WIRE),
     ),
+    "deadlines": Place("transfer_async._support.deadlines", ("tests/_pipeline/test_deadline.py",)),
+    "request": Place("transfer_async._http.fetch", ("tests/_http/test_fetch.py",)),
     "at_once": Place("transfer_async._converters.at_once", ("tests/_converters/test_order.py",)),
     "order": Place("transfer_async._converters.order", ("tests/_converters/test_order.py",)),
     "transport": Place("transfer_async._http.transport", ("tests/_http/test_transport.py", *_WIRE)),

@@ -37,6 +37,15 @@ def nothing_is_sent_too_late(world: "World", intent: OrderIntent, attempt: str |
     return None
 
 
+def nothing_is_done_for_whoever_waits_no_longer(
+    world: "World", said: "Record | None", what: str
+) -> str | None:
+    """A hook begins, and a first byte leaves, before the caller's deadline."""
+    if said is None or world.loop.time() < said.deadline + 1e-5:  # a moment has whole microseconds
+        return None
+    return f"{what} for {said.key}, {world.loop.time() - said.deadline:g} s after its caller's deadline"
+
+
 def nothing_is_sent_without_a_hold(world: "World", intent: OrderIntent) -> str | None:
     """At the first byte the customer's funds are held."""
     if intent.held is None and ("hold", intent.id) not in world.bank.open:

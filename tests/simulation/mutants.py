@@ -10,9 +10,22 @@ import pytest
 
 from tests.simulation import world
 from tests.simulation.journal import Database
+from tests.simulation.loop import this_call
 from transfer_async._http import classify
 from transfer_async._models.errors import JournalFailed, Outcome
-from transfer_async._pipeline import certain_no, create_order, decisions, doubt, recovery, send, settle, undo
+from transfer_async._pipeline import (
+    attempt,
+    certain_no,
+    create_order,
+    decisions,
+    doubt,
+    preflight,
+    recovery,
+    send,
+    settle,
+    undo,
+)
+from transfer_async._support.deadlines import NEVER, is_over
 from transfer_async.journal import claim, entries, moves, state_machine
 from transfer_async.journal.claim import Claim
 from transfer_async.journal.entries import KeyState
@@ -80,6 +93,34 @@ def deadline_after_the_mark(patch: pytest.MonkeyPatch) -> None:
         sending.deadline = context.clock.now() + context.policy.deadline
 
     patch.setattr(create_order, "_mark_sending", marked)
+
+
+def deadline_lengthens(patch: pytest.MonkeyPatch) -> None:
+    """A caller who is patient lets a request leave after the time that its mark gives it."""
+    mark = create_order._mark_sending
+
+    async def marked(context: Any, work: Any, claimed: Any, sending: Any) -> None:
+        await mark(context, work, claimed, sending)
+        sending.deadline = max(sending.deadline, 0.0 if work.deadline == NEVER else work.deadline)
+
+    patch.setattr(create_order, "_mark_sending", marked)
+
+
+def deadline_passed_is_a_no(patch: pytest.MonkeyPatch) -> None:
+    """What the caller waits for no longer ends as never sent, whatever was handed over."""
+    exchange = attempt._exchange
+
+    async def exchanged(context: Any, *arguments: Any) -> Any:
+        evidence = await exchange(context, *arguments)
+        over = is_over(context.clock, this_call().work.deadline)
+        return attrs.evolve(evidence, sent=False) if over else evidence
+
+    patch.setattr(attempt, "_exchange", exchanged)
+
+
+def deadline_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """Hooks run for a caller who waits no longer."""
+    patch.setattr(preflight, "too_late", lambda *_: None)
 
 
 def foreign_order_accepted(patch: pytest.MonkeyPatch) -> None:
@@ -364,6 +405,9 @@ MUTANTS: dict[str, Mutant] = {
         lost_answer_is_a_no,
         mark_after_send,
         deadline_after_the_mark,
+        deadline_lengthens,
+        deadline_passed_is_a_no,
+        deadline_not_looked_at,
         foreign_order_accepted,
         id_of_another_key_accepted,
         take_over_what_was_sending,

@@ -109,6 +109,10 @@ def _deliver(world: World) -> None:
     )
     world.note(f"{record.key} is delivered")
     send_before = 40.0 * chance.random() if chance.once_in(0.1) else None
+    if world.patience.once_in(0.2):
+        record.deadline = world.loop.time() + world.patience.one_of((0.0, 0.5, 5.0, 40.0, 200.0)) * (
+            2.0 * world.patience.random()
+        )
     task = chance.one_of(world.workers).deliver(record, send_before)
     if chance.once_in(0.1):
         after = chance.one_of((chance.latency(), 2.0, 30.0)) * chance.random()

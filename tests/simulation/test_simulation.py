@@ -12,6 +12,7 @@ from tests.simulation.trials import Tally
 CAUGHT_BY = {
     "any_attempt_will_do": 128,
     "checked_for_anybody": 725,
+    "deadline_lengthens": 1603,
     "demand_not_looked_at": 112,
     "doubts_end_not_promised": 931,
     "hold_beside_the_banks_own": 123,
@@ -27,6 +28,8 @@ pytestmark = pytest.mark.timeout(7200)
 seeded = pytest.mark.trial(short=2_000, ci=4_000, long=1_000_000)
 
 MUST_BE_SEEN = (
+    "Expired at a deadline",
+    "OutcomeUnknown at a deadline",
     "acted late",
     "approved",
     "cancelled",

@@ -10,6 +10,7 @@ from tests.simulation import invariants
 from tests.simulation.journal import ATTEMPT, EPOCH
 from tests.simulation.service import Made
 from transfer_async._converters.messages import OrderOutcome
+from transfer_async._models.errors import Expired, OutcomeUnknown
 from transfer_async._models.events import DuplicateSuspected, Event
 from transfer_async._models.requests import NewOrder, OrderIntent, PersonName
 from transfer_async._models.responses import Order
@@ -31,6 +32,7 @@ class Record:
     wish: NewOrder
     beneficiary: PersonName | None = None
     held: str | None = None
+    deadline: float = float("inf")
     intent_id: str | None = None
     order: Order | None = None
     error: Any = None
@@ -108,6 +110,7 @@ class Witness:
     def asked(self, hook: str, intent: OrderIntent) -> None:
         kept = self._kept_when_claimed.get((intent.id, EPOCH.get()), set())
         self.check(invariants.no_receipt_is_asked_for_twice(hook, intent, kept))
+        self.check(invariants.nothing_is_done_for_whoever_waits_no_longer(self.world, RECORD.get(), hook))
 
     def undoing(self, hook: str, intent: OrderIntent) -> None:
         self.check(invariants.nothing_is_undone_before_the_no_is_on_record(self.world, hook, intent))
@@ -120,6 +123,7 @@ class Witness:
 
     def looked(self, intent: OrderIntent) -> None:
         self.check(invariants.nothing_is_sent_too_late(self.world, intent, ATTEMPT.get()))
+        self.check(invariants.nothing_is_done_for_whoever_waits_no_longer(self.world, RECORD.get(), "sent"))
 
     def sending(self, intent: OrderIntent) -> None:
         self.world.note(f"the first byte of {intent.id} leaves")
@@ -137,6 +141,8 @@ class Witness:
     def told(self, record: Record) -> None:
         outcome = record.order.id if record.order is not None else repr(record.error)
         self.world.note(f"the caller of {record.key} ({record.intent_id}) is told {outcome}")
+        if self.world.loop.time() >= record.deadline and isinstance(record.error, (Expired, OutcomeUnknown)):
+            self.world.saw(f"{type(record.error).__name__} at a deadline")
         for invariant in invariants.OF_WHAT_IS_TOLD:
             self.check(invariant(self.world, record))
 

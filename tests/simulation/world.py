@@ -55,6 +55,7 @@ class World:
         self.by_messages = Chance(f"messages {seed}").once_in(0.5)
         self.clocks = Chance(f"clocks {seed}")
         self.people = Chance(f"people {seed}")
+        self.patience = Chance(f"patience {seed}")
         self.four_eyes = self.people.once_in(0.3)
         self.loop = VirtualLoop()
         self.trace: list[str] | None = [] if trace else None
@@ -199,10 +200,10 @@ class Worker:
         return self.run(self._call(self.client, record, limit), record)
 
     async def _call(self, client: TransferClient, record: Record, limit: datetime | None) -> None:
-        outcome = None
+        outcome, deadline = None, self._moment(record.deadline)
         try:
             if self.world.by_messages and record.key is not None:
-                outcome = await self._handle(client, record, limit)
+                outcome = await self._handle(client, record, limit, deadline)
             else:
                 record.order = await client.create_order(
                     record.wish,
@@ -210,6 +211,7 @@ class Worker:
                     beneficiary=record.beneficiary,
                     held=record.held,
                     send_before=limit,
+                    deadline=deadline,
                 )
         except asyncio.CancelledError:
             self.world.saw("cancelled")
@@ -222,7 +224,7 @@ class Worker:
             await self._publish(outcome)
 
     async def _handle(
-        self, client: TransferClient, record: Record, limit: datetime | None
+        self, client: TransferClient, record: Record, limit: datetime | None, deadline: datetime | None
     ) -> OrderOutcome | None:
         """As a message that may have been delivered before."""
         assert record.key is not None
@@ -232,6 +234,7 @@ class Worker:
             beneficiary=record.beneficiary,
             held=record.held,
             send_before=limit,
+            deadline=deadline,
         )
         handled = await Handler(client).handle(command)
         if isinstance(handled.result, Order):
@@ -239,6 +242,9 @@ class Worker:
         else:
             record.error = handled.result
         return handled.outcome
+
+    def _moment(self, when: float) -> datetime | None:
+        return None if when == float("inf") else NOON + timedelta(seconds=when)
 
     async def _publish(self, outcome: OrderOutcome) -> None:
         await self.world.sleep(self.world.chance.latency())
