@@ -18,7 +18,8 @@ from tests.support.journalling import SCOPE, claim, create, free, judged, keep, 
 from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal.entries import Denial
 from transfer_async.journal.protocol import KEPT
-from transfer_async.journal.sqlite import APPLICATION, VERSION
+from transfer_async.journal.sqlite import VERSION
+from transfer_async.journal.sqlite_opening import APPLICATION
 
 
 @pytest.fixture

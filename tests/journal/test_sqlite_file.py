@@ -16,7 +16,7 @@ from tests.journal.other_process import other_process
 from tests.support.bank import Time, new_order
 from tests.support.journalling import SCOPE, claim, made
 from transfer_async import JournalFailed, Outcome, SQLiteJournal, TransferClient
-from transfer_async.journal import sqlite, sqlite_file
+from transfer_async.journal import sqlite_file, sqlite_opening
 from transfer_async.sandbox import Sandbox
 
 Check = Callable[[Path], Awaitable[None]]
@@ -133,7 +133,7 @@ def opening_closes_a_descriptor(patch: pytest.MonkeyPatch) -> None:
         os.close(os.open(real, os.O_RDWR))
         return real
 
-    patch.setattr(sqlite, "found", touched)
+    patch.setattr(sqlite_opening, "found", touched)
 
 
 def nobody_looks_at_the_log(patch: pytest.MonkeyPatch) -> None:

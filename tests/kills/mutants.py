@@ -17,7 +17,7 @@ from tests.kills.setting import Place
 from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
 from transfer_async._models.errors import OutcomeUnknown
 from transfer_async._models.responses import Order
-from transfer_async.journal import sqlite, sqlite_file
+from transfer_async.journal import sqlite_file, sqlite_opening
 from transfer_async.journal.claim import Claim
 from transfer_async.journal.entries import Entry, KeyState, Verdict
 from transfer_async.journal.moves import Create, Mark, Move
@@ -98,7 +98,7 @@ def unlocked() -> None:
     def forget(_: sqlite_file.Files) -> None:
         """As it once was: nobody looks at the log."""
 
-    sqlite.found, sqlite_file.Files.remember = touched, forget  # type: ignore[assignment,method-assign] # a mutant
+    sqlite_opening.found, sqlite_file.Files.remember = touched, forget  # type: ignore[assignment,method-assign] # a mutant
 
 
 def send_again() -> None:

@@ -434,14 +434,14 @@ BY_HAND = (
     ),
     Fault(
         "fsync-normal",
-        "sqlite",
+        "sqlite_opening",
         "PRAGMA synchronous=FULL",
         "PRAGMA synchronous=NORMAL",
         "a power cut takes the marks of orders that were sent",
     ),
     Fault(
         "file-is-for-everybody",
-        "sqlite",
+        "sqlite_opening",
         "            keep_private(real)\n",
         "",
         "every user of the machine can read the customers' data",

@@ -535,7 +535,7 @@ MUTATED = (
     ),
     Fault(
         "anothers-file-is-taken",
-        "sqlite",
+        "sqlite_opening",
         'if not is_empty and self._value("PRAGMA application_id") != APPLICATION:',
         'if is_empty and self._value("PRAGMA application_id") != APPLICATION:',
         "a new journal cannot be made, and another application's file is written to",

@@ -162,6 +162,10 @@ PLACES = {
         "transfer_async.journal.sqlite",
         ("tests/journal/test_sqlite.py", "tests/contract", "tests/trouble/test_sqlite_trouble.py"),
     ),
+    "sqlite_opening": Place(
+        "transfer_async.journal.sqlite_opening",
+        ("tests/journal/test_sqlite.py", "tests/contract", "tests/trouble/test_sqlite_trouble.py"),
+    ),
     "postgres": Place(
         "transfer_async.journal.postgres",
         ("tests/journal/test_postgres.py", "tests/contract", "tests/trouble"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,24 +31,11 @@ from transfer_async.journal.rows import (
     step_values,
 )
 from transfer_async.journal.seal import Seal
-from transfer_async.journal.sqlite_file import Files, Identity, Moved, found, keep_private
+from transfer_async.journal.sqlite_file import Identity, Moved
+from transfer_async.journal.sqlite_opening import APPLICATION, OpenFile
 from transfer_async.journal.transaction import PendingMove, Place, Transaction
 
 T = TypeVar("T")
-
-APPLICATION = 0x7472616A
-"""Marks the file as a journal of ours."""
-
-_SETTINGS = (
-    "PRAGMA synchronous=FULL",  # NORMAL may lose the last commits with the machine's power
-    "PRAGMA fullfsync=ON",  # where a plain sync does not reach the disk (macOS)
-    "PRAGMA secure_delete=FAST",  # what is forgotten is overwritten where that costs no more writing
-    "PRAGMA wal_autocheckpoint=8000",
-    "PRAGMA cache_size=-65536",
-)
-
-_PAUSE = 0.005
-"""Seconds between two looks whether others are done."""
 
 _TABLES = f"""
 CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -244,63 +230,14 @@ class SQLiteJournal(DurableJournal):
         return await self._ask(lambda file: file.prune(scope, before))
 
 
-class _File:
-    """The open file; all of it within one thread."""
+class _File(OpenFile):
+    """The open file, of this version."""
 
     def __init__(self, path: Path, *, timeout: float, make: bool = True) -> None:
-        real = found(path, make=make)
-        self._files = Files(path, real)
-        self.identity, self.refuse_if_moved = self._files.main, self._files.refuse_if_moved
-        self._db = sqlite3.connect(
-            f"{real.as_uri()}?mode=rw",  # whatever has become of it meanwhile: no other is made here
-            uri=True,
-            timeout=timeout,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        try:
-            self._refuse_others_file(path)
-            keep_private(real)
-            self._keep_a_log(timeout)
-            for setting in _SETTINGS:
-                self._db.execute(setting)
-            self._check_version(path)
-            self._files.remember()
-        except BaseException:
-            self.close()
-            raise
+        super().__init__(path, timeout=timeout, make=make)
         self._scopes: dict[str, int] = {}
 
-    def close(self) -> None:
-        self._files.let_go(self._db)
-
-    def _refuse_others_file(self, path: Path) -> None:
-        """Before any setting changes it: another application's file stays as it is."""
-        try:
-            is_empty = self._value("SELECT count(*) FROM sqlite_master") == 0
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-                raise JournalFailed(f"{path.name} is not a journal: it is no database at all") from error
-            raise
-        if not is_empty and self._value("PRAGMA application_id") != APPLICATION:
-            raise JournalFailed(f"{path.name} is a database, but not a journal of transfer_async")
-
-    def _keep_a_log(self, timeout: float) -> None:
-        """Go over to a write-ahead log: of all there is, this alone does not wait for other processes."""
-        end = time.monotonic() + timeout
-        while True:
-            try:
-                mode = self._db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
-                    raise
-            else:
-                if mode != "wal":
-                    raise JournalFailed(f"a write-ahead log cannot be kept beside {self._files.path.name}")
-                return
-            time.sleep(_PAUSE)
-
-    def _check_version(self, path: Path) -> None:
+    def _prepare(self, path: Path) -> None:
         if self._value("SELECT count(*) FROM sqlite_master") == 0:
             self._db.execute("BEGIN IMMEDIATE")  # of many processes, one makes the tables
             try:
@@ -318,10 +255,6 @@ class _File:
                 f"{path.name} was written by {age} version of transfer_async "
                 f"(its format is {version}, this one reads {VERSION})"
             )
-
-    def _value(self, sql: str, *values: object) -> int:
-        found: int = self._db.execute(sql, values).fetchone()[0]
-        return found
 
     # --- writing --------------------------------------------------------------------------------
 
