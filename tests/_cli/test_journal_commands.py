@@ -550,7 +550,7 @@ async def test_a_time_to_settle_that_is_none_is_a_wrong_use(world: World, settle
 async def test_a_row_that_cannot_be_read_is_shown_as_such_and_refuted_by_word(world: World, bank_module: Any):
     """It would be in no list, and its hold would be kept for ever."""
     await world.in_doubt("doubt")
-    sql = "UPDATE keys SET intent = '{}'"
+    sql = "UPDATE keys_2 SET intent = '{}'"
     await world.journal.journal._ask(lambda file: file._db.execute(sql).rowcount)  # type: ignore[attr-defined] # SQLite
     await world.journal.journal.close()
     listed = await asked("list")

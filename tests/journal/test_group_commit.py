@@ -1,7 +1,8 @@
 """What the durable journals share, on a store that does as it is told."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from transfer_async import JournalFailed
 from transfer_async.journal import rows
 from transfer_async.journal.group_commit import SHARED, DurableJournal
 from transfer_async.journal.protocol import KEPT
+from transfer_async.journal.rows import VERSION
 from transfer_async.journal.transaction import PendingMove, Place, Transaction
+from transfer_async.journal.upgrading import NOTHING, Upgradable, Upgrade
 
 
 class Store(DurableJournal):
@@ -28,6 +31,8 @@ class Store(DurableJournal):
         self.error: Callable[[Sequence[PendingMove]], BaseException | None] = lambda _: None
         self.gate: Callable[[], Any] | None = None
         self.opening_error: BaseException | None = None
+        self.page_error: OSError | None = None
+        self.versions: list[int | None] = [1, 1]
 
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
         self.commits.append(len(wanted))
@@ -67,8 +72,34 @@ class Store(DurableJournal):
         found = sorted((key, row) for (at, key), row in self.rows.items() if at == scope and key > after)
         return found[:limit]
 
+    _name = "the store"
+
+    @asynccontextmanager
+    async def _upgradable(self) -> AsyncIterator[Upgradable]:
+        if self.opening_error is not None:
+            raise self.opening_error
+        yield Table(self)
+
     def _is_of_the_store(self, error: BaseException) -> bool:
         return isinstance(error, OSError)
+
+
+class Table(Upgradable):
+    """A store of version 1, in which somebody else has done something by the time that it is looked at."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def version(self) -> int | None:
+        return self._store.versions.pop(0)
+
+    async def page(self, table: str, after: int) -> list[tuple[int, rows.EntryRow]]:
+        if self._store.page_error is not None:
+            raise self._store.page_error
+        return []
+
+    async def carry_out(self, upgrade: Upgrade) -> bool:
+        return False
 
 
 @pytest.fixture
@@ -258,3 +289,47 @@ async def test_a_journal_that_could_not_be_opened_may_be_opened_in_another_loop(
     store.opening_error = None
     async with store:
         assert (await judged(store, claim())).denial is None
+
+
+# --- upgrading ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "why"),
+    [
+        (OSError("no"), JournalFailed, r"the upgrade failed \(OSError\)"),
+        (JournalFailed("own words"), JournalFailed, "own words"),
+        (ZeroDivisionError("a mistake"), ZeroDivisionError, "a mistake"),
+    ],
+)
+async def test_an_error_of_the_store_ends_an_upgrade_in_the_journals_own(
+    store: Store, error: Exception, kind: type[Exception], why: str
+):
+    store.opening_error = error
+    with pytest.raises(kind, match=why):
+        await store.upgrade()
+
+
+async def test_an_upgrade_that_somebody_else_has_made_meanwhile_has_nothing_to_do(store: Store):
+    store.versions = [1, VERSION]
+    assert await store.upgrade() == NOTHING
+
+    store.versions, store.page_error = [1, VERSION], OSError("no such table")
+    assert await store.planned_upgrade() == NOTHING
+
+
+async def test_what_cannot_be_read_is_no_reason_to_believe_that_somebody_else_has_made_it(store: Store):
+    store.page_error = OSError("no such table")
+    with pytest.raises(JournalFailed, match="the upgrade failed"):
+        await store.planned_upgrade()
+
+
+@pytest.mark.parametrize(
+    ("version", "why"), [(1, "older version"), (VERSION + 1, "newer version"), (None, "no")]
+)
+async def test_an_upgrade_that_was_not_made_is_not_said_to_have_been(
+    store: Store, version: int | None, why: str
+):
+    store.versions = [1, version]
+    with pytest.raises(JournalFailed, match=why):
+        await store.upgrade()

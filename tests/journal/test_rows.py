@@ -97,7 +97,7 @@ async def _through(path: Path, entry: Entry) -> Any:
         await made(journal, claim())
         row = rows.row_of(entry, token="by hand", now=0.0)
         values = (*attrs.astuple(row)[:6], row.intent)
-        sql = "UPDATE keys SET state=?, token=?, order_id=?, due_at=?, ended_at=?, body=?, intent=?"
+        sql = "UPDATE keys_2 SET state=?, token=?, order_id=?, due_at=?, ended_at=?, body=?, intent=?"
         await journal._ask(lambda file: file._db.execute(sql, values).rowcount)
         return await journal.read(SCOPE, "k")
 

@@ -183,7 +183,7 @@ def test_a_loop_that_is_shut_down_in_the_middle_does_not_hang_and_what_had_begun
     asyncio.run(work())
     journal._let_go()
     with closing(sqlite3.connect(path)) as db:
-        (keys,) = db.execute("SELECT count(*) FROM keys").fetchone()
+        (keys,) = db.execute("SELECT count(*) FROM keys_2").fetchone()
         (steps,) = db.execute("SELECT count(DISTINCT key_id) FROM history").fetchone()
 
     assert keys == steps == 51
@@ -213,7 +213,7 @@ async def test_callers_that_come_at_once_share_commits(path: Path):
 async def test_an_entry_that_cannot_be_read_denies_its_own_key_and_no_other_of_the_commit(path: Path):
     async with SQLiteJournal(path) as journal:
         await asyncio.gather(*(made(journal, claim(), key=f"k-{number}") for number in range(5)))
-        await in_file(path, "UPDATE keys SET body = '{', token = 'by hand' WHERE key = 'k-2'")
+        await in_file(path, "UPDATE keys_2 SET body = '{', token = 'by hand' WHERE key = 'k-2'")
         found = await asyncio.gather(*(judged(journal, mark(), key=f"k-{number}") for number in range(5)))
 
     assert [one.denial for one in found] == [None, None, Denial.UNREAD, None, None]
@@ -345,7 +345,7 @@ async def test_pages_of_keys_that_cannot_be_read_do_not_hide_those_behind_them(t
 
 def _spoil(path: Path, count: int) -> None:
     with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE keys SET body = '{' WHERE id <= ?", (count,))
+        db.execute("UPDATE keys_2 SET body = '{' WHERE id <= ?", (count,))
 
 
 async def test_a_commit_waits_for_the_disk(path: Path):

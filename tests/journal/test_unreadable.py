@@ -39,11 +39,11 @@ def opened(request: pytest.FixtureRequest) -> Callable[[], Any]:
 async def damage(journal: Any, column: str, old: str, new: str) -> None:
     """What older versions wrote, or a disk made of it."""
     if isinstance(journal, SQLiteJournal):
-        sql = f"UPDATE keys SET {column} = replace({column}, ?, ?)"
+        sql = f"UPDATE keys_2 SET {column} = replace({column}, ?, ?)"
         assert await journal._ask(lambda file: file._db.execute(sql, (old, new)).rowcount)
     else:
         sql = (
-            f"UPDATE transfer_async.keys SET {column} = replace({column}::text, '{old}', '{new}')::json "
+            f"UPDATE transfer_async.keys_2 SET {column} = replace({column}::text, '{old}', '{new}')::json "
             f"WHERE {column} IS NOT NULL"
         )
         await journal._ask(lambda session: session.fetch(sql))
@@ -152,7 +152,7 @@ async def test_what_must_be_told_of_others_is_told_beside_it(world: World, tmp_p
                 await handler.handle(OrderCommand(key=key, order=new_order(), beneficiary=NAME))
             await client.resolve("a", order_id="tx-a", **SAID)
             await client.resolve("b", order_id="tx-b", **SAID)
-            sql = "UPDATE keys SET body = replace(body, '\"fingerprint\"', '\"was\"') WHERE key = 'a'"
+            sql = "UPDATE keys_2 SET body = replace(body, '\"fingerprint\"', '\"was\"') WHERE key = 'a'"
             await journal._ask(lambda file: file._db.execute(sql).rowcount)
         async with SQLiteJournal(tmp_path / "journal.db") as new, world.client(journal=new) as client:
             told = [outcome.key async for outcome in Handler(client).untold()]
@@ -168,7 +168,7 @@ async def test_bytes_that_are_no_text_hide_no_other_key_and_are_ended_by_word(
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path) as journal:
         await in_doubt(world, journal, "a", "b")
-        sql = f"UPDATE keys SET {column} = CAST(x'ff' || {column} AS TEXT) WHERE key = 'a'"
+        sql = f"UPDATE keys_2 SET {column} = CAST(x'ff' || {column} AS TEXT) WHERE key = 'a'"
         await journal._ask(lambda file: file._db.execute(sql).rowcount)
     async with SQLiteJournal(path) as journal, world.client(journal=journal, settle_after=0.0) as client:
         doubts = {doubt.key: doubt.readable for doubt in await client.in_doubt()}

@@ -11,6 +11,7 @@ import pytest
 from tests.support.journalling import REPLY, SCOPE
 from transfer_async import KeyState, Operators, Outcome, PersonName, PostgresJournal, SQLiteJournal
 from transfer_async.journal import Entry, Journal, Untold
+from transfer_async.journal.rows import ENTRY_TABLE
 
 SAMPLE = Path(__file__).with_name("written_before.sql")
 """Of moves by `tests.support.journalling`, before causes were kept: a key for each way one can stand."""
@@ -42,8 +43,8 @@ async def _insert(session: Any, keys: Rows, steps: Rows) -> None:
     columns = ("key", "state", "token", "order_id", "due_at", "ended_at", "body", "intent", "reply")
     for row in keys:
         await session.fetch(
-            f"INSERT INTO transfer_async.keys (id, scope, {', '.join(columns)}) OVERRIDING SYSTEM VALUE "
-            "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+            f"INSERT INTO transfer_async.{ENTRY_TABLE} (id, scope, {', '.join(columns)}) "
+            "OVERRIDING SYSTEM VALUE VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
             *(row["id"], SCOPE, *(row[name] for name in columns)),
         )
     for row in steps:
@@ -66,6 +67,8 @@ def closed_journal(request: pytest.FixtureRequest, path: Path) -> SQLiteJournal 
 async def journal(
     closed_journal: SQLiteJournal | PostgresJournal, rows: tuple[Rows, Rows]
 ) -> AsyncIterator[Journal]:
+    if isinstance(closed_journal, SQLiteJournal):
+        await closed_journal.upgrade()
     async with closed_journal as journal:
         if isinstance(journal, PostgresJournal):
             await journal._ask(lambda session: _insert(session, *rows))

@@ -47,7 +47,7 @@ class LockedTables:
     async def begin(self) -> None:
         if self._connection is None:
             self._connection = await asyncpg.connect(self._dsn)
-            await self._connection.execute("BEGIN; LOCK TABLE transfer_async.keys")
+            await self._connection.execute("BEGIN; LOCK TABLE transfer_async.keys_2")
 
     async def end(self) -> None:
         if self._connection is not None:

@@ -45,6 +45,7 @@ from transfer_async.journal.rows import STEP_COLUMNS, EntryRow, entry_of, row_of
 from transfer_async.journal.seal import DoesNotOpen, KeySeal, Seal
 from transfer_async.journal.sqlite import SQLiteJournal
 from transfer_async.journal.state_machine import decide, due_at, history_step, is_ended, is_told, is_waiting
+from transfer_async.journal.upgrading import Upgrade
 
 __all__ = [
     "FOUR_EYES",
@@ -94,6 +95,7 @@ __all__ = [
     "Told",
     "Unread",
     "Untold",
+    "Upgrade",
     "Verdict",
     "Waive",
     "Withdraw",

@@ -6,12 +6,11 @@ import os
 
 from transfer_async._support.addresses import public
 from transfer_async.journal.postgres import PostgresJournal
-from transfer_async.journal.protocol import Journal
 from transfer_async.journal.seal import KeySeal, Seal
 from transfer_async.journal.sqlite import SQLiteJournal
 
 
-def journal_at(address: str, *, seal: Seal | None = None) -> Journal:
+def journal_at(address: str, *, seal: Seal | None = None) -> SQLiteJournal | PostgresJournal:
     """The journal at a ``postgresql://`` address, or in the file of that path; it opens when it is used.
 
     Args:

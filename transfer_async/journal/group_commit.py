@@ -12,7 +12,8 @@ import contextlib
 import logging
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from typing import Self
 
@@ -24,6 +25,7 @@ from transfer_async.journal.protocol import forgettable
 from transfer_async.journal.rows import EntryRow, entries_of
 from transfer_async.journal.seal import Seal, checked_seal
 from transfer_async.journal.transaction import PendingMove, Recent, Transaction
+from transfer_async.journal.upgrading import Upgradable, Upgrade, planned, upgraded
 
 log: logging.Logger = logging.getLogger("transfer_async")
 
@@ -80,6 +82,15 @@ class DurableJournal(abc.ABC):
     async def _other_scope(self, scope: str) -> str | None:
         """The name of a scope with keys, if there is one, and ``scope`` has none."""
 
+    @property
+    @abc.abstractmethod
+    def _name(self) -> str:
+        """What the store is called in a sentence."""
+
+    @abc.abstractmethod
+    def _upgradable(self) -> AbstractAsyncContextManager[Upgradable]:
+        """The store, opened to be upgraded, of whatever version it is."""
+
     @abc.abstractmethod
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         """One page of what `Journal.work` gives, as it is stored."""
@@ -122,6 +133,49 @@ class DurableJournal(abc.ABC):
             await asyncio.wait(self._runners)
         await self._close()
         self._home = None
+
+    async def planned_upgrade(self) -> Upgrade:
+        """What `upgrade` would do; nothing is changed. Every key is read: of a million it takes a minute.
+
+        Raises:
+            JournalFailed: there is no journal, it is of a newer version, or the store failed.
+        """
+        async with self._being_upgraded() as store:
+            return await planned(store, self._name)
+
+    async def upgrade(self, plan: Upgrade | None = None) -> Upgrade:
+        """Bring a journal that an older version wrote to the format of this one, and all its scopes with it.
+
+        Stop every program that uses the journal first: one of the older version that still runs can write
+        nothing to it from then on. There is no way back. All of it is one transaction: whoever is stopped in
+        the middle leaves the journal as it was, and runs it again.
+
+        Args:
+            plan: what `planned_upgrade` gave, if somebody was asked about it.
+
+        Returns:
+            What was done; or that nothing was to do.
+
+        Raises:
+            JournalFailed: there is no journal, it is of a newer version, somebody uses it, or has written to
+                it since the plan was made, or the store failed.
+        """
+        async with self._being_upgraded() as store:
+            return await upgraded(store, self._name, plan)
+
+    @asynccontextmanager
+    async def _being_upgraded(self) -> AsyncIterator[Upgradable]:
+        self._admitted()
+        try:
+            async with self._upgradable() as store:
+                yield store
+        except JournalFailed:
+            raise
+        except Exception as error:
+            if not self._is_of_the_store(error):
+                raise
+            why = f"the upgrade failed ({type(error).__name__}): run it again, it says how the journal stands"
+            raise JournalFailed(why) from bare(error)
 
     async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
         """See `Journal.move`."""

@@ -28,9 +28,11 @@ from transfer_async.journal.group_commit import PRUNED, DurableJournal
 from transfer_async.journal.postgres_patience import Overtaken, Patience, driver, is_of_names, may_go_again
 from transfer_async.journal.postgres_sessions import ReckonedTime, Session, Sessions
 from transfer_async.journal.postgres_sql import STEPPED, WRITTEN, Statements
-from transfer_async.journal.rows import VERSION, EntryRow, entries_of, entry_of, step_of, step_values
+from transfer_async.journal.postgres_upgrade import ONE_STATEMENT, UpgradableTables
+from transfer_async.journal.rows import EntryRow, entries_of, entry_of, step_of, step_values
 from transfer_async.journal.seal import Seal
 from transfer_async.journal.transaction import PendingMove, Place, Transaction
+from transfer_async.journal.upgrading import Upgradable, refuse_another_version
 
 T = TypeVar("T")
 
@@ -104,12 +106,12 @@ class PostgresJournal(DurableJournal):
                 self._sessions = sessions
         return self._sessions
 
-    async def _connect(self) -> Session:
+    async def _connect(self, *, one_statement: float | None = None) -> Session:
         connection = await driver().connect(
             self._dsn,
             statement_cache_size=0,  # it would give them names that may be another program's, too
             timeout=self._timeout,
-            command_timeout=self._timeout,
+            command_timeout=one_statement or self._timeout,
         )
         try:
             return await self._checked(connection)  # each connection may lead to another server
@@ -143,13 +145,19 @@ class PostgresJournal(DurableJournal):
                     why = f"the schema {self._schema} is not there, and the user may not make it"
                     raise JournalFailed(why) from error
             await session.say("COMMIT")
-        version = await session.value(self._sql.version)
-        if version != VERSION:
-            age = "a newer" if version is not None and version > VERSION else "an older"
-            raise JournalFailed(
-                f"the schema {self._schema} was made by {age} version of transfer_async "
-                f"(its format is {version}, this one reads {VERSION})"
-            )
+        refuse_another_version(self._name, await session.value(self._sql.version))
+
+    @property
+    def _name(self) -> str:
+        return f"the schema {self._schema}"
+
+    @asynccontextmanager
+    async def _upgradable(self) -> AsyncIterator[Upgradable]:
+        session = await self._connect(one_statement=ONE_STATEMENT)
+        try:
+            yield UpgradableTables(session, schema=self._schema, sql=self._sql)
+        finally:
+            session.terminate()  # with whatever was begun, and not committed
 
     async def _close(self) -> None:
         sessions, self._sessions = self._sessions, None

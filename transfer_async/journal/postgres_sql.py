@@ -7,7 +7,7 @@ comes as JSON: one text is put together, and taken apart, at a fraction of what 
 from __future__ import annotations
 
 from transfer_async.journal.entries import LONGEST_LEASE
-from transfer_async.journal.rows import STEP_COLUMNS, VERSION
+from transfer_async.journal.rows import ENTRY_TABLE, STEP_COLUMNS, VERSION
 
 _ROW = "k.state, k.token, k.order_id, k.due_at, k.ended_at, k.body::text, k.intent::text, k.reply"
 _STEP = ", ".join(STEP_COLUMNS)
@@ -58,7 +58,7 @@ class Statements:
     """
 
     def __init__(self, schema: str, *, idle: float, slack: float) -> None:
-        keys, history, meta = f'"{schema}".keys', f'"{schema}".history', f'"{schema}".meta'
+        keys, history, meta = f'"{schema}".{ENTRY_TABLE}', f'"{schema}".history', f'"{schema}".meta'
         self.server: str = (
             "SELECT current_setting('fsync') = 'on', pg_is_in_recovery(), pg_backend_pid(), "
             "current_setting('default_transaction_isolation') = 'read committed' "
@@ -70,7 +70,7 @@ class Statements:
             f"WHERE schemaname = '{schema}' AND tablename = 'meta')"
         )
         self.one_maker_at_a_time: str = f"SELECT pg_advisory_xact_lock(hashtext('{schema}'), {VERSION})"
-        self.tables: str = _TABLES.format(schema=schema, version=VERSION)
+        self.tables: str = _TABLES.format(schema=schema, entries=ENTRY_TABLE, version=VERSION)
         self.version: str = f"SELECT version FROM {meta}"
         # Should the connection be lost and nobody notice, the locks are let go soon all the same.
         self.begin: str = (
@@ -176,7 +176,7 @@ _TABLES = """
 CREATE SCHEMA IF NOT EXISTS "{schema}";
 CREATE TABLE "{schema}".meta (version integer NOT NULL);
 INSERT INTO "{schema}".meta VALUES ({version});
-CREATE TABLE "{schema}".keys (
+CREATE TABLE "{schema}".{entries} (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     scope text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -190,10 +190,10 @@ CREATE TABLE "{schema}".keys (
     reply bytea,
     UNIQUE (scope, key)
 ) WITH (fillfactor = 70);
-ALTER TABLE "{schema}".keys ALTER COLUMN reply SET STORAGE EXTERNAL; -- compressing costs more than it spares
-CREATE UNIQUE INDEX order_ids ON "{schema}".keys (scope, order_id) WHERE order_id IS NOT NULL;
-CREATE INDEX waiting ON "{schema}".keys (scope, key) WHERE ended_at IS NULL;
-CREATE INDEX ended ON "{schema}".keys (scope, ended_at) WHERE ended_at IS NOT NULL;
+ALTER TABLE "{schema}".{entries} ALTER COLUMN reply SET STORAGE EXTERNAL; -- compressing costs more
+CREATE UNIQUE INDEX order_ids ON "{schema}".{entries} (scope, order_id) WHERE order_id IS NOT NULL;
+CREATE INDEX waiting ON "{schema}".{entries} (scope, key) WHERE ended_at IS NULL;
+CREATE INDEX ended ON "{schema}".{entries} (scope, ended_at) WHERE ended_at IS NOT NULL;
 CREATE TABLE "{schema}".history (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key_id bigint NOT NULL, -- of keys; without a foreign key, which would look it up for every move

@@ -29,8 +29,11 @@ from transfer_async.journal.seal import MARK, DoesNotOpen, Seal, opened, opened_
 
 log: logging.Logger = logging.getLogger("transfer_async")
 
-VERSION = 1
-"""Of the tables and of what is in them; another one is not read."""
+VERSION = 2
+"""Of the tables and of what is in them; another one is not read. How to raise it: see `upgrading`."""
+
+ENTRY_TABLE = f"keys_{VERSION}"
+"""The name says the version: a program of another that is running finds no table, and can write nothing."""
 
 
 @define

@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from transfer_async._models.errors import JournalFailed
 from transfer_async._support.clock import Clock, Duration
 from transfer_async._support.validators import positive_seconds
 from transfer_async.journal.entries import LONGEST_LEASE, Entry, Step
 from transfer_async.journal.group_commit import PRUNED, DurableJournal
 from transfer_async.journal.rows import (
+    ENTRY_TABLE,
     STEP_COLUMNS,
     VERSION,
     EntryRow,
@@ -32,14 +34,16 @@ from transfer_async.journal.rows import (
 )
 from transfer_async.journal.seal import Seal
 from transfer_async.journal.sqlite_file import Identity, Moved
-from transfer_async.journal.sqlite_opening import APPLICATION, OpenFile
+from transfer_async.journal.sqlite_opening import APPLICATION, OpenFile, as_it_is
+from transfer_async.journal.sqlite_upgrade import FileOfAnyVersion, UpgradableFile
 from transfer_async.journal.transaction import PendingMove, Place, Transaction
+from transfer_async.journal.upgrading import Upgradable, refuse_another_version
 
 T = TypeVar("T")
 
 _TABLES = f"""
 CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE keys (
+CREATE TABLE {ENTRY_TABLE} (
     id INTEGER PRIMARY KEY,
     scope INTEGER NOT NULL REFERENCES scopes (id),
     key TEXT NOT NULL,
@@ -52,13 +56,13 @@ CREATE TABLE keys (
     intent TEXT,
     UNIQUE (scope, key)
 );
-CREATE UNIQUE INDEX order_ids ON keys (scope, order_id) WHERE order_id IS NOT NULL;
-CREATE INDEX waiting ON keys (scope, key) WHERE ended_at IS NULL;
-CREATE INDEX ended ON keys (scope, ended_at) WHERE ended_at IS NOT NULL;
-CREATE TABLE replies (key_id INTEGER PRIMARY KEY REFERENCES keys (id), reply BLOB NOT NULL);
+CREATE UNIQUE INDEX order_ids ON {ENTRY_TABLE} (scope, order_id) WHERE order_id IS NOT NULL;
+CREATE INDEX waiting ON {ENTRY_TABLE} (scope, key) WHERE ended_at IS NULL;
+CREATE INDEX ended ON {ENTRY_TABLE} (scope, ended_at) WHERE ended_at IS NOT NULL;
+CREATE TABLE replies (key_id INTEGER PRIMARY KEY REFERENCES {ENTRY_TABLE} (id), reply BLOB NOT NULL);
 CREATE TABLE history (
     id INTEGER PRIMARY KEY,
-    key_id INTEGER NOT NULL REFERENCES keys (id),
+    key_id INTEGER NOT NULL REFERENCES {ENTRY_TABLE} (id),
     at REAL NOT NULL,
     move TEXT NOT NULL,
     state TEXT NOT NULL,
@@ -76,7 +80,7 @@ PRAGMA user_version={VERSION};
 """
 
 _ROW = "k.state, k.token, k.order_id, k.due_at, k.ended_at, k.body, k.intent, r.reply"
-_KEYS = "keys k JOIN scopes s ON s.id = k.scope LEFT JOIN replies r ON r.key_id = k.id"
+_KEYS = f"{ENTRY_TABLE} k JOIN scopes s ON s.id = k.scope LEFT JOIN replies r ON r.key_id = k.id"
 _STEP = ", ".join(STEP_COLUMNS)
 _OF_STEP = ", ".join(f"h.{name}" for name in STEP_COLUMNS)
 
@@ -117,6 +121,15 @@ class SQLiteJournal(DurableJournal):
         if self._file is None:
             await self._in_thread(self._opened)
 
+    @asynccontextmanager
+    async def _upgradable(self) -> AsyncIterator[Upgradable]:
+        open_it = partial(FileOfAnyVersion, self._path, timeout=self._timeout, make=False)
+        file = await self._in_thread(open_it)
+        try:
+            yield UpgradableFile(file, self._in_thread)
+        finally:
+            await self._in_thread(file.close)
+
     async def _close(self) -> None:
         thread, self._thread = self._thread, None
         if thread is None:
@@ -144,6 +157,10 @@ class SQLiteJournal(DurableJournal):
             done.exception()
             raise cancelled
         return done.result()
+
+    @property
+    def _name(self) -> str:
+        return self._path.name
 
     def _is_of_the_store(self, error: BaseException) -> bool:
         return isinstance(error, (sqlite3.Error, OSError, Moved)) and not isinstance(
@@ -248,13 +265,7 @@ class _File(OpenFile):
             except BaseException:
                 self._db.rollback()
                 raise
-        version = self._value("PRAGMA user_version")
-        if version != VERSION:
-            age = "a newer" if version > VERSION else "an older"
-            raise JournalFailed(
-                f"{path.name} was written by {age} version of transfer_async "
-                f"(its format is {version}, this one reads {VERSION})"
-            )
+        refuse_another_version(path.name, self.version)
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -306,7 +317,7 @@ class _File(OpenFile):
 
     def _store(self, transaction: Transaction, ids: dict[Place, int]) -> None:
         """Write what was decided, each kind of row in one go: every call waits for the other threads."""
-        next_id = self._value("SELECT coalesce(max(id), 0) FROM keys") + 1
+        next_id = self._value(f"SELECT coalesce(max(id), 0) FROM {ENTRY_TABLE}") + 1
         new: list[tuple[Any, ...]] = []
         changed: list[tuple[Any, ...]] = []
         replies: list[tuple[int, bytes | None]] = []
@@ -333,7 +344,7 @@ class _File(OpenFile):
             old = (self._scope(scope), before, PRUNED)
             for table in ("history", "replies"):
                 self._db.execute(f"DELETE FROM {table} WHERE key_id IN ({_OLD})", old)
-            count = self._db.execute(f"DELETE FROM keys WHERE id IN ({_OLD})", old).rowcount
+            count = self._db.execute(f"DELETE FROM {ENTRY_TABLE} WHERE id IN ({_OLD})", old).rowcount
             self._db.execute("COMMIT")
         except BaseException:
             self._roll_back()
@@ -354,7 +365,7 @@ class _File(OpenFile):
         except sqlite3.OperationalError as error:
             if "decode to UTF-8" not in str(error):
                 raise
-        self._db.text_factory = _as_it_is
+        self._db.text_factory = as_it_is
         try:
             return self._db.execute(sql, values).fetchall()
         finally:
@@ -381,7 +392,7 @@ class _File(OpenFile):
 
     def history(self, scope: str, key: str) -> tuple[Step, ...]:
         found = self._read(
-            f"SELECT {_OF_STEP} FROM history h JOIN keys k ON k.id = h.key_id "
+            f"SELECT {_OF_STEP} FROM history h JOIN {ENTRY_TABLE} k ON k.id = h.key_id "
             "JOIN scopes s ON s.id = k.scope WHERE s.name = ? AND k.key = ? ORDER BY h.id",
             scope,
             key,
@@ -389,30 +400,30 @@ class _File(OpenFile):
         return tuple(map(step_of, found))
 
 
-def _as_it_is(text: bytes) -> str:
-    return text.decode(errors="surrogateescape")
-
-
-_OLD = "SELECT id FROM keys WHERE scope = ? AND ended_at < ? ORDER BY ended_at LIMIT ?"
+_OLD = f"SELECT id FROM {ENTRY_TABLE} WHERE scope = ? AND ended_at < ? ORDER BY ended_at LIMIT ?"
 _OTHER_SCOPE = (
-    "SELECT o.name FROM scopes o WHERE EXISTS (SELECT 1 FROM keys WHERE scope = o.id) AND NOT EXISTS "
-    "(SELECT 1 FROM keys WHERE scope = (SELECT id FROM scopes WHERE name = ?)) LIMIT 1"
+    f"SELECT o.name FROM scopes o WHERE EXISTS (SELECT 1 FROM {ENTRY_TABLE} WHERE scope = o.id) "
+    f"AND NOT EXISTS (SELECT 1 FROM {ENTRY_TABLE} WHERE scope = (SELECT id FROM scopes WHERE name = ?)) "
+    "LIMIT 1"
 )
-_FIND_TOKENS = "SELECT id, key, token FROM keys WHERE scope = ? AND key IN (SELECT value FROM json_each(?))"
-_FIND_ROW = f"SELECT {_ROW} FROM keys k LEFT JOIN replies r ON r.key_id = k.id WHERE k.id = ?"
+_FIND_TOKENS = (
+    f"SELECT id, key, token FROM {ENTRY_TABLE} WHERE scope = ? AND key IN (SELECT value FROM json_each(?))"
+)
+_FIND_ROW = f"SELECT {_ROW} FROM {ENTRY_TABLE} k LEFT JOIN replies r ON r.key_id = k.id WHERE k.id = ?"
 _FIND_ORDERS = (
-    "SELECT order_id, key FROM keys WHERE scope = ? AND order_id IN (SELECT value FROM json_each(?))"
+    f"SELECT order_id, key FROM {ENTRY_TABLE} "
+    "WHERE scope = ? AND order_id IN (SELECT value FROM json_each(?))"
 )
 _ORDERS = (
-    "SELECT order_id, key, ended_at FROM keys WHERE scope = (SELECT id FROM scopes WHERE name = ?) "
+    f"SELECT order_id, key, ended_at FROM {ENTRY_TABLE} WHERE scope = (SELECT id FROM scopes WHERE name = ?) "
     "AND order_id > ? ORDER BY order_id LIMIT ?"
 )
 _ADD = (
-    "INSERT INTO keys (id, scope, key, state, token, order_id, due_at, ended_at, body, intent) "
+    f"INSERT INTO {ENTRY_TABLE} (id, scope, key, state, token, order_id, due_at, ended_at, body, intent) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _CHANGE = (
-    "UPDATE keys SET state = ?, token = ?, order_id = ?, due_at = ?, ended_at = ?, body = ?, "
+    f"UPDATE {ENTRY_TABLE} SET state = ?, token = ?, order_id = ?, due_at = ?, ended_at = ?, body = ?, "
     "intent = CASE WHEN ? THEN ? ELSE intent END WHERE id = ?"
 )
 _KEEP_REPLY = "INSERT OR REPLACE INTO replies (key_id, reply) VALUES (?, ?)"

@@ -24,6 +24,11 @@ _PAUSE = 0.005
 """Seconds between two looks whether others are done."""
 
 
+def as_it_is(text: bytes) -> str:
+    """A text that is none any more, for a disk made something else of it."""
+    return text.decode(errors="surrogateescape")
+
+
 class OpenFile:
     """The open file; all of it within one thread.
 
@@ -91,6 +96,11 @@ class OpenFile:
 
     def _prepare(self, path: Path) -> None:
         """What else must be so before it is used."""
+
+    @property
+    def version(self) -> int:
+        """Of its format."""
+        return self._value("PRAGMA user_version")
 
     def _value(self, sql: str, *values: object) -> int:
         found: int = self._db.execute(sql, values).fetchone()[0]

@@ -194,21 +194,21 @@ def _fill_file(path: Path, count: int) -> None:
 
 _FILL_FILE = (
     """
-    INSERT INTO keys (id, scope, key, state, token, order_id, due_at, ended_at, body, intent)
+    INSERT INTO keys_2 (id, scope, key, state, token, order_id, due_at, ended_at, body, intent)
     WITH RECURSIVE new (id) AS (VALUES (2) UNION ALL SELECT id + 1 FROM new WHERE id < :count)
     SELECT new.id, k.scope, 'payment-' || lower(hex(randomblob(16))), k.state,
         lower(hex(randomblob(16))) || '-' || new.id, 'tx-' || lower(hex(randomblob(10))), k.due_at,
         k.ended_at - new.id, k.body, k.intent
-    FROM new, keys k WHERE k.id = 1""",
+    FROM new, keys_2 k WHERE k.id = 1""",
     """
     INSERT INTO replies (key_id, reply)
-    SELECT k.id, r.reply FROM keys k, replies r WHERE k.id > 1 AND r.key_id = 1 ORDER BY k.id""",
+    SELECT k.id, r.reply FROM keys_2 k, replies r WHERE k.id > 1 AND r.key_id = 1 ORDER BY k.id""",
     """
     INSERT INTO history
         (key_id, at, move, state, intent_id, epoch, attempt, order_id, ending, by_whom, reason)
     SELECT k.id, k.ended_at, h.move, h.state, h.intent_id, h.epoch, h.attempt,
         CASE WHEN h.order_id IS NULL THEN NULL ELSE k.order_id END, h.ending, h.by_whom, h.reason
-    FROM keys k, history h WHERE k.id > 1 AND h.key_id = 1 ORDER BY k.id, h.id""",
+    FROM keys_2 k, history h WHERE k.id > 1 AND h.key_id = 1 ORDER BY k.id, h.id""",
 )
 
 
@@ -234,12 +234,12 @@ _FILL_DATABASE = (
         (scope, key, state, token, order_id, due_at, ended_at, body, intent, reply)
     SELECT k.scope, 'payment-' || md5('key' || n), k.state, md5('token' || n) || '-' || n,
         'tx-' || left(md5('order' || n), 20), k.due_at, k.ended_at - n, k.body, k.intent, k.reply
-    FROM generate_series(2, {count}) n, {schema}.keys k WHERE k.id = 1""",
+    FROM generate_series(2, {count}) n, {schema}.keys_2 k WHERE k.id = 1""",
     """
     INSERT INTO {schema}.history (key_id, token, at, move, state, intent_id, epoch, attempt, order_id)
     SELECT k.id, k.token, k.ended_at, h.move, h.state, h.intent_id, h.epoch, h.attempt,
         CASE WHEN h.order_id IS NULL THEN NULL ELSE k.order_id END
-    FROM {schema}.keys k, {schema}.history h
+    FROM {schema}.keys_2 k, {schema}.history h
     WHERE k.id > 1 AND h.key_id = 1 ORDER BY k.id, h.id""",
 )
 _AT_REST = ("VACUUM ANALYZE {schema}.keys", "VACUUM ANALYZE {schema}.history", "CHECKPOINT")

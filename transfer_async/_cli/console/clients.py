@@ -10,7 +10,9 @@ from transfer_async._cli.console.options import TOKEN
 from transfer_async._client import TransferClient
 from transfer_async._models.events import Observer
 from transfer_async.journal.address import journal_at, seal_from_env
+from transfer_async.journal.postgres import PostgresJournal
 from transfer_async.journal.protocol import Journal
+from transfer_async.journal.sqlite import SQLiteJournal
 
 
 def client_of(
@@ -34,7 +36,7 @@ def client_of(
     return TransferClient(base_url, journal=journal, hooks=side.hooks, resolve=side.resolve, **settings)
 
 
-def journal_named(address: str) -> Journal:
+def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
     """The journal that ``--journal`` names, with the seal that the environment names; not yet open.
 
     Raises:

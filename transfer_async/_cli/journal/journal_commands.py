@@ -12,7 +12,13 @@ from transfer_async._cli.console.exit_codes import OWED, USAGE
 from transfer_async._cli.console.hook_loading import factory_named
 from transfer_async._cli.console.output import complain, show_table, shown, tell
 from transfer_async._cli.console.usage import PlainUsage
-from transfer_async._cli.journal import decision_commands, four_eyes_commands, tables, terminal
+from transfer_async._cli.journal import (
+    decision_commands,
+    four_eyes_commands,
+    tables,
+    terminal,
+    upgrade_command,
+)
 from transfer_async._cli.journal.asking import (
     AsJson,
     By,
@@ -103,6 +109,9 @@ for _decide in (
 ):
     app.command(cls=PlainUsage)(_decide)
 app.command("four-eyes", cls=PlainUsage)(four_eyes_commands.four_eyes)
+
+
+app.command()(upgrade_command.upgrade)
 
 
 @app.command()

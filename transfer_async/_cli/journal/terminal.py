@@ -24,8 +24,10 @@ from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async._support import addresses
 from transfer_async.journal.entries import KeyState, Step
+from transfer_async.journal.postgres import PostgresJournal
 from transfer_async.journal.protocol import Journal, NotToBeForgotten, forgettable
 from transfer_async.journal.scoped import ScopedJournal
+from transfer_async.journal.sqlite import SQLiteJournal
 
 _AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -91,7 +93,7 @@ def scope_of(scope: str | None, base_url: str | None) -> str:
     return urls.normalised(base_url)
 
 
-def journal_named(address: str) -> Journal:
+def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
     """The journal at ``address``; a file must be there: a wrong path would show an empty journal.
 
     Raises:

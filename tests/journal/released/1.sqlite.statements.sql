@@ -1,0 +1,15 @@
+SELECT id FROM keys WHERE scope = ? AND ended_at < ? ORDER BY ended_at LIMIT ?;
+SELECT o.name FROM scopes o WHERE EXISTS (SELECT 1 FROM keys WHERE scope = o.id) AND NOT EXISTS (SELECT 1 FROM keys WHERE scope = (SELECT id FROM scopes WHERE name = ?)) LIMIT 1;
+SELECT id, key, token FROM keys WHERE scope = ? AND key IN (SELECT value FROM json_each(?));
+SELECT k.state, k.token, k.order_id, k.due_at, k.ended_at, k.body, k.intent, r.reply FROM keys k LEFT JOIN replies r ON r.key_id = k.id WHERE k.id = ?;
+SELECT order_id, key FROM keys WHERE scope = ? AND order_id IN (SELECT value FROM json_each(?));
+SELECT order_id, key, ended_at FROM keys WHERE scope = (SELECT id FROM scopes WHERE name = ?) AND order_id > ? ORDER BY order_id LIMIT ?;
+INSERT INTO keys (id, scope, key, state, token, order_id, due_at, ended_at, body, intent) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+UPDATE keys SET state = ?, token = ?, order_id = ?, due_at = ?, ended_at = ?, body = ?, intent = CASE WHEN ? THEN ? ELSE intent END WHERE id = ?;
+SELECT coalesce(max(id), 0) FROM keys;
+DELETE FROM keys WHERE id IN (SELECT id FROM keys WHERE scope = ? AND ended_at < ? ORDER BY ended_at LIMIT ?);
+DELETE FROM history WHERE key_id IN (SELECT id FROM keys WHERE scope = ? AND ended_at < ? ORDER BY ended_at LIMIT ?);
+DELETE FROM replies WHERE key_id IN (SELECT id FROM keys WHERE scope = ? AND ended_at < ? ORDER BY ended_at LIMIT ?);
+SELECT k.state, k.token, k.order_id, k.due_at, k.ended_at, k.body, k.intent, r.reply FROM keys k JOIN scopes s ON s.id = k.scope LEFT JOIN replies r ON r.key_id = k.id WHERE s.name = ? AND k.key = ?;
+SELECT count(*) FROM keys k JOIN scopes s ON s.id = k.scope LEFT JOIN replies r ON r.key_id = k.id WHERE s.name = ? AND k.ended_at IS NULL AND k.state = 'in_doubt';
+SELECT h.at, h.move, h.state, h.intent_id, h.epoch, h.attempt, h.order_id, h.ending, h.by_whom, h.reason FROM history h JOIN keys k ON k.id = h.key_id JOIN scopes s ON s.id = k.scope WHERE s.name = ? AND k.key = ? ORDER BY h.id;

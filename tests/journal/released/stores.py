@@ -1,0 +1,186 @@
+"""A file or a schema with a journal of some version, used from outside, and programs of version 1."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from attrs import frozen
+
+from tests.journal.released import make_file, sample
+from transfer_async import PostgresJournal, SQLiteJournal
+from transfer_async.journal.rows import ENTRY_TABLE, VERSION
+from transfer_async.journal.sqlite import _File
+from transfer_async.journal.upgrading import table_of
+
+TIMEOUT = 30.0
+"""Seconds that programs wait for others; no test waits so long."""
+
+
+@frozen
+class Content:
+    """All that is stored.
+
+    Args:
+        version: as it is stored.
+        entry_tables: the tables that may have entries, by name.
+        keys: all entries, in their order.
+        history: all of it, in its order.
+    """
+
+    version: int
+    entry_tables: tuple[str, ...]
+    keys: list[tuple[Any, ...]]
+    history: list[tuple[Any, ...]]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the tables are those of the version."""
+        return self.entry_tables == (table_of(self.version),)
+
+
+class FileStore:
+    """A journal's file."""
+
+    def __init__(self, path: Path, version: int = 1) -> None:
+        self.path = make_file(path, version)
+
+    def journal(self, **settings: Any) -> SQLiteJournal:
+        """For a program of this version."""
+        return SQLiteJournal(self.path, **{"timeout": TIMEOUT, **settings})
+
+    def old_journal(self, **settings: Any) -> SQLiteJournal:
+        """For a program of version 1."""
+        return _OldSQLiteJournal(self.path, **{"timeout": TIMEOUT, **settings})
+
+    def say(self, *statements: str) -> None:
+        """Say it to the file."""
+        with closing(sqlite3.connect(self.path, isolation_level=None, timeout=TIMEOUT)) as db:
+            for sql in statements:
+                db.execute(sql)
+
+    def content(self) -> Content:
+        """What is in it; the file must be sound."""
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as db:
+            assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            names = db.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'keys%' ORDER BY name"
+            )
+            tables = tuple(name for (name,) in names)
+            joined = "SELECT k.*, r.reply FROM {} k LEFT JOIN replies r ON r.key_id = k.id ORDER BY k.id"
+            return Content(
+                version=db.execute("PRAGMA user_version").fetchone()[0],
+                entry_tables=tables,
+                keys=[row for name in tables for row in db.execute(joined.format(name))],
+                history=db.execute("SELECT * FROM history ORDER BY id").fetchall(),
+            )
+
+
+class TableStore:
+    """A journal's tables."""
+
+    def __init__(self, dsn: str, version: int = 1, *, schema: str = "transfer_async") -> None:
+        self.dsn, self.schema = dsn, schema
+        self.say(sample(version, "postgres", schema=schema))
+
+    def journal(self, **settings: Any) -> PostgresJournal:
+        """For a program of this version."""
+        return PostgresJournal(self.dsn, **{"schema": self.schema, "timeout": TIMEOUT, **settings})
+
+    def old_journal(self, **settings: Any) -> PostgresJournal:
+        """For a program of version 1."""
+        return _OldPostgresJournal(self.dsn, **{"schema": self.schema, "timeout": TIMEOUT, **settings})
+
+    def say(self, *statements: str) -> None:
+        """Say it to the database."""
+
+        async def said() -> None:
+            connection = await asyncpg.connect(self.dsn)
+            try:
+                await connection.execute(f'SET search_path TO "{self.schema}"')
+                for sql in statements:
+                    await connection.execute(sql)
+            finally:
+                await connection.close()
+
+        asyncio.run(said())
+
+    def content(self) -> Content:
+        """What is in them."""
+        return asyncio.run(self._content())
+
+    async def _content(self) -> Content:
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            names = await connection.fetch(
+                "SELECT tablename FROM pg_tables WHERE schemaname = $1 AND tablename LIKE 'keys%' ORDER BY 1",
+                self.schema,
+            )
+            tables = tuple(name for (name,) in names)
+            keys = [
+                tuple(row)
+                for name in tables
+                for row in await connection.fetch(f'SELECT * FROM "{self.schema}".{name} ORDER BY id')
+            ]
+            history = await connection.fetch(f'SELECT * FROM "{self.schema}".history ORDER BY id')
+            version = await connection.fetchval(f'SELECT version FROM "{self.schema}".meta')
+            return Content(version, tables, keys, [tuple(row) for row in history])
+        finally:
+            await connection.close()
+
+
+Store = FileStore | TableStore
+
+
+# --- programs of version 1: what they do is what this one does, but in the table of that time ----------
+
+
+def _as_then(sql: str) -> str:
+    return sql.replace(ENTRY_TABLE, "keys")
+
+
+class _OldConnection:
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        return self._db.execute(_as_then(sql), *values)
+
+    def executemany(self, sql: str, values: Any) -> sqlite3.Cursor:
+        return self._db.executemany(_as_then(sql), values)
+
+
+class _OldFile(_File):
+    @property
+    def _db(self) -> Any:
+        return self._connection
+
+    @_db.setter
+    def _db(self, db: sqlite3.Connection) -> None:
+        self._connection = _OldConnection(db)
+
+    @property
+    def version(self) -> int:
+        return super().version + VERSION - 1  # so that 1 is its own, and 2 a newer one
+
+
+class _OldSQLiteJournal(SQLiteJournal):
+    def _opened(self) -> _File:
+        if self._file is None:
+            self._file = _OldFile(self._path, timeout=self._timeout, make=False)
+        return self._file
+
+
+class _OldPostgresJournal(PostgresJournal):
+    def __init__(self, dsn: str, **settings: Any) -> None:
+        super().__init__(dsn, **settings)
+        for name, text in vars(self._sql).items():
+            setattr(self._sql, name, _as_then(text))
+        self._sql.version = self._sql.version.replace("version", f"version + {VERSION - 1}", 1)

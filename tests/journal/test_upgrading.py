@@ -1,0 +1,499 @@
+"""A journal of another version: who refuses it, what an upgrade does, and what an old program then can do."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.journal.released import BACK_ENDS, HERE, SCOPE, SEAL_KEYS, versions_of
+from tests.journal.released.stores import Content, FileStore, Store, TableStore
+from tests.support.bank import World, world
+from tests.support.commands import invoke
+from tests.support.journalling import claim
+from transfer_async import (
+    JournalFailed,
+    KeyState,
+    NotSent,
+    Operators,
+    PostgresJournal,
+    SQLiteJournal,
+    TransferError,
+)
+from transfer_async.journal import Journal, KeySeal, Upgrade, moves, postgres_upgrade
+from transfer_async.journal.rows import ENTRY_TABLE, VERSION
+
+__all__ = ["world"]  # a fixture
+
+STATES = {"created": 2, "in_doubt": 1, "free": 2, "claimed": 1, "sending": 1}
+"""How many keys of version 1's sample are in which."""
+
+Maker = Callable[[int], Store]
+
+
+@pytest.fixture(params=BACK_ENDS)
+def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Maker:
+    """Makes a store with the sample of a version."""
+    if request.param == "sqlite":
+        return lambda version: FileStore(tmp_path / "journal.db", version)
+    database: str = request.getfixturevalue("database")
+    return lambda version: TableStore(database, version)
+
+
+@pytest.fixture
+def store(maker: Maker) -> Store:
+    """With the sample of version 1."""
+    return maker(1)
+
+
+async def content(store: Store) -> Content:
+    return await asyncio.to_thread(store.content)
+
+
+async def say(store: Store, *statements: str) -> None:
+    await asyncio.to_thread(store.say, *statements)
+
+
+async def upgrade(store: Store, **settings: Any) -> Upgrade:
+    journal = store.journal(**settings)
+    try:
+        return await journal.upgrade()
+    finally:
+        await journal.close()
+
+
+async def refusal(store: Store) -> str:
+    """Why a program of this version does not open it."""
+    with pytest.raises(JournalFailed) as refused:
+        async with store.journal():
+            pass
+    return str(refused.value)
+
+
+async def claimed(journal: Journal, key: str) -> None:
+    verdict = await journal.move(SCOPE, key, claim())
+    assert verdict is not None
+    assert verdict.denial is None
+
+
+def set_version(store: Store, version: int) -> str:
+    """What makes it another version's."""
+    return (
+        f"PRAGMA user_version={version}"
+        if isinstance(store, FileStore)
+        else f"UPDATE meta SET version = {version}"
+    )
+
+
+# --- what is kept of each version -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("back_end", BACK_ENDS)
+def test_there_is_a_journal_of_each_version_to_try(back_end: str):
+    """Whoever raises `VERSION` adds it: `python -m tests.journal.released`."""
+    assert versions_of(back_end) == set(range(1, VERSION + 1))
+
+
+@pytest.mark.parametrize("version", sorted(versions_of("sqlite")))
+async def test_every_key_of_each_version_is_read_and_stands_where_it_stood(maker: Maker, version: int):
+    store = await asyncio.to_thread(maker, version)
+    stood = {row[2]: row[3] for row in (await content(store)).keys}
+    await upgrade(store)
+    async with store.journal(seal=KeySeal(SEAL_KEYS, current="sample")) as journal:
+        found = {key: await journal.read(SCOPE, key) for key in stood}
+        told = [await journal.history(SCOPE, key) for key in stood]
+
+    assert len(stood) >= 7
+    assert all(entry is not None and entry.is_readable for entry in found.values()), found
+    assert {key: entry.state.value for key, entry in found.items() if entry} == stood
+    assert all(told)
+
+
+# --- an upgrade -----------------------------------------------------------------------------------------
+
+
+async def test_an_older_journal_is_refused_and_the_command_is_named(store: Store):
+    why = await refusal(store)
+
+    assert "older version of transfer_async (its format is 1, this program's is 2)" in why
+    assert "transfer-async journal upgrade" in why
+
+
+async def test_nothing_but_the_tables_name_and_the_version_changes(store: Store):
+    before = await content(store)
+    made = await upgrade(store)
+    after = await content(store)
+
+    assert (before.version, before.is_whole, after.version, after.is_whole) == (1, True, VERSION, True)
+    assert (after.keys, after.history) == (before.keys, before.history)
+    assert made == Upgrade(found=1, version=VERSION, states=STATES, unreadable=0)
+    assert made.keys == len(before.keys)
+
+
+async def test_a_second_upgrade_has_nothing_to_do(store: Store):
+    await upgrade(store)
+    before = await content(store)
+
+    assert await upgrade(store) == Upgrade(found=VERSION, version=VERSION, states={}, unreadable=0)
+    assert await content(store) == before
+
+
+async def test_all_scopes_are_upgraded_at_once(store: Store):
+    await say(
+        store,
+        "INSERT INTO scopes (name) VALUES ('other')"
+        if isinstance(store, FileStore)
+        else "INSERT INTO keys (scope, key, state, token, body) "
+        "SELECT 'other', key, state, 'token', body FROM keys WHERE key = 'created'",
+    )
+    if isinstance(store, FileStore):
+        await say(
+            store,
+            "INSERT INTO keys (scope, key, state, token, body) SELECT s.id, key, state, 'token', body "
+            "FROM keys, scopes s WHERE key = 'created' AND s.name = 'other'",
+        )
+    await upgrade(store)
+    async with store.journal() as journal:
+        found = [await journal.read(scope, "created") for scope in (SCOPE, "other")]
+
+    assert [entry and entry.state for entry in found] == [KeyState.CREATED, KeyState.CREATED]
+
+
+def test_an_upgraded_file_has_the_tables_of_a_new_one(tmp_path: Path):
+    found = []
+    for name, version in (("old.db", 1), ("new.db", VERSION)):
+        store = FileStore(tmp_path / name, version)
+        asyncio.run(upgrade(store))
+        with closing(sqlite3.connect(store.path)) as db:
+            names = db.execute("SELECT name, tbl_name FROM sqlite_master ORDER BY name").fetchall()
+            sql = 'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?)'
+            found.append([(*one, db.execute(sql, one[:1]).fetchall()) for one in names])
+
+    # What SQLite makes for UNIQUE is named after the table as it was called at first.
+    assert str(found[0]).replace("autoindex_keys_1", f"autoindex_{ENTRY_TABLE}_1") == str(found[1])
+
+
+async def test_upgraded_tables_are_those_of_a_new_schema(database: str):
+    for schema, version in (("old", 1), ("new", VERSION)):
+        made = partial(TableStore, database, version, schema=schema)
+        await upgrade(await asyncio.to_thread(made))
+    connection = await asyncpg.connect(database)
+    sql = (
+        "SELECT c.relname, a.attname, a.atttypid, a.attnotnull, a.attstorage, c.reloptions FROM pg_class c "
+        "JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 "
+        "WHERE c.relnamespace = $1::text::regnamespace AND c.relkind = 'r' ORDER BY 1, a.attnum"
+    )
+    old, new = [await connection.fetch(sql, schema) for schema in ("old", "new")]
+    await connection.close()
+
+    assert old == new
+    assert old
+
+
+async def test_a_record_that_cannot_be_read_is_counted_and_stays_as_it_is(store: Store):
+    await say(store, "UPDATE keys SET body = '{}' WHERE key = 'doubt'")
+    before = await content(store)
+    made = await upgrade(store)
+
+    assert (made.unreadable, made.keys) == (1, 7)
+    assert (await content(store)).keys == before.keys
+
+
+async def test_sealed_records_are_upgraded_by_whoever_has_no_key(store: Store):
+    sealed = KeySeal(SEAL_KEYS, current="sample")
+    async with store.old_journal(seal=sealed) as old:
+        await claimed(old, "sealed")
+    made = await upgrade(store)
+    async with store.journal(seal=sealed) as journal:
+        entry = await journal.read(SCOPE, "sealed")
+
+    assert made.unreadable == 0
+    assert entry is not None
+    assert entry.is_readable
+
+
+async def test_a_plan_says_what_is_there_and_changes_nothing(store: Store):
+    before, journal = await content(store), store.journal()
+    plan = await journal.planned_upgrade()
+    still = await content(store)
+    made = await journal.upgrade(plan)
+    await journal.close()
+
+    assert plan == made == Upgrade(found=1, version=VERSION, states=STATES, unreadable=0)
+    assert still == before
+
+
+# --- what is refused ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "why"), [(VERSION + 1, "newer version"), (0, "no version")])
+async def test_a_journal_of_a_later_version_or_of_none_is_refused_by_programs_and_upgrades(
+    store: Store, version: int, why: str
+):
+    await say(store, set_version(store, version))
+    before = await content(store)
+
+    assert why in await refusal(store)
+    with pytest.raises(JournalFailed, match=why):
+        await upgrade(store)
+    assert await content(store) == before
+
+
+async def test_where_there_is_no_journal_yet_there_is_nothing_to_upgrade(tmp_path: Path, database: str):
+    empty = tmp_path / "empty.db"
+    await asyncio.to_thread(empty.touch)
+    for journal in (SQLiteJournal(empty), PostgresJournal(database)):
+        with pytest.raises(JournalFailed, match="there is no journal in"):
+            await journal.upgrade()
+        await journal.close()
+
+
+async def test_a_store_that_fails_is_said_to_have_failed(tmp_path: Path):
+    journal = SQLiteJournal(tmp_path / "nowhere.db")
+    with pytest.raises(JournalFailed, match=r"the upgrade failed \(FileNotFoundError\)"):
+        await journal.upgrade()
+    await journal.close()
+
+
+async def test_only_the_owner_of_the_tables_may_upgrade_them(database: str):
+    store = await asyncio.to_thread(TableStore, database)
+    clerk = f"clerk_{database.rpartition('/')[2]}"
+    await say(
+        store,
+        f"CREATE ROLE {clerk} LOGIN",
+        f"GRANT USAGE ON SCHEMA transfer_async TO {clerk}",
+        f"GRANT ALL ON ALL TABLES IN SCHEMA transfer_async TO {clerk}",
+    )
+    journal = PostgresJournal(database.replace("postgres@", f"{clerk}@"))
+    with pytest.raises(JournalFailed, match="only the owner"):
+        await journal.upgrade()
+    await journal.close()
+
+    assert (await content(store)).version == 1
+
+
+# --- the fence ------------------------------------------------------------------------------------------
+
+
+def statements_of_version_1(back_end: str) -> list[str]:
+    """As that version had them."""
+    text = (HERE / f"1.{back_end}.statements.sql").read_text(encoding="utf-8")
+    return [one for one in map(str.strip, text.split(";\n")) if one]
+
+
+def test_no_statement_of_version_1_finds_its_table_in_the_file(tmp_path: Path):
+    store, statements = FileStore(tmp_path / "journal.db"), statements_of_version_1("sqlite")
+
+    def missed() -> int:
+        count = 0
+        with closing(sqlite3.connect(store.path)) as db:
+            for sql in statements:
+                try:
+                    db.execute(f"EXPLAIN {sql}", (None,) * sql.count("?"))
+                except sqlite3.OperationalError as error:
+                    count += str(error) == "no such table: keys"
+        return count
+
+    before = missed()
+    asyncio.run(upgrade(store))
+
+    assert (before, missed()) == (0, len(statements))
+    assert len(statements) >= 10
+
+
+async def test_no_statement_of_version_1_finds_its_table_in_the_database(database: str):
+    store = await asyncio.to_thread(TableStore, database)
+    statements = await asyncio.to_thread(statements_of_version_1, "postgres")
+    connection = await asyncpg.connect(database)
+    prepared = [await connection.prepare(sql) for sql in statements]  # as a program that is running has them
+    types = {"text": "", "text[]": [], "float8": 0.0, "int8": 1}
+    values = [[types[one.name] for one in statement.get_parameters()] for statement in prepared]
+    for statement, given in zip(prepared, values, strict=True):
+        await statement.fetch(*given)
+    await upgrade(store)
+    for sql, statement, given in zip(statements, prepared, values, strict=True):
+        with pytest.raises(asyncpg.UndefinedTableError, match="keys"):
+            await statement.fetch(*given)
+        with pytest.raises(asyncpg.UndefinedTableError, match="keys"):
+            await connection.prepare(sql)
+    await connection.close()
+
+    assert len(statements) >= 10
+
+
+async def test_a_program_of_version_1_works_before_and_is_refused_as_it_opens_after(store: Store):
+    async with store.old_journal() as old:
+        await claimed(old, "new")
+    await upgrade(store)
+
+    with pytest.raises(JournalFailed, match="newer version"):
+        async with store.old_journal():
+            pass
+
+
+async def test_a_program_that_goes_on_after_the_upgrade_can_write_nothing_and_send_nothing(
+    store: Store, world: World
+):
+    async with store.old_journal() as old:
+        await world.create(key="mine", journal=old, scope=SCOPE)
+        await upgrade(store)
+        before = await content(store)
+        for key in ("created", "doubt", "refuted", "new"):
+            await world.fails(JournalFailed, key=key, journal=old, scope=SCOPE)
+        with pytest.raises(JournalFailed):
+            await Operators(old, SCOPE, settle_after=0.0).refute("doubt", by="ada", reason="none")
+
+    assert len(world.sandbox.orders) == 1
+    assert await content(store) == before
+
+
+async def test_an_order_on_its_way_during_the_upgrade_is_not_sent_again_by_anybody(
+    store: Store, world: World
+):
+    async with store.old_journal() as old:
+        world.journal.journal = old
+        world.meanwhile(moves.Create, lambda: upgrade(store))
+        error = await world.fails(TransferError, key="mine", scope=SCOPE)
+    async with store.journal() as journal:
+        world.journal.journal = journal
+        entry = await journal.read(SCOPE, "mine")
+        with pytest.raises(TransferError):
+            await world.create(key="mine", scope=SCOPE)
+
+    assert not isinstance(error, NotSent)
+    assert entry is not None
+    assert entry.state is KeyState.SENDING
+    assert len(world.sandbox.orders) == 1
+
+
+# --- others at the same time ----------------------------------------------------------------------------
+
+
+async def test_of_two_upgrades_at_once_one_is_made(store: Store):
+    made = await asyncio.gather(*(upgrade(store) for _ in range(4)))
+
+    assert sorted(one.found for one in made) == [1, *[VERSION] * 3]
+    assert (await content(store)).is_whole
+
+
+def test_while_an_old_program_writes_to_the_file_it_is_refused(tmp_path: Path):
+    store = FileStore(tmp_path / "journal.db")
+    before = store.content()
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode=WAL").fetchone()
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(JournalFailed, match="somebody is writing to the journal: stop every program"):
+            asyncio.run(upgrade(store, timeout=0.05))
+        other.execute("ROLLBACK")
+
+    assert store.content() == before
+    assert asyncio.run(upgrade(store)).found == 1
+
+
+async def test_while_a_transaction_of_an_old_program_is_open_it_is_refused(
+    database: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(postgres_upgrade, "WAIT", 0.05)
+    store = await asyncio.to_thread(TableStore, database)
+    before = await content(store)
+    other = await asyncpg.connect(database)
+    await other.execute("BEGIN; UPDATE transfer_async.keys SET token = token")
+    with pytest.raises(JournalFailed, match="somebody is using the journal: stop every program"):
+        await upgrade(store)
+    await other.close()
+
+    assert await content(store) == before
+    assert (await upgrade(store)).found == 1
+
+
+async def test_what_is_written_between_the_look_and_the_lock_stops_it(store: Store):
+    """Programs are still running: they are to be stopped first."""
+    journal = store.journal()
+    plan = await journal.planned_upgrade()
+    await say(store, "UPDATE keys SET state = 'free' WHERE key = 'claimed'")
+    with pytest.raises(JournalFailed, match="somebody wrote to the journal meanwhile"):
+        await journal.upgrade(plan)
+    await journal.close()
+    found = await content(store)
+
+    assert (found.version, found.is_whole) == (1, True)
+    assert (await upgrade(store)).found == 1
+
+
+async def test_a_program_that_waits_for_the_upgrade_goes_on_by_itself(store: Store):
+    journal = store.journal()
+    with pytest.raises(JournalFailed, match="older version"):
+        await claimed(journal, "new")
+    await upgrade(store)
+
+    await claimed(journal, "new")
+    await journal.close()
+
+
+# --- cut at any byte ------------------------------------------------------------------------------------
+
+
+def test_a_file_whose_upgrade_is_cut_anywhere_is_whole(tmp_path: Path):
+    store, cut = FileStore(tmp_path / "journal.db"), FileStore(tmp_path / "cut.db")
+    store.say("PRAGMA journal_mode=WAL")
+    before = store.content()
+    with closing(sqlite3.connect(store.path)) as reader:  # or the log would be gone in the end
+        reader.execute("SELECT count(*) FROM keys").fetchone()
+        asyncio.run(upgrade(store))
+        main, log = store.path.read_bytes(), Path(f"{store.path}-wal").read_bytes()
+        after = store.content()
+    versions = []
+    for end in range(0, len(log) + 512, 512):
+        cut.path.write_bytes(main)
+        Path(f"{cut.path}-wal").write_bytes(log[:end])
+        found = cut.content()
+        assert found == (before if found.version == 1 else after), end
+        versions.append(found.version)
+
+    assert (versions[0], versions[-1]) == (1, VERSION)
+    assert versions == sorted(versions)
+    assert before.is_whole
+    assert after.is_whole
+
+
+# --- the command ----------------------------------------------------------------------------------------
+
+
+def test_the_command_shows_what_is_there_and_asks(tmp_path: Path):
+    store = FileStore(tmp_path / "journal.db")
+    refused = invoke("journal", "upgrade", "--journal", str(store.path))
+
+    assert refused.exit_code == 2
+    assert "its format is 1, and will be 2; 7 keys: 1 claimed, 2 created" in refused.stderr
+    assert store.content().version == 1
+
+
+def test_the_command_upgrades_and_says_so(tmp_path: Path):
+    store = FileStore(tmp_path / "journal.db")
+    store.say("UPDATE keys SET body = '{}' WHERE key = 'doubt'")
+    made = invoke("journal", "upgrade", "--journal", str(store.path), "--yes")
+    again = invoke("journal", "upgrade", "--journal", str(store.path))
+
+    assert (made.exit_code, again.exit_code) == (0, 0)
+    assert "of 1 key the record cannot be read" in made.stderr
+    assert made.stdout == "the journal's format is 2 now; all is as it was of 7 keys\n"
+    assert again.stdout == "the journal's format is 2 already: there is nothing to do\n"
+
+
+def test_the_command_says_it_as_json(tmp_path: Path):
+    store = FileStore(tmp_path / "journal.db")
+    told = [
+        json.loads(invoke("journal", "upgrade", "--journal", str(store.path), "--yes", "--json").stdout)
+        for _ in range(2)
+    ]
+
+    assert told == [
+        {"upgraded": True, "found": 1, "version": 2, "keys": 7, "states": STATES, "unreadable": 0},
+        {"upgraded": False, "found": 2, "version": 2},
+    ]
