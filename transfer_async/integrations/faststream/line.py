@@ -67,8 +67,13 @@ class WorkerSettings:
 class Line(ABC):
     """How one broker delivers, acknowledges, delays and parks: all that a worker needs to know of it.
 
+    Ours are on FastStream's brokers. A bank's own is any subclass, on whatever client it has; the page
+    "A line of your own" shows one, and `LineContract` (in `transfer_async.testing.line_contract`) tries any.
+
     Attributes:
-        broker: FastStream's; its connection and its publishing are used as they are, middlewares included.
+        broker: FastStream's, whose connection and publishing are used as they are, middlewares included; or
+            anything with its ``await start()``, ``await stop()`` and ``await ping(timeout=…)``, which is true
+            if the broker answers.
         settings: the worker's.
     """
 
@@ -79,21 +84,33 @@ class Line(ABC):
     async def prepare(self, *, only_to_send: bool = False) -> None:
         """Make what is missing: streams, groups, consumers; may be called again at any time.
 
+        What is there stays as it is: it is called every few seconds, and while messages are in hand.
+
         Args:
-            only_to_send: only what is needed to send commands.
+            only_to_send: only what is needed to send commands, which are kept until there is a worker.
         """
 
     @abstractmethod
     def subscriber(self) -> Any:
-        """What gives one lane the commands: ``start``, ``get_one``, ``stop``, as FastStream's do."""
+        """What gives one lane the commands, as FastStream's do: ``await start()``, ``await stop()``, and
+        ``await get_one(timeout=seconds)``.
+
+        That gives a message, or None once so many seconds have passed in vain: None at once is taken for a
+        connection that is closed. It fetches no message that it does not give: a lane asks for the next one
+        when it is done with the last. Cancelled, it takes none along for good.
+        """
 
     @abstractmethod
     def delivery(self, message: Any) -> Delivery:
-        """A message that a subscriber gave, as a worker takes it."""
+        """A message that a subscriber gave, as a worker takes it.
+
+        Unless it is answered it comes again, as often as need be: after ``settings.ack_wait`` without a
+        beat, or when its worker is gone. A parked copy has the reason in its header ``Transfer-Reason``.
+        """
 
     @abstractmethod
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
-        """Publish an outcome; return once the broker has confirmed that it has it."""
+        """Publish an outcome; return once the broker has confirmed that it has it, or raise."""
 
     @abstractmethod
     async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
