@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transfer_async.sandbox import Fault
     from transfer_async.testing import Holds, ManualClock, RunningSandbox
 
-_CONTRACT = "transfer_async.testing.journal_contract"
+_CONTRACTS = ("transfer_async.testing.journal_contract", "transfer_async.testing.line_contract")
 _NAME = "transfer_sandbox"
 _FAULT = "transfer_fault"
 _MARKER = "transfer_faults"
@@ -90,7 +90,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Add the fixtures and the marker, once: an installed package's entry point may name this, too."""
     if config.pluginmanager.hasplugin(_NAME):
         return
-    if _CONTRACT not in sys.modules:  # what is imported already cannot show what was compared
-        pytest.register_assert_rewrite(_CONTRACT)
+    for contract in _CONTRACTS:
+        if contract not in sys.modules:  # what is imported already cannot show what was compared
+            pytest.register_assert_rewrite(contract)
     config.addinivalue_line("markers", _ABOUT)
     config.pluginmanager.register(_Plugin(), _NAME)

@@ -1,0 +1,132 @@
+"""Every line of ours keeps the contract, by the door that others take, and so does one that a bank writes."""
+
+import asyncio
+import multiprocessing
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+
+from tests.contract.own_line import TableLine
+from transfer_async.integrations.faststream.nats import NatsLine
+from transfer_async.integrations.faststream.redis import RedisLine
+from transfer_async.testing.line_contract import LineContract, killing
+from transfer_async.testing.line_contract.confirming import given
+from transfer_async.testing.line_contract.crew import Crew
+from transfer_async.testing.line_contract.line_trial import LineTrial
+from transfer_async.testing.line_contract.mortal_worker import POINTS, Mortal
+
+
+def stopping(server):
+    """A server that is stopped at once, and started again."""
+
+    @asynccontextmanager
+    async def away():
+        await asyncio.to_thread(server.stop_at_once)
+        yield
+        await asyncio.to_thread(server.start)
+
+    return away
+
+
+def moving(directory):
+    """A directory with all that is in it, which is elsewhere meanwhile."""
+
+    @asynccontextmanager
+    async def away():
+        elsewhere = directory.with_name("elsewhere")
+        await asyncio.to_thread(directory.rename, elsewhere)
+        yield
+        await asyncio.to_thread(elsewhere.rename, directory)
+
+    return away
+
+
+class TestNats(LineContract):
+    @pytest.fixture
+    def new_line(self, nats):
+        return partial(NatsLine.at, nats.address)
+
+    @pytest.fixture
+    def broker_away(self, nats):
+        return stopping(nats)
+
+
+class TestRedis(LineContract):
+    @pytest.fixture
+    def new_line(self, redis):
+        return partial(RedisLine.at, redis.address)
+
+    @pytest.fixture
+    def broker_away(self, redis):
+        return stopping(redis)
+
+
+class TestTable(LineContract):
+    ack_wait = 0.5
+
+    @pytest.fixture
+    def new_line(self, tmp_path):
+        (tmp_path / "broker").mkdir()
+        return partial(TableLine, tmp_path / "broker/messages.db")
+
+    @pytest.fixture
+    def broker_away(self, tmp_path):
+        return moving(tmp_path / "broker")
+
+
+# --- the suite itself -----------------------------------------------------------------------------------
+
+
+def test_whoever_gives_no_line_is_told_what_to_give():
+    with pytest.raises(NotImplementedError, match="give LineContract a fixture new_line"):
+        LineContract.new_line.__wrapped__(LineContract())
+
+
+async def test_what_a_suite_was_not_given_is_left_out_with_the_reason():
+    contract = LineContract()
+    contract.kills = 0
+    with pytest.raises(pytest.skip.Exception, match="kills = 0"):
+        await contract.test_what_a_killed_worker_had_in_hand_is_carried_out_by_another(None)
+    with pytest.raises(pytest.skip.Exception, match="give LineContract a fixture broker_away"):
+        given(LineContract.broker_away.__wrapped__(contract))
+
+
+@pytest.fixture
+async def crew(tmp_path):
+    async with (
+        LineTrial(partial(TableLine, tmp_path / "messages.db"), ack_wait=0.5) as trial,
+        Crew(trial, tmp_path) as crew,
+    ):
+        yield crew
+
+
+async def test_a_line_that_cannot_go_to_another_process_is_told(crew):
+    crew.trial.new_line = lambda settings: None
+
+    with pytest.raises(AssertionError, match="a partial of a class can; or say kills = 0"):
+        await LineContract().test_what_a_killed_worker_had_in_hand_is_carried_out_by_another(crew)
+
+
+async def test_a_worker_that_is_to_be_killed_stays_at_each_of_its_points(crew):
+    place, reached = killing.place_of(crew, lanes=4), asyncio.Queue()
+    reached.send = reached.put_nowait
+    mortal = asyncio.create_task(Mortal(place, reached).run())
+    for key in (*POINTS, "nowhere"):
+        await crew.order(key)
+
+    assert {await reached.get() for _ in POINTS} == set(POINTS)
+    mortal.cancel()
+    await asyncio.wait([mortal])
+    assert mortal.cancelled()
+
+
+def test_a_process_that_does_not_come_to_its_points_or_ends_by_itself_is_told(monkeypatch):
+    monkeypatch.setattr(killing, "PATIENCE", 0.0)
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    with reader:
+        with pytest.raises(AssertionError, match=r"a worker has not come to \['holding-0'\] within 0 s"):
+            killing.reached_in(reader, {"holding-0"})
+        writer.close()
+        with pytest.raises(AssertionError, match="a worker of its own process ended by itself"):
+            killing.reached_in(reader, {"holding-0"})

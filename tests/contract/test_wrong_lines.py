@@ -1,0 +1,351 @@
+"""The contract finds wrong lines: each is the one that a bank might write, but for one thing."""
+
+import asyncio
+import contextlib
+import inspect
+import sqlite3
+from contextlib import AsyncExitStack
+from functools import partial
+
+import pytest
+
+from tests.contract.own_line import MINE, SEND, TableBroker, TableDelivery, TableLane, TableLine
+from tests.contract.test_lines import moving
+from transfer_async.testing.line_contract import LineContract
+from transfer_async.testing.line_contract.crew import Crew
+from transfer_async.testing.line_contract.line_trial import LineTrial
+
+NEVER = 1e12
+
+
+class WrongLine(TableLine):
+    """A line whose lanes, deliveries and broker may be others."""
+
+    Lane, Delivery, Broker = TableLane, TableDelivery, TableBroker
+
+    def __init__(self, path, settings):
+        super().__init__(path, settings)
+        self.broker = self.Broker(path)
+
+    def subscriber(self):
+        return self.Lane(self)
+
+    def delivery(self, message):
+        return self.Delivery(self, message)
+
+
+# --- how messages come ------------------------------------------------------------------------------
+
+
+class AcknowledgesWhatItTakes(WrongLine):
+    """As a consumer with automatic acknowledgement."""
+
+    class Lane(TableLane):
+        async def taken(self):
+            found = await super().taken()
+            for number, *_ in found:
+                await self.line.broker.run(("DELETE FROM messages WHERE id = ?", (number,)))
+            return found
+
+
+class GivesEachMessageOnlyOnce(WrongLine):
+    class Lane(TableLane):
+        async def taken(self):
+            found = await super().taken()
+            for number, *_ in found:
+                await self.line.broker.run(("UPDATE messages SET due = ? WHERE id = ?", (NEVER, number)))
+            return found
+
+
+class GivesAMessageToTwo(WrongLine):
+    class Lane(TableLane):
+        async def taken(self):
+            found = await super().taken()
+            for number, *_, deliveries in found:
+                if deliveries == 1:
+                    await self.line.broker.run(("UPDATE messages SET due = 0 WHERE id = ?", (number,)))
+            return found
+
+
+class FetchesAhead(WrongLine):
+    """As a consumer with a prefetch count of its own."""
+
+    class Lane(TableLane):
+        ahead = ()
+
+        async def taken(self):
+            if not self.ahead:
+                self.ahead = [*await super().taken(), *await super().taken()]
+            found, self.ahead = self.ahead[:1], self.ahead[1:]
+            return found
+
+
+class TellsNobodyThatItWaited(WrongLine):
+    class Lane(TableLane):
+        async def get_one(self, *, timeout):  # noqa: ASYNC109 - as it is called
+            return next(iter(await self.taken()), None)
+
+
+class HearsOnlyWhatIsSentWhileItListens(WrongLine):
+    """As a subscription without a queue."""
+
+    async def prepare(self, *, only_to_send=False):
+        await super().prepare()
+        if not only_to_send:
+            await self.broker.run(("DELETE FROM messages WHERE deliveries = 0", ()))
+
+
+class MakesItsQueueAnew(WrongLine):
+    prepared = 0
+
+    async def prepare(self, *, only_to_send=False):
+        await super().prepare()
+        self.prepared += 1
+        if self.prepared > 1:
+            await self.broker.run(("UPDATE messages SET due = 0", ()))
+
+
+class CarriesTextOnly(WrongLine):
+    async def send(self, subject, body, headers):
+        await super().send(subject, body.decode(errors="replace").encode(), headers)
+
+
+class DropsHeaders(WrongLine):
+    async def send(self, subject, body, headers):
+        await super().send(subject, body, {})
+
+
+class CountsNoDeliveries(WrongLine):
+    def delivery(self, message):
+        made = TableDelivery(self, message)
+        made.deliveries = 1
+        return made
+
+
+class GivesUpAfterFive(WrongLine):
+    """As a broker with a largest number of deliveries."""
+
+    class Lane(TableLane):
+        async def taken(self):
+            return [one for one in await super().taken() if one[3] <= 5]
+
+
+class TakesAMessageAlong(WrongLine):
+    """Whoever is cancelled has asked for a message, which nobody will ever answer, nor leave alone."""
+
+    class Lane(TableLane):
+        async def get_one(self, *, timeout):  # noqa: ASYNC109 - as it is called
+            asking = asyncio.create_task(super().get_one(timeout=timeout))
+            try:
+                return await asyncio.shield(asking)
+            except asyncio.CancelledError:
+                for number, *_ in filter(None, [await asking]):
+                    await self.line.broker.run(("DELETE FROM messages WHERE id = ?", (number,)))
+                raise
+
+
+# --- what is said of them -----------------------------------------------------------------------------
+
+
+class SaysThatItAcknowledged(WrongLine):
+    class Delivery(TableDelivery):
+        async def ack(self):
+            pass
+
+
+class NeverBeats(WrongLine):
+    class Delivery(TableDelivery):
+        async def beat(self):
+            pass
+
+
+class ForgetsTheDelay(WrongLine):
+    class Delivery(TableDelivery):
+        async def retry(self, after):
+            await super().retry(0.0)
+
+
+class SleepsThroughTheDelay(WrongLine):
+    class Delivery(TableDelivery):
+        async def retry(self, after):
+            await asyncio.sleep(after)
+            await super().retry(0.0)
+
+
+class KeepsTheDelayInMind(WrongLine):
+    """It sends the message anew, later; its process may be gone by then."""
+
+    class Delivery(TableDelivery):
+        async def retry(self, after):
+            await self.ack()
+
+
+class LosesTheBodyOfWhatIsParked(WrongLine):
+    class Delivery(TableDelivery):
+        async def park(self, reason):
+            self.body = b""
+            await super().park(reason)
+
+
+class LosesTheHeadersOfWhatIsParked(WrongLine):
+    class Delivery(TableDelivery):
+        async def park(self, reason):
+            self.headers = {}
+            await super().park(reason)
+
+
+class ParksWithoutAReason(WrongLine):
+    class Delivery(TableDelivery):
+        async def park(self, reason):
+            copy = (SEND, (self.line.settings.parked, self.body, "{}"))
+            await self.line.broker.run(copy, (f"DELETE FROM messages WHERE {MINE}", self.mine))
+
+
+class RejectsWithoutACopy(WrongLine):
+    """Its broker has no queue for dead letters."""
+
+    class Delivery(TableDelivery):
+        async def park(self, reason):
+            await self.ack()
+
+
+class ParksAndKeeps(WrongLine):
+    class Delivery(TableDelivery):
+        async def ack(self):
+            await super().ack()
+
+        async def park(self, reason):
+            await self.line.send(
+                self.line.settings.parked, self.body, {"Transfer-Reason": reason, **self.headers}
+            )
+
+
+class TakesAReasonForAHeader(WrongLine):
+    class Delivery(TableDelivery):
+        async def park(self, reason):
+            assert reason.isascii(), "a header is ASCII"
+            await super().park(reason)
+
+
+# --- what is published, and a broker that goes --------------------------------------------------------
+
+
+class PublishesWithoutAQueue(WrongLine):
+    async def publish(self, outcome, headers):
+        pass
+
+
+class TellsOneOutcomeOfAnIntent(WrongLine):
+    """As a broker that takes the intent's id for the message's."""
+
+    async def publish(self, outcome, headers):
+        there = "SELECT 1 FROM messages WHERE subject = ? AND instr(body, ?)"
+        if not await self.broker.run((there, (self.settings.outcomes, outcome.intent_id.encode()))):
+            await super().publish(outcome, headers)
+
+
+class SwallowsWhatCouldNotBePublished(WrongLine):
+    async def publish(self, outcome, headers):
+        with contextlib.suppress(sqlite3.OperationalError):
+            await super().publish(outcome, headers)
+
+
+class AcknowledgesWithoutAConfirmation(WrongLine):
+    class Delivery(TableDelivery):
+        async def ack(self):
+            with contextlib.suppress(sqlite3.OperationalError):
+                await super().ack()
+
+
+class KeepsWhatItParksInMemory(WrongLine):
+    class Delivery(TableDelivery):
+        async def park(self, reason):
+            with contextlib.suppress(sqlite3.OperationalError):
+                await super().park(reason)
+
+
+class StaysBrokenOnce(WrongLine):
+    """Its connection is never made again, and it does not say that it is closed."""
+
+    class Broker(TableBroker):
+        is_broken = False
+
+        async def run(self, *statements):
+            if self.is_broken:
+                raise ConnectionError
+            try:
+                return await super().run(*statements)
+            except sqlite3.OperationalError:
+                self.is_broken = True
+                raise
+
+
+class CannotBeLookedAt(WrongLine):
+    class Broker(TableBroker):
+        async def ping(self, timeout):  # noqa: ASYNC109 - likewise
+            return None
+
+
+PARKED = "test_what_is_parked_is_put_aside_whole_with_the_reason_and_never_comes_again"
+
+WRONG = {
+    AcknowledgesWhatItTakes: "test_what_nobody_answers_comes_again_whole_and_says_so",
+    GivesEachMessageOnlyOnce: "test_what_a_worker_has_in_hand_when_it_ends_comes_to_another",
+    GivesAMessageToTwo: "test_each_message_goes_to_one_of_the_workers",
+    FetchesAhead: "test_what_nobody_works_on_is_not_fetched",
+    TellsNobodyThatItWaited: "test_who_waits_in_vain_is_told_so_in_the_end_and_not_at_once",
+    HearsOnlyWhatIsSentWhileItListens: "test_what_was_sent_before_there_was_a_worker_comes",
+    MakesItsQueueAnew: "test_what_is_made_again_is_left_as_it_is",
+    CarriesTextOnly: "test_a_message_comes_as_it_was_sent",
+    DropsHeaders: "test_a_trace_goes_from_a_message_into_its_outcome",
+    CountsNoDeliveries: "test_what_could_not_be_carried_out_now_is_tried_again",
+    GivesUpAfterFive: "test_there_is_no_end_of_deliveries_and_each_is_counted",
+    TakesAMessageAlong: "test_who_stops_waiting_takes_no_message_along",
+    SaysThatItAcknowledged: "test_what_is_acknowledged_never_comes_again",
+    NeverBeats: "test_a_hook_that_takes_long_is_not_run_twice",
+    ForgetsTheDelay: "test_what_is_given_back_comes_again_whole_and_not_before_its_delay",
+    SleepsThroughTheDelay: "test_what_waits_out_its_delay_keeps_nothing_back",
+    KeepsTheDelayInMind: "test_what_is_given_back_waits_at_the_broker_and_not_in_the_worker",
+    LosesTheBodyOfWhatIsParked: "test_what_can_never_be_carried_out_is_parked_and_the_next_goes_on",
+    LosesTheHeadersOfWhatIsParked: PARKED,
+    ParksWithoutAReason: PARKED,
+    RejectsWithoutACopy: "test_what_can_never_be_carried_out_is_parked_and_the_next_goes_on",
+    ParksAndKeeps: PARKED,
+    TakesAReasonForAHeader: "test_whatever_the_reason_a_message_can_be_parked",
+    PublishesWithoutAQueue: "test_an_outcome_that_was_published_is_there_with_its_headers",
+    TellsOneOutcomeOfAnIntent: "test_an_outcome_that_says_more_of_an_intent_is_not_taken_for_the_one_before",
+    SwallowsWhatCouldNotBePublished: "test_whatever_the_broker_did_not_confirm_is_an_error",
+    AcknowledgesWithoutAConfirmation: "test_whatever_the_broker_did_not_confirm_is_an_error",
+    KeepsWhatItParksInMemory: "test_whatever_the_broker_did_not_confirm_is_an_error",
+    StaysBrokenOnce: "test_a_broker_that_goes_and_comes_back_under_a_worker_loses_nothing",
+    CannotBeLookedAt: "test_a_command_is_carried_out_and_its_outcome_published",
+}
+"""By each wrong line, a test that finds it."""
+
+
+async def passes(kind, name, directory):
+    """Whether a line passes one test of the contract."""
+    contract, here = LineContract(), directory / "broker"
+    await asyncio.to_thread(here.mkdir)
+    test = getattr(contract, name)
+    async with AsyncExitStack() as stack:
+        trial = LineTrial(partial(kind, here / "messages.db"), ack_wait=0.1)
+        fixtures = {"line_trial": await stack.enter_async_context(trial), "broker_away": moving(here)}
+        if "line_crew" in inspect.signature(test).parameters:
+            fixtures["line_crew"] = await stack.enter_async_context(Crew(trial, directory))
+        try:
+            await test(**{name: fixtures[name] for name in inspect.signature(test).parameters})
+        except (AssertionError, pytest.fail.Exception):
+            return False
+    return True
+
+
+def test_no_wrong_line_is_forgotten():
+    assert set(WRONG) == {*WrongLine.__subclasses__()}
+
+
+@pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
+async def test_a_wrong_line_is_found(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("transfer_async.testing.line_contract.line_trial.PATIENCE", 0.4)
+
+    assert not await passes(kind, WRONG[kind], tmp_path)

@@ -1,0 +1,87 @@
+"""Workers in processes of their own are killed, and what they had in hand is carried out by others."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import pickle
+from multiprocessing.connection import Connection
+
+import attrs
+import pytest
+
+from transfer_async.testing.line_contract.crew import Crew
+from transfer_async.testing.line_contract.line_trial import PATIENCE
+from transfer_async.testing.line_contract.mortal_worker import POINTS, Place, work
+
+
+class Killing:
+    """Workers in processes of their own are killed, and what they had in hand is carried out by others."""
+
+    kills: int
+
+    async def test_what_a_killed_worker_had_in_hand_is_carried_out_by_another(self, line_crew: Crew) -> None:
+        """In the hook; before the outcome is published; before it is acknowledged; given back."""
+        if not self.kills:
+            pytest.skip("kills = 0")
+        wanted = {f"{point}-{number}" for number in range(self.kills) for point in POINTS}
+        for number in range(self.kills):
+            await _killed(line_crew, [f"{point}-{number}" for point in POINTS])
+        await line_crew.worker()
+        told: set[str] = set()
+        while told != wanted:
+            outcome = await line_crew.trial.outcome()
+            assert outcome["outcome"] == "created"
+            told.add(outcome["key"])
+
+        assert len(line_crew.sandbox.orders) == len(wanted)
+        assert min(deliveries for _, deliveries in line_crew.seen) > 1
+
+
+def place_of(crew: Crew, *, lanes: int) -> Place:
+    """Where a worker of another process works, so many messages at once."""
+    return Place(
+        new_line=crew.trial.new_line,
+        settings=attrs.evolve(crew.trial.settings, concurrency=lanes),
+        journal=crew.path,
+        base_url=crew.sandbox.base_url,
+        token=crew.sandbox.token,
+    )
+
+
+async def _killed(crew: Crew, keys: list[str]) -> None:
+    """Let a worker of its own process come to where each of ``keys`` leaves it, and kill it there."""
+    place = place_of(crew, lanes=len(keys))
+    try:
+        pickle.dumps(place)
+    except Exception as error:
+        why = "new_line must give what can be pickled, as a partial of a class can; or say kills = 0"
+        raise AssertionError(why) from error
+    for key in keys:
+        await crew.order(key)
+    await asyncio.to_thread(_live_and_die, place, set(keys))
+
+
+def _live_and_die(place: Place, keys: set[str]) -> None:
+    context = multiprocessing.get_context("spawn")
+    reader, writer = context.Pipe(duplex=False)
+    process = context.Process(target=work, args=(place, writer), daemon=True)
+    process.start()
+    writer.close()
+    try:
+        while keys:
+            keys -= {reached_in(reader, keys)}
+    finally:
+        process.kill()
+        process.join()
+        process.close()
+        reader.close()
+
+
+def reached_in(reader: Connection, keys: set[str]) -> str:
+    """The next of ``keys`` whose point a worker of its own process has come to."""
+    assert reader.poll(PATIENCE), f"a worker has not come to {sorted(keys)} within {PATIENCE:g} s"
+    try:
+        return str(reader.recv())
+    except EOFError:
+        raise AssertionError("a worker of its own process ended by itself: see what it wrote") from None

@@ -1,0 +1,104 @@
+"""A worker in a process of its own, that comes to points at which it can be killed, and stays there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from attrs import frozen
+
+from transfer_async import (
+    FundsHold,
+    OrderCommand,
+    OrderIntent,
+    OrderOutcome,
+    RetryPolicy,
+    SQLiteJournal,
+    TransferClient,
+)
+from transfer_async.integrations.faststream import Line, OrderWorker, WorkerSettings
+from transfer_async.testing.line_contract.line_trial import NewLine
+from transfer_async.worker import Delays, Delivery, Handler
+
+POINTS = ("holding", "created", "published", "given back")
+"""Where a worker dies: in the bank's hook; before its order's outcome is published; before the message is
+acknowledged; after it was given back. A command's key begins with the point at which its worker stays."""
+
+
+@frozen(kw_only=True)
+class Place:
+    """Where a worker works: all that a new process needs to know."""
+
+    new_line: NewLine
+    settings: WorkerSettings
+    journal: Path
+    base_url: str
+    token: str
+
+
+def work(place: Place, reached: Connection) -> None:
+    """Work until killed; tell of every key whose worker has come to its point."""
+    asyncio.run(Mortal(place, reached).run())
+
+
+class Mortal:
+    """The worker: a hold, and a line that hangs where its process is to be killed."""
+
+    def __init__(self, place: Place, reached: Connection) -> None:
+        self._place, self._reached = place, reached
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        place = self._place
+        line = place.new_line(place.settings)
+        self._make_mortal(line)
+        async with (
+            SQLiteJournal(place.journal) as journal,
+            TransferClient(
+                place.base_url,
+                place.token,
+                hooks=[FundsHold(self._place_hold, self._release)],
+                journal=journal,
+                retry=RetryPolicy(attempts=1, deadline=0.4),
+                lease=0.6,
+            ) as client,
+        ):
+            handler = Handler(client, delays=Delays(first=0.05, longest=0.1))
+            await OrderWorker(client, line, handler=handler).run(asyncio.Event())
+
+    async def _come_to(self, point: str, key: str) -> None:
+        if key.startswith(point):
+            self._reached.send(key)
+            await asyncio.Event().wait()
+
+    async def _place_hold(self, intent: OrderIntent) -> str:
+        await self._come_to("holding", intent.key)
+        if intent.key.startswith("given back"):
+            raise OSError(intent.key)
+        return f"hold-{intent.id}"
+
+    async def _release(self, intent: OrderIntent, reference: str | None) -> None:
+        """Nobody counts the holds of those who died."""
+
+    def _make_mortal(self, line: Line) -> None:
+        publish, delivery = line.publish, line.delivery
+
+        async def published(outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
+            await self._come_to("created", outcome.key)
+            await publish(outcome, headers)
+            await self._come_to("published", outcome.key)
+
+        def delivered(message: object) -> Delivery:
+            one = delivery(message)
+            retry = one.retry
+
+            async def given_back(after: float) -> None:
+                await retry(after)
+                await self._come_to("given back", OrderCommand.from_json(one.body).key)
+
+            one.retry = given_back  # type: ignore[method-assign] # for this one message
+            return one
+
+        line.publish, line.delivery = published, delivered  # type: ignore[method-assign] # for this one line
