@@ -12,19 +12,17 @@ import aiohttp
 import pytest
 
 from tests.support.answering import answering
-from tests.support.bank import NOON, SpiedJournal, Time, World, failure, new_order
+from tests.support.bank import NOON, SpiedJournal, World, failure, new_order
 from tests.support.cases import each
 from tests.support.ids import told
 from transfer_async import (
     AlreadyCreated,
     ClientClosed,
-    ConnectionFailed,
     FundsHold,
     InvalidOrder,
     MemoryJournal,
     OrderRequest,
     Outcome,
-    PersonName,
     Resolved,
     RetryBudget,
     RetryPolicy,
@@ -34,16 +32,12 @@ from transfer_async import (
     TransferClient,
     TransferError,
     Unauthorized,
-    User,
 )
 from transfer_async._http.urls import WHO_AM_I
 from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.settings import ClientSettings
 from transfer_async.sandbox import (
     CloseAfterProcessing,
-    CloseBeforeReading,
-    ResetAfterProcessing,
-    Sandbox,
     Status,
 )
 
@@ -298,24 +292,12 @@ async def test_an_address_of_no_journal_is_not_silently_ignored(environment, jou
         TransferClient.from_env()
 
 
-async def test_a_journal_that_is_given_goes_before_the_environments(environment):
-    environment.setenv("TRANSFER_JOURNAL", "postgresql://db/journal")
-
-    assert isinstance(TransferClient.from_env(journal=MemoryJournal()), TransferClient)
-
-
 async def test_no_journal_given_is_no_reason_to_pass_over_the_environments(environment, tmp_path):
     environment.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
     async with TransferClient.from_env(journal=None) as client:
         durable = client._context.journal.store.durable
 
     assert durable
-
-
-async def test_everything_else_is_as_the_constructor_takes_it(environment):
-
-    with pytest.raises(ValueError, match=r"^lease: "):
-        TransferClient.from_env(lease=1)
 
 
 async def test_a_subclass_makes_one_of_its_own(environment):
@@ -326,15 +308,6 @@ async def test_a_subclass_makes_one_of_its_own(environment):
 
 
 # --- who am I -----------------------------------------------------------------------------------
-
-
-async def test_it_says_who_the_caller_is(world: World):
-    async with world.client() as client:
-        me = await client.who_am_i()
-
-    bank = world.sandbox.accounts.bank
-    assert isinstance(me, User)
-    assert (me.id, me.username) == (bank.id, bank.username)
 
 
 async def test_a_wrong_token_is_unauthorized_whatever_the_status(world: World):
@@ -371,24 +344,6 @@ async def test_what_else_is_wrong_in_it_is_not_read(world: World):
         me = await client.who_am_i()
 
     assert (me.id, me.is_active, me.unread) == ("usr-1", None, ("$.is_active",))
-
-
-@pytest.mark.parametrize("fault", [Status(503), CloseBeforeReading(), ResetAfterProcessing()], ids=told)
-async def test_it_is_asked_again_after_passing_trouble(world: World, fault):
-    world.sandbox.faults.add(fault, times=3, path=WHO_AM_I)
-    async with world.client() as client:
-        me = await client.who_am_i()
-
-    assert me.id == world.sandbox.accounts.bank.id
-    assert len(world.sandbox.requests) == 4
-
-
-async def test_when_nobody_listens_nothing_was_sent(unused_tcp_port):
-    async with TransferClient(f"http://127.0.0.1:{unused_tcp_port}", "abc", clock=Time().clock) as client:
-        error = await failure(client.who_am_i())
-
-    assert type(error) is ConnectionFailed
-    assert error.order_may_exist is False
 
 
 # --- on the wire --------------------------------------------------------------------------------
@@ -448,37 +403,7 @@ async def test_any_other_key_is_good(world: World, key):
         assert (await client.known(key)).state.value == "created"
 
 
-async def test_without_a_key_one_is_made_and_is_on_the_error(world: World):
-    world.sandbox.faults.add(Status(422), times=2)
-    async with world.client() as client:
-        errors = [await failure(client.create_order(new_order())) for _ in range(2)]
-
-    assert len({error.key for error in errors}) == 2
-    assert all(error.key for error in errors)
-
-
-async def test_a_name_a_hold_and_a_limit_of_time_are_taken(world: World):
-    async with world.client() as client:
-        order = await client.create_order(
-            new_order(),
-            key="k",
-            beneficiary=PersonName("Ben", "Okri"),
-            held="ref-1",
-            send_before=NOON + timedelta(hours=1),
-        )
-        known = await client.known("k")
-
-    assert known.order == order
-    assert (known.held, known.receipts) == ("ref-1", {"held": "ref-1"})
-    assert world.bank.placed == []
-
-
 # --- known --------------------------------------------------------------------------------------
-
-
-async def test_a_key_never_heard_of_is_none(world: World):
-    async with world.client() as client:
-        assert await client.known("never") is None
 
 
 async def test_a_reply_that_no_longer_reads_is_told_by_its_id_as_create_order_does(world: World):
@@ -546,26 +471,6 @@ async def test_a_refutation_is_believed_after_the_clients_own_settle_after(world
 # --- life cycle ---------------------------------------------------------------------------------
 
 
-async def test_it_works_without_async_with(service):
-    client = TransferClient(service.base_url, "abc")
-    answer = await client.request("GET", "/a")
-    await client.close()
-
-    assert answer == {}
-
-
-@pytest.mark.parametrize("used", [True, False])
-async def test_it_may_be_closed_twice_or_before_it_was_used(service, used):
-    client = TransferClient(service.base_url, "abc")
-    if used:
-        await client.request("GET", "/a")
-    await client.close()
-    await client.close()
-
-    with pytest.raises(ClientClosed):
-        await client.who_am_i()
-
-
 CALLS = {
     "who_am_i": lambda client: client.who_am_i(),
     "request": lambda client: client.request("GET", "/a"),
@@ -600,15 +505,6 @@ async def test_after_closing_many_orders_are_refused(service):
     with pytest.raises(ClientClosed):
         async for result in client.create_orders([OrderRequest(new_order())]):
             raise result.error
-
-
-async def test_an_order_for_a_callers_key_may_exist_although_the_client_is_closed(service):
-    async with TransferClient(service.base_url, "abc") as client:
-        pass
-    error = await failure(client.create_order(new_order(), key="k"))
-
-    assert type(error) is ClientClosed
-    assert (error.key, error.order_may_exist) == ("k", True)
 
 
 async def test_a_wrong_patience_closes_nothing(service):
@@ -670,38 +566,7 @@ async def test_a_client_that_was_closed_or_never_used_or_could_not_be_made_warns
     assert await collected(leave_nothing) == []
 
 
-# --- a borrowed session -------------------------------------------------------------------------
-
-
-async def test_a_borrowed_session_is_used_and_not_closed(service):
-    async with aiohttp.ClientSession() as session:
-        async with TransferClient(service.base_url, "abc", session=session) as client:
-            await client.request("GET", "/a")
-
-        assert not session.closed
-        assert (await session.get(service.base_url)).status == 200
-    assert [came.headers.get("Authorization") for came in service.came] == ["Bearer abc", None]
-
-
 # --- one account, many tasks --------------------------------------------------------------------
-
-
-async def test_a_client_may_be_shared_by_many_tasks():
-    async with Sandbox() as sandbox:
-        async with World(sandbox).client() as client:
-            orders = await asyncio.gather(*(client.create_order(new_order()) for _ in range(20)))
-
-        assert {order.id for order in orders} == set(sandbox.orders)
-        assert len(sandbox.orders) == 20
-
-
-async def test_the_same_key_gives_the_same_order_back(world: World):
-    async with world.client() as client:
-        first = await client.create_order(new_order(), key="k")
-        again = await client.create_order(new_order(), key="k")
-
-    assert again == first
-    assert len(world.sandbox.requests) == 1
 
 
 NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - that is the fault

@@ -3,14 +3,11 @@
 import asyncio
 import builtins
 import contextlib
-import copy
 import gc
 import logging
-import pickle
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
 from functools import wraps
 from typing import Any
 
@@ -19,7 +16,6 @@ from attrs import evolve
 
 from tests.support.bank import World, new_order, world
 from tests.support.cases import each
-from transfer_async import TransferClient
 from transfer_async._beneficiary.verification import BeneficiaryVerification, UserLookup
 from transfer_async._http.retry import RetryPolicy
 from transfer_async._http.transport import Timeouts
@@ -261,12 +257,6 @@ async def test_what_is_not_shown_of_currencies_is_not_checked(currencies: Any) -
 CLOSE_TO_BEN = evolve(USER, firstname="B.")
 
 
-async def test_a_close_match_is_not_accepted_by_itself() -> None:
-    error = await refusal(CLOSE_TO_BEN)
-
-    assert (error.result, error.refused, error.__cause__) == (CLOSE, True, None)
-
-
 async def test_a_close_match_may_be_accepted_and_the_receipt_says_so() -> None:
     asked: list[tuple[OrderIntent, User]] = []
 
@@ -286,13 +276,6 @@ async def test_nothing_but_true_accepts(answer: Any) -> None:
 
     assert error.result is CLOSE
     assert error.__cause__ is (answer if isinstance(answer, Exception) else None)
-
-
-async def test_a_customer_who_never_answers_has_not_accepted() -> None:
-    error = await refusal(CLOSE_TO_BEN, accept_close=forever, timeout=timedelta(microseconds=1))
-
-    assert error.result is CLOSE
-    assert isinstance(error.__cause__, TimeoutError)
 
 
 @pytest.mark.parametrize("found", [USER, evolve(USER, lastname="Bello"), evolve(CLOSE_TO_BEN, currencies=())])
@@ -320,13 +303,6 @@ async def test_no_error_shows_anything_about_a_person(found: Any, caplog: pytest
 
     told = set(re.findall(r"\w+", f"{error} {error!r} {caplog.text}".casefold()))
     assert not told & {"ben", "okri", "secret", "chukwuemeka", "example"}
-
-
-async def test_the_error_survives_pickle_and_copy() -> None:
-    error = await refusal(None)
-
-    for same in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
-        assert (same.result, str(same)) == (error.result, str(error))
 
 
 # --- settings -----------------------------------------------------------------------------------
@@ -435,15 +411,6 @@ async def refused_by(
     return caught.value
 
 
-async def test_an_order_is_created_for_whom_the_sandbox_knows_by_that_name(w: World) -> None:
-    async with w.client(hooks=verifying(w)) as client:
-        order = await client.create_order(new_order(), key="k", beneficiary=PersonName("BEN", "Okri"))
-
-    assert order.id in w.sandbox.orders
-    assert len(w.bank.placed) == 1
-    assert (await w.entry()).receipts["beneficiary_verification"] == "match"
-
-
 @pytest.mark.parametrize(
     ("name", "username", "result"),
     [
@@ -532,14 +499,3 @@ async def test_a_client_whose_hooks_have_less_time_ends_the_look_up_first(w: Wor
 
     assert (caught.value.refused, caught.value.order_may_exist) == (False, False)
     assert (w.bank.log, len(w.sandbox.orders)) == ([], 0)
-
-
-def test_a_client_does_not_live_on_in_its_look_up() -> None:
-    lookup = UserLookup("/users/{username}")
-    client: Any = TransferClient("http://localhost", "t", hooks=[BeneficiaryVerification(lookup)])
-    gc.disable()
-    try:
-        del client
-        assert lookup._bound() is None
-    finally:
-        gc.enable()

@@ -15,15 +15,12 @@ from tests.support.strategies import new_order_fields
 from transfer_async import (
     InvalidOrder,
     NewOrder,
-    Order,
     OrderRequest,
-    OrderState,
     Outcome,
     PersonName,
     Refused,
 )
 from transfer_async._converters.messages import OrderCommand, OrderOutcome
-from transfer_async.sandbox import Sandbox
 
 NOON = datetime(2026, 5, 6, 12, tzinfo=UTC)
 
@@ -136,15 +133,6 @@ def test_what_is_not_understood_is_refused_and_named(data: Any, field: str):
     assert set(problems_of(data)) == {field}
 
 
-def test_no_fault_shows_a_value():
-    bad = tree(secret_field_name="x", held=["secret"])
-    bad["order"]["poster_username"] = "secret"
-
-    with pytest.raises(InvalidOrder) as invalid:
-        OrderCommand.from_json(json.dumps(bad))
-    assert "secret" not in str(invalid.value) + repr(invalid.value)
-
-
 def test_a_command_that_cannot_be_read_still_has_its_key_and_may_have_an_order():
     with pytest.raises(InvalidOrder) as invalid:
         OrderCommand.from_json(json.dumps(tree(version=7)))
@@ -158,33 +146,7 @@ def test_a_command_is_checked_when_it_is_made(changes: dict[str, Any]):
         command(**changes)
 
 
-@given(st.binary(max_size=300))
-def test_whatever_comes_is_refused_in_order(data: bytes):
-    with pytest.raises(InvalidOrder) as invalid:
-        OrderCommand.from_json(data)
-    assert invalid.value.problems
-
-
 # --- outcomes -----------------------------------------------------------------------------------
-
-
-async def an_order() -> Order:
-    from transfer_async import TransferClient
-
-    async with Sandbox() as sandbox, TransferClient(sandbox.base_url, sandbox.token) as client:
-        return await client.create_order(new_order(), held="h")
-
-
-async def test_an_outcome_that_is_created_has_the_orders_amounts_exactly():
-    order = await an_order()
-    outcome = OrderOutcome.of(order, key="k", intent_id="i", receipts={"held": "h"})
-    read = OrderOutcome.from_json(outcome.to_json())
-
-    assert read == outcome
-    assert (read.outcome, read.order_id, read.order_may_exist) == (Outcome.CREATED, order.id, True)
-    assert str(read.poster_amount) == str(order.poster_amount)
-    assert isinstance(read.state, OrderState)
-    assert read.receipts == {"held": "h"}
 
 
 def test_an_outcome_that_is_no_order_says_what_was_said():
@@ -201,14 +163,6 @@ def test_an_outcome_that_is_no_order_says_what_was_said():
         "status": 422,
         "receipts": {"hold": "h-1"},
     }
-
-
-def test_amounts_are_written_without_an_exponent():
-    outcome = OrderOutcome(
-        key="k", intent_id="i", outcome=Outcome.CREATED, order_may_exist=True, poster_amount=Decimal("1E+3")
-    )
-
-    assert json.loads(outcome.to_json())["poster_amount"] == "1000"
 
 
 @pytest.mark.parametrize("fee", ["1E+5000000", "1E-5000000"])

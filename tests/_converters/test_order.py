@@ -10,7 +10,6 @@ import pytest
 from tests.support import samples
 from tests.support.cases import each
 from transfer_async._converters import order
-from transfer_async._converters.wire_format import Unreadable
 from transfer_async._models.errors import Outcome, ServiceFailed, UnreadableOrder
 from transfer_async._models.responses import ExternalOrder, Order, User
 
@@ -88,14 +87,6 @@ def test_a_strict_number_beyond_all_measure_is_unreadable_and_never_an_infinity_
     assert caught.value.order_id == ID
 
 
-@each("flag", samples.FLAGS)
-@each(("sent", "read"), [(0, False), (1, True), (False, False), (True, True)])
-def test_a_state_flag_is_0_or_1_or_true_or_false(flag, sent, read):
-    order = Order.from_json(samples.encode(put(f"$.{flag}", sent)))
-
-    assert getattr(order, flag) is read
-
-
 @each(
     "wrong",
     ["", "tx-", "9fk2m1c0d4", "tx-9FK2", "tx-9fk2 ", "tx-9fk2\n", "TX-9fk2", "tx-٣", "tx-" + "a" * 101],
@@ -121,33 +112,6 @@ def test_what_is_no_order_at_all_is_unreadable_with_its_bytes(raw):
 
     assert caught.value.raw == raw
     assert caught.value.order_id is None
-
-
-@pytest.mark.parametrize("text", ["\ud800", '{"id": "\udfff"}'])
-def test_a_text_that_utf_8_cannot_hold_is_unreadable(text):
-    with pytest.raises(UnreadableOrder):
-        Order.from_json(text)
-
-
-def test_an_order_is_read_from_text_as_from_bytes():
-    raw = samples.encode(samples.order_json())
-
-    assert Order.from_json(raw.decode()) == Order.from_json(raw)
-
-
-@each("path", ["$.poster_currency", "$.matcher_currency"])
-@each("text", [b'"\\ud800"', b'"\xff"', b'"\\x"'])
-def test_a_strict_text_that_is_no_unicode_is_unreadable(path, text):
-    raw = samples.encode(put(path, "HERE")).replace(b'"HERE"', text)
-
-    with pytest.raises(UnreadableOrder, match=r"\$"):
-        Order.from_json(raw)
-
-
-def test_a_strict_text_may_be_escaped():
-    raw = samples.encode(put("$.poster_currency", "HERE")).replace(b'"HERE"', b'"\\u0055SD"')
-
-    assert Order.from_json(raw).poster_currency == "USD"
 
 
 # --- what is said twice ---------------------------------------------------------------------------
@@ -281,13 +245,6 @@ def test_an_answer_that_shows_no_username_says_none(person):
     assert (one.poster_username, one.beneficiary_username) == (None, None)
 
 
-def test_an_answer_that_is_no_order_is_unreadable_at_its_path():
-    with pytest.raises(Unreadable) as caught:
-        answer(matcher_amount="5")
-
-    assert caught.value.path == "$.matcher_amount"
-
-
 # --- the bank's part by itself --------------------------------------------------------------------
 
 
@@ -306,12 +263,3 @@ def test_an_external_order_by_itself_is_as_strict(name, wrong):
 
     assert caught.value.body
     assert not caught.value.order_may_exist
-
-
-def test_the_loose_part_of_an_external_order_by_itself_is_as_loose():
-    bank = ExternalOrder.from_json(
-        samples.encode(samples.external_order_json(id="x", bank_logo=5, createdBy=[]))
-    )
-
-    assert (bank.id, bank.bank_logo, bank.creator) == (None, None, None)
-    assert str(bank.transaction_fee) == "1.50"

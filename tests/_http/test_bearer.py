@@ -177,15 +177,6 @@ async def test_a_given_token_is_offered_again_for_there_is_no_other():
     assert tokens.current is not None
 
 
-async def test_it_is_renewed_only_if_nobody_else_has_already(issuer):
-    tokens = source(issuer)
-    old = await tokens.headers()
-    new = await tokens.headers(instead_of=old)
-
-    assert await tokens.headers(instead_of=old) is new
-    assert issuer.calls == 2
-
-
 async def test_it_is_renewed_once_for_all_who_were_refused(issuer):
     tokens = source(issuer)
     old = await tokens.headers()
@@ -197,17 +188,6 @@ async def test_it_is_renewed_once_for_all_who_were_refused(issuer):
 
     assert issuer.calls == 2
     assert {one["Authorization"] for one in headers} == {"Bearer token-2"}
-
-
-async def test_after_a_failed_renewal_the_next_asks_again(issuer):
-    tokens = source(issuer)
-    old = await tokens.headers()
-    issuer.error = OSError()
-    with pytest.raises(TokenUnavailable):
-        await tokens.headers(instead_of=old)
-    issuer.error = None
-
-    assert (await tokens.headers(instead_of=old))["Authorization"] == "Bearer token-3"
 
 
 # --- failing ------------------------------------------------------------------------------------
@@ -296,9 +276,3 @@ async def test_closing_ends_the_asking(issuer):
 
     with pytest.raises(TokenUnavailable):
         await waiting
-
-
-async def test_closing_before_anything_was_asked_does_nothing(issuer):
-    source(issuer).close()
-
-    assert issuer.calls == 0

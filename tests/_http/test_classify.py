@@ -122,12 +122,6 @@ def test_reads(body, intact):
     )
 
 
-def test_reads_with_a_widened_policy():
-    policy = RetryPolicy(not_processed={425, 429, 503})
-
-    assert judge(answered(503), policy, READ_ANSWERS) is Judgement.NOT_PROCESSED
-
-
 # --- the wrong token ----------------------------------------------------------------------------
 
 
@@ -157,10 +151,6 @@ def test_its_spaces_do_not_matter(body):
 )
 def test_no_other_body_is_a_wrong_token(body):
     assert judge(answered(200, body), DEFAULT, ORDER_ANSWERS) is Judgement.ANSWERED
-
-
-def test_a_cut_body_is_not_exactly_that_one():
-    assert judge(answered(200, UNAUTHORIZED, intact=False), DEFAULT, ORDER_ANSWERS) is Judgement.ANSWERED
 
 
 def test_a_401_needs_no_body():
@@ -193,25 +183,6 @@ def test_without_an_answer_an_order_is_a_doubt_and_a_read_failed():
 
 def test_only_what_certainly_did_nothing_may_go_again():
     assert {Judgement.NOT_SENT, Judgement.NOT_PROCESSED} == MAY_GO_AGAIN
-
-
-@each("row", [*ORDER_ANSWERS, *READ_ANSWERS])
-def test_each_row_has_its_reason(row):
-    assert len(row.reason.split()) >= 5
-
-
-@pytest.mark.parametrize("rows", [ORDER_ANSWERS, READ_ANSWERS], ids=["orders", "reads"])
-@given(
-    st.builds(
-        Evidence,
-        sent=st.booleans(),
-        status=st.none() | st.sampled_from(EVERY_STATUS),
-        body=st.binary(max_size=40) | st.sampled_from([JSON, HTML, UNAUTHORIZED]),
-        intact=st.booleans(),
-    )
-)
-def test_there_is_a_verdict_for_whatever_came(rows, evidence):
-    assert judge(evidence, DEFAULT, rows) in Judgement
 
 
 # --- errors -------------------------------------------------------------------------------------
@@ -253,10 +224,6 @@ def test_each_verdict_has_its_error(judgement, status, reading, kind, outcome):
 @each("judgement", ERRORS)
 def test_no_order_is_at_stake_in_a_read(judgement):
     assert error(judgement, answered(400), reading=True).order_may_exist is False
-
-
-def test_a_doubt_says_that_an_order_may_exist():
-    assert error(Judgement.UNKNOWN, answered(503)).order_may_exist is True
 
 
 @each(
@@ -307,12 +274,6 @@ def test_retry_after_is_on_what_may_be_asked_again(judgement, status, reading, h
     told = error(judgement, answered(status, headers={"retry-after": header}), reading=reading)
 
     assert told.retry_after == asked
-
-
-def test_the_cause_is_chained():
-    cause = ConnectionResetError("by peer")
-
-    assert error(Judgement.UNKNOWN, Evidence(sent=True, error=cause)).__cause__ is cause
 
 
 SECRETS = json.dumps({"message": "s3cr3t-words", "name": "s3cr3t-name"}).encode()

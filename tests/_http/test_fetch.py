@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.support import samples
 from tests.support.answering import Answering, answering
 from tests.support.bank import NOON, Time
 from tests.support.cases import each
@@ -20,8 +19,6 @@ from transfer_async import (
     Outcome,
     OutcomeUnknown,
     RateLimited,
-    Refused,
-    RetryPolicy,
     ServiceFailed,
     TokenUnavailable,
     TransferClient,
@@ -94,10 +91,6 @@ def test_what_is_no_json_is_refused_by_name(json):
         encoded(json)
 
 
-def test_no_json_is_no_body():
-    assert encoded(None) is None
-
-
 @each(
     ("value", "written"),
     [
@@ -167,15 +160,6 @@ async def test_a_request_without_a_body_says_nothing_of_one(client, service, met
     assert service.came[0].body == b""
 
 
-async def test_the_token_and_what_is_accepted_are_on_every_request(client, service):
-    await client.request("DELETE", "/a")
-
-    headers = service.came[0].headers
-    assert headers["Authorization"] == "Bearer abc"
-    assert headers["Accept"] == "application/json"
-    assert headers["User-Agent"].startswith("transfer_async")
-
-
 # --- what an answer becomes ---------------------------------------------------------------------
 
 
@@ -194,14 +178,6 @@ async def test_without_a_model_it_is_json_digit_for_digit(client, service):
         "b": [Decimal("0.1"), Decimal("1e2"), 7],
         "c": {"d": None},
     }
-
-
-async def test_it_is_read_into_a_model(client, service):
-    service.answer(body=samples.encode(samples.user_json(1)))
-    user = await client.request("GET", "/a", into=User)
-
-    assert user == User.from_json(samples.encode(samples.user_json(1)))
-    assert user.currencies[0].min_amount == Decimal("0.50")
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
@@ -237,15 +213,6 @@ async def test_after_an_answer_that_cannot_be_read_a_read_failed_and_a_change_is
     assert len(service.came) == 1
 
 
-async def test_an_answer_beyond_the_limit_is_not_read(service, time):
-    service.answer(body=b'{"a": "' + b"x" * 5000 + b'"}', times=4)
-    async with TransferClient(service.base_url, "abc", clock=time.clock, max_response_bytes=1000) as client:
-        error = await failure(client.request("GET", "/a", safe=True))
-
-    assert type(error) is ServiceFailed
-    assert len(error.body) == 1000
-
-
 # --- what is sent again -------------------------------------------------------------------------
 
 
@@ -267,44 +234,12 @@ async def test_a_safe_request_is_sent_again_after_a_lost_answer(client, service)
     assert len(service.came) == 4
 
 
-async def test_a_safe_request_is_sent_again_after_a_cut_answer(client, service):
-    service.answer(body=b'{"a": 1', cut=True)
-    service.answer(body=b'{"a": 1}')
-
-    assert await client.request("GET", "/a", safe=True) == {"a": 1}
-
-
 async def test_a_cut_answer_is_cut_even_where_what_came_is_json(client, service):
     service.answer(body=b'{"a": 1}', cut=True, times=4)
     error = await failure(client.request("GET", "/a", safe=True))
 
     assert type(error) is ServiceFailed
     assert len(service.came) == 4
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        (400, Refused),
-        (403, Refused),
-        (404, Refused),
-        (405, Refused),
-        (422, Refused),
-        (401, Unauthorized),
-        (301, ServiceFailed),
-        (302, ServiceFailed),
-        (409, ServiceFailed),
-        (501, ServiceFailed),
-        (505, ServiceFailed),
-    ],
-)
-async def test_a_safe_request_is_not_sent_again_after_an_answer_that_stands(client, service, status, kind):
-    service.answer(status, headers={"Location": "/elsewhere"})
-    error = await failure(client.request("GET", "/a", safe=True))
-
-    assert type(error) is kind
-    assert error.status == status
-    assert len(service.came) == 1
 
 
 async def test_a_safe_request_that_never_gets_an_answer_failed(client, service):
@@ -345,23 +280,6 @@ async def test_a_change_that_was_not_processed_is_sent_again(client, service, st
     assert [came.body for came in service.came] == [b'{"a":1}'] * (times + 1)
 
 
-async def test_when_the_retries_end_the_limit_is_what_is_raised(client, service):
-    service.answer(429, times=4, headers={"Retry-After": "1"})
-    error = await failure(client.request("POST", "/a"))
-
-    assert type(error) is RateLimited
-    assert error.retry_after == 1.0
-    assert [attempt.status for attempt in error.attempts] == [429] * 3  # all that a new client may
-
-
-async def test_a_change_that_is_refused_is_not_sent_again(client, service):
-    service.answer(422, b'{"message": "no"}')
-    error = await failure(client.request("POST", "/a"))
-
-    assert (type(error), error.message) == (Refused, "no")
-    assert len(service.came) == 1
-
-
 @pytest.mark.parametrize("safe", [True, False])
 async def test_what_cannot_be_sent_is_tried_again_and_then_failed(time, unused_tcp_port, safe):
     async with TransferClient(f"http://127.0.0.1:{unused_tcp_port}", "abc", clock=time.clock) as client:
@@ -370,15 +288,6 @@ async def test_what_cannot_be_sent_is_tried_again_and_then_failed(time, unused_t
     assert type(error) is ConnectionFailed
     assert len(error.attempts) == 4
     assert isinstance(error.__cause__, OSError)
-
-
-async def test_a_later_read_does_not_remember_an_earlier_ones_failures(client, service):
-    service.answer(503)
-    await client.request("GET", "/a", safe=True)
-    service.answer(404)
-    error = await failure(client.request("GET", "/a", safe=True))
-
-    assert [(attempt.number, attempt.status) for attempt in error.attempts] == [(1, 404)]
 
 
 # --- the token ----------------------------------------------------------------------------------
@@ -416,24 +325,6 @@ async def test_a_second_401_stands(service, time):
     assert type(error) is Unauthorized
     assert [attempt.status for attempt in error.attempts] == [401, 401]
     assert issuer.calls == 2
-
-
-async def test_the_one_more_time_counts_as_an_attempt(service, time):
-    service.answer(401)
-    retry = RetryPolicy(attempts=1)
-    async with TransferClient(service.base_url, Issuer(), clock=time.clock, retry=retry) as client:
-        error = await failure(client.request("GET", "/a", safe=True))
-
-    assert type(error) is Unauthorized
-    assert len(service.came) == 1
-
-
-async def test_a_given_token_is_not_tried_twice(client, service):
-    service.answer(401)
-    error = await failure(client.request("GET", "/a", safe=True))
-
-    assert type(error) is Unauthorized
-    assert len(service.came) == 1
 
 
 async def test_without_a_token_nothing_is_sent(service, time):

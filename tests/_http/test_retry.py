@@ -3,11 +3,9 @@
 import asyncio
 import email.utils
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 
 import attrs
 import pytest
-import tenacity
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +15,6 @@ from tests.support.ids import told
 from transfer_async import (
     Clock,
     ConnectionFailed,
-    Outcome,
     RateLimited,
     Refused,
     RetryBudget,
@@ -29,7 +26,7 @@ from transfer_async import (
 )
 from transfer_async._http.retry import Pause, TokenBucket, go_again, retry_after
 from transfer_async._http.urls import CREATE_ORDER, WHO_AM_I
-from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Sandbox, Status, StatusAfterProcessing
+from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status, StatusAfterProcessing
 
 # --- settings -----------------------------------------------------------------------------------
 
@@ -68,13 +65,6 @@ def test_durations_may_be_timedeltas():
 
     assert (policy.first_delay, policy.max_delay, policy.deadline) == (0.02, 2.0, 60.0)
     assert attrs.astuple(timeouts) == (2.0, 2.0, 3.0, 4.0, 5.0)
-
-
-def test_statuses_may_come_in_any_collection():
-    policy = RetryPolicy(not_processed=[425, 429, 503], refused={400, 422})
-
-    assert policy.not_processed == frozenset({425, 429, 503})
-    assert policy.refused == frozenset({400, 422})
 
 
 WHOLE = "must be a whole number, {} or more"
@@ -146,12 +136,6 @@ def test_a_delay_is_never_shorter_than_what_the_service_asked_for(policy, failur
     assert delay == max(asked, policy.delay(failures, chance=chance))
 
 
-@each(("failures", "bound"), [(1, 0.05), (2, 0.1), (3, 0.2), (7, 3.2), (8, 5.0), (10**6, 5.0)])
-def test_the_bounds_of_the_defaults(failures, bound):
-    assert RetryPolicy().delay(failures, chance=0.0) == 0.0
-    assert RetryPolicy().delay(failures, chance=0.5) == pytest.approx(bound / 2)
-
-
 # --- Retry-After --------------------------------------------------------------------------------
 
 NOW = datetime(1994, 11, 6, 8, 49, 7, tzinfo=UTC)
@@ -166,11 +150,6 @@ def test_retry_after_may_be_seconds(header, asked):
 @each("header", DATES)
 def test_retry_after_may_be_a_date_in_any_of_https_three_forms(header):
     assert retry_after(header, now=NOW) == 30.0
-
-
-@each("header", DATES)
-def test_a_date_that_has_passed_asks_for_no_wait(header):
-    assert retry_after(header, now=NOW + timedelta(hours=1)) == 0.0
 
 
 @each(
@@ -229,44 +208,10 @@ def test_a_full_bucket_pays_for_35_retries_and_then_nothing_is_taken():
     assert bucket.left == 500 - 35 * 14
 
 
-def test_a_new_clients_bucket_pays_for_the_retries_of_one_call():
-    bucket = TokenBucket(RetryBudget())
-
-    assert [bucket.take(LOST) for _ in range(4)] == [True] * 3 + [False]
-
-
-def test_a_new_clients_bucket_pays_for_two_retries_after_a_429_and_still_for_lost_connections():
-    bucket = TokenBucket(RetryBudget())
-
-    assert [bucket.take(LIMITED) for _ in range(3)] == [True, True, False]
-    assert [bucket.take(LOST) for _ in range(3)] == [True, True, False]
-
-
-def test_five_exchanges_that_end_well_pay_for_a_retry_after_a_429():
-    bucket = TokenBucket(RetryBudget())
-    while bucket.take(LIMITED):
-        pass
-
-    paid = []
-    for _ in range(6):
-        bucket.refund()
-        paid.append(bucket.take(LIMITED))
-
-    assert paid == [True, False, False, False, False, True]  # four tokens were left
-
-
 def test_going_again_with_another_token_costs_nothing():
     bucket = TokenBucket(RetryBudget(capacity=0))
 
     assert bucket.take(Unauthorized(status=401))
-
-
-def test_what_is_too_little_for_a_failure_may_do_for_a_429():
-    bucket = TokenBucket(RetryBudget(capacity=10))
-
-    assert not bucket.take(LOST)
-    assert bucket.take(LIMITED)
-    assert bucket.left == 5
 
 
 def test_a_refund_never_fills_it_above_its_capacity():
@@ -360,18 +305,6 @@ async def test_the_last_error_itself_is_raised():
     assert len(loop.pauses) == 3
 
 
-async def test_a_single_attempt_is_never_followed_by_a_pause():
-    first = lost(1)
-    loop = Loop(attempts=1)
-
-    with pytest.raises(ConnectionFailed) as caught:
-        await loop.run(first)
-
-    assert caught.value is first
-    assert loop.pauses == []
-    assert loop.bucket.left == 42
-
-
 async def test_what_may_not_be_sent_again_ends_it_at_once():
     fatal = Refused(status=422)
     loop = Loop(fatal, "never")
@@ -394,17 +327,6 @@ async def test_an_empty_bucket_ends_it_at_once_with_the_original_error():
     assert caught.value is first
     assert loop.pauses == []
     assert loop.bucket.left == 13
-
-
-async def test_a_bucket_that_runs_dry_on_the_way_ends_it():
-    second = lost(2)
-    loop = Loop(second, "never", budget=RetryBudget(capacity=20))
-
-    with pytest.raises(ConnectionFailed) as caught:
-        await loop.run(lost(1))
-
-    assert caught.value is second
-    assert len(loop.pauses) == 1
 
 
 async def test_a_wait_that_would_pass_the_end_is_not_begun_nor_paid_for():
@@ -480,19 +402,6 @@ async def test_orders_and_reads_wait_what_the_service_asked_for(world: World, ca
     assert world.time.slept == [2.0]
 
 
-async def test_the_history_of_attempts_is_on_the_error(world: World):
-    world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-1"}))
-    world.sandbox.faults.add(Status(425, headers={"X-Request-Id": "r-2"}), times=3)
-    error = await failed(world, Refused)
-
-    assert [(one.number, one.status, one.outcome, one.request_id) for one in error.attempts] == [
-        (1, 429, Outcome.REFUSED, "r-1"),
-        (2, 425, Outcome.REFUSED, "r-2"),
-        (3, 425, Outcome.REFUSED, "r-2"),
-        (4, 425, Outcome.REFUSED, "r-2"),
-    ]
-
-
 async def test_four_orders_of_a_new_client_that_meet_nothing_but_429_are_six_requests(world: World):
     world.sandbox.faults.add(Status(429), times=None)
     async with world.client() as client:
@@ -529,60 +438,12 @@ async def test_each_success_pays_a_little_back(world: World):
     assert len(world.time.slept) == 2
 
 
-@pytest.mark.parametrize(
-    ("call", "status", "path", "kind"),
-    [(created, 429, CREATE_ORDER, RateLimited), (read, 503, WHO_AM_I, ServiceFailed)],
-)
-async def test_a_wait_past_the_deadline_is_not_begun(world: World, call, status, path, kind):
-    world.sandbox.faults.add(Status(status, headers={"Retry-After": "30"}), path=path)
-    async with world.client() as client:
-        with pytest.raises(kind) as caught:
-            await call(client)
-
-    assert caught.value.status == status
-    assert world.time.slept == []
-
-
 async def test_the_deadline_is_for_all_attempts_together(world: World):
     world.sandbox.faults.add(Status(429, headers={"Retry-After": "12"}), times=4)
     error = await failed(world, RateLimited)
 
     assert world.time.slept == [12.0, 12.0]
     assert len(error.attempts) == 3
-
-
-async def test_hooks_do_not_count_against_the_deadline(world: World):
-    async def take_long(_):
-        world.time.pass_(45)
-
-    world.bank.on_place = take_long
-    world.sandbox.faults.add(Status(429))
-    async with world.client() as client:
-        order = await client.create_order(new_order())
-
-    assert order.id in world.sandbox.orders
-
-
-async def test_a_wait_past_send_before_is_not_begun_and_the_no_is_raised(world: World):
-    world.sandbox.faults.add(Status(429, headers={"Retry-After": "2"}))
-    async with world.client() as client:
-        with pytest.raises(RateLimited):
-            await client.create_order(new_order(), send_before=NOON + timedelta(seconds=2))
-
-    assert world.time.slept == []
-    assert world.sandbox.orders == {}
-
-
-async def test_the_happy_path_never_enters_tenacity(world: World, monkeypatch):
-    def explode(*_, **__):
-        raise AssertionError("tenacity was entered")
-
-    monkeypatch.setattr(tenacity, "AsyncRetrying", explode)
-    async with world.client() as client:
-        order = await client.create_order(new_order())
-        await client.who_am_i()
-
-    assert order.id in world.sandbox.orders
 
 
 @pytest.mark.parametrize(
@@ -601,48 +462,6 @@ async def test_no_caller_ever_sees_a_tenacity_type(world: World, fault):
                 await call
 
             assert_no_tenacity(caught.value)
-
-
-async def test_calls_at_the_same_time_do_not_mix_up_results_or_histories(world: World):
-    amounts = [Decimal(1000 + number) for number in range(30)]
-    for number, amount in enumerate(amounts):
-        if number % 5:
-            world.sandbox.faults.add(Status(429), times=number % 5, amount=amount)
-
-    async def create(client, amount):
-        order = new_order(matcher_amount=amount, exchange_rate=1, poster_amount=amount)
-        try:
-            return await client.create_order(order, key=f"key-{amount}")
-        except RateLimited as error:
-            return error
-
-    async with world.client(retry=RetryPolicy(budget=RetryBudget(throttle_cost=0))) as client:
-        results = await asyncio.gather(*(create(client, amount) for amount in amounts))
-
-    made = [result.poster_amount for result in results if not isinstance(result, RateLimited)]
-    errors = {
-        error.key: [one.number for one in error.attempts]
-        for error in results
-        if isinstance(error, RateLimited)
-    }
-
-    assert made == [amount for number, amount in enumerate(amounts) if number % 5 < 4]
-    assert errors == {f"key-{amounts[number]}": [1, 2, 3, 4] for number in range(4, 30, 5)}
-
-
-async def test_each_clients_bucket_is_its_own():
-    async with Sandbox() as sandbox:
-        one, other = World(sandbox), World(sandbox)
-        sandbox.faults.add(Status(503), times=None, path=WHO_AM_I)
-        tight = RetryPolicy(budget=RetryBudget(capacity=14))
-        made = []
-        async with one.client(retry=tight) as first, other.client(retry=tight) as second:
-            for client in (first, second):
-                with pytest.raises(ServiceFailed) as caught:
-                    await client.who_am_i()
-                made.append(len(caught.value.attempts))
-
-    assert made == [2, 2]
 
 
 @pytest.mark.parametrize("header", ["9999999999", "9" * 5000])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -28,7 +27,6 @@ from tests.faults.servers import (
     until,
 )
 from tests.support import samples
-from tests.support.bank import turns
 from tests.support.cases import each
 from tests.support.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts, TransferClient
@@ -134,31 +132,6 @@ def test_a_request_id_is_shown_only_if_it_is_fit_for_a_log(told: str, shown: str
     assert Evidence(sent=True, headers=CIMultiDict({"X-Request-Id": told})).request_id == shown
 
 
-async def test_a_request_id_is_found_whatever_its_case(bank: Bank):
-    async with serving(replies(http(422, b"{}", headers={"x-rEQUEST-iD": "req-7"}))) as server:
-        error = await bank.try_order(server.url)
-
-    assert error.request_id == "req-7"
-    assert error.attempts[0].request_id == "req-7"
-
-
-def test_evidence_shows_no_header_and_no_body():
-    shown = repr(Evidence(sent=True, status=200, headers={"X": "secret"}, body=b"secret"))
-
-    assert "secret" not in shown
-
-
-async def test_a_whole_answer_is_all_there(bank: Bank):
-    async with serving(answers) as server, transport_to(server) as transport:
-        evidence = await post(transport)
-
-    assert evidence.sent
-    assert evidence.intact
-    assert evidence.status == 200
-    assert evidence.error is None
-    assert json.loads(evidence.body)["id"].startswith("tx-")
-
-
 async def test_an_order_on_the_wire_is_the_specifications_below_the_base_address(bank: Bank):
     async with serving(answers) as server:
         await bank.send_order(f"{server.url}/partner")
@@ -176,27 +149,6 @@ async def test_an_order_on_the_wire_is_the_specifications_below_the_base_address
         "user-agent": request.headers["user-agent"],
     }
     assert request.headers["user-agent"].startswith("transfer_async")
-
-
-async def test_a_body_whose_time_is_over_goes_nowhere():
-    late = body(lambda: False)
-    async with serving(answers) as server, transport_to(server) as transport:
-        evidence = await post(transport, late)
-
-    assert not evidence.sent
-    assert late.late
-    assert server.heads == []
-
-
-async def test_a_body_goes_out_in_one_exchange_only():
-    once = body()
-    async with serving(answers) as server, transport_to(server) as transport:
-        first = await post(transport, once)
-        second = await post(transport, once)
-
-    assert (first.sent, first.status) == (True, 200)
-    assert second.status is None
-    assert len(server.requests) == 1
 
 
 async def test_an_exchange_that_failed_leaves_a_body_that_goes_nowhere_any_more():
@@ -316,17 +268,6 @@ async def test_cookies_are_not_kept(bank: Bank):
     assert all("cookie" not in request.headers for request in server.requests)
 
 
-async def test_sessions_are_opened_when_first_used_and_may_be_closed_twice():
-    async with serving(answers) as server, transport_to(server) as transport:
-        before = transport.is_open
-        await post(transport)
-        during = transport.is_open
-        await transport.close()
-        await transport.close()
-
-    assert (before, during, transport.is_open) == (False, True, False)
-
-
 async def test_a_borrowed_session_is_used_and_never_closed(bank: Bank):
     async with serving(answers) as server, aiohttp.ClientSession() as session:
         async with bank.client(server.url, session=session) as client:
@@ -431,17 +372,6 @@ async def test_a_borrowed_session_that_waits_for_100_continue_is_never_believed_
 
 
 # --- TLS and proxies ----------------------------------------------------------------------------
-
-
-async def test_the_tls_context_given_is_used_for_every_request(bank: Bank, certificates: Certificates):
-    async with (
-        serving(answers, tls=certificates.server) as server,
-        bank.client(server.url, ssl=certificates.client) as client,
-    ):
-        await client.create_order(samples.new_order(), key=KEY)
-        await client.who_am_i()
-
-    assert len(server.requests) == 2
 
 
 async def test_a_read_is_not_sent_to_a_server_that_is_not_trusted(bank: Bank, certificates: Certificates):
@@ -633,25 +563,6 @@ async def test_a_cancelled_read_is_cancelled(bank: Bank):
     assert reading.cancelled()
 
 
-async def test_a_read_cancelled_amid_its_answer_is_cancelled(bank: Bank):
-    begun = asyncio.Event()
-
-    async def begin(connection: Connection) -> None:
-        await connection.request()
-        connection.send(http(200, b"x" * 1000)[:-500])
-        begun.set()
-        await connection.gone()
-
-    async with serving(begin) as server, bank.client(server.url) as client:
-        reading = asyncio.create_task(client.who_am_i())
-        await begun.wait()
-        await turns(20)
-        reading.cancel()
-        await asyncio.wait([reading])
-
-    assert reading.cancelled()
-
-
 # --- a mocked service ---------------------------------------------------------------------------
 
 
@@ -675,29 +586,3 @@ async def test_an_order_can_be_created_with_a_mocked_service(mocked_service: aio
         order = await client.create_order(sent, held="hold-1")
 
     assert order.id == answer["id"]
-
-
-@pytest.mark.parametrize(
-    ("answer", "kind"),
-    [
-        ({"status": 422, "payload": {"message": "No."}}, Refused),
-        ({"status": 500}, OutcomeUnknown),
-        ({"exception": aiohttp.ClientConnectionError()}, ConnectionFailed),
-    ],
-    ids=["refused", "unknown", "not sent"],
-)
-async def test_a_mocked_failure_is_what_a_real_one_is(
-    mocked_service: aioresponses, answer: dict[str, Any], kind: type[TransferError]
-):
-    mocked_service.post(f"{BASE}{CREATE_ORDER}", **answer)
-    async with mocked_client() as client:
-        with pytest.raises(kind):
-            await client.create_order(samples.new_order(), held="hold-1")
-
-
-async def test_who_am_i_works_with_a_mocked_service(mocked_service: aioresponses):
-    mocked_service.get(f"{BASE}{WHO_AM_I}", body=samples.encode(samples.user_json()))
-    async with mocked_client() as client:
-        user = await client.who_am_i()
-
-    assert user.id == samples.user_json()["id"]

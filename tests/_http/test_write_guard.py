@@ -112,16 +112,6 @@ async def test_a_body_is_handed_over_once(connection: Connection):
     assert connection.written == [BODY]
 
 
-async def test_a_body_that_was_given_up_is_never_written(connection: Connection):
-    guarded = body()
-    guarded.spent = True
-    with pytest.raises(NeverTwice):
-        await hand_over(guarded, connection)
-
-    assert connection.written == []
-    assert not guarded.handed_over
-
-
 async def test_a_body_that_is_given_up_during_the_look_is_never_written(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ):
@@ -178,14 +168,6 @@ async def test_a_body_on_a_stale_connection_may_go_on_another(connection: Connec
     assert was_stale
     assert guarded.handed_over
     assert connection.written == [BODY]
-
-
-def test_a_body_knows_its_size_and_that_it_was_asked():
-    guarded = body()
-    before = guarded.adopted
-
-    assert guarded.size == len(BODY)
-    assert (before, guarded.adopted) == (False, True)
 
 
 def test_a_body_is_its_own_copy_so_that_there_is_never_a_second():
@@ -346,14 +328,6 @@ async def test_a_request_is_sent_on_a_clean_connection(connection: Connection):
     assert await go(guard, request, connection) == "response"
     assert request.sent_on == [connection]
     assert guard.handed_over
-
-
-async def test_a_request_is_sent_once(connection: Connection):
-    guard, request = GuardedRequest(), Request()
-    with pytest.raises(NeverTwice):
-        await go(guard, request, connection, connection)
-
-    assert request.sent_on == [connection]
 
 
 @gone_bad

@@ -17,7 +17,7 @@ from tests.support.cases import each
 from transfer_async._models import responses
 from transfer_async._models.errors import InvalidOrder
 from transfer_async._models.requests import NewExternalOrder, NewOrder, OrderIntent, OrderRequest, PersonName
-from transfer_async._models.responses import Order, OrderState, User
+from transfer_async._models.responses import Order, OrderState
 
 AMOUNTS = ("poster_amount", "matcher_amount", "exchange_rate")
 
@@ -95,14 +95,6 @@ def test_a_fee_or_balance_that_is_no_amount_is_a_fault_of_its_field(name, wrong)
     assert named(lambda: samples.new_external_order(**{name: wrong})) == [name]
 
 
-@pytest.mark.parametrize("name", [*AMOUNTS])
-def test_a_float_is_refused_with_a_message_that_says_why(name):
-    error = faults(lambda: samples.new_order(**{name: 0.5}))
-
-    assert "float" in str(error)
-    assert "exactly" in str(error)
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -149,18 +141,6 @@ def test_a_currency_is_2_to_10_plain_capitals_and_digits_and_no_look_alikes(name
     assert named(lambda: samples.new_order(**{name: wrong})) == [name]
 
 
-@each("wrong", ["usd", "U", "USＤ", "ABCDEFGHIJK", "USD\x1b", None, 5])
-def test_the_fees_currency_keeps_the_same_rule(wrong):
-    assert named(lambda: samples.new_external_order(transaction_fee_currency=wrong)) == [
-        "transaction_fee_currency"
-    ]
-
-
-@each("right", ["US", "USD", "USDT2", "ABCDEFGHIJ", "123"])
-def test_a_currency_of_2_to_10_capitals_and_digits_is_taken(right):
-    assert samples.new_order(poster_currency=right).poster_currency == right
-
-
 @each("name", ["poster_country", "matcher_country"])
 @each("wrong", ["", "U", "us", "Us", "USA", "U1", "US\n", "ＵＳ", "ΝG", "\ud800\ud800", None, 5])
 def test_a_country_is_two_plain_capitals(name, wrong):
@@ -195,12 +175,6 @@ def test_all_faults_come_together_each_with_its_field():
     }
 
     assert sorted(named(lambda: NewOrder(**wrong))) == sorted(wrong)
-
-
-def test_all_faults_of_the_banks_data_come_together():
-    wrong = {"current_account_balance": 1.5, "transaction_fee": -1, "transaction_fee_currency": "usd"}
-
-    assert named(lambda: NewExternalOrder(**wrong)) == list(wrong)
 
 
 def test_a_fault_says_neither_a_person_nor_an_amount():
@@ -336,13 +310,6 @@ def test_the_callers_decimal_context_changes_nothing(context):
     assert wrong == ["poster_amount"]
 
 
-def test_an_order_of_huge_exponents_is_refused_at_once():
-    huge = Decimal("1E+999999999999999999")
-    fields = named(lambda: samples.new_order(**dict.fromkeys(AMOUNTS, huge)))
-
-    assert fields == list(AMOUNTS)
-
-
 # --- orders -------------------------------------------------------------------------------------
 
 
@@ -359,12 +326,6 @@ def test_the_first_true_flag_is_the_state(state):
     order = read(**dict.fromkeys(samples.FLAGS, 0) | later)
 
     assert order.state is state
-
-
-def test_the_states_rank_as_the_contract_says():
-    assert [state.name for state in OrderState] == [
-        *("CANCELLED", "COMPLETED", "CONFIRMED", "MATCHED", "ACCEPTED", "PROCESSING", "UNKNOWN")
-    ]
 
 
 def test_an_order_with_no_flag_set_is_in_a_state_unknown():
@@ -399,11 +360,6 @@ def test_two_readings_of_one_reply_are_equal_and_hash_alike(make):
 
 
 @FRESH_OR_LOOKED_AT
-def test_orders_that_differ_in_a_loose_field_differ(make):
-    assert make() != read(user_id="another")
-
-
-@FRESH_OR_LOOKED_AT
 def test_an_order_can_be_evolved(make):
     later = attrs.evolve(make(), is_matched=True)
 
@@ -430,13 +386,6 @@ def test_a_misspelt_name_is_an_attribute_error(make, name):
     with pytest.raises(AttributeError, match=name):
         getattr(order, name)
     assert not hasattr(order, name)
-
-
-@FRESH_OR_LOOKED_AT
-def test_every_field_of_an_order_is_there_to_be_looked_at(make):
-    order = make()
-
-    assert [name for name in attrs.fields_dict(Order) if not hasattr(order, name)] == []
 
 
 @FRESH_OR_LOOKED_AT
@@ -550,24 +499,6 @@ def test_no_repr_of_a_response_shows_more_than_it_may(model):
     assert {name for name, mark in marks.items() if mark in shown} <= SHOWN
 
 
-def test_a_user_in_a_user_shows_nothing_of_itself():
-    order = read()
-
-    for person in (order.user, order.posters_beneficiary, order.external_order.creator):
-        shown = repr(person)
-        assert person.id in shown
-        for secret in (
-            person.email,
-            person.firstname,
-            person.phone,
-            person.address,
-            "1990",
-            "222000",
-            "Lagos",
-        ):
-            assert secret not in shown
-
-
 TYPED = PersonName("Zebedee", "Quayle", "Xanthe")
 SECRETS = ("zebedee", "quayle", "xanthe", "ada", "okafor", "okri", "@example.org", "50000")
 
@@ -585,12 +516,3 @@ def test_no_repr_of_a_request_shows_a_person_or_a_balance(request_):
     shown = repr(request_).lower()
 
     assert [secret for secret in SECRETS if secret in shown] == []
-
-
-@given(strategies.orders())
-def test_no_repr_of_an_order_shows_what_it_holds_of_people(tree):
-    order = read(tree)
-
-    assert "example.org" not in repr(order)
-    assert "22200000001" not in repr(order)
-    assert isinstance(order.user, User)

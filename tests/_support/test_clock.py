@@ -3,12 +3,11 @@
 import time
 from datetime import UTC, datetime, timedelta
 
-import attrs
 import pytest
 
 from tests.support.cases import each
 from transfer_async import Clock
-from transfer_async._support.clock import duration, in_seconds, seconds
+from transfer_async._support.clock import duration, seconds
 
 
 @each(
@@ -37,15 +36,6 @@ def test_nothing_else_is_a_duration(value):
 def test_a_duration_says_which_argument_is_none():
     with pytest.raises(ValueError, match=r"^lease: is not a number of seconds or a timedelta$"):
         duration("lease", "60")
-
-
-def test_a_duration_that_is_one_is_in_seconds():
-    assert duration("lease", timedelta(minutes=1)) == 60.0
-
-
-def test_what_is_no_duration_is_left_for_a_settings_validator_to_name():
-    assert in_seconds("soon") == "soon"
-    assert in_seconds(timedelta(seconds=3)) == 3.0
 
 
 def test_the_clock_never_goes_back():
@@ -82,19 +72,6 @@ def test_chance_is_from_0_to_below_1():
 
     assert all(0 <= one < 1 for one in drawn)
     assert len(drawn) > 900
-
-
-async def test_sleeping_gives_the_loop_its_turn():
-    assert await Clock().sleep(0) is None
-
-
-def test_a_clock_is_frozen_and_keyword_only():
-    clock = Clock()
-
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        clock.now = time.time
-    with pytest.raises(TypeError):
-        Clock(time.time)
 
 
 def test_each_part_of_a_clock_may_be_given():

@@ -1,6 +1,5 @@
 """The trace's context is carried from one message to the next, and no person is told of anywhere."""
 
-import asyncio
 import importlib
 import re
 import subprocess
@@ -44,28 +43,6 @@ async def test_an_order_is_a_part_of_its_messages_trace(at_work: World, traced: 
 
     assert {span.context.trace_id for span in traced.spans} == {TRACE}
     assert traced.order().parent.span_id == PARENT
-
-
-async def test_orders_of_two_messages_at_once_keep_to_their_traces(at_work: World, traced: Traced):
-    other = f"00-{TRACE + 1:032x}-{PARENT:016x}-01"
-
-    async def handle(client, key, header):
-        with context_from({"traceparent": header}):
-            await client.create_order(new_order(), key=key)
-
-    async with at_work.client(observers=[traced.telemetry]) as client:
-        await asyncio.gather(handle(client, "a", TRACEPARENT), handle(client, "b", other))
-
-    traces = {span.attributes["transfer_async.key"]: span.context.trace_id for span in traced.orders}
-    assert traces == {"a": TRACE, "b": TRACE + 1}
-
-
-def test_the_context_ends_with_the_message():
-    with context_from({"traceparent": TRACEPARENT}):
-        inside = trace.get_current_span().get_span_context()
-
-    assert (inside.trace_id, inside.span_id, inside.is_remote) == (TRACE, PARENT, True)
-    assert not trace.get_current_span().get_span_context().is_valid
 
 
 def test_the_context_ends_with_the_message_even_if_its_handling_fails():

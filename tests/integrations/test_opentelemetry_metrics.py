@@ -55,14 +55,6 @@ async def test_orders_are_counted_by_their_outcome(at_work: World, traced: Trace
     ]
 
 
-async def test_an_order_that_is_not_recorded_is_counted_as_such(at_work: World, traced: Traced):
-    at_work.journal.fail_on = moves.Create
-    await ended(at_work, traced, JournalFailed)
-
-    unrecorded = {"transfer_async.outcome": "unrecorded", "error.type": "_OTHER"}
-    assert traced.points("transfer_async.orders") == [(1, unrecorded)]
-
-
 async def test_a_doubt_that_ends_within_its_call_is_one_order_created(at_work: World, traced: Traced):
     at_work.sandbox.faults.add(CloseAfterProcessing())
     await ended(at_work, traced, AlreadyCreated, resolve=found(at_work))
@@ -82,16 +74,6 @@ async def test_an_order_takes_as_long_as_its_outcome_took(at_work: World, traced
     (point,) = traced.points_of("transfer_async.order.duration")
     assert point.sum == pytest.approx(2.0)  # what is undone afterwards does not count
     assert {30.0, 120.0} <= set(point.explicit_bounds)
-
-
-async def test_attempts_are_counted_by_what_was_certain(at_work: World, traced: Traced):
-    at_work.sandbox.faults.add(Status(429))
-    await ended(at_work, traced)
-
-    assert sorted(traced.points("transfer_async.attempts"), key=str) == [
-        (1, {"transfer_async.outcome": "created"}),
-        (1, {"transfer_async.outcome": "refused", "error.type": "RateLimited"}),
-    ]
 
 
 async def test_requests_are_measured_as_the_conventions_say(at_work: World):
@@ -144,14 +126,6 @@ async def test_two_services_are_told_apart(traced: Traced, caplog):
 # --- undos and duplicates -----------------------------------------------------------------------
 
 
-async def test_undos_that_are_owed_are_counted_by_hook(at_work: World, traced: Traced):
-    at_work.bank.release_error = OSError()
-    await ended(at_work, traced, Refused, order=refused_order())
-
-    owed = {"transfer_async.hook.name": "funds_hold", "error.type": "OSError"}
-    assert traced.points("transfer_async.undos.owed") == [(1, owed)]
-
-
 async def test_an_undo_that_this_client_has_no_hook_for_has_no_sentence_in_its_attributes(
     at_work: World, traced: Traced
 ):
@@ -182,15 +156,6 @@ async def doubtful(client: TransferClient, world: World, key: str) -> None:
     world.sandbox.faults.add(CloseAfterProcessing())
     with pytest.raises(OutcomeUnknown):
         await client.create_order(new_order(), key=key)
-
-
-async def test_a_report_says_how_many_orders_are_in_doubt(traced: Traced):
-    before = traced.points("transfer_async.orders.in_doubt")
-    traced.telemetry.report(RecoveryReport(in_doubt=7))
-    traced.telemetry.report(RecoveryReport(in_doubt=3))
-
-    assert before == []
-    assert traced.points("transfer_async.orders.in_doubt") == [(3, {})]
 
 
 async def test_every_recover_counts_the_doubts_of_a_journal_that_is_measured(at_work: World, traced: Traced):

@@ -46,21 +46,6 @@ def test_there_is_exactly_one_bank(banks: int):
         Accounts([ADA, *given])
 
 
-def test_an_account_has_the_same_id_every_time():
-    again = Account(username="Ada@example.com", firstname="Other", lastname="Name")
-
-    assert again.id == ADA.id != BANK.id
-    assert ADA.email == "Ada@example.com"
-
-
-def test_what_is_held_is_found_by_code_whatever_its_case():
-    held = CurrencyAccount(code="USD")
-    account = Account(username="a@example.com", firstname="A", lastname="B", currencies=(held,))
-
-    assert account.holding("usd") is held
-    assert account.holding("NGN") is None
-
-
 @pytest.mark.parametrize(
     "limits",
     [

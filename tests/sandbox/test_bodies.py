@@ -1,15 +1,7 @@
 import zlib
 
 from transfer_async.sandbox.exact_json import read
-from transfer_async.sandbox.faults import compressed, padded, whole_answer
-from transfer_async.sandbox.service import Reply
-
-
-def test_a_whole_answer_is_head_and_body():
-    raw = whole_answer(Reply(status=200, body=b"{}"))
-
-    assert raw.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert raw.endswith(b"Content-Length: 2\r\nConnection: close\r\n\r\n{}")
+from transfer_async.sandbox.faults import compressed, padded
 
 
 def test_padding_keeps_the_document_and_makes_one_block_at_a_time():

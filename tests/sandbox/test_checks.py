@@ -25,15 +25,6 @@ def changed(path: str, value: object) -> dict[str, Any]:
     return body
 
 
-def test_a_good_request_is_read_with_all_its_digits():
-    request, problems = parsed(order_body())
-
-    assert problems == {}
-    assert str(request.poster_amount) == "155025.00"
-    assert str(request.current_account_balance) == "900000.10"
-    assert request.transaction_fee == 250
-
-
 @each("body", [None, 7, "text", [], [order_body()]])
 def test_a_body_that_is_no_object_is_a_problem(body: object):
     assert parsed(body) == (None, {"body": ["must be a JSON object"]})
@@ -97,28 +88,6 @@ def test_a_bad_field_is_named(path: str, value: object):
     assert request is None
     assert problems
     assert all(name.startswith(path) for name in problems)
-
-
-@each(
-    ("path", "value"),
-    [
-        ("poster_amount", Decimal("155025.00")),
-        ("poster_amount", Decimal("1.55025e5")),
-        ("external_order.current_account_balance", "-12.50"),
-        ("external_order.current_account_balance", 0),
-        ("external_order.transaction_fee", 0),
-        ("external_order.transaction_fee", Decimal("0.10")),
-        ("poster_username", "ßöt+tag@sub.example.com"),
-    ],
-)
-def test_a_good_field_is_taken(path: str, value: object):
-    assert parsed(changed(path, value))[1] == {}
-
-
-def test_a_number_with_an_exponent_becomes_plain():
-    request, _ = parsed(changed("poster_amount", Decimal("1.55025e5")))
-
-    assert str(request.poster_amount) == "155025"
 
 
 @each(

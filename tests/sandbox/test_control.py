@@ -1,12 +1,9 @@
-import json
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from tests.support.cases import each
-from transfer_async.sandbox import FAULTS, GarbageBody, Sandbox, StallAfterProcessing, Status, TruncatedBody
-from transfer_async.sandbox.control import make_fault
+from transfer_async.sandbox import GarbageBody, Sandbox, StallAfterProcessing, Status
 
 from .wire_client import Answer, WireClient, order_body
 
@@ -21,12 +18,6 @@ async def test_a_user_is_looked_up_by_handle(sandbox: Sandbox, client: WireClien
     assert answer.status == 200
     assert (answer.json["firstname"], answer.json["lastname"]) == ("Ben", "Okri")
     assert "externalUser" not in answer.json
-
-
-async def test_a_user_who_is_not_registered_is_not_found(sandbox: Sandbox, client: WireClient):
-    answer = await get(client, "/sandbox/users/nobody%40example.com%2F..")
-
-    assert (answer.status, answer.json) == (404, {"message": "There is no such user."})
 
 
 async def test_orders_are_listed_and_shown(sandbox: Sandbox, client: WireClient):
@@ -136,16 +127,3 @@ async def test_an_unknown_path_is_not_found_and_a_wrong_method_not_allowed(clien
     assert (await get(client, "/sandbox/nothing")).status == 404
     assert (await get(client, "/sandbox/match")).headers["Allow"] == "POST"
     assert (await client.ask(method="PUT", path="/sandbox/faults")).headers["Allow"] == "GET, POST, DELETE"
-
-
-@each("name", list(FAULTS))
-def test_every_fault_can_be_made_by_its_name(name: str):
-    options = {"status": 503} if name.startswith("status") else {}
-
-    assert type(make_fault(name, options)) is FAULTS[name]
-
-
-def test_settings_are_handed_on():
-    options = json.loads('{"keep": 5, "chunked": true}')
-
-    assert make_fault("truncated-body", options) == TruncatedBody(5, chunked=True)

@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.cases import each
 from transfer_async.sandbox import (
-    FAULTS,
     AnotherOrder,
     BrokenChunk,
     CloseAfterProcessing,
@@ -153,12 +152,6 @@ async def test_what_arrives_of_an_order_that_exists(fault, arrives):
     assert (sandbox.requests[-1].processed, sandbox.requests[-1].status) == (True, None)
 
 
-async def test_garbage_is_no_json_unless_it_is_chosen(sandbox: Sandbox, client: WireClient):
-    sandbox.faults.add(GarbageBody())
-
-    assert (await client.ask(order_body())).body.endswith(b"</html>\xff")
-
-
 @pytest.mark.parametrize("status", [204, 304])
 async def test_a_status_that_has_no_body_is_answered_without_one(
     sandbox: Sandbox, client: WireClient, status: int
@@ -216,14 +209,6 @@ async def test_wrong_types_stand_in_the_place_of_the_orders_fields(sandbox: Sand
     assert (answer["id"], answer["poster_amount"], answer["user"]) == (12345, "a lot", "somebody")
     assert answer["matcher_currency"] == "USD"
     assert len(sandbox.orders) == 1
-
-
-async def test_wrong_types_can_be_chosen(sandbox: Sandbox, client: WireClient):
-    sandbox.faults.add(WrongTypes({"exchange_rate": None}))
-    answer = (await client.ask(order_body())).json
-
-    assert answer["exchange_rate"] is None
-    assert answer["id"] in sandbox.orders
 
 
 async def test_another_order_is_answered_whose_id_poster_and_amount_are_not_ours(
@@ -314,22 +299,6 @@ async def test_an_unsolicited_reply_follows_the_answer_on_the_same_connection(
     assert len(sandbox.orders) == 2
 
 
-async def test_an_unsolicited_reply_comes_after_its_delay():
-    waits: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        await (asyncio.sleep(0) if seconds == 0.01 else asyncio.Event().wait())
-
-    async with Sandbox(sleep=sleep) as sandbox, connected(sandbox) as client:
-        sandbox.faults.add(UnsolicitedReply())
-        await client.ask(order_body())
-        second = await client.answer()
-
-    assert second.json == {"id": "FOREIGN"}
-    assert waits == [300.0, 0.01]
-
-
 async def test_an_unsolicited_reply_is_dropped_when_the_client_has_left(sandbox: Sandbox):
     sandbox.faults.add(UnsolicitedReply(delay=None))
     async with connected(sandbox) as client:
@@ -358,11 +327,6 @@ async def test_an_unsolicited_reply_is_dropped_when_the_client_has_left(sandbox:
 def test_settings_that_make_no_sense_are_refused(make, rule):
     with pytest.raises(ValueError, match=rule):
         make()
-
-
-@each("fault", FAULTS.values())
-def test_every_fault_says_first_whether_the_order_exists(fault):
-    assert fault.__doc__.startswith(("The order exists", "No order exists"))
 
 
 async def _chunks(client: WireClient) -> bytes:

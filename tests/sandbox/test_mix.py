@@ -17,13 +17,12 @@ from transfer_async.sandbox import (
     RequestRecord,
     Sandbox,
     Status,
-    WrongTypes,
 )
 from transfer_async.sandbox.control import make_fault
 from transfer_async.sandbox.fault_script import Waiting
 
 from .test_script import record
-from .wire_client import WHO_AM_I, WireClient, connected, order_body
+from .wire_client import WHO_AM_I, WireClient
 
 MIX = {CloseAfterProcessing(): 0.05, Status(429): 0.1}
 
@@ -83,12 +82,6 @@ def test_a_mix_may_be_for_another_path():
     assert play(mixed({Status(503): 1.0}, path=EVERY_PATH), record("/other")) == Status(503)
 
 
-def test_what_plays_before_the_body_does_so_in_a_mix_too():
-    faults = mixed({CloseBeforeReading(): 1.0})
-
-    assert faults.take(record(), before_body=True) == CloseBeforeReading()
-
-
 def test_what_plays_before_the_body_waits_for_a_scripted_fault_that_needs_it():
     faults = mixed({CloseBeforeReading(): 1.0})
     faults.add(Status(500), probability=0.0)
@@ -96,12 +89,6 @@ def test_what_plays_before_the_body_waits_for_a_scripted_fault_that_needs_it():
 
     assert faults.take(request, before_body=True) is None
     assert faults.take(request, before_body=False) == CloseBeforeReading()
-
-
-def test_a_mix_may_fill_the_whole():
-    faults = mixed({Status(429): 0.7, Redirect(): 0.2, CloseAfterProcessing(): 0.1})
-
-    assert None not in {play(faults) for _ in range(1000)}
 
 
 def test_a_mix_takes_the_place_of_the_one_before_and_is_forgotten_when_cleared():
@@ -134,25 +121,6 @@ def test_every_fault_may_be_in_a_mix(name: str):
     fault = make_fault(name, {"status": 503} if name.startswith("status") else {})
 
     assert mixed({fault: 0.5}).shares == {fault: 0.5}
-
-
-def test_faults_of_one_kind_and_other_settings_are_two():
-    assert len({Status(429), Status(429, headers={"Retry-After": "1"}), Status(429), WrongTypes({})}) == 3
-
-
-async def statuses(count: int, seed: int) -> list[int | None]:
-    async with Sandbox(faults={Status(429): 0.3}, seed=seed) as sandbox, connected(sandbox) as client:
-        for _ in range(count):
-            await client.ask(order_body())
-        assert len(sandbox.orders) == sum(one.status == 200 for one in sandbox.requests)
-        return [one.status for one in sandbox.requests]
-
-
-async def test_a_sandbox_with_a_mix_is_the_same_for_the_same_seed():
-    once, again, other = await statuses(40, 7), await statuses(40, 7), await statuses(40, 8)
-
-    assert once == again != other
-    assert set(once) == {200, 429}
 
 
 async def test_a_mix_is_listed_and_forgotten_over_http(sandbox: Sandbox, client: WireClient):

@@ -30,17 +30,6 @@ def take(faults: Faults, request: RequestRecord | None = None, *, before_body: b
     return faults.take(request or record(), before_body=before_body)
 
 
-def test_without_rules_nothing_goes_wrong(faults: Faults):
-    assert take(faults) is None
-
-
-def test_a_fault_is_played_once(faults: Faults):
-    faults.add(Status(500))
-
-    assert take(faults) == Status(500)
-    assert take(faults) is None
-
-
 def test_faults_are_played_in_order_and_as_often_as_asked(faults: Faults):
     faults.add(Status(500), times=2)
     faults.add(Status(503))

@@ -12,7 +12,6 @@ import trustme
 from tests.support.cases import each
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async.sandbox import (
-    Account,
     CloseAfterProcessing,
     HugeBody,
     Sandbox,
@@ -23,49 +22,6 @@ from transfer_async.sandbox import (
 from transfer_async.sandbox.service import MAX_BODY_BYTES
 
 from .wire_client import CREATE, WHO_AM_I, WireClient, connected, order_body
-
-
-async def test_it_listens_on_loopback_and_says_where(sandbox: Sandbox):
-    assert sandbox.base_url.startswith("http://127.0.0.1:")
-    assert not sandbox.base_url.endswith("/")
-
-
-async def test_an_ordinary_client_creates_an_order(sandbox: Sandbox):
-    headers = {"Authorization": f"Bearer {sandbox.token}", "Accept": "application/json"}
-    async with aiohttp.ClientSession(sandbox.base_url, headers=headers) as session:
-        answer = await session.post(CREATE, json=order_body())
-        order = await answer.json()
-
-    assert answer.status == 200
-    assert list(sandbox.orders) == [order["id"]]
-
-
-async def test_who_am_i_answers_over_the_same_connection(sandbox: Sandbox, client: WireClient):
-    await client.ask(order_body())
-    answer = await client.ask(method="GET", path=WHO_AM_I)
-
-    assert answer.json["id"] == sandbox.accounts.bank.id
-
-
-async def test_tokens_are_new_each_time_unless_given():
-    assert Sandbox().token != Sandbox().token
-    assert Sandbox(token="known").token == "known"
-
-
-async def test_accounts_may_be_given():
-    bank = Account(username="my-bank", firstname="My", lastname="Bank", is_bank=True)
-    async with Sandbox(accounts=[bank]) as sandbox, connected(sandbox) as client:
-        answer = await client.ask(method="GET", path=WHO_AM_I)
-
-    assert answer.json["username"] == "my-bank"
-
-
-async def test_one_sandbox_does_not_see_what_the_other_registers():
-    async with Sandbox() as one, Sandbox() as other, connected(one) as client:
-        await client.ask(order_body(poster_username="new@example.com"))
-
-        assert "new@example.com" in one.accounts
-        assert "new@example.com" not in other.accounts
 
 
 async def test_the_clock_may_be_given():

@@ -2,13 +2,12 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from decimal import Decimal, localcontext
 
 import pytest
 
 from tests.support.cases import each
 from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CurrencyAccount, exact_json
-from transfer_async.sandbox.service import MAX_BODY_BYTES, Call, Reply, Service
+from transfer_async.sandbox.service import Call, Reply, Service
 
 from .wire_client import CREATE, WHO_AM_I, order_body
 
@@ -41,18 +40,6 @@ def errors(reply: Reply) -> dict[str, list[str]]:
     return document["errors"]
 
 
-def test_a_good_order_is_created_and_answered(service: Service):
-    reply = create(service, order_body())
-    order = json.loads(reply.body)
-
-    assert reply.status == 200
-    assert reply.order is service.orders[order["id"]]
-    assert order["user"]["username"] == "ada.eze@example.com"
-    assert order["postersBeneficiary"]["username"] == "ben.okri@example.com"
-    assert order["matcher_payment_method_type"] == "zelle_payment"
-    assert order["posted_at"] == "2024-05-06T12:00:00.000Z"
-
-
 def test_ids_have_the_specifications_shape_and_come_from_the_seed():
     one, again, other = make_service(seed=1), make_service(seed=1), make_service(seed=2)
     ids = [one.new_id() for _ in range(100)]
@@ -68,23 +55,6 @@ def test_the_same_order_sent_twice_is_two_orders(service: Service):
 
     assert [order.number for order in service.orders.values()] == [1, 2]
     assert first.order != second.order
-
-
-def test_matching_moves_an_order_on(service: Service):
-    order = create(service, order_body()).order
-    service.match(order.id)
-    matched = service.orders[order.id]
-
-    assert matched.is_matched
-    assert matched.matched_at == NOON
-    assert re.fullmatch(r"tx-[a-z0-9]+", matched.match_id or "")
-
-
-def test_who_am_i_is_the_bank(service: Service):
-    reply = service.answer(Call(method="GET", path=WHO_AM_I, headers=HEADERS))
-
-    assert reply.status == 200
-    assert json.loads(reply.body)["username"] == "lagoon-bank"
 
 
 @each(
@@ -109,10 +79,6 @@ def test_a_wrong_token_is_unauthorized(service: Service, method: str, path: str,
 
     assert (reply.status, json.loads(reply.body)) == (401, {"message": "Unauthorized"})
     assert not service.orders
-
-
-def test_no_token_at_all_is_unauthorized(service: Service):
-    assert service.answer(Call(method="GET", path=WHO_AM_I, headers={})).status == 401
 
 
 @each("path", ["/", "", "*", "/api/api/v1/order/create/", "/api/v1/order/create", "/sandbox"])
@@ -159,21 +125,6 @@ def test_only_json_is_served(service: Service, accept: str, status: int):
 )
 def test_only_json_is_read(service: Service, content_type: str, status: int):
     assert create(service, order_body(), Content_Type=content_type).status == status
-
-
-def test_a_body_that_is_too_large_is_refused(service: Service):
-    reply = create(service, None)
-
-    assert (reply.status, json.loads(reply.body)["message"]) == (
-        413,
-        f"The body is larger than {MAX_BODY_BYTES} bytes.",
-    )
-
-
-def test_a_body_that_is_no_json_is_refused(service: Service):
-    reply = create(service, b"{")
-
-    assert (reply.status, json.loads(reply.body)) == (400, {"message": "The body is not valid JSON."})
 
 
 NAIRA = {"matcher_currency": "NGN", "matcher_amount": "155025.00", "exchange_rate": "1"}
@@ -270,39 +221,6 @@ def test_steps_may_be_coarse(service: Service):
 
     assert errors(create(service, body)) == {"matcher_amount": ["must be a multiple of 50 KES"]}
     assert create(service, body | {"matcher_amount": "150", "poster_amount": 1875}).status == 200
-
-
-def test_steps_of_zero_allow_any_amount_and_sizes_beyond_the_decimal_context_are_exact():
-    large = CurrencyAccount(
-        code="USD",
-        max_amount=Decimal("1e20"),
-        steps=Decimal("1e-18"),
-        payment_types={"zelle_payment": {}},
-        can_trade_with=("xyz",),
-    )
-    other = CurrencyAccount(
-        code="XYZ", max_amount=Decimal("1e20"), steps=Decimal(0), payment_types={"any_payment": {}}
-    )
-    service = make_service(
-        Account(username="p@example.com", firstname="P", lastname="Q", currencies=(large,)),
-        Account(username="b@example.com", firstname="B", lastname="C", currencies=(other,)),
-    )
-    amount = "12345678901234567890.123456789012345678"
-    body = order_body(
-        poster_username="p@example.com",
-        poster_currency="USD",
-        poster_payment_method_type="zelle_payment",
-        poster_recipient_username="b@example.com",
-        matcher_currency="XYZ",
-        poster_amount=amount,
-        matcher_amount=amount,
-        exchange_rate="1",
-    )
-    with localcontext(prec=3):
-        reply = create(service, body)
-
-    assert reply.status == 200
-    assert f'"poster_amount":{amount},'.encode() in reply.body
 
 
 def test_a_poster_who_is_not_registered_is_registered_by_the_first_order(service: Service):

@@ -5,10 +5,6 @@ import pytest
 from transfer_async.sandbox.fault_script import Waiting
 
 
-async def test_what_is_true_already_is_not_waited_for():
-    await Waiting().until(lambda: True)
-
-
 async def test_a_waiter_wakes_when_its_own_condition_is_true():
     waiting, seen = Waiting(), 0
     first = asyncio.create_task(waiting.until(lambda: seen >= 1))

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tests._converters.test_messages import an_order
 from transfer_async._models import errors as e
 from transfer_async._models.errors import MatchResult, Outcome, TransferError
 from transfer_async.worker.disposition import TABLE, Action, Delays, disposition
@@ -86,10 +85,6 @@ def test_every_error_there_is_has_been_thought_of():
     thought_of = {type(result) for result, _, _ in EXPECTED}
 
     assert public(TransferError) - thought_of == {TransferError}
-
-
-async def test_an_order_is_acknowledged():
-    assert disposition(await an_order()).action is ACK
 
 
 def test_every_row_is_met_by_one_of_these():
