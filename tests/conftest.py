@@ -17,6 +17,7 @@ from tests.support import loops, sharing, trials
 from tests.support.bank import World
 from tests.support.brokers import Broker, NatsServer, RedisServer
 from tests.support.loop_time import LoopTime
+from tests.support.ports import held_port
 from tests.support.postgres import PostgresServer, is_installed
 
 with contextlib.suppress(ImportError):
@@ -66,6 +67,13 @@ def blockbuster() -> Iterator[BlockBuster]:
 async def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
     """The time of the test's loop."""
     return LoopTime(monkeypatch)
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port of loopback at which nobody listens as long as the test lasts."""
+    with held_port() as port:
+        yield port
 
 
 @pytest.fixture

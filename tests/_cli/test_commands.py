@@ -164,10 +164,9 @@ async def test_an_address_that_may_be_wrong_is_what_to_look_at(sandbox, monkeypa
     )
 
 
-async def test_a_service_that_is_down_is_told_in_one_line(monkeypatch):
-    async with Sandbox() as gone:
-        monkeypatch.setenv("TRANSFER_BASE_URL", gone.base_url)
-        monkeypatch.setenv("TRANSFER_API_TOKEN", gone.token)
+async def test_a_service_that_is_down_is_told_in_one_line(monkeypatch, closed_port):
+    monkeypatch.setenv("TRANSFER_BASE_URL", f"http://127.0.0.1:{closed_port}")
+    monkeypatch.setenv("TRANSFER_API_TOKEN", "a-secret-token")
     result = await asked("whoami", code=1)
 
     assert result.stderr.count("\n") == 1

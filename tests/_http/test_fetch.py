@@ -281,8 +281,8 @@ async def test_a_change_that_was_not_processed_is_sent_again(client, service, st
 
 
 @pytest.mark.parametrize("safe", [True, False])
-async def test_what_cannot_be_sent_is_tried_again_and_then_failed(time, unused_tcp_port, safe):
-    async with TransferClient(f"http://127.0.0.1:{unused_tcp_port}", "abc", clock=time.clock) as client:
+async def test_what_cannot_be_sent_is_tried_again_and_then_failed(time, closed_port, safe):
+    async with TransferClient(f"http://127.0.0.1:{closed_port}", "abc", clock=time.clock) as client:
         error = await failure(client.request("GET", "/a", safe=safe))
 
     assert type(error) is ConnectionFailed

@@ -372,8 +372,8 @@ async def test_every_answer_leads_to_its_error_and_the_hold_follows(
     assert told.attempts[-1].outcome is outcome
 
 
-async def test_a_connection_that_is_refused_was_not_sent_and_everything_is_undone(world: World):
-    async with world.client() as client:
+async def test_a_connection_that_is_refused_was_not_sent_and_everything_is_undone(closed_port: int):
+    async with banks.world(port=closed_port) as world, world.client() as client:
         await world.sandbox.__aexit__(None, None, None)
         failed = await banks.failure(client.create_order(new_order(), key="k"))
 

@@ -100,10 +100,8 @@ def expect_refused(
 # --- no connection is had: nothing was sent -----------------------------------------------------
 
 
-async def test_a_refused_connection_is_not_sent_and_tried_again(bank: Bank):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    error = await bank.try_order(f"http://127.0.0.1:{port}")
+async def test_a_refused_connection_is_not_sent_and_tried_again(bank: Bank, closed_port: int):
+    error = await bank.try_order(f"http://127.0.0.1:{closed_port}")
 
     expect_not_sent(error, bank)
     assert [attempt.outcome for attempt in error.attempts] == [Outcome.NOT_SENT] * 4

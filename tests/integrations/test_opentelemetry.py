@@ -175,8 +175,8 @@ async def test_an_order_that_is_refused(at_work: World, traced: Traced):
     assert events_of(span)[-1] == ("hook_undone", {"transfer_async.hook.name": "funds_hold"})
 
 
-async def test_an_attempt_without_a_connection(traced: Traced):
-    async with world() as gone:
+async def test_an_attempt_without_a_connection(traced: Traced, closed_port: int):
+    async with world(port=closed_port) as gone:
         client = gone.made(observers=[traced.telemetry])
     async with client:
         with pytest.raises(ConnectionFailed):

@@ -396,8 +396,8 @@ class World:
 
 
 @asynccontextmanager
-async def world() -> AsyncIterator[World]:
-    async with Sandbox() as sandbox:
+async def world(*, port: int = 0) -> AsyncIterator[World]:
+    async with Sandbox(port=port) as sandbox:
         yield World(sandbox)
 
 

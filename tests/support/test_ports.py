@@ -1,0 +1,32 @@
+"""A port that is held: it refuses, nobody else is given it, and who asks for it by number may serve there."""
+
+import asyncio
+import socket
+
+import pytest
+
+from tests.support.ports import held_port
+from transfer_async import TransferClient
+from transfer_async.sandbox import Sandbox
+
+
+def test_it_refuses():
+    with held_port() as port, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def test_it_is_taken_for_whoever_does_not_share():
+    with held_port() as port, socket.socket() as another, pytest.raises(OSError, match="in use"):
+        another.bind(("127.0.0.1", port))
+
+
+async def test_a_sandbox_may_come_and_go_there():
+    with held_port() as port:
+        for _ in range(2):
+            async with (
+                Sandbox(port=port) as sandbox,
+                TransferClient(sandbox.base_url, sandbox.token) as client,
+            ):
+                assert (await client.who_am_i()).id == sandbox.accounts.bank.id
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", port)
