@@ -378,7 +378,7 @@ class Holding:
     """An endless input that holds open what belongs to a task, and says when it has let it go."""
 
     def __init__(self, *, waits: asyncio.Event | None = None) -> None:
-        self.waits = waits
+        self.waits, self.closing = waits, asyncio.Event()
         self.opened_in: asyncio.Task | None = None
         self.closed_in: asyncio.Task | None = None
 
@@ -390,6 +390,7 @@ class Holding:
                 for number in itertools.count():
                     yield OrderRequest(ORDER, key=f"k-{number}")
         finally:
+            self.closing.set()
             if self.waits is not None:
                 await self.waits.wait()
             self.closed_in = asyncio.current_task()
@@ -397,13 +398,19 @@ class Holding:
 
 @pytest.mark.parametrize("slow", [False, True])
 async def test_leaving_closes_an_input_in_its_own_task_even_if_it_was_not_waited_for(service, slow):
-    waits = asyncio.Event()
-    source = Holding(waits=waits if slow else None)
+    source = Holding(waits=asyncio.Event() if slow else None)
+
+    async def let_it_close() -> None:
+        await source.closing.wait()
+        if slow:
+            source.waits.set()
+
     async with batch(service, source, 2) as results:
         await anext(results)
         await turns(20)  # the input has been taken as far as there is room, and nobody waits for it
-        asyncio.get_running_loop().call_later(0.01, waits.set)
+        letting = asyncio.create_task(let_it_close())
 
+    await letting
     assert source.closed_in is source.opened_in is not None
 
 
@@ -471,11 +478,17 @@ async def test_an_iterator_that_is_dropped_without_a_word_lets_what_is_in_flight
 
 async def test_leaving_early_lets_what_is_in_flight_come_to_its_end(service):
     service.hold("k-2", "k-3")
+
+    async def open_the_gates() -> None:
+        for key in ("k-2", "k-3"):
+            await turns(20)  # it is being left meanwhile
+            service.gates[key].set()
+
     async with batch(service, Input().sync(), 3) as results:
         await anext(results)
-        asyncio.get_running_loop().call_later(0.01, service.gates["k-2"].set)
-        asyncio.get_running_loop().call_later(0.02, service.gates["k-3"].set)
+        opening = asyncio.create_task(open_the_gates())
 
+    assert opening.done()
     assert service.ended == 3
     assert service.cut == []
 

@@ -43,7 +43,7 @@ async def opening_it_again_drops_no_lock(path: Path) -> None:
     status = SQLiteJournal(path)
     async with (
         Sandbox() as sandbox,
-        SQLiteJournal(path, timeout=0.05) as journal,
+        SQLiteJournal(path, timeout=0.05) as journal,  # it waits only for a lock that is not given back
         client_of(sandbox, journal) as client,
         other_process(str(path), sandbox.base_url, sandbox.token) as other,
     ):

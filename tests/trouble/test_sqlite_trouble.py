@@ -18,6 +18,7 @@ from transfer_async.journal.claim import Claim
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     def make(world: World) -> SQLiteJournal:
+        # It waits only for a lock that is not given back meanwhile: any limit runs out.
         return SQLiteJournal(tmp_path / "journal.db", timeout=0.1, clock=world.time.clock)
 
     async with stormy_world(make) as world:

@@ -3,11 +3,13 @@
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 
 from tests.support.bank import Bank, SpiedJournal, new_order
 from tests.worker.sides import PATIENCE, until
 from transfer_async import RetryPolicy, SQLiteJournal, TransferClient
 from transfer_async._converters.messages import OrderCommand
+from transfer_async._support.clock import Clock
 from transfer_async.integrations.faststream import OrderWorker, line_at
 from transfer_async.sandbox import Sandbox
 from transfer_async.worker.disposition import TABLE, Delays
@@ -68,6 +70,7 @@ class Case:
 
     Attributes:
         heal: called once, after the first handling, before anything is said to the broker.
+        utc: where the journal's time stands still, if it does.
     """
 
     def __init__(self, side, tmp_path):
@@ -78,13 +81,16 @@ class Case:
         self.seen = asyncio.Queue()
         self.client_settings = {}
         self.runs = []
+        self.utc = None
 
     async def __aenter__(self):
         self._stack = AsyncExitStack()
         self.sandbox = await self._stack.enter_async_context(Sandbox())
         self.good_token = self.sandbox.token
         self.base_url = self.sandbox.base_url
-        journal = await self._stack.enter_async_context(SQLiteJournal(self._path / "journal.db"))
+        journal = await self._stack.enter_async_context(
+            SQLiteJournal(self._path / "journal.db", clock=Clock(utc=self._utc))
+        )
         self.journal = Spied(journal)
         await self._stack.enter_async_context(self.side)
         return self
@@ -93,6 +99,9 @@ class Case:
         for run in self.runs:
             await run.stop()
         await self._stack.aclose()
+
+    def _utc(self):
+        return datetime.now(UTC) if self.utc is None else self.utc
 
     def note(self, seen, began):
         seen.began = began

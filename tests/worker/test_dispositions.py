@@ -1,11 +1,12 @@
 """Every row of the table of dispositions, on every broker, end to end."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.support.bank import Gate, new_order, other_order, refused_order
+from tests.support.ports import held_port
 from tests.worker.case import DELAYS, LABELS, command, row_of
 from transfer_async import BeneficiaryNotVerified, MatchResult, PreflightFailed, RetryPolicy
 from transfer_async._models.errors import ServiceFailed
@@ -13,6 +14,9 @@ from transfer_async.journal.claim import Claim
 from transfer_async.journal.moves import Create
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status
 from transfer_async.worker.disposition import TABLE, Action
+
+LEASE = 60.0
+"""Seconds: however busy the machine, it is not over by the worker's own time."""
 
 # --- how each comes about ---------------------------------------------------------------------------
 
@@ -77,13 +81,18 @@ async def too_late(case):
 
 
 async def busy(case):
-    """Somebody else is at work on the key, until the worker has been sent away."""
+    """Somebody else is at work on the key, until the worker has been sent away.
+
+    By the journal's time, which stands still, their lease has a moment left: for so long it is sent away.
+    """
     gate = Gate()
     case.bank.on_place = gate
-    case.client_settings |= {"lease": 0.6, "retry": RetryPolicy(attempts=1, deadline=0.4)}
+    case.client_settings["lease"] = LEASE
+    case.utc = datetime.now(UTC)
     client = case.client()
     other = asyncio.create_task(client.create_order(new_order(), key="k"))
     await gate.reached.wait()
+    case.utc += timedelta(seconds=LEASE - 0.1)
 
     async def heal():
         gate.open()
@@ -106,13 +115,12 @@ async def no_token(case):
 
 
 async def out_of_reach(case):
-    """The service is down, and comes back at the same address."""
-    sandbox = case.sandbox
-    port = int(sandbox.base_url.rpartition(":")[2])
-    await sandbox.__aexit__(None, None, None)
+    """The service is down, and comes up later."""
+    port = case._stack.enter_context(held_port())
+    case.base_url = f"http://127.0.0.1:{port}"
 
     async def heal():
-        case.sandbox = Sandbox(port=port, token=sandbox.token)
+        case.sandbox = Sandbox(port=port, token=case.good_token)
         await case._stack.enter_async_context(case.sandbox)
 
     case.heal = heal
