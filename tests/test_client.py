@@ -518,7 +518,7 @@ async def test_a_wrong_patience_closes_nothing(service):
 async def collected(live):
     """The warnings of whatever ``live`` leaves behind."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    gc.freeze()  # what others left behind is not told here
+    gc.collect()  # what others left behind is not told here
     told = []
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
@@ -528,7 +528,6 @@ async def collected(live):
             told += [str(one.message) for one in heard if issubclass(one.category, ResourceWarning)]
             heard.clear()
             gc.collect()
-    gc.unfreeze()
     return told
 
 

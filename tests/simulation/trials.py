@@ -33,10 +33,9 @@ class Tally:
 
 
 def stories(seeds: Iterable[int]) -> Iterator[Verdict]:
-    """Each seed's verdict; garbage is collected between stories, and only theirs."""
+    """Each seed's verdict; garbage is collected between stories."""
     was_enabled = gc.isenabled()
     gc.disable()
-    gc.freeze()
     try:
         for count, seed in enumerate(seeds, 1):
             with staged():
@@ -45,7 +44,6 @@ def stories(seeds: Iterable[int]) -> Iterator[Verdict]:
                 gc.collect()
             yield verdict
     finally:
-        gc.unfreeze()
         if was_enabled:
             gc.enable()
 
@@ -65,7 +63,7 @@ def trial(seeds: range, *, jobs: int) -> Iterator[Tally]:
     total = Tally()
     shares = [seeds[start : start + SHARE] for start in range(0, len(seeds), SHARE)]
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=gc.freeze) as pool:
         for tally in pool.map(_tally, shares):
             total.seeds += tally.seeds
             total.counts += tally.counts
