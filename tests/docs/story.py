@@ -213,7 +213,7 @@ class Story:
         match words[1]:
             case "sandbox":
                 return self._sandbox(words)
-            case "demo" | "worker":  # each has a test of its own
+            case "demo" | "worker" | "probe":  # each has tests of its own
                 self._check_options(words)
                 return ""
         return self._command_line(words)

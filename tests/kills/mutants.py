@@ -15,6 +15,7 @@ import attrs
 from tests.kills.bank import Book
 from tests.kills.setting import Place
 from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
+from transfer_async._cli.probe.spending import Ledger
 from transfer_async._models.errors import OutcomeUnknown
 from transfer_async._models.responses import Order
 from transfer_async.journal import sqlite_file, sqlite_opening
@@ -138,8 +139,23 @@ def never_tell() -> None:
     Handler.untold = nothing  # type: ignore[method-assign] # a mutant
 
 
+# --- of a probe -----------------------------------------------------------------------------------------
+
+
+def uncounted() -> None:
+    """A probe that does not count what was turned away: its key is free again."""
+
+    async def in_use(_: Ledger, __: str, entry: Entry) -> bool:
+        return entry.state is not KeyState.FREE
+
+    Ledger._was_sent = in_use  # type: ignore[method-assign] # a mutant
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
     mutant.__name__.replace("_", "-"): mutant
-    for mutant in (resend, unmarked, unsettled, released, unlocked, send_again, acknowledge_first, never_tell)
+    for mutant in (
+        *(resend, unmarked, unsettled, released, unlocked, send_again),
+        *(acknowledge_first, never_tell, uncounted),
+    )
 }
 """What changes a process, by name."""

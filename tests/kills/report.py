@@ -22,6 +22,7 @@ KINDS = (
     "unended",
     "unresolved",
     "untold",
+    "beyond",
     "trouble",
 )
 

@@ -93,6 +93,20 @@ def test_a_bulk_command_that_is_killed_again_and_again_loses_no_order_and_create
     assert count(ended.stdout, "lines in the outcome file") == size
 
 
+@pytest.mark.trial(short=8, ci=30, long=200)
+def test_a_probe_that_is_killed_again_and_again_sends_no_order_beyond_its_cap(size: int):
+    ended = trial("probe", "--kills", size, "--seed", 1)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert count(ended.stdout, "kills") == size
+    assert count(ended.stdout, "orders received") > size // 2
+
+
+@pytest.mark.trial(ci=20, long=20)
+def test_a_probe_that_does_not_count_is_noticed(size: int):
+    assert noticed("beyond", "probe", "--kills", size, "--mutant", "uncounted", patience=60)
+
+
 MUTANTS = {
     "resend": "duplicate",
     "unmarked": "unmarked",

@@ -41,6 +41,7 @@ _PEOPLE = (
     "tests/_pipeline/test_decisions.py",
     "tests/_pipeline/test_operators.py",
 )
+_PROBE = ("tests/_cli/probe/test_level_orders.py",)
 _DESK = ("tests/desk/test_defences.py", "tests/desk/test_changes.py", "tests/desk/test_looks.py")
 
 PLACES = {
@@ -200,6 +201,11 @@ PLACES = {
     ),
     "assertions": Place("transfer_async.testing.assertions", ("tests/testing/test_assertions.py",)),
     "comparison": Place("transfer_async._cli.reconcile.comparison", ("tests/_cli/reconcile",)),
+    "probe_plan": Place("transfer_async._cli.probe.order_plan", _PROBE),
+    "probe_orders": Place("transfer_async._cli.probe.level_orders", _PROBE),
+    "probe_relay": Place("transfer_async._cli.probe.relay", _PROBE),
+    "probe_spending": Place("transfer_async._cli.probe.spending", _PROBE),
+    "probe_seen": Place("transfer_async._cli.probe.seen", ("tests/_cli/probe/test_seen.py",)),
     "seal": Place("transfer_async.journal.seal", ("tests/journal/test_seal.py",)),
 }
 

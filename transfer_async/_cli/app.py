@@ -18,6 +18,7 @@ from transfer_async._cli.console.usage import PlainUsage
 from transfer_async._cli.create import create_command
 from transfer_async._cli.desk import desk_command
 from transfer_async._cli.journal import journal_commands
+from transfer_async._cli.probe import probe_command
 from transfer_async._cli.reconcile import reconcile_command
 from transfer_async._cli.worker import worker_commands
 from transfer_async._http import bearer
@@ -38,6 +39,7 @@ app.command(cls=PlainUsage)(create_command.create)
 app.command()(worker_commands.worker)
 app.command(cls=PlainUsage)(worker_commands.send)
 app.command()(desk_command.desk)
+app.command()(probe_command.probe)
 
 
 def _show_version(wanted: bool) -> None:
@@ -91,6 +93,10 @@ def sandbox(
     accounts: Annotated[
         Path | None, typer.Option(help="A JSON file of accounts, in place of the made-up people.")
     ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What transfer-async probe saw of a service, which is imitated."),
+    ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option(help="A PEM file with the certificate to serve https with.")
     ] = None,
@@ -131,7 +137,7 @@ def sandbox(
       redirect
     """
     from transfer_async._cli import serve_sandbox  # brings the sandbox: 80 ms
-    from transfer_async.sandbox import Sandbox, load_accounts
+    from transfer_async.sandbox import Sandbox, load_accounts, load_profile
 
     if not (beyond_loopback or serve_sandbox.is_loopback(host)):
         fail(
@@ -145,6 +151,7 @@ def sandbox(
         served = Sandbox(
             token=None if token is None else bearer.checked(token),
             accounts=None if accounts is None else load_accounts(accounts),
+            profile=None if profile is None else load_profile(profile),
             faults=serve_sandbox.fault_shares(fault or []),
             ssl=serve_sandbox.tls_context(tls_cert, tls_key),
             host=host,

@@ -43,6 +43,13 @@ from transfer_async.sandbox.faults import (
     UnsolicitedReply,
     WrongTypes,
 )
+from transfer_async.sandbox.profile import (
+    SeenAnswer,
+    SeenConnection,
+    SeenLimits,
+    ServiceProfile,
+    load_profile,
+)
 from transfer_async.sandbox.rendering import Order
 from transfer_async.sandbox.server import Sandbox
 from transfer_async.sandbox.validation import CreateOrder
@@ -70,6 +77,10 @@ __all__ = [
     "ResetAfterProcessing",
     "Rule",
     "Sandbox",
+    "SeenAnswer",
+    "SeenConnection",
+    "SeenLimits",
+    "ServiceProfile",
     "SlowBytes",
     "StallAfterProcessing",
     "StallBeforeProcessing",
@@ -80,4 +91,5 @@ __all__ = [
     "UnsolicitedReply",
     "WrongTypes",
     "load_accounts",
+    "load_profile",
 ]

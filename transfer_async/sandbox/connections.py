@@ -20,10 +20,11 @@ _GRACE = 1.0
 class _Connection(web.RequestHandler):
     """aiohttp's own connection, but what is not HTTP is answered in JSON and without a log of its bytes.
 
-    `body` is the body of the request that is being handled.
+    `body` is the body of the request that is being handled, `served` counts the requests so far.
     """
 
     body: StreamReader | None = None
+    served: int = 0
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client; a broken chunk ends the body that it stands in.
@@ -62,6 +63,11 @@ class _Server(web.Server):
         if (task := asyncio.current_task()) is not None:
             self.accepting.add(task)
         return _Connection(self, loop=asyncio.get_running_loop(), **self._options)
+
+
+def served_on(request: web.BaseRequest) -> int:
+    """Tell how many requests came on a request's connection, this one included."""
+    return request.protocol.served if isinstance(request.protocol, _Connection) else 1
 
 
 class Connections:
@@ -132,6 +138,7 @@ class Connections:
         self._tasks |= tasks
         if isinstance(request.protocol, _Connection):
             request.protocol.body = request.content
+            request.protocol.served += 1
         try:
             return await self._handler(request)
         finally:

@@ -114,6 +114,7 @@ class Exchange:
         new_id: Callable[[], str],
         stall: Callable[[RequestRecord], Awaitable[object]],
         sleep: Callable[[float], Awaitable[object]],
+        is_last: bool = False,
     ) -> None:
         self.record = record
         self.new_id = new_id
@@ -122,6 +123,7 @@ class Exchange:
         self._request = request
         self._process = process
         self._stall = stall
+        self._is_last = is_last
         self._body: bytes | None = b""
 
     async def read_body(self) -> None:
@@ -149,11 +151,16 @@ class Exchange:
         return reply
 
     async def send(self, reply: Reply) -> None:
-        """Send a whole answer; the connection stays open.
+        """Send a whole answer; the connection stays open, unless this was the last that it is kept for.
 
         Raises:
             ConnectionError: the client has left.
         """
+        if reply.seconds:
+            await self.sleep(reply.seconds)
+        if reply.is_lost:
+            self.close()
+            return
         response = web.Response(status=reply.status, body=reply.body)
         await self._prepare(response, reply)
         await response.write_eof()
@@ -204,6 +211,8 @@ class Exchange:
     async def _prepare(self, response: web.StreamResponse, reply: Reply) -> None:
         response.content_type = "application/json"
         response.headers.update(reply.headers)
+        if self._is_last or response.headers.get("Connection", "").lower() == "close":
+            response.force_close()
         await response.prepare(self._request)
         self.record.status = reply.status
         self.answer = response

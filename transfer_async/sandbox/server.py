@@ -8,15 +8,17 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import Any, Self
 
 from aiohttp import web
 
 from transfer_async.sandbox.accounts import DEFAULT_ACCOUNTS, Account, Accounts
-from transfer_async.sandbox.connections import Connections
+from transfer_async.sandbox.connections import Connections, served_on
 from transfer_async.sandbox.control import USER_PATH, Control
 from transfer_async.sandbox.exchange import Exchange, Fault, RequestRecord
 from transfer_async.sandbox.fault_script import Faults, Waiting
+from transfer_async.sandbox.imitation import ImitatingService, keep_alive_of
+from transfer_async.sandbox.profile import ServiceProfile
 from transfer_async.sandbox.rendering import Order
 from transfer_async.sandbox.service import CREATE_ORDER_PATH, Call, Reply, Service, message
 
@@ -64,6 +66,8 @@ class Sandbox:
         now: the time, aware; by default the machine's.
         keep_alive: seconds for which an idle connection is kept open.
         keep_requests: how many requests `requests` remembers.
+        profile: what a service was seen to do, which is imitated: see `load_profile`. How long it keeps an
+            idle connection counts more than `keep_alive`.
 
     Attributes:
         token: the API token.
@@ -90,6 +94,7 @@ class Sandbox:
         now: Callable[[], datetime] = _now,
         keep_alive: float = 75.0,
         keep_requests: int = 1000,
+        profile: ServiceProfile | None = None,
     ) -> None:
         if not match_every > 0:
             raise ValueError(f"match_every must be greater than 0 seconds, not {match_every}")
@@ -99,14 +104,22 @@ class Sandbox:
         self._waiting = Waiting()
         self.faults: Faults = Faults(seed=seed, waiting=self._waiting)
         self.faults.mix(faults or {})
-        self._service = Service(accounts=self.accounts, token=self.token, seed=seed, now=now)
+        settings: dict[str, Any] = {"accounts": self.accounts, "token": self.token, "seed": seed, "now": now}
+        self._service = ImitatingService(profile, **settings) if profile else Service(**settings)
+        habits = profile.connection if profile else None
+        self._last_on_connection = habits.requests if habits else None
         self._control = Control(
             self._service, self.faults, self.requests, token=self.token, match=self._match
         )
         self._match_every, self._sleep, self._now = match_every, sleep, now
         self._received = self._finished = 0
         self._connections = Connections(
-            self._handle, host=host, port=port, ssl=ssl, keep_alive=keep_alive, logger=logger
+            self._handle,
+            host=host,
+            port=port,
+            ssl=ssl,
+            keep_alive=keep_alive_of(habits, keep_alive),
+            logger=logger,
         )
         self._bot: asyncio.Task[None] | None = None
 
@@ -184,6 +197,7 @@ class Sandbox:
             new_id=self._service.new_id,
             stall=self.faults.hold,
             sleep=self._sleep,
+            is_last=self._last_on_connection is not None and served_on(request) >= self._last_on_connection,
         )
         try:
             await self._answer(exchange)

@@ -41,12 +41,17 @@ class Call:
 
 @frozen(kw_only=True)
 class Reply:
-    """An answer: a status, a JSON body, and the order that the call created, if it did."""
+    """An answer: a status, a JSON body, and the order that the call created, if it did.
+
+    It is sent after so many seconds, or never, and the connection closed, if it `is_lost`.
+    """
 
     status: int
     body: bytes = field(repr=False)
     headers: Mapping[str, str] = field(factory=dict)
     order: Order | None = None
+    seconds: float = 0.0
+    is_lost: bool = False
 
 
 def message(status: int, text: str, **more: object) -> Reply:
@@ -88,6 +93,14 @@ class Service:
         order = self.orders[order_id]
         self.orders[order_id] = order.matched(match_id=self.new_id(), at=self._now())
 
+    def knows(self, call: Call) -> bool:
+        """Tell whether a call has the token."""
+        return _same_token(call.headers.get("Authorization", ""), self._token)
+
+    def recorded(self, request: CreateOrder, *, beneficiary: Account) -> Reply:
+        """Make the order of a request, whatever there is against it."""
+        return self._record(self._made(request, self._poster(request), beneficiary))
+
     def new_id(self) -> str:
         """Draw an order id: `tx-` and twenty lower-case letters and digits."""
         return "tx-" + "".join(self._random.choices(_ID_ALPHABET, k=20))
@@ -112,11 +125,17 @@ class Service:
         return Reply(status=200, body=order.to_json(), order=order)
 
     def _place(self, request: CreateOrder) -> Order | Reply:
-        poster = self.accounts.get(request.poster_username) or _new_poster(request)
+        poster = self._poster(request)
         beneficiary = self.accounts.get(request.poster_recipient_username)
         problems = _check_poster(request, poster) | _check_beneficiary(request, beneficiary, poster)
         if problems or beneficiary is None:
             return _unprocessable(problems)
+        return self._made(request, poster, beneficiary)
+
+    def _poster(self, request: CreateOrder) -> Account:
+        return self.accounts.get(request.poster_username) or _new_poster(request)
+
+    def _made(self, request: CreateOrder, poster: Account, beneficiary: Account) -> Order:
         now = self._now()
         return Order(
             id=self.new_id(),

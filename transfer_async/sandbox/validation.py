@@ -105,7 +105,7 @@ _currency = _text(_CURRENCY, "must be an upper-case currency code")
 _country = _text(_COUNTRY, "must be a two-letter country code")
 
 # The request's fields in the specification's order, with what each may hold.
-_FIELDS: dict[str, Callable[[object], Any]] = {
+FIELDS: dict[str, Callable[[object], Any]] = {
     "poster_username": _email,
     "poster_recipient_username": _email,
     "poster_currency": _currency,
@@ -128,7 +128,7 @@ def parse(body: object) -> tuple[CreateOrder | None, Problems]:
         return None, {"body": ["must be a JSON object"]}
     values: dict[str, Any] = {}
     problems: Problems = {}
-    for path, check in _FIELDS.items():
+    for path, check in FIELDS.items():
         try:
             values[path.rpartition(".")[2]] = check(_find(body, path))
         except _Unfit as unfit:
@@ -148,6 +148,25 @@ def amounts_agree(request: CreateOrder) -> bool:
         product = request.matcher_amount * request.exchange_rate
         places = max(0, -int(request.poster_amount.as_tuple().exponent))
         return abs(product - request.poster_amount) * 2 <= Decimal(1).scaleb(-places)
+
+
+def decimal_of(value: object) -> Decimal | None:
+    """A number, or a string that holds one, as a `Decimal`; None for whatever else."""
+    try:
+        return _number_or_text(value)
+    except _Unfit:
+        return None
+
+
+def filled(body: exact_json.JsonObject, problems: Problems, values: exact_json.JsonObject) -> Any:
+    """A copy of a body whose fields with problems have the values of another."""
+    inner_body = body.get("external_order")
+    copy = {**body, "external_order": dict(inner_body) if isinstance(inner_body, dict) else {}}
+    for path in problems:
+        outer, _, inner = path.rpartition(".")
+        source = values[outer] if outer else values
+        (copy[outer] if outer else copy)[inner] = source[inner]
+    return copy
 
 
 def _find(body: exact_json.JsonObject, path: str) -> object:

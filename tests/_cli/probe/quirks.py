@@ -1,0 +1,270 @@
+"""Services that differ from the sandbox in one habit each, written without the profile that is to show it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from transfer_async.sandbox import Sandbox, SeenAnswer, ServiceProfile
+from transfer_async.sandbox.exact_json import BadJson, read
+from transfer_async.sandbox.service import CREATE_ORDER_PATH, WHO_AM_I_PATH, Call, Reply, message
+from transfer_async.sandbox.validation import parse
+
+HTML = {"Content-Type": "text/html"}
+
+Own = Callable[[Call], Reply]
+Answering = Callable[["Quirky", Call, Own], Reply]
+
+
+@frozen(kw_only=True)
+class Quirk:
+    """A habit, and what the profile must say of it.
+
+    Args:
+        answer: how it answers, where that is the habit.
+        levels: that find it out.
+        shows: whether a profile does.
+        orders: how many are enough to find it out.
+        settings: of the sandbox.
+        last: requests on a connection.
+        stops: whether the probe must stop at it.
+    """
+
+    shows: Callable[[ServiceProfile], bool]
+    answer: Answering = lambda _, call, own: own(call)
+    levels: tuple[int, ...] = (0,)
+    orders: int = 100
+    settings: dict[str, Any] = field(factory=dict)
+    last: int | None = None
+    stops: bool = False
+
+
+class Quirky(Sandbox):
+    """A sandbox with a habit of its own."""
+
+    def __init__(self, quirk: Quirk, **settings: Any) -> None:
+        super().__init__(**{**settings, **quirk.settings})
+        self.quirk = quirk
+        self.bodies: dict[bytes, Reply] = {}
+        self._last_on_connection = quirk.last
+
+    def _process(self, call: Call) -> Reply:
+        return self.quirk.answer(self, call, super()._process)
+
+
+def html(status: int) -> Reply:
+    return Reply(status=status, body=b"<html><h1>Oh</h1></html>", headers=HTML)
+
+
+def is_create(call: Call) -> bool:
+    return (call.method, call.path) == ("POST", CREATE_ORDER_PATH)
+
+
+def instead(of: int, reply: Reply) -> Answering:
+    """Answers so where the sandbox has this status."""
+
+    def answer(_: Quirky, call: Call, own: Own) -> Reply:
+        given = own(call)
+        return reply if given.status == of else given
+
+    return answer
+
+
+def with_headers(**headers: str | None) -> Answering:
+    """Adds headers; a new id where None is the value."""
+
+    def answer(_: Quirky, call: Call, own: Own) -> Reply:
+        given = own(call)
+        added = {name.replace("_", "-"): value or uuid.uuid4().hex for name, value in headers.items()}
+        return evolve(given, headers={**given.headers, **added})
+
+    return answer
+
+
+def at_who_am_i(reply: Reply) -> Answering:
+    return lambda _, call, own: reply if call.path == WHO_AM_I_PATH else own(call)
+
+
+def repeated(on_repetition: Callable[[Reply], Reply]) -> Answering:
+    """Answers a body that it has seen in a way of its own."""
+
+    def answer(service: Quirky, call: Call, own: Own) -> Reply:
+        body = call.body or b""
+        if not is_create(call):
+            return own(call)
+        if (first := service.bodies.get(body)) is not None:
+            return on_repetition(first)
+        reply = own(call)
+        if reply.order is not None:
+            service.bodies[body] = reply
+        return reply
+
+    return answer
+
+
+def takes(path: str, value: Any) -> Answering:
+    """Needs no such field: it takes another value in its place."""
+
+    def answer(_: Quirky, call: Call, own: Own) -> Reply:
+        document = _document(call)
+        holder = document.get("external_order", {}) if "." in path else document
+        name = path.rpartition(".")[2]
+        if is_create(call) and document and name not in holder:
+            holder[name] = value
+            call = evolve(call, body=json.dumps(document, default=float).encode())
+        return own(call)
+
+    return answer
+
+
+def _document(call: Call) -> dict[str, Any]:
+    try:
+        document = read(call.body or b"")
+    except BadJson:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def unequal_amounts(_: Quirky, call: Call, own: Own) -> Reply:
+    """Does not compare amounts: it works out its own."""
+    document = _document(call)
+    request, problems = parse(document)
+    if is_create(call) and request is not None and problems:
+        document["poster_amount"] = str(request.matcher_amount * request.exchange_rate)
+        call = evolve(call, body=json.dumps(document, default=float).encode())
+    return own(call)
+
+
+def broken_by_garbage(_: Quirky, call: Call, own: Own) -> Reply:
+    return html(500) if is_create(call) and not _document(call) else own(call)
+
+
+def capped(_: Quirky, call: Call, own: Own) -> Reply:
+    """Refuses amounts at its limit, too."""
+    amount = _document(call).get("poster_amount")
+    if is_create(call) and amount is not None and Decimal(amount) > 49_000_000:
+        return message(400, "too much")
+    return own(call)
+
+
+def silent_without_token(_: Quirky, call: Call, own: Own) -> Reply:
+    return own(call) if "Authorization" in call.headers else Reply(status=500, body=b"", is_lost=True)
+
+
+def slow(_: Quirky, call: Call, own: Own) -> Reply:
+    return evolve(own(call), seconds=3.0)
+
+
+# --- the table ----------------------------------------------------------------------------------------
+
+
+def status(name: str, wanted: int | None, body: str = "json") -> Callable[[ServiceProfile], bool]:
+    def shows(profile: ServiceProfile) -> bool:
+        return (profile.answers[name].status, profile.answers[name].body) == (wanted, body)
+
+    return shows
+
+
+def order(name: str, wanted: str) -> Callable[[ServiceProfile], bool]:
+    return lambda profile: profile.answers[name].order == wanted
+
+
+def answers(profile: ServiceProfile) -> list[SeenAnswer]:
+    return list(profile.answers.values())
+
+
+AGAIN = 11  # orders, up to the one that repeats a good one
+
+QUIRKS: dict[str, Quirk] = {
+    "403 for a wrong token": Quirk(
+        answer=instead(401, message(403, "Forbidden")), shows=status("wrong-token", 403)
+    ),
+    "200 for a wrong token": Quirk(
+        answer=instead(401, message(200, "Unauthorized")),
+        shows=lambda profile: (
+            profile.answers["wrong-token"]
+            == evolve(profile.answers["wrong-token"], status=200, unauthorized=True)
+        ),
+    ),
+    "silence without a token": Quirk(
+        answer=silent_without_token, shows=status("no-token", None, body="empty")
+    ),
+    "a page for an unknown path": Quirk(
+        answer=instead(404, html(404)), shows=status("unknown-path", 404, body="html")
+    ),
+    "a redirect from an unknown path": Quirk(
+        answer=instead(404, Reply(status=302, body=b"", headers={"Location": "/secret-place"})),
+        shows=lambda profile: (
+            (profile.answers["unknown-path"].status == 302)
+            and profile.answers["unknown-path"].headers["location"] == ""
+        ),
+    ),
+    "404 for a wrong method": Quirk(
+        answer=instead(405, message(404, "Not Found")), shows=status("wrong-method", 404)
+    ),
+    "one request a connection": Quirk(last=1, shows=lambda profile: profile.connection.requests == 1),
+    "ten requests a connection": Quirk(last=10, shows=lambda profile: profile.connection.requests == 10),
+    "ten idle seconds": Quirk(
+        settings={"keep_alive": 9.0},
+        shows=lambda profile: (profile.connection.open_after, profile.connection.closed_by) == (8.0, 10.0),
+    ),
+    "an id under another name": Quirk(
+        answer=with_headers(X_Correlation_ID=None),
+        shows=lambda profile: profile.request_ids == ("x-correlation-id",),
+    ),
+    "a proxy that tells of itself": Quirk(
+        answer=with_headers(Via="1.1 varnish", Server="nginx", X_Served_By="host-7.internal"),
+        shows=lambda profile: all(
+            (one.headers["via"], one.headers["server"], one.headers["x-served-by"])
+            == ("1.1 varnish", "nginx", "")
+            for one in answers(profile)
+        ),
+    ),
+    "503 with Retry-After": Quirk(
+        answer=at_who_am_i(Reply(status=503, body=b"{}", headers={"Retry-After": "17"})),
+        shows=lambda profile: profile.answers["who-am-i"].headers["retry-after"] == "17",
+    ),
+    "slow answers": Quirk(
+        answer=slow, shows=lambda profile: {one.within for one in answers(profile)} == {5.0}
+    ),
+    "400 for a refusal": Quirk(
+        answer=instead(422, message(400, "No")), levels=(1,), shows=status("no-users", 400), orders=4
+    ),
+    "500 for what is no JSON": Quirk(
+        answer=broken_by_garbage, levels=(1,), shows=status("not-json", 500, body="html"), orders=3
+    ),
+    "creates what must be refused": Quirk(
+        answer=unequal_amounts, levels=(1,), shows=order("amounts-disagree", "new"), stops=True
+    ),
+    "two orders of one body": Quirk(levels=(2,), shows=order("same-body-again", "new"), orders=3),
+    "409 for a repetition": Quirk(
+        answer=repeated(lambda _: message(409, "Duplicate")),
+        levels=(2,),
+        orders=4,
+        shows=lambda profile: (
+            profile.answers["cut-again"].status == 409 and profile.answers["same-body-again"].order == "none"
+        ),
+    ),
+    "the same order for a repetition": Quirk(
+        answer=repeated(lambda first: first), levels=(2,), shows=order("same-body-again", "same"), orders=4
+    ),
+    "a fee need not be said": Quirk(
+        answer=takes("external_order.transaction_fee", 0),
+        levels=(2,),
+        shows=lambda profile: (
+            profile.answers["without-external_order.transaction_fee"].order == "new"
+            and profile.answers["without-poster_country"].order == "none"
+        ),
+    ),
+    "a limit below the one that is shown": Quirk(
+        answer=capped,
+        levels=(0, 2),
+        shows=lambda profile: status("greatest-amount", 400)(profile) and status("below-least", 422)(profile),
+    ),
+}
+"""By what they do."""

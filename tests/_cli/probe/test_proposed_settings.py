@@ -1,0 +1,108 @@
+"""What a profile says for the client's settings, and why."""
+
+import pytest
+
+from tests.support.cases import each
+from transfer_async import RetryPolicy, Timeouts
+from transfer_async._cli.probe.proposed_settings import as_lines, proposed
+from transfer_async._http.retry import REFUSED
+from transfer_async.sandbox import SeenAnswer, SeenConnection, ServiceProfile
+
+
+def proposal_of(connection=None, **answers):
+    named = {name.replace("_", "-"): answer for name, answer in answers.items()}
+    return proposed(ServiceProfile(answers=named, connection=connection))
+
+
+NO = SeenAnswer(status=422, within=0.1)
+
+
+def test_where_nothing_speaks_against_them_the_defaults_stay():
+    proposal = proposal_of(who_am_i=SeenAnswer(status=200, within=0.1), no_users=NO)
+
+    assert (proposal.retry, proposal.timeouts) == (RetryPolicy(), Timeouts())
+    assert proposal.notes == ()
+
+
+def test_every_proposed_value_has_its_reason_and_the_code_runs():
+    proposal = proposal_of(
+        who_am_i=SeenAnswer(status=503, within=10.0, headers={"retry-after": "17"}),
+        same_body_again=SeenAnswer(status=404, order="same", within=0.1),
+    )
+    lines = list(as_lines(proposal))
+
+    assert {"attempts", "first_delay", "max_delay", "deadline", "not_processed", "refused"} < {
+        *proposal.reasons
+    }
+    assert all(proposal.reasons.values())
+    names = {"RetryPolicy": RetryPolicy, "Timeouts": Timeouts}
+    made = eval(f"dict({' '.join(lines[-2:])})", names)
+    assert made == {"retry": proposal.retry, "timeouts": proposal.timeouts}
+    assert "  max_delay = 17 (default 5): an answer asked to wait for 17 s (Retry-After)" in lines
+
+
+def test_a_status_on_an_answer_that_names_an_order_is_no_no():
+    proposal = proposal_of(same_body_again=SeenAnswer(status=422, order="same", within=0.1))
+
+    assert proposal.retry.refused == REFUSED - {422}
+    assert "without 422" in proposal.reasons["refused"]
+
+
+def test_slow_answers_are_waited_for():
+    proposal = proposal_of(order=SeenAnswer(status=200, within=10.0, order="new"))
+
+    assert (proposal.timeouts.sock_read, proposal.timeouts.total) == (40.0, 45.0)
+    assert proposal.retry.deadline == 50.0
+
+
+@each("asked", ["-1", "NaN", "Infinity", "Wed, 21 Oct 2015 07:28:00 GMT", "999999", ""])
+def test_a_retry_after_that_cannot_be_kept_to_changes_nothing(asked):
+    answer = SeenAnswer(status=503, within=0.1, headers={"retry-after": asked})
+
+    assert proposal_of(who_am_i=answer).retry == RetryPolicy()
+
+
+def test_no_status_is_ever_proposed_as_a_promise_that_nothing_was_done():
+    proposal = proposal_of(order=SeenAnswer(status=503, within=0.1, order="unknown"))
+
+    assert proposal.retry.not_processed == RetryPolicy().not_processed
+
+
+@each(
+    ("connection", "answers", "note"),
+    [
+        (
+            SeenConnection(asked=9, open_after=1.0, closed_by=2.0),
+            {},
+            "an idle connection is closed within 2 s",
+        ),
+        (None, {"wrong_token": SeenAnswer(status=403)}, "a wrong token is answered with 403"),
+        (None, {"not_json": SeenAnswer(status=500, order="unknown")}, "so that they end in doubt: not-json"),
+        (None, {"same_body_again": SeenAnswer(status=200, order="new")}, "made two orders"),
+        (None, {"same_body_again": SeenAnswer(status=200, order="same")}, "is answered with the first order"),
+        (
+            None,
+            {"same_body_again": SeenAnswer(status=409), "cut_again": SeenAnswer(status=409)},
+            "the order exists, for its repetition was refused",
+        ),
+        (
+            None,
+            {"same_body_again": SeenAnswer(status=409), "cut_again": SeenAnswer(status=200, order="new")},
+            "whether the order existed is unknown",
+        ),
+        (
+            None,
+            {"same_body_again": SeenAnswer(status=500, order="unknown"), "cut_again": SeenAnswer(status=409)},
+            "the client does not rely on it",
+        ),
+    ],
+)
+def test_what_no_setting_mends_is_noted(connection, answers, note):
+    (told,) = proposal_of(connection, **answers).notes
+
+    assert note in told
+
+
+@pytest.mark.parametrize("status", [200, 401])
+def test_an_answer_to_a_wrong_token_that_the_client_knows_needs_no_note(status):
+    assert proposal_of(wrong_token=SeenAnswer(status=status, unauthorized=True)).notes == ()

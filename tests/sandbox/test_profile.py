@@ -1,0 +1,184 @@
+"""What a service was seen to do, as a file; and the sandbox that imitates it."""
+
+import json
+from decimal import Decimal
+
+import pytest
+
+from tests.support.cases import each
+from transfer_async.sandbox import (
+    Sandbox,
+    SeenAnswer,
+    SeenConnection,
+    SeenLimits,
+    ServiceProfile,
+    load_profile,
+)
+from transfer_async.sandbox.imitation import keep_alive_of
+from transfer_async.sandbox.profile import IDLE, WITHIN, amid, rung
+
+from .wire_client import connected, order_body
+
+PROFILE = ServiceProfile(
+    levels=(0, 2),
+    answers={"order": SeenAnswer(status=200, body="json", headers={"via": "1.1 x"}, within=0.1, order="new")},
+    request_ids=("x-request-id",),
+    connection=SeenConnection(asked=20, requests=7, open_after=4.0, closed_by=5.0),
+    limits={"NGN": SeenLimits(least=Decimal("1000.50"), greatest=Decimal(10**15))},
+)
+
+
+def test_a_profile_is_kept_in_a_file(tmp_path):
+    PROFILE.save(tmp_path / "profile.json")
+
+    assert load_profile(tmp_path / "profile.json") == PROFILE
+    assert [one.name for one in tmp_path.iterdir()] == ["profile.json"]
+
+
+def test_a_profile_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+    PROFILE.save(tmp_path / "profile.json")
+
+    def full(_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("transfer_async.sandbox.profile.os.fsync", full)
+    with pytest.raises(OSError, match="disk full"):
+        ServiceProfile().save(tmp_path / "profile.json")
+
+    assert load_profile(tmp_path / "profile.json") == PROFILE
+    assert [one.name for one in tmp_path.iterdir()] == ["profile.json"]
+
+
+@each(
+    ("changes", "said"),
+    [
+        ({"version": 2}, "profile: is not of version 1"),
+        ({"levels": "all"}, "profile: Expected `array`"),
+        ({"answers": {"order": {"status": 99}}}, "status: 99 is no status of an answer"),
+        ({"answers": {"order": {"status": 100}}}, "status: 100 is no status of an answer"),
+        ({"answers": {"order": {"headers": {"via": "a\r\nb"}}}}, "headers: hold what HTTP does not allow"),
+        (
+            {"answers": {"order": {"headers": {"content-length": "9"}}}},
+            "headers: hold what HTTP does not allow",
+        ),
+        ({"answers": {"order": {"headers": {"a b": ""}}}}, "headers: hold what HTTP does not allow"),
+        ({"answers": {"order": {"fields": ["Ada Eze"]}}}, "fields: hold what is no name of a field"),
+        ({"request_ids": ["a b"]}, "request_ids: hold what is no name of a header"),
+    ],
+)
+def test_what_is_no_profile_is_named(tmp_path, changes, said):
+    (tmp_path / "p.json").write_text(json.dumps({"version": 1, **changes}))
+
+    with pytest.raises(ValueError, match=said):
+        load_profile(tmp_path / "p.json")
+
+
+@each("text", ["", "[]", "no json"])
+def test_what_is_no_json_object_is_no_profile(tmp_path, text):
+    (tmp_path / "p.json").write_text(text)
+
+    with pytest.raises(ValueError, match="profile: "):
+        load_profile(tmp_path / "p.json")
+
+
+def test_seconds_lie_on_a_rung_and_what_is_amid_it_on_the_same():
+    assert [rung(seconds) for seconds in (0.0, 0.1, 0.11, 3.0, 10_000.0)] == [0.1, 0.1, 0.25, 5.0, 120.0]
+    assert all(rung(amid(step, WITHIN)) == step for step in WITHIN)
+
+
+@each(
+    ("seen", "kept"),
+    [
+        (None, 75.0),
+        (SeenConnection(asked=1, open_after=60.0), 120.0),
+        (SeenConnection(asked=1, open_after=2.0), 75.0),
+        (SeenConnection(asked=1, open_after=4.0, closed_by=5.0), 4.5),
+    ],
+)
+def test_how_long_a_connection_is_kept(seen, kept):
+    assert keep_alive_of(seen, 75.0) == kept
+    assert tuple(sorted(IDLE)) == IDLE
+
+
+# --- the sandbox -----------------------------------------------------------------------------------------
+
+
+async def test_an_order_that_needs_fewer_fields_is_made():
+    answers = {f"without-{name}": SeenAnswer(status=200, body="json", order="new") for name in order_body()}
+    answers["without-external_order.transaction_fee"] = SeenAnswer(status=201, body="json", order="new")
+    async with Sandbox(profile=ServiceProfile(answers=answers)) as sandbox, connected(sandbox) as client:
+        for name in [one for one in order_body() if one != "external_order"]:
+            body = order_body()
+            del body[name]
+            assert (await client.ask(body)).json["id"] in sandbox.orders
+        body = order_body()
+        del body["external_order"]["transaction_fee"]
+        answer = await client.ask(body)
+
+        assert (answer.status, answer.json["id"]) == (201, [*sandbox.orders][-1])
+
+
+async def test_what_the_service_takes_the_sandbox_takes_whatever_it_is():
+    taken = SeenAnswer(status=200, body="json", order="new")
+    names = ("not-json", "empty-object", "unknown-beneficiary", "negative-amount", "order", "above-greatest")
+    limits = {"NGN": SeenLimits(least=Decimal(1000), greatest=Decimal(2000))}
+    profile = ServiceProfile(answers=dict.fromkeys(names, taken), limits=limits)
+    nobody = "nobody.is.called.so@example.com"
+    async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
+        for body in (
+            b"garbage",
+            {},
+            order_body(poster_recipient_username=nobody),
+            order_body(poster_recipient_username=nobody, matcher_currency="XYZ"),
+            order_body(poster_amount="-1"),
+            order_body(external_order=7),
+            order_body(),
+        ):
+            assert (await client.ask(body)).status == 200
+        assert len(sandbox.orders) == 7
+        assert [*sandbox.orders.values()][-1].poster_amount == Decimal("155025.00")
+
+
+async def test_an_answer_that_says_nothing_of_an_order_leaves_one_behind():
+    """The worst that can be: whoever develops against it must take it for a doubt."""
+    seen = SeenAnswer(status=503, body="text", order="unknown")
+    profile = ServiceProfile(answers={"order": seen})
+    async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
+        answer = await client.ask(order_body())
+
+        assert (answer.status, answer.headers["Content-Type"]) == (503, "text/plain")
+        assert len(sandbox.orders) == 1
+
+
+async def test_what_the_profile_does_not_speak_of_is_the_sandboxs_own():
+    async with Sandbox(profile=ServiceProfile()) as sandbox, connected(sandbox) as client:
+        assert (await client.ask(order_body())).status == 200
+        assert (await client.ask({})).status == 422
+        assert (await client.ask(method="GET", path="/nowhere")).status == 404
+
+
+async def test_no_body_however_odd_is_too_much_for_it():
+    answers = {"without-poster_amount": SeenAnswer(status=400), "order": SeenAnswer(status=200, order="new")}
+    limits = {"NGN": SeenLimits(least=Decimal(1000), greatest=Decimal(2000))}
+    profile = ServiceProfile(answers=answers, limits=limits)
+    async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
+        for name in order_body():
+            for odd in (None, [], {}, [[]], 7, True, "", "XXX", "-0", 1e300):
+                assert (await client.ask(order_body(**{name: odd}))).status in (200, 400)
+        for body in (b"null", b"[]", b"7", b'"x"', b"{", b""):
+            assert (await client.ask(body)).status in (200, 400)
+
+
+async def test_a_connection_that_was_seen_to_be_closed_is_closed():
+    seen = SeenAnswer(status=404, headers={"connection": "close"})
+    profile = ServiceProfile(answers={"unknown-path": seen})
+    async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
+        assert (await client.ask(method="GET", path="/nowhere")).status == 404
+        assert await client.rest() == b""
+
+
+async def test_the_sandboxs_own_paths_stay_as_they_are():
+    answers = {"unknown-path": SeenAnswer(status=500, body="html"), "wrong-token": SeenAnswer(status=500)}
+    async with Sandbox(profile=ServiceProfile(answers=answers)) as sandbox, connected(sandbox) as client:
+        assert (await client.ask(method="GET", path="/sandbox/orders")).status == 200
+        assert (await client.ask(method="GET", path="/nowhere")).status == 500

@@ -1,0 +1,1 @@
+"""`transfer-async probe`: what a service does that its specification does not show."""
