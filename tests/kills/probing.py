@@ -21,6 +21,8 @@ from tests.kills.service import service
 from tests.kills.setting import Place
 from tests.support.bank import new_order
 from transfer_async import SQLiteJournal
+from transfer_async._cli import app  # noqa: F401 - forked processes find it imported, as the next
+from transfer_async._cli.probe import probe_run  # noqa: F401
 from transfer_async._cli.probe.order_plan import NAMES, planned
 from transfer_async._cli.probe.spending import Ledger
 from transfer_async.sandbox import (
