@@ -43,7 +43,7 @@ FAULTS: dict[Fault, float] = {
     Status(429): 0.2,
     StatusAfterProcessing(503): 0.1,
 }
-"""What goes wrong at the service: doubts, and noes after which a key is free again."""
+"""What goes wrong at the service: doubts, and refusals after which a key is free again."""
 
 NOBODYS = frozenset({"not-json", "empty-object", "no-users", "without-poster_username"})
 """Orders that do not say whose they are."""
