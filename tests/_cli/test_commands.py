@@ -61,7 +61,7 @@ def test_without_a_command_the_help_is_shown():
 
 
 def test_the_version_is_shown(monkeypatch):
-    monkeypatch.setattr("transfer_async._cli.app.version", lambda _: "1.2.3")
+    monkeypatch.setattr("transfer_async._cli.app.VERSION", "1.2.3")
 
     assert invoke("--version").output == "transfer-async 1.2.3\n"
 

@@ -36,7 +36,7 @@ def test_it_says_what_the_command_line_itself_says(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "1.2.3")
-    monkeypatch.setattr("transfer_async._cli.app.version", lambda _: "1.2.3")
+    monkeypatch.setattr("transfer_async._cli.app.VERSION", "1.2.3")
     monkeypatch.setattr(sys, "argv", ["transfer-async", "--version"])
     launcher.main()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +23,7 @@ from transfer_async._cli.worker import worker_commands
 from transfer_async._http import bearer
 from transfer_async._models.errors import TransferError
 from transfer_async._support.validators import is_positive
+from transfer_async._support.version import VERSION
 
 app = typer.Typer(
     help="The async client for cross-border transfer orders: see it work, develop against a sandbox, "
@@ -43,13 +43,9 @@ app.command()(probe_command.probe)
 
 
 def _show_version(wanted: bool) -> None:
-    if not wanted:
-        return
-    try:
-        typer.echo(f"transfer-async {version('transfer_async')}")
-    except PackageNotFoundError:
-        typer.echo("transfer-async, run from a source tree that was never installed")
-    raise typer.Exit
+    if wanted:
+        typer.echo(f"transfer-async {VERSION}")
+        raise typer.Exit
 
 
 @app.callback()

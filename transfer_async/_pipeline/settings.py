@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl as tls
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import TypedDict, TypeVar
 
 import aiohttp
@@ -22,6 +21,7 @@ from transfer_async._pipeline.resolution import Resolver
 from transfer_async._support.callables import checked_async
 from transfer_async._support.clock import Clock, Duration, in_seconds
 from transfer_async._support.validators import a_duration, count, instance_of, positive
+from transfer_async._support.version import VERSION
 from transfer_async.journal.entries import LONGEST_LEASE
 from transfer_async.journal.protocol import Journal
 from transfer_async.journal.scoped import ScopedJournal
@@ -32,14 +32,7 @@ MAX_CLAIM_AGE = 900.0
 """Seconds after which an abandoned claim's hold and checks are stale."""
 
 
-def _user_agent() -> str:
-    try:
-        return f"transfer_async/{version('transfer_async')}"
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "transfer_async"
-
-
-USER_AGENT = _user_agent()  # read once, on import: it reads a file, and a client is made within a loop
+USER_AGENT = f"transfer_async/{VERSION}"
 
 
 class ClientSettings(TypedDict, total=False):

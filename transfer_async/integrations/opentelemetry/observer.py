@@ -17,7 +17,7 @@ from yarl import URL
 from transfer_async._http.urls import CREATE_ORDER, normalised
 from transfer_async._models.events import Event
 from transfer_async._pipeline.recovery import RecoveryReport
-from transfer_async._pipeline.settings import USER_AGENT
+from transfer_async._support.version import VERSION
 from transfer_async.integrations.opentelemetry import names
 from transfer_async.integrations.opentelemetry.metrics import Instruments
 from transfer_async.integrations.opentelemetry.spans import Orders
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 SCOPE = "transfer_async"
 """The name of the instrumentation scope."""
-
-_VERSION = USER_AGENT.partition("/")[2] or None
 
 
 class Telemetry:
@@ -60,9 +58,9 @@ class Telemetry:
         meter_provider: MeterProvider | None = None,
     ) -> None:
         where, full = _server(base_url)
-        tracer = (tracer_provider or get_tracer_provider()).get_tracer(SCOPE, _VERSION, names.SCHEMA)
+        tracer = (tracer_provider or get_tracer_provider()).get_tracer(SCOPE, VERSION, names.SCHEMA)
         # With the address, since of two meters that are alike only the first one's gauges would be asked.
-        meter = (meter_provider or get_meter_provider()).get_meter(SCOPE, _VERSION, names.SCHEMA, where)
+        meter = (meter_provider or get_meter_provider()).get_meter(SCOPE, VERSION, names.SCHEMA, where)
         self._instruments = Instruments(meter, where)
         self._orders = Orders(tracer, self._instruments, {**where, **full})
 
