@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import attrs
-from attrs import frozen
 
 from transfer_async._models.requests import OrderIntent
 from transfer_async.journal.entries import LEFT_ALONE, Denial, Entry, KeyState, Owed, Verdict, owed_by
 from transfer_async.journal.moves import Move, due
 
 
-@frozen(kw_only=True)
-class Claim(Move):
+class Claim(Move, frozen=True, kw_only=True):
     """Take the key for a new intent, or go on with one whose worker is gone.
 
     Whatever that worker's hooks did is undone, and a new intent begins, if it is too old or was done

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from attrs import frozen
-
 from transfer_async._models.doubt_cause import Cause
 from transfer_async._models.errors import CauseKind, Outcome
 from transfer_async.journal.entries import Denial, Entry, KeyState, Untold, Verdict
@@ -25,8 +23,7 @@ _CAN_BE_PROPOSED = {
 }
 
 
-@frozen(kw_only=True)
-class Propose(Move):
+class Propose(Move, frozen=True, kw_only=True):
     """One person says what is to become of the key; it becomes of it when another approves.
 
     Args:
@@ -83,8 +80,7 @@ class Propose(Move):
         return entry.but(proposal=proposal)
 
 
-@frozen(kw_only=True)
-class Withdraw(Move):
+class Withdraw(Move, frozen=True, kw_only=True):
     """A proposal is taken back, or turned down: whoever does so, nothing becomes of it."""
 
     name: ClassVar[str] = "withdraw"
@@ -98,8 +94,7 @@ class Withdraw(Move):
         return None if is_it else Denial.VOID
 
 
-@frozen(kw_only=True)
-class Demand(Move):
+class Demand(Move, frozen=True, kw_only=True):
     """From now on two persons are needed in this scope; the one other move that needs no entry."""
 
     name: ClassVar[str] = "demand"
@@ -127,8 +122,7 @@ class Demand(Move):
         return Verdict(now=now, entry=entry.but(four_eyes=True, proposal=None, moves=entry.moves + 1))
 
 
-@frozen(kw_only=True)
-class Waive(Move):
+class Waive(Move, frozen=True, kw_only=True):
     """From now on one person is enough; two have said so."""
 
     name: ClassVar[str] = "waive"
@@ -149,8 +143,7 @@ class Waive(Move):
 # --- what is corrected --------------------------------------------------------------------------
 
 
-@frozen(kw_only=True)
-class _OfWrongId(OfPerson):
+class _OfWrongId(OfPerson, frozen=True, kw_only=True):
     """An id that was given is the wrong one; never one that the service itself answered.
 
     Args:
@@ -167,8 +160,7 @@ class _OfWrongId(OfPerson):
         return Denial.LOST if entry.order_id != self.wrong else super().denial(entry, now)
 
 
-@frozen(kw_only=True)
-class Amend(_OfWrongId):
+class Amend(_OfWrongId, frozen=True, kw_only=True):
     """The key's order is another one than somebody said."""
 
     name: ClassVar[str] = "amend"
@@ -185,8 +177,7 @@ class Amend(_OfWrongId):
         return to_be_told(amended, now, outcome=Outcome.CREATED, order_id=self.order_id)
 
 
-@frozen(kw_only=True)
-class TakeBack(_OfWrongId):
+class TakeBack(_OfWrongId, frozen=True, kw_only=True):
     """The key's order is not the one that somebody said, and nobody knows which: it is in doubt again."""
 
     name: ClassVar[str] = "takeback"
@@ -205,8 +196,7 @@ def _untold_but(entry: Entry, order_id: str) -> tuple[Untold, ...]:
 # --- who has looked -----------------------------------------------------------------------------
 
 
-@frozen(kw_only=True)
-class Look(Move):
+class Look(Move, frozen=True, kw_only=True):
     """Somebody was shown who the parties are: for the history alone."""
 
     name: ClassVar[str] = "look"

@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-import attrs
 import msgspec
-from attrs import define, frozen
+from attrs import define
 
 from transfer_async._converters import converter
 from transfer_async._models.doubt_cause import Cause
@@ -61,8 +60,7 @@ class EntryRow:
     reply: bytes | None
 
 
-@frozen(kw_only=True)
-class _StoredIntent:
+class _StoredIntent(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     key: str
     order: msgspec.Raw
@@ -71,16 +69,14 @@ class _StoredIntent:
     send_before: datetime | None
 
 
-@frozen(kw_only=True)
-class _Persons:
+class _Persons(msgspec.Struct, frozen=True, kw_only=True):
     """What of an intent says who pays whom: sealed as one text, which then stands in the order's place."""
 
     order: msgspec.Raw
     beneficiary: tuple[str, str, str | None] | None
 
 
-@frozen(kw_only=True)
-class _StoredOwed:
+class _StoredOwed(msgspec.Struct, frozen=True, kw_only=True):
     intent: _StoredIntent
     hook: str
     receipt: str | None
@@ -88,8 +84,7 @@ class _StoredOwed:
     since: float | None = None
 
 
-@frozen(kw_only=True)
-class _Body:
+class _Body(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str
     intent_id: str
     client_made: bool
@@ -227,7 +222,7 @@ def _intent(intent: OrderIntent, seal: Seal | None) -> _StoredIntent:
         return stored
     persons = _encoder.encode(_Persons(order=order, beneficiary=beneficiary))
     sealed = seal.sealed(persons, owner=intent.id)
-    return attrs.evolve(stored, order=msgspec.Raw(_encoder.encode(sealed)), beneficiary=None)
+    return msgspec.structs.replace(stored, order=msgspec.Raw(_encoder.encode(sealed)), beneficiary=None)
 
 
 def _intent_of(stored: _StoredIntent, seal: Seal | None) -> OrderIntent:
@@ -319,8 +314,7 @@ def _fingerprint_of(intent: str | None, seal: Seal | None) -> str:
         return ""
 
 
-@frozen(kw_only=True)
-class _Debtor:
+class _Debtor(msgspec.Struct):
     hook: str = "?"
 
 

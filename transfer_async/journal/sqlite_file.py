@@ -9,7 +9,6 @@ the SQLite library in one process do not know of each other: nothing here can he
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import sqlite3
@@ -204,6 +203,8 @@ class Files:
         """
         if self._others_have_begun_anew():
             _LEFT_OPEN.append(self)
+            import ctypes  # of all journals, next to none comes here
+
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))  # nor is it closed when it is forgotten
             return
         with contextlib.suppress(sqlite3.Error):

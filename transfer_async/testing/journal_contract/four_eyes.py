@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import attrs
+import msgspec
 import pytest
 
 from transfer_async import CauseKind
@@ -249,7 +249,7 @@ class FourEyes:
 
     async def test_one_person_demands_four_eyes_and_two_waive_them(self, journal: Journal) -> None:
         first = await made(journal, demand(), key=FOUR_EYES)
-        alone = await judged(journal, attrs.evolve(waive(), proposal="none"), key=FOUR_EYES)
+        alone = await judged(journal, msgspec.structs.replace(waive(), proposal="none"), key=FOUR_EYES)
         await made(journal, propose(Decision.WAIVE, attempt=None), key=FOUR_EYES)
         same = await judged(journal, waive(by="Ada"), key=FOUR_EYES)
         waived = await made(journal, waive(), key=FOUR_EYES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import attrs
 import pytest
 
 from transfer_async._models.errors import Outcome
@@ -124,7 +123,7 @@ class Keeping:
 
     async def test_a_suspicion_is_kept_whatever_the_key_has_become(self, journal: Journal) -> None:
         for state, way in WAYS.items():
-            entry = await made(journal, *(attrs.evolve(move) for move in way), key=state.value)
+            entry = await made(journal, *way, key=state.value)
             await made(journal, suspect(), key=state.value)
 
             assert await journal.read(SCOPE, state.value) == entry.but(moves=entry.moves + 1)
