@@ -185,7 +185,7 @@ _KIND_IN_SHAPE: dict[Any, Any] = {
 }
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class _Plan:
     """What msgspec would not make of a shape as we do, each with its place among the fields."""
 

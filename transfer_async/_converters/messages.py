@@ -27,6 +27,7 @@ from attrs import field, frozen
 
 from transfer_async._converters import converter, wire_format
 from transfer_async._models import keys, texts
+from transfer_async._models.base import ByValue
 from transfer_async._models.errors import InvalidOrder, Outcome, TransferError
 from transfer_async._models.requests import (
     NewExternalOrder,
@@ -55,8 +56,8 @@ RECORDED = (
 _encode = msgspec.json.Encoder().encode
 
 
-@frozen(kw_only=True)
-class OrderCommand:
+@frozen(kw_only=True, eq=False, repr=False)
+class OrderCommand(ByValue):
     """A command to create one order: what `OrderRequest` says, with a key that the sender must give.
 
     Args:
@@ -221,8 +222,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 # --- what became of it --------------------------------------------------------------------------
 
 
-@frozen(kw_only=True)
-class OrderOutcome:
+@frozen(kw_only=True, eq=False, repr=False)
+class OrderOutcome(ByValue):
     """What became of a command; told at least once, so the same may come twice.
 
     Of one ``intent_id``, ``unknown`` may be followed by another outcome, once the doubt has ended. The two

@@ -49,6 +49,46 @@ class Wire:
         return CODEC.to_json(self)
 
 
+class ByValue:
+    """Equal to, hashed as and shown as what the fields hold, in the way that attrs itself does it.
+
+    It would compile the three anew for each of thirty classes, which is half of what they cost on import;
+    a class says ``eq=False, repr=False``, for the three are here.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        cls: Any = type(self)
+        return all(getattr(self, name) == getattr(other, name) for name in _compared(cls))
+
+    def __hash__(self) -> int:
+        cls: Any = type(self)
+        return hash((cls, *(getattr(self, name) for name in _hashed(cls))))
+
+    def __repr__(self) -> str:
+        cls: Any = type(self)
+        shown = (f"{name}={getattr(self, name)!r}" for name in _shown(cls))
+        return f"{cls.__qualname__}({', '.join(shown)})"
+
+
+@functools.cache
+def _compared(cls: Any) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(cls) if one.eq)
+
+
+@functools.cache
+def _hashed(cls: Any) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(cls) if (one.eq if one.hash is None else one.hash))
+
+
+@functools.cache
+def _shown(cls: Any) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(cls) if one.repr)
+
+
 class ReadLate:
     """A model whose loose fields are read when one of them is first looked at.
 

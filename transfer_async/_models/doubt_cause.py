@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from transfer_async._models.base import ByValue
 from transfer_async._models.errors import Attempt, CauseKind
 
 KEPT_ATTEMPTS = 20
@@ -21,8 +22,8 @@ _WORDS = {
 }
 
 
-@frozen(kw_only=True)
-class Cause:
+@frozen(kw_only=True, eq=False, repr=False)
+class Cause(ByValue):
     """Why a key is in doubt.
 
     Args:

@@ -41,6 +41,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import frozen
 
+from transfer_async._models.base import ByValue
+
 if TYPE_CHECKING:
     from transfer_async._models.responses import Order
 
@@ -91,8 +93,8 @@ class CauseKind(enum.Enum):
     """An operator had said that the order exists, and it was taken back."""
 
 
-@frozen(kw_only=True)
-class Attempt:
+@frozen(kw_only=True, eq=False, repr=False)
+class Attempt(ByValue):
     """One HTTP attempt of a call, as its errors remember it.
 
     Args:

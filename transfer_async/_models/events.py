@@ -15,14 +15,15 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+from transfer_async._models.base import ByValue
 from transfer_async._models.errors import Outcome
 from transfer_async._support.callables import is_async
 
 _log = logging.getLogger("transfer_async")
 
 
-@frozen(kw_only=True)
-class Event:
+@frozen(kw_only=True, eq=False, repr=False)
+class Event(ByValue):
     """Something that happened to an intent.
 
     Args:
@@ -38,14 +39,14 @@ class Event:
     seconds: float
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class Claimed(Event):
     """The key is taken by this call; ``taken_over`` if from a worker that was gone."""
 
     taken_over: bool = False
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class HookPassed(Event):
     """A hook let the order pass; ``took`` seconds."""
 
@@ -53,14 +54,14 @@ class HookPassed(Event):
     took: float
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class HookUndone(Event):
     """A hook was undone."""
 
     hook: str
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class UndoOwed(Event):
     """Undoing a hook failed: it is owed, and `TransferClient.recover` tries again."""
 
@@ -68,12 +69,12 @@ class UndoOwed(Event):
     error: str
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class AttemptStarted(Event):
     """An HTTP attempt begins."""
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class AttemptFailed(Event):
     """An HTTP attempt did not create the order."""
 
@@ -83,14 +84,14 @@ class AttemptFailed(Event):
     request_id: str | None = None
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class RetryScheduled(Event):
     """Another attempt follows in ``pause`` seconds."""
 
     pause: float
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class OrderCreated(Event):
     """The order exists, and the journal knows; the HTTP attempt that was answered with it took ``took`` s."""
 
@@ -99,7 +100,7 @@ class OrderCreated(Event):
     took: float | None = None
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class OrderUnrecorded(Event):
     """The service answered, and the journal could not be told: write the order's id down yourself.
 
@@ -110,7 +111,7 @@ class OrderUnrecorded(Event):
     order_id: str
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class OrderRefused(Event):
     """The service said no, and the journal knows."""
 
@@ -118,14 +119,14 @@ class OrderRefused(Event):
     status: int | None = None
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class NotSent(Event):
     """Nothing was sent, and the journal knows."""
 
     error: str
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class WentInDoubt(Event):
     """The order may exist: the hold is kept until this is resolved."""
 
@@ -133,7 +134,7 @@ class WentInDoubt(Event):
     status: int | None = None
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class Resolved(Event):
     """A doubt ended: ``CREATED`` with the order's id, or ``REFUSED``: none exists, and none will."""
 
@@ -141,7 +142,7 @@ class Resolved(Event):
     order_id: str | None = None
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class DuplicateSuspected(Event):
     """An order was answered for a key whose doubt had been refuted: see to it at once."""
 

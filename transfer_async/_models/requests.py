@@ -12,13 +12,13 @@ from attrs import field, frozen
 
 from transfer_async._models import amounts, keys, texts
 from transfer_async._models.amounts import EXACT, differ, number_problem, places
-from transfer_async._models.base import Wire
+from transfer_async._models.base import ByValue, Wire
 from transfer_async._models.errors import InvalidOrder
 from transfer_async._models.texts import NAME, REFERENCE, is_clean
 
 
-@frozen(kw_only=True)
-class NewExternalOrder(Wire):
+@frozen(kw_only=True, eq=False, repr=False)
+class NewExternalOrder(ByValue, Wire):
     """The bank's own data with an order (specification 4.1, ``external_order``).
 
     Args:
@@ -38,8 +38,8 @@ class NewExternalOrder(Wire):
         refuse(external_order_problems(self))
 
 
-@frozen(kw_only=True)
-class NewOrder(Wire):
+@frozen(kw_only=True, eq=False, repr=False)
+class NewOrder(ByValue, Wire):
     """An order to be created (specification 4.1), every field required.
 
     Amounts and the rate are `Decimal`; ``int`` and plain-decimal ``str`` are taken exactly,
@@ -110,8 +110,8 @@ class NewOrder(Wire):
         )
 
 
-@frozen
-class PersonName:
+@frozen(eq=False, repr=False)
+class PersonName(ByValue):
     """A person's name as the bank's customer typed it.
 
     Raises:
@@ -126,8 +126,8 @@ class PersonName:
         refuse(person_name_problems(self))
 
 
-@frozen
-class OrderRequest:
+@frozen(eq=False, repr=False)
+class OrderRequest(ByValue):
     """One wish to create one order, as `TransferClient.create_orders` takes it.
 
     ``send_before`` and ``deadline`` become times in UTC. What is wrong with any of it is said when it is
@@ -142,8 +142,8 @@ class OrderRequest:
     deadline: datetime | None = field(default=None, converter=texts.to_moment)
 
 
-@frozen
-class OrderIntent:
+@frozen(eq=False, repr=False)
+class OrderIntent(ByValue):
     """One wish to create one order, as hooks see it.
 
     Args:

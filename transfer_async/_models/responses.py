@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from attrs import field, frozen
 from msgspec import Meta
 
-from transfer_async._models.base import FLAG, ReadLate, Wire, called
+from transfer_async._models.base import FLAG, ByValue, ReadLate, Wire, called
 
 Timestamp = Annotated[datetime, Meta(tz=True)]
 """An aware ``datetime``, in UTC once read."""
@@ -26,8 +26,8 @@ _quiet_flag = functools.partial(_flag, repr=False)
 # --- responses (specification 2) --------------------------------------------------------------
 
 
-@frozen(kw_only=True)
-class Currency(Wire):
+@frozen(kw_only=True, eq=False, repr=False)
+class Currency(ByValue, Wire):
     """A currency of a user (specification 2.5)."""
 
     currency_code: str | None = None
@@ -41,8 +41,8 @@ class Currency(Wire):
     can_trade_with: tuple[str, ...] | None = _quiet()
 
 
-@frozen(kw_only=True)
-class UserOption(Wire):
+@frozen(kw_only=True, eq=False, repr=False)
+class UserOption(ByValue, Wire):
     """An option of a user (specification 2.2, ``userOptions``)."""
 
     id: int | None = None
@@ -54,8 +54,8 @@ class UserOption(Wire):
     updated_at: Timestamp | None = _quiet()
 
 
-@frozen(kw_only=True)
-class User(Wire):
+@frozen(kw_only=True, eq=False, repr=False)
+class User(ByValue, Wire):
     """A user of the service (specification 2.2); every field loose.
 
     ``unread`` holds the JSON paths whose values had another type than the specification says.
@@ -105,8 +105,8 @@ class User(Wire):
     unread: tuple[str, ...] = field(default=(), repr=False, eq=False)
 
 
-@frozen(kw_only=True)
-class ExternalUser(Wire):
+@frozen(kw_only=True, eq=False, repr=False)
+class ExternalUser(ByValue, Wire):
     """The bank's data about the poster (specification 2.4)."""
 
     id: int | None = None
@@ -119,8 +119,8 @@ class ExternalUser(Wire):
     creator: User | None = _quiet(metadata=called("createdBy"))
 
 
-@frozen(kw_only=True)
-class ExternalOrder(Wire):
+@frozen(kw_only=True, eq=False, repr=False)
+class ExternalOrder(ByValue, Wire):
     """The bank's data with an order (specification 2.3); balance, fee and its currency are strict."""
 
     current_account_balance: Decimal = field(repr=False)
@@ -147,8 +147,8 @@ class OrderState(enum.Enum):
     UNKNOWN = "unknown"
 
 
-@frozen(kw_only=True)
-class Order(ReadLate, Wire):
+@frozen(kw_only=True, eq=False, repr=False)
+class Order(ReadLate, ByValue, Wire):
     """An order as the service recorded it (specification 2.1).
 
     The first block is strict: read, checked and exact, or there is no `Order`. All else is

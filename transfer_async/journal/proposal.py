@@ -7,6 +7,8 @@ import unicodedata
 
 from attrs import frozen
 
+from transfer_async._models.base import ByValue
+
 FOUR_EYES = "\tfour eyes"
 """The key under which a scope's demand for four eyes stands, with its history: no order's key can be it."""
 
@@ -27,8 +29,8 @@ class Decision(enum.Enum):
     """From now on one person is enough."""
 
 
-@frozen(kw_only=True)
-class Proposal:
+@frozen(kw_only=True, eq=False, repr=False)
+class Proposal(ByValue):
     """What a person has proposed, as long as the key has made no move since.
 
     Args:

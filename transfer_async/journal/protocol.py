@@ -7,6 +7,7 @@ from typing import Protocol, Self, cast
 
 from attrs import field, frozen
 
+from transfer_async._models.base import ByValue
 from transfer_async._models.errors import UnreadableOrder
 from transfer_async._models.responses import Order
 from transfer_async._support.callables import is_async, refuse_class
@@ -145,8 +146,8 @@ def checked_journal(given: object) -> Journal:
     return cast("Journal", given)
 
 
-@frozen(kw_only=True)
-class KeyRecord:
+@frozen(kw_only=True, eq=False, repr=False)
+class KeyRecord(ByValue):
     """What is known of a key: for a bank that places its own holds, before it places one.
 
     Args:

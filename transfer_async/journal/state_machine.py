@@ -65,7 +65,7 @@ from transfer_async.journal.operator_moves import Amend, Demand, Look, Propose, 
 # --- the table ----------------------------------------------------------------------------------
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Way:
     """One way through the machine: a transition."""
 

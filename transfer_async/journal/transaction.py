@@ -11,6 +11,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 
+import msgspec
 from attrs import define, field
 
 from transfer_async.journal import rows, state_machine
@@ -31,8 +32,7 @@ _LEADS_TO: dict[type, KeyState] = {
 """The moves that are worth nothing to their worker unless they were the last, and led there."""
 
 
-@define(eq=False)
-class PendingMove:
+class PendingMove(msgspec.Struct, eq=False):
     """A move that waits for its commit; what it writes carries its token, which no other write has.
 
     Args:
@@ -52,8 +52,7 @@ class PendingMove:
     is_settled: bool = False
 
 
-@define
-class Write:
+class Write(msgspec.Struct):
     """An entry to be stored in place of the one with the token ``known``; what is large only if it is new."""
 
     place: Place
@@ -63,8 +62,7 @@ class Write:
     reply_changed: bool
 
 
-@define
-class _Held:
+class _Held(msgspec.Struct):
     """What is known of a place within a transaction."""
 
     token: str | None
@@ -97,7 +95,7 @@ class Recent:
             self._entries.popitem(last=False)
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Transaction:
     """One commit.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from attrs import frozen
 
+from transfer_async._models.base import ByValue
 from transfer_async._models.errors import (
     AlreadyCreated,
     BeneficiaryNotVerified,
@@ -59,8 +60,8 @@ LONGEST_ASKED_FOR = 3600.0
 """Seconds: whoever asks for more patience is asked again after that."""
 
 
-@frozen(kw_only=True)
-class Disposition:
+@frozen(kw_only=True, eq=False, repr=False)
+class Disposition(ByValue):
     """What to do with one message.
 
     Args:
@@ -79,8 +80,8 @@ class Disposition:
     ready: bool = True
 
 
-@frozen
-class Delays:
+@frozen(eq=False, repr=False)
+class Delays(ByValue):
     """How long a message waits before it is delivered again: doubling with each delivery.
 
     Args:
@@ -102,7 +103,7 @@ class Delays:
         return float(min(seconds(self.longest), seconds(self.first) * 2**doublings))
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Case:
     """One row of the table: does it fit, what to do then, and why."""
 

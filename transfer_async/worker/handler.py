@@ -20,6 +20,7 @@ from attrs import frozen
 
 from transfer_async._client import TransferClient, carry, context_of, new_call
 from transfer_async._converters.messages import OrderCommand, OrderOutcome
+from transfer_async._models.base import ByValue
 from transfer_async._models.errors import JournalFailed, KeyConflict, Outcome, OutcomeUnknown, TransferError
 from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
@@ -36,8 +37,8 @@ BATCH = 100
 """How many keys are asked for at once."""
 
 
-@frozen(kw_only=True)
-class Handled:
+@frozen(kw_only=True, eq=False, repr=False)
+class Handled(ByValue):
     """What became of one message.
 
     Args:
