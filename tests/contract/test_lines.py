@@ -108,6 +108,23 @@ async def test_a_line_that_cannot_go_to_another_process_is_told(crew):
         await LineContract().test_what_a_killed_worker_had_in_hand_is_carried_out_by_another(crew)
 
 
+async def test_a_worker_whose_connection_is_closed_for_good_is_started_anew(crew, tmp_path):
+    made = []
+
+    class ClosedAtFirst(TableLine):
+        is_closed = property(lambda self: self is made[0])
+
+        def __init__(self, settings):
+            super().__init__(tmp_path / "messages.db", settings)
+            made.append(self)
+
+    crew.trial.new_line = ClosedAtFirst
+    await crew.worker(is_awaited=False)
+    await crew.order("k")
+
+    assert (await crew.trial.outcome())["outcome"] == "created"
+
+
 async def test_a_worker_that_is_to_be_killed_stays_at_each_of_its_points(crew):
     place, reached = killing.place_of(crew, lanes=4), asyncio.Queue()
     reached.send = reached.put_nowait

@@ -1,11 +1,14 @@
 import asyncio
 import errno
+import functools
 import socket
 import sys
 from datetime import timedelta
 
 import pytest
 
+from tests.worker.case import Run
+from tests.worker.sides import until
 from transfer_async import MemoryJournal, TransferClient
 from transfer_async.integrations.faststream import OrderWorker
 from transfer_async.integrations.faststream.broker import LINES, line_at, reason
@@ -104,3 +107,56 @@ async def test_a_part_that_ends_by_itself_ends_the_worker(case, monkeypatch):
         await run.task
 
     assert run.health.not_live() == ["a part of the worker has ended by itself"]
+
+
+def spoilt(case, spoil):
+    """A worker, not started yet, whose lanes take their messages by way of ``spoil``."""
+    run = Run(case)
+    case.runs.append(run)
+    made = run.line.subscriber
+
+    def subscriber():
+        one = made()
+        one.get_one = functools.partial(spoil, run, one.get_one)
+        return one
+
+    run.line.subscriber = subscriber
+    return run
+
+
+async def says(run, word):
+    """Return once the worker's health has that word."""
+
+    async def said():
+        return any(word in why for why in await run.health.not_ready())
+
+    await until(said)
+
+
+async def test_what_comes_to_a_worker_that_is_stopping_goes_back_at_once(case):
+    async def take(run, get_one, *, timeout):  # noqa: ASYNC109 - as it is called
+        message = await get_one(timeout=timeout)
+        if message is not None:
+            run.stopping.set()
+            await says(run, "worker: is stopping")
+        return message
+
+    run = spoilt(case, take)
+    await run.start()
+    await case.side.send(case.body)
+    await run.stop()
+    assert case.seen.empty()
+    await case.worker()
+
+    assert (await case.side.outcome())["outcome"] == "created"
+    assert (await case.handled()).deliveries > 1
+
+
+async def test_a_broker_that_gives_nothing_and_does_not_wait_is_taken_for_gone(case):
+    async def take(_run, _get_one, *, timeout):  # noqa: ASYNC109 - as it is called
+        return None
+
+    run = spoilt(case, take)
+    await run.start()
+
+    await says(run, "broker: gives no messages (ConnectionError)")

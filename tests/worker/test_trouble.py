@@ -1,8 +1,6 @@
 """Brokers that restart and forget, workers that die: nothing is lost, and no order is created twice."""
 
 import asyncio
-import signal
-import sys
 from functools import partial
 
 import attrs
@@ -17,16 +15,12 @@ from transfer_async._converters.messages import OrderOutcome
 from transfer_async._models.errors import Outcome
 from transfer_async.integrations.faststream import line_at, worker
 from transfer_async.integrations.faststream.redis import DELIVERIES, FORGET_AFTER, PUT_BACK
-from transfer_async.sandbox import CloseAfterProcessing, Status
+from transfer_async.sandbox import CloseAfterProcessing
 
 SERVERS = {"nats": NatsServer, "redis": RedisServer}
 
 LONGER_THAN_A_LINE = "x" * 5000
 """A subject over which NATS closes a connection, and says why."""
-
-
-def keys(count):
-    return [f"k{number}" for number in range(count)]
 
 
 async def told(case, count):
@@ -56,43 +50,6 @@ async def own(server, tmp_path):
     """A case at a server of its own."""
     async with Case(SIDES[server.SCHEME](server), tmp_path) as case:
         yield case
-
-
-async def test_a_broker_that_restarts_under_a_worker_loses_nothing(own):
-    run = await own.worker()
-    for key in keys(5):
-        await own.side.send(command(key).to_json())
-    gate = Gate()
-    own.bank.on_place = gate
-    for key in keys(20)[5:]:
-        await own.side.send(command(key).to_json())
-    await gate.reached.wait()
-
-    await asyncio.to_thread(own.side.server.stop_at_once)
-    gate.open()
-    assert any("broker" in why for why in await run.health.not_ready())
-    await asyncio.to_thread(own.side.server.start)
-
-    assert {outcome["outcome"] for outcome in (await told(own, 20)).values()} == {"created"}
-    await own.side.gone()
-    assert len(own.sandbox.orders) == 20
-    await run.ready()
-
-
-async def test_a_broker_that_is_not_there_at_first_is_waited_for(own):
-    await asyncio.to_thread(own.side.server.stop_at_once)
-    run = Run(own)
-    own.runs.append(run)
-    run.task = asyncio.create_task(run.worker.run(run.stopping))
-
-    async def seen():
-        return "worker: is starting" in await run.health.not_ready()
-
-    await until(seen)
-    await asyncio.to_thread(own.side.server.start)
-    await own.side.send(own.body)
-
-    assert (await own.side.outcome())["outcome"] == "created"
 
 
 async def test_a_worker_that_waits_for_its_broker_can_be_stopped(own):
@@ -176,27 +133,6 @@ async def test_a_consumer_that_was_deleted_is_made_again(case):
     await case.side.send(command("k1").to_json())
 
     assert (await case.side.outcome())["key"] == "k1"
-
-
-async def test_an_outcome_that_cannot_be_published_leaves_its_message(case):
-    """And it is published in the end, from the record."""
-    run = await case.worker()
-    publish, errors = run.worker._worker._publish, [OSError("disk full")]
-
-    async def fail(outcome, headers):
-        if errors:
-            raise errors.pop()
-        await publish(outcome, headers)
-
-    run.worker._worker._publish = fail
-    await case.side.send(case.body)
-
-    outcome = await case.side.outcome()
-    assert outcome["outcome"] == "created"
-    assert (await case.handled()).deliveries == 1
-    assert (await case.handled()).deliveries == 2
-    await case.side.gone()
-    assert len(case.sandbox.orders) == 1
 
 
 async def test_outcomes_whose_stream_was_deleted_are_published_to_a_new_one(case):
@@ -352,73 +288,6 @@ async def test_a_group_that_is_lost_before_a_lane_begins_is_made_from_the_stream
 # --- deliveries -------------------------------------------------------------------------------------
 
 
-async def test_a_hook_that_takes_longer_than_the_broker_waits_is_not_run_twice(case):
-    """Another worker stands by, and gets nothing: heart-beats go out."""
-    gate, beats = Gate(), asyncio.Queue()
-    case.bank.on_place = gate
-    for run in [await case.worker(), await case.worker()]:
-        beating(run.line, beats)
-    await case.side.send(case.body)
-
-    for _ in range(5):  # three would come while the broker waits
-        async with asyncio.timeout(PATIENCE):
-            await beats.get()
-    gate.open()
-
-    assert (await case.side.outcome())["outcome"] == "created"
-    await case.side.gone()
-    assert case.seen.qsize() == 1
-    assert len(case.bank.placed) == 1
-
-
-def beating(line, beats):
-    """Count the signs of life of a line's messages."""
-    made = line.delivery
-
-    def delivery(message):
-        one = made(message)
-        beat = one.beat
-
-        async def counted():
-            await beat()
-            beats.put_nowait(one)
-
-        one.beat = counted
-        return one
-
-    line.delivery = delivery
-
-
-async def test_no_more_messages_are_fetched_than_can_be_worked_on(case):
-    gate = Gate()
-    case.bank.on_place = gate
-    first = await case.worker()
-    for key in keys(10):
-        await case.side.send(command(key).to_json())
-
-    async def all_lanes_busy():
-        return len(case.bank.placed) == case.side.settings.concurrency
-
-    await until(all_lanes_busy)
-    await case.worker()
-
-    async def others_busy():
-        return len(case.bank.placed) == 2 * case.side.settings.concurrency
-
-    await until(others_busy)
-    gate.open()
-    assert len(await told(case, 10)) == 10
-    assert first.task is not None
-
-
-async def test_what_was_sent_before_there_was_a_worker_is_carried_out(case):
-    await case.side.send(case.body)
-
-    await case.worker()
-
-    assert (await case.side.outcome())["outcome"] == "created"
-
-
 async def test_a_refusal_that_comes_again_is_answered_from_the_record(case):
     await case.worker()
     body = command(order=refused_order()).to_json()
@@ -449,25 +318,6 @@ async def test_a_command_that_was_not_sent_too_often_is_parked(case):
     assert [(await case.handled()).deliveries for _ in range(3)] == [1, 2, 3]
 
 
-async def test_what_a_worker_gave_back_comes_to_another_one(case):
-    """It waits at the broker, not in the worker."""
-    case.sandbox.faults.add(Status(429))
-    first = await case.worker()
-
-    async def stop():
-        first.stopping.set()
-
-    case.heal = stop
-    await case.side.send(case.body)
-    await case.handled()
-    await first.stop()
-
-    await case.worker()
-
-    assert (await case.side.outcome())["outcome"] == "created"
-    assert (await case.handled()).deliveries >= 2
-
-
 # --- doubts -----------------------------------------------------------------------------------------
 
 
@@ -494,31 +344,6 @@ async def test_how_a_doubt_has_ended_is_told_once(tmp_path, side):
 # --- endings ----------------------------------------------------------------------------------------
 
 
-async def test_a_worker_that_is_stopped_finishes_what_is_in_flight_and_takes_no_more(case):
-    gate = Gate()
-    case.bank.on_place = gate
-    run = await case.worker()
-    for key in keys(6):
-        await case.side.send(command(key).to_json())
-
-    async def all_lanes_busy():
-        return len(case.bank.placed) == 4
-
-    await until(all_lanes_busy)
-    run.stopping.set()
-
-    async def is_stopping():
-        return "worker: is stopping" in await run.health.not_ready()
-
-    await until(is_stopping)
-    gate.open()
-    await run.stop()
-
-    assert len(await told(case, 4)) == 4
-    assert await case.side.left() == 2
-    assert len(case.bank.placed) == 4
-
-
 async def test_what_outlasts_the_patience_is_cut_off_and_comes_again(case):
     side = case.side
     side.settings = attrs.evolve(side.settings, patience=0.1)
@@ -539,24 +364,3 @@ async def test_what_outlasts_the_patience_is_cut_off_and_comes_again(case):
 
     assert (await side.outcome())["outcome"] == "created"
     assert len(case.sandbox.orders) == 1
-
-
-async def test_what_a_worker_that_is_killed_had_in_hand_is_taken_over(case, tmp_path):
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.worker.process", case.side.address, str(tmp_path / "journal.db")),
-        *(case.base_url, case.good_token, case.side.settings.commands),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    await case.side.send(case.body)
-    assert await process.stdout.readline() == b"has it in hand\n"
-
-    process.send_signal(signal.SIGKILL)
-    await process.wait()
-    await case.worker()
-
-    assert (await case.side.outcome())["outcome"] == "created"
-    await case.side.gone()
-    assert len(case.sandbox.orders) == 1
-    while not case.seen.empty():
-        last = await case.handled()
-    assert last.deliveries >= 2
