@@ -75,6 +75,21 @@ class TestTable(LineContract):
         return moving(tmp_path / "broker")
 
 
+@pytest.mark.timeout(3000)
+@pytest.mark.trial(ci=3, long=300)
+@pytest.mark.parametrize(
+    ("broker", "kind"), [("nats", NatsLine), ("redis", RedisLine)], ids=["nats", "redis"]
+)
+async def test_workers_that_are_killed_one_after_the_other_lose_nothing(
+    size, broker, kind, request, tmp_path
+):
+    new_line = partial(kind.at, request.getfixturevalue(broker).address)
+    contract = LineContract()
+    contract.kills = size
+    async with LineTrial(new_line, ack_wait=1.0) as trial, Crew(trial, tmp_path) as crew:
+        await contract.test_what_a_killed_worker_had_in_hand_is_carried_out_by_another(crew)
+
+
 # --- the suite itself -----------------------------------------------------------------------------------
 
 
@@ -126,7 +141,7 @@ async def test_a_worker_whose_connection_is_closed_for_good_is_started_anew(crew
 
 
 async def test_a_worker_that_is_to_be_killed_stays_at_each_of_its_points(crew):
-    place, reached = killing.place_of(crew, lanes=4), asyncio.Queue()
+    place, reached = killing.place_of(crew, POINTS), asyncio.Queue()
     reached.send = reached.put_nowait
     mortal = asyncio.create_task(Mortal(place, reached).run())
     for key in (*POINTS, "nowhere"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import pickle
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
 
 import attrs
@@ -38,20 +39,22 @@ class Killing:
         assert min(deliveries for _, deliveries in line_crew.seen) > 1
 
 
-def place_of(crew: Crew, *, lanes: int) -> Place:
-    """Where a worker of another process works, so many messages at once."""
+def place_of(crew: Crew, keys: Iterable[str]) -> Place:
+    """Where a worker of another process works, and the keys that leave it at their points."""
+    keys = frozenset(keys)
     return Place(
         new_line=crew.trial.new_line,
-        settings=attrs.evolve(crew.trial.settings, concurrency=lanes),
+        settings=attrs.evolve(crew.trial.settings, concurrency=len(keys)),
         journal=crew.path,
         base_url=crew.sandbox.base_url,
         token=crew.sandbox.token,
+        keys=keys,
     )
 
 
 async def _killed(crew: Crew, keys: list[str]) -> None:
     """Let a worker of its own process come to where each of ``keys`` leaves it, and kill it there."""
-    place = place_of(crew, lanes=len(keys))
+    place = place_of(crew, keys)
     try:
         pickle.dumps(place)
     except Exception as error:
@@ -59,15 +62,16 @@ async def _killed(crew: Crew, keys: list[str]) -> None:
         raise AssertionError(why) from error
     for key in keys:
         await crew.order(key)
-    await asyncio.to_thread(_live_and_die, place, set(keys))
+    await asyncio.to_thread(_live_and_die, place)
 
 
-def _live_and_die(place: Place, keys: set[str]) -> None:
+def _live_and_die(place: Place) -> None:
     context = multiprocessing.get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=work, args=(place, writer), daemon=True)
     process.start()
     writer.close()
+    keys = set(place.keys)
     try:
         while keys:
             keys -= {reached_in(reader, keys)}

@@ -36,6 +36,8 @@ class Place:
     journal: Path
     base_url: str
     token: str
+    keys: frozenset[str]
+    """Of the commands that leave it at their points: it carries out all others, of those who died before."""
 
 
 def work(place: Place, reached: Connection) -> None:
@@ -69,13 +71,16 @@ class Mortal:
             await OrderWorker(client, line, handler=handler).run(asyncio.Event())
 
     async def _come_to(self, point: str, key: str) -> None:
-        if key.startswith(point):
+        if self._stays(point, key):
             self._reached.send(key)
             await asyncio.Event().wait()
 
+    def _stays(self, point: str, key: str) -> bool:
+        return key in self._place.keys and key.startswith(point)
+
     async def _place_hold(self, intent: OrderIntent) -> str:
         await self._come_to("holding", intent.key)
-        if intent.key.startswith("given back"):
+        if self._stays("given back", intent.key):
             raise OSError(intent.key)
         return f"hold-{intent.id}"
 
