@@ -23,6 +23,7 @@ from transfer_async import (
     MemoryJournal,
     OrderRequest,
     Outcome,
+    Rate,
     Resolved,
     RetryBudget,
     RetryPolicy,
@@ -82,6 +83,7 @@ async def observe_async(_):
         *({"hooks": (hold(),)}, {"observers": [print]}, {"scope": "live"}),
         *({"ssl": ssl.create_default_context()}, {"proxy": "http://localhost:3128"}),
         {"max_response_bytes": 1, "max_connections": 1},
+        *({"rate": None}, {"rate": Rate(0.5)}),
         *({"timeouts": Timeouts(total=1), "retry": RetryPolicy()}, {"journal": MemoryJournal()}),
     ],
 )
@@ -125,6 +127,7 @@ COUNT = "must be a whole number, 1 or more"
         ({"max_response_bytes": True}, COUNT),
         ({"max_connections": 0}, COUNT),
         ({"max_connections": None}, COUNT),
+        ({"rate": 5.0}, "must be a Rate"),
         ({"retry": RetryBudget()}, "must be a RetryPolicy"),
         ({"retry": 4}, "must be a RetryPolicy"),
         ({"timeouts": 25}, "must be a Timeouts"),

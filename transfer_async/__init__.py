@@ -6,6 +6,7 @@ Every call ends in something true: created, refused, never sent, or unknown.
 from transfer_async._beneficiary.verification import BeneficiaryVerification, UserLookup
 from transfer_async._client import TransferClient
 from transfer_async._converters.messages import OrderCommand, OrderOutcome
+from transfer_async._http.rate import Rate
 from transfer_async._http.retry import RetryBudget, RetryPolicy
 from transfer_async._http.transport import Timeouts
 from transfer_async._models.doubt_cause import Cause
@@ -51,6 +52,7 @@ from transfer_async._models.events import (
     OrderUnrecorded,
     Resolved,
     RetryScheduled,
+    TurnCame,
     UndoOwed,
     WentInDoubt,
     log_events,
@@ -154,6 +156,7 @@ __all__ = [
     "PreflightFailed",
     "PreflightHook",
     "Proposal",
+    "Rate",
     "RateLimited",
     "RecoveryReport",
     "Refused",
@@ -171,6 +174,7 @@ __all__ = [
     "TokenUnavailable",
     "TransferClient",
     "TransferError",
+    "TurnCame",
     "Unauthorized",
     "UndoOwed",
     "UnreadableOrder",

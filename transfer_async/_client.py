@@ -15,6 +15,7 @@ import aiohttp
 
 from transfer_async._http import fetch, urls
 from transfer_async._http.bearer import Token, TokenSource
+from transfer_async._http.rate import Rate
 from transfer_async._http.retry import RetryPolicy
 from transfer_async._http.transport import Timeouts, Transport
 from transfer_async._models import keys, texts
@@ -92,6 +93,8 @@ class TransferClient:
         max_response_bytes: how much of an answer's body, decompressed, is read at most.
         max_connections: how many connections the pool for orders, and the one for everything
             else, may each hold at once; a borrowed session brings its own limit.
+        rate: how often a request to create an order leaves at most; see `Rate`. Orders wait for their turn
+            in the order in which they came, before their hold.
         clock: time, waiting and chance; for tests.
 
     Raises:
@@ -121,6 +124,7 @@ class TransferClient:
         proxy: str | None = None,
         max_response_bytes: int = 1 << 20,
         max_connections: int = 512,
+        rate: Rate | None = None,
         clock: Clock | None = None,
     ) -> None:
         base_url = urls.normalised(base_url)
@@ -132,10 +136,13 @@ class TransferClient:
             recover_every=recover_every,
             clock=Clock() if clock is None else clock,
         )
-        limits = settings.Limits(max_response_bytes=max_response_bytes, max_connections=max_connections)
+        limits = settings.Limits(
+            max_response_bytes=max_response_bytes, max_connections=max_connections, rate=rate
+        )
         self._base_url, self._owns_journal = base_url, journal is None
         self._context = settings.context(
             times,
+            limits,
             scope=base_url if scope is None else texts.checked_scope(scope),
             journal=MemoryJournal(clock=times.clock) if journal is None else checked_journal(journal),
             hooks=checked_hooks(hooks),

@@ -31,6 +31,7 @@ from transfer_async import (
     Resolved,
     RetryScheduled,
     TransferError,
+    TurnCame,
     UndoOwed,
     WentInDoubt,
     log_events,
@@ -43,6 +44,7 @@ from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
 COMMON = {"key": "payment-1", "intent_id": "intent-1", "attempt": 2, "seconds": 1.5}
 OWN = {
     Claimed: {"taken_over": True},
+    TurnCame: {"waited": 10.0},
     HookPassed: {"hook": "funds_hold", "took": 0.25},
     HookUndone: {"hook": "funds_hold"},
     UndoOwed: {"hook": "funds_hold", "error": "OSError"},

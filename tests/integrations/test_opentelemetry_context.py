@@ -19,6 +19,7 @@ from transfer_async import (
     OutcomeUnknown,
     PersonName,
     PreflightFailed,
+    Rate,
     Refused,
 )
 from transfer_async._models.events import Event
@@ -105,7 +106,7 @@ async def everything_that_can_happen(world: World, telemetry) -> None:
         await world.refute("duplicate")
 
     whose = {"beneficiary": PersonName(f"{MARK}-first", f"{MARK}-last")}
-    settings = {"observers": [telemetry, world.events.append], "resolve": resolve}
+    settings = {"observers": [telemetry, world.events.append], "resolve": resolve, "rate": Rate(1000.0)}
     journal = telemetry.journal(world.journal)
     async with world.client(journal=journal, **settings) as client:
         telemetry.watch(client)
@@ -163,7 +164,7 @@ async def test_attributes_are_none_but_those_that_are_meant_and_metrics_go_by_no
     assert {name for one in attributes for name in one} == OF_BOTH | {
         *("transfer_async.key", "transfer_async.intent_id", "transfer_async.order_id"),
         *("transfer_async.taken_over", "transfer_async.retry.pause", "transfer_async.hook.duration"),
-        "http.request.resend_count",
+        *("http.request.resend_count", "transfer_async.rate.waited"),
     }
     names = {name for metric in traced.units() for _, told in traced.points(metric) for name in told}
     assert names == OF_BOTH | {"db.system.name", "db.operation.name"}

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from tests.integrations.tracing import Traced, ended, found
+from tests.integrations.tracing import Traced, ended, events_of, found
 from tests.support.bank import Time, World, new_order, refused_order
 from tests.support.journalling import intent
 from transfer_async import (
@@ -14,6 +14,7 @@ from transfer_async import (
     KeyState,
     MemoryJournal,
     OutcomeUnknown,
+    Rate,
     Refused,
     RetryBudget,
     RetryPolicy,
@@ -74,6 +75,16 @@ async def test_an_order_takes_as_long_as_its_outcome_took(at_work: World, traced
     (point,) = traced.points_of("transfer_async.order.duration")
     assert point.sum == pytest.approx(2.0)  # what is undone afterwards does not count
     assert {30.0, 120.0} <= set(point.explicit_bounds)
+
+
+async def test_waits_for_a_turn_are_measured_and_told_in_the_orders_span(at_work: World, traced: Traced):
+    async with at_work.client(rate=Rate(0.1), observers=[traced.telemetry]) as client:
+        for key in "ab":
+            await client.create_order(new_order(), key=key)
+
+        (point,) = traced.points_of("transfer_async.rate.wait")
+    assert (point.count, point.sum) == (1, 10.0)
+    assert ("turn_came", {"transfer_async.rate.waited": 10.0}) in events_of(traced.orders[1])
 
 
 async def test_requests_are_measured_as_the_conventions_say(at_work: World):

@@ -40,6 +40,7 @@ from transfer_async import (
     OutcomeUnknown,
     PersonName,
     PreflightFailed,
+    Rate,
     RateLimited,
     RecoveryReport,
     Refused,
@@ -192,6 +193,7 @@ async def pay() -> Order:
         ssl=None,
         proxy=None,
         max_response_bytes=1 << 20,
+        rate=Rate(5, burst=10),
         clock=Clock(),
     ) as client:
         assert_type(client, TransferClient)

@@ -21,7 +21,7 @@ from tests.support.bank import refused_order
 from tests.support.cases import each
 from tests.worker.case import command
 from tests.worker.sides import PATIENCE, NatsSide
-from transfer_async import integrations
+from transfer_async import Rate, integrations
 from transfer_async._cli.app import app
 from transfer_async._cli.worker import address_option, embedded_nats, publishing, trial
 from transfer_async._cli.worker import process as working
@@ -303,6 +303,8 @@ def without(option):
         ([*NEEDED, "--commands", "a", "--parked", "a"], "worker: commands, outcomes, parked: must differ"),
         ([*NEEDED, "--max-deliveries", "0"], "worker: max_deliveries: must be a whole number"),
         ([*NEEDED, "--lease", "1"], "worker: lease: must be finite and at least 1.5 times"),
+        ([*NEEDED, "--rate", "nan"], "worker: --rate: must be more than 0 orders a second, and finite"),
+        ([*NEEDED, "--burst", "5"], "worker: --burst: goes with --rate"),
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(arguments, why, tmp_path, monkeypatch):
@@ -313,6 +315,19 @@ def test_what_cannot_be_is_told_in_one_line(arguments, why, tmp_path, monkeypatc
 
     assert told.startswith(why)
     assert "a-secret-token" not in told
+
+
+def test_a_worker_keeps_the_rate_that_it_is_given(monkeypatch):
+    plans = []
+
+    async def work(plan, **_):
+        plans.append(plan)
+
+    monkeypatch.setattr(working, "work", work)
+
+    assert invoke("worker", *NEEDED, "--rate", "5", "--burst", "10").exit_code == 0
+    assert invoke("worker", *NEEDED).exit_code == 0
+    assert [plan.client["rate"] for plan in plans] == [Rate(5.0, burst=10), None]
 
 
 @each(

@@ -47,6 +47,16 @@ class Claimed(Event):
 
 
 @frozen(kw_only=True, eq=False, repr=False)
+class TurnCame(Event):
+    """The order may go on at the client's `Rate`, for which it waited ``waited`` seconds.
+
+    Before its hold most often; or before a request, after slow hooks or an attempt that failed.
+    """
+
+    waited: float
+
+
+@frozen(kw_only=True, eq=False, repr=False)
 class HookPassed(Event):
     """A hook let the order pass; ``took`` seconds."""
 
@@ -186,6 +196,7 @@ _LEVELS: dict[type[Event], int] = {
     OrderUnrecorded: logging.ERROR,
     AttemptStarted: logging.DEBUG,
     HookPassed: logging.DEBUG,
+    TurnCame: logging.DEBUG,
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import field, frozen
 
 from transfer_async._http.access import Access
+from transfer_async._http.rate import Pace
 from transfer_async._models.errors import Outcome
 from transfer_async._models.events import Event, Observers
 from transfer_async._models.responses import Order
@@ -30,6 +31,7 @@ class Context(Access):
     settle_after: float
     lease: float
     max_claim_age: float
+    pace: Pace | None
     undoable: tuple[str, ...] = field(init=False)
     """The hooks that have something to undo, last first."""
     undoable_but_hold: tuple[str, ...] = field(init=False)

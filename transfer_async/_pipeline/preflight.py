@@ -8,6 +8,7 @@ from functools import partial
 
 from multidict import CIMultiDict
 
+from transfer_async._http.rate import Pace
 from transfer_async._models.causes import bare
 from transfer_async._models.errors import Expired, HoldFailed, HoldRequired, KeyBusy, Outcome, PreflightFailed
 from transfer_async._models.events import HookPassed
@@ -17,6 +18,7 @@ from transfer_async._pipeline.claimed_key import ClaimedKey
 from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.hooks import PreflightHook, checked_receipt, is_hold
 from transfer_async._pipeline.lease import LeaseKeeper
+from transfer_async._pipeline.pacing import wait_for_turn
 from transfer_async._pipeline.time_limits import too_late
 from transfer_async._pipeline.undo import undo_earlier
 from transfer_async._pipeline.work import Work
@@ -41,12 +43,32 @@ async def preflight(context: Context, call: Call, claimed: ClaimedKey) -> Sendin
     if expired := too_late(context.clock, call.work):
         raise expired
     body = intent.order.to_json()
-    hooks = Begun(_run_hooks(context, call, claimed, held=held))
+    hooks = Begun(
+        _run_hooks(context, call, claimed, held=held)
+        if context.pace is None
+        else _run_hooks_in_turn(context, call, claimed, context.pace, held=held)
+    )
     headers = hooks.result
     if headers is None:
         with LeaseKeeper(partial(_keep, context, call.work, claimed), every=context.lease / 3):
             headers = await hooks
     return Sending(body=body, headers=headers)
+
+
+async def _run_hooks_in_turn(
+    context: Context, call: Call, claimed: ClaimedKey, pace: Pace, *, held: bool
+) -> CIMultiDict[str]:
+    """The same at the client's rate: the turn is waited for while nothing is held."""
+    if claimed.earlier:
+        await undo_earlier(context, call.work, call.cancellation, claimed)
+    await wait_for_turn(context, call, pace.entrance)
+    try:
+        headers = await _run_hooks(context, call, claimed, held=held)
+        await wait_for_turn(context, call, pace.exit)
+    except BaseException:
+        pace.entrance.uncount()  # nothing is sent
+        raise
+    return headers
 
 
 async def _run_hooks(context: Context, call: Call, claimed: ClaimedKey, *, held: bool) -> CIMultiDict[str]:

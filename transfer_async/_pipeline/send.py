@@ -10,7 +10,9 @@ from functools import partial
 
 from transfer_async._http import classify, retry
 from transfer_async._http.classify import Judgement
+from transfer_async._http.rate import Pace
 from transfer_async._models.errors import (
+    Expired,
     TokenUnavailable,
     TransferError,
 )
@@ -19,6 +21,7 @@ from transfer_async._pipeline.attempt import Answered, Sending, attempt, check_q
 from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.cancellation import Cancellation
 from transfer_async._pipeline.context import Context
+from transfer_async._pipeline.pacing import wait_for_turn
 from transfer_async._pipeline.time_limits import is_time
 from transfer_async._support.deadlines import seconds_left
 
@@ -51,7 +54,7 @@ async def _go_again(context: Context, call: Call, sending: Sending, first: Trans
             policy=context.policy,
             bucket=context.bucket,
             clock=context.clock,
-            until=partial(is_time, context.clock, call.work.intent, sending.deadline),
+            until=partial(_is_time, context, call, sending),
             may=partial(_may_go_again, context, call.cancellation, sending),
             pause=partial(_pause, context, call),
         )
@@ -71,10 +74,31 @@ def _may_go_again(
     return sending.judgement in classify.MAY_GO_AGAIN
 
 
+def _is_time(context: Context, call: Call, sending: Sending, ahead: float) -> bool:
+    if context.pace is not None:
+        ahead = max(ahead, context.pace.exit.ahead)
+    return is_time(context.clock, call.work.intent, sending.deadline, ahead)
+
+
 async def _another(context: Context, call: Call, sending: Sending) -> Answered:
     if sending.judgement is Judgement.WRONG_TOKEN:
         await _renew_token(context, call.cancellation, sending, deadline=call.work.deadline)
+    if context.pace is not None:
+        await _wait_again(context, call, sending, context.pace)
     return await attempt(context, call, sending)
+
+
+async def _wait_again(context: Context, call: Call, sending: Sending, pace: Pace) -> None:
+    """A further attempt takes its turn as every request does: who is not held yet waits the longer."""
+    pace.entrance.count()
+    try:
+        await wait_for_turn(context, call, pace.exit, until=sending.deadline)
+    except (Expired, asyncio.CancelledError) as error:
+        pace.entrance.uncount()
+        call.cancellation.swallow()
+        sending.judgement = None  # it is over
+        no = sending.last_no or error
+        raise no from no.__cause__
 
 
 async def _renew_token(

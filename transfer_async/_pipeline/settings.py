@@ -11,6 +11,7 @@ from attrs import field, frozen, validators
 from attrs.converters import optional
 
 from transfer_async._http.bearer import TokenSource
+from transfer_async._http.rate import Pace, Rate
 from transfer_async._http.retry import RetryPolicy, TokenBucket
 from transfer_async._http.transport import Timeouts, Transport
 from transfer_async._models.events import Observer, Observers
@@ -54,6 +55,7 @@ class ClientSettings(TypedDict, total=False):
     proxy: str | None
     max_response_bytes: int
     max_connections: int
+    rate: Rate | None
     clock: Clock | None
 
 
@@ -98,11 +100,12 @@ class Limits:
     """Whatever of a client is counted.
 
     Raises:
-        ValueError: one is not a whole number, 1 or more.
+        ValueError: one is not a whole number, 1 or more, or is no `Rate`.
     """
 
     max_response_bytes: int = field(validator=count())
     max_connections: int = field(validator=count())
+    rate: Rate | None = field(validator=validators.optional(instance_of(Rate)))
 
 
 def transport(
@@ -142,6 +145,7 @@ def _checked_session(session: aiohttp.ClientSession | None) -> aiohttp.ClientSes
 
 def context(
     times: Times,
+    limits: Limits,
     *,
     scope: str,
     journal: Journal,
@@ -172,4 +176,5 @@ def context(
         settle_after=times.settle_after,
         lease=times.lease,
         max_claim_age=MAX_CLAIM_AGE,
+        pace=None if limits.rate is None else Pace(limits.rate, times.clock),
     )

@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import sys
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,9 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
         (["--journal", "."], "--journal: . is there, and is not a file"),
         (["--base-url", "http://service.example"], "base_url"),
         (["--lease", "10"], "lease: must be finite and at least 1.5 times the retry deadline"),
+        (["--rate", "0"], "--rate: must be more than 0 orders a second, and finite"),
+        (["--rate", "1", "--burst", "0"], "--burst: must be a whole number, 1 or more"),
+        (["--burst", "2"], "--burst: goes with --rate"),
         (["--hooks", "nonsense"], "--hooks: must be module:factory"),
         (["--hooks", f"{__name__}:broken_factory"], "--hooks: the factory failed (LookupError"),
         (["--hooks", f"{__name__}:twice"], "hooks: each needs a name of its own"),
@@ -219,6 +223,15 @@ async def test_an_option_that_is_no_good_is_told_in_a_line_and_nothing_is_sent(b
     assert why in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert len(bench.sandbox.requests) == 0
+
+
+async def test_a_line_whose_turn_comes_too_late_is_not_sent_and_nobody_waits_for_it(bench):
+    soon = (datetime.now(UTC) + timedelta(seconds=500)).isoformat()
+    file = await bench.orders(row(1), row(2), row(3, deadline=soon))
+    result = await bench.run(file, "--rate", "0.001", "--burst", "2", code=4)
+
+    assert ": 2 created, 1 not sent" in result.stdout
+    assert len(bench.sandbox.orders) == 2
 
 
 @each("arguments", [["--concurrency", "0"], ["--concurrency", "1001"], ["--format", "xml"], []])

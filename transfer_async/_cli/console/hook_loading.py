@@ -15,7 +15,7 @@ from transfer_async._cli.console.output import in_one_line, shown
 from transfer_async._pipeline.hooks import Hook, checked_hooks, is_hold
 from transfer_async._pipeline.resolution import Resolver
 
-SETTINGS = ("token", "retry", "timeouts", "observers", "ssl", "proxy", "max_connections")
+SETTINGS = ("token", "retry", "timeouts", "observers", "ssl", "proxy", "max_connections", "rate")
 """What else of a client's settings a factory may return by name."""
 
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from transfer_async._http.rate import Rate
+
 BASE_URL = "--base-url, or TRANSFER_BASE_URL"
 JOURNAL = "--journal, or TRANSFER_JOURNAL"
 TOKEN = "--token, or TRANSFER_API_TOKEN"  # noqa: S105 - where it is to be given
@@ -39,8 +41,31 @@ SettleAfter = Annotated[
     float,
     typer.Option(help="Seconds after the last possible send before it is believed that no order exists."),
 ]
+PerSecond = Annotated[
+    float | None,
+    typer.Option("--rate", help="Orders a second at most, further attempts counted; no limit by default."),
+]
+Burst = Annotated[
+    int | None, typer.Option(help="How many of them may follow one another at once; 1 by default.")
+]
 Broker = Annotated[
     str | None,
     typer.Option(envvar="TRANSFER_BROKER", metavar="ADDRESS", help="nats://, tls://, redis:// or rediss://"),
 ]
 Commands = Annotated[str, typer.Option(help="The subject or stream that commands come from.")]
+
+
+def rate_given(per_second: float | None, burst: int | None) -> Rate | None:
+    """What ``--rate`` and ``--burst`` say together.
+
+    Raises:
+        ValueError: one of them is no good; names the option.
+    """
+    if per_second is None:
+        if burst is not None:
+            raise ValueError("--burst: goes with --rate")
+        return None
+    try:
+        return Rate(per_second, 1 if burst is None else burst)
+    except ValueError as error:
+        raise ValueError(f"--{error}".replace("--per_second", "--rate")) from None

@@ -47,6 +47,8 @@ def create(
         float, typer.Option(help="Seconds for which a run that was killed keeps its keys from the next.")
     ] = 60.0,
     settle_after: options.SettleAfter = 300.0,
+    rate: options.PerSecond = None,
+    burst: options.Burst = None,
 ) -> None:
     """Create the orders of a file, each at most once, however often it is run.
 
@@ -66,6 +68,9 @@ def create(
 
     The outcomes are written to PATH.part, a JSON object a line, which becomes PATH when there is one for
     every line; those of an earlier run are renamed to PATH.old. They name no person.
+
+    --rate and --burst are this run's alone: divide what the service allows among runs, workers and clients.
+    A line whose send_before or deadline comes before its turn is not sent, and nothing is held for it.
 
     Ctrl-C or SIGTERM: no new line is begun, those in flight come to their end. A second one cuts them off.
     A run gives up by itself when 10 orders in a row meet a token or an address that is not good, or when
@@ -99,6 +104,7 @@ def create(
                 "retry": RetryPolicy(deadline=deadline),
                 "lease": lease,
                 "settle_after": settle_after,
+                "rate": options.rate_given(rate, burst),
             },
             concurrency=concurrency,
             dry_run=dry_run,

@@ -45,6 +45,8 @@ def worker(
     sweep_every: Annotated[float, typer.Option(help="Seconds between two sweeps of the journal.")] = 60.0,
     lease: Annotated[float, typer.Option(help="Seconds that a claim outlives its worker.")] = 60.0,
     settle_after: options.SettleAfter = 300.0,
+    rate: options.PerSecond = None,
+    burst: options.Burst = None,
     health: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where /live and /ready answer; port 0 picks one.")
     ] = "127.0.0.1:0",
@@ -63,6 +65,8 @@ def worker(
 
     --hooks: FACTORY returns a sequence of hooks; or a mapping, or an object, with hooks, and perhaps
     resolve, the bank's own means to end a doubt, token, retry and other settings. It may be async.
+
+    --rate and --burst are this worker's alone: divide what the service allows by how many there are.
 
     Stopped by SIGINT (Ctrl-C) or SIGTERM it finishes what is in flight, and exits with 0; stopped again,
     it leaves that to come again, and exits with 1; so it does when the broker closes the connection for
@@ -93,7 +97,12 @@ def worker(
             factory=None if hooks is None else factory_named(hooks),
             settings=WorkerSettings(**settings),
             max_deliveries=max_deliveries,
-            client={"scope": scope, "lease": lease, "settle_after": settle_after},
+            client={
+                "scope": scope,
+                "lease": lease,
+                "settle_after": settle_after,
+                "rate": options.rate_given(rate, burst),
+            },
             health=address_option.host_and_port(health),
             telemetry=telemetry,
         )

@@ -102,6 +102,12 @@ class Instruments:
             description="From the call to its outcome.",
             explicit_bucket_boundaries_advisory=ORDER_SECONDS,
         )
+        self._wait_seconds = meter.create_histogram(
+            "transfer_async.rate.wait",
+            unit="s",
+            description="Waits for a turn at the client's rate.",
+            explicit_bucket_boundaries_advisory=ORDER_SECONDS,
+        )
         self._request_seconds = meter.create_histogram(
             "http.client.request.duration",
             unit="s",
@@ -127,6 +133,10 @@ class Instruments:
         """An HTTP attempt ended: ``request`` in the conventions' words, ``ended`` in ours."""
         self._attempts.add(1, {**self._where, **ended})
         self._request_seconds.record(seconds, {**self._where, **request})
+
+    def waited(self, seconds: float) -> None:
+        """An order's turn came."""
+        self._wait_seconds.record(seconds, self._where)
 
     def doubt_began(self, why: Attributes) -> None:
         """An order went in doubt."""

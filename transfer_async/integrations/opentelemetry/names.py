@@ -29,6 +29,7 @@ TAKEN_OVER: Final = "transfer_async.taken_over"
 HOOK: Final = "transfer_async.hook.name"
 HOOK_DURATION: Final = "transfer_async.hook.duration"
 PAUSE: Final = "transfer_async.retry.pause"
+WAITED: Final = "transfer_async.rate.waited"
 
 UNRECORDED: Final = "unrecorded"
 """The outcome of a call that did not write down how it ended: its journal failed, or others were faster."""

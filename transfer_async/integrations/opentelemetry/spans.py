@@ -73,6 +73,7 @@ class Orders:
         self._open: weakref.WeakValueDictionary[str, OpenOrder] = weakref.WeakValueDictionary()
         self._tellers: dict[type[events.Event], Callable[[Any], None]] = {
             events.Claimed: self._claimed,
+            events.TurnCame: self._turn_came,
             events.HookPassed: self._hook_passed,
             events.HookUndone: self._hook_undone,
             events.UndoOwed: self._undo_owed,
@@ -228,6 +229,10 @@ class Orders:
         self._instruments.attempt(seconds=seconds, request={**_REQUEST, **answered}, ended=ended)
 
     # --- what happens on the way --------------------------------------------------------------------
+
+    def _turn_came(self, event: events.TurnCame) -> None:
+        self._note(event, "turn_came", {names.WAITED: event.waited})
+        self._instruments.waited(event.waited)
 
     def _hook_passed(self, event: events.HookPassed) -> None:
         self._note(event, "hook_passed", {names.HOOK: event.hook, names.HOOK_DURATION: event.took})
