@@ -64,6 +64,7 @@ PLACES = {
         (
             "tests/_pipeline/test_create_order.py",
             "tests/_pipeline/test_deadline.py",
+            "tests/_pipeline/test_pacing.py",
             *_CALLS,
             "tests/_pipeline/test_cancellation.py",
         ),
@@ -95,7 +96,12 @@ PLACES = {
     ),
     "sending": Place(
         "transfer_async._pipeline.send",
-        ("tests/_pipeline/test_create_order.py", "tests/_http/test_bearer.py", *_WIRE),
+        (
+            "tests/_pipeline/test_create_order.py",
+            "tests/_pipeline/test_pacing.py",
+            "tests/_http/test_bearer.py",
+            *_WIRE,
+        ),
     ),
     "doubt": Place(
         "transfer_async._pipeline.doubt",
@@ -130,6 +136,10 @@ PLACES = {
         "transfer_async._http.classify",
         ("tests/_http/test_classify.py", "tests/_models/test_amounts.py", *_WIRE),
     ),
+    "rate": Place(
+        "transfer_async._http.rate", ("tests/_http/test_rate.py", "tests/_pipeline/test_pacing.py")
+    ),
+    "pacing": Place("transfer_async._pipeline.pacing", ("tests/_pipeline/test_pacing.py",)),
     "deadlines": Place("transfer_async._support.deadlines", ("tests/_pipeline/test_deadline.py",)),
     "request": Place("transfer_async._http.fetch", ("tests/_http/test_fetch.py",)),
     "at_once": Place("transfer_async._converters.at_once", ("tests/_converters/test_order.py",)),

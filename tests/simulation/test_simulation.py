@@ -53,6 +53,7 @@ MUST_BE_SEEN = (
     "resolve",
     "slow commit",
     "stale claim ended",
+    "TurnCame",
     "status 200",
     "status 401",
     "status 422",

@@ -11,7 +11,7 @@ from tests.simulation.journal import ATTEMPT, EPOCH
 from tests.simulation.service import Made
 from transfer_async._converters.messages import OrderOutcome
 from transfer_async._models.errors import Expired, OutcomeUnknown
-from transfer_async._models.events import DuplicateSuspected, Event
+from transfer_async._models.events import DuplicateSuspected, Event, TurnCame
 from transfer_async._models.requests import NewOrder, OrderIntent, PersonName
 from transfer_async._models.responses import Order
 from transfer_async.journal import moves
@@ -154,6 +154,8 @@ class Witness:
     def event(self, record: Record, event: Event) -> None:
         """An observer: events tell which intent a call came to be about."""
         record.intent_id = event.intent_id or record.intent_id
+        if isinstance(event, TurnCame):
+            self.world.saw("TurnCame")
         if isinstance(event, DuplicateSuspected):
             self.check(invariants.no_duplicate_is_suspected(event))
         self.world.note(f"{type(event).__name__} {event.key} {event.intent_id}")

@@ -16,7 +16,7 @@ from tests.simulation.journal import Database, WorkerJournal
 from tests.simulation.loop import OUTSIDE, PROCESS, Process, VirtualLoop
 from tests.simulation.service import SETTLE_AFTER, Service, SimulatedTransport
 from tests.simulation.witness import RECORD, Record, Witness
-from transfer_async import Decision, Doubt, FundsHold, RetryPolicy, Timeouts, TransferClient
+from transfer_async import Decision, Doubt, FundsHold, Rate, RetryPolicy, Timeouts, TransferClient
 from transfer_async._converters.messages import OrderCommand, OrderOutcome
 from transfer_async._models.errors import TransferError
 from transfer_async._models.events import Event
@@ -56,6 +56,8 @@ class World:
         self.clocks = Chance(f"clocks {seed}")
         self.people = Chance(f"people {seed}")
         self.patience = Chance(f"patience {seed}")
+        pace = Chance(f"pace {seed}")
+        self.rate = Rate(pace.one_of((0.01, 0.1, 1.0)), pace.one_of((1, 2))) if pace.once_in(0.2) else None
         self.four_eyes = self.people.once_in(0.3)
         self.loop = VirtualLoop()
         self.trace: list[str] | None = [] if trace else None
@@ -134,6 +136,7 @@ class Worker:
             settle_after=BELIEVED_AFTER,
             retry=POLICY,
             timeouts=TIMEOUTS,
+            rate=world.rate,
             observers=[self._saw],
             four_eyes=world.four_eyes and self.name == "desk",
         )
