@@ -661,3 +661,12 @@ def test_every_order_that_an_answer_named_is_kept_once():
     named_ones = (moves.GoInDoubt(attempt="a", candidate=one) for one in ("tx-1", "tx-2", "tx-1"))
 
     assert after(*named_ones).candidates == ("tx-1", "tx-2")
+
+
+def test_two_intents_begin_with_receipts_of_their_own():
+    one, other = (state_machine.decide(None, j.claim(number), now=NOW) for number in (1, 2))
+
+    assert one is not None
+    assert other is not None
+    assert one.entry.receipts == other.entry.receipts == {}
+    assert one.entry.receipts is not other.entry.receipts

@@ -470,6 +470,13 @@ BY_HAND = (
         "the hold of a claim that was too old is never released",
     ),
     Fault(
+        "receipts-of-all-intents-are-one",
+        "claim",
+        "            receipts={},\n",
+        "",
+        "what is handed back for one order is taken for another's",
+    ),
+    Fault(
         "earlier-debts-forgotten",
         "claim",
         "            owed=(before.owed if before else ()) + due(owed, now),\n",

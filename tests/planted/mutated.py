@@ -480,8 +480,8 @@ MUTATED = (
     Fault(
         "owed-is-ended",
         "states",
-        "entry.state in (S.FREE, S.CREATED) and not (entry.owed or entry.untold)",
-        "entry.state in (S.FREE, S.CREATED) and not (entry.owed and entry.untold)",
+        "entry.state in ENDED and not (entry.owed or entry.untold)",
+        "entry.state in ENDED and not (entry.owed and entry.untold)",
         "what is owed is forgotten with its key",
     ),
     Fault(

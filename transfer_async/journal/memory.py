@@ -76,15 +76,15 @@ class MemoryJournal:
                 self._make_room(now)
             verdict = state_machine.decide(before, move, now=now, id_taken=self._is_taken(scope, key, move))
             if verdict is not None and verdict.entry is not before:
-                self._store(place, verdict, move, now)
+                self._store(place, before, verdict, move, now)
         return verdict
 
     def _is_taken(self, scope: str, key: str, move: Move) -> bool:
         order_id = move.order_bound
         return order_id is not None and self._ids.get((scope, order_id), key) != key
 
-    def _store(self, place: _Place, verdict: Verdict, move: Move, now: float) -> None:
-        entry, before = verdict.entry, self._entries.get(place)
+    def _store(self, place: _Place, before: Entry | None, verdict: Verdict, move: Move, now: float) -> None:
+        entry = verdict.entry
         if before is not None and before.order_id not in (None, entry.order_id):
             self._ids.pop((place[0], before.order_id), None)
         if entry.order_id is not None and entry.state is KeyState.CREATED:

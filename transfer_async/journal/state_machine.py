@@ -40,7 +40,16 @@ import attrs
 from attrs import frozen
 
 from transfer_async.journal.claim import Claim
-from transfer_async.journal.entries import AT_WORK, LONGEST_LEASE, Denial, Entry, KeyState, Step, Verdict
+from transfer_async.journal.entries import (
+    AT_WORK,
+    ENDED,
+    LONGEST_LEASE,
+    Denial,
+    Entry,
+    KeyState,
+    Step,
+    Verdict,
+)
 from transfer_async.journal.moves import (
     Attend,
     Create,
@@ -233,4 +242,4 @@ def is_ended(entry: Entry) -> bool:
     """Whether nothing is left to do for an entry, so that it may be forgotten."""
     if entry.proposal is not None or entry.four_eyes is not None:
         return False
-    return entry.state in (S.FREE, S.CREATED) and not (entry.owed or entry.untold)
+    return entry.state in ENDED and not (entry.owed or entry.untold)
