@@ -33,6 +33,7 @@ from transfer_async._pipeline.cancellation import Cancellation
 from transfer_async._pipeline.context import Context
 from transfer_async._pipeline.time_limits import is_time, too_late
 from transfer_async._pipeline.work import Work
+from transfer_async._support.clock import Clock
 from transfer_async._support.deadlines import is_over
 
 
@@ -66,11 +67,15 @@ class Answered:
     Args:
         order: as it was read.
         reply: the bytes it was read from.
+        status: the answer's.
+        took: seconds that the attempt took.
         carrier: the connection that it came on.
     """
 
     order: Order
     reply: bytes
+    status: int | None
+    took: float
     carrier: Carrier
 
 
@@ -90,11 +95,17 @@ async def attempt(context: Context, call: Call, sending: Sending) -> Answered:
     except TransferError as error:
         if not body.carrier.trusted:
             body.carrier.distrust()
-        if _note(context, work, evidence, error, context.clock.now() - began) is not Outcome.UNKNOWN:
+        if _note(context, work, evidence, error, began) is not Outcome.UNKNOWN:
             sending.last_no = error
         raise
-    _note(context, work, evidence, None, context.clock.now() - began)
-    return Answered(order=order, reply=evidence.body, carrier=body.carrier)
+    _note(context, work, evidence, None, began)
+    return Answered(
+        order=order,
+        reply=evidence.body,
+        status=evidence.status,
+        took=context.clock.now() - began,
+        carrier=body.carrier,
+    )
 
 
 async def _exchange(
@@ -152,32 +163,54 @@ def _unreadable(evidence: Evidence, why: str, *, order_id: str | None = None) ->
 
 
 def _note(
-    context: Context, work: Work, evidence: Evidence, error: TransferError | None, seconds: float
+    context: Context, work: Work, evidence: Evidence, error: TransferError | None, began: float
 ) -> Outcome:
     """Remember the attempt, tell of it, and say what it came to."""
     outcome = Outcome.CREATED if error is None else error.outcome if evidence.sent else Outcome.NOT_SENT
-    beneath = type(evidence.error).__name__ if evidence.error is not None else None
-    work.attempts += (
-        Attempt(
+    seconds, name = context.clock.now() - began, None if error is None else type(error).__name__
+    work.note(
+        partial(
+            _ended,
+            context.clock,
+            evidence,
             number=work.attempts_begun,
+            began=began,
             seconds=seconds,
             outcome=outcome,
-            status=evidence.status,
-            error=beneath or (type(error).__name__ if error is not None else None),
-            request_id=evidence.request_id,
-            began=context.clock.utc() - timedelta(seconds=seconds),
-        ),
+            error=name,
+        )
     )
-    if error is not None:
+    if name is not None:
         context.tell(
             AttemptFailed,
             work,
             outcome=outcome,
-            error=type(error).__name__,
+            error=name,
             status=evidence.status,
             request_id=evidence.request_id,
         )
     return outcome
+
+
+def _ended(
+    clock: Clock,
+    evidence: Evidence,
+    *,
+    number: int,
+    began: float,
+    seconds: float,
+    outcome: Outcome,
+    error: str | None,
+) -> Attempt:
+    return Attempt(
+        number=number,
+        seconds=seconds,
+        outcome=outcome,
+        status=evidence.status,
+        error=type(evidence.error).__name__ if evidence.error is not None else error,
+        request_id=evidence.request_id,
+        began=clock.utc() - timedelta(seconds=clock.now() - began),
+    )
 
 
 def check_quiet(context: Context, sending: Sending) -> None:

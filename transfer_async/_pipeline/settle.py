@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import attrs
-
 from transfer_async._models.doubt_cause import KEPT_ATTEMPTS, Cause
 from transfer_async._models.errors import (
     CauseKind,
@@ -51,14 +49,13 @@ async def settle(
         raise stamped(error, work, order_may_exist=True) from error.__cause__
     if verdict.denial is Denial.FOREIGN:
         answered.carrier.distrust()
-        work.attempts = (*work.attempts[:-1], attrs.evolve(work.attempts[-1], outcome=Outcome.UNKNOWN))
+        work.correct_last(Outcome.UNKNOWN)
         why = "the answer is the order of another key"
         doubt = UnreadableOrder(why, raw=answered.reply, kind=CauseKind.UNREADABLE_ANSWER)
         return await went_in_doubt(context, call, claimed, doubt)
     entry = verdict.entry
     if entry.state is KeyState.CREATED and entry.order_id == order.id and entry.ending is None:
-        last = work.attempts[-1]
-        context.tell(OrderCreated, work, order_id=order.id, status=last.status, took=last.seconds)
+        context.tell(OrderCreated, work, order_id=order.id, status=answered.status, took=answered.took)
         return order
     if entry.attempt == claimed.attempt and entry.order_id not in (None, order.id):
         why = f"the key is on record as {entry.order_id}: whoever resolved its doubt gave another id"

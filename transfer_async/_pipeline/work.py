@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from attrs import define, field
+from collections.abc import Callable
+
+from attrs import define, evolve, field
 
 from transfer_async._models.causes import bare
-from transfer_async._models.errors import Attempt, TransferError
+from transfer_async._models.errors import Attempt, Outcome, TransferError
 from transfer_async._models.requests import OrderIntent
 from transfer_async._support.deadlines import NEVER
 
@@ -19,8 +21,7 @@ class Work:
         began: when, on the client's clock.
         deadline: until when its caller waits, on the client's clock.
         receipts: what hooks handed back, in this call and before a take-over.
-        attempts: the HTTP attempts that have ended.
-        attempts_begun: how many were begun.
+        attempts_begun: how many HTTP attempts were begun.
         undone: how many hooks were undone.
         owed: how many undos failed, and are owed.
     """
@@ -29,10 +30,27 @@ class Work:
     began: float
     deadline: float = NEVER
     receipts: dict[str, str | None] = field(factory=dict, repr=False)
-    attempts: tuple[Attempt, ...] = ()
     attempts_begun: int = 0
     undone: int = 0
     owed: int = 0
+    _attempts: tuple[Attempt, ...] = field(default=(), init=False)
+    _noted: tuple[Callable[[], Attempt], ...] = field(default=(), init=False, repr=False)
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The HTTP attempts that have ended."""
+        self._attempts += tuple(tell() for tell in self._noted)
+        self._noted = ()
+        return self._attempts
+
+    def note(self, tell: Callable[[], Attempt]) -> None:
+        """An attempt has ended; ``tell`` is called once, if it is asked for: of most orders nobody does."""
+        self._noted += (tell,)
+
+    def correct_last(self, outcome: Outcome) -> None:
+        """The last attempt has come to something else than it seemed."""
+        *before, last = self.attempts
+        self._attempts = (*before, evolve(last, outcome=outcome))
 
 
 def stamped(error: TransferError, work: Work, *, order_may_exist: bool) -> TransferError:

@@ -1,0 +1,59 @@
+"""What a call has done is told of its errors and doubts, and was so when it happened."""
+
+from datetime import timedelta
+from functools import partial
+
+from tests.support.bank import new_order
+from transfer_async import OrderIntent, Outcome
+from transfer_async._http.transport import Evidence
+from transfer_async._pipeline.attempt import _ended
+from transfer_async._pipeline.work import Work
+from transfer_async.testing import ManualClock
+
+
+def work_with_an_attempt(clock: ManualClock) -> Work:
+    work = Work(intent=OrderIntent(id="i", key="k", order=new_order()), began=clock.now())
+    began = clock.now()
+    clock.advance(2)
+    work.note(
+        partial(
+            _ended,
+            clock,
+            Evidence(sent=True, status=200),
+            number=1,
+            began=began,
+            seconds=2.0,
+            outcome=Outcome.CREATED,
+            error=None,
+        )
+    )
+    return work
+
+
+def test_an_attempt_that_is_asked_for_late_began_when_it_did():
+    clock = ManualClock()
+    noon = clock.utc()
+    work = work_with_an_attempt(clock)
+
+    clock.advance(timedelta(hours=1))
+
+    (attempt,) = work.attempts
+    assert (attempt.began, attempt.seconds, attempt.status) == (noon, 2.0, 200)
+
+
+def test_an_attempt_stays_what_it_was_told_as():
+    clock = ManualClock()
+    work = work_with_an_attempt(clock)
+    (first,) = work.attempts
+
+    clock.advance(1)
+
+    assert work.attempts[0] is first
+
+
+def test_what_the_last_attempt_came_to_can_be_corrected():
+    work = work_with_an_attempt(ManualClock())
+
+    work.correct_last(Outcome.UNKNOWN)
+
+    assert [attempt.outcome for attempt in work.attempts] == [Outcome.UNKNOWN]
