@@ -116,6 +116,7 @@ async def test_an_order_that_needs_fewer_fields_is_made():
         answer = await client.ask(body)
 
         assert (answer.status, answer.json["id"]) == (201, [*sandbox.orders][-1])
+        assert answer.json["poster_currency"] == "NGN"
 
 
 async def test_what_the_service_takes_the_sandbox_takes_whatever_it_is():
@@ -137,6 +138,14 @@ async def test_what_the_service_takes_the_sandbox_takes_whatever_it_is():
             assert (await client.ask(body)).status == 200
         assert len(sandbox.orders) == 7
         assert [*sandbox.orders.values()][-1].poster_amount == Decimal("155025.00")
+
+
+async def test_who_am_i_says_who_under_whatever_good_status():
+    profile = ServiceProfile(answers={"who-am-i": SeenAnswer(status=203, body="json")})
+    async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
+        answer = await client.ask(method="GET", path="/api/api/v1/user/who-am-i")
+
+        assert (answer.status, answer.json["username"]) == (203, "lagoon-bank")
 
 
 async def test_an_answer_that_says_nothing_of_an_order_leaves_one_behind():

@@ -53,8 +53,8 @@ class ImitatingService(Service):
         seen = self._profile.answers.get(name)
         if seen is None:
             return super().answer(call)
-        if name == ask_cases.WHO_AM_I and seen.status == 200:
-            return self._dressed(super().answer(call), seen)
+        if name == ask_cases.WHO_AM_I and (status := _success(seen)) is not None:
+            return self._dressed(evolve(super().answer(call), status=status), seen)
         if name in ask_cases.READS or seen.order == "none":
             return self._dressed(_as_seen(seen), seen)
         return self._dressed(self._ordered(call.body or b"", seen), seen)
@@ -80,8 +80,8 @@ class ImitatingService(Service):
         made = self._taken.get(body) if seen.order == "same" else None
         if made is None:
             made = self._taken[body] = self._made_all_the_same(body)
-        if seen.status == 200:
-            return made
+        if (status := _success(seen)) is not None:
+            return evolve(made, status=status)
         return evolve(_as_seen(seen, order_id=made.order.id if made.order else ""), order=made.order)
 
     def _made_all_the_same(self, body: bytes) -> Reply:
@@ -111,6 +111,11 @@ class ImitatingService(Service):
         return evolve(
             reply, headers={**reply.headers, **headers}, seconds=seconds, is_lost=seen.status is None
         )
+
+
+def _success(seen: SeenAnswer) -> int | None:
+    """The status of an answer that gives what was asked for; None if it is no such answer."""
+    return seen.status if seen.body == "json" and (seen.status or 0) // 100 == 2 else None
 
 
 def _as_seen(seen: SeenAnswer, *, order_id: str = "") -> Reply:

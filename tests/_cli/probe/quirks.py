@@ -33,6 +33,7 @@ class Quirk:
         settings: of the sandbox.
         last: requests on a connection.
         stops: whether the probe must stop at it.
+        watched: requests on a connection, and seconds of idleness.
     """
 
     shows: Callable[[ServiceProfile], bool]
@@ -42,6 +43,7 @@ class Quirk:
     settings: dict[str, Any] = field(factory=dict)
     last: int | None = None
     stops: bool = False
+    watched: tuple[int, float] = (2, 1.0)
 
 
 class Quirky(Sandbox):
@@ -207,10 +209,15 @@ QUIRKS: dict[str, Quirk] = {
     "404 for a wrong method": Quirk(
         answer=instead(405, message(404, "Not Found")), shows=status("wrong-method", 404)
     ),
-    "one request a connection": Quirk(last=1, shows=lambda profile: profile.connection.requests == 1),
-    "ten requests a connection": Quirk(last=10, shows=lambda profile: profile.connection.requests == 10),
+    "one request a connection": Quirk(
+        last=1, watched=(12, 1.0), shows=lambda profile: profile.connection.requests == 1
+    ),
+    "ten requests a connection": Quirk(
+        last=10, watched=(12, 1.0), shows=lambda profile: profile.connection.requests == 10
+    ),
     "ten idle seconds": Quirk(
         settings={"keep_alive": 9.0},
+        watched=(2, 15.0),
         shows=lambda profile: (profile.connection.open_after, profile.connection.closed_by) == (8.0, 10.0),
     ),
     "an id under another name": Quirk(

@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 from attrs import frozen
 
+from transfer_async._cli.console.clients import journal_named
 from transfer_async._cli.console.output import Say
 from transfer_async._cli.probe import level_orders, level_reads, order_plan
 from transfer_async._cli.probe.level_orders import Spending
@@ -19,7 +20,6 @@ from transfer_async._cli.probe.order_plan import REFUSALS, Cap
 from transfer_async._cli.probe.proposed_settings import as_lines, proposed
 from transfer_async._cli.probe.spending import Ledger, alone
 from transfer_async._models.requests import NewOrder
-from transfer_async.journal.sqlite import SQLiteJournal
 from transfer_async.sandbox import SeenAnswer, ServiceProfile, load_profile
 
 
@@ -140,5 +140,5 @@ class ProbeRun:
 @asynccontextmanager
 async def _ledger(path: Path, base_url: str) -> AsyncIterator[Ledger]:
     with alone(path):
-        async with SQLiteJournal(path) as journal:
+        async with journal_named(str(path)) as journal:  # sealed, where the environment says so
             yield Ledger(journal, scope=base_url)

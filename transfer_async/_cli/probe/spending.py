@@ -12,7 +12,7 @@ from attrs import frozen
 from transfer_async._cli.probe.order_plan import NAMES, PlannedOrder, key_of
 from transfer_async.journal.entries import AT_WORK, Entry, KeyState
 from transfer_async.journal.fingerprint import fingerprint
-from transfer_async.journal.sqlite import SQLiteJournal
+from transfer_async.journal.protocol import Journal
 from transfer_async.sandbox import SeenAnswer
 
 try:
@@ -30,11 +30,11 @@ class Ledger:
     """The probe's part of a journal.
 
     Args:
-        journal: a file: what it says is there after a kill.
+        journal: a durable one: what it says is there after a kill.
         scope: of the service.
     """
 
-    journal: SQLiteJournal
+    journal: Journal
     scope: str
 
     async def spent(self, plan: Collection[PlannedOrder]) -> frozenset[str]:
