@@ -640,7 +640,7 @@ async def test_a_client_that_closes_ends_an_input_that_would_never_bring_the_nex
             yield OrderRequest(ORDER, key=f"k-{number}")
 
     told = []
-    async with asyncio.timeout(10), world.client() as client:
+    async with asyncio.timeout(60), world.client() as client:
         async for result in client.create_orders(requests(), concurrency=2):
             told.append(result)
             if len(told) == 1:

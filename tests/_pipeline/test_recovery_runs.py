@@ -26,7 +26,7 @@ class Pauses:
 
     async def next(self) -> Gate:
         """The next pause, as soon as it has begun."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await self._come.get()
 
 

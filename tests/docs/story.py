@@ -116,7 +116,7 @@ class Story:
         """End what was begun."""
         for sandbox in self._sandboxes:
             sandbox.terminate()
-            sandbox.communicate(timeout=20)
+            sandbox.communicate(timeout=60)
         self._forget_modules()
 
     def _play(self, block: Block, last: Block | None) -> None:

@@ -52,11 +52,11 @@ def sandbox_elsewhere() -> Iterator[Sandbox]:
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    assert up.wait(10)
+    assert up.wait(60)
     yield found[0]
     loop, down = loops[0]
     loop.call_soon_threadsafe(down.set)
-    thread.join(10)
+    thread.join(60)
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ async def first_outcome(address: str) -> OrderOutcome:
     connection = await connect(address)
     try:
         reader = await connection.jetstream().subscribe("transfer.outcomes", ordered_consumer=True)
-        message = await reader.next_msg(timeout=20)
+        message = await reader.next_msg(timeout=60)
     finally:
         await connection.close()
     return OrderOutcome.from_json(message.data)

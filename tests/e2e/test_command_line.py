@@ -35,7 +35,7 @@ async def started(*arguments: str, **environment: str) -> AsyncIterator[asyncio.
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             yield process
     finally:
         if process.returncode is None:

@@ -148,7 +148,7 @@ async def test_a_served_mix_is_that_of_the_seed_over_tls_with_a_line_for_each_re
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             address = (await process.stdout.readline()).decode().split()[3].rstrip(",")
             served = await statuses(address, trusting)
             process.terminate()

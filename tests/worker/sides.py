@@ -12,7 +12,7 @@ from faststream.redis.parser import BinaryMessageFormatV1
 
 from transfer_async.integrations.faststream.line import WorkerSettings
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 async def until(true, *, patience=PATIENCE):
