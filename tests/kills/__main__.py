@@ -8,10 +8,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.kills import broker, bulk, probing, workers
+from tests.kills import broker, bulk, probing, upgrades, workers
 from tests.kills.mutants import MUTANTS
 
-TRIALS = {"workers": workers, "broker": broker, "bulk": bulk, "probe": probing}
+TRIALS = {"workers": workers, "broker": broker, "bulk": bulk, "probe": probing, "upgrades": upgrades}
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:

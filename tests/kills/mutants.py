@@ -18,10 +18,11 @@ from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
 from transfer_async._cli.probe.spending import Ledger
 from transfer_async._models.errors import OutcomeUnknown
 from transfer_async._models.responses import Order
-from transfer_async.journal import sqlite_file, sqlite_opening
+from transfer_async.journal import postgres_upgrade, sqlite_file, sqlite_opening, sqlite_upgrade
 from transfer_async.journal.claim import Claim
 from transfer_async.journal.entries import Entry, KeyState, Verdict
 from transfer_async.journal.moves import Create, Mark, Move
+from transfer_async.journal.upgrading import statements_from
 from transfer_async.worker.consumer import Worker
 from transfer_async.worker.handler import Handler
 
@@ -115,6 +116,19 @@ def send_again() -> None:
     Claim.decide = trusting  # type: ignore[method-assign] # a mutant
 
 
+# --- of an upgrade --------------------------------------------------------------------------------------
+
+
+def half_upgraded() -> None:
+    """An upgrade whose steps are committed before the version is."""
+    for module in (sqlite_upgrade, postgres_upgrade):
+        module.statements_from = _in_halves  # type: ignore[attr-defined] # a mutant
+
+
+def _in_halves(version: int, schema: str) -> list[str]:
+    return [*statements_from(version, schema), "COMMIT", "BEGIN"]
+
+
 # --- of a worker on a broker ----------------------------------------------------------------------------
 
 
@@ -154,7 +168,7 @@ def uncounted() -> None:
 MUTANTS: dict[str, Callable[[], None]] = {
     mutant.__name__.replace("_", "-"): mutant
     for mutant in (
-        *(resend, unmarked, unsettled, released, unlocked, send_again),
+        *(resend, unmarked, unsettled, released, unlocked, send_again, half_upgraded),
         *(acknowledge_first, never_tell, uncounted),
     )
 }

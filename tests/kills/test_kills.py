@@ -107,6 +107,32 @@ def test_a_probe_that_does_not_count_is_noticed(size: int):
     assert noticed("beyond", "probe", "--kills", size, "--mutant", "uncounted", patience=60)
 
 
+@pytest.mark.trial(short=6, ci=20, long=200)
+def test_an_upgrade_of_a_file_that_is_killed_leaves_it_whole(size: int):
+    ended = trial("upgrades", "--journal", "sqlite", "--kills", size, "--seed", 1)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert count(ended.stdout, "kills") >= size
+
+
+@needs_postgres
+@pytest.mark.trial(short=4, ci=20, long=200)
+def test_an_upgrade_of_a_database_that_is_killed_leaves_it_whole(size: int):
+    ended = trial("upgrades", "--journal", "postgres", "--kills", size, "--seed", 1)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert count(ended.stdout, "kills") >= size
+
+
+@needs_postgres
+@pytest.mark.trial(ci=200)
+@pytest.mark.parametrize("journal", ["sqlite", "postgres"])
+def test_an_upgrade_in_two_transactions_is_noticed(journal: str, size: int):
+    words = ("upgrades", "--journal", journal, "--kills", size, "--mutant", "half-upgraded")
+
+    assert "violation: version 1 with keys_2" in trial(*words).stdout
+
+
 MUTANTS = {
     "resend": "duplicate",
     "unmarked": "unmarked",

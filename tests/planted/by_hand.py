@@ -550,6 +550,62 @@ BY_HAND = (
         "nobody can tell afterwards what happened",
     ),
     Fault(
+        "old-table-can-be-written-by-its-name",
+        "upgrading",
+        """    1: ('ALTER TABLE "{schema}".keys RENAME TO keys_2',),""",
+        """    1: (
+        'ALTER TABLE "{schema}".keys RENAME TO keys_2',
+        'CREATE VIEW "{schema}".keys AS SELECT * FROM "{schema}".keys_2',
+    ),""",
+        "a program of the old version that is still running reads keys by rules of its own, and writes them",
+    ),
+    Fault(
+        "older-journal-is-used-as-it-is",
+        "upgrading",
+        "    if found == VERSION:\n        return\n",
+        "    if found == VERSION or found in STEPS:\n        return\n",
+        "a program of this version writes what those of the old one drop",
+    ),
+    Fault(
+        "newer-journal-is-used-as-it-is",
+        "upgrading",
+        "    if found == VERSION:\n        return\n",
+        "    if found is not None and found >= VERSION:\n        return\n",
+        "what a newer version keeps of a key is dropped",
+    ),
+    Fault(
+        "upgrade-of-a-journal-in-use",
+        "upgrading",
+        "    if dict(counted) != dict(upgrade.states):\n",
+        "    if not dict(counted) and upgrade.states:\n",
+        "nobody is told that programs of the old version are still running",
+    ),
+    Fault(
+        "upgrade-of-a-file-in-halves",
+        "sqlite_upgrade",
+        '        self._db.execute(f"PRAGMA user_version={VERSION}")\n',
+        '        self._db.execute("COMMIT")\n        self._db.execute("BEGIN")\n'
+        '        self._db.execute(f"PRAGMA user_version={VERSION}")\n',
+        "a journal whose upgrade was killed is neither old nor new, and no program opens it",
+    ),
+    Fault(
+        "upgrade-of-tables-in-halves",
+        "postgres_upgrade",
+        "        for statement in statements_from(upgrade.found, self._schema):\n"
+        "            await session.say(statement)\n",
+        "        for statement in statements_from(upgrade.found, self._schema):\n"
+        "            await session.say(statement)\n"
+        '        await session.say("COMMIT; BEGIN")\n',
+        "the same in a database",
+    ),
+    Fault(
+        "version-is-not-looked-at-again",
+        "sqlite_upgrade",
+        "        if self.version != upgrade.found:\n            return False\n",
+        "",
+        "of two upgrades at once the second fails, or does it again",
+    ),
+    Fault(
         "cut-off-commit",
         "sqlite",
         "            except asyncio.CancelledError as error:\n                cancelled = error\n",

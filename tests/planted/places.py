@@ -177,6 +177,11 @@ PLACES = {
         "transfer_async.journal.sqlite_opening",
         ("tests/journal/test_sqlite.py", "tests/contract", "tests/trouble/test_sqlite_trouble.py"),
     ),
+    "upgrading": Place("transfer_async.journal.upgrading", ("tests/journal/test_upgrading.py",)),
+    "sqlite_upgrade": Place("transfer_async.journal.sqlite_upgrade", ("tests/journal/test_upgrading.py",)),
+    "postgres_upgrade": Place(
+        "transfer_async.journal.postgres_upgrade", ("tests/journal/test_upgrading.py",)
+    ),
     "postgres": Place(
         "transfer_async.journal.postgres",
         ("tests/journal/test_postgres.py", "tests/contract", "tests/trouble"),
