@@ -474,6 +474,13 @@ def test_the_command_shows_what_is_there_and_asks(tmp_path: Path):
     assert store.content().version == 1
 
 
+def test_the_command_needs_a_file_that_is_there(tmp_path: Path):
+    refused = invoke("journal", "upgrade", "--journal", str(tmp_path / "nowhere.db"))
+
+    assert refused.exit_code == 2
+    assert "there is no file" in refused.stderr
+
+
 def test_the_command_upgrades_and_says_so(tmp_path: Path):
     store = FileStore(tmp_path / "journal.db")
     store.say("UPDATE keys SET body = '{}' WHERE key = 'doubt'")

@@ -23,8 +23,8 @@ class Doubt:
         key: the key.
         intent_id: the intent's id, under which the bank's hooks know it.
         summary: amounts, currencies and countries; nothing about a person.
-        claimed_at: when work on the intent began, in UTC.
-        sent_until: no request can have been sent after it, in UTC.
+        claimed_at: when work on the intent began, in UTC; if that is damaged, the nearest time that there is.
+        sent_until: no request can have been sent after it, in UTC; the same.
         order: what was to be created; not in the ``repr``.
         receipts: what the hooks handed back, by hook name; not in the ``repr``.
         held: the reference of a hold that the bank placed itself; not in the ``repr``.
@@ -57,16 +57,16 @@ class KeyView:
     Args:
         key: the key.
         entry: all of it.
-        began: when work on its intent began, in UTC.
-        age: seconds since then.
-        sent_until: no request can have been sent after it; None where none was.
+        began: when work on its intent began, in UTC; None where what is on record is no time.
+        age: seconds since then; None as well.
+        sent_until: no request can have been sent after it; None where none was, or that is no time.
         refutable_at: when a refutation is believed, at the earliest; None where never, or not in doubt.
     """
 
     key: str
     entry: Entry = field(repr=False)
-    began: datetime
-    age: float
+    began: datetime | None
+    age: float | None
     sent_until: datetime | None
     refutable_at: datetime | None
 
@@ -175,28 +175,27 @@ def doubt_of(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Doubt:
     )
 
 
-def view_of(
-    key: str, entry: Entry, utc: Callable[[float], datetime], *, now: datetime, settle_after: float
-) -> KeyView:
-    """The view of ``entry``; ``utc`` turns the journal's seconds into times."""
+Calendar = Callable[[float], datetime | None]
+"""Turns the journal's seconds into times; None where there is no such time."""
+
+
+def view_of(key: str, entry: Entry, utc: Calendar, *, now: datetime, settle_after: float) -> KeyView:
+    """The view of ``entry``."""
     began = utc(entry.claimed_at)
     return KeyView(
         key=key,
         entry=entry,
         began=began,
-        age=(now - began).total_seconds(),
+        age=None if began is None else (now - began).total_seconds(),
         sent_until=utc(entry.sent_until) if entry.attempt is not None else None,
         refutable_at=_refutable_at(entry, utc, settle_after=settle_after),
     )
 
 
-def _refutable_at(entry: Entry, utc: Callable[[float], datetime], *, settle_after: float) -> datetime | None:
+def _refutable_at(entry: Entry, utc: Calendar, *, settle_after: float) -> datetime | None:
     if entry.state is not KeyState.IN_DOUBT:
         return None
-    try:
-        return utc(entry.sent_until + settle_after)
-    except OverflowError:  # never: `settle_after` may be infinite
-        return None
+    return utc(entry.sent_until + settle_after)  # never, if `settle_after` is infinite
 
 
 def parties_of(entry: Entry) -> OrderIntent | Order | None:

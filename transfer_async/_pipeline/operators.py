@@ -9,7 +9,7 @@ Where a scope demands four eyes, one person proposes and another approves: the w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from transfer_async._models import keys, texts
 from transfer_async._models.errors import Outcome
@@ -26,7 +26,7 @@ from transfer_async._pipeline.refusals import (
     checked_text,
     nothing_on_record,
 )
-from transfer_async._support.clock import Clock, Duration
+from transfer_async._support.clock import EARLIEST, LATEST, Clock, Duration, time_after
 from transfer_async.journal.entries import Entry, Step
 from transfer_async.journal.operator_moves import Look
 from transfer_async.journal.proposal import FOUR_EYES, Decision, Proposal
@@ -111,7 +111,7 @@ class Operators:
             found.update(page)
             last = page[-1][0]
         views = await self._views(list(found.items()))
-        return tuple(sorted(views, key=lambda view: view.began))
+        return tuple(sorted(views, key=lambda view: view.entry.claimed_at))
 
     async def page(self, *, limit: int = 100, after: str = "") -> tuple[KeyView, ...]:
         """Some of the keys that wait for somebody and that nobody attends to just now.
@@ -395,18 +395,23 @@ class Operators:
         return await self._journal.prune(before=before)
 
     async def times(self) -> Callable[[float], datetime]:
-        """What turns the journal's seconds into times in UTC.
+        """What turns the journal's seconds into times in UTC; a damaged one is the nearest that there is.
 
         Raises:
             JournalFailed: the journal could not be read.
         """
+        time = await self._calendar()
+        return lambda seconds: time(seconds) or (EARLIEST if seconds < 0 else LATEST)
+
+    async def _calendar(self) -> Callable[[float], datetime | None]:
+        """The same, but None for what is no time."""
         there, here = await self._journal.now(), self._clock.utc()
-        return lambda seconds: here + timedelta(seconds=seconds - there)
+        return lambda seconds: time_after(here, seconds - there)
 
     async def _views(self, found: Sequence[tuple[str, Entry]]) -> tuple[KeyView, ...]:
         if not found:
             return ()
-        utc, now = await self.times(), self._clock.utc()
+        utc, now = await self._calendar(), self._clock.utc()
         wait = self._settle_after
         return tuple(view_of(key, entry, utc, now=now, settle_after=wait) for key, entry in found)
 

@@ -62,6 +62,10 @@ def _moved(text: str, state: KeyState, moves: int) -> Moved:
     return made
 
 
+FOR_EVER = 1e10
+"""Seconds after which nobody asks again: three hundred years."""
+
+
 def refusal(verdict: Verdict, move: Move | None = None) -> ValueError:
     """What is raised where the journal said no to ``move``."""
     entry, denial = verdict.entry, verdict.denial
@@ -73,7 +77,7 @@ def refusal(verdict: Verdict, move: Move | None = None) -> ValueError:
         return ValueError("key: the service itself answered with its order: it is not to be amended")
     if denial is Denial.TOO_EARLY:
         wait = entry.sent_until + getattr(move, "settle_after", 0.0) - verdict.now
-        left = math.ceil(wait) if math.isfinite(wait) else wait
+        left = math.ceil(wait) if wait < FOR_EVER else math.inf
         return ValueError(f"key: it is too early, a request may still take effect; ask again in {left} s")
     if denial is Denial.FOREIGN:
         return ValueError("order_id: is the order of another key")

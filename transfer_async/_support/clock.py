@@ -51,6 +51,25 @@ def in_seconds(value: Duration) -> float:
         return cast("float", value)
 
 
+EARLIEST, LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+"""The times between which a calendar has any."""
+
+_FIRST, _LAST = EARLIEST.timestamp(), LATEST.timestamp()
+
+
+def time_after(time: datetime, seconds: float) -> datetime | None:
+    """The time so many seconds after ``time``; None if no calendar has it: what is stored may be damaged."""
+    try:
+        return time + timedelta(seconds=seconds)
+    except (OverflowError, ValueError):
+        return None
+
+
+def is_a_time(since_1970: float) -> bool:
+    """Whether a calendar has the time so many seconds after 1970 began."""
+    return _FIRST <= since_1970 <= _LAST
+
+
 # A deadline must pass while the machine is suspended: CLOCK_MONOTONIC stands still then.
 _NOW: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic

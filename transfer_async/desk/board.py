@@ -8,6 +8,7 @@ read; what somebody changes at this desk shows at once, and a key's own page alw
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from datetime import datetime
 from decimal import Decimal
@@ -52,7 +53,7 @@ class Line:
     Args:
         key: the key.
         kinds: of `KINDS`, in their order.
-        since: when work on it began, in seconds since 1970.
+        since: when work on it began, in seconds since 1970; minus infinity where that cannot be told.
         amount: what the poster is to pay, if that is still known.
         weight: about so much, as a float: the lines are sorted by it.
         currency: of the amount; empty if it is not known.
@@ -70,6 +71,11 @@ class Line:
     cause: str
     by: str | None
     has_candidate: bool
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether its age can be told."""
+        return math.isfinite(self.since)
 
 
 @frozen(kw_only=True)
@@ -210,7 +216,7 @@ def line_of(view: KeyView) -> Line | None:
     return Line(
         key=view.key,
         kinds=kinds,
-        since=view.began.timestamp(),
+        since=began_at(view),
         amount=None if order is None else order.poster_amount,
         weight=0.0 if order is None else float(order.poster_amount),
         currency="" if order is None else sys.intern(order.poster_currency),
@@ -218,6 +224,11 @@ def line_of(view: KeyView) -> Line | None:
         by=None if view.proposal is None else view.proposal.by,
         has_candidate=bool(view.candidates),
     )
+
+
+def began_at(view: KeyView) -> float:
+    """When work on it began; where that cannot be told, it is shown first."""
+    return -math.inf if view.began is None else view.began.timestamp()
 
 
 def kinds_of(view: KeyView) -> tuple[str, ...]:

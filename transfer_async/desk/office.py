@@ -12,7 +12,7 @@ from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock
 from transfer_async.desk import pages, words
-from transfer_async.desk.board import Board, kinds_of
+from transfer_async.desk.board import Board, began_at, kinds_of
 from transfer_async.desk.deeds import deeds, effects_of_proposal
 from transfer_async.desk.listing import next_after
 from transfer_async.desk.stamp import stamp_of
@@ -116,7 +116,7 @@ async def key_page(
         "may_see": operator.may(Role.PARTIES),
         "has_parties": view.order is not None or view.entry.reply is not None,
         "name": words.name_of(view.key),
-        "next": next_after(snapshot, view.key, since=view.began.timestamp()),
+        "next": next_after(snapshot, view.key, since=began_at(view)),
         "at": words.moment,
         "address": address,
         **dict.fromkeys(("problem", "since", "tried", "done", "parties")),

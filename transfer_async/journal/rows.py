@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import typing
 from collections.abc import Iterable
 from datetime import datetime
@@ -377,7 +378,7 @@ def step_of(values: tuple[Any, ...]) -> Step:
     except _UNREADABLE:
         state, ended, reason = KeyState.IN_DOUBT, None, f"a part of this line cannot be read; {reason}"
     return Step(
-        at=at,
+        at=at if isinstance(at, (int, float)) else math.nan,
         move=move,
         state=state,
         intent_id=intent_id,

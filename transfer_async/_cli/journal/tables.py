@@ -17,8 +17,11 @@ from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.recovery import RecoveryReport
+from transfer_async._support.clock import time_after
 from transfer_async.journal.entries import Ending, Step
 from transfer_async.journal.proposal import Decision, Proposal
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 NOBODY: Mapping[str, str | None] = {}
 """No parties are to be shown."""
@@ -90,7 +93,7 @@ def record_lines(view: KeyView, parties: Mapping[str, str | None] = NOBODY) -> l
         "cause": None if view.cause is None else view.cause.told,
         **_attempt_lines(view.cause),
         "proposed": None if view.proposal is None else _proposal_told(view.proposal),
-        "began": f"{iso(view.began)}, {age_told(view.age)} ago",
+        "began": None if view.began is None else f"{iso(view.began)}, {age_told(view.age)} ago",
         "sent until": iso(view.sent_until),
         "ended in": None if entry.ending is None else _ended_in(entry.ending),
         "receipts": ", ".join(f"{name}: {receipt}" for name, receipt in entry.all_receipts.items()) or None,
@@ -191,7 +194,7 @@ def view_json(view: KeyView) -> dict[str, Any]:
         "matcher_amount": None if order is None else f"{order.matcher_amount:f}",
         "matcher_currency": None if order is None else order.matcher_currency,
         "began": iso(view.began),
-        "age_seconds": round(view.age, 3),
+        "age_seconds": None if view.age is None else round(view.age, 3),
         "sent_until": iso(view.sent_until),
         "owed": list(view.owed),
         "untold": list(view.untold),
@@ -273,12 +276,14 @@ def iso(time: datetime | None) -> str | None:
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+def _utc(seconds: float) -> datetime | None:
+    return time_after(_EPOCH, seconds)
 
 
-def age_told(seconds: float) -> str:
+def age_told(seconds: float | None) -> str:
     """An age in its two largest units."""
+    if seconds is None:
+        return "-"
     left = max(0, int(seconds))
     told: list[str] = []
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):

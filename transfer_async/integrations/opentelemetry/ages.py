@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from attrs import define
 
+from transfer_async._support.clock import is_a_time
 from transfer_async.journal.entries import Entry, KeyState
 
 
@@ -35,4 +36,5 @@ def _since(since: float | None, entry: Entry) -> float:
 
 
 def _earlier(known: float | None, times: Iterable[float]) -> float | None:
-    return min([*times] if known is None else [known, *times], default=None)
+    told = [time for time in times if is_a_time(time)]  # a damaged one says nothing, and would hide others
+    return min(told if known is None else [known, *told], default=None)

@@ -1,0 +1,143 @@
+"""A time on record that no calendar has, for a disk made something else of it, stops no listing."""
+
+import asyncio
+import json
+import math
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.desk.visitor import Desk
+from tests.support import commands
+from tests.support.bank import World, world_in_a_file
+from transfer_async import Operators
+from transfer_async.integrations.opentelemetry.ages import Oldest
+from transfer_async.journal import Entry, KeyState, Step, step_of, step_values
+from transfer_async.journal.rows import ENTRY_TABLE
+
+BEYOND = ["1e300", "-1e12"]
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[World]:
+    """With two keys in doubt, of which one can be damaged."""
+    async with world_in_a_file(tmp_path / "journal.db", monkeypatch) as world:
+        await world.in_doubt("other")
+        await world.in_doubt("damaged")
+        yield world
+
+
+async def damage(path: Path, seconds: str, *, line: str | None = None) -> None:
+    """All its times, and those of its history."""
+
+    def say() -> None:
+        with closing(sqlite3.connect(path / "journal.db", isolation_level=None)) as db:
+            times = ", ".join(
+                f"'$.{name}', {seconds}" for name in ("claimed_at", "sent_until", "lease_until")
+            )
+            db.execute(f"UPDATE {ENTRY_TABLE} SET body = json_set(body, {times}) WHERE key = 'damaged'")
+            of_it = f"(SELECT id FROM {ENTRY_TABLE} WHERE key = 'damaged')"
+            db.execute(f"UPDATE history SET at = {line or seconds} WHERE key_id = {of_it}")
+
+    await asyncio.to_thread(say)
+
+
+async def said(*words: str) -> Any:
+    return json.loads((await commands.asked("journal", *words, "--json")).stdout)
+
+
+@pytest.mark.parametrize("seconds", BEYOND)
+async def test_operators_are_shown_the_key_with_times_that_cannot_be_told(
+    world: World, tmp_path: Path, seconds: str
+):
+    await damage(tmp_path, seconds)
+    operators = Operators(world.journal, world.scope, clock=world.time.clock)
+    views = {view.key: view for view in await operators.waiting()}
+    doubts = {doubt.key: doubt for doubt in await operators.in_doubt()}
+    damaged = views["damaged"]
+
+    assert set(views) == set(doubts) == {"other", "damaged"}
+    assert (damaged.began, damaged.age, damaged.sent_until, damaged.refutable_at) == (None,) * 4
+    assert damaged.readable
+    assert doubts["damaged"].sent_until.year == (1 if seconds.startswith("-") else 9999)
+    assert views["other"].age is not None
+
+
+@pytest.mark.parametrize("seconds", BEYOND)
+async def test_the_commands_list_and_show_it(world: World, tmp_path: Path, seconds: str):
+    await damage(tmp_path, seconds)
+    listed = {one["key"]: one for one in (await said("list"))["keys"]}
+    shown = await said("show", "damaged")
+    table = (await commands.asked("journal", "list")).stdout
+    record = (await commands.asked("journal", "show", "damaged")).stdout
+
+    assert (listed["damaged"]["began"], listed["damaged"]["age_seconds"]) == (None, None)
+    assert listed["other"]["began"] is not None
+    assert {step["at"] for step in shown["history"]} == {None}
+    assert "damaged" in table
+    assert "began       -\n" in record
+
+
+@pytest.mark.parametrize("at", ["9e999", "-9e999", "'long ago'"])
+async def test_a_line_of_the_history_has_no_time_where_none_can_be_told(
+    world: World, tmp_path: Path, at: str
+):
+    await damage(tmp_path, "1e300", line=at)
+
+    assert {step["at"] for step in (await said("show", "damaged"))["history"]} == {None}
+    assert "claim" in (await commands.asked("journal", "show", "damaged")).stdout
+
+
+@pytest.mark.parametrize("seconds", BEYOND)
+async def test_the_desk_lists_and_shows_it(world: World, tmp_path: Path, seconds: str):
+    await damage(tmp_path, seconds)
+    async with world.client() as client, Desk.of(client) as desk:
+        visitor = desk.visitor()
+        pages = [await visitor.get(), await visitor.key("damaged"), await visitor.key("other")]
+
+    assert [page.status for page in pages] == [200, 200, 200]
+    assert "damaged" in pages[0].text
+    assert "Began not known" in pages[1].text
+
+
+@pytest.mark.parametrize("seconds", BEYOND)
+async def test_books_are_compared_with_it(world: World, tmp_path: Path, seconds: str):
+    await damage(tmp_path, seconds)
+    export = tmp_path / "export.jsonl"
+    await asyncio.to_thread(export.write_text, "")
+    told = await commands.asked("journal", "reconcile", str(export), code=3)
+
+    assert "damaged" in told.stdout
+
+
+async def test_an_age_that_cannot_be_told_hides_no_other():
+    oldest = Oldest()
+    for at in (1e300, -1e300, math.nan, math.inf, 50.0):
+        doubt = Entry(
+            state=KeyState.IN_DOUBT, fingerprint="", intent_id="", intent=None, claimed_at=at, sent_until=at
+        )
+        oldest.note(doubt)
+
+    assert oldest.ages(80.0) == {"doubt": 30.0, "undo": 0.0, "untold": 0.0}
+
+
+async def test_that_it_is_too_early_is_said_in_a_few_words(world: World, tmp_path: Path):
+    await damage(tmp_path, "1e300")
+    why = await commands.asked(
+        "journal", "refute", "damaged", "--by", "ada", "--reason", "none", "--yes", code=1
+    )
+
+    assert "too early" in why.stderr
+    assert len(why.stderr) < 200
+
+
+def test_a_time_of_the_history_that_is_no_number_is_none():
+    step = Step(at=1.0, move="claim", state=KeyState.CLAIMED, intent_id="i", epoch=1)
+    for at in ("long ago", None, b"\xff"):
+        found = step_of((at, *step_values(step)[1:]))
+
+        assert math.isnan(found.at)
