@@ -80,7 +80,7 @@ class Line:
 
 
 def line(per_second: float, burst: int = 1) -> Line:
-    return Line(Rate(per_second, burst))
+    return Line(Rate(per_second, burst=burst))
 
 
 # --- one after the other ------------------------------------------------------------------------
@@ -213,8 +213,8 @@ def test_whoever_comes_or_leaves_no_stretch_is_too_fast_and_nobody_is_overtaken_
 
 
 def test_the_measure_itself_finds_a_stretch_that_is_too_fast():
-    assert stretch_over(Rate(1.0, 2), [0.0, 0.0, 1.0, 2.0]) == 0.0
-    assert stretch_over(Rate(1.0, 2), [0.0, 5.0, 5.5, 5.9]) == pytest.approx(0.1)
+    assert stretch_over(Rate(1.0, burst=2), [0.0, 0.0, 1.0, 2.0]) == 0.0
+    assert stretch_over(Rate(1.0, burst=2), [0.0, 5.0, 5.5, 5.9]) == pytest.approx(0.1)
 
 
 # --- its settings -------------------------------------------------------------------------------
@@ -224,6 +224,12 @@ def test_the_measure_itself_finds_a_stretch_that_is_too_fast():
 def test_a_rate_is_more_than_nothing_and_finite(wrong: Any):
     with pytest.raises(ValueError, match=r"^per_second: must be more than 0 orders a second, and finite$"):
         Rate(wrong)
+
+
+@each("extreme", [{"per_second": 5e-324}, {"per_second": 1.0, "burst": 10**400}])
+def test_a_rate_of_which_no_time_can_be_told_is_none(extreme: dict[str, Any]):
+    with pytest.raises(ValueError, match=r"^per_second and burst: burst / per_second must be a finite"):
+        Rate(**extreme)
 
 
 @each("wrong", [0, -1, 1.5, True, None, "2"])

@@ -57,7 +57,9 @@ class World:
         self.people = Chance(f"people {seed}")
         self.patience = Chance(f"patience {seed}")
         pace = Chance(f"pace {seed}")
-        self.rate = Rate(pace.one_of((0.01, 0.1, 1.0)), pace.one_of((1, 2))) if pace.once_in(0.2) else None
+        self.rate = (
+            Rate(pace.one_of((0.01, 0.1, 1.0)), burst=pace.one_of((1, 2))) if pace.once_in(0.2) else None
+        )
         self.four_eyes = self.people.once_in(0.3)
         self.loop = VirtualLoop()
         self.trace: list[str] | None = [] if trace else None

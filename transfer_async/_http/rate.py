@@ -13,7 +13,7 @@ from typing import Any
 from attrs import field, frozen
 
 from transfer_async._support.clock import Clock
-from transfer_async._support.validators import count, positive
+from transfer_async._support.validators import count, is_positive, positive
 
 
 def _as_float(value: Any) -> Any:
@@ -35,7 +35,15 @@ class Rate:
     per_second: float = field(
         converter=_as_float, validator=positive("must be more than 0 orders a second, and finite")
     )
-    burst: int = field(default=1, validator=count())
+    burst: int = field(default=1, validator=count(), kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        try:
+            seconds = self.burst / self.per_second
+        except OverflowError:
+            seconds = float("inf")
+        if not is_positive(seconds):  # or no sum of such times would mean anything
+            raise ValueError("per_second and burst: burst / per_second must be a finite number of seconds")
 
 
 class Turnstile:

@@ -66,6 +66,6 @@ def rate_given(per_second: float | None, burst: int | None) -> Rate | None:
             raise ValueError("--burst: goes with --rate")
         return None
     try:
-        return Rate(per_second, 1 if burst is None else burst)
+        return Rate(per_second, burst=1 if burst is None else burst)
     except ValueError as error:
         raise ValueError(f"--{error}".replace("--per_second", "--rate")) from None
