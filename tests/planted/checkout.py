@@ -23,7 +23,7 @@ HANGS, DIES = "it hangs", "it dies"
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _USAGE, _NONE = 4, 5  # of pytest's exit codes: wrongly called; no test was collected
-_PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no", "-rfE")
+_PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n0", "--tb=no", "-rfE")
 
 
 class Checkout:
