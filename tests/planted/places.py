@@ -157,6 +157,8 @@ PLACES = {
     ),
     "heartbeats": Place("transfer_async.worker.heartbeats", ("tests/worker/test_worker.py",)),
     "pull": Place("transfer_async.integrations.faststream.nats_pull", ("tests/worker/test_nats_pull.py",)),
+    "nats_line": Place("transfer_async.integrations.faststream.nats", ("tests/contract/test_lines.py",)),
+    "redis_line": Place("transfer_async.integrations.faststream.redis", ("tests/contract/test_lines.py",)),
     "handling": Place("transfer_async.worker.handler", ("tests/worker/test_handler.py",)),
     "base": Place("transfer_async.journal.protocol", ("tests/contract",)),
     "states": Place("transfer_async.journal.state_machine", _STATES),
