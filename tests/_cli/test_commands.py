@@ -44,15 +44,6 @@ def test_a_line_of_the_log_moves_no_cursor():
 # --- the whole ------------------------------------------------------------------------------------
 
 
-@each("command", [[], ["demo"], ["sandbox"], ["whoami"]])
-def test_every_command_explains_itself(command):
-    result = invoke(*command, "--help")
-
-    assert result.exit_code == 0
-    assert "Usage: transfer-async" in result.output
-    assert "--help" in result.output
-
-
 def test_without_a_command_the_help_is_shown():
     result = invoke()
 
@@ -279,11 +270,6 @@ async def test_a_port_that_is_taken_is_an_error_and_nothing_is_announced(sandbox
         await serve_sandbox.serve(Sandbox(port=port), say=said.append, log=said.append)
 
     assert said == []
-
-
-@each("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LOCALHOST"])
-def test_loopback_is_known(host):
-    assert serve_sandbox.is_loopback(host)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -114,25 +114,6 @@ def test_every_class_of_the_tree_is_tried_here():
     assert set(EVERY) == set(real())
 
 
-@each(
-    ("names", "outcome"),
-    [
-        ("InvalidOrder PreflightFailed HoldFailed HoldRequired BeneficiaryNotVerified", Outcome.NOT_SENT),
-        (
-            "ConnectionFailed TokenUnavailable Expired KeyConflict KeyBusy ClientClosed OpenElsewhere",
-            Outcome.NOT_SENT,
-        ),
-        ("Refused Unauthorized RateLimited Refuted", Outcome.REFUSED),
-        ("OutcomeUnknown UnreadableOrder", Outcome.UNKNOWN),
-        ("AlreadyCreated", Outcome.CREATED),
-    ],
-)
-def test_each_error_has_the_outcome_of_the_contracts_table(names, outcome):
-    assert {name: bare(getattr(errors, name)).outcome for name in names.split()} == dict.fromkeys(
-        names.split(), outcome
-    )
-
-
 @EACH
 def test_what_is_not_told_is_not_made_up_and_what_is_certain_can_be_told(kind):
     """An order that was never valid cannot exist, and a read makes none; all else must be told."""
@@ -203,13 +184,6 @@ def test_an_invalid_order_tells_each_field_and_why():
 )
 def test_a_check_that_was_not_possible_is_no_refusal(result, refused):
     assert errors.BeneficiaryNotVerified(result=result).refused is refused
-
-
-def test_a_text_of_ones_own_is_what_is_shown():
-    error = errors.OutcomeUnknown("another worker's attempt was never answered", status=502)
-
-    assert str(error) == "another worker's attempt was never answered"
-    assert error.status == 502
 
 
 def test_what_was_given_to_an_error_can_change_without_changing_it():

@@ -90,13 +90,6 @@ def test_each_carries_the_common_fields_and_its_own_by_keyword_and_for_ever(kind
 # --- in which order -----------------------------------------------------------------------------
 
 
-async def test_an_order_that_is_created(world: World):
-    order = await world.create()
-
-    assert names(world.events) == ["Claimed", "HookPassed", "AttemptStarted", "OrderCreated"]
-    assert world.events[-1].order_id == order.id
-
-
 async def test_an_order_that_is_created_at_the_second_attempt(world: World):
     world.time.chances = [0.5]
     world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "req-7"}))
@@ -130,24 +123,6 @@ async def test_an_order_that_is_refused(world: World):
     ]
     (refused,) = world.events_of(OrderRefused)
     assert (refused.error, refused.status) == ("Refused", 422)
-
-
-async def test_an_order_that_a_hook_stops(world: World):
-    world.bank.place_error = OSError()
-    await world.fails(TransferError)
-
-    assert names(world.events) == ["Claimed", "NotSent", "HookUndone"]
-    assert world.events_of(NotSent)[0].error == "HoldFailed"
-
-
-async def test_an_undo_that_fails(world: World):
-    world.bank.release_error = OSError("s3cr3t")
-    world.sandbox.faults.add(Status(422))
-    await world.fails(TransferError)
-
-    assert names(world.events)[-2:] == ["OrderRefused", "UndoOwed"]
-    (owed,) = world.events_of(UndoOwed)
-    assert (owed.hook, owed.error) == ("funds_hold", "OSError")
 
 
 async def test_an_order_that_goes_in_doubt(world: World):
@@ -214,15 +189,6 @@ async def test_an_order_given_back_is_no_event(world: World):
 
 def event():
     return Claimed(**COMMON)
-
-
-def test_every_observer_is_told_in_turn():
-    seen = []
-    Observers([lambda one: seen.append(("first", one)), lambda one: seen.append(("second", one))]).tell(
-        event()
-    )
-
-    assert seen == [("first", event()), ("second", event())]
 
 
 @pytest.mark.parametrize("error", [ValueError("oops"), asyncio.CancelledError(), RecursionError()], ids=told)

@@ -122,15 +122,6 @@ async def test_a_slow_consumer_keeps_an_endless_input_waiting(service, kind, con
     assert service.most <= concurrency
 
 
-@BOTH
-async def test_nothing_is_taken_before_the_first_result_is_asked_for(service, kind):
-    source = Input()
-    async with batch(service, source.of(kind)):
-        await turns(20)
-
-    assert source.taken == 0
-
-
 @pytest.mark.parametrize("concurrency", [1, 64])
 async def test_as_many_are_in_flight_as_asked_for_and_never_more(service, concurrency):
     requests = [OrderRequest(ORDER, key=f"k-{number}") for number in range(200)]
@@ -183,27 +174,9 @@ async def test_results_come_in_the_order_of_completion(service):
     assert keys(told) == ["b", "c", "a"]
 
 
-@BOTH
-async def test_one_failure_never_stops_the_others(kind):
-    service = Service(object.__new__(Order), fails=lambda key: int(key[2:]) % 3 == 0)
-    async with batch(service, Input().of(kind)) as results:
-        told = [result async for _, result in _first(60, results)]
-
-    failed = [result for result in told if result.error is not None]
-    assert len(failed) == 20
-    assert all(isinstance(one.error, Refused) and one.order is None for one in failed)
-    assert all(one.order is service.order for one in told if one.error is None)
-
-
 async def _first(count: int, results):
     for number in range(count):
         yield number, await anext(results)
-
-
-@pytest.mark.parametrize("nothing", [[], (), iter(()), {}])
-async def test_an_empty_input_has_no_results(service, nothing):
-    async with batch(service, nothing) as results:
-        assert [result async for result in results] == []
 
 
 @pytest.mark.parametrize("odd", [None, 7, "k", ORDER, {"order": ORDER}])
@@ -282,11 +255,6 @@ async def test_an_input_that_raises_before_it_can_be_awaited_is_told_in_its_turn
                 told.append(result)  # noqa: PERF401 - as above
 
     assert len(told) == 2
-
-
-async def test_an_input_that_ends_before_it_can_be_awaited_has_ended(service):
-    async with batch(service, Plain(StopAsyncIteration())) as results:
-        assert len([result async for result in results]) == 2
 
 
 async def test_an_input_that_is_cancelled_is_not_taken_for_one_that_has_ended(service):

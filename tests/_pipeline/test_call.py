@@ -215,13 +215,6 @@ async def test_a_client_may_be_closed_twice_also_at_the_same_time(world: World):
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
-async def test_a_client_that_was_never_used_is_closed_like_any_other(world: World):
-    client = world.made()
-    await client.close()
-
-    assert world.journal.closed == 0
-
-
 async def test_a_journal_that_was_given_is_not_closed_and_one_of_its_own_is(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):

@@ -11,16 +11,13 @@ from tests.support import bank as banks
 from tests.support import journalling
 from tests.support.bank import NOON, Gate, World, new_order, other_order, refused_order
 from tests.support.ids import told
-from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import (
     AlreadyCreated,
     BeneficiaryNotVerified,
     ConnectionFailed,
     Expired,
-    FundsHold,
     HoldFailed,
     HoldRequired,
-    InvalidOrder,
     JournalFailed,
     KeyBusy,
     KeyConflict,
@@ -38,7 +35,6 @@ from transfer_async import (
     RetryBudget,
     RetryPolicy,
     RetryScheduled,
-    Timeouts,
     TokenUnavailable,
     Unauthorized,
     UnreadableOrder,
@@ -160,20 +156,6 @@ async def test_of_fifty_calls_with_one_key_at_once_one_creates_the_order(world: 
     assert sum(isinstance(result, KeyBusy) for result in results) == 49
 
 
-async def test_a_key_whose_request_is_on_the_way_is_busy(world: World):
-    world.sandbox.faults.add(StallAfterProcessing())
-    async with world.client() as client:
-        first = asyncio.create_task(client.create_order(new_order(), key="k"))
-        await world.sandbox.stalled()
-        world.time.pass_(10.0)
-        with pytest.raises(KeyBusy) as busy:
-            await client.create_order(new_order(), key="k")
-        world.sandbox.faults.release()
-        await first
-
-    assert busy.value.retry_after == 50.0
-
-
 async def test_a_key_in_doubt_is_neither_sent_nor_held_again(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
     await world.fails(OutcomeUnknown)
@@ -250,45 +232,12 @@ async def test_two_scopes_of_one_journal_never_mix(world: World):
     assert first.id != second.id
 
 
-async def test_a_new_token_does_not_change_the_scope(world: World):
-    first = await world.create()
-    again = await world.create(token="another")
-
-    assert again == first
-
-
 async def test_without_a_key_the_client_makes_one_and_the_error_has_it(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
     doubt = await world.fails(OutcomeUnknown, key=None)
 
     assert doubt.key
     assert (await world.entry(doubt.key)).state is KeyState.IN_DOUBT
-
-
-# --- what the call itself must be ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
-        ({"key": ""}, "key"),
-        ({"key": "a\x1b[1m"}, "key"),
-        ({"held": " "}, "held"),
-        ({"held": "H\x00"}, "held"),
-        ({"beneficiary": "Ben Okri"}, "beneficiary"),
-        ({"send_before": NOON.replace(tzinfo=None)}, "send_before"),
-    ],
-)
-async def test_a_call_that_is_not_well_said_is_invalid_and_claims_nothing(
-    world: World, arguments: dict[str, Any], field: str
-):
-    async with world.client() as client:
-        with pytest.raises(InvalidOrder) as invalid:
-            await client.create_order(new_order(), **arguments)
-
-    assert [name for name, _ in invalid.value.problems] == [field]
-    assert not invalid.value.order_may_exist
-    assert world.journal.moves == []
 
 
 # --- the hold -----------------------------------------------------------------------------------
@@ -312,17 +261,6 @@ async def test_with_held_the_hold_hook_is_neither_run_nor_undone_and_the_referen
     entry = await world.entry()
     assert refused.receipts == {"check": f"check-{entry.intent_id}", "held": "H1"}
     assert entry.held == "H1"
-
-
-async def test_a_hook_sees_the_whole_intent(world: World):
-    deadline = NOON + timedelta(hours=1)
-    ben = PersonName("Ben", "Okri")
-    await world.create(beneficiary=ben, send_before=deadline)
-
-    (intent,) = world.bank.intents
-    assert (intent.key, intent.order, intent.beneficiary) == ("k", new_order(), ben)
-    assert (intent.held, intent.send_before) == (None, deadline)
-    assert intent.id == (await world.entry()).intent_id
 
 
 # --- order_may_exist, key, attempts and receipts of every error ----------------------------------------
@@ -397,47 +335,6 @@ async def test_a_refusal_is_told_of_once_it_is_on_record(world: World):
 
 
 # --- the answer must be to our question ----------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"poster_amount": Decimal("155025.01")},
-        {"poster_amount": Decimal("155024.99")},
-        {"matcher_amount": Decimal("100.01")},
-        {"poster_amount": 155025},
-        {"poster_currency": "ngn"},
-        {"user": {"username": "ADA.EZE@example.com"}},
-        {"user": {"id": "somebody"}},
-        {"postersBeneficiary": {"username": "Ben.Okri@Example.com"}},
-        {"postersBeneficiary": None},
-    ],
-)
-async def test_an_answer_that_is_ours_to_within_a_unit_is_given_back(world: World, changes: dict[str, Any]):
-    world.sandbox.faults.add(WrongTypes(changes))
-    order = await world.create()
-
-    assert order.id in world.sandbox.orders
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"poster_amount": Decimal("155025.02")},
-        {"matcher_amount": Decimal("99.98")},
-        {"poster_currency": "GHS"},
-        {"matcher_currency": "GBP"},
-        {"user": {"username": "tunde.bello@example.com"}},
-        {"postersBeneficiary": {"username": "maria.silva.santos@example.com"}},
-    ],
-)
-async def test_an_answer_to_another_order_is_a_doubt_with_its_bytes(world: World, changes: dict[str, Any]):
-    world.sandbox.faults.add(WrongTypes(changes))
-    doubt = await world.fails(OutcomeUnknown)
-
-    assert json.loads(doubt.raw or b"")["id"] in world.sandbox.orders
-    assert doubt.status == 200
-    assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
 async def test_of_an_amount_in_whole_units_not_even_a_cent_and_a_half_is_lost(world: World):
@@ -613,14 +510,6 @@ async def test_the_history_of_attempts_has_number_status_time_and_request_id(wor
     assert first.seconds == second.seconds == 0.0  # the test's clock stands still
 
 
-async def test_an_empty_retry_budget_ends_the_retries(world: World):
-    world.sandbox.faults.add(BUSY, times=None)
-    policy = RetryPolicy(attempts=9, budget=RetryBudget(capacity=10, throttle_cost=5))
-    limited = await world.fails(RateLimited, retry=policy)
-
-    assert len(limited.attempts) == 3
-
-
 async def test_an_order_that_is_created_pays_back_into_the_retry_budget(world: World):
     world.sandbox.faults.add(BUSY)
     policy = RetryPolicy(budget=RetryBudget(capacity=5, throttle_cost=5, refund=5))
@@ -652,16 +541,6 @@ class Tokens:
         return answer
 
 
-async def test_the_token_callable_is_asked_at_first_use_and_once(world: World):
-    tokens = Tokens(world, world.sandbox.token)
-    async with world.client(token=tokens) as client:
-        before = tokens.asked
-        await client.create_order(new_order(), key="a")
-        await client.create_order(new_order(), key="b")
-
-    assert (before, tokens.asked) == (0, 1)
-
-
 async def test_after_a_401_the_token_is_renewed_and_the_order_sent_once_more_as_an_attempt(world: World):
     tokens = Tokens(world)
     order = await world.create(token=tokens)
@@ -684,12 +563,6 @@ async def test_a_second_401_is_final(world: World):
 
     assert len(unauthorized.attempts) == 2
     assert not unauthorized.order_may_exist
-
-
-async def test_a_token_that_is_a_string_is_not_renewed(world: World):
-    unauthorized = await world.fails(Unauthorized, token="old")
-
-    assert len(unauthorized.attempts) == 1
 
 
 async def test_after_a_401_that_cannot_be_sent_again_the_next_call_asks_for_a_token_before_its_hooks(
@@ -733,26 +606,6 @@ async def test_a_token_that_cannot_be_renewed_leaves_the_services_no_as_what_is_
     assert unauthorized.outcome is Outcome.REFUSED
     assert isinstance(unauthorized.__cause__, TokenUnavailable)
     assert not world.bank.open
-
-
-@pytest.mark.parametrize("token", ["to\nken", "to ken", "", "tökén", 7])
-async def test_a_token_callable_that_gives_no_token_is_unavailable(world: World, token: Any):
-    unavailable = await world.fails(TokenUnavailable, token=Tokens(world, token))
-
-    assert str(token) not in str(unavailable) or not token
-    assert not world.sandbox.requests
-
-
-async def test_a_token_that_takes_too_long_is_unavailable(world: World):
-    gate = Gate()
-
-    async def never() -> str:
-        await gate()
-        return "late"
-
-    await world.fails(TokenUnavailable, token=never, timeouts=Timeouts(hook=MUST_RUN_OUT))
-
-    assert not world.sandbox.requests
 
 
 # --- crashes, take-overs, leases --------------------------------------------------------------------
@@ -1005,21 +858,6 @@ async def test_an_order_that_is_answered_after_its_refutation_is_told_as_a_suspe
     assert list(world.sandbox.orders) == [order_id]
 
 
-async def test_a_suspected_duplicate_of_a_key_that_the_client_made_is_kept_too(world: World):
-    world.sandbox.faults.add(StallAfterProcessing())
-    async with world.client() as client:
-        call = asyncio.create_task(client.create_order(new_order()))
-        await world.sandbox.stalled()
-        key = world.events_of(Claimed)[0].key
-        await world.refute(key)
-        world.sandbox.faults.release()
-        with pytest.raises(JournalFailed):
-            await call
-
-    assert world.events_of(DuplicateSuspected)
-    assert (await world.told(key))[-1] == "create: created"
-
-
 async def test_a_suspected_duplicate_that_cannot_be_written_down_is_told_with_its_order(world: World):
     world.sandbox.faults.add(StallAfterProcessing())
     world.journal.fail_on = moves.Suspect
@@ -1188,13 +1026,6 @@ async def test_wherever_the_journal_fails_the_key_has_one_order_at_most_and_no_h
 
 
 BOUND = (KeyState.IN_DOUBT, KeyState.CREATED)
-
-
-async def test_a_hold_of_another_name_is_a_hold(world: World):
-    hold = FundsHold(world.bank.place, world.bank.release, name="core-banking")
-    await world.create(hooks=[hold])
-
-    assert set((await world.entry()).receipts) == {"core-banking"}
 
 
 async def test_a_plain_hook_before_the_hold_costs_no_commit(world: World):

@@ -26,7 +26,7 @@ from transfer_async import (
     WentInDoubt,
 )
 from transfer_async.journal import moves
-from transfer_async.sandbox import CloseAfterProcessing, Status
+from transfer_async.sandbox import CloseAfterProcessing
 
 
 @pytest.fixture
@@ -99,14 +99,6 @@ async def test_an_order_that_resolve_has_is_the_calls_order(world: World):
         (Outcome.CREATED, order.id)
     ]
     assert len(world.bank.open) == 1
-
-
-async def test_an_id_that_resolve_has_makes_the_key_created(world: World):
-    created = await world.fails(AlreadyCreated, resolve=BackOffice("tx-seen"))
-
-    assert (created.order_id, created.outcome) == ("tx-seen", Outcome.CREATED)
-    assert (await world.entry()).order_id == "tx-seen"
-    assert world.bank.open
 
 
 async def test_a_later_call_with_the_key_asks_resolve_instead_of_sending(world: World):
@@ -183,22 +175,6 @@ async def test_settle_after_counts_from_the_last_possible_send(world: World):
         world.time.pass_(0.1)
         with pytest.raises(Refuted):
             await client.create_order(new_order(), key="k")
-
-
-async def test_with_settle_after_of_nothing_the_first_call_is_refuted_at_once(world: World):
-    refuted = await world.fails(Refuted, resolve=BackOffice(NO_ORDER), settle_after=0)
-
-    assert len(refuted.attempts) == 1
-    assert refuted.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
-    assert not world.bank.open
-
-
-async def test_a_refuted_key_may_be_used_again_with_a_new_intent(world: World):
-    await world.fails(Refuted, resolve=BackOffice(NO_ORDER), settle_after=0)
-    await world.create(resolve=BackOffice(NO_ORDER), settle_after=0)
-
-    first, second = world.bank.placed
-    assert first != second
 
 
 async def test_a_refuted_hold_of_the_banks_own_is_the_banks_to_release(world: World):
@@ -295,15 +271,6 @@ async def test_a_journal_that_fails_at_the_end_of_a_doubt_leaves_the_key_bound(
     assert (failed.outcome, failed.order_may_exist, failed.key) == (outcome, True, "k")
     assert (await world.entry()).state is KeyState.IN_DOUBT
     assert world.bank.open
-
-
-async def test_a_5xx_is_a_doubt_whose_status_is_told(world: World):
-    world.sandbox.faults.clear()
-    world.sandbox.faults.add(Status(503, headers={"X-Request-Id": "r-9"}))
-    doubt = await doubted(world)
-
-    assert (doubt.status, doubt.request_id) == (503, "r-9")
-    assert world.events_of(WentInDoubt)[0].status == 503
 
 
 def test_there_is_one_no_order_and_it_says_so():

@@ -3,8 +3,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.bank import Bank, Gate, World, new_order, refused_order
-from tests.support.loop_time import MUST_RUN_OUT
+from tests.support.bank import Bank, World, new_order, refused_order
 from transfer_async import (
     BeneficiaryNotVerified,
     FundsHold,
@@ -16,7 +15,6 @@ from transfer_async import (
     PreflightFailed,
     PreflightHook,
     Refused,
-    Timeouts,
     TransferClient,
 )
 from transfer_async._models.requests import OrderIntent
@@ -31,13 +29,6 @@ async def a_check(intent: Any) -> None:
 
 async def another_check(intent: Any) -> None:
     """Lets everything pass."""
-
-
-def test_hooks_keep_their_order():
-    bank = Bank()
-    hooks = checked_hooks([bank.step("b"), a_check, bank.step("a"), bank.hold])
-
-    assert [hook.name for hook in hooks] == ["b", "a_check", "a", "funds_hold"]
 
 
 def test_a_plain_async_function_is_a_hook_by_its_own_name():
@@ -55,10 +46,6 @@ def test_a_callable_object_is_a_hook_by_its_class():
             """Let everything pass."""
 
     assert [hook.name for hook in checked_hooks([Check()])] == ["Check"]
-
-
-def test_no_hooks_at_all_are_no_fault():
-    assert checked_hooks([]) == ()
 
 
 def _twice() -> list[Any]:
@@ -115,11 +102,6 @@ def test_a_hook_with_bind_is_bound_to_the_client_it_is_given_to():
     client = TransferClient("https://bank.example", "token", hooks=[hook])
 
     assert hook.client is client
-
-
-@pytest.mark.parametrize("receipt", ["r", None, ""])
-def test_a_check_may_return_a_receipt_or_none(receipt: str | None):
-    assert checked_receipt(Bank().step("check"), receipt) == receipt
 
 
 @pytest.mark.parametrize("receipt", ["", "  ", None])
@@ -285,14 +267,6 @@ async def test_an_empty_or_strange_reference_is_a_failure_and_undone_without_a_r
     assert not world.sandbox.requests
 
 
-async def test_a_hook_that_takes_too_long_may_have_acted_and_is_undone(world: World):
-    world.bank.on_placed = Gate()
-    failed = await world.fails(HoldFailed, timeouts=Timeouts(hook=MUST_RUN_OUT))
-
-    assert isinstance(failed.__cause__, TimeoutError)
-    assert world.bank.released == [(world.bank.placed[0], None)]
-
-
 async def test_a_hook_that_was_cancelled_from_within_is_broken_and_the_caller_is_not_cancelled(world: World):
     world.bank.place_error = asyncio.CancelledError()
     failed = await world.fails(HoldFailed)
@@ -306,13 +280,6 @@ async def test_another_error_of_ours_from_a_hook_is_not_taken_for_the_orders_out
     failed = await world.fails(HoldFailed)
 
     assert failed.outcome is Outcome.NOT_SENT
-
-
-async def test_hooks_after_the_one_that_failed_do_not_run_and_are_not_undone(world: World):
-    hooks = [world.bank.step("one", error=PreflightFailed()), world.bank.step("two"), world.bank.hold]
-    await world.fails(PreflightFailed, hooks=hooks)
-
-    assert world.bank.log == ["one"]
 
 
 async def test_one_refusal_that_is_raised_for_many_calls_belongs_to_each_alone(world: World):

@@ -40,11 +40,6 @@ async def refusal(call: Any) -> str:
 # --- what is in doubt ---------------------------------------------------------------------------
 
 
-async def test_nothing_is_in_doubt_in_an_empty_journal(world: World):
-    assert await operators(world).in_doubt() == ()
-    assert world.journal.moves == []
-
-
 async def test_a_doubt_says_what_is_needed_to_look_for_its_order(world: World):
     await world.in_doubt()
     world.time.pass_(500.0)
@@ -63,13 +58,6 @@ async def test_a_doubt_says_what_is_needed_to_look_for_its_order(world: World):
         cause=entry.cause,
         moves=entry.moves,
     )
-
-
-async def test_a_hold_of_the_banks_own_is_among_the_receipts(world: World):
-    await world.in_doubt(held="H1")
-    (doubt,) = await operators(world).in_doubt()
-
-    assert (doubt.held, doubt.receipts) == ("H1", {"held": "H1"})
 
 
 async def test_its_repr_tells_of_no_person(world: World):
@@ -97,14 +85,6 @@ async def test_the_times_are_right_on_a_journal_with_a_clock_of_its_own(world: W
     (doubt,) = await operators(world).in_doubt()
 
     assert doubt.claimed_at == NOON
-
-
-async def test_looking_changes_nothing(world: World):
-    await world.in_doubt()
-    before = await world.entry()
-    await operators(world).in_doubt()
-
-    assert await world.entry() == before
 
 
 async def test_another_scopes_doubts_are_not_shown(world: World):
@@ -143,16 +123,6 @@ async def test_what_is_resolved_already_is_resolved_by_the_same_id(world: World)
     assert (await world.told())[-1] == "resolve: created"
     assert [step.by for step in await desk.history("k")].count("bola") == 0
     assert len(world.events_of(Resolved)) == 1
-
-
-async def test_who_said_so_and_why_is_kept(world: World):
-    await world.in_doubt()
-    desk = operators(world)
-    await desk.resolve("k", order_id="tx-seen", by=" ada ", reason="seen")
-    *_, last = await desk.history("k")
-
-    assert (last.move, last.state) == ("resolve", KeyState.CREATED)
-    assert (last.by, last.reason, last.order_id) == ("ada", "seen", "tx-seen")
 
 
 async def test_the_observers_hear_of_it(world: World):
@@ -269,30 +239,11 @@ async def test_a_refutation_that_comes_too_early_is_told_how_long_still(
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
-async def test_a_dead_workers_request_settles_from_its_last_possible_send(world: World):
-    await world.abandoned(moves.Create)
-    early = await refusal(operators(world).refute("k", **SAID))
-    world.time.pass_(270.0)
-    record = await operators(world).refute("k", **SAID)
-
-    assert early.endswith("ask again in 270 s")
-    assert record.state is KeyState.FREE
-
-
 async def test_what_is_never_believed_is_never_believed(world: World):
     await world.in_doubt()
     why = await refusal(operators(world, settle_after=float("inf")).refute("k", **SAID))
 
     assert why.endswith("ask again in inf s")
-
-
-async def test_settle_after_may_be_a_timedelta(world: World):
-    await world.in_doubt()
-    world.time.pass_(60.0)
-
-    assert (await operators(world, settle_after=timedelta(minutes=1)).refute("k", **SAID)).state is (
-        KeyState.FREE
-    )
 
 
 async def test_another_doubt_of_the_same_key_is_not_refuted_in_its_place(world: World):
@@ -354,14 +305,6 @@ async def test_who_and_why_must_be_said(world: World, name: str, text: Any):
 
 
 # --- history and prune --------------------------------------------------------------------------
-
-
-async def test_a_key_has_its_history(world: World):
-    await world.in_doubt()
-    steps = await operators(world).history("k")
-
-    assert [step.move for step in steps] == ["claim", "mark", "doubt"]
-    assert [step.at for step in steps] == [NOON.timestamp()] * 3
 
 
 async def test_a_key_never_heard_of_has_none(world: World):

@@ -11,21 +11,8 @@ from transfer_async import (
     KeyState,
     Order,
     RecoveryReport,
-    WentInDoubt,
 )
 from transfer_async.journal import moves
-
-
-async def test_there_is_nothing_to_recover_in_an_empty_journal(world: World):
-    assert await world.recover() == RecoveryReport()
-
-
-async def test_what_ended_well_is_left_alone(world: World):
-    await world.create()
-    report = await world.recover()
-
-    assert report == RecoveryReport()
-
 
 # --- abandoned claims ---------------------------------------------------------------------------
 
@@ -122,18 +109,6 @@ async def test_an_abandoned_request_is_resolved_at_once_if_somebody_knows(world:
     assert (await world.entry()).order_id in world.sandbox.orders
 
 
-async def test_the_observers_hear_of_a_doubt_that_is_found(world: World):
-    intent_id = await world.abandoned(moves.Create)
-    world.events.clear()
-    await world.recover()
-    await world.recover()
-
-    (told,) = world.events
-    assert told == WentInDoubt(
-        key="k", intent_id=intent_id, attempt=0, seconds=0.0, error="Abandoned", status=None
-    )
-
-
 async def test_a_doubt_that_nobody_can_be_asked_about_is_left_as_it_is(world: World):
     await world.in_doubt()
     written = len(world.journal.moves)
@@ -171,16 +146,6 @@ async def test_a_doubt_that_another_worker_attends_to_first_is_left_to_it(world:
 
     assert report == RecoveryReport(in_doubt=1)
     assert asked == []
-
-
-async def test_a_doubt_that_only_an_id_is_known_of_is_resolved(world: World):
-    await world.in_doubt()
-
-    async def find(*_: object) -> str:
-        return "tx-seen"
-
-    assert await world.recover(resolve=find) == RecoveryReport(resolved=1)
-    assert (await world.entry()).order_id == "tx-seen"
 
 
 async def test_a_doubt_is_refuted_after_settle_after_and_its_hooks_are_undone(world: World):
@@ -257,14 +222,6 @@ async def test_what_fails_again_stays_owed_and_is_tried_once_a_run(world: World)
     assert world.bank.log == ["place", "release", "release"]
 
 
-async def test_what_is_owed_to_a_hook_that_this_client_lacks_stays_owed(world: World):
-    await world.owing()
-    report = await world.recover(hooks=[])
-
-    assert report == RecoveryReport(still_owed=1)
-    assert owed_hooks(await world.entry()) == ["funds_hold"]
-
-
 async def test_what_another_worker_is_paying_is_left_to_it(world: World):
     await world.owing()
     gate = Gate()
@@ -323,16 +280,6 @@ async def test_debts_of_several_intents_of_one_key_are_paid_one_intent_at_a_time
 # --- all of it ----------------------------------------------------------------------------------
 
 
-async def test_the_report_adds_up_over_many_keys(world: World):
-    await world.crash(moves.Mark, key="claimed")
-    await world.abandoned(moves.Create, key="sending")
-    await world.in_doubt("doubt")
-    await world.owing("owing")
-    await world.create(key="created")
-
-    assert await world.recover() == RecoveryReport(taken_over=1, in_doubt=2, released=2)
-
-
 async def test_more_keys_than_a_batch_are_all_worked_off(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("transfer_async._pipeline.recovery.BATCH", 3)
     for number in range(8):
@@ -341,12 +288,6 @@ async def test_more_keys_than_a_batch_are_all_worked_off(world: World, monkeypat
         await world.owing(f"owing-{number}")
 
     assert await world.recover() == RecoveryReport(in_doubt=8, released=8)
-
-
-async def test_a_key_in_another_scope_is_none_of_its_business(world: World):
-    await world.in_doubt()
-
-    assert await world.recover(scope="elsewhere") == RecoveryReport()
 
 
 @pytest.mark.parametrize("method", ["work", "count_in_doubt"])

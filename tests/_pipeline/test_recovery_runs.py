@@ -47,22 +47,6 @@ async def test_a_client_recovers_by_itself_every_so_often(world: World):
     assert not world.bank.open
 
 
-async def test_the_first_run_comes_after_a_random_share_of_the_interval(world: World):
-    world.time.chances = [0.25]
-    pauses = Pauses(world)
-    async with world.client(recover_every=60):
-        await pauses.next()
-
-    assert world.time.slept == [15.0]
-
-
-async def test_without_an_interval_nothing_is_recovered_by_itself(world: World):
-    await world.create(key=None)
-    await turns(20)
-
-    assert world.time.slept == []
-
-
 @pytest.mark.parametrize(
     "use",
     [
@@ -253,12 +237,3 @@ async def test_what_fails_in_a_recovery_is_told_to_whoever_asked(
     async with world.client() as client:
         with pytest.raises(JournalFailed):
             await client.recover()
-
-
-async def test_after_closing_nothing_begins(world: World):
-    client = world.made(recover_every=60)
-    await client.close()
-    client._recoveries.begin()
-    await turns(5)
-
-    assert world.time.slept == []

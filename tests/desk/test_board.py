@@ -17,7 +17,7 @@ from transfer_async import JournalFailed, OrderIntent
 from transfer_async._pipeline.key_views import FourEyes, KeyView
 from transfer_async.desk import board, pages
 from transfer_async.desk.board import Board, Snapshot, line_of
-from transfer_async.desk.listing import Choice, found_by_text, listing, next_after
+from transfer_async.desk.listing import Choice, listing, next_after
 from transfer_async.journal.entries import Entry, KeyState
 
 ORDERS = [new_order(poster_amount=f"{n * 155025}.00", matcher_amount=f"{n * 100}.00") for n in range(1, 8)]
@@ -327,15 +327,3 @@ async def test_the_next_key_is_the_one_that_waits_longest_after_it(snapshot: Sna
     assert following[-1] == oldest[0]
     assert next_after(snapshot, "another", since=oldest[3].since) == oldest[3]
     assert next_after(snapshot, "another", since=0.0) == oldest[0]
-
-
-async def test_where_nothing_else_waits_there_is_no_next_key():
-    alone = await board_of(Many(1)).shown()
-
-    assert next_after(alone, alone.lines[0].key, since=alone.lines[0].since) is None
-
-
-async def test_keys_are_found_by_a_part_of_them(snapshot: Snapshot):
-    assert {line.key for line in found_by_text(snapshot, "MENT-00013")} == {
-        f"payment-{number:06}" for number in range(130, 140)
-    }

@@ -117,16 +117,6 @@ async def test_what_is_no_good_is_told_on_the_page_and_what_was_written_stays(
     assert decisions(await world.told()) == []
 
 
-async def test_an_order_of_another_key_is_refused(world: World, desk: Desk):
-    await doubted(world)
-    order = await world.create(key="other")
-
-    answer = await desk.visitor().does("resolve", order_id=order.id)
-
-    assert answer.status == 422
-    assert "is the order of another key" in answer.text
-
-
 @pytest.mark.parametrize("form", ["resolve", "refute", "approve", "parties"])
 async def test_a_key_that_is_not_on_record_is_not_found(desk: Desk, form: str):
     answer = await desk.visitor().post(f"/{form}", {"key": "nobody knows it", "reason": "seen"})

@@ -1,6 +1,5 @@
 """Where four eyes are demanded, one person proposes at the desk and another approves."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -38,13 +37,6 @@ async def refutation(ada: Visitor) -> None:
     assert answer.status == 303, answer.text
 
 
-async def test_what_one_decides_is_proposed_and_nothing_else(world: World, ada: Visitor):
-    answer = await ada.does("refute", certain="1", reason="the service's support: none")
-
-    assert answer.headers["Location"] == "key?key=k&done=proposed"
-    assert (await world.entry()).state is KeyState.IN_DOUBT
-
-
 async def test_the_proposal_says_who_why_and_what_approving_will_release(ada: Visitor, ben: Visitor):
     await refutation(ada)
 
@@ -54,10 +46,6 @@ async def test_the_proposal_says_who_why_and_what_approving_will_release(ada: Vi
     assert "the service's support: none" in shown.text
     assert "Approving releases hold-731 of 155,025.00 NGN, at the next recovery" in shown.text
     assert "k in doubt proposed by ada" in (await ben.get(kind="proposed")).text
-
-
-async def test_before_it_is_proposed_the_page_says_what_approving_it_would_release(ada: Visitor):
-    assert "Approving this releases hold-731 of 155,025.00 NGN" in (await ada.key()).text
 
 
 async def test_another_one_approves_and_the_hold_is_released(world: World, ada: Visitor, ben: Visitor):
@@ -134,31 +122,6 @@ async def test_another_one_rejects_it(world: World, ada: Visitor, ben: Visitor):
     assert "approve" not in (await ben.key()).page.forms
 
 
-async def test_a_proposal_that_was_replaced_is_not_approved(world: World, ada: Visitor, ben: Visitor):
-    await refutation(ada)
-    old = (await ben.key()).page
-    await ada.does("withdraw")
-    await ada.does("resolve", order_id="tx-abc")
-
-    answer = await ben.sends(old, "approve", reason="fine")
-
-    assert answer.status == 409
-    assert (await world.entry()).state is KeyState.IN_DOUBT
-
-
-async def test_two_that_approve_at_once_make_one_move(world: World, desk: Desk, ada: Visitor, ben: Visitor):
-    await refutation(ada)
-    cleo = desk.visitor("cleo", [Role.APPROVE])
-    pages = (await ben.key()).page, (await cleo.key()).page
-
-    answers = await asyncio.gather(
-        ben.sends(pages[0], "approve", reason="fine"), cleo.sends(pages[1], "approve", reason="fine")
-    )
-
-    assert sorted(answer.status for answer in answers) == [303, 409]
-    assert len(owed_hooks(await world.entry())) == 1
-
-
 async def test_a_wrong_id_is_amended_or_taken_back(world: World, ada: Visitor, ben: Visitor):
     await ada.does("resolve", order_id="tx-wrong")
     await ben.does("approve")
@@ -175,23 +138,6 @@ async def test_a_wrong_id_is_amended_or_taken_back(world: World, ada: Visitor, b
     assert right == "tx-right"
     assert "Approving puts the key in doubt again" in taken_back.text
     assert (await world.entry()).state is KeyState.IN_DOUBT
-
-
-async def test_without_four_eyes_a_wrong_id_is_amended_at_once(world: World):
-    await world.in_doubt()
-    async with world.client() as client, Desk.of(client) as made:
-        ada = made.visitor()
-        await ada.does("resolve", order_id="tx-wrong")
-        amended = await ada.does("amend", order_id="tx-right")
-        right = (await world.entry()).order_id
-        taken_back = await ada.does("takeback")
-
-    assert (amended.status, right, taken_back.status) == (303, "tx-right", 303)
-    assert (await world.entry()).state is KeyState.IN_DOUBT
-
-
-async def test_the_list_says_that_four_eyes_are_demanded(ada: Visitor):
-    assert "Four eyes: what one person proposes, another one approves." in (await ada.get()).text
 
 
 async def test_to_end_the_demand_is_proposed_elsewhere_and_approved_here(

@@ -35,13 +35,6 @@ async def test_what_is_at_stake_is_summed_by_currency_and_reason(world: World, d
     assert "Currency In doubt Undo owed NGN 310,050.00 155,025.00" in shown.text
 
 
-async def test_where_nothing_waits_it_says_so(desk: Desk):
-    shown = await desk.visitor().get()
-
-    assert "Nothing waits." in shown.text
-    assert "no key that waits has an amount" in shown.text
-
-
 async def test_what_a_dead_worker_left_behind_waits_too(world: World, desk: Desk):
     await world.crash(moves.Mark, key="claimed")
     await world.crash(moves.Create, key="sending")
@@ -62,12 +55,6 @@ async def test_the_list_refreshes_itself_until_somebody_keeps_it_still(desk: Des
     assert "Refresh" not in still.headers
     assert "./?still=1" in moving.page.links
     assert "./" in still.page.links
-
-
-async def test_a_page_with_a_form_in_it_does_not_refresh_itself(world: World, desk: Desk):
-    await world.in_doubt()
-
-    assert "Refresh" not in (await desk.visitor().key()).headers
 
 
 # --- finding --------------------------------------------------------------------------------------
@@ -183,16 +170,6 @@ async def test_a_hold_of_the_banks_own_is_the_banks_to_release(world: World, des
 
     assert "The hold bank-7, which the bank placed itself, is the bank's to release." in shown.text
     assert "No hook of it has anything to undo." in shown.text
-
-
-async def test_other_hooks_are_named_with_what_they_handed_back(world: World):
-    hooks = [world.bank.step("fraud_check"), world.bank.hold]
-    await world.in_doubt(hooks=hooks)
-    world.time.pass_(600)
-    async with world.client(hooks=hooks) as client, Desk.of(client) as made:
-        shown = await made.visitor().key()
-
-    assert "and undoes fraud_check (fraud_check-" in shown.text
 
 
 # --- who pays whom --------------------------------------------------------------------------------

@@ -10,10 +10,6 @@ from tests.support.bank import World
 from transfer_async.desk import Operator, Role
 
 
-def test_whoever_has_no_role_may_only_look():
-    assert Operator("ada").roles == frozenset()
-
-
 def test_roles_may_be_given_by_their_values():
     assert Operator("ada", ["change", Role.PARTIES]).roles == {Role.CHANGE, Role.PARTIES}
 

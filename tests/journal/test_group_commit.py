@@ -168,26 +168,12 @@ async def test_an_error_names_its_type_and_shows_nothing_else(store: Store):
     assert str(failed.value) == "the journal failed (OSError)"
 
 
-async def test_the_journals_own_words_are_kept(store: Store):
-    store.error = lambda _: JournalFailed("in its own words")
-    with pytest.raises(JournalFailed, match="in its own words"):
-        await judged(store, claim())
-
-
 async def test_what_is_certain_is_each_callers_own(store: Store):
     store.error = lambda _: OSError()
     first, second = await asyncio.gather(*await waiting(store, 2), return_exceptions=True)
     first.order = "changed"  # type: ignore[union-attr] # both are errors
 
     assert second.order is None  # type: ignore[union-attr] # both are errors
-
-
-async def test_it_goes_on_after_an_error(store: Store):
-    store.error = lambda _: OSError()
-    await asyncio.gather(*await waiting(store, 1), return_exceptions=True)
-    store.error = lambda _: None
-
-    assert (await judged(store, claim())).denial is None
 
 
 async def test_a_cancelled_callers_move_is_made(store: Store):
@@ -238,25 +224,11 @@ async def test_close_waits_for_what_has_begun_and_refuses_the_rest(store: Store)
     assert (early, store.closed, len(store.rows)) == (0, 1, 3)
 
 
-async def test_a_block_opens_it_and_closes_it(store: Store):
-    async with store:
-        assert (store.opened, store.closed) == (1, 0)
-    assert (store.opened, store.closed) == (1, 1)
-
-
 async def test_pruning_goes_on_until_there_is_nothing_left_to_forget(store: Store):
     store.old = [3, 100, 100]
     count = await store.prune("https://service.example", before=NOON)
 
     assert (count, store.pruned) == (203, [NOON.timestamp()] * 4)
-
-
-async def test_a_closed_journal_prunes_nothing(store: Store):
-    await store.close()
-    with pytest.raises(JournalFailed, match="closed"):
-        await store.prune("https://service.example", before=NOON)
-
-    assert store.pruned == []
 
 
 async def test_what_was_written_last_is_remembered_for_the_next_move(store: Store):

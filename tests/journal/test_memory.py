@@ -59,13 +59,6 @@ async def test_a_key_that_the_client_made_is_forgotten_once_created(time: Time):
     assert await journal.history(j.SCOPE, "k") == ()
 
 
-async def test_a_key_that_the_client_made_is_forgotten_after_a_certain_no(time: Time):
-    journal = journal_of(time)
-    await made(journal, j.claim(client_made=True), j.free(None))
-
-    assert not await has(journal, "k")
-
-
 async def test_a_key_that_the_client_made_is_not_forgotten_while_anything_is_owed_or_in_doubt(time: Time):
     journal = journal_of(time)
     freed = await made(journal, j.claim(client_made=True), j.free(None, owed=j.owing("hold")), key="owed")
@@ -142,13 +135,6 @@ async def test_what_is_at_work_in_doubt_or_owed_is_never_forgotten(time: Time, w
     assert await has(journal, "k")
 
 
-async def test_a_key_that_is_known_needs_no_room(time: Time):
-    journal = journal_of(time, max_keys=1)
-    await made(journal, j.claim())
-
-    assert (await judged(journal, j.claim(2))).denial is Denial.BUSY
-
-
 async def test_a_full_journal_lets_nothing_be_held_or_sent(world: World):
     world.journal = banks.SpiedJournal(MemoryJournal(max_keys=1, clock=world.time.clock))
     world.sandbox.faults.add(CloseAfterProcessing())
@@ -187,16 +173,6 @@ async def test_memory_is_bounded_for_callers_keys(time: Time):
         await created(journal, f"{number}")
 
     assert {len(held) for held in (journal._entries, journal._moves, journal._ended, journal._ids)} == {100}
-
-
-async def test_work_may_be_listed_while_keys_come_and_go(time: Time):
-    journal = journal_of(time)
-    await made(journal, j.claim(), j.mark(), j.doubt())
-    found, *_ = await asyncio.gather(
-        journal.work(j.SCOPE, limit=5), *(made(journal, j.claim(), key=f"k{n}") for n in range(50))
-    )
-
-    assert [key for key, _ in found] == ["k"]
 
 
 # --- threads --------------------------------------------------------------------------------------

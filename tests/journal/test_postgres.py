@@ -257,23 +257,6 @@ async def test_an_order_that_is_answered_for_two_keys_at_once_is_bound_to_one(da
     assert {verdict.denial for verdict in verdicts} == {None, Denial.FOREIGN}
 
 
-class Counting(PostgresJournal):
-    """It counts its transactions."""
-
-    count = 0
-
-    async def _commit(self, wanted: Sequence[PendingMove]) -> None:
-        self.count += 1
-        await super()._commit(wanted)
-
-
-async def test_callers_that_come_at_once_share_commits(database: str):
-    async with Counting(database) as journal:
-        await asyncio.gather(*(judged(journal, claim(), key=f"k-{number}") for number in range(64)))
-
-    assert journal.count < 16
-
-
 async def test_a_journal_that_many_ask_first_at_once_is_opened_for_all(database: str):
     journal = PostgresJournal(database)
     found = await asyncio.gather(*(journal.read(SCOPE, "k") for _ in range(3)))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.bank import new_order
 from tests.support.ids import told
-from tests.support.journalling import SCOPE, claim, create, doubt, intent, judged, made, mark
+from tests.support.journalling import SCOPE, claim, create, intent, judged, made, mark
 from transfer_async import JournalFailed, MemoryJournal, Outcome, PersonName, PostgresJournal, SQLiteJournal
 from transfer_async._models.requests import OrderIntent
 from transfer_async.journal import rows
@@ -189,35 +189,6 @@ DURABLE = [name for name in MAKES if name != "memory"]
 @pytest.fixture
 def journal(request: pytest.FixtureRequest) -> Journal:
     return MAKES[request.param](request)
-
-
-ODD = "\x00\x01\x1f\x7f\x85\u2028\ufeff\U0001f4b6 ü ' \" \\ {} %s"
-
-
-@pytest.mark.parametrize("journal", MAKES, indirect=True)
-async def test_odd_characters_in_receipts_come_back_as_they_were(journal: Journal):
-    async with journal:
-        entry = await made(journal, claim(intent=intent(held=ODD)), mark(hold=ODD, check=ODD))
-        read = await journal.read(SCOPE, "k")
-
-    assert read == entry
-    assert (entry.held, entry.receipts) == (ODD, {"hold": ODD, "check": ODD})
-
-
-@pytest.mark.parametrize("journal", MAKES, indirect=True)
-async def test_great_amounts_come_back_to_the_last_digit(journal: Journal):
-    order = new_order(
-        matcher_amount="12345678901234567890123456789012345678.00",
-        exchange_rate="1",
-        poster_amount="12345678901234567890123456789012345678.00",
-    )
-    async with journal:
-        await made(journal, claim(intent=intent(order=order)), mark(), doubt())
-        read = await journal.read(SCOPE, "k")
-
-    assert read is not None
-    assert read.intent is not None
-    assert read.intent.order.to_json() == order.to_json()
 
 
 @pytest.mark.parametrize("journal", MAKES, indirect=True)

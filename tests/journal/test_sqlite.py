@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from tests.support.bank import Time
-from tests.support.journalling import SCOPE, claim, create, free, judged, keep, made, mark
+from tests.support.journalling import SCOPE, claim, free, judged, keep, made, mark
 from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal.entries import Denial
 from transfer_async.journal.protocol import KEPT
 from transfer_async.journal.sqlite import VERSION
-from transfer_async.journal.sqlite_opening import APPLICATION
 
 
 @pytest.fixture
@@ -48,12 +47,6 @@ async def refusal(path: Path) -> str:
 
 
 # --- the file -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path_", ["", ":memory:"])
-def test_a_journal_that_is_no_file_is_refused(path_: str):
-    with pytest.raises(ValueError, match="path"):
-        SQLiteJournal(path_)
 
 
 async def test_the_file_is_made_by_the_first_move(path: Path):
@@ -119,35 +112,11 @@ async def test_another_versions_journal_is_refused(path: Path, version: int, age
     assert age in await refusal(path)
 
 
-async def test_a_journal_is_marked_as_one(path: Path):
-    async with SQLiteJournal(path) as journal:
-        found = await journal._ask(lambda file: file._value("PRAGMA application_id"))
-
-    assert found == APPLICATION
-
-
 async def test_a_directory_that_is_not_there_is_said_to_be(tmp_path: Path):
     assert "FileNotFoundError" in await refusal(tmp_path / "nowhere" / "journal.db")
 
 
 # --- opening and closing ------------------------------------------------------------------------
-
-
-async def test_what_a_closed_journal_holds_is_there_when_it_is_opened_again(path: Path):
-    journal = SQLiteJournal(path)
-    async with journal:
-        entry = await made(journal, claim(), mark())
-    async with journal:
-        assert await journal.read(SCOPE, "k") == entry
-
-
-async def test_a_closed_journal_says_so(path: Path):
-    journal = SQLiteJournal(path)
-    async with journal:
-        pass
-
-    with pytest.raises(JournalFailed, match="closed"):
-        await judged(journal, claim())
 
 
 async def test_moves_that_wait_when_it_is_closed_are_finished(path: Path):
@@ -200,16 +169,6 @@ async def commits(journal: SQLiteJournal, work: Callable[[], Any]) -> int:
     return said.count("COMMIT")
 
 
-async def test_callers_that_come_at_once_share_commits(path: Path):
-    async with SQLiteJournal(path) as journal:
-        count = await commits(
-            journal,
-            lambda: asyncio.gather(*(judged(journal, claim(), key=f"k-{number}") for number in range(64))),
-        )
-
-    assert 1 <= count <= 3
-
-
 async def test_an_entry_that_cannot_be_read_denies_its_own_key_and_no_other_of_the_commit(path: Path):
     async with SQLiteJournal(path) as journal:
         await asyncio.gather(*(made(journal, claim(), key=f"k-{number}") for number in range(5)))
@@ -232,15 +191,6 @@ async def test_what_another_has_written_is_believed_rather_than_what_was_remembe
 
     assert (late.denial, late.entry) == (Denial.LOST, entry)
     assert entry.receipts == {"check": "r-1", "hold": "r-2"}
-
-
-async def test_an_order_that_another_has_bound_is_foreign(path: Path):
-    async with SQLiteJournal(path) as one, SQLiteJournal(path) as other:
-        await made(one, claim(), mark(), create(), key="k-1")
-        await made(other, claim(), mark(), key="k-2")
-        verdict = await judged(other, create(), key="k-2")
-
-    assert verdict.denial is Denial.FOREIGN
 
 
 def in_processes(work: str, *arguments: str) -> list[Any]:

@@ -49,7 +49,6 @@ MOVES: dict[type, Move] = {
         j.waive(),
     )
 }
-NEED_NO_ENTRY = (Claim, journal.Demand)
 DECIDED = {
     KeyState.IN_DOUBT: journal.Decision.RESOLVE,
     KeyState.CREATED: journal.Decision.AMEND,
@@ -217,21 +216,9 @@ def test_a_claim_for_a_different_order_is_a_conflict_before_anything_else(state:
     assert verdict.entry is entry
 
 
-@each("kind", [kind for kind in MOVES if kind not in NEED_NO_ENTRY])
-def test_there_is_nothing_that_any_other_move_could_say_of_an_unknown_key(kind: type):
-    assert state_machine.decide(None, MOVES[kind], now=NOW) is None
-
-
 @pytest.mark.parametrize("state", [KeyState.FREE, KeyState.CREATED, KeyState.CLAIMED], ids=named)
 def test_an_answer_with_the_id_of_another_key_is_foreign_whatever_the_key_has_become(state: KeyState):
     assert judged(entry_in(state), j.create(), id_taken=True).denial is Denial.FOREIGN
-
-
-@pytest.mark.parametrize("kind", [moves.Create, moves.Resolve], ids=named)
-def test_an_id_of_another_key_is_foreign(kind: type):
-    verdict = judged(entry_in(KeyState.IN_DOUBT), MOVES[kind], id_taken=True)
-
-    assert verdict.denial is Denial.FOREIGN
 
 
 def test_a_free_claim_is_a_matter_of_its_epoch_and_a_sent_one_of_its_attempt():
@@ -649,12 +636,6 @@ def test_an_order_that_appears_after_its_refutation_is_told_too():
     created = judged(free, j.create(), now=LATER).entry
 
     assert created.untold == (j.refuted_later(), j.created_later())
-
-
-def test_to_be_told_twice_does_no_harm():
-    entry = after(j.promise(), j.promise(), j.resolve(), j.told())
-
-    assert judged(entry, j.told()).denial is None
 
 
 def test_every_order_that_an_answer_named_is_kept_once():

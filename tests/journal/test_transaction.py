@@ -63,14 +63,6 @@ def denials(transaction: Transaction) -> list[Denial | None]:
     return [None if one is None else one.denial for one in transaction.verdicts]
 
 
-async def test_of_two_claims_of_one_key_the_first_is_granted(makes: Makes):
-    transaction = makes.transaction(("k", claim(1)), ("k", claim(2)))
-    transaction.decide(0.0)
-
-    assert denials(transaction) == [None, Denial.BUSY]
-    assert [write.row.token for write in transaction.writes] == ["t0"]
-
-
 async def test_the_later_of_two_moves_on_one_key_sees_the_earlier_and_both_are_in_the_history(makes: Makes):
     transaction = makes.transaction(("k", claim()), ("k", keep(check="r")), ("k", mark(check="r")))
     transaction.decide(0.0)
@@ -95,13 +87,6 @@ async def test_a_denied_move_writes_nothing(makes: Makes):
     assert (transaction.writes, transaction.steps) == ([], [])
 
 
-async def test_a_move_that_could_be_about_nothing_has_no_verdict(makes: Makes):
-    transaction = makes.transaction(("k", attend()))
-    transaction.decide(0.0)
-
-    assert transaction.verdicts == [None]
-
-
 @pytest.mark.parametrize("second", [create(), resolve()])
 async def test_an_id_that_is_bound_earlier_in_the_commit_is_foreign_later(makes: Makes, second: moves.Move):
     makes.store("k-1", "a", claim(), mark())
@@ -111,15 +96,6 @@ async def test_an_id_that_is_bound_earlier_in_the_commit_is_foreign_later(makes:
     transaction.decide(0.0)
 
     assert denials(transaction) == [None, Denial.FOREIGN]
-
-
-async def test_an_id_that_is_bound_to_another_key_is_foreign(makes: Makes):
-    makes.store("k", "a", claim(), mark())
-    transaction = makes.transaction(("k", create()))
-    transaction.bind(SCOPE, "tx-1", "another key")
-    transaction.decide(0.0)
-
-    assert denials(transaction) == [Denial.FOREIGN]
 
 
 async def test_places_are_in_one_order_whatever_comes_first(makes: Makes):
@@ -138,14 +114,6 @@ async def test_a_move_whose_token_is_committed_is_believed_and_not_made_again(ma
 
     assert [(one and (one.denial, one.entry)) for one in transaction.verdicts] == [(None, entry)]
     assert (transaction.writes, transaction.steps) == ([], [])
-
-
-async def test_a_move_whose_token_is_not_committed_is_judged(makes: Makes):
-    makes.store("k", "somebody else's", claim(2))
-    transaction = makes.transaction(("k", claim()), in_question=True)
-    transaction.decide(0.0, committed=[])
-
-    assert denials(transaction) == [Denial.BUSY]
 
 
 @pytest.mark.parametrize(
@@ -201,15 +169,6 @@ async def test_what_was_committed_is_remembered_under_the_token_that_is_stored(m
     assert before is None
     assert known is not None
     assert (known[0], known[1].receipts) == ("t1", {"check": "r"})
-
-
-async def test_what_has_ended_is_forgotten(makes: Makes):
-    makes.store("k", "a", claim(), mark())
-    transaction = makes.transaction(("k", create()))
-    transaction.decide(0.0)
-    transaction.remember()
-
-    assert makes.recent.get((SCOPE, "k")) is None
 
 
 async def test_no_more_is_remembered_than_the_limit(makes: Makes):

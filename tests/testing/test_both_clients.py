@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from datetime import UTC, datetime
 
 import pytest
 
@@ -12,9 +11,6 @@ from transfer_async import (
     BeneficiaryVerification,
     ClientClosed,
     ConnectionFailed,
-    Expired,
-    HoldRequired,
-    InvalidOrder,
     KeyBusy,
     KeyConflict,
     Outcome,
@@ -24,14 +20,11 @@ from transfer_async import (
     ServiceFailed,
     TransferClient,
     TransferError,
-    Unauthorized,
     UserLookup,
 )
-from transfer_async._models.requests import OrderRequest
 from transfer_async.sandbox import BrokenChunk, CloseAfterProcessing, StallBeforeProcessing, Status
 from transfer_async.testing import (
     EACH_FAULT,
-    AnyClient,
     FakeClient,
     Holds,
     assert_hold_kept,
@@ -98,12 +91,6 @@ async def fails(error, client, key="k", **words):
     return caught.value
 
 
-async def test_both_are_clients(opened):
-    async with opened() as client:
-        assert isinstance(client, AnyClient)
-        assert isinstance(client, TransferClient)
-
-
 async def test_a_key_has_one_order_and_gives_it_back(opened, kind, holds):
     async with opened() as client:
         order = await create(client)
@@ -113,16 +100,6 @@ async def test_a_key_has_one_order_and_gives_it_back(opened, kind, holds):
         await assert_one_order("k", client=client, sandbox=kind.sandbox)
         await assert_hold_kept("k", client=client, held=holds.held)
         await fails(KeyConflict, client, order=make_new_order(matcher_amount="7.00"))
-    assert len(kind.sandbox.requests) == 1
-
-
-async def test_an_order_needs_a_hold_and_is_checked_before_anything_else(opened, kind):
-    async with opened(hooks=[]) as client:
-        await fails(HoldRequired, client)
-        await fails(InvalidOrder, client, key=" ")
-        await fails(Expired, client, held="ours", send_before=datetime(2020, 1, 1, tzinfo=UTC))
-        await fails(Expired, client, held="ours", deadline=datetime(2020, 1, 1, tzinfo=UTC))
-        assert (await create(client, held="ours")).id in kind.sandbox.orders
     assert len(kind.sandbox.requests) == 1
 
 
@@ -271,22 +248,6 @@ async def test_reads_are_tried_again_and_fail_in_the_end(opened, kind):
         kind.sandbox.faults.add(Status(500), path="*", times=None)
         with pytest.raises(ServiceFailed):
             await client.request("HEAD", "/anything?at=all", safe=True)
-
-
-async def test_a_wrong_token_is_told(kind, holds, hands):
-    async with kind.client(token="wrong", hooks=[holds.hook], clock=hands) as client:
-        error = await fails(Unauthorized, client)
-
-        assert not error.order_may_exist
-        await assert_hold_released("k", client=client, held=holds.held)
-
-
-async def test_many_orders_are_created_at_once(opened, kind):
-    requests = [OrderRequest(make_new_order(matcher_amount=f"{n}.00"), key=f"k{n}") for n in range(1, 6)]
-    async with opened() as client:
-        results = [result async for result in client.create_orders(requests, concurrency=3)]
-
-    assert {result.order.id for result in results} == {*kind.sandbox.orders}
 
 
 def test_a_fake_takes_nothing_that_is_for_connections():

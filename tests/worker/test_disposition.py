@@ -1,7 +1,6 @@
 """What is done with a message: every row of the table, against one that was written from the design."""
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -112,13 +111,6 @@ def test_each_delivery_waits_twice_as_long_up_to_a_limit():
     waits = [disposition(e.ConnectionFailed(), deliveries=number).after for number in (0, 1, 2, 3, 7, 999)]
 
     assert waits == [1.0, 1.0, 2.0, 4.0, 60.0, 60.0]
-
-
-def test_delays_are_settings():
-    delays = Delays(timedelta(milliseconds=100), timedelta(seconds=1))
-
-    assert [delays.after(number) for number in (1, 2, 5)] == [0.1, 0.2, 1.0]
-    assert disposition(e.ConnectionFailed(), delays=delays).after == 0.1
 
 
 @pytest.mark.parametrize(("first", "longest"), [(0, 1), (-1, 1), (2, 1), (1, float("inf"))])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support import bank as banks
-from tests.support.bank import World, new_order, other_order, refused_order
+from tests.support.bank import World, new_order, refused_order
 from transfer_async import MemoryJournal, RetryPolicy, TransferClient
 from transfer_async._converters.messages import OrderCommand, OrderOutcome
 from transfer_async._models.errors import (
@@ -24,7 +24,7 @@ from transfer_async._models.requests import NewOrder
 from transfer_async._models.responses import Order
 from transfer_async.journal import moves
 from transfer_async.journal.claim import Claim
-from transfer_async.sandbox import CloseAfterProcessing, CloseBeforeReading, Status
+from transfer_async.sandbox import CloseAfterProcessing, Status
 from transfer_async.worker.disposition import Action
 from transfer_async.worker.handler import Handled, Handler
 
@@ -133,14 +133,6 @@ async def test_what_was_never_sent_is_tried_again(world: World, handler: Handler
     assert first.outcome.intent_id != again.outcome.intent_id
 
 
-async def test_a_different_order_under_the_same_key_is_parked(handler: Handler):
-    await handler.handle(command())
-    handled = await handler.handle(command(other_order()))
-
-    assert said(handled) == (Action.PARK, None)
-    assert handled.disposition.reason == "the key is bound to a different order"
-
-
 async def test_a_message_that_is_no_command_is_parked(handler: Handler):
     handled = await handler.handle(b'{"version": 1, "key": "k"}')
     garbage = await handler.handle(b"\x00")
@@ -148,14 +140,6 @@ async def test_a_message_that_is_no_command_is_parked(handler: Handler):
     assert said(handled) == said(garbage) == (Action.PARK, None)
     assert (handled.key, garbage.key) == ("k", None)
     assert "order: is missing" in handled.disposition.reason
-
-
-async def test_a_closed_client_leaves_the_message(world: World):
-    async with world.client() as client:
-        handler = Handler(client)
-    handled = await handler.handle(command())
-
-    assert said(handled) == (Action.LEAVE, None)
 
 
 async def test_a_busy_key_waits_for_its_lease(world: World, handler: Handler):
@@ -279,25 +263,7 @@ async def test_only_what_may_be_the_orders_own_fault_is_counted(world: World):
         assert (await handler.handle(command(), deliveries=99)).disposition.action is Action.PARK
 
 
-async def test_a_look_up_that_is_not_possible_is_tried_again(world: World):
-    async def look(intent: object) -> None:
-        raise BeneficiaryNotVerified(result=MatchResult.NOT_POSSIBLE)
-
-    async with world.client(hooks=[look, world.bank.hold]) as client:
-        handled = await Handler(client).handle(command())
-
-    assert said(handled) == (Action.RETRY, None)
-
-
 # --- the journal --------------------------------------------------------------------------------
-
-
-async def test_a_journal_that_is_down_before_anything_is_sent_is_waited_for(world: World, handler: Handler):
-    world.journal.fail_on = Claim
-    handled = await handler.handle(command())
-
-    assert said(handled) == (Action.RETRY, None)
-    assert not world.sandbox.requests
 
 
 @pytest.mark.parametrize("move", [moves.Create, moves.GoInDoubt])
@@ -473,12 +439,3 @@ async def test_many_ends_are_told_page_by_page(world: World, monkeypatch: pytest
 
         assert [end.order_id for end in ends] == [f"tx-{number}" for number in range(5)]
         assert await untold(handler) == []
-
-
-async def test_an_outage_is_no_doubt(world: World):
-    world.sandbox.faults.add(CloseBeforeReading())
-    async with world.client(retry=ONCE) as client:
-        handled = await Handler(client).handle(command())
-
-    assert handled.disposition.action in (Action.RETRY, Action.ACK)
-    assert len(world.sandbox.orders) == 0

@@ -50,16 +50,6 @@ async def test_a_tree_that_faststream_encodes_is_a_command_too(case, worker):
     assert headers["Transfer-Reason"] == "the command is not valid: order: is not an object"
 
 
-@each("body", [b"", b"null", b"[]", b'{"data": "x"}', b"\x89BIN\r\n\x1a\n", b"\xff" * 40, b"{" * 5000])
-async def test_what_is_no_command_is_parked_byte_for_byte(case, worker, body):
-    await case.side.send(body)
-
-    parked, headers = await case.side.parked()
-    assert parked == body
-    assert headers["Transfer-Reason"].startswith("the command is not valid: ")
-    await case.side.gone()
-
-
 @on_redis
 async def test_headers_that_no_broker_would_take_do_not_keep_a_message_from_being_parked(case, worker):
     await case.side.send(b"", {"näme": "Ada\r\nOkafor " + "x" * 70_000, b"\xff": b"\x00\xff"})

@@ -122,14 +122,6 @@ async def test_a_message_never_comes_again_earlier_than_asked(chance, after):
     assert desk.log.steps[-1] == ("retry", pytest.approx(after))
 
 
-async def test_the_reason_goes_with_what_is_parked():
-    desk = Desk(InvalidOrder([("order", "is missing")]))
-
-    await desk.take()
-
-    assert desk.log.steps[-1] == ("park", "the command is not valid: order: is missing")
-
-
 # --- heart-beats ------------------------------------------------------------------------------------
 
 
@@ -282,14 +274,6 @@ async def test_while_no_command_could_fare_well_none_is_taken():
     await waiting
 
 
-async def test_after_one_that_fared_well_the_next_is_taken_at_once():
-    desk = Desk(TokenUnavailable())
-    await desk.take()
-    await desk.take(ORDER)
-
-    await asyncio.wait_for(desk.worker.ready(), 1)
-
-
 async def test_a_journal_that_fails_is_seen_until_it_works_again(caplog):
     desk = Desk(JournalFailed("the disk is full"))
     why = "the journal failed before anything was sent (the disk is full)"
@@ -298,15 +282,4 @@ async def test_a_journal_that_fails_is_seen_until_it_works_again(caplog):
     assert await desk.worker.health.not_ready() == [f"journal: {why}"]
     assert f"the journal cannot be used: {why}" in caplog.text
     await desk.take(ORDER)
-    assert await desk.worker.health.not_ready() == []
-
-
-async def test_a_publisher_that_fails_is_seen_until_it_works_again():
-    desk = Desk()
-    desk.log.before["publish"] = OSError()
-
-    await desk.take()
-    assert await desk.worker.health.not_ready() == ["publishing: an outcome could not be published (OSError)"]
-    desk.log.before.clear()
-    await desk.take()
     assert await desk.worker.health.not_ready() == []

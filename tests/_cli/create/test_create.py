@@ -104,14 +104,6 @@ async def test_a_file_that_is_run_again_creates_nothing_again(bench):
     assert "the journal is new" not in second.stderr
 
 
-@pytest.mark.parametrize("name", ["orders.jsonl", "orders.ndjson", "ORDERS.JSONL"])
-async def test_json_lines_are_taken_too(bench, name):
-    file = await bench.write(jsonl_text([tree(1), tree(2)]), name)
-
-    assert (await bench.run(file)).exit_code == 0
-    assert len(bench.sandbox.orders) == 2
-
-
 async def test_the_format_may_be_named(bench):
     file = await bench.write(jsonl_text([tree(1)]), "orders.txt")
     unknown = await bench.run(file, code=2)
@@ -131,25 +123,10 @@ async def test_a_file_without_orders_is_a_fault(bench, name, text, arguments):
     assert await bench.files() == [name]
 
 
-async def test_the_outcomes_go_where_they_are_wanted(bench, tmp_path):
-    file = await bench.orders(row(1))
-    await bench.run(file, "--outcomes", tmp_path / "told")
-
-    assert "told" in await bench.files()
-
-
 async def test_quiet_says_only_how_it_ended(bench):
     result = await bench.run(await bench.orders(row(1)), "--quiet")
 
     assert result.stderr == ""
-
-
-async def test_the_scope_keeps_keys_apart(bench):
-    file = await bench.orders(row(1))
-    for scope in ("test", "live", "live"):
-        await bench.run(file, "--scope", scope)
-
-    assert len(bench.sandbox.orders) == 2
 
 
 # --- files with faults ----------------------------------------------------------------------------
@@ -237,21 +214,6 @@ async def test_a_line_whose_turn_comes_too_late_is_not_sent_and_nobody_waits_for
 @each("arguments", [["--concurrency", "0"], ["--concurrency", "1001"], ["--format", "xml"], []])
 def test_typers_own_complaints_have_the_same_exit_code(arguments):
     assert invoke("create", *arguments).exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("option", "name"),
-    [
-        ("--journal", "TRANSFER_JOURNAL"),
-        ("--base-url", "TRANSFER_BASE_URL"),
-        ("--token", "TRANSFER_API_TOKEN"),
-    ],
-)
-async def test_what_is_needed_must_be_there(bench, monkeypatch, option, name):
-    monkeypatch.delenv(name)
-    result = await bench.run(await bench.orders(row(1)), code=2)
-
-    assert result.stderr == f"create: {option}, or {name}: must be given, but for --dry-run\n"
 
 
 async def test_all_that_is_missing_is_named_at_once(bench, monkeypatch):
@@ -360,17 +322,6 @@ async def test_a_dry_run_needs_neither_the_service_nor_the_journal(bench, monkey
         monkeypatch.delenv(name)
 
     assert (await bench.run(await bench.orders(row(1)), "--dry-run")).exit_code == 0
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--journal", ":memory:"], ["--hooks", "x"], ["--base-url", "ftp://x"]]
-)
-async def test_a_dry_run_checks_what_is_given(bench, arguments):
-    await bench.run(await bench.orders(row(1)), "--dry-run", *arguments, code=2)
-
-
-async def test_a_dry_run_finds_faults(bench):
-    await bench.run(await bench.orders(row(1), row(1)), "--dry-run", code=2)
 
 
 async def test_a_dry_run_finds_what_would_come_too_late(bench):
@@ -542,15 +493,6 @@ async def test_the_exit_code_tells_what_became_of_the_others(bench, fault, code,
     result = await bench.run(await bench.orders(row(1), row(2), row(3)), code=code)
 
     assert told in result.stdout
-
-
-async def test_a_hold_that_is_refused_is_not_sent(bench, monkeypatch):
-    monkeypatch.setattr(Bank, "poor", "payment-0000002")
-    file = await bench.orders(row(1, held=""), row(2, held=""))
-    result = await bench.run(file, "--hooks", f"{__name__}:make", code=4)
-
-    assert "1 created, 1 not sent" in result.stdout
-    assert "Run the same command again" in result.stdout
 
 
 async def test_a_service_that_is_not_there_ends_it(bench, monkeypatch):

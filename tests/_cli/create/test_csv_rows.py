@@ -59,13 +59,6 @@ def test_a_row_is_a_command():
     )
 
 
-def test_amounts_keep_every_digit():
-    (record,) = read(csv_text([row(1, poster_amount="155025.000000000000000000", transaction_fee="0.10")]))
-
-    assert str(record.command.order.poster_amount) == "155025.000000000000000000"
-    assert str(record.command.order.external_order.transaction_fee) == "0.10"
-
-
 def test_columns_may_come_in_any_order_and_those_without_need_be_left_out():
     (record,) = read(csv_text([{name: row(1)[name] for name in NEEDED}], columns=reversed(NEEDED)))
 
@@ -104,15 +97,7 @@ def test_empty_lines_are_passed_over_and_counted():
     assert [one.line for one in read(f"\n{header}\n\n{first}\n\r\n\n{second}")] == [4, 7]
 
 
-def test_a_header_alone_has_no_orders():
-    assert read(csv_text([])) == []
-
-
 # --- the header -----------------------------------------------------------------------------------
-
-
-def test_an_empty_file_has_not_even_a_header():
-    assert faults("") == [(1, "", "is not there: the first line names the columns")]
 
 
 @each("missing", NEEDED)
@@ -173,11 +158,6 @@ def test_faults_are_named_by_their_columns():
         (2, "poster_amount"),
     }
     assert not any("tomorrow" in why or "1,0" in why for _, _, why in found)
-
-
-@each("column", NEEDED)
-def test_an_empty_cell_that_is_needed_is_missing(column):
-    assert faults(csv_text([row(1, **{column: ""})]))[0][:2] == (2, column)
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bank import Time, new_order
+from tests.support.bank import Time
 from tests.support.cases import each
 from tests.support.samples import encode, order_json
 from transfer_async._cli.create import outcome_file
 from transfer_async._cli.create.outcome_file import EVERY, KEPT, OutcomeFile, check_place, outcome_line
 from transfer_async._models.errors import (
-    AlreadyCreated,
     InvalidOrder,
     JournalFailed,
     KeyBusy,
@@ -158,11 +157,6 @@ def test_a_file_that_is_not_there_yet_is_protected_too(path):
         check_place(path, protected=(path,))
 
 
-def test_a_directory_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(ValueError, match="there is no directory"):
-        OutcomeFile(tmp_path / "typo" / "outcomes")
-
-
 def test_what_cannot_be_written_is_told(path, monkeypatch):
     def refused(*_):
         raise PermissionError(13, "Permission denied")
@@ -273,22 +267,8 @@ def test_of_an_error_it_says_what_is_certain(error, told):
     assert "Ada" not in str(found)
 
 
-def test_of_an_order_of_which_only_the_id_is_known_it_says_that():
-    assert said(AlreadyCreated(order_id="tx-1")) == {
-        "line": 7,
-        "key": "k",
-        "outcome": "created",
-        "order_may_exist": True,
-        "order_id": "tx-1",
-    }
-
-
 def test_of_an_order_that_the_journal_could_not_record_it_says_the_id():
     order = Order.from_json(encode(order_json()))
     found = said(JournalFailed(outcome=Outcome.CREATED, order=order))
 
     assert (found["outcome"], found["order_id"]) == ("created", order.id)
-
-
-def test_the_orders_of_the_tests_are_like_the_banks():
-    assert new_order().poster_username not in str(said(Order.from_json(encode(order_json()))))

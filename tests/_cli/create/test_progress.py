@@ -13,7 +13,6 @@ from transfer_async._cli.create.progress import (
     EVERY,
     LOOKED_AT_EVERY,
     RichProgress,
-    Silence,
     duration,
     shown_progress,
 )
@@ -140,21 +139,9 @@ def test_above_the_bar_a_line_is_written_as_it_is(capsys):
     assert (out, err.strip()) == ("", "[beside it]")
 
 
-def test_who_wants_to_hear_of_the_end_only_hears_nothing_else():
-    with shown_progress(print, live=True, quiet=True) as progress:
-        assert type(progress) is Silence
-
-
 def test_where_there_is_no_terminal_nothing_is_written_but_the_lines(capsys):
     with shown_progress(print, live=False, quiet=False) as progress:
         progress.show("creating", 1, 2, "1 created")
         progress.say("beside it")
 
     assert capsys.readouterr() == ("beside it\n", "")
-
-
-def test_silence_says_nothing(capsys):
-    Silence().show("creating", 1, 2, "")
-    Silence().say("x")
-
-    assert capsys.readouterr() == ("", "")

@@ -117,26 +117,6 @@ async def test_every_line_has_its_outcome(desk):
     assert desk.progress.shown == [(number, 40) for number in range(1, 41)]
 
 
-async def test_a_line_that_was_refused_is_answered_from_the_record_when_the_file_is_run_again(desk):
-    nobody = {"poster_recipient_username": "nobody@example.com"}
-    await desk.run(1, 2, **nobody)
-    asked = len(desk.world.sandbox.requests)
-    await desk.run(1, 2, **nobody)
-
-    assert asked == 2
-    assert len(desk.world.sandbox.requests) == asked
-    assert desk.tally.told() == "4 refused"
-    assert {one["status"] for one in (await desk.told()).values()} == {422}
-
-
-async def test_a_line_that_was_created_is_given_back_without_a_request(desk):
-    await desk.run(*range(1, 11))
-    await desk.run(*range(1, 21))
-
-    assert len(desk.world.sandbox.orders) == 20
-    assert desk.tally.told() == "30 created"
-
-
 async def test_a_doubt_is_told_and_not_sent_again(desk):
     desk.world.sandbox.faults.add(Status(503))
     await desk.run(1)

@@ -2,7 +2,6 @@
 
 from tests.support.cases import each
 from tests.support.samples import encode, order_json
-from transfer_async._cli.console import exit_codes
 from transfer_async._cli.create.tally import Kind, Tally, code_of, kind_of
 from transfer_async._models.errors import (
     AlreadyCreated,
@@ -54,10 +53,6 @@ CASES = [
 @each(("result", "kind", "code"), CASES)
 def test_every_result_has_its_kind_and_its_code(result, kind, code):
     assert (kind_of(result), code_of(result)) == (kind, code)
-
-
-def test_no_order_at_all_is_all_created():
-    assert (Tally().exit_code, Tally().told()) == (exit_codes.DONE, "none")
 
 
 def test_the_highest_code_counts():

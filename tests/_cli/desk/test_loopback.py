@@ -129,13 +129,6 @@ async def test_a_journal_that_cannot_be_opened_is_told_at_once(tmp_path: Path):
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_the_command_explains_itself():
-    result = invoke("desk", "--help")
-
-    assert result.exit_code == 0
-    assert "one browser" in result.output
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -1,9 +1,7 @@
-"""Four banks whose hooks keep the rules: a dict, SQLite, a ledger behind HTTP, and one with a natural key."""
+"""Three banks whose hooks keep the rules: a dict, a ledger behind HTTP, and one with a natural key."""
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -37,46 +35,6 @@ class Ledger:
 
     async def held(self, intent_id):
         return self.rows.get(intent_id)
-
-
-class SQLiteLedger:
-    """A table with the intent as its key, and one thread that writes: what was asked first is done first."""
-
-    def __init__(self, path):
-        self.path = path
-        self.thread = ThreadPoolExecutor(1)
-        self.hooks = [FundsHold(self.place, self.release)]
-        self.thread.submit(self._open)
-
-    def _open(self):
-        self.database = sqlite3.connect(self.path, isolation_level=None)
-        self.database.execute("PRAGMA synchronous = OFF")  # a test's
-        self.database.execute("CREATE TABLE IF NOT EXISTS holds (intent TEXT PRIMARY KEY, ref TEXT)")
-
-    def _close(self):
-        self.database.close()
-
-    def _run(self, statement, *values):
-        return [row[0] for row in self.database.execute(statement, values)]
-
-    async def _there(self, statement, *values):
-        return await asyncio.get_running_loop().run_in_executor(self.thread, self._run, statement, *values)
-
-    async def place(self, intent):
-        new = f"hold-{intent.id}"
-        await self._there("INSERT INTO holds VALUES (?, ?) ON CONFLICT DO NOTHING", intent.id, new)
-        (reference,) = await self.held(intent.id)
-        return reference
-
-    async def release(self, intent, reference):
-        await self._there("DELETE FROM holds WHERE intent = ?", intent.id)
-
-    async def held(self, intent_id):
-        return await self._there("SELECT ref FROM holds WHERE intent = ?", intent_id)
-
-    async def close(self):
-        self.thread.submit(self._close)
-        self.thread.shutdown(wait=False)
 
 
 class HttpLedger:

@@ -12,7 +12,6 @@ from tests.testing.hook_trials.right_ledgers import (
     HttpLedger,
     KeyedLedger,
     Ledger,
-    SQLiteLedger,
     http_ledger,
 )
 from transfer_async.testing import Holds, make_new_order, verify_hooks
@@ -36,10 +35,6 @@ async def test_hooks_on_a_dict_keep_the_rules():
     report.check()
     assert str(report).startswith("all rules kept, in ")
     assert not ledger.rows
-
-
-async def test_hooks_on_sqlite_keep_the_rules(tmp_path):
-    (await verify_hooks(lambda: SQLiteLedger(tmp_path / "ledger"), sequences=3)).check()
 
 
 async def test_hooks_on_a_ledger_behind_http_keep_the_rules():
