@@ -85,14 +85,6 @@ def test_every_new_order_is_written_without_an_exponent_and_read_back_as_it_was(
     assert not re.search(rb"[0-9][eE]", re.sub(rb'"[^"]*@[^"]*"|"[A-Z0-9]{2,10}"', b"", raw))
 
 
-def test_amounts_of_a_request_may_be_json_numbers_too():
-    tree = samples.new_order_json(
-        poster_amount=Decimal("1250.00"), matcher_amount=1000000, exchange_rate=Decimal("0.00125")
-    )
-
-    assert NewOrder.from_json(samples.encode(tree)).to_json() == samples.new_order().to_json()
-
-
 def test_an_unknown_field_of_a_request_is_ignored():
     tree = samples.new_order_json(brand_new={"a": 1})
 

@@ -149,15 +149,6 @@ async def test_when_all_callers_are_cancelled_a_failure_is_nobodys_complaint(iss
 # --- renewing -----------------------------------------------------------------------------------
 
 
-async def test_after_a_401_another_token_is_asked_for(issuer):
-    tokens = source(issuer)
-    old = await tokens.headers()
-    new = await tokens.headers(instead_of=old)
-
-    assert new["Authorization"] == "Bearer token-2"
-    assert await tokens.headers() is new
-
-
 async def test_a_token_that_was_refused_is_not_offered_to_the_next(issuer):
     tokens = source(issuer)
     old = await tokens.headers()

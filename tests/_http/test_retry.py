@@ -214,18 +214,6 @@ def test_going_again_with_another_token_costs_nothing():
     assert bucket.take(Unauthorized(status=401))
 
 
-def test_a_refund_never_fills_it_above_its_capacity():
-    bucket = TokenBucket(RetryBudget(capacity=20, refund=3))
-    bucket.take(LOST)
-
-    seen = []
-    for _ in range(6):
-        bucket.refund()
-        seen.append(bucket.left)
-
-    assert seen == [9, 12, 15, 18, 20, 20]
-
-
 @given(st.lists(st.sampled_from(["lost", "limited", "refund"])), st.integers(0, 60))
 def test_a_bucket_never_leaves_its_bounds(steps, capacity):
     bucket = TokenBucket(RetryBudget(capacity=capacity))
@@ -422,20 +410,6 @@ async def test_an_outage_empties_the_budget_for_all_calls_of_the_client(world: W
             made.append(len(caught.value.attempts))
 
     assert made == [3, 1, 1, 1]
-
-
-async def test_each_success_pays_a_little_back(world: World):
-    async with world.client(retry=RetryPolicy(budget=RetryBudget(capacity=14, refund=7))) as client:
-        world.sandbox.faults.add(Status(503), path=WHO_AM_I)
-        await client.who_am_i()
-        world.sandbox.faults.add(Status(503), path=WHO_AM_I)
-        with pytest.raises(ServiceFailed):
-            await client.who_am_i()
-        await client.who_am_i()
-        world.sandbox.faults.add(Status(503), path=WHO_AM_I)
-        await client.who_am_i()
-
-    assert len(world.time.slept) == 2
 
 
 async def test_the_deadline_is_for_all_attempts_together(world: World):

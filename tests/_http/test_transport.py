@@ -454,16 +454,6 @@ async def test_a_plain_request_goes_to_the_proxy_with_the_whole_address(bank: Ba
     assert server.accepted == 0
 
 
-async def test_a_request_over_tls_goes_through_the_proxys_tunnel(bank: Bank, certificates: Certificates):
-    async with serving(answers, tls=certificates.server) as server, serving(proxies) as proxy:
-        order = await bank.send_order(server.url, proxy=proxy.url, ssl=certificates.client)
-
-    assert order.id.startswith("tx-")
-    assert [request.method for request in proxy.requests] == ["CONNECT"]
-    assert "authorization" not in proxy.requests[0].headers
-    assert len(server.requests) == 1
-
-
 async def test_a_tunnel_carries_many_orders_and_reads(bank: Bank, certificates: Certificates):
     async with (
         serving(answers, tls=certificates.server) as server,

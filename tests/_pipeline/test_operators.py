@@ -275,13 +275,6 @@ async def test_a_key_never_heard_of_is_refused(world: World):
         assert await refusal(ending) == "key: nothing is on record of it in this scope"
 
 
-async def test_a_key_that_has_its_order_is_not_in_doubt(world: World):
-    order = await world.create()
-
-    for ending in endings(operators(world), **SAID):
-        assert await refusal(ending) == f"key: must be in doubt; it is created ({order.id})"
-
-
 async def test_a_free_or_claimed_key_is_not_in_doubt(world: World):
     await world.fails(Refused, refused_order())
     free = [await refusal(ending) for ending in endings(operators(world), **SAID)]
@@ -377,16 +370,3 @@ async def test_a_journals_own_failure_is_handed_on(world: World, monkeypatch: py
         await operators(world).in_doubt()
 
     assert failed.value is own
-
-
-# --- how it is made -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [({"scope": ""}, "scope"), ({"scope": None}, "scope"), ({"settle_after": -1}, "settle_after")],
-)
-def test_a_wrong_setting_is_named(settings: dict[str, Any], name: str):
-    scope = settings.pop("scope", "live")
-    with pytest.raises(ValueError, match=rf"^{name}: must be"):
-        Operators(MemoryJournal(), scope, **settings)

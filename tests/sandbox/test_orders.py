@@ -93,10 +93,6 @@ def test_the_external_order_carries_the_banks_data(fields: dict[str, Any]):
     assert fields["poster_fee"] == external["transaction_fee"] == 250
 
 
-def test_the_written_order_is_the_order_object(order: Order, fields: dict[str, Any]):
-    assert order.to_json() == exact_json.write(fields)
-
-
 def test_the_written_order_has_numbers_with_the_digits_that_were_sent(order: Order):
     document = json.loads(order.to_json(), parse_float=str)
 

@@ -98,15 +98,6 @@ async def test_a_large_entry_that_was_parked_can_be_sent_again(case, line, taken
     assert (await taken())._fields == {b"body": b"x", **fields(MANY)}
 
 
-async def test_a_large_command_is_carried_out(case):
-    await case.worker()
-
-    await case.side.send(case.body, fields(MANY))
-
-    assert (await case.side.outcome())["outcome"] == "created"
-    await case.side.gone()
-
-
 async def test_a_large_entry_of_a_worker_that_died_is_put_back_whole_and_keeps_none_back(case, line, taken):
     for number in range(3):
         await case.side.send(b"%d" % number, fields(MANY) if number == 0 else None)

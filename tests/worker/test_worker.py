@@ -283,3 +283,14 @@ async def test_a_journal_that_fails_is_seen_until_it_works_again(caplog):
     assert f"the journal cannot be used: {why}" in caplog.text
     await desk.take(ORDER)
     assert await desk.worker.health.not_ready() == []
+
+
+async def test_a_publisher_that_fails_is_seen_until_it_works_again():
+    desk = Desk()
+    desk.log.before["publish"] = OSError()
+
+    await desk.take()
+    assert await desk.worker.health.not_ready() == ["publishing: an outcome could not be published (OSError)"]
+    desk.log.before.clear()
+    await desk.take()
+    assert await desk.worker.health.not_ready() == []
