@@ -412,6 +412,20 @@ async def test_an_outage_empties_the_budget_for_all_calls_of_the_client(world: W
     assert made == [3, 1, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("call", "status", "path", "kind"),
+    [(created, 429, CREATE_ORDER, RateLimited), (read, 503, WHO_AM_I, ServiceFailed)],
+)
+async def test_a_wait_past_the_deadline_is_not_begun(world: World, call, status, path, kind):
+    world.sandbox.faults.add(Status(status, headers={"Retry-After": "30"}), path=path)
+    async with world.client() as client:
+        with pytest.raises(kind) as caught:
+            await call(client)
+
+    assert caught.value.status == status
+    assert world.time.slept == []
+
+
 async def test_the_deadline_is_for_all_attempts_together(world: World):
     world.sandbox.faults.add(Status(429, headers={"Retry-After": "12"}), times=4)
     error = await failed(world, RateLimited)

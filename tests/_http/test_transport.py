@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -130,6 +131,17 @@ async def test_each_attempt_has_the_time_that_is_left(mocked_service: aiorespons
 )
 def test_a_request_id_is_shown_only_if_it_is_fit_for_a_log(told: str, shown: str | None):
     assert Evidence(sent=True, headers=CIMultiDict({"X-Request-Id": told})).request_id == shown
+
+
+async def test_a_whole_answer_is_all_there(bank: Bank):
+    async with serving(answers) as server, transport_to(server) as transport:
+        evidence = await post(transport)
+
+    assert evidence.sent
+    assert evidence.intact
+    assert evidence.status == 200
+    assert evidence.error is None
+    assert json.loads(evidence.body)["id"].startswith("tx-")
 
 
 async def test_an_order_on_the_wire_is_the_specifications_below_the_base_address(bank: Bank):
