@@ -107,7 +107,7 @@ async def _through(path: Path, entry: Entry) -> Any:
 def test_every_entry_comes_back_from_a_file_as_it_was(tmp_path_factory: pytest.TempPathFactory, entry: Entry):
     path = tmp_path_factory.mktemp("rows") / "journal.db"
 
-    assert asyncio.run(_through(path, entry)) == attrs.evolve(entry, reply=None)
+    assert asyncio.run(_through(path, entry)) == entry.but(reply=None)
 
 
 # --- what cannot be read ------------------------------------------------------------------------
@@ -143,14 +143,14 @@ def test_an_order_that_is_none_any_more_is_said_to_be_unreadable():
     assert row.intent is not None
     entry = rows.entry_of(attrs.evolve(row, intent=row.intent.replace('"NGN"', '"?"')))
 
-    assert entry == attrs.evolve(_claimed(), intent=None, unread=entry.unread)
+    assert entry == _claimed().but(intent=None, unread=entry.unread)
     assert entry.unread is not None
     assert entry.unread.why == "InvalidOrder"
 
 
 def test_an_undo_that_cannot_be_read_is_named_and_the_others_stay_owed():
     debts = tuple(Owed(intent=intent(number), hook=f"hook-{number}", receipt="r") for number in (1, 2))
-    row = rows.row_of(attrs.evolve(_claimed(), owed=debts), token="t", now=0.0)
+    row = rows.row_of(_claimed().but(owed=debts), token="t", now=0.0)
     entry = rows.entry_of(attrs.evolve(row, body=row.body.replace('"NGN"', '"?"', 1)))
 
     assert entry.unread is not None

@@ -141,9 +141,9 @@ def move_for(kind: type, state: KeyState) -> Move:
 def test_every_row_of_the_table_can_be_gone(kind: type, state: KeyState):
     entry = entry_in(state)
     if (kind, state) == (moves.Create, KeyState.FREE):
-        entry = attrs.evolve(entry, attempt="a")  # of the very attempt that was refuted
+        entry = entry.but(attempt="a")  # of the very attempt that was refuted
     if kind is moves.LayAside:
-        entry = attrs.evolve(entry, unread=UNREAD)
+        entry = entry.but(unread=UNREAD)
     verdict = judged(ready_for(kind, entry), move_for(kind, state), now=when_allowed(kind, state))
 
     assert verdict.denial is None
@@ -166,7 +166,7 @@ def test_every_other_pair_is_denied_as_lost_and_changes_nothing(kind: type, stat
 @each("state", KeyState)
 @each("kind", [kind for kind in MOVES if kind is not moves.LayAside])
 def test_what_cannot_be_read_binds_its_key_whatever_is_asked_for(kind: type, state: KeyState):
-    entry = attrs.evolve(entry_in(state), unread=UNREAD)
+    entry = entry_in(state).but(unread=UNREAD)
     verdict = judged(entry, MOVES[kind], now=NOW + 10_000.0)
 
     assert (verdict.denial, verdict.entry) == (Denial.UNREAD, entry)
@@ -174,14 +174,14 @@ def test_what_cannot_be_read_binds_its_key_whatever_is_asked_for(kind: type, sta
 
 @pytest.mark.parametrize(("state", "denial"), [(KeyState.CLAIMED, Denial.BUSY), (KeyState.FREE, None)])
 def test_what_cannot_be_read_is_laid_aside_once_no_worker_is_at_it(state: KeyState, denial: Denial | None):
-    entry = attrs.evolve(entry_in(state), unread=UNREAD)
+    entry = entry_in(state).but(unread=UNREAD)
 
     assert judged(entry, j.lay_aside()).denial is denial
-    assert judged(attrs.evolve(entry, unread=None), j.lay_aside()).denial is Denial.LOST
+    assert judged(entry.but(unread=None), j.lay_aside()).denial is Denial.LOST
 
 
 def test_a_claim_that_was_laid_aside_is_a_doubt_that_waits_like_any_other():
-    claimed = attrs.evolve(entry_in(KeyState.CLAIMED), unread=UNREAD)
+    claimed = entry_in(KeyState.CLAIMED).but(unread=UNREAD)
     aside = judged(claimed, j.lay_aside(), now=NOW + j.LEASE)
     early = judged(aside.entry, j.refute(""), now=NOW + j.LEASE + j.SETTLE_AFTER - 1.0)
 
@@ -294,7 +294,7 @@ def test_a_key_waits_for_somebody_once_nobody_is_at_it(
 
 @each("state", KeyState)
 def test_attending_keeps_only_a_doubt_and_what_is_owed_from_others(state: KeyState):
-    entry = attrs.evolve(entry_in(state), owed=j.owing("hold"))
+    entry = entry_in(state).but(owed=j.owing("hold"))
     attended = judged(entry, j.attend(), now=NOW + 1.0).entry
 
     assert attended.owed[0].lease_until == NOW + 1.0 + j.LEASE
@@ -302,7 +302,7 @@ def test_attending_keeps_only_a_doubt_and_what_is_owed_from_others(state: KeySta
 
 
 def test_a_late_undo_without_a_receipt_does_not_hide_the_receipt_on_record():
-    entry = attrs.evolve(entry_in(KeyState.FREE), owed=j.owing("hold"))
+    entry = entry_in(KeyState.FREE).but(owed=j.owing("hold"))
     nothing_known = tuple(attrs.evolve(one, receipt=None) for one in j.owing("hold", "check"))
     owing = judged(entry, moves.Owe(owed=nothing_known, lease=j.LEASE)).entry
 
@@ -540,7 +540,7 @@ def test_whatever_is_asked_for_in_whatever_order_every_promise_is_kept(steps: li
 
 def ended_in(error: str, status: int | None, outcome: Outcome = Outcome.REFUSED) -> Entry:
     ending = entries.Ending(outcome=outcome, error=error, status=status)
-    return attrs.evolve(entry_in(KeyState.FREE), ending=ending)
+    return entry_in(KeyState.FREE).but(ending=ending)
 
 
 @each(

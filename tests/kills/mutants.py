@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from tests.kills.bank import Book
 from tests.kills.setting import Place
 from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
@@ -35,7 +33,7 @@ def resend() -> None:
 
     def mutated(self: Claim, entry: Entry | None, now: float) -> Verdict:
         if entry is not None and entry.state is KeyState.SENDING and entry.lease_until <= now:
-            entry = attrs.evolve(entry, state=KeyState.CLAIMED)
+            entry = entry.but(state=KeyState.CLAIMED)
         return decide(self, entry, now)
 
     async def nothing(_: TransferClient) -> None:
@@ -67,7 +65,7 @@ def _forgetful(make: Callable[..., Any], kind: type, state: KeyState) -> Callabl
         entry = await self.read(scope, key)
         if entry is None:
             return None
-        made = attrs.evolve(entry, state=state, order_id=getattr(move, "order_id", None))
+        made = entry.but(state=state, order_id=getattr(move, "order_id", None))
         return Verdict(entry=made, now=0.0)
 
     return move

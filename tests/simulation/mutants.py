@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 
 from tests.simulation import world
@@ -147,7 +148,7 @@ def take_over_what_was_sending(patch: pytest.MonkeyPatch) -> None:
 
     def taken(self: Claim, entry: Any, now: float) -> Any:
         if entry is not None and entry.state is KeyState.SENDING and entry.lease_until <= now:
-            entry = attrs.evolve(entry, state=KeyState.CLAIMED)
+            entry = entry.but(state=KeyState.CLAIMED)
         return decide(self, entry, now)
 
     patch.setattr(Claim, "decide", taken)
@@ -189,9 +190,7 @@ def check_then_insert(patch: pytest.MonkeyPatch) -> None:
 
 def receipts_not_kept(patch: pytest.MonkeyPatch) -> None:
     """A claim that is kept does not keep its receipts."""
-    patch.setattr(
-        moves.Keep, "apply", lambda move, entry, now: attrs.evolve(entry, lease_until=now + move.lease)
-    )
+    patch.setattr(moves.Keep, "apply", lambda move, entry, now: entry.but(lease_until=now + move.lease))
 
 
 def refute_without_waiting(patch: pytest.MonkeyPatch) -> None:
@@ -218,9 +217,7 @@ def requests_of_another_clock_forgotten(patch: pytest.MonkeyPatch) -> None:
 def doubt_forgets_the_mark(patch: pytest.MonkeyPatch) -> None:
     """Whoever expires a request counts from the mark, not from the last time it may have left."""
     apply = moves.Mark.apply
-    patch.setattr(
-        moves.Mark, "apply", lambda move, entry, now: attrs.evolve(apply(move, entry, now), sent_until=now)
-    )
+    patch.setattr(moves.Mark, "apply", lambda move, entry, now: apply(move, entry, now).but(sent_until=now))
 
 
 # --- what is told -------------------------------------------------------------------------------
@@ -383,7 +380,7 @@ def stale_proposal_believed(patch: pytest.MonkeyPatch) -> None:
         if verdict is None or entry is None or verdict.entry is entry or entry.proposal is None:
             return verdict
         kept = verdict.entry.proposal or entry.proposal
-        return attrs.evolve(verdict, entry=verdict.entry.but(proposal=kept))
+        return msgspec.structs.replace(verdict, entry=verdict.entry.but(proposal=kept))
 
     patch.setattr(state_machine, "decide", decide)
 

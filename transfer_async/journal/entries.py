@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+import msgspec
 from attrs import field, frozen
 
 from transfer_async._models.base import ByValue
@@ -142,8 +143,7 @@ class Step(ByValue):
     reason: str | None = None
 
 
-@frozen(kw_only=True, slots=False, eq=False, repr=False)  # with a dict, `but` is one copy of it
-class Entry(ByValue):
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """All that the journal holds of one key; times in seconds on the journal's clock.
 
     Args:
@@ -184,7 +184,7 @@ class Entry(ByValue):
     hooks: tuple[str, ...] = ()
     claimed_at: float
     lease_until: float = 0.0
-    receipts: dict[str, str | None] = field(factory=dict)
+    receipts: dict[str, str | None] = msgspec.field(default_factory=dict)
     held: str | None = None
     attempt: str | None = None
     sent_until: float = 0.0
@@ -218,11 +218,8 @@ class Entry(ByValue):
         return self.state is KeyState.CREATED and self.reply is None and self.unread is None
 
     def but(self, **changes: Any) -> Entry:
-        """The same entry with ``changes``, at a tenth of the cost of `attrs.evolve`: a call makes five."""
-        changed, contents = object.__new__(Entry), self.__dict__.copy()
-        contents.update(changes)
-        object.__setattr__(changed, "__dict__", contents)
-        return changed
+        """The same entry with ``changes``."""
+        return msgspec.structs.replace(self, **changes)
 
 
 def owed_by(entry: Entry) -> tuple[Owed, ...]:
@@ -234,9 +231,7 @@ def owed_by(entry: Entry) -> tuple[Owed, ...]:
     )
 
 
-# With a dict it is made a fifth faster: a call gets three.
-@frozen(kw_only=True, slots=False, eq=False, repr=False)
-class Verdict(ByValue):
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a move.
 
     Args:

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
+from msgspec.structs import asdict
 
 from transfer_async.journal import Entry, Journal, MemoryJournal, Move, Step, Verdict
 from transfer_async.testing.journal_contract import trial_moves as moves
@@ -134,7 +135,7 @@ _TIMES = ("claimed_at", "lease_until", "sent_until")
 def _shown(entry: Entry | None) -> dict[str, Any] | None:
     if entry is None:
         return None
-    shown = {name: value for name, value in vars(entry).items() if name not in _TIMES}
+    shown = {name: value for name, value in asdict(entry).items() if name not in _TIMES}
     return {**shown, "owed": [attrs.evolve(one, lease_until=0.0) for one in entry.owed]}
 
 
