@@ -182,7 +182,7 @@ _decoder = msgspec.json.Decoder(float_hook=EVERY_DIGIT.create_decimal)
 # --- what is on the wire, as each model's fields say ----------------------------------------------
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class WireField:
     """A field of a model, as it is on the wire.
 

@@ -55,7 +55,7 @@ SAID_NO = frozenset({Judgement.NOT_PROCESSED, Judgement.WRONG_TOKEN, Judgement.R
 """What a service says to a request that it will not carry out; the connection it says it on is good."""
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Row:
     """One row of a table: does it fit, what is certain then, and why."""
 

@@ -15,6 +15,7 @@ import attrs
 import tenacity
 from attrs import field, frozen
 
+from transfer_async._models.base import ByValue
 from transfer_async._models.errors import RateLimited, TransferError, Unauthorized
 from transfer_async._support.clock import Clock, in_seconds
 from transfer_async._support.validators import at_least, count, instance_of
@@ -44,8 +45,8 @@ def _as_a_set(value: Iterable[int]) -> frozenset[int]:
         return cast("frozenset[int]", value)
 
 
-@frozen(kw_only=True)
-class RetryBudget:
+@frozen(kw_only=True, eq=False, repr=False)
+class RetryBudget(ByValue):
     """The settings of a token bucket, one a client, so that an outage does not become a storm.
 
     A new client has tokens for `AT_START` retries, and of these, one ``cost`` is all that may be spent after
@@ -65,8 +66,8 @@ class RetryBudget:
     refund: int = field(default=1, validator=count(0))
 
 
-@frozen(kw_only=True)
-class RetryPolicy:
+@frozen(kw_only=True, eq=False, repr=False)
+class RetryPolicy(ByValue):
     """What may be sent again, how often, and until when; settings only.
 
     Args:

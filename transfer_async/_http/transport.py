@@ -35,6 +35,7 @@ from transfer_async._http import urls
 from transfer_async._http.decoder import BoundedBody
 from transfer_async._http.unsolicited import Carrier
 from transfer_async._http.write_guard import AnsweredEarly, GuardedBody, GuardedRequest, WriteGuard
+from transfer_async._models.base import ByValue
 from transfer_async._models.causes import bare
 from transfer_async._support.clock import in_seconds
 from transfer_async._support.validators import positive
@@ -48,8 +49,8 @@ SHORT = 200
 _STALE_IN_A_ROW = 16  # connections that fail the look, before the exchange counts as failed
 
 
-@frozen(kw_only=True)
-class Timeouts:
+@frozen(kw_only=True, eq=False, repr=False)
+class Timeouts(ByValue):
     """How long each part of a call may take, in seconds or as ``timedelta``.
 
     Args:
