@@ -96,6 +96,12 @@ def test_a_huge_whole_number_is_a_problem_and_no_bomb():
     assert "64 digits" in problem
 
 
+def test_a_number_of_too_many_digits_is_refused_however_an_application_shows_exponents():
+    with decimal.localcontext(capitals=0):
+        assert amounts.number_problem(Decimal("1E+70"))
+        assert amounts.number_problem(Decimal("1E-70"))
+
+
 @given(st.integers(-(10**64) + 1, 10**64 - 1))
 def test_every_whole_number_within_64_digits_is_taken(whole):
     assert amounts.to_decimal(whole) == whole

@@ -843,6 +843,20 @@ BY_HAND = (
         "of two ids that are said, one is believed: the order is on record under the id of another",
     ),
     Fault(
+        "exponents-hide-in-a-callers-context",
+        "amounts",
+        "    text = EXACT.to_sci_string(value)",
+        "    text = str(value)",
+        "an amount of a hundred digits is written, where an application shows exponents with a small e",
+    ),
+    Fault(
+        "colons-of-twins-are-not-counted",
+        "wire_format",
+        '    if raw.count(b":") == _names(decoded):\n',
+        '    if raw.count(b":") >= _names(decoded):\n',
+        "of two amounts in a command, one is believed: another order is sent than its sender meant",
+    ),
+    Fault(
         "orders-id-of-any-shape",
         "order",
         "    if not _is_order_id(order.id):\n",

@@ -142,6 +142,8 @@ PLACES = {
     "pacing": Place("transfer_async._pipeline.pacing", ("tests/_pipeline/test_pacing.py",)),
     "deadlines": Place("transfer_async._support.deadlines", ("tests/_pipeline/test_deadline.py",)),
     "request": Place("transfer_async._http.fetch", ("tests/_http/test_fetch.py",)),
+    "amounts": Place("transfer_async._models.amounts", ("tests/_models/test_amounts.py",)),
+    "wire_format": Place("transfer_async._converters.wire_format", ("tests/_converters/test_messages.py",)),
     "at_once": Place("transfer_async._converters.at_once", ("tests/_converters/test_order.py",)),
     "order": Place("transfer_async._converters.order", ("tests/_converters/test_order.py",)),
     "transport": Place("transfer_async._http.transport", ("tests/_http/test_transport.py", *_WIRE)),

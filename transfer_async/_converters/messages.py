@@ -103,7 +103,7 @@ class OrderCommand(ByValue):
         data = data.encode(errors="surrogatepass") if isinstance(data, str) else data
         try:
             tree = wire_format.decode(data)
-            has_twins = wire_format.has_twins(data)
+            has_twins = wire_format.has_twins(data, tree)
         except wire_format.Unreadable as error:
             raise InvalidOrder([(error.path, error.why)]) from None
         if has_twins:

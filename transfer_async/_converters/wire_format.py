@@ -155,15 +155,29 @@ def _whole(text: str) -> int:
         raise ValueError("is a whole number of too many digits") from None
 
 
-def has_twins(raw: bytes) -> bool:
+def has_twins(raw: bytes, decoded: Any = None) -> bool:
     """Whether an object anywhere in ``raw``, which `decode` reads, has two fields of one name.
+
+    Args:
+        raw: the JSON.
+        decoded: what `decode` has made of it, where that is at hand: most often it is enough.
 
     Raises:
         Unreadable: see `as_written`.
     """
+    # Each name as it was written has a colon behind it, and of two twins one name is left.
+    if raw.count(b":") == _names(decoded):
+        return False
     found: list[bool] = []
     as_written(raw, each=lambda fields: found.append(Fields(fields).twin() is not None))
     return any(found)
+
+
+def _names(tree: Any) -> int:
+    """How many fields all objects in ``tree`` have."""
+    if type(tree) is dict:
+        return len(tree) + sum(_names(one) for one in tree.values() if type(one) in (dict, list))
+    return sum(map(_names, tree)) if type(tree) is list else 0
 
 
 def _is_deep(tree: Any) -> bool:

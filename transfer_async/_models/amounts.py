@@ -59,6 +59,13 @@ def number_problem(value: object) -> str | None:
         return "is not a Decimal, an int or a plain decimal string"
     if not value.is_finite():
         return "is not a finite number"
+    text = EXACT.to_sci_string(value)  # in a caller's context the E may be a small one
+    if len(text) <= DIGITS and "E" not in text:  # nearly every one is, and no digit need be looked at
+        return None
+    return _length_problem(value)
+
+
+def _length_problem(value: Decimal) -> str | None:
     if not value.is_zero() and not (-DIGITS <= value.adjusted() < DIGITS and places(value) <= DIGITS):
         return _TOO_LONG
     if value.is_zero() and abs(_exponent(value)) > DIGITS:
