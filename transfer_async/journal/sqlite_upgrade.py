@@ -41,9 +41,8 @@ class FileOfAnyVersion(OpenFile):
         try:
             self._db.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-                raise
-            raise JournalFailed(f"somebody is writing to the journal: {STOP}") from error
+            why = f"somebody is writing to the journal, or nobody can ({error.sqlite_errorname}): {STOP}"
+            raise JournalFailed(why) from error
         try:
             is_ours = self._take_the_steps(upgrade)
             self._db.execute("COMMIT")
