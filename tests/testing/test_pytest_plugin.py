@@ -227,6 +227,40 @@ def test_a_journal_is_tried_in_strict_mode_and_a_failure_shows_what_was_there(he
     assert "TestRight" not in "".join(line for line in result.outlines if line.startswith("FAILED"))
 
 
+@pytest.mark.trial(ci=1, long=1)
+def test_a_line_is_tried_in_strict_mode_and_a_failure_shows_what_was_there(here):
+    test = """
+    import pytest
+    from tests.contract.own_line import TableLine
+    from transfer_async.testing.line_contract import LineContract
+
+    class Trial(LineContract):
+        ack_wait = 0.5
+        kind = TableLine
+
+        @pytest.fixture
+        def new_line(self, tmp_path):
+            return lambda settings: self.kind(tmp_path / "messages.db", settings)
+
+    class TestRight(Trial):
+        kills = 0
+
+    class NoHeaders(TableLine):
+        async def send(self, subject, body, headers):
+            await super().send(subject, body, {})
+
+    class TestWrong(TestRight):
+        kind = NoHeaders
+    """
+    chosen = ["-k", "as_it_was_sent or acknowledged_never or ordered or outcome_that"]
+    result = run_here(here, "--asyncio-mode", "strict", *chosen, test_it=test)
+
+    found = result.parseoutcomes()
+    assert (found["failed"], found["passed"]) == (3, 7)
+    assert "TestRight" not in "".join(line for line in result.outlines if line.startswith("FAILED"))
+    result.stdout.fnmatch_lines(["E*assert*False*"])
+
+
 def test_it_may_be_named_twice(here):
     shutil.copy(SOURCE, here.path / "again.py")
     here.makeconftest('pytest_plugins = ["again"]')
