@@ -16,6 +16,15 @@ class Sharing:
         self.ran: list[str] = []
 
     @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Each has its share in one piece, and so starts few of the servers; who is done helps others."""
+        if config.getoption("dist") != "load":  # somebody asks for another way
+            return None
+        from xdist.scheduler import WorkStealingScheduling  # only who shares needs it
+
+        return WorkStealingScheduling(config, log)
+
+    @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
         self.found[node.gateway.id] = ids
 
