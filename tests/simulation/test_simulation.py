@@ -12,6 +12,7 @@ from tests.simulation.trials import Tally
 CAUGHT_BY = {
     "any_attempt_will_do": 128,
     "checked_for_anybody": 725,
+    "deadline_passed_is_a_no": 284,
     "deadline_lengthens": 1603,
     "demand_not_looked_at": 112,
     "doubts_end_not_promised": 931,
