@@ -330,6 +330,14 @@ async def test_a_request_is_sent_on_a_clean_connection(connection: Connection):
     assert guard.handed_over
 
 
+async def test_a_request_is_sent_once(connection: Connection):
+    guard, request = GuardedRequest(), Request()
+    with pytest.raises(NeverTwice):
+        await go(guard, request, connection, connection)
+
+    assert request.sent_on == [connection]
+
+
 @gone_bad
 async def test_a_request_is_not_sent_on_a_connection_gone_bad(
     connection: Connection, spoil: Callable[[Connection], None]
