@@ -21,6 +21,7 @@ from transfer_async._models.events import (
     OrderUnrecorded,
     Resolved,
     RetryScheduled,
+    TurnCame,
     UndoOwed,
     WentInDoubt,
 )
@@ -90,6 +91,7 @@ def _resolved(event: Resolved) -> str:
 
 SENTENCES: dict[type[Event], Callable[[Any], str]] = {
     Claimed: lambda _: "key claimed: nobody else can work on it now",
+    TurnCame: lambda event: f"its turn has come, after {event.waited:.3f} s",
     AttemptStarted: lambda event: f"attempt {event.attempt} begins",
     AttemptFailed: _failed,
     RetryScheduled: lambda event: f"another attempt in {event.pause:.3f} s",
