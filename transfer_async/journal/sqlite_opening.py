@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from transfer_async._models.errors import JournalFailed
-from transfer_async.journal.sqlite_file import Files, found, keep_private
+from transfer_async.journal.sqlite_file import Files, Identity, found, keep_private
 
 APPLICATION = 0x7472616A
 """Marks the file as a journal of ours."""
@@ -44,7 +45,8 @@ class OpenFile:
     def __init__(self, path: Path, *, timeout: float, make: bool = True) -> None:
         real = found(path, make=make)
         self._files = Files(path, real)
-        self.identity, self.refuse_if_moved = self._files.main, self._files.refuse_if_moved
+        self.identity: Identity | None = self._files.main
+        self.refuse_if_moved: Callable[[], None] = self._files.refuse_if_moved
         self._db = sqlite3.connect(
             f"{real.as_uri()}?mode=rw",  # whatever has become of it meanwhile: no other is made here
             uri=True,

@@ -32,7 +32,7 @@ class SlowHolds(Holds):
 
     def __init__(self) -> None:
         super().__init__()
-        self.breaks = 0
+        self.breaks: int = 0
         self._open, self._came = asyncio.Event(), asyncio.Semaphore(0)
         self._open.set()
 
@@ -77,9 +77,9 @@ class AtWork:
 
     def __init__(self, crew: Crew, make: Callable[[], Line], options: Mapping[str, Any]) -> None:
         self._crew, self._make, self._options = crew, make, options
-        self.client = crew.client()
+        self.client: TransferClient = crew.client()
         self._stopping = asyncio.Event()
-        self.worker = self._employed()
+        self.worker: OrderWorker = self._employed()
         self._task = asyncio.create_task(self._run())
 
     def _employed(self) -> OrderWorker:
@@ -127,9 +127,11 @@ class Crew:
     """
 
     def __init__(self, trial: LineTrial, directory: Path) -> None:
-        self.trial, self.bank = trial, SlowHolds()
-        self.path = directory / "journal.db"
-        self.sandbox, self.journal = Sandbox(), SQLiteJournal(self.path)
+        self.trial: LineTrial = trial
+        self.bank: SlowHolds = SlowHolds()
+        self.path: Path = directory / "journal.db"
+        self.sandbox: Sandbox = Sandbox()
+        self.journal: SQLiteJournal = SQLiteJournal(self.path)
         self.seen: list[tuple[str | None, int]] = []
         self._workers: list[AtWork] = []
         self._stack = AsyncExitStack()

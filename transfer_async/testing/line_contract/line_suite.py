@@ -45,7 +45,7 @@ class LineContract(Delivering, Answering, Confirming, Working, Killing):
     It needs pytest and pytest-asyncio, in either of its modes.
     """
 
-    ack_wait = 1.0
+    ack_wait: float = 1.0
     """Seconds after which a message that nobody answers comes again; more for a broker that is slower."""
 
     kills = 1

@@ -42,7 +42,8 @@ class Taken:
     """One message in hand: what came of it, and the lane that took it, which is done once it is answered."""
 
     def __init__(self, delivery: Delivery, lane: Any) -> None:
-        self.delivery, self._lane = delivery, lane
+        self._lane = lane
+        self.delivery: Delivery = delivery
         self.body: bytes = bytes(delivery.body)
         self.headers: dict[str, str] = dict(delivery.headers)
         self.deliveries: int = delivery.deliveries
@@ -130,7 +131,7 @@ class LineTrial:
 
     def __init__(self, new_line: NewLine, *, ack_wait: float) -> None:
         mine = f"t{secrets.token_hex(5)}"
-        self.settings = WorkerSettings(
+        self.settings: WorkerSettings = WorkerSettings(
             commands=f"{mine}.commands",
             outcomes=f"{mine}.outcomes",
             parked=f"{mine}.parked",
