@@ -1,4 +1,4 @@
-"""Where several processes share the tests (`-n 3`): together they run just what one would, and say so."""
+"""Where several processes share the tests (`-n 4`): together they run just what one would, and say so."""
 
 from collections.abc import Sequence
 from typing import Any
