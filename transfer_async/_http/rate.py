@@ -59,9 +59,8 @@ class Turnstile:
         self._interval = 1.0 / rate.per_second
         self._slack = (rate.burst - 1) * self._interval
         self._due = float("-inf")  # when the next would come, if all had come evenly
-        self._line: OrderedDict[asyncio.Future[None], None] = (
-            OrderedDict()
-        )  # in O(1) at either end, and within
+        # Whoever leaves does so in O(1), at either end or within.
+        self._line: OrderedDict[asyncio.Future[None], None] = OrderedDict()
 
     @property
     def ahead(self) -> float:
