@@ -83,13 +83,17 @@ NEW_LINES = {
 }
 
 
+@pytest.fixture(params=NEW_LINES)
+def any_new_line(request):
+    return NEW_LINES[request.param](request)  # here, for a server is not to be started within an event loop
+
+
 @pytest.mark.timeout(3000)
 @pytest.mark.trial(ci=3, long=300)
-@pytest.mark.parametrize("broker", NEW_LINES)
-async def test_workers_that_are_killed_one_after_the_other_lose_nothing(size, broker, request, tmp_path):
+async def test_workers_that_are_killed_one_after_the_other_lose_nothing(size, any_new_line, tmp_path):
     contract = LineContract()
     contract.kills = size
-    async with LineTrial(NEW_LINES[broker](request), ack_wait=1.0) as trial, Crew(trial, tmp_path) as crew:
+    async with LineTrial(any_new_line, ack_wait=1.0) as trial, Crew(trial, tmp_path) as crew:
         await contract.test_what_a_killed_worker_had_in_hand_is_carried_out_by_another(crew)
 
 
