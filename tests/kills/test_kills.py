@@ -93,7 +93,7 @@ def test_a_bulk_command_that_is_killed_again_and_again_loses_no_order_and_create
     assert count(ended.stdout, "lines in the outcome file") == size
 
 
-@pytest.mark.trial(short=8, ci=30, long=200)
+@pytest.mark.trial(short=8, ci=15, long=200)
 def test_a_probe_that_is_killed_again_and_again_sends_no_order_beyond_its_cap(size: int):
     ended = trial("probe", "--kills", size, "--seed", 1)
 
@@ -102,7 +102,7 @@ def test_a_probe_that_is_killed_again_and_again_sends_no_order_beyond_its_cap(si
     assert count(ended.stdout, "orders received") > size // 2
 
 
-@pytest.mark.trial(ci=20, long=20)
+@pytest.mark.trial(ci=6, long=20)
 def test_a_probe_that_does_not_count_is_noticed(size: int):
     assert noticed("beyond", "probe", "--kills", size, "--mutant", "uncounted", patience=60)
 
