@@ -1,7 +1,6 @@
 """What all tests share: nothing may block the loop, and a mocked service for those who need no sockets."""
 
 import contextlib
-import gc
 import inspect
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
@@ -41,11 +40,6 @@ def pytest_configure(config: pytest.Config) -> None:
     trials.set_level(config)
     loops.choose(config)
     sharing.watch(config)
-
-
-def pytest_collection_finish() -> None:
-    """What the tests are made of stays: looking it through for garbage takes a twentieth of all the time."""
-    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
