@@ -8,9 +8,10 @@ from functools import partial
 import pytest
 
 from tests.contract.own_line import TableLine
+from transfer_async import ClientClosed
 from transfer_async.integrations.faststream.nats import NatsLine
 from transfer_async.integrations.faststream.redis import RedisLine
-from transfer_async.testing.line_contract import LineContract, killing
+from transfer_async.testing.line_contract import LineContract, killing, line_trial
 from transfer_async.testing.line_contract.confirming import given
 from transfer_async.testing.line_contract.crew import Crew
 from transfer_async.testing.line_contract.line_trial import LineTrial
@@ -128,6 +129,19 @@ async def test_a_line_that_cannot_go_to_another_process_is_told(crew):
 
     with pytest.raises(AssertionError, match="a partial of a class can; or say kills = 0"):
         await LineContract().test_what_a_killed_worker_had_in_hand_is_carried_out_by_another(crew)
+
+
+async def test_a_worker_that_does_not_stop_is_cut_off_and_its_client_closed(crew, monkeypatch):
+    at_work = await crew.worker(is_awaited=False)
+    monkeypatch.setattr(at_work.worker, "run", lambda _: asyncio.Event().wait())  # it hears of no stop
+    await asyncio.sleep(0)  # it begins
+    monkeypatch.setattr(line_trial, "PATIENCE", 0.1)  # which must run out
+
+    with pytest.raises(AssertionError, match="the worker has stopped: not within"):
+        await at_work.stop()
+
+    with pytest.raises(ClientClosed):
+        await at_work.client.who_am_i()
 
 
 async def test_a_worker_whose_connection_is_closed_for_good_is_started_anew(crew, tmp_path):

@@ -103,17 +103,23 @@ class AtWork:
         await soon(says(), f"the worker is {'' if so else 'not '}ready")
 
     async def stop(self) -> None:
-        """Let it finish what is in flight, and go."""
+        """Let it finish what is in flight, and go; what does not go is cut off."""
         self._stopping.set()
-        await soon(asyncio.wait([self._task]), "the worker has stopped")
+        try:
+            await soon(asyncio.wait([self._task]), "the worker has stopped")
+        except AssertionError:
+            await self.cut_off()
+            raise
         await self.client.close()
 
     async def cut_off(self) -> None:
         """End it at once, as a second signal does."""
         self._stopping.set()
         self._task.cancel()
-        await soon(asyncio.wait([self._task]), "the worker was cut off")
-        await self.client.close(timeout=0)
+        try:
+            await soon(asyncio.wait([self._task]), "the worker was cut off")
+        finally:
+            await self.client.close(timeout=0)
 
 
 class Crew:
