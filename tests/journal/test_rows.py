@@ -18,7 +18,7 @@ from tests.support.ids import told
 from tests.support.journalling import SCOPE, claim, create, intent, judged, made, mark
 from transfer_async import JournalFailed, MemoryJournal, Outcome, PersonName, PostgresJournal, SQLiteJournal
 from transfer_async._models.requests import OrderIntent
-from transfer_async.journal import rows
+from transfer_async.journal import KeySeal, rows
 from transfer_async.journal.entries import Ending, Entry, KeyState, Owed, Step
 from transfer_async.journal.protocol import Journal
 
@@ -81,9 +81,14 @@ steps = st.builds(
 )
 
 
-@given(entries)
-def test_every_entry_comes_back_as_it_was(entry: Entry):
-    assert rows.entry_of(rows.row_of(entry, token="t", now=0.0)) == entry
+SEAL = KeySeal({"a": bytes(32)}, current="a")
+
+
+@pytest.mark.parametrize(("written", "read"), [(None, None), (SEAL, SEAL), (None, SEAL)])
+@given(entry=entries)
+def test_every_entry_comes_back_as_it_was(written: KeySeal | None, read: KeySeal | None, entry: Entry):
+    """Sealed too; and what was written before there was a seal."""
+    assert rows.entry_of(rows.row_of(entry, token="t", now=0.0, seal=written), read) == entry
 
 
 @given(steps)

@@ -8,9 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
 
-from tests.journal.test_rows import entries
 from tests.support import commands
 from tests.support.bank import World, new_order
 from tests.support.journalling import SCOPE, claim, create, doubt, intent, made, mark, owing
@@ -117,18 +115,6 @@ def test_what_is_no_seal_is_refused(tmp_path: Path, given: Any):
 
 
 # --- rows -----------------------------------------------------------------------------------------
-
-
-@given(entries)
-def test_every_entry_comes_back_as_it_was(entry: Entry):
-    one = seal(a=OLD)
-
-    assert rows.entry_of(rows.row_of(entry, token="t", now=0.0, seal=one), one) == entry
-
-
-@given(entries)
-def test_what_was_written_before_there_was_a_seal_is_read(entry: Entry):
-    assert rows.entry_of(rows.row_of(entry, token="t", now=0.0), seal(a=OLD)) == entry
 
 
 def _persons() -> Entry:

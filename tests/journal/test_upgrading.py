@@ -22,6 +22,9 @@ from transfer_async import (
     KeyState,
     NotSent,
     Operators,
+    Order,
+    Outcome,
+    PersonName,
     PostgresJournal,
     SQLiteJournal,
     TransferError,
@@ -113,6 +116,27 @@ async def test_every_key_of_each_version_is_read_and_stands_where_it_stood(maker
     assert all(entry is not None and entry.is_readable for entry in found.values()), found
     assert {key: entry.state.value for key, entry in found.items() if entry} == stood
     assert all(told)
+
+
+async def test_what_version_1_kept_of_a_key_is_read_as_it_was_and_is_ended_as_ever(store: Store):
+    keys = ("created", "doubt", "owing", "resolved")
+    await upgrade(store)
+    async with store.journal() as journal:
+        entries = [await journal.read(SCOPE, key) for key in keys]
+        operators = Operators(journal, SCOPE, settle_after=0.0)
+        told = await operators.in_doubt()
+        freed = await operators.refute("doubt", by="ada", reason="seen")
+        last = (await journal.history(SCOPE, "resolved"))[-1]
+    created, doubt, owing, resolved = [entry for entry in entries if entry is not None]
+
+    assert Order.from_json(created.reply or b"").id == created.order_id
+    assert doubt.intent is not None
+    assert (doubt.intent.beneficiary, doubt.candidates) == (PersonName("Ben", "Okri"), ())
+    assert [(one.hook, one.receipt) for one in owing.owed] == [("funds_hold", f"hold-{owing.intent_id}")]
+    assert [(one.outcome, one.order_id) for one in resolved.untold] == [(Outcome.CREATED, "tx-byhand1")]
+    assert (last.move, last.by, last.reason) == ("resolve", "ada", "seen on the statement")
+    assert [(one.key, one.cause, one.receipts) for one in told] == [("doubt", None, doubt.receipts)]
+    assert freed.state is KeyState.FREE
 
 
 # --- an upgrade -----------------------------------------------------------------------------------------

@@ -175,11 +175,11 @@ PLACES = {
     "memory": Place("transfer_async.journal.memory", ("tests/journal/test_memory.py", "tests/contract")),
     "sqlite": Place(
         "transfer_async.journal.sqlite",
-        ("tests/journal/test_sqlite.py", "tests/contract", "tests/trouble/test_sqlite_trouble.py"),
+        ("tests/journal/test_sqlite.py", "tests/contract", "tests/trouble/test_troubles.py"),
     ),
     "sqlite_opening": Place(
         "transfer_async.journal.sqlite_opening",
-        ("tests/journal/test_sqlite.py", "tests/contract", "tests/trouble/test_sqlite_trouble.py"),
+        ("tests/journal/test_sqlite.py", "tests/contract", "tests/trouble/test_troubles.py"),
     ),
     "upgrading": Place("transfer_async.journal.upgrading", ("tests/journal/test_upgrading.py",)),
     "sqlite_upgrade": Place("transfer_async.journal.sqlite_upgrade", ("tests/journal/test_upgrading.py",)),

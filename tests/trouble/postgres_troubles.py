@@ -96,7 +96,7 @@ class ChangedTables:
 
 TROUBLES: dict[str, Any] = {
     "stopped": StoppedServer,
-    "locked": LockedTables,
+    "tables locked": LockedTables,
     "taken": TakenConnections,
     "changed": ChangedTables,
 }

@@ -16,7 +16,6 @@ from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 LEASE = 60.0
 
 BEFORE_THE_REQUEST = (Claim, moves.Mark)
-AFTER_THE_REQUEST = (moves.Create, moves.GoInDoubt, moves.Free)
 
 
 class Trouble(Protocol):
