@@ -1,5 +1,5 @@
 import asyncio
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
@@ -47,6 +47,23 @@ class Desk:
         await self.worker.take(self.delivery)
         return self.log.names
 
+    @asynccontextmanager
+    async def at(self, step):
+        """A message that is taken, and has come to that step for as long as the block lasts."""
+        gate = self.log.gates[step] = Gate()
+        task = asyncio.create_task(self.take())
+        await gate.reached.wait()
+        yield task
+        gate.open()
+        await task
+
+    async def beaten(self, times=1):
+        """Let one pause between heart-beats after the other pass, until so many have gone out."""
+        for _ in range(times):
+            await self.beats.pass_()
+        while self.log.names.count("beat") < times:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
 
 # --- the order of things --------------------------------------------------------------------------
 
@@ -71,14 +88,11 @@ async def test_whatever_fails_nothing_is_done_after_it(result, step, done, when)
 
 @pytest.mark.parametrize("step", ["handle", "publish", "ack"])
 async def test_whoever_is_cancelled_says_nothing_more_to_the_broker(step):
-    desk, gate = Desk(), Gate()
-    desk.log.gates[step] = gate
-    task = asyncio.create_task(desk.take())
-    await gate.reached.wait()
-
-    task.cancel()
+    desk = Desk()
     with pytest.raises(asyncio.CancelledError):
-        await task
+        async with desk.at(step) as task:
+            task.cancel()
+            await asyncio.wait([task])
 
     steps = ["handle", "publish", "ack"]
     assert desk.log.names == steps[: steps.index(step)]
@@ -126,53 +140,31 @@ async def test_a_message_never_comes_again_earlier_than_asked(chance, after):
 
 
 async def test_heart_beats_go_out_while_a_command_is_carried_out_and_not_after():
-    desk, gate = Desk(beat_every=7.0), Gate()
-    desk.log.gates["handle"] = gate
-    task = asyncio.create_task(desk.take())
-    await gate.reached.wait()
-
-    await desk.beats.pass_()
-    await desk.beats.pass_()
-    while desk.log.names.count("beat") < 2:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    gate.open()
-    await task
+    desk = Desk(beat_every=7.0)
+    async with desk.at("handle"):
+        await desk.beaten(2)
 
     assert desk.log.names == ["beat", "beat", "handle", "publish", "ack"]
     assert set(desk.beats.asked) == {7.0}
 
 
 async def test_heart_beats_go_on_while_an_outcome_is_published():
-    desk, gate = Desk(), Gate()
-    desk.log.gates["publish"] = gate
-    task = asyncio.create_task(desk.take())
-    await gate.reached.wait()
-
-    await desk.beats.pass_()
-    while "beat" not in desk.log.names:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    gate.open()
-    await task
+    desk = Desk()
+    async with desk.at("publish"):
+        await desk.beaten()
 
     assert desk.log.names == ["handle", "beat", "publish", "ack"]
 
 
 async def test_a_heart_beat_that_fails_hurts_nothing_and_the_next_one_follows(caplog):
-    desk, gate = Desk(), Gate()
-    desk.log.gates["handle"] = gate
+    desk = Desk()
     desk.log.before["beat"] = OSError("ada.okafor@example.org")
-    task = asyncio.create_task(desk.take())
-    await gate.reached.wait()
-    await desk.beats.pass_()
-    while "did not arrive" not in caplog.text:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    del desk.log.before["beat"]
-
-    await desk.beats.pass_()
-    while "beat" not in desk.log.names:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    gate.open()
-    await task
+    async with desk.at("handle"):
+        await desk.beats.pass_()
+        while "did not arrive" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        del desk.log.before["beat"]
+        await desk.beaten()
 
     assert desk.log.names == ["beat", "handle", "publish", "ack"]
     assert "a heart-beat did not arrive (OSError)" in caplog.text
@@ -180,37 +172,24 @@ async def test_a_heart_beat_that_fails_hurts_nothing_and_the_next_one_follows(ca
 
 
 async def test_when_one_of_two_messages_is_done_heart_beats_go_on_for_the_other():
-    desk, gate = Desk(), Gate()
-    desk.log.gates["handle"] = gate
-    slow = asyncio.create_task(desk.take())
-    await gate.reached.wait()
-    del desk.log.gates["handle"]
-    await desk.take()
-
-    await desk.beats.pass_()
-    while "beat" not in desk.log.names:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    gate.open()
-    await slow
+    desk = Desk()
+    async with desk.at("handle"):
+        del desk.log.gates["handle"]
+        await desk.take()
+        await desk.beaten()
 
     assert desk.log.names == ["handle", "publish", "ack", "beat", "handle", "publish", "ack"]
 
 
 async def test_a_heart_beat_that_hangs_does_not_keep_the_others_back():
-    desk, gate, hanging = Desk(), Gate(), Gate()
-    desk.log.gates |= {"handle": gate, "beat": hanging}
-    first = asyncio.create_task(desk.take())
-    await gate.reached.wait()
-    await desk.beats.pass_()
-    await hanging.reached.wait()
-    del desk.log.gates["beat"]
-    second = asyncio.create_task(desk.take())
-
-    await desk.beats.pass_()
-    while "beat" not in desk.log.names:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    gate.open()
-    await asyncio.gather(first, second)
+    desk, hanging = Desk(), Gate()
+    desk.log.gates["beat"] = hanging
+    async with desk.at("handle"):
+        await desk.beats.pass_()
+        await hanging.reached.wait()
+        del desk.log.gates["beat"]
+        async with desk.at("handle"):
+            await desk.beaten()
 
     assert desk.log.names.count("beat") == 1
     assert desk.log.names.count("ack") == 2
