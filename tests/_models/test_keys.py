@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests._cli.create.files import csv_text, row
-from tests._cli.create.test_csv_rows import read
 from tests.support.bank import World, new_order
 from tests.support.cases import each
 from tests.support.journalling import claim, doubt, mark
+from tests.support.order_files import csv_text, read_csv, row
 from transfer_async import InvalidOrder, KeyState, Operators, OrderCommand
 from transfer_async._converters.messages import VERSION
 from transfer_async._models import keys
@@ -70,7 +69,7 @@ async def test_a_key_that_looks_like_another_is_refused_at_every_door(world: Wor
         with pytest.raises(InvalidOrder) as invalid:
             make()
         assert [name for name, _ in invalid.value.problems] == ["key"]
-    ((fault,),) = (record.faults for record in read(csv_text([row(1) | {"key": key}])))
+    ((fault,),) = (record.faults for record in read_csv(csv_text([row(1) | {"key": key}])))
 
     assert fault[0] == "key"
     assert not world.journal.moves

@@ -27,7 +27,7 @@ from tests.docs.story import (
 )
 from tests.support.bank import World, new_order
 from tests.support.brokers import NatsServer
-from tests.worker.test_command import running
+from tests.support.commands import running
 from transfer_async import OrderCommand, OrderOutcome, Outcome, OutcomeUnknown, SQLiteJournal
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 

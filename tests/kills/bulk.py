@@ -12,7 +12,6 @@ from typing import Any
 
 from attrs import frozen
 
-from tests._cli.create.files import csv_file, rows, told
 from tests.kills import verdict
 from tests.kills.bank import Book
 from tests.kills.evidence import KeyEvidence, gather
@@ -20,6 +19,7 @@ from tests.kills.processes import Child, as_options, await_end, command, fork, l
 from tests.kills.report import Report
 from tests.kills.service import service
 from tests.kills.setting import SCOPE, Place
+from tests.support.order_files import csv_file, rows, told
 from transfer_async._cli.serve_sandbox import fault_shares
 
 DEADLINE, LEASE = 2.0, 3.0

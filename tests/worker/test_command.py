@@ -15,14 +15,13 @@ import attrs
 import nats
 import pytest
 from nats.aio.client import Client
-from typer.testing import CliRunner
 
 from tests.support.bank import refused_order
 from tests.support.cases import each
+from tests.support.commands import ROOT, invoke, refused, running
 from tests.worker.case import command
 from tests.worker.sides import PATIENCE, NatsSide
 from transfer_async import Rate, integrations
-from transfer_async._cli.app import app
 from transfer_async._cli.worker import address_option, embedded_nats, publishing, trial
 from transfer_async._cli.worker import process as working
 from transfer_async._models.errors import JournalFailed
@@ -31,7 +30,6 @@ from transfer_async.journal.address import journal_at
 from transfer_async.sandbox import Sandbox
 from transfer_async.worker.health import Health
 
-ROOT = Path(working.__file__).parents[3]
 NEEDED = ["--broker", "nats://127.0.0.1:1", "--journal", "j.db", "--base-url", "http://127.0.0.1:2"]
 NEEDED += ["--token", "a-secret-token"]
 
@@ -40,59 +38,6 @@ NEEDED += ["--token", "a-secret-token"]
 def nothing_in_the_environment(monkeypatch):
     for name in ("BROKER", "JOURNAL", "BASE_URL", "API_TOKEN"):
         monkeypatch.delenv(f"TRANSFER_{name}", raising=False)
-
-
-def invoke(*arguments, **options):
-    return CliRunner().invoke(app, arguments, prog_name="transfer-async", **options)
-
-
-def refused(*arguments, **options):
-    """The one line that somebody is told who asks for what cannot be."""
-    result = invoke(*arguments, **options)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
-    return result.stderr
-
-
-class Process:
-    """A command in a process of its own, read line by line."""
-
-    def __init__(self, process):
-        self.process = process
-        self.lines = []
-
-    async def line(self, begin):
-        """The next line that begins so."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                line = (await self.process.stdout.readline()).decode()
-                assert line, f"it ended without {begin!r}:\n{''.join(self.lines)}"
-                self.lines.append(line)
-                if line.startswith(begin):
-                    return line.removeprefix(begin).strip()
-
-    async def end(self):
-        """Its exit code, and what else it said."""
-        async with asyncio.timeout(PATIENCE):
-            rest, _ = await self.process.communicate()
-        return self.process.returncode, rest.decode()
-
-
-@asynccontextmanager
-async def running(*arguments, cwd=ROOT, **environment):
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "transfer_async", *arguments),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **environment},
-    )
-    try:
-        yield Process(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
 
 
 async def in_a_shell(line):
@@ -122,7 +67,7 @@ async def test_a_newcomer_sees_an_order_taken_from_nats_and_its_outcome_publishe
 
         commands = [command("payment-3", order=refused_order()), command("payment-4"), command("payment-4")]
         lines = b"\n".join(one.to_json() for one in commands)
-        sent = await asyncio.to_thread(invoke, "send", "--broker", broker, "-", input=lines)
+        sent = await asyncio.to_thread(invoke, "send", "--broker", broker, "-", answers=lines)
         assert (sent.exit_code, sent.output) == (0, "3 sent to transfer.commands\n")
         more = [json.loads(await trial.line("published to transfer.outcomes: ")) for _ in range(3)]
         became = {one["key"]: one["outcome"] for one in more}
@@ -383,7 +328,7 @@ def test_a_broker_whose_port_is_closed_is_told_at_once(scheme, monkeypatch):
     """Told that it did not answer, an operator would look for a slow network in place of the port."""
     monkeypatch.setattr(publishing, "PATIENCE", 60.0)
 
-    result = invoke("send", "--broker", f"{scheme}://me:secret@127.0.0.1:1", "-", input=command().to_json())
+    result = invoke("send", "--broker", f"{scheme}://me:secret@127.0.0.1:1", "-", answers=command().to_json())
 
     assert result.exit_code == 1
     assert result.stderr == (
@@ -400,7 +345,7 @@ def test_a_broker_that_says_nothing_is_told(monkeypatch):
 
     monkeypatch.setattr(publishing, "PATIENCE", 0.05)
     monkeypatch.setattr(publishing, "line_at", lambda *_: Silent())
-    result = invoke("send", "--broker", "nats://host", "-", input=command().to_json())
+    result = invoke("send", "--broker", "nats://host", "-", answers=command().to_json())
 
     assert result.exit_code == 1
     assert result.stderr == (
@@ -436,7 +381,7 @@ async def test_what_is_too_large_for_the_broker_is_named_and_not_tried_for_ever(
 @each("address", ["redis://:se/cret@host", "redis://:se?cret@host:port"])
 @each("arguments", [["send", "-"], ["worker", *NEEDED[2:]]])
 def test_a_password_that_is_not_escaped_is_not_shown(arguments, address):
-    told = refused(*arguments, "--broker", address, input="")
+    told = refused(*arguments, "--broker", address, answers="")
 
     assert told == f"{arguments[0]}: broker: redis:// is followed by what is no address\n"
 

@@ -6,13 +6,14 @@ import tracemalloc
 import pytest
 
 from tests.support.cases import each
+from tests.support.order_files import lines_of
 from transfer_async._cli.console import text_lines as module
 from transfer_async._cli.console.text_lines import BadLine, TextLines
 
 
 def read(data: bytes) -> list[tuple[int, str]]:
     """Every line, or what is wrong with it."""
-    lines = TextLines(io.BufferedReader(io.BytesIO(data)))
+    lines = lines_of(data)
     found = []
     while True:
         try:

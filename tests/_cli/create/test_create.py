@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests._cli.create.files import csv_text, jsonl_text, row, rows, told, tree
 from tests.support.cases import each
 from tests.support.commands import asked, invoke
+from tests.support.order_files import csv_text, jsonl_text, row, rows, told, tree
 from transfer_async import FundsHold, HoldFailed
 from transfer_async._cli.create import first_pass, job, journal_option, second_pass
 from transfer_async._cli.create.stopping import Stopping

@@ -1,6 +1,5 @@
 """CSV: what spreadsheets and banks write, read exactly; what they write wrongly, told by line and column."""
 
-import io
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 
@@ -9,25 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests._cli.create.files import COMMON, csv_text, row
 from tests.support.cases import each
+from tests.support.order_files import COMMON, csv_text, read_csv, row
 from transfer_async import NewExternalOrder, NewOrder, PersonName
-from transfer_async._cli.console.text_lines import TextLines
-from transfer_async._cli.create.csv_rows import COLUMNS, OPTIONAL, records
-from transfer_async._cli.create.record import Record
+from transfer_async._cli.create.csv_rows import COLUMNS, OPTIONAL
 from transfer_async._converters.messages import OrderCommand
 from transfer_async._models import keys
 
 NEEDED = [name for name in COLUMNS if name not in OPTIONAL]
 
 
-def read(text: str | bytes) -> list[Record]:
-    data = text.encode() if isinstance(text, str) else text
-    return list(records(TextLines(io.BufferedReader(io.BytesIO(data)))))
-
-
 def faults(text: str | bytes) -> list[tuple[int, str, str]]:
-    return [(record.line, name, why) for record in read(text) for name, why in record.faults]
+    return [(record.line, name, why) for record in read_csv(text) for name, why in record.faults]
 
 
 # --- what is read ---------------------------------------------------------------------------------
@@ -40,7 +32,7 @@ def test_a_row_is_a_command():
         "send_before": "2030-01-02T03:04:05+01:00",
         "deadline": "2030-01-02T03:04:00Z",
     }
-    (record,) = read(csv_text([row(7, **changes)]))
+    (record,) = read_csv(csv_text([row(7, **changes)]))
 
     assert (record.line, record.key, record.faults) == (2, "payment-0000007", ())
     assert record.command == OrderCommand(
@@ -60,14 +52,14 @@ def test_a_row_is_a_command():
 
 
 def test_columns_may_come_in_any_order_and_those_without_need_be_left_out():
-    (record,) = read(csv_text([{name: row(1)[name] for name in NEEDED}], columns=reversed(NEEDED)))
+    (record,) = read_csv(csv_text([{name: row(1)[name] for name in NEEDED}], columns=reversed(NEEDED)))
 
     assert record.command.held is None
     assert record.command.beneficiary is None
 
 
 def test_an_empty_cell_is_absent():
-    (record,) = read(csv_text([row(1, held="", beneficiary_first="Ben", beneficiary_last="Okri")]))
+    (record,) = read_csv(csv_text([row(1, held="", beneficiary_first="Ben", beneficiary_last="Okri")]))
 
     assert record.command.held is None
     assert record.command.beneficiary == PersonName("Ben", "Okri", None)
@@ -75,26 +67,26 @@ def test_an_empty_cell_is_absent():
 
 def test_quotes_commas_and_ends_of_lines_are_read_as_they_are_written():
     text = csv_text([row(1, held='"A", said\nthe bank'), row(2)])
-    found = read(text)
+    found = read_csv(text)
 
     assert found[1].line == 4  # the cell of the row before has two lines
     assert found[1].key == "payment-0000002"
     assert found[0].faults == (("held", "goes on over several lines: is a quote not closed?"),)
-    assert read(csv_text([row(1, held='"A", said the bank')]))[0].command.held == '"A", said the bank'
+    assert read_csv(csv_text([row(1, held='"A", said the bank')]))[0].command.held == '"A", said the bank'
 
 
 @pytest.mark.parametrize("change", [lambda text: "\ufeff" + text, lambda text: text.replace("\n", "\r\n")])
 def test_what_spreadsheets_write_makes_no_difference(change):
     text = csv_text([row(1), row(2)])
 
-    assert [one.command for one in read(change(text))] == [one.command for one in read(text)]
-    assert all(one.command for one in read(change(text)))
+    assert [one.command for one in read_csv(change(text))] == [one.command for one in read_csv(text)]
+    assert all(one.command for one in read_csv(change(text)))
 
 
 def test_empty_lines_are_passed_over_and_counted():
     header, first, second = csv_text([row(1), row(2)]).splitlines()
 
-    assert [one.line for one in read(f"\n{header}\n\n{first}\n\r\n\n{second}")] == [4, 7]
+    assert [one.line for one in read_csv(f"\n{header}\n\n{first}\n\r\n\n{second}")] == [4, 7]
 
 
 # --- the header -----------------------------------------------------------------------------------
@@ -170,7 +162,7 @@ def test_faults_are_named_by_their_columns():
 )
 def test_what_is_no_csv_is_a_fault_and_the_next_row_is_read(cell, why):
     header, first, second = csv_text([row(1), row(2)]).splitlines()
-    found = read(f"{header}\n{first.replace('hold-1', cell)}\n{second}\n")
+    found = read_csv(f"{header}\n{first.replace('hold-1', cell)}\n{second}\n")
 
     assert found[0].line == 2
     assert found[0].faults[0][1].startswith(why)
@@ -197,7 +189,7 @@ def test_quotes_that_swallow_the_orders_between_them_are_a_fault():
 
 def test_a_quote_that_is_never_closed_takes_no_memory_and_hides_no_more_than_it_must():
     header, _, rest = csv_text(row(number) for number in range(1, 3000)).partition("\n")
-    found = read(header + "\n" + rest.replace("hold-1,", '"hold-1,', 1))
+    found = read_csv(header + "\n" + rest.replace("hold-1,", '"hold-1,', 1))
 
     assert found[0].line == 2
     assert sum(one.command is not None for one in found) > 1500
@@ -205,7 +197,7 @@ def test_a_quote_that_is_never_closed_takes_no_memory_and_hides_no_more_than_it_
 
 def test_bad_bytes_are_a_fault_of_their_line():
     text = csv_text([row(1), row(2), row(3)]).encode().replace(b"hold-2", b"hold-\xff")
-    found = read(text)
+    found = read_csv(text)
 
     assert [(one.line, one.faults) for one in found if one.faults] == [(3, (("", "is not UTF-8"),))]
     assert [one.key for one in found if one.command] == ["payment-0000001", "payment-0000003"]
@@ -274,7 +266,7 @@ def as_row(command: OrderCommand) -> dict[str, str]:
 
 @given(commands())
 def test_a_command_written_as_csv_is_read_as_it_was(wanted):
-    (record,) = read(csv_text([as_row(wanted)]))
+    (record,) = read_csv(csv_text([as_row(wanted)]))
 
     assert record.command == wanted
 
@@ -284,5 +276,5 @@ def test_whatever_is_in_a_file_reading_it_ends(data):
     header = csv_text([]).encode()
 
     for text in (data, header + data):
-        for record in read(text):
+        for record in read_csv(text):
             assert record.faults or record.command

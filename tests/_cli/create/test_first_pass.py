@@ -1,13 +1,11 @@
 """The first pass: every fault of every line, whatever the file's size, and the sums of what is good."""
 
-import io
 import tracemalloc
 from decimal import Decimal
 
 import pytest
 
-from tests._cli.create.files import csv_text, row
-from transfer_async._cli.console.text_lines import TextLines
+from tests.support.order_files import csv_text, lines_of, row
 from transfer_async._cli.create import csv_rows
 from transfer_async._cli.create.first_pass import SHOWN, Checking, Stopped
 from transfer_async._cli.create.key_index import Keys
@@ -15,9 +13,8 @@ from transfer_async._cli.create.record import Record
 
 
 def checked(rows, **settings) -> Checking:
-    lines = TextLines(io.BufferedReader(io.BytesIO(csv_text(rows).encode())))
     checking = Checking(**{"needs_held": False, **settings})
-    checking.run(csv_rows.records(lines))
+    checking.run(csv_rows.records(lines_of(csv_text(rows))))
     return checking
 
 

@@ -1,21 +1,18 @@
 """JSON Lines: each a command as through a broker, exact, or its faults."""
 
-import io
 import json
 
 import pytest
 
-from tests._cli.create.files import jsonl_text, tree
 from tests.support.cases import each
-from transfer_async._cli.console.text_lines import TextLines
+from tests.support.order_files import jsonl_text, lines_of, tree
 from transfer_async._cli.create.json_lines import records
 from transfer_async._cli.create.record import Record
 from transfer_async._converters.messages import OrderCommand
 
 
 def read(text: str | bytes) -> list[Record]:
-    data = text.encode() if isinstance(text, str) else text
-    return list(records(TextLines(io.BufferedReader(io.BytesIO(data)))))
+    return list(records(lines_of(text)))
 
 
 def only_fault(text: str | bytes) -> tuple[int, str, str]:

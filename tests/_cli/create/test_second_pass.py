@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests._cli.create.files import row, told
 from tests.support.bank import Gate, World
 from tests.support.cases import each
+from tests.support.order_files import row, told
 from transfer_async._cli.create import csv_rows, second_pass
 from transfer_async._cli.create.csv_rows import COLUMNS
 from transfer_async._cli.create.outcome_file import OutcomeFile

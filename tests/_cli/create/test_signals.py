@@ -4,18 +4,17 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests._cli.create.files import csv_file, told
+from tests.support.commands import Running, running
+from tests.support.order_files import csv_file, told
 from transfer_async.sandbox import Sandbox, StallAfterProcessing
 
-ROOT = Path(__file__).parents[3]
 LINES = 60
 
 
@@ -24,36 +23,17 @@ class Bench:
         self.sandbox, self.directory = sandbox, directory
         self.outcomes = directory / "orders.csv.outcomes.jsonl"
 
-    @asynccontextmanager
-    async def started(
-        self, *options: str, stderr: int = asyncio.subprocess.PIPE
-    ) -> AsyncIterator[asyncio.subprocess.Process]:
+    def started(self, *options: str, **streams: int) -> AbstractAsyncContextManager[Running]:
         there = {
             "TRANSFER_BASE_URL": self.sandbox.base_url,
             "TRANSFER_API_TOKEN": self.sandbox.token,
             "TRANSFER_JOURNAL": str(self.directory / "journal.db"),
         }
-        words = ["-m", "transfer_async", "create", str(self.directory / "orders.csv"), *options]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *words,
-            cwd=ROOT,
-            env=dict(os.environ) | there,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=stderr,
-        )
-        try:
-            async with asyncio.timeout(100):
-                yield process
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.communicate()
+        return running("create", self.directory / "orders.csv", *options, **streams, **there)
 
-    async def ran(self, *options: str) -> tuple[int | None, str, str]:
-        async with self.started(*options) as process:
-            out, err = await process.communicate()
-            return process.returncode, out.decode(), err.decode()
+    async def ran(self, *options: str) -> tuple[int | None, str]:
+        async with self.started(*options) as command:
+            return await command.end()
 
     async def told(self) -> list[dict[str, Any]]:
         return await asyncio.to_thread(told, self.outcomes)
@@ -71,27 +51,23 @@ async def bench(directory: Path) -> AsyncIterator[Bench]:
         yield Bench(sandbox, directory)
 
 
-async def heard(process: asyncio.subprocess.Process, words: bytes) -> None:
-    """Return once a line on stderr has these words."""
-    assert process.stderr is not None
-    while words not in (line := await process.stderr.readline()):
-        assert line, "it ended too early"
+STOPPING = "stopping: no new line is begun"
 
 
 async def test_a_signal_lets_those_in_flight_come_to_their_end_and_the_next_run_goes_on(bench):
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         bench.sandbox.faults.add(StallAfterProcessing(), times=4)
-        async with bench.started("--concurrency", "4") as process:
+        async with bench.started("--concurrency", "4") as command:
             await bench.sandbox.stalled(4)
-            process.send_signal(number)
-            await heard(process, b"stopping: no new line is begun")
+            command.process.send_signal(number)
+            await command.line(STOPPING)
             bench.sandbox.faults.release()
-            out, _ = await process.communicate()
+            ended, said = await command.end()
         part = await asyncio.to_thread(told, bench.outcomes.with_name(bench.outcomes.name + ".part"))
 
-        assert process.returncode == code
-        assert f"stopped by {number.name} after " in out.decode()
-        assert "run the same command again" in out.decode()
+        assert ended == code
+        assert f"stopped by {number.name} after " in said
+        assert "run the same command again" in said
         assert {one["outcome"] for one in part} == {"created"}
     assert len(bench.sandbox.orders) == 8
 
@@ -99,16 +75,16 @@ async def test_a_signal_lets_those_in_flight_come_to_their_end_and_the_next_run_
 @pytest.mark.trial(ci=1, long=1)
 async def test_a_second_ctrl_c_cuts_off_what_is_in_flight_and_leaves_it_in_doubt(bench):
     bench.sandbox.faults.add(StallAfterProcessing(), times=2)
-    async with bench.started("--concurrency", "2") as process:
+    async with bench.started("--concurrency", "2") as command:
         await bench.sandbox.stalled(2)
-        process.send_signal(signal.SIGINT)
-        await heard(process, b"stopping: no new line is begun")
-        process.send_signal(signal.SIGINT)
-        out, _ = await process.communicate()
+        command.process.send_signal(signal.SIGINT)
+        await command.line(STOPPING)
+        command.process.send_signal(signal.SIGINT)
+        first = await command.end()
     second = await bench.ran()
 
-    assert process.returncode == 130
-    assert "2 unknown" in out.decode()
+    assert first[0] == 130
+    assert "2 unknown" in first[1]
     assert second[0] == 5
     assert "58 created, 2 unknown" in second[1]
     assert "in doubt: 2." in second[1]
@@ -118,30 +94,30 @@ async def test_a_second_ctrl_c_cuts_off_what_is_in_flight_and_leaves_it_in_doubt
 async def test_a_run_that_is_killed_is_gone_on_with(bench):
     bench.sandbox.faults.add(StallAfterProcessing(), times=3)
     options = ("--concurrency", "3", "--lease", "1.5", "--deadline", "1")
-    async with bench.started(*options) as process:
+    async with bench.started(*options) as command:
         await bench.sandbox.stalled(3)
-        process.kill()
-        await process.wait()
+        command.process.kill()
+        await command.end()
     bench.sandbox.faults.release()
-    code, out, _ = await bench.ran(*options)
+    code, said = await bench.ran(*options)
 
     assert code == 5
-    assert "57 created, 3 unknown" in out
+    assert "57 created, 3 unknown" in said
     assert len(bench.sandbox.orders) == len(await bench.told()) == LINES
 
 
 @pytest.mark.trial(ci=1, long=1)
 async def test_two_runs_of_one_file_do_not_write_one_outcome_file(bench):
     bench.sandbox.faults.add(StallAfterProcessing(), times=1)
-    async with bench.started() as process:
+    async with bench.started() as command:
         await bench.sandbox.stalled(1)
         second = await bench.ran()
         bench.sandbox.faults.release()
-        await process.communicate()
+        first = await command.end()
 
     assert second[0] == 2
-    assert "--outcomes: another run is writing" in second[2]
-    assert process.returncode == 0
+    assert "--outcomes: another run is writing" in second[1]
+    assert first[0] == 0
     assert len(bench.sandbox.orders) == LINES
 
 
@@ -150,26 +126,23 @@ async def test_two_runs_at_once_with_outcome_files_of_their_own_create_no_order_
     other = str(bench.directory / "other")
     first, second = await asyncio.gather(bench.ran(), bench.ran("--outcomes", other))
 
-    assert {first[0], second[0]} <= {
-        0,
-        4,
-    }  # a key that the other is at work on is tried again, and mostly done
+    assert {first[0], second[0]} <= {0, 4}  # what the other is at work on is tried again, and mostly done
     assert len(bench.sandbox.orders) == LINES
 
 
 @pytest.mark.trial(ci=1, long=1)
 async def test_on_a_terminal_there_is_a_bar_and_the_result_is_where_it_belongs(bench):
     ours, theirs = os.openpty()
-    async with bench.started(stderr=theirs) as process:
+    async with bench.started(stderr=theirs) as command:
         os.close(theirs)
         seen = await asyncio.to_thread(all_of, ours)
-        out, _ = await process.communicate()
+        ended, said = await command.end()
 
     assert b"creating: 60 of 60 lines: 60 created" in seen
     assert "━".encode() in seen
     assert b"a second: 60 created" not in seen
-    assert out.decode().startswith("60 orders in ")
-    assert process.returncode == 0
+    assert said.startswith("60 orders in ")
+    assert ended == 0
 
 
 def all_of(terminal: int) -> bytes:
@@ -184,18 +157,9 @@ def all_of(terminal: int) -> bytes:
 async def test_it_goes_on_when_nobody_listens_any_more(bench):
     read, write = os.pipe()
     os.close(read)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "transfer_async", "create", str(bench.directory / "orders.csv"), "--journal"),
-        *(str(bench.directory / "journal.db"), "--base-url", bench.sandbox.base_url),
-        cwd=ROOT,
-        env=dict(os.environ) | {"TRANSFER_API_TOKEN": bench.sandbox.token},
-        stdout=write,
-        stderr=write,
-    )
-    os.close(write)
-    with contextlib.suppress(ProcessLookupError):
-        await process.wait()
+    async with bench.started(stdout=write, stderr=write) as command:
+        os.close(write)
+        code, _ = await command.end()
 
-    assert process.returncode == 0
+    assert code == 0
     assert len(await bench.told()) == LINES

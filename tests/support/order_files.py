@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.order_fields import EXTERNAL, ORDER
+from transfer_async._cli.console.text_lines import TextLines
+from transfer_async._cli.create import csv_rows
 from transfer_async._cli.create.csv_rows import COLUMNS
+from transfer_async._cli.create.record import Record
 
 COMMON = {name: str(value) for name, value in {**ORDER, **EXTERNAL}.items() if name != "poster_username"}
 REFUSED_EVERY = 100
@@ -62,6 +65,17 @@ def csv_file(path: Path, count: int, **changes: str) -> Path:
     with path.open("w", newline="") as out:
         write_csv(out, rows(count, **changes))
     return path
+
+
+def lines_of(text: str | bytes) -> TextLines:
+    """The text as it is read from a file."""
+    data = text.encode() if isinstance(text, str) else text
+    return TextLines(io.BufferedReader(io.BytesIO(data)))
+
+
+def read_csv(text: str | bytes) -> list[Record]:
+    """What comes of it, line by line."""
+    return list(csv_rows.records(lines_of(text)))
 
 
 def told(path: Path) -> list[dict[str, Any]]:
