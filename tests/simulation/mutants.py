@@ -395,42 +395,6 @@ def demand_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS: dict[str, Mutant] = {
-    mutant.__name__: mutant
-    for mutant in (
-        retry_after_a_lost_answer,
-        retry_after_503,
-        lost_answer_is_a_no,
-        mark_after_send,
-        deadline_after_the_mark,
-        deadline_lengthens,
-        deadline_passed_is_a_no,
-        deadline_not_looked_at,
-        foreign_order_accepted,
-        id_of_another_key_accepted,
-        take_over_what_was_sending,
-        free_what_was_sending,
-        no_compare_and_set,
-        any_attempt_will_do,
-        check_then_insert,
-        receipts_not_kept,
-        refute_without_waiting,
-        leases_of_another_clock_believed,
-        requests_of_another_clock_forgotten,
-        doubt_forgets_the_mark,
-        told_before_it_is_settled,
-        unrecorded_doubt_is_a_no,
-        undone_on_unknown,
-        undone_before_the_no_is_recorded,
-        inherited_hooks_forgotten,
-        late_acts_forgotten,
-        owed_undos_forgotten,
-        checked_for_anybody,
-        hold_beside_the_banks_own,
-        hooks_that_are_lacking_forgotten,
-        doubts_end_not_promised,
-        refusal_on_record_is_any_no,
-        proposer_may_approve,
-        stale_proposal_believed,
-        demand_not_looked_at,
-    )
+    name: one for name, one in list(globals().items()) if getattr(one, "__module__", None) == __name__
 }
+"""All of the above, by name."""
