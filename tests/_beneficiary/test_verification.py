@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from tests.support.bank import World, new_order, world
+from tests.support.bank import World, failure, new_order, world
 from tests.support.cases import each
 from transfer_async._beneficiary.verification import BeneficiaryVerification, UserLookup
 from transfer_async._http.retry import RetryPolicy
@@ -84,9 +84,9 @@ async def forever(*_: Any) -> Any:
 
 async def refusal(found: Any, asked: OrderIntent | None = None, **settings: Any) -> BeneficiaryNotVerified:
     """The error of a check that does not end in a match."""
-    with pytest.raises(BeneficiaryNotVerified) as caught:
-        await BeneficiaryVerification(finding(found), **settings).before(asked or intent())
-    return caught.value
+    return await failure(
+        BeneficiaryVerification(finding(found), **settings).before(asked or intent()), BeneficiaryNotVerified
+    )
 
 
 # --- a match ------------------------------------------------------------------------------------
@@ -189,11 +189,12 @@ async def test_the_cause_of_a_failed_look_up_is_chained() -> None:
 
 
 async def test_a_look_up_that_hangs_is_not_possible() -> None:
-    with pytest.raises(BeneficiaryNotVerified) as caught:
-        await BeneficiaryVerification(forever, timeout=INSTANTLY).before(intent())
+    caught = await failure(
+        BeneficiaryVerification(forever, timeout=INSTANTLY).before(intent()), BeneficiaryNotVerified
+    )
 
-    assert caught.value.result is NOT_POSSIBLE
-    assert isinstance(caught.value.__cause__, TimeoutError)
+    assert caught.result is NOT_POSSIBLE
+    assert isinstance(caught.__cause__, TimeoutError)
 
 
 async def test_a_look_up_that_only_passes_for_an_async_one_is_not_possible() -> None:
@@ -204,10 +205,9 @@ async def test_a_look_up_that_only_passes_for_an_async_one_is_not_possible() -> 
     def decorated(username: str) -> Any:
         return USER
 
-    with pytest.raises(BeneficiaryNotVerified) as caught:
-        await BeneficiaryVerification(decorated).before(intent())
+    caught = await failure(BeneficiaryVerification(decorated).before(intent()), BeneficiaryNotVerified)
 
-    assert caught.value.result is NOT_POSSIBLE
+    assert caught.result is NOT_POSSIBLE
 
 
 async def test_without_a_letter_in_the_name_it_is_not_possible() -> None:
@@ -368,11 +368,12 @@ def test_its_repr_shows_the_path() -> None:
 
 
 async def test_a_look_up_that_no_client_was_given_says_so() -> None:
-    with pytest.raises(BeneficiaryNotVerified) as caught:
-        await BeneficiaryVerification(UserLookup("/users/{username}")).before(intent())
+    caught = await failure(
+        BeneficiaryVerification(UserLookup("/users/{username}")).before(intent()), BeneficiaryNotVerified
+    )
 
-    assert caught.value.result is NOT_POSSIBLE
-    assert "give it to a BeneficiaryVerification" in str(caught.value.__cause__)
+    assert caught.result is NOT_POSSIBLE
+    assert "give it to a BeneficiaryVerification" in str(caught.__cause__)
 
 
 async def test_a_look_up_belongs_to_one_client(w: World) -> None:
@@ -406,9 +407,7 @@ async def refused_by(
     w: World, name: PersonName | None, order: Any, **settings: Any
 ) -> BeneficiaryNotVerified:
     async with w.client(hooks=verifying(w), retry=ONCE, **settings) as client:
-        with pytest.raises(BeneficiaryNotVerified) as caught:
-            await client.create_order(order, key="k", beneficiary=name)
-    return caught.value
+        return await failure(client.create_order(order, key="k", beneficiary=name), BeneficiaryNotVerified)
 
 
 @pytest.mark.parametrize(
@@ -494,8 +493,7 @@ async def test_a_client_whose_hooks_have_less_time_ends_the_look_up_first(w: Wor
     hooks = [BeneficiaryVerification(forever), w.bank.hold]
 
     async with w.client(hooks=hooks, timeouts=Timeouts(hook=INSTANTLY)) as client:
-        with pytest.raises(PreflightFailed) as caught:
-            await client.create_order(new_order(), key="k", beneficiary=BEN)
+        caught = await failure(client.create_order(new_order(), key="k", beneficiary=BEN), PreflightFailed)
 
-    assert (caught.value.refused, caught.value.order_may_exist) == (False, False)
+    assert (caught.refused, caught.order_may_exist) == (False, False)
     assert (w.bank.log, len(w.sandbox.orders)) == ([], 0)

@@ -22,7 +22,6 @@ from transfer_async import (
     ServiceFailed,
     TokenUnavailable,
     TransferClient,
-    TransferError,
     Unauthorized,
     User,
 )
@@ -47,10 +46,9 @@ async def client(service, time):
 
 
 async def failure(call) -> Any:
-    with pytest.raises(TransferError) as caught:
-        await call
-    assert caught.value.order_may_exist is False
-    return caught.value
+    caught = await failure(call)
+    assert caught.order_may_exist is False
+    return caught
 
 
 # --- what may be asked --------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.bank import NOON, World, new_order
+from tests.support.bank import NOON, World, failure, new_order
 from tests.support.cases import each
 from tests.support.ids import told
 from transfer_async import (
@@ -286,10 +286,9 @@ async def test_the_last_error_itself_is_raised():
     errors = [lost(number) for number in range(1, 5)]
     loop = Loop(*errors[1:])
 
-    with pytest.raises(ConnectionFailed) as caught:
-        await loop.run(errors[0])
+    caught = await failure(loop.run(errors[0]), ConnectionFailed)
 
-    assert caught.value is errors[-1]
+    assert caught is errors[-1]
     assert len(loop.pauses) == 3
 
 
@@ -298,10 +297,9 @@ async def test_what_may_not_be_sent_again_ends_it_at_once():
     loop = Loop(fatal, "never")
     loop.may = lambda error: error is not fatal
 
-    with pytest.raises(Refused) as caught:
-        await loop.run(lost(1))
+    caught = await failure(loop.run(lost(1)), Refused)
 
-    assert caught.value is fatal
+    assert caught is fatal
     assert loop.script == ["never"]
 
 
@@ -309,10 +307,9 @@ async def test_an_empty_bucket_ends_it_at_once_with_the_original_error():
     first = lost(1)
     loop = Loop("never", budget=RetryBudget(capacity=13))
 
-    with pytest.raises(ConnectionFailed) as caught:
-        await loop.run(first)
+    caught = await failure(loop.run(first), ConnectionFailed)
 
-    assert caught.value is first
+    assert caught is first
     assert loop.pauses == []
     assert loop.bucket.left == 13
 
@@ -322,10 +319,9 @@ async def test_a_wait_that_would_pass_the_end_is_not_begun_nor_paid_for():
     loop = Loop("never")
     loop.time_left = 10.0
 
-    with pytest.raises(RateLimited) as caught:
-        await loop.run(first)
+    caught = await failure(loop.run(first), RateLimited)
 
-    assert caught.value is first
+    assert caught is first
     assert loop.asked_for_time == [10.0]
     assert loop.pauses == []
     assert loop.bucket.left == 42
@@ -354,10 +350,9 @@ def assert_no_tenacity(error):
 
 async def failed(world: World, kind: type[TransferError], **settings) -> TransferError:
     async with world.client(**settings) as client:
-        with pytest.raises(TransferError) as caught:
-            await client.create_order(new_order(), key="k")
-    assert type(caught.value) is kind
-    return caught.value
+        caught = await failure(client.create_order(new_order(), key="k"))
+    assert type(caught) is kind
+    return caught
 
 
 async def created(client):
@@ -405,9 +400,8 @@ async def test_an_outage_empties_the_budget_for_all_calls_of_the_client(world: W
     made = []
     async with world.client(retry=RetryPolicy(budget=RetryBudget(capacity=2 * 14))) as client:
         for _ in range(4):
-            with pytest.raises(ServiceFailed) as caught:
-                await client.who_am_i()
-            made.append(len(caught.value.attempts))
+            caught = await failure(client.who_am_i(), ServiceFailed)
+            made.append(len(caught.attempts))
 
     assert made == [3, 1, 1, 1]
 
@@ -419,10 +413,9 @@ async def test_an_outage_empties_the_budget_for_all_calls_of_the_client(world: W
 async def test_a_wait_past_the_deadline_is_not_begun(world: World, call, status, path, kind):
     world.sandbox.faults.add(Status(status, headers={"Retry-After": "30"}), path=path)
     async with world.client() as client:
-        with pytest.raises(kind) as caught:
-            await call(client)
+        caught = await failure(call(client), kind)
 
-    assert caught.value.status == status
+    assert caught.status == status
     assert world.time.slept == []
 
 
@@ -446,10 +439,9 @@ async def test_no_caller_ever_sees_a_tenacity_type(world: World, fault):
     world.sandbox.faults.add(fault, times=None, path="*")
     async with world.client() as client:
         for call in (client.create_order(new_order()), client.who_am_i()):
-            with pytest.raises(TransferError) as caught:
-                await call
+            caught = await failure(call)
 
-            assert_no_tenacity(caught.value)
+            assert_no_tenacity(caught)
 
 
 @pytest.mark.parametrize("header", ["9999999999", "9" * 5000])

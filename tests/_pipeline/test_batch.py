@@ -552,8 +552,7 @@ async def test_cancelling_the_consumer_undoes_what_is_not_sent_and_close_finishe
         async with aclosing(client.create_orders(Input().sync(), concurrency=2)) as results:
             await anext(results)
 
-    consumer = asyncio.create_task(consume())
-    await in_hook.reached.wait()
+    consumer = await in_hook.catches(consume())
     await world.sandbox.stalled()
     consumer.cancel()
     await asyncio.wait([consumer])

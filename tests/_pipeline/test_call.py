@@ -4,7 +4,7 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.support.bank import Gate, World, new_order, refused_order, turns
+from tests.support.bank import Gate, World, failure, new_order, refused_order, turns
 from transfer_async import (
     ClientClosed,
     KeyState,
@@ -18,7 +18,7 @@ from transfer_async import (
     TransferClient,
 )
 from transfer_async.journal import moves
-from transfer_async.sandbox import CloseAfterProcessing, StallAfterProcessing, Status
+from transfer_async.sandbox import CloseAfterProcessing, Status
 
 
 def ordering(client: TransferClient, **fields: Any) -> asyncio.Task[Order]:
@@ -29,10 +29,8 @@ def ordering(client: TransferClient, **fields: Any) -> asyncio.Task[Order]:
 
 
 async def test_closing_refuses_new_calls_at_once_and_waits_for_what_is_in_flight(world: World):
-    world.sandbox.faults.add(StallAfterProcessing())
     client = world.made()
-    call = ordering(client)
-    await world.sandbox.stalled()
+    call = await world.stalled(ordering(client))
     closing = asyncio.create_task(client.close())
     await turns(3)
     with pytest.raises(ClientClosed):
@@ -56,15 +54,12 @@ async def test_what_is_on_the_way_at_the_end_is_cut_off_into_doubt_and_its_calle
         await let_go(client)
 
     monkeypatch.setattr(TransferClient, "_let_go", note)
-    world.sandbox.faults.add(StallAfterProcessing())
     client = world.made()
-    call = ordering(client)
-    await world.sandbox.stalled()
+    call = await world.stalled(ordering(client))
     await client.close(timeout=0)
-    with pytest.raises(OutcomeUnknown) as doubt:
-        await call
+    doubt = await failure(call, OutcomeUnknown)
 
-    assert (doubt.value.key, doubt.value.order_may_exist) == ("k", True)
+    assert (doubt.key, doubt.order_may_exist) == ("k", True)
     assert when_let_go == [KeyState.IN_DOUBT]  # before the connections and the journal are closed
     assert world.bank.open
     assert call.cancelling() == 0
@@ -76,14 +71,12 @@ async def test_a_hook_in_progress_at_the_end_is_undone_and_its_caller_hears_that
     gate = Gate()
     world.bank.on_placed = gate
     client = world.made()
-    call = ordering(client)
-    await gate.reached.wait()
+    call = await gate.catches(ordering(client))
     await client.close(timeout=0)
-    with pytest.raises(ClientClosed) as closed:
-        await call
+    closed = await failure(call, ClientClosed)
 
-    assert (closed.value.outcome, closed.value.order_may_exist) == (Outcome.NOT_SENT, False)
-    assert (closed.value.key, closed.value.__cause__) == ("k", None)
+    assert (closed.outcome, closed.order_may_exist) == (Outcome.NOT_SENT, False)
+    assert (closed.key, closed.__cause__) == ("k", None)
     assert world.bank.released == [(world.bank.placed[0], None)]
     assert (await world.entry()).state is KeyState.FREE
 
@@ -91,8 +84,7 @@ async def test_a_hook_in_progress_at_the_end_is_undone_and_its_caller_hears_that
 async def test_a_token_being_fetched_at_the_end_is_given_up(world: World):
     gate = Gate()
     client = world.made(token=gate)
-    call = ordering(client)
-    await gate.reached.wait()
+    call = await gate.catches(ordering(client))
     await client.close(timeout=0)
     with pytest.raises(ClientClosed):
         await call
@@ -107,13 +99,11 @@ async def test_a_pause_at_the_end_is_cut_short_and_the_services_no_is_raised(wor
     world.time.on_sleep = gate
     world.sandbox.faults.add(Status(429))
     client = world.made()
-    call = ordering(client)
-    await gate.reached.wait()
+    call = await gate.catches(ordering(client))
     await client.close(timeout=0)
-    with pytest.raises(RateLimited) as limited:
-        await call
+    limited = await failure(call, RateLimited)
 
-    assert not limited.value.order_may_exist
+    assert not limited.order_may_exist
     assert len(world.sandbox.requests) == 1
     assert not world.bank.open
 
@@ -122,8 +112,7 @@ async def test_a_resolve_being_asked_at_the_end_is_given_up_and_the_doubt_stays(
     gate = Gate()
     world.sandbox.faults.add(CloseAfterProcessing())
     client = world.made(resolve=gate)
-    call = ordering(client)
-    await gate.reached.wait()
+    call = await gate.catches(ordering(client))
     await client.close(timeout=0)
     with pytest.raises(OutcomeUnknown):
         await call
@@ -132,10 +121,8 @@ async def test_a_resolve_being_asked_at_the_end_is_given_up_and_the_doubt_stays(
 
 
 async def test_what_waits_for_a_connection_at_the_end_was_not_sent(world: World):
-    world.sandbox.faults.add(StallAfterProcessing())
     client = world.made(max_connections=1)
-    first = ordering(client)
-    await world.sandbox.stalled()
+    first = await world.stalled(ordering(client))
     second = ordering(client, key="second")
     await turns(10)
     assert (await world.entry("second")).state is KeyState.SENDING
@@ -151,8 +138,7 @@ async def test_a_write_in_progress_at_the_end_is_finished_and_nothing_is_begun_a
     gate = Gate()
     world.journal.before[moves.Mark] = gate
     client = world.made()
-    call = ordering(client)
-    await gate.reached.wait()
+    call = await gate.catches(ordering(client))
     closing = asyncio.create_task(client.close(timeout=0))
     await turns(5)
     gate.open()
@@ -170,8 +156,7 @@ async def test_an_undo_in_progress_at_the_end_is_not_cut_off(world: World):
     gate = Gate()
     world.bank.on_release = gate
     client = world.made()
-    call = asyncio.create_task(client.create_order(refused_order(), key="k"))
-    await gate.reached.wait()
+    call = await gate.catches(client.create_order(refused_order(), key="k"))
     closing = asyncio.create_task(client.close(timeout=0))
     await turns(5)
     gate.open()
@@ -190,8 +175,7 @@ async def test_closing_does_not_wait_for_ever_for_what_cannot_be_cut_off(
     gate = Gate()
     world.bank.on_release = gate
     client = world.made()
-    call = asyncio.create_task(client.create_order(refused_order(), key="k"))
-    await gate.reached.wait()
+    call = await gate.catches(client.create_order(refused_order(), key="k"))
     await client.close(timeout=0)
     still_owed = (await world.entry()).owed
     gate.open()
@@ -203,10 +187,8 @@ async def test_closing_does_not_wait_for_ever_for_what_cannot_be_cut_off(
 
 
 async def test_a_client_may_be_closed_twice_also_at_the_same_time(world: World):
-    world.sandbox.faults.add(StallAfterProcessing())
     client = world.made()
-    call = ordering(client)
-    await world.sandbox.stalled()
+    call = await world.stalled(ordering(client))
     await asyncio.gather(client.close(timeout=0), client.close(timeout=0))
     await client.close()
     with pytest.raises(OutcomeUnknown):
@@ -262,8 +244,7 @@ async def test_a_hook_may_look_something_up_while_the_client_closes(world: World
         await client.request("GET", "/sandbox/orders", safe=True)
 
     client = world.made(hooks=[look_up, world.bank.hold])
-    call = ordering(client)
-    await gate.reached.wait()
+    call = await gate.catches(ordering(client))
     closing = asyncio.create_task(client.close())
     await turns(5)
     gate.open()
@@ -278,8 +259,7 @@ async def test_a_close_that_is_cancelled_leaves_nothing_that_could_still_send(wo
     gate = Gate()
     world.sandbox.faults.add(Status(429))
     client = world.made(clock=attrs.evolve(world.time.clock, sleep=lambda _: gate()))
-    call = ordering(client)
-    await gate.reached.wait()
+    call = await gate.catches(ordering(client))
     closing = asyncio.create_task(client.close())
     await turns(3)
     closing.cancel()

@@ -284,8 +284,7 @@ async def test_a_caller_cancelled_in_a_hook_hears_of_it_once_the_hook_is_undone_
     gate = Gate()
     world.bank.on_placed = gate
     async with world.client() as client:
-        caller = begin(client)
-        await gate.reached.wait()
+        caller = await gate.catches(begin(client))
         await cancelled(caller)
 
         assert world.bank.log == ["place", "release"]
@@ -297,8 +296,7 @@ async def test_a_hook_that_was_never_entered_is_not_undone(world: World):
     gate = Gate()
     world.journal.before[Claim] = gate
     async with world.client() as client:
-        caller = begin(client)
-        await gate.reached.wait()
+        caller = await gate.catches(begin(client))
         caller.cancel()
         await turns(2)
         gate.open()
@@ -321,8 +319,7 @@ async def test_a_hook_that_swallows_its_cancellation_is_undone_with_its_receipt_
 
     world.bank.on_placed = stubborn
     async with world.client() as client:
-        caller = begin(client)
-        await gate.reached.wait()
+        caller = await gate.catches(begin(client))
         await cancelled(caller)
 
     intent_id = world.bank.placed[0]
@@ -334,8 +331,7 @@ async def test_a_write_is_not_cut_off_and_nothing_is_sent_after_it(world: World)
     gate = Gate()
     world.journal.before[moves.Mark] = gate
     async with world.client() as client:
-        caller = begin(client)
-        await gate.reached.wait()
+        caller = await gate.catches(begin(client))
         caller.cancel()
         await turns(3)
         gate.open()
@@ -368,8 +364,7 @@ async def test_a_caller_cancelled_twice_is_let_go_and_the_undo_ends_all_the_same
     gate = Gate()
     world.bank.on_placed, world.bank.on_release = Gate(), gate
     async with world.client() as client:
-        caller = begin(client)
-        await world.bank.on_placed.reached.wait()
+        caller = await world.bank.on_placed.catches(begin(client))
         caller.cancel()
         await gate.reached.wait()
         await cancelled(caller)
@@ -389,8 +384,7 @@ async def test_a_token_being_fetched_for_a_cancelled_caller_still_serves_the_oth
 
     async with world.client(token=fetch) as client:
         caller = begin(client)
-        other = begin(client, "other")
-        await gate.reached.wait()
+        other = await gate.catches(begin(client, "other"))
         caller.cancel()
         await asyncio.wait([caller])
         gate.open()
@@ -405,10 +399,7 @@ async def test_a_token_being_fetched_for_a_cancelled_caller_still_serves_the_oth
 
 
 async def stalled(world: World, client: TransferClient) -> asyncio.Task[Order]:
-    world.sandbox.faults.add(StallAfterProcessing())
-    caller = begin(client)
-    await world.sandbox.stalled()
-    return caller
+    return await world.stalled(begin(client))
 
 
 async def test_a_caller_cancelled_in_flight_hears_of_it_at_once_and_the_exchange_ends(world: World):
@@ -439,8 +430,7 @@ async def test_a_call_cancelled_before_or_after_an_attempt_starts_no_other(world
             return evidence
 
         client._context.transport.post_order = held_up
-        caller = begin(client)
-        await gate.reached.wait()
+        caller = await gate.catches(begin(client))
         await cancelled(caller)
         gate.open()
 
@@ -454,8 +444,7 @@ async def test_a_caller_cancelled_in_a_pause_hears_of_it_at_once_and_no_further_
     world.time.on_sleep = gate
     world.sandbox.faults.add(Status(429))
     async with world.client() as client:
-        caller = begin(client)
-        await gate.reached.wait()
+        caller = await gate.catches(begin(client))
         await cancelled(caller)
 
     assert len(world.sandbox.requests) == 1
@@ -494,8 +483,7 @@ async def test_a_caller_cancelled_while_a_new_token_is_fetched_leaves_the_servic
         return world.sandbox.token
 
     async with world.client(token=fetch) as client:
-        caller = begin(client)
-        await gate.reached.wait()
+        caller = await gate.catches(begin(client))
         caller.cancel()
         await asyncio.wait([caller])
     gate.open()
@@ -515,8 +503,7 @@ async def test_a_caller_that_asks_about_a_doubt_may_be_cancelled_and_the_doubt_s
         with pytest.raises(OutcomeUnknown):
             await client.create_order(new_order(), key="k")
     async with world.client(resolve=gate) as client:
-        caller = begin(client)
-        await gate.reached.wait()
+        caller = await gate.catches(begin(client))
         await cancelled(caller)
 
     assert (await world.entry()).state is KeyState.IN_DOUBT

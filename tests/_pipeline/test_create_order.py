@@ -75,10 +75,8 @@ async def test_an_order_is_claimed_held_marked_sent_and_settled_in_this_order(wo
 
 
 async def test_the_mark_is_on_record_when_the_request_arrives(world: World):
-    world.sandbox.faults.add(StallAfterProcessing())
     async with world.client() as client:
-        call = asyncio.create_task(client.create_order(new_order(), key="k"))
-        await world.sandbox.stalled()
+        call = await world.stalled(client.create_order(new_order(), key="k"))
         at_arrival = await world.entry()
         world.sandbox.faults.release()
         await call
@@ -133,15 +131,13 @@ async def test_a_key_at_work_in_the_same_process_is_busy_at_once(world: World):
     gate = Gate()
     world.bank.on_place = gate
     async with world.client() as client:
-        first = asyncio.create_task(client.create_order(new_order(), key="k"))
-        await gate.reached.wait()
-        with pytest.raises(KeyBusy) as busy:
-            await client.create_order(new_order(), key="k")
+        first = await gate.catches(client.create_order(new_order(), key="k"))
+        busy = await banks.failure(client.create_order(new_order(), key="k"), KeyBusy)
         gate.open()
         await first
 
-    assert busy.value.retry_after == 60.0
-    assert busy.value.order_may_exist
+    assert busy.retry_after == 60.0
+    assert busy.order_may_exist
     assert len(world.sandbox.orders) == len(world.bank.placed) == 1
 
 
@@ -416,11 +412,12 @@ async def test_send_before_is_looked_at_before_the_first_byte(world: World, monk
             return await post_order(*args, **options)
 
         monkeypatch.setattr(client._context.transport, "post_order", slowly)
-        with pytest.raises(Expired) as expired:
-            await client.create_order(new_order(), key="k", send_before=deadline)
+        expired = await banks.failure(
+            client.create_order(new_order(), key="k", send_before=deadline), Expired
+        )
 
     assert not world.sandbox.requests
-    assert [attempt.outcome for attempt in expired.value.attempts] == [Outcome.NOT_SENT]
+    assert [attempt.outcome for attempt in expired.attempts] == [Outcome.NOT_SENT]
     assert not world.bank.open
 
 
@@ -452,10 +449,11 @@ async def test_what_was_not_sent_for_lack_of_time_does_not_pass_for_an_answer_in
             return await post_order(*args, **options)
 
         monkeypatch.setattr(client._context.transport, "post_order", slowly)
-        with pytest.raises(RateLimited) as limited:
-            await client.create_order(new_order(), key="k", send_before=NOON + timedelta(seconds=7))
+        limited = await banks.failure(
+            client.create_order(new_order(), key="k", send_before=NOON + timedelta(seconds=7)), RateLimited
+        )
 
-    assert [attempt.outcome for attempt in limited.value.attempts] == [Outcome.REFUSED, Outcome.NOT_SENT]
+    assert [attempt.outcome for attempt in limited.attempts] == [Outcome.REFUSED, Outcome.NOT_SENT]
 
 
 async def test_the_deadline_starts_before_the_mark_and_hooks_do_not_count(world: World):
@@ -792,14 +790,12 @@ async def test_a_worker_whose_claim_was_taken_over_leaves_everything_to_the_othe
             await gate()
 
         world.bank.on_placed = sleep
-        first = asyncio.create_task(client.create_order(new_order(), key="k"))
-        await gate.reached.wait()
+        first = await gate.catches(client.create_order(new_order(), key="k"))
         order = await other.create_order(new_order(), key="k")
         gate.open()
-        with pytest.raises(KeyBusy) as busy:
-            await first
+        busy = await banks.failure(first, KeyBusy)
 
-    assert busy.value.order_may_exist
+    assert busy.order_may_exist
     assert [*world.sandbox.orders] == [order.id]
     assert world.bank.released == []
 
@@ -824,32 +820,27 @@ async def test_a_sleeper_that_acts_after_its_intent_was_ended_by_others_undoes_w
             await gate()
 
         world.bank.on_place = sleep
-        first = asyncio.create_task(client.create_order(new_order(), key="k"))
-        await gate.reached.wait()
+        first = await gate.catches(client.create_order(new_order(), key="k"))
         await other.create_order(new_order(), key="k")
         gate.open()
-        with pytest.raises(KeyBusy) as busy:
-            await first
+        busy = await banks.failure(first, KeyBusy)
 
-    assert busy.value.order_may_exist
+    assert busy.order_may_exist
     assert [*world.bank.open] == [(await world.entry()).intent_id]
 
 
 async def test_an_order_that_is_answered_after_its_refutation_is_told_as_a_suspected_duplicate(world: World):
-    world.sandbox.faults.add(StallAfterProcessing())
     async with world.client() as client:
-        call = asyncio.create_task(client.create_order(new_order(), key="k"))
-        await world.sandbox.stalled()
+        call = await world.stalled(client.create_order(new_order(), key="k"))
         await world.refute()
         world.sandbox.faults.release()
-        with pytest.raises(JournalFailed) as failed:
-            await call
+        failed = await banks.failure(call, JournalFailed)
 
-    assert (failed.value.outcome, failed.value.order_may_exist) == (Outcome.CREATED, True)
-    assert failed.value.key == "k"
-    assert failed.value.order is not None
+    assert (failed.outcome, failed.order_may_exist) == (Outcome.CREATED, True)
+    assert failed.key == "k"
+    assert failed.order is not None
     (order_id,) = world.sandbox.orders
-    assert failed.value.order.id == order_id
+    assert failed.order.id == order_id
     assert [event.order_id for event in world.events_of(DuplicateSuspected)] == [order_id]
     assert (await world.told())[-1] == "create: created"
     assert (await world.journal.history(world.scope, "k"))[-1].order_id == order_id
@@ -867,18 +858,15 @@ async def test_a_suspected_duplicate_that_cannot_be_written_down_is_told_with_it
         await world.refute()
         await world.move(journalling.claim(2))
         world.sandbox.faults.release()
-        with pytest.raises(JournalFailed) as failed:
-            await call
+        failed = await banks.failure(call, JournalFailed)
 
-    assert failed.value.order is not None
-    assert (failed.value.key, failed.value.outcome) == ("k", Outcome.CREATED)
+    assert failed.order is not None
+    assert (failed.key, failed.outcome) == ("k", Outcome.CREATED)
 
 
 async def test_an_answer_beats_the_doubt_that_others_had_of_the_same_attempt(world: World):
-    world.sandbox.faults.add(StallAfterProcessing())
     async with world.client() as client:
-        call = asyncio.create_task(client.create_order(new_order(), key="k"))
-        await world.sandbox.stalled()
+        call = await world.stalled(client.create_order(new_order(), key="k"))
         world.time.pass_(60.0)
         with pytest.raises(OutcomeUnknown):
             await client.create_order(new_order(), key="k")

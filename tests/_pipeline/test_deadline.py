@@ -41,18 +41,17 @@ def assert_never_sent(world: World, error: TransferError) -> None:
     assert not world.bank.open
 
 
-class Hanging:
+class Hanging(Gate):
     """What never answers, and knows after how many seconds it was cut off."""
 
     def __init__(self, loop_time: LoopTime) -> None:
-        self.reached = asyncio.Event()
+        super().__init__()
         self.ended: float | None = None
         self._time = loop_time
 
     async def __call__(self, *_: Any) -> None:
-        self.reached.set()
         try:
-            await asyncio.Event().wait()
+            await super().__call__()
         finally:
             self.ended = self._time.passed
 
@@ -131,8 +130,7 @@ async def test_no_hook_begins_once_it_would_be_in_vain(world: World, limit: str)
 async def test_a_hook_that_outlasts_the_deadline_is_cut_and_undone(world: World, loop_time: LoopTime):
     hook = Hanging(loop_time)
     world.bank.on_place = hook
-    call = asyncio.ensure_future(world.fails(Expired, deadline=FIVE))
-    await hook.reached.wait()
+    call = await hook.catches(world.fails(Expired, deadline=FIVE))
     world.time.pass_(5.0)
     await hook.outlasted()
 
@@ -145,8 +143,7 @@ async def test_a_hook_that_outlasts_the_deadline_is_cut_and_undone(world: World,
 
 async def test_a_deadline_does_not_lengthen_a_hooks_own_limit(world: World, loop_time: LoopTime):
     gate = world.bank.on_place = Gate()
-    call = asyncio.ensure_future(world.fails(HoldFailed, deadline=FIVE, timeouts=Timeouts(hook=4.0)))
-    await gate.reached.wait()
+    call = await gate.catches(world.fails(HoldFailed, deadline=FIVE, timeouts=Timeouts(hook=4.0)))
     await loop_time.pass_(4.0)
 
     assert_never_sent(world, await call)
@@ -165,8 +162,7 @@ async def test_a_token_that_is_waited_for_in_vain_holds_nothing(world: World, lo
         await gate()
         return "never"
 
-    call = asyncio.ensure_future(world.fails(Expired, deadline=FIVE, token=token))
-    await gate.reached.wait()
+    call = await gate.catches(world.fails(Expired, deadline=FIVE, token=token))
     world.time.pass_(5.0)
     await loop_time.pass_(5.0)
 
@@ -272,8 +268,7 @@ async def test_another_token_is_not_waited_for_beyond_it(world: World, loop_time
             await gate()
         return tokens.pop()
 
-    call = asyncio.ensure_future(world.fails(Unauthorized, deadline=FIVE, token=token))
-    await gate.reached.wait()
+    call = await gate.catches(world.fails(Unauthorized, deadline=FIVE, token=token))
     world.time.pass_(5.0)
     await loop_time.pass_(5.0)
 
@@ -321,8 +316,7 @@ async def test_whoever_waits_no_longer_has_nobody_asked_of_the_doubt(world: Worl
 async def test_who_is_asked_of_a_doubt_has_what_is_left(world: World, loop_time: LoopTime):
     resolve = Hanging(loop_time)
     world.sandbox.faults.add(CloseAfterProcessing())
-    call = asyncio.ensure_future(world.fails(OutcomeUnknown, deadline=FIVE, resolve=resolve))
-    await resolve.reached.wait()
+    call = await resolve.catches(world.fails(OutcomeUnknown, deadline=FIVE, resolve=resolve))
     await resolve.outlasted()
 
     assert (await call).order_may_exist

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.bank import World, new_order
+from tests.support.bank import World, failure, new_order
 from transfer_async import (
     AlreadyCreated,
     Decision,
@@ -174,15 +174,16 @@ async def test_an_approval_that_comes_after_a_move_is_void_and_says_what_the_key
         await operators(world).resolve("k", order_id="tx-2", by="cleo", reason="the support said so")
 
     world.meanwhile(Resolve, others)
-    with pytest.raises(Moved, match=r"it is created \(tx-2\)") as moved:
-        await desk.approve("k", proposal=proposal.id, **BEN)
+    moved = await failure(
+        desk.approve("k", proposal=proposal.id, **BEN), Moved, match=r"it is created \(tx-2\)"
+    )
 
-    assert (moved.value.state, moved.value.moves) == (KeyState.CREATED, (await world.entry()).moves)
-    for again in (copy.copy(moved.value), pickle.loads(pickle.dumps(moved.value))):
+    assert (moved.state, moved.moves) == (KeyState.CREATED, (await world.entry()).moves)
+    for again in (copy.copy(moved), pickle.loads(pickle.dumps(moved))):
         assert (str(again), again.state, again.moves) == (
-            str(moved.value),
-            moved.value.state,
-            moved.value.moves,
+            str(moved),
+            moved.state,
+            moved.moves,
         )
 
 

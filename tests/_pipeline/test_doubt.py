@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from tests.support import bank as banks
-from tests.support.bank import Gate, World, new_order
+from tests.support.bank import Gate, World, failure, new_order
 from tests.support.ids import told
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import (
@@ -155,11 +155,10 @@ async def test_after_settle_after_no_order_frees_the_key_undoes_the_hooks_and_ch
         with pytest.raises(OutcomeUnknown):
             await client.create_order(new_order(), key="k")
         world.time.pass_(300.0)
-        with pytest.raises(Refuted) as refuted:
-            await client.create_order(new_order(), key="k")
+        refuted = await failure(client.create_order(new_order(), key="k"), Refuted)
 
-    assert (refuted.value.outcome, refuted.value.order_may_exist) == (Outcome.REFUSED, False)
-    assert isinstance(refuted.value.__cause__, OutcomeUnknown)
+    assert (refuted.outcome, refuted.order_may_exist) == (Outcome.REFUSED, False)
+    assert isinstance(refuted.__cause__, OutcomeUnknown)
     assert world.bank.log == ["check", "place", "release", "undo check"]
     assert (await world.entry()).state is KeyState.FREE
     assert world.events_of(Resolved)[0].outcome is Outcome.REFUSED

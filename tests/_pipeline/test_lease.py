@@ -87,8 +87,7 @@ async def test_a_claims_lease_is_renewed_while_a_hook_runs_so_that_nobody_takes_
 ):
     world.bank.on_placed = gate = Gate()
     async with world.client() as client:
-        call = asyncio.create_task(client.create_order(new_order(), key="k"))
-        await gate.reached.wait()
+        call = await gate.catches(client.create_order(new_order(), key="k"))
         world.time.pass_(30.0)
         await loop_time.pass_(30.0)
         world.time.pass_(31.0)  # longer than a lease since the claim, not since the renewal

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.bank import NOON, World, new_order, owed_hooks, refused_order
+from tests.support.bank import NOON, World, failure, new_order, owed_hooks, refused_order
 from transfer_async import (
     Clock,
     Doubt,
@@ -32,9 +32,8 @@ def operators(world: World, **settings: Any) -> Operators:
 
 
 async def refusal(call: Any) -> str:
-    with pytest.raises(ValueError, match=": ") as caught:
-        await call
-    return str(caught.value)
+    caught = await failure(call, ValueError, match=": ")
+    return str(caught)
 
 
 # --- what is in doubt ---------------------------------------------------------------------------
@@ -352,11 +351,10 @@ async def test_a_store_that_fails_is_a_journal_that_failed(
         raise OSError("disk full")
 
     monkeypatch.setattr(world.journal, method, broken)
-    with pytest.raises(JournalFailed) as failed:
-        await call(operators(world))
+    failed = await failure(call(operators(world)), JournalFailed)
 
-    assert isinstance(failed.value.__cause__, OSError)
-    assert "disk full" not in str(failed.value)
+    assert isinstance(failed.__cause__, OSError)
+    assert "disk full" not in str(failed)
 
 
 async def test_a_journals_own_failure_is_handed_on(world: World, monkeypatch: pytest.MonkeyPatch):
@@ -366,7 +364,6 @@ async def test_a_journals_own_failure_is_handed_on(world: World, monkeypatch: py
         raise own
 
     monkeypatch.setattr(world.journal, "in_doubt", broken)
-    with pytest.raises(JournalFailed) as failed:
-        await operators(world).in_doubt()
+    failed = await failure(operators(world).in_doubt(), JournalFailed)
 
-    assert failed.value is own
+    assert failed is own

@@ -94,8 +94,7 @@ async def test_an_order_that_might_have_been_in_time_ends_with_its_deadline(
     async with world.client(rate=ONE_IN_TEN) as client:
         await client.create_order(new_order(), key="a")
         deadline = NOON + timedelta(seconds=11)
-        call = asyncio.ensure_future(failure(client.create_order(new_order(), key="k", deadline=deadline)))
-        await gate.reached.wait()
+        call = await gate.catches(failure(client.create_order(new_order(), key="k", deadline=deadline)))
         world.time.pass_(11.0)  # the loop is late
         await loop_time.pass_(11.0)
 
@@ -148,8 +147,7 @@ async def test_a_client_that_closes_ends_who_is_in_the_line_with_nothing_held(wo
     world.time.on_sleep = gate
     client = world.made(rate=ONE_IN_TEN)
     await client.create_order(new_order(), key="a")
-    call = asyncio.ensure_future(failure(client.create_order(new_order(), key="k")))
-    await gate.reached.wait()
+    call = await gate.catches(failure(client.create_order(new_order(), key="k")))
     await client.close(timeout=0.0)
 
     closed = await call
@@ -163,8 +161,7 @@ async def test_the_claim_of_whoever_waits_is_kept(world: World, loop_time: LoopT
     world.time.on_sleep = gate
     async with world.client(rate=ONE_IN_TEN) as client:
         await client.create_order(new_order(), key="a")
-        call = asyncio.ensure_future(client.create_order(new_order(), key="k"))
-        await gate.reached.wait()
+        call = await gate.catches(client.create_order(new_order(), key="k"))
         await loop_time.pass_(20.0)
         await turns(5)
         assert world.journal.kinds[-1] == "Keep"
@@ -249,8 +246,7 @@ async def test_whoever_is_cancelled_before_a_further_attempt_ends_in_the_last_no
                 await gate()
 
         world.time.on_sleep = once_in_the_line
-        call = asyncio.create_task(client.create_order(new_order(), key="k"))
-        await gate.reached.wait()
+        call = await gate.catches(client.create_order(new_order(), key="k"))
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

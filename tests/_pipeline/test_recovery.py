@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from tests.support import bank as banks
-from tests.support.bank import Gate, World, owed_hooks
+from tests.support.bank import Gate, World, failure, owed_hooks
 from transfer_async import (
     NO_ORDER,
     JournalFailed,
@@ -191,8 +191,7 @@ async def test_nobody_asks_twice_about_a_doubt_at_once(world: World):
         await gate()
 
     async with world.client(resolve=slowly) as client:
-        first = asyncio.create_task(client.recover())
-        await gate.reached.wait()
+        first = await gate.catches(client.recover())
         second = await client.recover()
         gate.open()
         await first
@@ -227,8 +226,7 @@ async def test_what_another_worker_is_paying_is_left_to_it(world: World):
     gate = Gate()
     world.bank.on_release = gate
     async with world.client() as client:
-        first = asyncio.create_task(client.recover())
-        await gate.reached.wait()
+        first = await gate.catches(client.recover())
         second = await client.recover()
         gate.open()
         report = await first
@@ -298,10 +296,9 @@ async def test_a_journal_that_cannot_be_read_is_told(
         raise OSError
 
     monkeypatch.setattr(world.journal, method, broken)
-    with pytest.raises(JournalFailed) as failed:
-        await world.recover()
+    failed = await failure(world.recover(), JournalFailed)
 
-    assert isinstance(failed.value.__cause__, OSError)
+    assert isinstance(failed.__cause__, OSError)
 
 
 @pytest.mark.parametrize("move", [moves.TakeOver, moves.Free])
@@ -322,8 +319,7 @@ async def test_a_recovery_that_is_cancelled_in_an_undo_ends_and_the_undo_stays_o
     gate = Gate()
     world.bank.on_release = gate
     async with world.client() as client:
-        recovery = asyncio.create_task(client.recover())
-        await gate.reached.wait()
+        recovery = await gate.catches(client.recover())
         recovery.cancel()
         with pytest.raises(asyncio.CancelledError):
             await recovery
@@ -338,8 +334,7 @@ async def test_a_recovery_that_is_cancelled_while_it_asks_ends_and_the_doubt_sta
     await world.in_doubt()
     gate = Gate()
     async with world.client(resolve=gate) as client:
-        recovery = asyncio.create_task(client.recover())
-        await gate.reached.wait()
+        recovery = await gate.catches(client.recover())
         recovery.cancel()
         with pytest.raises(asyncio.CancelledError):
             await recovery

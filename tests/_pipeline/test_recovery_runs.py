@@ -149,8 +149,7 @@ async def test_closing_waits_for_a_recovery_that_was_asked_for_and_it_is_done_wh
     await world.owing("b")
     undo = world.bank.on_release = Gate()
     client = world.made()
-    recovery = asyncio.create_task(client.recover())
-    await undo.reached.wait()
+    recovery = await undo.catches(client.recover())
     closing = asyncio.create_task(client.close())
     await turns(10)
     waited = not closing.done()
@@ -165,8 +164,7 @@ async def test_a_recovery_that_outlasts_the_patience_ends_as_closed(world: World
     await world.owing()
     undo = world.bank.on_release = Gate()
     client = world.made()
-    recovery = asyncio.create_task(client.recover())
-    await undo.reached.wait()
+    recovery = await undo.catches(client.recover())
     await client.close(timeout=MUST_RUN_OUT)
     with pytest.raises(ClientClosed):
         await recovery
@@ -178,8 +176,7 @@ async def test_a_close_that_is_cancelled_lets_nothing_go_on_behind_its_back(worl
     await world.owing()
     undo = world.bank.on_release = Gate()
     client = world.made()
-    recovery = asyncio.create_task(client.recover())
-    await undo.reached.wait()
+    recovery = await undo.catches(client.recover())
     closing = asyncio.create_task(client.close())
     await turns(5)
     closing.cancel()
@@ -203,8 +200,7 @@ async def test_an_undo_may_look_something_up_while_the_client_closes(world: Worl
 
     world.bank.on_release = look_up
     clients.append(world.made())
-    recovery = asyncio.create_task(clients[0].recover())
-    await gate.reached.wait()
+    recovery = await gate.catches(clients[0].recover())
     closing = asyncio.create_task(clients[0].close())
     await turns(5)
     gate.open()
@@ -218,8 +214,7 @@ async def test_whoever_asked_and_is_cancelled_hears_of_that_and_not_of_the_clien
     await world.owing()
     undo = world.bank.on_release = Gate()
     async with world.client() as client:
-        recovery = asyncio.create_task(client.recover())
-        await undo.reached.wait()
+        recovery = await undo.catches(client.recover())
         recovery.cancel()
         with pytest.raises(asyncio.CancelledError):
             await recovery

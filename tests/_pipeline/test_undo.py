@@ -139,8 +139,7 @@ async def test_a_hook_that_this_client_has_no_more_is_owed_and_told_of(world: Wo
 async def test_an_undo_that_another_call_is_at_is_left_to_it(world: World):
     world.bank.on_release = gate = Gate()
     async with world.client() as client:
-        first = asyncio.create_task(client.create_order(refused_order(), key="k"))
-        await gate.reached.wait()
+        first = await gate.catches(client.create_order(refused_order(), key="k"))
         world.bank.on_release = None
         await client.create_order(new_order(), key="k")
         released_meanwhile = [*world.bank.released]

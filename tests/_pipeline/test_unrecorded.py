@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support import bank as banks
-from tests.support.bank import World, new_order, other_order
+from tests.support.bank import World, failure, new_order, other_order
 from transfer_async import (
     NO_ORDER,
     KeyState,
@@ -35,9 +35,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def failed(client: Any, order: Any = None) -> Any:
-    with pytest.raises(JournalFailed) as caught:
-        await client.create_order(order or new_order(), key="k")
-    return caught.value
+    return await failure(client.create_order(order or new_order(), key="k"), JournalFailed)
 
 
 async def test_a_workers_order_that_could_not_be_recorded_is_told_and_found_again(

@@ -30,9 +30,10 @@ from transfer_async._support.clock import Clock
 from transfer_async.journal.entries import Entry, KeyState, Step, Verdict
 from transfer_async.journal.moves import Expire, Move, Refute, Resolve
 from transfer_async.journal.protocol import Journal
-from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox, StallAfterProcessing, Status
 
 E = TypeVar("E", bound=BaseException)
+T = TypeVar("T")
 
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 CALL = ("beneficiary", "held", "send_before", "deadline")
@@ -174,6 +175,12 @@ class Gate:
     def open(self) -> None:
         self._open.set()
 
+    async def catches(self, call: Awaitable[T]) -> asyncio.Future[T]:
+        """Begin a call; its task, once somebody stands at the gate."""
+        task = asyncio.ensure_future(call)
+        await self.reached.wait()
+        return task
+
 
 class SpiedJournal:
     """A journal in front of another: it remembers the moves, and fails or waits where a test says so."""
@@ -282,9 +289,7 @@ class World:
         self, kind: type[E], order: NewOrder | None = None, *, match: str | None = None, **words: Any
     ) -> E:
         """The same where it ends in an error, which is given back."""
-        with pytest.raises(kind, match=match) as caught:
-            await self.create(order, **words)
-        return caught.value
+        return await failure(self.create(order, **words), kind, match=match)
 
     async def recover(self, **settings: Any) -> RecoveryReport:
         """A run of recover by a client of its own."""
@@ -341,6 +346,13 @@ class World:
         self.bank.release_error = RuntimeError()
         await self.fails(Refused, refused_order(), key=key)
         self.bank.release_error = None
+
+    async def stalled(self, call: Awaitable[T]) -> asyncio.Future[T]:
+        """Begin a call; its task, once its order was created and its answer is held back."""
+        self.sandbox.faults.add(StallAfterProcessing())
+        task = asyncio.ensure_future(call)
+        await self.sandbox.stalled()
+        return task
 
     def meanwhile(self, at: type, work: Callable[[], Awaitable[object]]) -> None:
         """Somebody else does this just before the next move of a kind."""
@@ -415,9 +427,11 @@ async def world_in_a_file(
             yield world
 
 
-async def failure(call: Awaitable[object]) -> Any:
+async def failure(
+    call: Awaitable[object], kind: type[BaseException] = TransferError, *, match: str | None = None
+) -> Any:
     """The error that a call ends in."""
-    with pytest.raises(TransferError) as caught:
+    with pytest.raises(kind, match=match) as caught:
         await call
     return caught.value
 
