@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.support import bank as banks
 from tests.support.answering import Answering, answering
 from tests.support.bank import NOON, Time
 from tests.support.cases import each
@@ -46,9 +47,9 @@ async def client(service, time):
 
 
 async def failure(call) -> Any:
-    caught = await failure(call)
-    assert caught.order_may_exist is False
-    return caught
+    error = await banks.failure(call)
+    assert error.order_may_exist is False
+    return error
 
 
 # --- what may be asked --------------------------------------------------------------------------
