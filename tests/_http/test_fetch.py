@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import bank as banks
 from tests.support.answering import Answering, answering
-from tests.support.bank import NOON, Time
+from tests.support.bank import NOON, Time, connects_slowly
 from tests.support.cases import each
 from tests.support.ids import told
 from transfer_async import (
@@ -456,14 +456,8 @@ async def test_a_request_that_the_deadline_ends_after_it_was_sent_ends_as_any_wi
     assert len(service.came) == 1
 
 
-async def test_a_connection_that_is_had_after_the_deadline_is_not_used(client, service, time, monkeypatch):
-    send = client._context.transport.send
-
-    async def slowly(*args, **options):
-        time.pass_(5.0)
-        return await send(*args, **options)
-
-    monkeypatch.setattr(client._context.transport, "send", slowly)
+async def test_a_connection_that_is_had_after_the_deadline_is_not_used(client, service, time):
+    connects_slowly(client, time, 5.0)
     service.answer(429, headers={"Retry-After": "1"})
     expired = await failure(client.request("GET", "/a", safe=True, deadline=NOW_FIVE))
 
@@ -473,15 +467,9 @@ async def test_a_connection_that_is_had_after_the_deadline_is_not_used(client, s
 
 
 async def test_what_the_last_attempt_ended_in_is_raised_where_the_next_has_no_time_left(
-    client, service, time, monkeypatch
+    client, service, time
 ):
-    send = client._context.transport.send
-
-    async def slowly(*args, **options):
-        time.pass_(2.0)
-        return await send(*args, **options)
-
-    monkeypatch.setattr(client._context.transport, "send", slowly)
+    connects_slowly(client, time, 2.0)
     service.answer(429, headers={"Retry-After": "1"})
     limited = await failure(client.request("GET", "/a", safe=True, deadline=NOW_FIVE))
 

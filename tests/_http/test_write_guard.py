@@ -179,10 +179,6 @@ def test_a_body_is_its_own_copy_so_that_there_is_never_a_second():
 # --- the look -----------------------------------------------------------------------------------
 
 
-def lose(connection: Connection) -> None:
-    connection.lost = True
-
-
 def close_ours(connection: Connection) -> None:
     connection.closing = True
 
@@ -191,21 +187,19 @@ def mark(connection: Connection) -> None:
     connection.protocol.should_close = True
 
 
-def close_theirs(connection: Connection) -> None:
-    connection.far.close()
-
-
-def half_close_theirs(connection: Connection) -> None:
-    connection.far.shutdown(socket.SHUT_WR)
-
-
 def say_something(connection: Connection) -> None:
     connection.far.send(b"H")
 
 
-gone_bad = pytest.mark.parametrize(
-    "spoil", [lose, close_ours, mark, close_theirs, half_close_theirs, say_something]
-)
+SPOILS: dict[str, Callable[[Connection], Any]] = {
+    "lost": lambda connection: setattr(connection, "lost", True),
+    "closed by us": close_ours,
+    "marked": mark,
+    "closed by them": lambda connection: connection.far.close(),
+    "half closed by them": lambda connection: connection.far.shutdown(socket.SHUT_WR),
+    "with bytes in it": say_something,
+}
+gone_bad = pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
 
 
 @gone_bad

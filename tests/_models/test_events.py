@@ -62,10 +62,6 @@ OWN = {
 EACH = each("kind", list(OWN))
 
 
-def names(seen):
-    return [type(event).__name__ for event in seen]
-
-
 # --- what each says -----------------------------------------------------------------------------
 
 
@@ -90,78 +86,66 @@ def test_each_carries_the_common_fields_and_its_own_by_keyword_and_for_ever(kind
 # --- in which order -----------------------------------------------------------------------------
 
 
-async def test_an_order_that_is_created_at_the_second_attempt(world: World):
-    world.time.chances = [0.5]
-    world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "req-7"}))
-    await world.create()
-
-    assert names(world.events) == [
-        *("Claimed", "HookPassed", "AttemptStarted", "AttemptFailed", "RetryScheduled", "AttemptStarted"),
-        "OrderCreated",
-    ]
-    (failed,) = world.events_of(AttemptFailed)
-    assert (failed.outcome, failed.error, failed.status, failed.request_id) == (
-        Outcome.REFUSED,
-        "RateLimited",
-        429,
-        "req-7",
-    )
-    assert world.events_of(RetryScheduled)[0].pause == pytest.approx(0.025)
+async def finds(intent, doubt):
+    return "tx-seen"
 
 
-async def test_an_order_that_is_refused(world: World):
-    world.sandbox.faults.add(Status(422))
-    await world.fails(TransferError)
-
-    assert names(world.events) == [
-        "Claimed",
-        "HookPassed",
-        "AttemptStarted",
-        "AttemptFailed",
-        "OrderRefused",
-        "HookUndone",
-    ]
-    (refused,) = world.events_of(OrderRefused)
-    assert (refused.error, refused.status) == ("Refused", 422)
+async def is_sure(intent, doubt):
+    return NO_ORDER
 
 
-async def test_an_order_that_goes_in_doubt(world: World):
-    world.sandbox.faults.add(CloseAfterProcessing())
-    await world.fails(TransferError)
+NO = {"outcome": Outcome.REFUSED, "error": "RateLimited", "status": 429, "request_id": "req-7"}
+STORIES = {
+    "created at the second attempt": (
+        Status(429, headers={"X-Request-Id": "req-7"}),
+        None,
+        [
+            (AttemptFailed, NO),
+            (RetryScheduled, {"pause": pytest.approx(0.025)}),
+            (AttemptStarted, {"attempt": 2}),
+            (OrderCreated, {"status": 200}),
+        ],
+    ),
+    "refused": (
+        Status(422),
+        None,
+        [(AttemptFailed, {}), (OrderRefused, {"error": "Refused", "status": 422}), (HookUndone, {})],
+    ),
+    "in doubt": (
+        CloseAfterProcessing(),
+        None,
+        [(AttemptFailed, {}), (WentInDoubt, {"error": "OutcomeUnknown", "status": None})],
+    ),
+    "in doubt, and found": (
+        CloseAfterProcessing(),
+        finds,
+        [
+            *((AttemptFailed, {}), (WentInDoubt, {})),
+            (Resolved, {"outcome": Outcome.CREATED, "order_id": "tx-seen"}),
+        ],
+    ),
+    "in doubt, and refuted": (
+        Status(503),
+        is_sure,
+        [
+            *((AttemptFailed, {}), (WentInDoubt, {})),
+            (Resolved, {"outcome": Outcome.REFUSED, "order_id": None}),
+            (HookUndone, {}),
+        ],
+    ),
+}
 
-    assert names(world.events) == [
-        "Claimed",
-        "HookPassed",
-        "AttemptStarted",
-        "AttemptFailed",
-        "WentInDoubt",
-    ]
-    (doubt,) = world.events_of(WentInDoubt)
-    assert (doubt.error, doubt.status) == ("OutcomeUnknown", None)
 
+@pytest.mark.parametrize(("fault", "resolve", "then"), STORIES.values(), ids=STORIES)
+async def test_what_happens_to_an_order_is_told_event_by_event(world: World, fault, resolve, then):
+    world.sandbox.faults.add(fault)
+    async with world.client(resolve=resolve, settle_after=0.0) as client:
+        await asyncio.gather(client.create_order(new_order(), key="k"), return_exceptions=True)
 
-async def test_a_doubt_that_is_resolved(world: World):
-    async def resolve(intent, error):
-        return next(iter(world.sandbox.orders))
-
-    world.sandbox.faults.add(CloseAfterProcessing())
-    await world.fails(TransferError, resolve=resolve)
-
-    assert names(world.events)[-2:] == ["WentInDoubt", "Resolved"]
-    (resolved,) = world.events_of(Resolved)
-    assert (resolved.outcome, resolved.order_id) == (Outcome.CREATED, next(iter(world.sandbox.orders)))
-
-
-async def test_a_doubt_that_is_refuted(world: World):
-    async def resolve(intent, error):
-        return NO_ORDER
-
-    world.sandbox.faults.add(Status(503))
-    await world.fails(TransferError, resolve=resolve, settle_after=0.0)
-
-    assert names(world.events)[-3:] == ["WentInDoubt", "Resolved", "HookUndone"]
-    (resolved,) = world.events_of(Resolved)
-    assert (resolved.outcome, resolved.order_id) == (Outcome.REFUSED, None)
+    told = [*((kind, {}) for kind in (Claimed, HookPassed, AttemptStarted)), *then]
+    assert [type(event) for event in world.events] == [kind for kind, _ in told]
+    for event, (_, fields) in zip(world.events, told, strict=True):
+        assert {name: getattr(event, name) for name in fields} == fields
 
 
 async def test_all_events_of_a_call_share_key_and_intent_and_count_attempts_and_seconds(world: World):

@@ -4,6 +4,7 @@ from typing import Any
 import attrs
 import pytest
 
+from tests._pipeline.waiting import ENDINGS, waiting_at
 from tests.support.bank import Gate, World, failure, new_order, refused_order, turns
 from transfer_async import (
     ClientClosed,
@@ -11,14 +12,14 @@ from transfer_async import (
     MemoryJournal,
     Order,
     OrderIntent,
-    Outcome,
     OutcomeUnknown,
     RateLimited,
     Refused,
     TransferClient,
 )
 from transfer_async.journal import moves
-from transfer_async.sandbox import CloseAfterProcessing, Status
+from transfer_async.journal.entries import Ending
+from transfer_async.sandbox import Status
 
 
 def ordering(client: TransferClient, **fields: Any) -> asyncio.Task[Order]:
@@ -65,59 +66,25 @@ async def test_what_is_on_the_way_at_the_end_is_cut_off_into_doubt_and_its_calle
     assert call.cancelling() == 0
 
 
-async def test_a_hook_in_progress_at_the_end_is_undone_and_its_caller_hears_that_the_client_was_closed(
-    world: World,
+@pytest.mark.parametrize(("where", "ending"), ENDINGS.items(), ids=ENDINGS)
+async def test_what_is_waited_for_at_the_end_is_given_up_and_the_caller_hears_what_is_true(
+    world: World, where: str, ending: Ending | None
 ):
     gate = Gate()
-    world.bank.on_placed = gate
-    client = world.made()
+    client = await waiting_at(world, gate, where)
     call = await gate.catches(ordering(client))
     await client.close(timeout=0)
-    closed = await failure(call, ClientClosed)
-
-    assert (closed.outcome, closed.order_may_exist) == (Outcome.NOT_SENT, False)
-    assert (closed.key, closed.__cause__) == ("k", None)
-    assert world.bank.released == [(world.bank.placed[0], None)]
-    assert (await world.entry()).state is KeyState.FREE
-
-
-async def test_a_token_being_fetched_at_the_end_is_given_up(world: World):
-    gate = Gate()
-    client = world.made(token=gate)
-    call = await gate.catches(ordering(client))
-    await client.close(timeout=0)
-    with pytest.raises(ClientClosed):
-        await call
+    error = await failure(call)
     gate.open()
     await turns(3)
 
-    assert (await world.entry()).state is KeyState.FREE
-
-
-async def test_a_pause_at_the_end_is_cut_short_and_the_services_no_is_raised(world: World):
-    gate = Gate()
-    world.time.on_sleep = gate
-    world.sandbox.faults.add(Status(429))
-    client = world.made()
-    call = await gate.catches(ordering(client))
-    await client.close(timeout=0)
-    limited = await failure(call, RateLimited)
-
-    assert not limited.order_may_exist
-    assert len(world.sandbox.requests) == 1
-    assert not world.bank.open
-
-
-async def test_a_resolve_being_asked_at_the_end_is_given_up_and_the_doubt_stays(world: World):
-    gate = Gate()
-    world.sandbox.faults.add(CloseAfterProcessing())
-    client = world.made(resolve=gate)
-    call = await gate.catches(ordering(client))
-    await client.close(timeout=0)
-    with pytest.raises(OutcomeUnknown):
-        await call
-
-    assert (await world.entry()).state is KeyState.IN_DOUBT
+    entry = await world.entry()
+    told = "OutcomeUnknown" if ending is None else ending.error.replace("Cancelled", "ClientClosed")
+    assert (type(error).__name__, error.key, error.order_may_exist) == (told, "k", ending is None)
+    assert told != "ClientClosed" or error.__cause__ is None
+    assert (entry.state, entry.ending) == (KeyState.FREE if ending else KeyState.IN_DOUBT, ending)
+    assert bool(world.bank.open) is (ending is None)
+    assert len(world.sandbox.requests) == (ending is None or ending.status is not None)
 
 
 async def test_what_waits_for_a_connection_at_the_end_was_not_sent(world: World):

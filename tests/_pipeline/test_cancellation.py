@@ -1,12 +1,13 @@
 """Cancelling a caller, or closing its client, at every turn of the loop: whatever happens, it stays true."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from attrs import frozen
 
+from tests._pipeline.waiting import ENDINGS, waiting_at
 from tests.support import bank as banks
 from tests.support.bank import Gate, World, new_order, refused_order, turns
 from tests.support.cases import told_of
@@ -22,8 +23,9 @@ from transfer_async import (
     TransferClient,
     TransferError,
 )
-from transfer_async.journal import entries, moves
+from transfer_async.journal import moves
 from transfer_async.journal.claim import Claim
+from transfer_async.journal.entries import Ending
 from transfer_async.sandbox import (
     CloseAfterProcessing,
     CloseBeforeReading,
@@ -33,12 +35,6 @@ from transfer_async.sandbox import (
 )
 
 BOUND = (KeyState.IN_DOUBT, KeyState.CREATED)
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with banks.world() as world:
-        yield world
 
 
 # --- at every turn ------------------------------------------------------------------------------
@@ -107,17 +103,8 @@ def _slow(world: World) -> None:
     async def turn(*_: object) -> None:
         await turns(2)
 
-    for kind in (
-        Claim,
-        moves.Keep,
-        moves.Mark,
-        moves.Create,
-        moves.Free,
-        moves.GoInDoubt,
-        moves.Paid,
-    ):
-        world.journal.before[kind] = world.journal.after[kind] = turn
-    for kind in (moves.Resolve, moves.Refute):
+    sent = (Claim, moves.Keep, moves.Mark, moves.Create, moves.Free)
+    for kind in (*sent, moves.GoInDoubt, moves.Paid, moves.Resolve, moves.Refute):
         world.journal.before[kind] = world.journal.after[kind] = turn
     world.bank.on_place = world.bank.on_placed = world.bank.on_release = turn
 
@@ -278,18 +265,22 @@ async def over(caller: asyncio.Task[Order]) -> None:
         await caller
 
 
-async def test_a_caller_cancelled_in_a_hook_hears_of_it_once_the_hook_is_undone_and_the_key_free(
-    world: World,
+@pytest.mark.parametrize(("where", "ending"), ENDINGS.items(), ids=ENDINGS)
+async def test_a_caller_cancelled_while_it_waits_hears_of_it_once_what_is_certain_is_on_record(
+    world: World, where: str, ending: Ending | None
 ):
     gate = Gate()
-    world.bank.on_placed = gate
-    async with world.client() as client:
+    async with await waiting_at(world, gate, where) as client:
         caller = await gate.catches(begin(client))
         await cancelled(caller)
+        log = [*world.bank.log]
+        gate.open()
+        await turns(3)
 
-        assert world.bank.log == ["place", "release"]
-        assert (await world.entry()).state is KeyState.FREE
-        assert (await world.entry()).ending == entries.Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
+    entry = await world.entry()
+    assert (entry.state, entry.ending) == (KeyState.FREE if ending else KeyState.IN_DOUBT, ending)
+    assert log == (["place"] if ending is None else [] if where == "the token" else ["place", "release"])
+    assert len(world.sandbox.requests) == (ending is None or ending.status is not None)
 
 
 async def test_a_hook_that_was_never_entered_is_not_undone(world: World):
@@ -439,21 +430,6 @@ async def test_a_call_cancelled_before_or_after_an_attempt_starts_no_other(world
     assert not world.bank.open
 
 
-async def test_a_caller_cancelled_in_a_pause_hears_of_it_at_once_and_no_further_attempt_starts(world: World):
-    gate = Gate()
-    world.time.on_sleep = gate
-    world.sandbox.faults.add(Status(429))
-    async with world.client() as client:
-        caller = await gate.catches(begin(client))
-        await cancelled(caller)
-
-    assert len(world.sandbox.requests) == 1
-    assert (await world.entry()).ending == entries.Ending(
-        outcome=Outcome.REFUSED, error="RateLimited", status=429
-    )
-    assert not world.bank.open
-
-
 async def test_a_doubt_of_a_cancelled_caller_stays_in_doubt_and_nobody_is_asked(world: World):
     asked: list[object] = []
 
@@ -470,43 +446,6 @@ async def test_a_doubt_of_a_cancelled_caller_stays_in_doubt_and_nobody_is_asked(
     assert asked == []
     assert (await world.entry()).state is KeyState.IN_DOUBT
     assert world.bank.open
-
-
-async def test_a_caller_cancelled_while_a_new_token_is_fetched_leaves_the_services_no(world: World):
-    gate = Gate()
-    tokens = ["old"]
-
-    async def fetch() -> str:
-        if tokens:
-            return tokens.pop()
-        await gate()
-        return world.sandbox.token
-
-    async with world.client(token=fetch) as client:
-        caller = await gate.catches(begin(client))
-        caller.cancel()
-        await asyncio.wait([caller])
-    gate.open()
-    await turns(3)
-
-    assert caller.cancelled()
-    assert (await world.entry()).ending == entries.Ending(
-        outcome=Outcome.REFUSED, error="Unauthorized", status=401
-    )
-    assert not world.bank.open
-
-
-async def test_a_caller_that_asks_about_a_doubt_may_be_cancelled_and_the_doubt_stays(world: World):
-    gate = Gate()
-    world.sandbox.faults.add(CloseAfterProcessing())
-    async with world.client() as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key="k")
-    async with world.client(resolve=gate) as client:
-        caller = await gate.catches(begin(client))
-        await cancelled(caller)
-
-    assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
 async def test_a_timeout_around_the_call_ends_it_for_the_caller_and_not_for_the_order(world: World):

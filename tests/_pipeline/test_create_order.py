@@ -402,16 +402,10 @@ async def test_an_order_whose_time_passes_while_its_hooks_run_is_not_sent_and_th
     assert world.bank.log == ["place", "release"]
 
 
-async def test_send_before_is_looked_at_before_the_first_byte(world: World, monkeypatch: pytest.MonkeyPatch):
+async def test_send_before_is_looked_at_before_the_first_byte(world: World):
     deadline = NOON + timedelta(seconds=1)
     async with world.client() as client:
-        post_order = client._context.transport.post_order
-
-        async def slowly(*args: Any, **options: Any) -> Any:
-            world.time.pass_(1.0)  # a connection that takes its time
-            return await post_order(*args, **options)
-
-        monkeypatch.setattr(client._context.transport, "post_order", slowly)
+        banks.connects_slowly(client, world.time, 1.0)
         expired = await banks.failure(
             client.create_order(new_order(), key="k", send_before=deadline), Expired
         )
@@ -437,18 +431,10 @@ async def test_a_certain_no_is_raised_if_send_before_passes_while_it_is_waited(w
     assert len(world.sandbox.requests) == len(limited.attempts) == 1
 
 
-async def test_what_was_not_sent_for_lack_of_time_does_not_pass_for_an_answer_in_the_history(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
+async def test_what_was_not_sent_for_lack_of_time_does_not_pass_for_an_answer_in_the_history(world: World):
     world.sandbox.faults.add(BUSY)
     async with world.client() as client:
-        post_order = client._context.transport.post_order
-
-        async def slowly(*args: Any, **options: Any) -> Any:
-            world.time.pass_(4.0)
-            return await post_order(*args, **options)
-
-        monkeypatch.setattr(client._context.transport, "post_order", slowly)
+        banks.connects_slowly(client, world.time, 4.0)
         limited = await banks.failure(
             client.create_order(new_order(), key="k", send_before=NOON + timedelta(seconds=7)), RateLimited
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.bank import NOON, Gate, World, failure, new_order
+from tests.support.bank import NOON, Gate, World, connects_slowly, failure, new_order
 from tests.support.loop_time import LoopTime
 from transfer_async import (
     Clock,
@@ -205,13 +205,11 @@ async def test_an_exchange_has_what_is_left_of_the_shorter_one(
     assert transport.left == [left]
 
 
-async def test_it_is_looked_at_before_the_first_byte(world: World, monkeypatch: pytest.MonkeyPatch):
+async def test_it_is_looked_at_before_the_first_byte(world: World):
     async with world.client() as client:
-        transport = Transport(world, client, takes=5.0)
-        monkeypatch.setattr(client._context.transport, "post_order", transport.post_order)
-        expired = await failure(client.create_order(new_order(), key="k", deadline=FIVE))
+        connects_slowly(client, world.time, 5.0)
+        expired = await failure(client.create_order(new_order(), key="k", deadline=FIVE), Expired)
 
-    assert type(expired) is Expired
     assert_never_sent(world, expired)
 
 

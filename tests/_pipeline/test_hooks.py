@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from tests.support.bank import Bank, World, new_order, refused_order
+from tests.support.cases import each
 from transfer_async import (
     BeneficiaryNotVerified,
     FundsHold,
@@ -48,52 +49,27 @@ def test_a_callable_object_is_a_hook_by_its_class():
     assert [hook.name for hook in checked_hooks([Check()])] == ["Check"]
 
 
-def _twice() -> list[Any]:
-    bank = Bank()
-    return [bank.step("same"), bank.step("same"), bank.hold]
+BANK = Bank()
+NUMBER: Any = 7
 
 
-def _held() -> list[Any]:
-    return [Bank().step("held")]
-
-
-def _nameless() -> list[Any]:
-    return [Bank().step("")]
-
-
-def _numbered() -> list[Any]:
-    hook: Any = Bank().step("x")
-    hook.name = 7
-    return [hook]
-
-
-def _hold_first() -> list[Any]:
-    bank = Bank()
-    return [bank.hold, bank.step("check")]
-
-
-def _two_holds() -> list[Any]:
-    bank = Bank()
-    return [FundsHold(bank.place, bank.release, name="one"), FundsHold(bank.place, bank.release, name="two")]
-
-
-@pytest.mark.parametrize(
+@each(
     ("hooks", "why"),
     [
-        (_twice, "same comes twice"),
-        (lambda: [a_check, a_check], "a_check comes twice"),
-        (_held, "'held' is kept"),
-        (_nameless, "needs a name"),
-        (_numbered, "needs a name"),
-        (_hold_first, "the hold comes last"),
-        (_two_holds, "the hold comes last, and once"),
-        (lambda: ["check"], "a str is neither a hook nor an async function"),
-        (lambda: [None], "a NoneType is neither"),
+        ([BANK.step("same"), BANK.step("same"), BANK.hold], "same comes twice"),
+        ([a_check, a_check], "a_check comes twice"),
+        ([BANK.step("held")], "'held' is kept"),
+        ([BANK.step("")], "needs a name"),
+        ([BANK.step(NUMBER)], "needs a name"),
+        ([BANK.hold, BANK.step("check")], "the hold comes last"),
+        ([BANK.hold, FundsHold(BANK.place, BANK.release, name="two")], "the hold comes last, and once"),
+        (["check"], "a str is neither a hook nor an async function"),
+        ([None], "a NoneType is neither"),
     ],
 )
 def test_hooks_that_contradict_the_rules_are_refused_when_the_client_is_made(hooks: Any, why: str):
     with pytest.raises(ValueError, match=why):
-        TransferClient("https://bank.example", "token", hooks=hooks())
+        TransferClient("https://bank.example", "token", hooks=hooks)
 
 
 def test_a_hook_with_bind_is_bound_to_the_client_it_is_given_to():

@@ -436,6 +436,20 @@ async def failure(
     return caught.value
 
 
+def connects_slowly(client: TransferClient, time: Time, seconds: float) -> None:
+    """Every request of this client waits so long for its connection."""
+    transport: Any = client._context.transport
+
+    def slowly(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def asked(*args: Any, **options: Any) -> Any:
+            time.pass_(seconds)
+            return await ask(*args, **options)
+
+        return asked
+
+    transport.post_order, transport.send = slowly(transport.post_order), slowly(transport.send)
+
+
 async def turns(count: int) -> None:
     """Let the loop turn so often."""
     for _ in range(count):
