@@ -16,7 +16,7 @@ import pytest
 from tests.support.cases import each
 from tests.support.commands import asked, invoke
 from tests.support.order_files import csv_text, jsonl_text, row, rows, told, tree
-from transfer_async import FundsHold, HoldFailed
+from transfer_async import FundsHold, HoldFailed, MemoryJournal
 from transfer_async._cli.create import first_pass, job, journal_option, second_pass
 from transfer_async._cli.create.stopping import Stopping
 from transfer_async._models import amounts
@@ -147,7 +147,7 @@ async def test_all_faults_are_listed_by_line_and_nothing_is_sent_or_written(benc
     assert await bench.files() == ["orders.csv"]
 
 
-@pytest.mark.parametrize("text", [b"", b"\x00\xff\xfe", b"key;held\n", b"[]", b"{"])
+@each("text", [b"", b"\x00\xff\xfe", b"key;held\n", b"[]", b"{"])
 async def test_a_file_that_is_none_of_ours_is_told_so(bench, text):
     result = await bench.run(await bench.write(text), code=2)
 
@@ -173,14 +173,11 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
 # --- wrong uses -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "why"),
     [
         (["--journal", ":memory:"], "--journal: path: must be the path of a file"),
-        (
-            ["--journal", "mysql://x"],
-            "--journal: a journal is the path of a file, or a postgresql:// address",
-        ),
+        (["--journal", "mysql://x"], "--journal: a journal is the path of a file, or a postgresql://"),
         (["--journal", "no/such/j.db"], "--journal: there is no directory no/such"),
         (["--journal", "."], "--journal: . is there, and is not a file"),
         (["--base-url", "http://service.example"], "base_url"),
@@ -245,8 +242,6 @@ async def test_the_orders_and_the_journal_are_not_written_over(bench):
 
 
 async def test_a_journal_that_is_not_durable_is_refused(bench, monkeypatch):
-    from transfer_async import MemoryJournal
-
     monkeypatch.setattr(journal_option, "journal_named", lambda _: MemoryJournal())
     result = await bench.run(await bench.orders(row(1)), code=2)
 
@@ -435,10 +430,7 @@ async def test_the_hooks_place_the_holds(bench):
     cells = [row(1, held=""), row(2, held="", **NOBODY), row(3)]
     await bench.run(await bench.orders(*cells), "--hooks", f"{__name__}:make", code=3)
 
-    assert sorted(Bank.placed) == [
-        "payment-0000001",
-        "payment-0000002",
-    ]  # that of the third is the bank's own
+    assert sorted(Bank.placed) == ["payment-0000001", "payment-0000002"]  # the third is the bank's own
     assert len(Bank.open) == 1
 
 
@@ -525,26 +517,22 @@ async def test_a_password_that_is_not_escaped_is_not_shown_though_the_address_is
     assert not any(part in result.output + result.stderr for part in ("s3cr", "et@"))
 
 
-async def test_no_room_for_the_keys_is_told_and_nothing_is_sent(bench, monkeypatch):
-    def full(*_: Any) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr(first_pass.Keys, "seen", full)
-    result = await bench.run(await bench.orders(row(1)), code=1)
-
-    assert (
-        "create: no room to remember the keys (database or disk is full); nothing was sent" in result.stderr
-    )
-
-
-async def test_a_file_that_cannot_be_read_on_is_told(bench, monkeypatch):
+@each(
+    ("part", "call", "error", "why"),
+    [
+        (first_pass.Keys, "seen", sqlite3.OperationalError("full"), "no room to remember the keys (full)"),
+        (first_pass.Checking, "run", OSError(5, "torn"), "the file cannot be read (torn)"),
+    ],
+)
+async def test_a_check_that_cannot_go_on_is_told_and_nothing_is_sent(bench, part, call, error, why):
     def broken(*_: Any) -> None:
-        raise OSError(5, "Input/output error")
+        raise error
 
-    monkeypatch.setattr(first_pass.Checking, "run", broken)
-    result = await bench.run(await bench.orders(row(1)), code=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(part, call, broken)
+        result = await bench.run(await bench.orders(row(1)), code=1)
 
-    assert "create: the file cannot be read (Input/output error); nothing was sent" in result.stderr
+    assert f"create: {why}; nothing was sent" in result.stderr
 
 
 @pytest.mark.parametrize("step", ["write", "finish"])

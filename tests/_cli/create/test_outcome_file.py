@@ -81,17 +81,6 @@ def test_the_file_of_an_earlier_run_is_set_aside_as_it_may_be_true_no_more(path)
     assert path.with_name("outcomes.jsonl.old").read_bytes() == b"old\n"
 
 
-def test_a_file_that_cannot_be_set_aside_is_told(path, monkeypatch):
-    def refused(*_):
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(Path, "replace", refused)
-    with pytest.raises(ValueError, match=r"cannot set aside .* \(Operation not permitted\)"):
-        OutcomeFile(path)
-    monkeypatch.undo()
-    OutcomeFile(path).close()  # it is not held by the one that failed
-
-
 def test_a_run_that_does_not_finish_leaves_its_part(path):
     made = OutcomeFile(path)
     made.add(b"one\n")
@@ -157,22 +146,23 @@ def test_a_file_that_is_not_there_yet_is_protected_too(path):
         check_place(path, protected=(path,))
 
 
-def test_what_cannot_be_written_is_told(path, monkeypatch):
+@each(
+    ("holder", "call", "told"),
+    [
+        (Path, "replace", "cannot set aside"),
+        (os, "open", "cannot write"),
+        (outcome_file.fcntl, "flock", "cannot write"),
+    ],
+)
+def test_what_the_system_does_not_allow_is_told_and_nothing_is_held(path, holder, call, told):
     def refused(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(os, "open", refused)
-    with pytest.raises(ValueError, match=r"cannot write .* \(Permission denied\)"):
-        OutcomeFile(path)
-
-
-def test_what_cannot_be_locked_is_told(path, monkeypatch):
-    def refused(*_):
-        raise OSError(37, "No locks available")
-
-    monkeypatch.setattr(outcome_file.fcntl, "flock", refused)
-    with pytest.raises(ValueError, match="No locks available"):
-        OutcomeFile(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(holder, call, refused)
+        with pytest.raises(ValueError, match=rf"{told} .* \(Permission denied\)"):
+            OutcomeFile(path)
+    OutcomeFile(path).close()
 
 
 def test_where_nothing_can_be_locked_it_is_written_all_the_same(path, monkeypatch):

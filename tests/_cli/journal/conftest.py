@@ -1,0 +1,21 @@
+"""A journal in a file, which the environment names, and somebody who sits at the terminal."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.bank import World, world_in_a_file
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[World]:
+    async with world_in_a_file(tmp_path / "journal.db", monkeypatch) as world:
+        yield world
+
+
+@pytest.fixture
+def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody sits at the terminal."""
+    for module in ("asking", "decision_commands", "four_eyes_commands"):
+        monkeypatch.setattr(f"transfer_async._cli.journal.{module}.somebody_is_there", lambda: True)

@@ -1,0 +1,230 @@
+"""A person ends a doubt, or corrects what was said: once, by name and reason, and if they are certain."""
+
+import asyncio
+import re
+from datetime import UTC, datetime
+
+import pytest
+
+from tests._cli.journal.terminal import ADA, BEN, asked, told
+from tests.support.bank import NOON, World
+from tests.support.cases import each
+from transfer_async import KeyState, UnreadableOrder
+from transfer_async._pipeline import operators
+from transfer_async.sandbox import WrongTypes
+
+SEEN = ["resolve", "doubt", "--order-id", "tx-seen"]
+REFUTE = ["refute", "doubt", *ADA]
+
+
+@pytest.fixture
+async def doubted(world: World) -> World:
+    """A key whose order may exist."""
+    await world.in_doubt("doubt")
+    return world
+
+
+async def test_a_doubt_is_resolved_and_again_with_the_same_words(doubted: World):
+    """A script that was cut off is run again, and must not stop at what it has done."""
+    first, again = [await asked(*SEEN, *ADA) for _ in range(2)]
+    as_json = await told(*SEEN, *ADA)
+
+    entry = await doubted.entry("doubt")
+    assert first.output == again.output == "doubt: created; its order is tx-seen\n"
+    assert (entry.state, entry.order_id) == (KeyState.CREATED, "tx-seen")
+    intent = {"intent_id": entry.intent_id}
+    assert as_json == {"key": "doubt", "state": "created", "order_id": "tx-seen"} | intent
+
+
+async def test_a_doubt_is_refuted(doubted: World):
+    result = await asked(*REFUTE, "--yes")
+
+    entry = await doubted.entry("doubt")
+    assert result.stdout.startswith("doubt: free; the next recovery undoes what is owed. The same message")
+    assert (entry.state, [one.hook for one in entry.owed]) == (KeyState.FREE, ["funds_hold"])
+
+
+async def test_a_wrong_id_is_corrected_and_taken_back(world: World):
+    await world.in_doubt()
+    await asked("resolve", "k", "--order-id", "tx-wrong", *ADA)
+    right = await asked("amend", "k", "--order-id", "tx-right", *BEN)
+    back = await asked("amend", "k", "--in-doubt", *BEN)
+    shown = await told("show", "k")
+
+    assert right.stdout == "k: created; its order is tx-right\n"
+    assert back.stdout == "k: in doubt; find out what became of its order, and say so\n"
+    assert (shown["state"], shown["cause"]["kind"]) == ("in_doubt", "taken_back")
+    assert [(step["move"], step["order_id"]) for step in shown["history"][-3:]] == [
+        ("resolve", "tx-wrong"),
+        ("amend", "tx-right"),
+        ("takeback", "tx-right"),
+    ]
+
+
+@pytest.mark.usefixtures("somebody")
+@pytest.mark.parametrize(
+    ("answer", "code", "state"),
+    [("y\n", 0, KeyState.FREE), ("n\n", 1, KeyState.IN_DOUBT), ("\n", 1, KeyState.IN_DOUBT)],
+)
+async def test_it_asks_before_it_frees_the_key(doubted: World, answer: str, code: int, state: KeyState):
+    result = await asked(*REFUTE, answers=answer, code=code)
+
+    assert "doubt: this frees the key, and the hold will be released." in result.stderr
+    assert (await doubted.entry("doubt")).state is state
+
+
+async def test_what_comes_too_early_is_a_no_and_says_how_long_still(doubted: World):
+    settle_after = (datetime.now(UTC) - NOON).total_seconds() + 1e6
+    result = await asked(*REFUTE, "--yes", "--settle-after", str(settle_after), code=1)
+
+    assert re.search(r"too early, .* ask again in \d+ s\n$", result.stderr)
+
+
+@each(
+    ("words", "line"),
+    [
+        ([*SEEN, "--by", "ada"], "--reason: must say how you know; nobody can be asked here"),
+        ([*SEEN, *ADA, "--order-id", "order-1"], "--order-id: must look like 'tx-…'"),
+        ([*SEEN, *ADA, "--by", " "], "--by: must be a line of text"),
+        ([*SEEN, *ADA, "--reason", ""], "--reason: must be a line of text"),
+        (["resolve", "doubt", *ADA], "--order-id: must be given; of orders, the key's answers name none"),
+        (["resolve", "doubt", "--candidate", *ADA], "--order-id: must be given; of orders, "),
+        (REFUTE, "--yes: must be given where nobody can be asked\n"),
+        ([*REFUTE, "--yes", "--settle-after", "-1"], "--settle-after: must be 0 seconds or more\n"),
+        ([*REFUTE, "--yes", "--settle-after", "nan"], "--settle-after: is not a number of seconds"),
+        (["amend", "doubt", *ADA], "--order-id or --in-doubt: give one of them\n"),
+        (["amend", "doubt", *ADA, "--in-doubt", "--order-id", "tx-1"], "--order-id or --in-doubt: give one"),
+        (["propose", "doubt", "refute", "--order-id", "tx-1", *ADA], "--order-id: is not for refute\n"),
+    ],
+)
+async def test_a_wrong_use_is_told_and_leaves_the_doubt(doubted: World, words: list[str], line: str):
+    result = await asked(*words, code=2)
+
+    assert result.stderr.startswith(f"journal: {line}")
+    assert (await doubted.entry("doubt")).state is KeyState.IN_DOUBT
+
+
+async def test_what_is_not_in_doubt_is_a_no(world: World):
+    order_id = (await world.create(key="created")).id
+    result = await asked("resolve", "created", "--order-id", "tx-seen", *ADA, code=1)
+
+    assert result.stderr == f"journal: key: must be in doubt; it is created ({order_id})\n"
+
+
+@each("command", [["resolve", "--order-id", "tx-1"], ["refute"], ["amend", "--in-doubt"]])
+async def test_that_there_is_no_such_key_is_said_before_anything_is_asked(world: World, command: list[str]):
+    await world.create(key="created")
+    name, *options = command
+    result = await asked(name, "never", *options, code=1)
+
+    assert result.stderr == "journal: key: nothing is on record of it in this scope\n"
+
+
+# --- whose word it is ----------------------------------------------------------------------------
+
+
+async def test_the_login_name_says_so_unless_another_is_given(
+    doubted: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("getpass.getuser", lambda: "grace")
+    await asked(*SEEN, "--reason", "seen")
+    *_, last = await doubted.journal.history(doubted.scope, "doubt")
+
+    assert last.by == "grace"
+
+
+async def test_where_nobody_is_logged_in_somebody_must_be_named(
+    doubted: World, monkeypatch: pytest.MonkeyPatch
+):
+    def nobody() -> str:
+        raise OSError("no username set in the environment")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+
+    assert (await asked(*SEEN, "--reason", "seen", code=2)).stderr.startswith("journal: --by: ")
+
+
+@pytest.mark.usefixtures("somebody")
+async def test_a_reason_that_is_not_given_is_asked_for(doubted: World):
+    result = await asked(*SEEN, "--by", "ada", answers="a letter\n")
+    *_, last = await doubted.journal.history(doubted.scope, "doubt")
+
+    assert "How do you know" in result.stderr
+    assert last.reason == "a letter"
+
+
+@pytest.mark.parametrize("word", [["resolve", "--order-id", "tx-other"], ["refute", "--yes"]])
+async def test_a_word_about_one_doubt_is_not_taken_for_another(
+    word: list[str], world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """While somebody decides, the key is refuted, sent again, and in doubt about that order."""
+    loop = asyncio.get_running_loop()
+
+    async def another_doubt() -> None:
+        await world.refute("doubt")
+        await world.recover()
+        await world.in_doubt("doubt")
+
+    def meanwhile() -> str:
+        asyncio.run_coroutine_threadsafe(another_doubt(), loop).result()
+        return "grace"
+
+    monkeypatch.setattr("getpass.getuser", meanwhile)
+    await world.in_doubt("doubt")
+    name, *options = word
+    result = await asked(name, "doubt", *options, "--reason", "seen", code=1)
+
+    assert "has moved" in result.stderr
+    assert (await world.entry("doubt")).state is KeyState.IN_DOUBT
+
+
+async def test_an_amendment_is_of_the_order_that_was_seen(world: World, monkeypatch: pytest.MonkeyPatch):
+    loop = asyncio.get_running_loop()
+    desk = operators.Operators(world.journal, world.scope, clock=world.time.clock)
+
+    def meanwhile() -> str:
+        amended = desk.amend("doubt", order_id="tx-right", by="ben", reason="on the statement")
+        asyncio.run_coroutine_threadsafe(amended, loop).result()
+        return "grace"
+
+    monkeypatch.setattr("getpass.getuser", meanwhile)
+    await world.in_doubt("doubt")
+    await world.resolve("tx-wrong", "doubt")
+    result = await asked("amend", "doubt", "--in-doubt", "--reason", "seen", code=1)
+
+    assert "has moved" in result.stderr
+    assert (await world.entry("doubt")).order_id == "tx-right"
+
+
+# --- what an answer named, that could not be read ------------------------------------------------
+
+
+async def unreadable(world: World) -> str:
+    """A doubt whose answer names the order, and cannot be read; its id."""
+    world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+    doubt = await world.fails(UnreadableOrder, key="doubt")
+    assert doubt.order_id is not None
+    return doubt.order_id
+
+
+async def test_the_id_that_an_unreadable_answer_named_is_shown_and_offered(world: World, somebody: None):
+    """Somebody would have to find an order at the service, whose id had been in our hands."""
+    order_id = await unreadable(world)
+    shown = await told("show", "doubt")
+    no = await asked("resolve", "doubt", *ADA, answers="n\n", code=1)
+    assert (await world.entry("doubt")).state is KeyState.IN_DOUBT
+    await asked("resolve", "doubt", *ADA, answers="y\n")
+
+    assert shown["candidates"] == [order_id]
+    assert shown["history"][-1]["reason"].endswith(f"; the answer names {order_id}")
+    assert f"names {order_id}. Is it the order of doubt?" in no.stderr
+    assert (await world.entry("doubt")).order_id == order_id
+
+
+async def test_a_candidate_is_taken_unasked_only_where_that_is_said(world: World):
+    order_id = await unreadable(world)
+    unsaid = await asked("resolve", "doubt", *ADA, code=2)
+    await asked("resolve", "doubt", "--candidate", *ADA)
+
+    assert unsaid.stderr == "journal: --order-id or --candidate: must be given where nobody can be asked\n"
+    assert (await world.entry("doubt")).order_id == order_id

@@ -1,0 +1,104 @@
+"""Where four eyes are demanded, one person proposes and another approves or turns it down."""
+
+import pytest
+
+from tests._cli.journal.terminal import ADA, BEN, asked, told
+from tests.support.bank import World
+from transfer_async import KeyState
+
+
+async def test_one_proposes_another_is_asked_and_the_key_is_free(world: World, somebody: None):
+    await world.in_doubt()
+    await asked("four-eyes", "demand", *ADA)
+    alone = await asked("refute", "k", "--yes", *ADA, code=1)
+    proposed = await asked("propose", "k", "refute", *ADA)
+    listed = await asked("list")
+    same = await asked("approve", "k", *ADA, answers="y\n", code=1)
+    no = await asked("approve", "k", *BEN, answers="n\n", code=1)
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    approved = await asked("approve", "k", *BEN, answers="y\n")
+
+    assert alone.stderr == (
+        "journal: four_eyes: are demanded in this scope: propose it, and another person approves\n"
+    )
+    assert proposed.stdout.startswith("k: proposed: refute; another person approves it, as ")
+    assert "to approve: refute" in listed.stdout
+    assert "by: proposed it, and another person must approve it" in same.stderr
+    assert "k: ada proposes: refute (seen on the statement). Do you approve?" in no.stderr
+    assert "\nk: free; " in approved.stdout
+    assert (await world.entry()).state is KeyState.FREE
+
+
+async def test_what_is_approved_where_nobody_can_be_asked_is_named(world: World):
+    await world.in_doubt()
+    proposal = (await told("propose", "k", "resolve", "--order-id", "tx-1", *ADA))["proposal"]
+    unnamed = await asked("approve", "k", "--yes", *BEN, code=2)
+    other = await asked("approve", "k", "--yes", "--proposal", "another", *BEN, code=1)
+    record = await told("approve", "k", "--yes", "--proposal", proposal["id"], *BEN)
+
+    assert {name: proposal[name] for name in ("decision", "order_id", "by", "reason")} == {
+        "decision": "resolve",
+        "order_id": "tx-1",
+        "by": "ada",
+        "reason": "seen on the statement",
+    }
+    assert unnamed.stderr == "journal: --proposal: must be given where nobody can be asked\n"
+    assert "another proposal has taken its place" in other.stderr
+    assert (record["state"], record["order_id"]) == ("created", "tx-1")
+
+
+async def test_a_proposal_is_shown_and_turned_down(world: World):
+    propose = ("propose", "k", "resolve", "--order-id", "tx-1", *ADA)
+    await world.in_doubt()
+    proposal = (await told(*propose))["proposal"]
+    shown = await asked("show", "k")
+    down = ("withdraw", "k", "--proposal", proposal["id"], "--yes", *BEN)
+    turned_down = await asked(*down)
+    gone = await asked(*down, code=1)
+    another = (await told(*propose))["proposal"]
+    record = await told("withdraw", "k", "--proposal", another["id"], "--yes", *BEN)
+
+    assert f"proposed    resolve as tx-1, by ada: seen on the statement ({proposal['id']})" in shown.stdout
+    assert turned_down.stdout == "k: in doubt; nothing is proposed any more\n"
+    assert gone.stderr == "journal: k: nothing is proposed, or the key has moved since\n"
+    assert (record["key"], record["state"]) == ("k", "in_doubt")
+
+
+async def test_four_eyes_are_demanded_by_one_and_waived_by_two(world: World):
+    await world.create()
+    before = await asked("four-eyes")
+    demanded = await asked("four-eyes", "demand", *ADA)
+    nobody = await asked("four-eyes", "approve", *BEN, code=1)
+    waiving = await asked("four-eyes", "waive", *ADA)
+    asked_for = await told("four-eyes")
+    same = await asked("four-eyes", "approve", *ADA, code=1)
+    waived = await asked("four-eyes", "approve", *BEN)
+
+    assert (before.stdout, demanded.stdout) == ("one person is enough\n", "four eyes are demanded\n")
+    assert nobody.stderr == "journal: four-eyes: nobody proposes to waive them\n"
+    assert waiving.stdout.splitlines() == [
+        "four eyes are demanded",
+        "ada proposes to waive them: seen on the statement; another person approves it",
+    ]
+    assert (asked_for["demanded"], asked_for["proposal"]["decision"]) == (True, "waive")
+    assert "another person must approve it" in same.stderr
+    assert waived.stdout == "one person is enough\n"
+
+
+async def test_that_they_are_waived_is_turned_down(world: World):
+    await world.create()
+    await asked("four-eyes", "demand", *ADA)
+    await asked("four-eyes", "waive", *ADA)
+
+    assert (await asked("four-eyes", "withdraw", *BEN)).stdout == "four eyes are demanded\n"
+
+
+@pytest.mark.parametrize(
+    ("decision", "words"), [(["--order-id", "tx-2"], "amend to tx-2"), (["--in-doubt"], "back into doubt")]
+)
+async def test_an_amendment_can_be_proposed(world: World, decision: list[str], words: str):
+    await world.in_doubt()
+    await asked("resolve", "k", "--order-id", "tx-1", *ADA)
+    result = await asked("propose", "k", "amend", *decision, *ADA)
+
+    assert result.stdout.startswith(f"k: proposed: {words}; ")

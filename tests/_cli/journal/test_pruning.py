@@ -1,0 +1,83 @@
+"""`journal prune`: what ended long ago is forgotten, and what has just been paid is not."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests._cli.journal.terminal import asked, everything, told
+from tests.support.bank import NOON, World
+from tests.support.cases import each
+from transfer_async._cli.journal import terminal
+
+JUNE = ["prune", "--before", "2024-06-01"]
+
+
+@pytest.mark.parametrize("when", [["--before", "2024-06-01"], ["--older-than", "90d"]])
+async def test_what_ended_long_ago_is_forgotten(world: World, when: list[str]):
+    await everything(world)
+    result = await asked("prune", *when, "--yes")
+
+    assert result.stdout == "1 key forgotten\n"
+    assert [await world.known(key) is None for key in ("created", "doubt", "owing")] == [True, False, False]
+
+
+async def test_what_ended_within_a_day_is_kept_and_the_command_says_so(world: World):
+    """An age mistyped must not pay a file again that has just been paid."""
+    world.time.pass_((datetime.now(UTC) - NOON).total_seconds() - 60.0)
+    await world.create(key="created")
+    for age in ("0m", "1m", "23h"):
+        result = await asked("prune", "--older-than", age, "--yes")
+        assert result.stdout == "0 keys forgotten\n"
+        assert "journal: what ended within the last day is kept" in result.stderr
+    assert await world.known("created") is not None
+
+
+async def test_what_ended_later_is_kept(world: World):
+    await world.create()
+
+    assert await told("prune", "--before", "2024-05-06T11:00:00+00:00", "--yes") == {"forgotten": 0}
+
+
+@pytest.mark.usefixtures("somebody")
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1)])
+async def test_it_asks_before_it_forgets(world: World, answer: str, code: int):
+    await world.create(key="created")
+    result = await asked(*JUNE, answers=answer, code=code)
+
+    assert "ended before 2024-06-01T00:00:00.000Z" in result.stderr
+    assert (await world.known("created") is None) is (code == 0)
+
+
+@each(
+    ("when", "line"),
+    [
+        (["--before", "2024-06-01"], "--yes: must be given where nobody can be asked"),
+        (["--yes"], "--before or --older-than: give one of them"),
+        (["--yes", "--before", "2024-06-01", "--older-than", "90d"], "--before or --older-than: give one"),
+        (["--yes", "--before", "yesterday"], "--before: must be a date or a time"),
+        (["--yes", "--older-than", "90"], "--older-than: must be a number of"),
+        (["--yes", "--older-than", "90y"], "--older-than: must be a number of"),
+        (["--yes", "--older-than", "-1d"], "--older-than: must be a number of"),
+        (["--yes", "--before", "2999-01-01"], "--before: must not lie ahead"),
+    ],
+)
+async def test_a_wrong_use_is_told_and_nothing_is_forgotten(world: World, when: list[str], line: str):
+    await world.create()
+    result = await asked("prune", *when, code=2)
+
+    assert f"journal: {line}" in result.stderr
+    assert await world.known() is not None
+
+
+@each(
+    ("before", "older_than", "time"),
+    [
+        ("2024-05-06", None, datetime(2024, 5, 6, tzinfo=UTC)),
+        ("2024-05-06T12:00:00+02:00", None, datetime(2024, 5, 6, 10, tzinfo=UTC)),
+        (None, "30m", NOON - timedelta(minutes=30)),
+        (None, "2w", NOON - timedelta(weeks=2)),
+        (None, "12h", NOON - timedelta(hours=12)),
+    ],
+)
+def test_times_are_read(before: str | None, older_than: str | None, time: datetime):
+    assert terminal.time_named(before, older_than, now=NOON) == time

@@ -1,0 +1,274 @@
+"""What the list and one key show: of the orders all that there is to decide, of people nothing unasked."""
+
+import json
+import re
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests._cli.journal.terminal import ADA, asked, everything, told
+from tests.support import commands
+from tests.support.bank import NOON, World
+from tests.support.cases import each
+from transfer_async import MemoryJournal, PersonName
+from transfer_async._cli.console import output
+from transfer_async._cli.journal import tables, terminal
+from transfer_async._models.errors import JournalFailed
+from transfer_async._pipeline import operators
+from transfer_async.journal import moves
+from transfer_async.sandbox import Status
+
+# --- the list -----------------------------------------------------------------------------------
+
+
+async def test_nothing_waits_in_a_journal_where_all_went_well(world: World):
+    await world.create(key="created")
+    result = await asked("list")
+
+    assert result.stdout == "nothing waits: nothing in doubt, nothing owed, nothing left behind\n"
+
+
+async def test_what_waits_is_listed_oldest_first_and_summed_up(world: World):
+    await everything(world)
+    result = await asked("list")
+
+    *rows, total = result.stdout.splitlines()
+    cells = [re.split(r" {2,}", row) for row in rows]
+    assert cells[0] == ["key", "state", "age", "order", "order id", "owed"]
+    assert [cell[:2] for cell in cells[1:]] == [
+        ["doubt", "in doubt"],
+        ["owing", "free"],
+        ["claimed", "claimed"],
+        ["sending", "sending"],
+    ]
+    assert cells[1][3:] == ["155025.00 NGN (NG) for 100.00 USD (US)", "-", "-"]
+    assert cells[2][5] == "funds_hold"
+    assert re.fullmatch(r"\d+d \d+h", cells[1][2])
+    assert total == ("4 keys: 1 claimed, 1 free, 1 in doubt, 1 sending, 1 undo owed; in doubt: 155025.00 NGN")
+
+
+async def test_the_list_for_machines(world: World):
+    await everything(world)
+    listed = await told("list")
+
+    entry = await world.entry("doubt")
+    doubt, owing, *_ = listed["keys"]
+    assert set(listed) == {"scope", "keys", "totals"}
+    assert listed["scope"] == world.scope
+    age = doubt.pop("age_seconds")
+    assert age == pytest.approx((datetime.now(UTC) - NOON).total_seconds() - 10, abs=60)
+    cause = doubt.pop("cause")
+    assert (cause["kind"], cause["error"], len(cause["attempts"])) == (
+        "no_answer",
+        "ServerDisconnectedError",
+        1,
+    )
+    for name in ("began", "sent_until"):
+        assert abs(datetime.fromisoformat(doubt.pop(name)) - NOON - timedelta(seconds=10)).total_seconds() < 1
+    assert doubt == {
+        "key": "doubt",
+        "state": "in_doubt",
+        "intent_id": entry.intent_id,
+        "order_id": None,
+        "candidates": [],
+        "readable": True,
+        "poster_amount": "155025.00",
+        "poster_currency": "NGN",
+        "matcher_amount": "100.00",
+        "matcher_currency": "USD",
+        "owed": [],
+        "untold": [],
+        "ended_in": None,
+        "proposal": None,
+        "moves": entry.moves,
+    }
+    assert (owing["owed"], owing["ended_in"]) == (["funds_hold"], "Refused")
+    assert listed["totals"] == {
+        "keys": 4,
+        "states": {"in_doubt": 1, "free": 1, "claimed": 1, "sending": 1},
+        "undos_owed": 1,
+        "in_doubt": {"NGN": "155025.00"},
+    }
+
+
+async def test_an_end_that_nobody_was_told_of_is_listed(world: World):
+    await everything(world)
+    intent_id = (await world.entry("doubt")).intent_id
+    await world.move(moves.Promise(intent_id=intent_id), "doubt")
+    await world.resolve("tx-seen", "doubt")
+    (row,) = [row for row in (await asked("list")).stdout.splitlines() if "tx-seen" in row]
+    lines = (await asked("show", "doubt")).stdout.splitlines()
+
+    assert re.split(r" {2,}", row)[5] == "to tell: created"
+    assert "to tell     created" in lines
+
+
+async def test_more_keys_than_a_page_are_all_listed(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(operators, "PAGE", 2)
+    for number in range(5):
+        await world.crash(moves.Mark, key=f"claimed-{number}")
+    result = await asked("list")
+
+    assert result.stdout.splitlines()[-1] == "5 keys: 5 claimed"
+
+
+async def test_another_scope_is_another_list(world: World):
+    await everything(world)
+
+    assert "nothing waits" in (await asked("list", "--scope", "elsewhere")).stdout
+
+
+# --- one key ------------------------------------------------------------------------------------
+
+
+async def test_a_key_is_shown_with_its_history(world: World):
+    await world.in_doubt("doubt")
+    result = await asked("show", "doubt")
+
+    entry = await world.entry("doubt")
+    assert f"intent      {entry.intent_id}" in result.stdout
+    assert "state       in doubt" in result.stdout
+    assert "order       155025.00 NGN (NG) for 100.00 USD (US)" in result.stdout
+    assert f"receipts    funds_hold: hold-{entry.intent_id}" in result.stdout
+    assert [line.split()[1] for line in result.stdout.splitlines()[-3:]] == ["claim", "mark", "doubt"]
+
+
+async def test_a_key_for_machines(world: World):
+    await world.in_doubt("doubt", held="H1")
+    await asked("resolve", "doubt", "--order-id", "tx-seen", *ADA)
+    shown = await told("show", "doubt")
+
+    assert (shown["state"], shown["order_id"], shown["receipts"]) == ("created", "tx-seen", {"held": "H1"})
+    assert [step["move"] for step in shown["history"]] == ["claim", "mark", "doubt", "resolve"]
+    assert (shown["history"][-1]["by"], shown["history"][-1]["reason"]) == ("ada", "seen on the statement")
+    assert all(datetime.fromisoformat(step["at"]).tzinfo for step in shown["history"])
+
+
+async def test_nothing_of_others_moves_an_operators_terminal(world: World):
+    """Raw, a receipt could clear the screen, or show one order's id beside another's key."""
+    receipt = "\x9b2J\u202e71-dloh\u2066\x7f ø"
+    world.bank.reference = receipt
+    await world.in_doubt("doubt")
+    as_json = await asked("show", "doubt", "--json")
+    as_text = await asked("show", "doubt")
+
+    assert json.loads(as_json.stdout)["receipts"] == {"funds_hold": receipt}
+    assert "ø" in as_json.stdout
+    for said in (as_json.stdout, as_text.stdout):
+        assert said.replace("\n", "").isprintable()
+
+
+async def test_what_the_service_refused_says_which_fields_it_named(world: World):
+    await world.owing("owing")
+    result = await asked("show", "owing")
+
+    assert "ended in    Refused (refused); the service names: poster_recipient_username\n" in result.stdout
+
+
+async def test_a_key_that_has_its_order_shows_it_and_one_never_heard_of_is_a_no(world: World):
+    order_id = (await world.create()).id
+    no = await asked("show", "never", code=1)
+
+    assert f"order id    {order_id}" in (await asked("show", "k")).stdout
+    assert (no.stdout, no.stderr) == ("", "journal: key: nothing is on record of it in this scope\n")
+
+
+async def test_why_a_key_is_in_doubt_is_shown_with_its_attempts(world: World):
+    world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-1", "Retry-After": "0"}))
+    world.sandbox.faults.add(Status(503, headers={"X-Request-Id": "r-2"}))
+    await world.fails(Exception)
+    lines = (await asked("show", "k")).stdout.splitlines()
+    machines = await told("show", "k")
+
+    assert "cause       the answer's status says nothing of the order (status 503, request r-2)" in lines
+    assert [line[:12] for line in lines if line.startswith("attempt")] == ["attempt 1   ", "attempt 2   "]
+    assert any(line.endswith("status 429, request r-1, RateLimited") for line in lines)
+    assert [one["request_id"] for one in machines["cause"]["attempts"]] == ["r-1", "r-2"]
+
+
+async def test_the_parties_are_shown_only_where_asked_for_and_who_looked_is_kept(world: World):
+    await world.in_doubt(beneficiary=PersonName("Ben", "Okri"))
+    with_order = ("show", "k", "--with-order", "--by")
+    await asked("show", "k"), await asked("show", "k", "--json")  # which tell nothing about people
+    shown = await commands.asked("journal", *with_order, "ada")
+    as_json = await commands.asked("journal", *with_order, "cleo", "--reason", "a call", "--json")
+    looks = [step for step in (await told("show", "k"))["history"] if step["move"] == "look"]
+
+    assert "poster      ada.eze@example.com" in shown.stdout
+    assert "said to be  Ben Okri" in shown.stdout
+    assert json.loads(as_json.stdout)["parties"]["beneficiary"] == "ben.okri@example.com"
+    assert [(step["by"], step["reason"]) for step in looks] == [
+        ("ada", "journal show --with-order"),
+        ("cleo", "a call"),
+    ]
+
+
+async def test_of_a_created_key_the_parties_are_those_of_its_order(world: World):
+    await world.create()
+    shown = await commands.asked("journal", "show", "k", "--with-order", *ADA, "--json")
+
+    parties = json.loads(shown.stdout)["parties"]
+    assert set(parties) == {"poster", "beneficiary"}
+    assert parties["beneficiary"] is not None
+
+
+# --- how it is told -----------------------------------------------------------------------------
+
+
+@each(
+    ("seconds", "told"),
+    [
+        (-5, "0s"),
+        (0, "0s"),
+        (59.9, "59s"),
+        (60, "1m 0s"),
+        (3_700, "1h 1m"),
+        (86_400, "1d 0h"),
+        (1e8, "1157d 9h"),
+    ],
+)
+def test_ages_are_told_in_two_units(seconds: float, told: str):
+    assert tables.age_told(seconds) == told
+
+
+def test_on_a_terminal_it_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    output.show_table(("key", "state"), [("[red]k", "in doubt")])
+    told = capsys.readouterr().out
+
+    assert "[red]k" in told
+    assert any(line in told for line in "│┃|")
+
+
+def test_elsewhere_there_are_plain_columns(capsys: pytest.CaptureFixture[str]):
+    output.show_table(("key", "state"), [("k-1", "free")])
+
+    assert capsys.readouterr().out == "key  state\nk-1  free\n"
+
+
+@each(
+    ("cause", "line"),
+    [
+        (OSError("disk full\nDETAIL: more"), "JournalFailed: the journal could not be read: disk full"),
+        (None, "JournalFailed: the journal could not be read"),
+    ],
+)
+def test_what_a_store_said_is_told_by_its_first_line(cause: Exception | None, line: str):
+    error = JournalFailed("the journal could not be read")
+    error.__cause__ = cause
+
+    assert terminal.explained(error) == line
+
+
+async def test_the_journal_is_closed_whatever_happens(world: World):
+    journal = world.journal
+    journal.journal = MemoryJournal()
+
+    with pytest.raises(RuntimeError):
+        async with terminal.opened(journal, "live"):
+            raise RuntimeError
+    with pytest.raises(ValueError, match="the factory failed"):
+        await terminal.recovered(journal, lambda: 1 / 0, base_url="https://bank.example", token="abc")
+
+    assert journal.closed == 2
