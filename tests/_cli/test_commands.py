@@ -15,7 +15,6 @@ from transfer_async._cli import serve_sandbox, who_am_i
 from transfer_async._cli.console import event_loop, output
 from transfer_async._cli.demo import tour
 from transfer_async._cli.entry import main
-from transfer_async._client import TransferClient
 from transfer_async._models.errors import ServiceFailed
 from transfer_async._models.responses import User
 from transfer_async.sandbox import Sandbox, Status
@@ -52,12 +51,6 @@ def test_without_a_command_the_help_is_shown():
 
     assert result.exit_code == 2
     assert "whoami" in result.output
-
-
-def test_the_version_is_shown(monkeypatch):
-    monkeypatch.setattr("transfer_async._cli.app.VERSION", "1.2.3")
-
-    assert invoke("--version").output == "transfer-async 1.2.3\n"
 
 
 def test_without_typer_one_line_says_how_to_install_it(monkeypatch, capsys):
@@ -293,23 +286,3 @@ async def test_the_exports_are_fit_for_a_shell():
 
     assert told[2] == f"export TRANSFER_BASE_URL={told[0].split()[3].rstrip(',')}"
     assert told[3] == """export TRANSFER_API_TOKEN='it'"'"'s;mine'"""
-
-
-async def test_every_request_is_a_line_of_the_log():
-    logged: list[str] = []
-    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    sandbox = Sandbox()
-    serving_it = asyncio.create_task(
-        serve_sandbox.serve(sandbox, say=lambda _: ready.done() or ready.set_result(None), log=logged.append)
-    )
-    await ready
-
-    async with TransferClient(sandbox.base_url, sandbox.token) as client:
-        await client.who_am_i()
-        await client.who_am_i()
-    os.kill(os.getpid(), signal.SIGINT)
-    await serving_it
-
-    assert len(logged) == 2
-    assert all(f"GET '{WHO_AM_I_PATH}' -> 200" in line for line in logged)
-    assert not any(sandbox.token in line for line in logged)

@@ -244,11 +244,7 @@ def test_a_live_board_shows_the_same_table():
     assert "created" in text
 
 
-def test_without_a_terminal_the_board_is_plain():
-    with live_or_plain(print, live=False) as board:
-        assert isinstance(board, PlainBoard)
-
-
-def test_on_a_terminal_the_board_is_live():
-    with live_or_plain(print, live=True) as board:
-        assert isinstance(board, LiveBoard)
+@pytest.mark.parametrize(("live", "kind"), [(False, PlainBoard), (True, LiveBoard)])
+def test_the_board_is_live_on_a_terminal_and_plain_elsewhere(live, kind):
+    with live_or_plain(print, live=live) as board:
+        assert isinstance(board, kind)

@@ -97,27 +97,6 @@ async def test_a_doubt_is_ended_by_two_people_by_keyboard(world: World, browser:
         assert ada.troubles == ben.troubles == []
 
 
-@pytest.mark.trial(long=1)
-async def test_a_page_that_is_old_says_what_happened_since(world: World, browser: Browser, size: int):
-    async with world.client() as client, Desk.of(client) as desk:
-        await world.in_doubt("payment-1")
-        world.time.pass_(600)
-        ada = await sits_down(browser, desk, "ada", Role.CHANGE)
-        await ada.go(f"{desk.base}/key?key=payment-1")
-        await desk.visitor("ben").does(
-            "resolve", key="payment-1", order_id="tx-abc", reason="on the statement"
-        )
-
-        await ada.write("The order's id", "tx-other")
-        await ada.write("How do you know?", "I think so")
-        await ada.follow("It exists", role="button")
-
-        assert ada.status == 409
-        told = await ada.text()
-    assert "the key has moved meanwhile" in told
-    assert "on the statement" in told
-
-
 @pytest.mark.trial(ci=1, long=1)
 async def test_the_commands_address_lets_a_browser_in_once(tmp_path: Path, browser: Browser, size: int):
     journal, lines = SQLiteJournal(tmp_path / "journal.db"), asyncio.Queue[str]()

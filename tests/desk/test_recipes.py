@@ -8,9 +8,10 @@ from types import ModuleType
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from tests.desk.visitor import SAME, Page
+from tests.desk.visitor import SAME
 from tests.docs.story import python_block
 from tests.support.bank import World
+from tests.support.pages import Page
 from transfer_async.desk import Operator, Role
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import parse_qs, urljoin, urlsplit
 
@@ -12,48 +11,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from attrs import define, field
 
+from tests.support.pages import Page
 from transfer_async import TransferClient
 from transfer_async.desk import Operator, Role, desk
 
 MOUNT = "/bank/desk"
 SAME = {"Sec-Fetch-Site": "same-origin"}
 EVERY_ROLE = frozenset(Role)
-
-
-class Page(HTMLParser):
-    """What a page has: its forms, its links, its text, and every tag."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.html = html
-        self.forms: dict[str, dict[str, str]] = {}
-        self.links: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self._texts: list[str] = []
-        self._form: dict[str, str] | None = None
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        self.tags.append((tag, values))
-        if tag == "form":
-            self._form = self.forms.setdefault(values.get("action") or "", {})
-        elif tag == "input" and self._form is not None and values.get("type") != "checkbox":
-            self._form[values.get("name") or ""] = values.get("value") or ""
-        elif tag == "a":
-            self.links.append(values.get("href") or "")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "form":
-            self._form = None
-
-    def handle_data(self, data: str) -> None:
-        self._texts.append(data)
-
-    @property
-    def text(self) -> str:
-        """Its words, with one blank between them."""
-        return " ".join(" ".join(self._texts).split())
 
 
 @define

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from tests.support.brokers import NatsServer
 from tests.support.commands import running
 from transfer_async import OrderCommand, OrderOutcome, Outcome, OutcomeUnknown, SQLiteJournal
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
+from transfer_async.testing import RunningSandbox
 
 DOCS = ROOT / "docs"
 JOURNAL = "payments.journal"
@@ -37,26 +37,9 @@ JOURNAL = "payments.journal"
 
 @pytest.fixture(scope="module")
 def sandbox_elsewhere() -> Iterator[Sandbox]:
-    """A sandbox in a thread of its own, for examples that bring their own event loop."""
-    up = threading.Event()
-    found: list[Sandbox] = []
-    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-
-    async def serve() -> None:
-        async with Sandbox() as sandbox:
-            down = asyncio.Event()
-            found.append(sandbox)
-            loops.append((asyncio.get_running_loop(), down))
-            up.set()
-            await down.wait()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert up.wait(60)
-    yield found[0]
-    loop, down = loops[0]
-    loop.call_soon_threadsafe(down.set)
-    thread.join(60)
+    """For examples that bring their own event loop."""
+    with RunningSandbox() as sandbox:
+        yield sandbox
 
 
 @pytest.fixture

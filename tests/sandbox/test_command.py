@@ -3,18 +3,16 @@
 import asyncio
 import re
 import ssl
-import sys
-from pathlib import Path
+from itertools import chain
 
 import aiohttp
 import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
-from typer.testing import CliRunner
 
 from tests.support.cases import each
+from tests.support.commands import invoke, refused, running
 from transfer_async._cli import serve_sandbox
-from transfer_async._cli.app import app
 from transfer_async.sandbox import (
     FAULTS,
     CloseAfterProcessing,
@@ -27,15 +25,11 @@ from transfer_async.sandbox import (
 
 from .wire_client import CREATE, connected, order_body
 
-ROOT = Path(serve_sandbox.__file__).parents[2]
-
-
-def invoke(*arguments: str):
-    return CliRunner().invoke(app, ["sandbox", *arguments], prog_name="transfer-async")
+MIX = ["status=0.3:status=429", "status-after-processing=0.2:status=503"]
 
 
 def test_every_fault_is_named_in_the_help_under_what_it_does_to_the_order():
-    exists, _, does_not = invoke("--help").output.partition("After these it does not")
+    exists, _, does_not = invoke("sandbox", "--help").output.partition("After these it does not")
     exists = exists.partition("After these the order exists")[2]
 
     for name, fault in FAULTS.items():
@@ -59,23 +53,10 @@ def test_a_fault_is_read_with_its_share_and_settings(text, fault, share):
     assert serve_sandbox.fault_shares([text]) == {fault: share}
 
 
-def test_several_faults_make_a_mix():
-    texts = ["close-after-processing=0.05", "status=0.1:status=429", "status=0.2:status=503"]
-
-    assert serve_sandbox.fault_shares(texts) == {
-        CloseAfterProcessing(): 0.05,
-        Status(429): 0.1,
-        Status(503): 0.2,
-    }
-
-
-@pytest.mark.parametrize(
+@each(
     ("arguments", "why"),
     [
-        (
-            ["--fault", "meteor=0.1"],
-            "sandbox: --fault meteor=0.1: fault must be one of close-before-reading, ",
-        ),
+        (["--fault", "meteor=0.1"], "sandbox: --fault meteor=0.1: fault must be one of close-before-"),
         (["--fault", "redirect"], "the share of all orders is missing, as in redirect=0.05"),
         (["--fault", "redirect=often"], "the share of all orders is missing"),
         (["--fault", "redirect=2"], "the share of redirect must be from 0 to 1, not 2.0"),
@@ -90,11 +71,7 @@ def test_several_faults_make_a_mix():
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(arguments, why):
-    result = invoke(*arguments)
-
-    assert result.exit_code == 2
-    assert result.stderr.count("\n") == 1
-    assert why in result.stderr
+    assert why in refused("sandbox", *arguments)
 
 
 def test_a_key_that_needs_a_password_is_told_and_nobody_is_asked_for_it(tmp_path):
@@ -107,7 +84,7 @@ def test_a_key_that_needs_a_password_is_told_and_nobody_is_asked_for_it(tmp_path
     both = tmp_path / "both.pem"
     both.write_bytes(issued.cert_chain_pems[0].bytes() + encrypted)
 
-    assert "--tls-cert, --tls-key: cannot be used" in invoke("--tls-cert", str(both)).stderr
+    assert "--tls-cert, --tls-key: cannot be used" in refused("sandbox", "--tls-cert", both)
 
 
 async def test_the_mix_is_announced():
@@ -140,23 +117,20 @@ def certified(tmp_path) -> tuple[list[str], ssl.SSLContext]:
 
 async def test_a_served_mix_is_that_of_the_seed_over_tls_with_a_line_for_each_request(certified):
     tls, trusting = certified
-    process = await asyncio.create_subprocess_exec(
-        *[sys.executable, "-m", "transfer_async", "sandbox", "--seed", "7", "--token", "abc", *tls],
-        *["--fault", "status=0.3:status=429", "--fault", "status-after-processing=0.2:status=503"],
-        cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(60):
-            address = (await process.stdout.readline()).decode().split()[3].rstrip(",")
-            served = await statuses(address, trusting)
-            process.terminate()
-            _, log = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
+    words = [
+        "sandbox",
+        "--seed",
+        "7",
+        "--token",
+        "abc",
+        *tls,
+        *chain.from_iterable(("--fault", one) for one in MIX),
+    ]
+    async with running(*words, stderr=asyncio.subprocess.PIPE) as sandbox:
+        address = (await sandbox.line("")).split()[3].rstrip(",")
+        served = await statuses(address, trusting)
+        sandbox.process.terminate()
+        _, log = await sandbox.process.communicate()
 
     assert address.startswith("https://127.0.0.1:")
     assert served == await expected()
@@ -172,6 +146,8 @@ async def statuses(address: str, trusting: ssl.SSLContext) -> list[int]:
 
 
 async def expected() -> list[int]:
-    faults = serve_sandbox.fault_shares(["status=0.3:status=429", "status-after-processing=0.2:status=503"])
-    async with Sandbox(seed=7, faults=faults) as sandbox, connected(sandbox) as client:
+    async with (
+        Sandbox(seed=7, faults=serve_sandbox.fault_shares(MIX)) as sandbox,
+        connected(sandbox) as client,
+    ):
         return [(await client.ask(order_body())).status for _ in range(30)]

@@ -215,13 +215,6 @@ async def test_leaving_what_was_never_entered_is_harmless():
     await Sandbox().__aexit__(None, None, None)
 
 
-async def test_a_port_that_is_taken_is_an_error(sandbox: Sandbox):
-    port = int(sandbox.base_url.rpartition(":")[2])
-    with pytest.raises(OSError, match="in use"):
-        async with Sandbox(port=port):
-            pass
-
-
 @each("fault", [None, StallBeforeProcessing(), StallAfterProcessing(), HugeBody(1 << 40)])
 async def test_whatever_is_in_progress_ends_with_it(fault):
     async with AsyncExitStack() as stack:

@@ -57,13 +57,6 @@ def test_the_same_order_sent_twice_is_two_orders(service: Service):
     assert first.order != second.order
 
 
-def test_who_am_i_is_the_bank(service: Service):
-    reply = service.answer(Call(method="GET", path=WHO_AM_I, headers=HEADERS))
-
-    assert reply.status == 200
-    assert json.loads(reply.body)["username"] == "lagoon-bank"
-
-
 @each(
     "authorization",
     [

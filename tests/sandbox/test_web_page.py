@@ -1,12 +1,12 @@
 """The sandbox's page: what a developer sees of what the client did, and may click."""
 
-from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
 from tests.sandbox.wire_client import Answer, WireClient, order_body
+from tests.support.pages import Page
 from transfer_async.sandbox import FAULTS, Sandbox, StallBeforeProcessing
 from transfer_async.sandbox.web_page import CLICKS
 
@@ -16,24 +16,8 @@ FORMS = ("match", "arm", "forget", "release")
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
 
 
-class Words(HTMLParser):
-    """The tags and the text of a page."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.parts: list[str] = []
-        self.feed(answer.body.decode())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.parts.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.parts).split())
+def read(answer: Answer) -> Page:
+    return Page(answer.body.decode())
 
 
 class Developer:
@@ -70,7 +54,7 @@ async def developer(sandbox: Sandbox, client: WireClient) -> Developer:
 
 
 async def test_it_says_in_large_letters_that_it_is_not_the_service(developer: Developer):
-    shown = Words(await developer.get())
+    shown = read(await developer.get())
 
     assert ("p", {"class": "big"}) in shown.tags
     assert "SANDBOX This is not the service. No money moves." in shown.text
@@ -78,9 +62,9 @@ async def test_it_says_in_large_letters_that_it_is_not_the_service(developer: De
 
 async def test_orders_are_shown_with_their_states(sandbox: Sandbox, client: WireClient, developer: Developer):
     made = (await client.ask(order_body())).json
-    before = Words(await developer.get()).text
+    before = read(await developer.get()).text
     matched = await developer.post("match")
-    after = Words(await developer.get()).text
+    after = read(await developer.get()).text
 
     told = f"{made['id']} 155,025.00 NGN ada.eze@example.com to ben.okri@example.com"
     assert f"{told} processing" in before
@@ -93,7 +77,7 @@ async def test_requests_are_shown_as_they_came_but_not_the_token(
 ):
     await client.ask(order_body(poster_amount="7"))
 
-    shown = Words(await developer.get()).text
+    shown = read(await developer.get()).text
 
     assert "POST /api/api/v1/order/create 422" in shown
     assert '"poster_amount": "7"' in shown
@@ -102,22 +86,22 @@ async def test_requests_are_shown_as_they_came_but_not_the_token(
 
 
 async def test_every_fault_is_armed_with_a_click(sandbox: Sandbox, developer: Developer):
-    shown = Words(await developer.get())
+    shown = read(await developer.get())
     for name in CLICKS:
         answer = await developer.post("arm", urlencode({"fault": name}).encode())
 
         assert ("button", {"name": "fault", "value": name}) in shown.tags
         assert answer.status == 303
     assert {rule.fault.name for rule in sandbox.faults.rules} == set(FAULTS)
-    assert "Armed: close-before-reading close-after-processing" in Words(await developer.get()).text
+    assert "Armed: close-before-reading close-after-processing" in read(await developer.get()).text
 
 
 async def test_faults_are_forgotten_and_stalled_requests_let_go(
     sandbox: Sandbox, client: WireClient, developer: Developer
 ):
     sandbox.faults.add(StallBeforeProcessing(), times=None)
-    assert "stall-before-processing , any number of times" in Words(await developer.get()).text.replace(
-        "processing,", "processing ,"
+    assert "stall-before-processing, any number of times" in read(await developer.get()).text.replace(
+        " ,", ","
     )
 
     await developer.post("forget")
@@ -133,7 +117,7 @@ async def test_what_was_sent_is_text(client: WireClient, developer: Developer):
     await client.ask(method="GET", path="/api/" + HOSTILE.replace(" ", "%20"))
     await client.ask(b"\xff\xfe<script>")
 
-    shown = Words(await developer.get())
+    shown = read(await developer.get())
 
     assert {"script", "img"} & {name for name, _ in shown.tags} == set()
     assert "alert(1)" in shown.text
@@ -173,7 +157,7 @@ async def test_without_the_token_nothing_is_shown_and_nothing_done(
     forms = [await stranger.post(form, b"fault=status") for form in FORMS]
 
     assert all("ada.eze" not in page.body.decode() for page in pages)
-    assert "The token that the sandbox printed" in Words(pages[0]).text
+    assert "The token that the sandbox printed" in read(pages[0]).text
     assert {answer.status for answer in forms} == {403}
     assert sandbox.faults.rules == ()
 
@@ -181,14 +165,14 @@ async def test_without_the_token_nothing_is_shown_and_nothing_done(
 async def test_the_cookies_of_others_on_this_host_do_not_matter(client: WireClient, developer: Developer):
     among = Developer(client, f"a/b=1; {developer.cookie}; c")
 
-    assert "What the client did Run the matcher bot now" in Words(await among.get()).text
+    assert "What the client did Run the matcher bot now" in read(await among.get()).text
 
 
 async def test_a_wrong_token_is_told(client: WireClient):
     answer = await entered(client, "guessed")
 
     assert answer.status == 403
-    assert "This is not the token." in Words(answer).text
+    assert "This is not the token." in read(answer).text
     assert "Set-Cookie" not in answer.headers
 
 

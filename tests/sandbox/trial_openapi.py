@@ -4,9 +4,7 @@ Schemathesis makes the requests, good and bad, and judges the answers; the size 
 each operation. Its plug-in is not needed, and not loaded: it would cost every run of the tests seconds.
 """
 
-import asyncio
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from decimal import ROUND_CEILING, Decimal
@@ -24,6 +22,7 @@ from tests.sandbox.wire_client import CREATE, order_body
 from transfer_async.sandbox import DEFAULT_ACCOUNTS, Sandbox, exact_json
 from transfer_async.sandbox.accounts import CURRENCY_LIMITS, default_payment_types
 from transfer_async.sandbox.control import DOCUMENT
+from transfer_async.testing import RunningSandbox
 
 PATIENCE = 10.0  # seconds for one answer: more is a hang
 OPERATIONS = [
@@ -46,29 +45,15 @@ CHECKS = [
 
 
 class Service:
-    """A sandbox on a loop of its own, in a thread of its own, and how often each status was answered."""
+    """A sandbox, and how often each status was answered."""
 
-    def __init__(self) -> None:
-        self.sandbox = Sandbox(keep_requests=10)
-        self.session = requests.Session()
+    def __init__(self, sandbox: Sandbox, session: requests.Session) -> None:
+        self.sandbox, self.session = sandbox, session
         self.answered: Counter[int] = Counter()
-        self._ready, self._stop = threading.Event(), asyncio.Event()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._serve()])
 
     @property
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.sandbox.token}"}
-
-    def start(self) -> None:
-        self._thread.start()
-        assert self._ready.wait(PATIENCE)
-
-    def stop(self) -> None:
-        self.session.close()
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(PATIENCE)
-        self._loop.close()
 
     def create(self, body: bytes) -> Any:
         headers = self.headers | {"Content-Type": "application/json", "Accept": "application/json"}
@@ -77,18 +62,12 @@ class Service:
         self.answered[response.status_code] += 1
         return response
 
-    async def _serve(self) -> None:
-        async with self.sandbox:
-            self._ready.set()
-            await self._stop.wait()
-
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    service = Service()
-    service.start()
-    yield service
-    service.stop()
+    with RunningSandbox(keep_requests=10) as sandbox, requests.Session() as session:
+        service = Service(sandbox, session)
+        yield service
     print(f"answered: {sum(service.answered.values())} requests, by status {dict(service.answered)}")  # noqa: T201
 
 

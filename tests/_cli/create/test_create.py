@@ -509,14 +509,6 @@ async def test_a_journal_that_cannot_be_opened_is_told_and_nothing_is_sent(bench
     assert len(bench.sandbox.requests) == 0
 
 
-@pytest.mark.parametrize("address", ["postgresql://u:s3cr/et@host/db", "postgresql://u:s3cr?et@host/db"])
-async def test_a_password_that_is_not_escaped_is_not_shown_though_the_address_is_none(bench, address):
-    result = await bench.run(await bench.orders(row(1)), "--journal", address, code=2)
-
-    assert "create: --journal: dsn: must be postgresql://user:password@host" in result.stderr
-    assert not any(part in result.output + result.stderr for part in ("s3cr", "et@"))
-
-
 @each(
     ("part", "call", "error", "why"),
     [

@@ -58,13 +58,6 @@ def test_columns_may_come_in_any_order_and_those_without_need_be_left_out():
     assert record.command.beneficiary is None
 
 
-def test_an_empty_cell_is_absent():
-    (record,) = read_csv(csv_text([row(1, held="", beneficiary_first="Ben", beneficiary_last="Okri")]))
-
-    assert record.command.held is None
-    assert record.command.beneficiary == PersonName("Ben", "Okri", None)
-
-
 def test_quotes_commas_and_ends_of_lines_are_read_as_they_are_written():
     text = csv_text([row(1, held='"A", said\nthe bank'), row(2)])
     found = read_csv(text)

@@ -57,14 +57,6 @@ def test_a_key_counts_though_its_line_has_another_fault():
     assert checked([row(1, poster_amount="x"), row(1)]).told[1] == "line 3: key: stands on line 2 already"
 
 
-@pytest.mark.parametrize("needs_held", [True, False])
-def test_without_a_hook_that_holds_the_funds_every_line_says_that_they_are_held(needs_held):
-    checking = checked([row(1), row(2, held="")], needs_held=needs_held)
-    why = "is missing, and there is no hook that would hold the funds"
-
-    assert checking.told == ([f"line 3: held: {why}"] if needs_held else [])
-
-
 def test_so_many_faults_are_listed_and_the_others_counted():
     checking = checked(row(number, poster_amount="x", held="") for number in range(SHOWN + 500))
 

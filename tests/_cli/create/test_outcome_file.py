@@ -81,16 +81,6 @@ def test_the_file_of_an_earlier_run_is_set_aside_as_it_may_be_true_no_more(path)
     assert path.with_name("outcomes.jsonl.old").read_bytes() == b"old\n"
 
 
-def test_a_run_that_does_not_finish_leaves_its_part(path):
-    made = OutcomeFile(path)
-    made.add(b"one\n")
-    made.write()
-    made.close()
-
-    assert made.part.read_bytes() == b"one\n"
-    assert not path.exists()
-
-
 def test_two_runs_do_not_write_one_file(outcomes, path):
     outcomes.add(b"one\n")
     with pytest.raises(ValueError, match="another run is writing"):
@@ -208,6 +198,9 @@ def test_a_write_that_is_cut_short_goes_on(outcomes, monkeypatch):
 # --- what it says ---------------------------------------------------------------------------------
 
 
+ORDER = Order.from_json(encode(order_json()))
+
+
 def said(result) -> dict:
     line = outcome_line(7, "k", result)
     assert line.endswith(b"}\n")
@@ -216,12 +209,11 @@ def said(result) -> dict:
 
 
 def test_of_an_order_it_says_what_the_service_recorded_exactly():
-    order = Order.from_json(encode(order_json()))
-    told = said(order)
+    told = said(ORDER)
 
     assert (told["line"], told["key"], told["outcome"], told["order_may_exist"]) == (7, "k", "created", True)
-    assert told["order_id"] == order.id
-    assert told["poster_amount"] == format(order.poster_amount, "f")
+    assert told["order_id"] == ORDER.id
+    assert told["poster_amount"] == format(ORDER.poster_amount, "f")
     assert not any("@" in str(value) for value in told.values())
 
 
@@ -246,6 +238,7 @@ def test_a_number_that_would_fill_the_disk_is_written_with_its_exponent(fee):
         (UnreadableOrder(order_id="tx-2"), {"outcome": "unknown", "order_id": "tx-2"}),
         (KeyBusy(retry_after=3.0), {"outcome": "not_sent", "order_may_exist": True, "error": "KeyBusy"}),
         (RuntimeError("Ada Eze"), {"outcome": "unknown", "order_may_exist": True, "error": "RuntimeError"}),
+        (JournalFailed(outcome=Outcome.CREATED, order=ORDER), {"outcome": "created", "order_id": ORDER.id}),
         (InvalidOrder([("held", "is missing")]), {"reason": "the command is not valid: held: is missing"}),
     ],
 )
@@ -255,10 +248,3 @@ def test_of_an_error_it_says_what_is_certain(error, told):
     assert {name: found[name] for name in told} == told
     assert found["error"] == type(error).__name__
     assert "Ada" not in str(found)
-
-
-def test_of_an_order_that_the_journal_could_not_record_it_says_the_id():
-    order = Order.from_json(encode(order_json()))
-    found = said(JournalFailed(outcome=Outcome.CREATED, order=order))
-
-    assert (found["outcome"], found["order_id"]) == ("created", order.id)

@@ -117,16 +117,6 @@ async def test_every_line_has_its_outcome(desk):
     assert desk.progress.shown == [(number, 40) for number in range(1, 41)]
 
 
-async def test_a_doubt_is_told_and_not_sent_again(desk):
-    desk.world.sandbox.faults.add(Status(503))
-    await desk.run(1)
-    await desk.run(1)
-
-    assert len(desk.world.sandbox.requests) == 1
-    assert desk.tally.told() == "2 unknown"
-    assert (await desk.told())[2]["outcome"] == "unknown"
-
-
 def test_a_line_that_has_become_bad_is_not_sent():
     with pytest.raises(Changed, match="line 7 is not what it was"):
         request_of(Record(line=7, faults=(("key", "is missing"),)))

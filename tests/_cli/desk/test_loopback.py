@@ -12,9 +12,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.desk.visitor import SAME, Page
+from tests.desk.visitor import SAME
 from tests.support.bank import World
 from tests.support.commands import asked, invoke
+from tests.support.pages import Page
 from transfer_async import JournalFailed, Operators, SQLiteJournal
 from transfer_async._cli.desk import loopback
 from transfer_async.desk import Operator, Role

@@ -38,6 +38,7 @@ def test_without_a_journal_named_it_is_a_wrong_use(command: list[str], monkeypat
         ("typo.db", "there is no file typo.db"),
         ("mysql://bank:hunter2@db/x", "a journal is the path of a file, or a postgresql:// address"),
         ("postgresql://bank:hunter/2@db/x", "dsn: "),
+        ("postgresql://bank:hunter?2@db/x", "dsn: "),
         ("postgresql:/bank:hunter@db/x", ""),
         ("host=db user=bank password=hunter", ""),
     ],

@@ -1,0 +1,39 @@
+"""A page, as a browser would read it."""
+
+from html.parser import HTMLParser
+
+
+class Page(HTMLParser):
+    """What a page has: its forms, its links, its text, and every tag."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.html = html
+        self.forms: dict[str, dict[str, str]] = {}
+        self.links: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self._texts: list[str] = []
+        self._form: dict[str, str] | None = None
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.tags.append((tag, values))
+        if tag == "form":
+            self._form = self.forms.setdefault(values.get("action") or "", {})
+        elif tag == "input" and self._form is not None and values.get("type") != "checkbox":
+            self._form[values.get("name") or ""] = values.get("value") or ""
+        elif tag == "a":
+            self.links.append(values.get("href") or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "form":
+            self._form = None
+
+    def handle_data(self, data: str) -> None:
+        self._texts.append(data)
+
+    @property
+    def text(self) -> str:
+        """Its words, with one blank between them."""
+        return " ".join(" ".join(self._texts).split())
