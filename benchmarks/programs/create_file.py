@@ -11,6 +11,7 @@ every line before the first is sent; that of the whole command is beside it.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import re
 import subprocess
@@ -27,7 +28,7 @@ from benchmarks.measuring.machine import ROOT
 from benchmarks.measuring.sandbox_process import RunningSandbox, sandbox
 from benchmarks.programs.workers import HOOKS, hooks
 from transfer_async import OrderRequest, SQLiteJournal, TransferClient
-from transfer_async._cli.console.event_loop import run
+from transfer_async._cli.console.event_loop import loop_factory
 from transfer_async._converters.messages import OrderCommand
 
 AT_ONCE = 16
@@ -50,7 +51,9 @@ def program(service: RunningSandbox, directory: Path, *, lines: int, number: int
                 assert result.order is not None  # noqa: S101 - or the rate is another's
             return lines / (time.perf_counter() - began)
 
-    return run(create())
+    # As a program does it, which leaves the garbage collector alone.
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(create())
 
 
 def command(service: RunningSandbox, directory: Path, *, lines: int, number: int) -> tuple[float, float]:

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -92,6 +93,18 @@ def test_uvloop_is_not_needed(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvloop", None)
 
     assert event_loop.loop_factory() is None
+
+
+def test_while_a_command_runs_garbage_is_looked_for_seldom_and_not_in_what_is_imported():
+    usual, frozen = gc.get_threshold(), gc.get_freeze_count()
+
+    async def work() -> tuple[int, int]:
+        return gc.get_threshold()[0], gc.get_freeze_count()
+
+    often, kept = event_loop.run(work())
+    assert often > usual[0]
+    assert kept > frozen
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (usual, frozen)
 
 
 # --- whoami ---------------------------------------------------------------------------------------
