@@ -35,13 +35,16 @@ class Input:
 
     def __init__(self, *, fails_after: int | None = None) -> None:
         self.taken = 0
+        self.alive: weakref.WeakSet[OrderRequest] = weakref.WeakSet()
         self._fails_after = fails_after
 
     def _next(self) -> OrderRequest:
         if self.taken == self._fails_after:
             raise LookupError("the input broke")
         self.taken += 1
-        return OrderRequest(ORDER, key=f"k-{self.taken}")
+        request = OrderRequest(ORDER, key=f"k-{self.taken}")
+        self.alive.add(request)
+        return request
 
     def sync(self) -> Iterator[OrderRequest]:
         while True:
@@ -134,26 +137,14 @@ async def test_as_many_are_in_flight_as_asked_for_and_never_more(service, concur
 
 @BOTH
 async def test_memory_stays_flat_over_many_orders(service, kind):
-    alive: weakref.WeakSet[OrderRequest] = weakref.WeakSet()
-    most = count = 0
-
-    def requests() -> Iterator[OrderRequest]:
-        for number in range(2_000):
-            request = OrderRequest(ORDER, key=f"k-{number}")
-            alive.add(request)
-            yield request
-
-    async def awaited() -> AsyncIterator[OrderRequest]:
-        for request in requests():
-            yield request
-
-    source = requests() if kind == "sync" else awaited()
-    async with batch(service, source, 64) as results:
+    source = Input()
+    most = 0
+    async with batch(service, source.of(kind), 64) as results:
         async for _ in results:
-            count += 1
-            most = max(most, len(alive))
+            most = max(most, len(source.alive))
+            if service.ended >= 2_000:
+                break
 
-    assert count == service.ended == 2_000
     assert most <= 64 + 4  # those in flight, and the few that are being handed on
 
 
@@ -247,23 +238,15 @@ class Plain:
         return future
 
 
-async def test_an_input_that_raises_before_it_can_be_awaited_is_told_in_its_turn_too(service):
+@pytest.mark.parametrize("error", [LookupError, asyncio.CancelledError])
+async def test_an_input_that_raises_before_it_can_be_awaited_is_told_in_its_turn_too(service, error):
     told = []
-    with pytest.raises(LookupError):
-        async with batch(service, Plain(LookupError())) as results:
+    with pytest.raises(error):  # a cancelled input is not taken for one that has ended
+        async with batch(service, Plain(error())) as results:
             async for result in results:
                 told.append(result)  # noqa: PERF401 - as above
 
-    assert len(told) == 2
-
-
-async def test_an_input_that_is_cancelled_is_not_taken_for_one_that_has_ended(service):
-    with pytest.raises(asyncio.CancelledError):
-        async with batch(service, Plain(asyncio.CancelledError())) as results:
-            async for _ in results:
-                pass
-
-    assert service.ended == 2
+    assert len(told) == service.ended == 2
 
 
 async def test_an_input_runs_in_one_task_from_its_beginning_to_its_end(service):
@@ -382,19 +365,24 @@ async def test_leaving_closes_an_input_in_its_own_task_even_if_it_was_not_waited
     assert source.closed_in is source.opened_in is not None
 
 
-async def test_whoever_is_cancelled_while_an_input_closes_waits_no_longer(service):
-    source = Holding(waits=asyncio.Event())
+async def cancelled_at_work(service: Service, requests, concurrency: int) -> None:
+    """A consumer that takes one result, and is cancelled later on."""
 
     async def consume() -> None:
-        async with batch(service, source, 2) as results:
+        async with batch(service, requests, concurrency) as results:
             await anext(results)
 
     consumer = asyncio.create_task(consume())
     await turns(20)
     consumer.cancel()
     await asyncio.wait([consumer])
-
     assert consumer.cancelled()
+
+
+async def test_whoever_is_cancelled_while_an_input_closes_waits_no_longer(service):
+    source = Holding(waits=asyncio.Event())
+    await cancelled_at_work(service, source, 2)
+
     assert source.opened_in is not None
     assert source.opened_in.done()
 
@@ -463,33 +451,15 @@ async def test_leaving_early_lets_what_is_in_flight_come_to_its_end(service):
 
 async def test_whoever_is_cancelled_while_leaving_waits_no_longer(service):
     service.hold("k-2", "k-3")
+    await cancelled_at_work(service, Input().sync(), 3)
 
-    async def consume() -> None:
-        async with batch(service, Input().sync(), 3) as results:
-            await anext(results)
-
-    consumer = asyncio.create_task(consume())
-    await turns(20)
-    consumer.cancel()
-    await asyncio.wait([consumer])
-
-    assert consumer.cancelled()
     assert sorted(service.cut) == ["k-2", "k-3"]
 
 
 async def test_whoever_is_cancelled_while_waiting_cuts_off_what_is_in_flight(service):
     service.hold("k-1", "k-2")
+    await cancelled_at_work(service, Input().awaited(), 2)
 
-    async def consume() -> None:
-        async with batch(service, Input().awaited(), 2) as results:
-            await anext(results)
-
-    consumer = asyncio.create_task(consume())
-    await turns(20)
-    consumer.cancel()
-    await asyncio.wait([consumer])
-
-    assert consumer.cancelled()
     assert sorted(service.cut) == ["k-1", "k-2"]
 
 

@@ -366,26 +366,6 @@ async def test_a_caller_cancelled_twice_is_let_go_and_the_undo_ends_all_the_same
     assert (await world.entry()).owed == ()
 
 
-async def test_a_token_being_fetched_for_a_cancelled_caller_still_serves_the_others(world: World):
-    gate = Gate()
-
-    async def fetch() -> str:
-        await gate()
-        return world.sandbox.token
-
-    async with world.client(token=fetch) as client:
-        caller = begin(client)
-        other = await gate.catches(begin(client, "other"))
-        caller.cancel()
-        await asyncio.wait([caller])
-        gate.open()
-        order = await other
-
-    assert caller.cancelled()
-    assert (await world.entry()).state is KeyState.FREE
-    assert [*world.sandbox.orders] == [order.id]
-
-
 # --- once something is sent ---------------------------------------------------------------------
 
 

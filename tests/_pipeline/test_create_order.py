@@ -472,17 +472,6 @@ async def test_what_was_not_processed_is_sent_again_under_the_same_mark(world: W
     assert [*world.sandbox.orders] == [order.id]
 
 
-async def test_a_doubt_after_a_no_is_a_doubt_and_is_not_sent_again(world: World):
-    world.sandbox.faults.add(BUSY)
-    world.sandbox.faults.add(CloseAfterProcessing())
-    doubt = await world.fails(OutcomeUnknown)
-
-    assert [attempt.outcome for attempt in doubt.attempts] == [Outcome.REFUSED, Outcome.UNKNOWN]
-    assert [attempt.status for attempt in doubt.attempts] == [429, None]
-    assert len(world.sandbox.requests) == 2
-    assert world.bank.open
-
-
 async def test_the_history_of_attempts_has_number_status_time_and_request_id(world: World):
     world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-1"}))
     world.sandbox.faults.add(Status(422, headers={"X-Request-Id": "r-2"}))
@@ -749,6 +738,7 @@ async def test_an_expired_request_is_in_doubt_and_nothing_else(world: World):
     await world.fails(OutcomeUnknown)
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert [event.error for event in world.events_of(WentInDoubt)] == ["Abandoned"]
     assert len(world.sandbox.orders) == 1
     assert len(world.bank.open) == 1
 
@@ -766,24 +756,37 @@ async def test_a_worker_that_slept_through_its_lease_cannot_send(world: World):
     assert not world.bank.open
 
 
-async def test_a_worker_whose_claim_was_taken_over_leaves_everything_to_the_other(world: World):
+async def overtaken(world: World, at: str, seconds: float) -> Order:
+    """A worker sleeps so long in its hold, and another has the key meanwhile; the order of that one."""
+    gate = Gate()
+
+    async def sleep(_: object) -> None:
+        setattr(world.bank, at, None)
+        world.time.pass_(seconds)
+        await gate()
+
+    setattr(world.bank, at, sleep)
     async with world.client() as client, world.client() as other:
-        gate = Gate()
-
-        async def sleep(_: object) -> None:
-            world.bank.on_placed = None
-            world.time.pass_(60.0)
-            await gate()
-
-        world.bank.on_placed = sleep
         first = await gate.catches(client.create_order(new_order(), key="k"))
         order = await other.create_order(new_order(), key="k")
         gate.open()
         busy = await banks.failure(first, KeyBusy)
 
     assert busy.order_may_exist
+    return order
+
+
+async def test_a_worker_whose_claim_was_taken_over_leaves_everything_to_the_other(world: World):
+    order = await overtaken(world, "on_placed", 60.0)
+
     assert [*world.sandbox.orders] == [order.id]
     assert world.bank.released == []
+
+
+async def test_a_sleeper_that_acts_after_its_intent_was_ended_by_others_undoes_what_it_did(world: World):
+    await overtaken(world, "on_place", 900.1)
+
+    assert [*world.bank.open] == [(await world.entry()).intent_id]
 
 
 async def test_a_worker_that_slept_through_its_lease_between_two_hooks_does_not_enter_the_second(
@@ -794,25 +797,6 @@ async def test_a_worker_that_slept_through_its_lease_between_two_hooks_does_not_
     await world.fails(KeyBusy, hooks=[check, world.bank.hold])
 
     assert world.bank.log == ["check", "undo check"]
-
-
-async def test_a_sleeper_that_acts_after_its_intent_was_ended_by_others_undoes_what_it_did(world: World):
-    async with world.client() as client, world.client() as other:
-        gate = Gate()
-
-        async def sleep(_: object) -> None:
-            world.bank.on_place = None
-            world.time.pass_(900.1)
-            await gate()
-
-        world.bank.on_place = sleep
-        first = await gate.catches(client.create_order(new_order(), key="k"))
-        await other.create_order(new_order(), key="k")
-        gate.open()
-        busy = await banks.failure(first, KeyBusy)
-
-    assert busy.order_may_exist
-    assert [*world.bank.open] == [(await world.entry()).intent_id]
 
 
 async def test_an_order_that_is_answered_after_its_refutation_is_told_as_a_suspected_duplicate(world: World):
@@ -947,24 +931,24 @@ async def test_a_journal_that_fails_at_the_settling_gives_the_order_with_the_err
     assert world.bank.open
 
 
-async def test_a_journal_that_fails_at_the_doubt_leaves_the_key_bound_and_chains_the_doubt(world: World):
-    world.sandbox.faults.add(CloseAfterProcessing())
-    world.journal.fail_on = moves.GoInDoubt
+@pytest.mark.parametrize(
+    ("fault", "move", "outcome"),
+    [
+        (CloseAfterProcessing(), moves.GoInDoubt, Outcome.UNKNOWN),
+        (Status(422), moves.Free, Outcome.REFUSED),
+    ],
+)
+async def test_a_journal_that_fails_at_a_doubt_or_a_no_leaves_the_key_bound_and_has_nothing_undone(
+    world: World, fault: Fault, move: type, outcome: Outcome
+):
+    world.sandbox.faults.add(fault)
+    world.journal.fail_on = move
     failed = await world.fails(JournalFailed)
 
-    assert (failed.outcome, failed.order_may_exist) == (Outcome.UNKNOWN, True)
-    assert isinstance(failed.__cause__, OutcomeUnknown)
+    assert (failed.outcome, failed.order_may_exist) == (outcome, True)
+    assert isinstance(failed.__cause__, OutcomeUnknown if outcome is Outcome.UNKNOWN else OSError)
     assert (await world.entry()).state is KeyState.SENDING
-    assert world.bank.open
-
-
-async def test_a_journal_that_fails_at_a_certain_no_has_nothing_undone(world: World):
-    world.journal.fail_on = moves.Free
-    failed = await world.fails(JournalFailed, refused_order())
-
-    assert (failed.outcome, failed.order_may_exist) == (Outcome.REFUSED, True)
     assert world.bank.log == ["place"]
-    assert (await world.entry()).state is KeyState.SENDING
 
 
 async def test_a_journal_that_lost_the_key_has_failed(world: World):
@@ -1009,15 +993,6 @@ async def test_a_plain_hook_before_the_hold_costs_no_commit(world: World):
     await world.create(hooks=[within_limits, world.bank.hold])
 
     assert world.journal.kinds == ["Claim", "Mark", "Create"]
-
-
-async def test_a_claim_that_finds_a_dead_workers_request_tells_of_the_doubt(world: World):
-    await world.crash(moves.Create)
-    world.time.pass_(100.0)
-    world.events.clear()
-    await world.fails(OutcomeUnknown)
-
-    assert [event.error for event in world.events_of(WentInDoubt)] == ["Abandoned"]
 
 
 async def test_an_answer_other_than_the_id_that_an_operator_gave_says_so(world: World):

@@ -6,12 +6,10 @@ import pytest
 from tests.support.bank import Bank, World, new_order, refused_order
 from tests.support.cases import each
 from transfer_async import (
-    BeneficiaryNotVerified,
     FundsHold,
     HoldFailed,
     HookPassed,
     KeyState,
-    MatchResult,
     Outcome,
     PreflightFailed,
     PreflightHook,
@@ -152,16 +150,6 @@ async def test_a_hook_that_raises_preflight_failed_vouches_and_is_not_undone(wor
     assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, False)
     assert world.bank.log == ["one", "two", "undo one"]
     assert set(failed.receipts) == {"one"}
-
-
-async def test_a_verification_that_does_not_match_is_raised_as_it_is(world: World):
-    error = BeneficiaryNotVerified("no match", result=MatchResult.NO_MATCH)
-    raised = await world.fails(
-        BeneficiaryNotVerified, hooks=[world.bank.step("vop", error=error), world.bank.hold]
-    )
-
-    assert raised.result is MatchResult.NO_MATCH
-    assert not world.bank.placed
 
 
 async def test_a_hook_that_breaks_may_have_acted_and_is_undone_without_a_receipt(world: World):

@@ -9,7 +9,6 @@ import pytest
 from tests.support.bank import Gate, World, new_order, owed_hooks, turns
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import ClientClosed, RecoveryReport, TransferClient
-from transfer_async._models.errors import JournalFailed
 
 
 class Pauses:
@@ -208,27 +207,3 @@ async def test_an_undo_may_look_something_up_while_the_client_closes(world: Worl
 
     assert len(looked_up) == 1
     assert await recovery == RecoveryReport(released=1)
-
-
-async def test_whoever_asked_and_is_cancelled_hears_of_that_and_not_of_the_client(world: World):
-    await world.owing()
-    undo = world.bank.on_release = Gate()
-    async with world.client() as client:
-        recovery = await undo.catches(client.recover())
-        recovery.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await recovery
-
-    assert not undo.passed
-
-
-async def test_what_fails_in_a_recovery_is_told_to_whoever_asked(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
-    async def broken(*_: object, **__: object) -> None:
-        raise OSError
-
-    monkeypatch.setattr(world.journal, "work", broken)
-    async with world.client() as client:
-        with pytest.raises(JournalFailed):
-            await client.recover()

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import aiohttp
 import pytest
 
 from tests.support import samples
@@ -105,22 +104,6 @@ async def test_a_caller_cancelled_at_any_turn_leaves_journal_hold_and_service_in
 # --- the client is closed -----------------------------------------------------------------------
 
 
-async def test_closing_waits_for_what_is_in_flight(bank: Bank):
-    gate = Gate()
-    async with serving(gate) as server:
-        client = bank.client(server.url)
-        calling = begin(client)
-        await server.got_request.wait()
-        closing = asyncio.create_task(client.close())
-        await asyncio.sleep(0)
-        gate.open.set()
-        order = await calling
-        await closing
-
-    assert order.id.startswith("tx-")
-    assert await bank.state(server.url) == "created"
-
-
 @pytest.mark.parametrize(
     ("begun", "outcome", "state"),
     [
@@ -167,37 +150,6 @@ async def test_all_calls_in_flight_when_patience_ends_are_in_doubt(bank: Bank):
     assert {(error.outcome, error.order_may_exist) for error in ended} == {(Outcome.UNKNOWN, True)}
     assert bank.funds.released == []
     assert len(await bank.journal.in_doubt(server.url)) == len(server.requests) == attempts(bank.events) == 30
-
-
-async def waiting_for_the_pool(bank: Bank, end: Callable[[TransferClient], Any]) -> tuple[Any, int]:
-    """What a call that waits for a connection ends in, when ``end`` comes over its client."""
-    gate = Gate()
-    async with serving(gate) as server:
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session,
-            Bank().client(server.url, session=session) as other,
-        ):
-            first = begin(other, "first")
-            await server.got_request.wait()
-            client = bank.client(server.url, session=session)
-            second = begin(client)
-            await until(lambda: attempts(bank.events))
-            await asyncio.sleep(0)
-            await end(client)
-            with pytest.raises(TransferError) as caught:
-                await second
-            gate.open.set()
-            await first
-        return caught.value, len(server.requests)
-
-
-async def test_a_call_that_waits_for_the_pool_when_patience_ends_was_never_sent(bank: Bank):
-    error, received = await waiting_for_the_pool(bank, lambda client: client.close(timeout=0))
-
-    assert error.outcome is Outcome.NOT_SENT
-    assert not error.order_may_exist
-    assert bank.funds.state == "released"
-    assert received == 1  # the other one's
 
 
 async def test_a_call_that_is_connecting_when_patience_ends_was_never_sent(bank: Bank):

@@ -7,7 +7,7 @@ import random
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,12 +19,12 @@ from multidict import CIMultiDict
 from tests.support import samples
 from tests.support.bank import turns
 from tests.support.loop_time import LoopTime
-from transfer_async import Timeouts
+from transfer_async import Order, Timeouts
 from transfer_async._http import write_guard
 from transfer_async._http.classify import MAY_GO_AGAIN, Judgement
 from transfer_async._http.transport import Evidence, Transport
 from transfer_async._http.write_guard import GuardedBody
-from transfer_async._models.errors import Outcome, OutcomeUnknown, Refused, UnreadableOrder
+from transfer_async._models.errors import OutcomeUnknown
 from transfer_async._pipeline import send
 
 from .parties import Bank, Certificates
@@ -239,7 +239,11 @@ async def cancel_while_writing() -> tuple[Evidence, Server]:
     return evidence, server
 
 
-async def test_an_order_cancelled_while_it_is_written_was_sent_for_it_still_arrives():
+# --- what must hold, and what somebody might write instead --------------------------------------
+
+
+async def what_is_cancelled_while_it_is_written_was_sent(bank: Bank, loop_time: LoopTime) -> None:
+    """It still arrives."""
     evidence, server = await cancel_while_writing()
 
     assert evidence.sent
@@ -248,32 +252,8 @@ async def test_an_order_cancelled_while_it_is_written_was_sent_for_it_still_arri
     assert len(server.requests) == 1
 
 
-# --- deliberate faults: each breaks a property that a test above or beside this one holds --------
-
-
-async def write_then_tell(body: GuardedBody, writer: Any, content_length: int | None) -> None:
-    await aiohttp.BytesPayload.write_with_length(body, writer, content_length)
-    body.spent = body.handed_over = True
-
-
-async def test_a_body_that_tells_too_late_would_be_caught(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(GuardedBody, "write_with_length", write_then_tell)
-    evidence, server = await cancel_while_writing()
-
-    assert not evidence.sent
-    assert len(server.requests) == 1
-
-
-async def test_a_body_that_tells_too_late_would_be_caught_by_the_trial(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(GuardedBody, "write_with_length", write_then_tell)
-    for seed in range(20, 120):  # how many cancellations meet a body half written is the machine's doing
-        if mismatches(*await Trial().run(200, seed=seed)):
-            return
-    pytest.fail("the trial does not notice")
-
-
-async def foreign_answer_on_a_busy_loop(bank: Bank) -> tuple[Server, Any]:
-    """The second of two orders, before which somebody else's answer came."""
+async def what_came_on_a_busy_loop_is_nobodys_order(bank: Bank, loop_time: LoopTime) -> None:
+    """Before the second of two orders somebody else's answer came."""
     async with serving(answers) as server, bank.client(server.url) as client:
         await client.create_order(samples.new_order(), key="first")
         write = GuardedBody.write_with_length
@@ -285,31 +265,27 @@ async def foreign_answer_on_a_busy_loop(bank: Bank) -> tuple[Server, Any]:
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(GuardedBody, "write_with_length", answered)
-            try:
-                return server, await client.create_order(samples.new_order(), key="second")
-            except UnreadableOrder as error:
-                return server, error
+            second = client.create_order(samples.new_order(), key="second")
+            (result,) = await asyncio.gather(second, return_exceptions=True)
 
-
-async def test_the_look_leads_to_an_order(bank: Bank):
-    _, result = await foreign_answer_on_a_busy_loop(bank)
-
+    assert isinstance(result, Order)
     assert result.id.startswith("tx-0")
 
 
-async def test_a_client_that_does_not_look_would_be_caught(bank: Bank, monkeypatch: pytest.MonkeyPatch):
-    async def never(*_: object) -> bool:
-        return False
+async def what_came_before_the_question_is_no_answer(bank: Bank, loop_time: LoopTime) -> None:
+    async with serving(answers) as server, bank.client(server.url) as client:
+        await client.create_order(samples.new_order(), key="first")
+        server.open[0].send(foreign_reply())
+        await turns(20)
+        second = client.create_order(samples.new_order(), key="second")
+        (result,) = await asyncio.gather(second, return_exceptions=True)
 
-    monkeypatch.setattr(write_guard, "_is_stale", never)
-    _, result = await foreign_answer_on_a_busy_loop(bank)
-
-    assert isinstance(result, UnreadableOrder)
-    assert b"tx-FOREIGN" in result.raw
+    assert isinstance(result, Order)
+    assert len(server.requests) == 2
 
 
-async def see_other(bank: Bank) -> tuple[Any, Server]:
-    """An order that is answered with 303 to a page which shows a like order."""
+async def a_page_behind_a_303_is_no_order(bank: Bank, loop_time: LoopTime) -> None:
+    """It shows one that is like it."""
 
     async def show_an_order(connection: Connection) -> None:
         await connection.request()
@@ -318,72 +294,26 @@ async def see_other(bank: Bank) -> tuple[Any, Server]:
     async with serving(show_an_order) as elsewhere:
         answer = http(303, headers={"Location": f"{elsewhere.url}/orders/latest"})
         async with serving(replies(answer)) as server, bank.client(server.url) as client:
-            try:
-                return await client.create_order(samples.new_order()), elsewhere
-            except OutcomeUnknown as error:
-                return error, elsewhere
-
-
-async def test_a_page_behind_a_303_is_no_order(bank: Bank):
-    result, elsewhere = await see_other(bank)
+            order = client.create_order(samples.new_order())
+            (result,) = await asyncio.gather(order, return_exceptions=True)
 
     assert isinstance(result, OutcomeUnknown)
     assert elsewhere.accepted == 0
 
 
-def follow_redirects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant: redirects are followed, as aiohttp does by default."""
-    request = aiohttp.ClientSession.request
-
-    def follow(session: aiohttp.ClientSession, *args: Any, **options: Any) -> Any:
-        return request(session, *args, **{**options, "allow_redirects": True})
-
-    monkeypatch.setattr(aiohttp.ClientSession, "request", follow)
-
-
-async def test_a_client_that_follows_redirects_would_be_caught(bank: Bank, monkeypatch: pytest.MonkeyPatch):
-    follow_redirects(monkeypatch)
-    result, elsewhere = await see_other(bank)
-
-    assert result.id.startswith("tx-")
-    assert [request.method for request in elsewhere.requests] == ["GET"]
-
-
-async def redirected_in_a_loop(bank: Bank) -> Server:
-    """An order that is answered with 307 to the same place, always."""
+async def a_body_goes_once_even_where_redirects_are_followed(bank: Bank, loop_time: LoopTime) -> None:
+    """An order is answered with 307 to the same place, always."""
     answer = http(307, headers={"Location": "/api/api/v1/order/create"})
-    async with serving(replies(answer)) as server:
-        await bank.try_order(server.url)
-    return server
-
-
-async def test_a_body_is_not_handed_over_twice_even_by_a_client_that_follows_redirects(
-    bank: Bank, monkeypatch: pytest.MonkeyPatch
-):
-    follow_redirects(monkeypatch)
-    server = await redirected_in_a_loop(bank)
+    with pytest.MonkeyPatch.context() as patched:
+        follow_redirects(patched)
+        async with serving(replies(answer)) as server:
+            await bank.try_order(server.url)
 
     assert len(server.requests) == 1
     assert bank.funds.state == "kept"
 
 
-async def test_a_body_that_lets_itself_be_sent_twice_would_be_caught(
-    bank: Bank, monkeypatch: pytest.MonkeyPatch
-):
-    async def write(body: GuardedBody, writer: Any, content_length: int | None) -> None:
-        body.handed_over = True
-        await aiohttp.BytesPayload.write_with_length(body, writer, content_length)
-
-    monkeypatch.setattr(GuardedBody, "write_with_length", write)
-    follow_redirects(monkeypatch)
-    server = await redirected_in_a_loop(bank)
-
-    assert len(server.requests) == 10
-
-
-async def lost_answer(bank: Bank, loop_time: LoopTime) -> Server:
-    """An order that is never answered."""
-
+async def an_order_without_an_answer_is_sent_once(bank: Bank, loop_time: LoopTime) -> None:
     async def takes_too_long(connection: Connection) -> None:
         await connection.request()
         await loop_time.pass_(Timeouts().total + 1.0)
@@ -391,88 +321,117 @@ async def lost_answer(bank: Bank, loop_time: LoopTime) -> Server:
 
     async with serving(takes_too_long) as server:
         await bank.try_order(server.url)
-    return server
-
-
-async def test_a_time_out_is_not_tried_again(bank: Bank, loop_time: LoopTime):
-    server = await lost_answer(bank, loop_time)
 
     assert len(server.requests) == 1
 
 
-async def test_a_client_that_tries_again_after_a_time_out_would_be_caught(
-    bank: Bank, loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(send, "_may_go_again", lambda *_: True)
-    server = await lost_answer(bank, loop_time)
+async def an_exceptions_status_is_no_answer(bank: Bank, loop_time: LoopTime) -> None:
+    """For over-long headers aiohttp raises an error with status 400."""
+    async with serving(then_closes(long_header(1 << 20))) as server:
+        error = await bank.try_order(server.url)
 
-    assert len(server.requests) == 4
+    assert isinstance(error, OutcomeUnknown)
+    assert bank.funds.state == "kept"
+
+
+def tell_once_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    async def write(body: GuardedBody, writer: Any, content_length: int | None) -> None:
+        await aiohttp.BytesPayload.write_with_length(body, writer, content_length)
+        body.spent = body.handed_over = True
+
+    patch.setattr(GuardedBody, "write_with_length", write)
+
+
+def do_not_look(patch: pytest.MonkeyPatch) -> None:
+    async def never(*_: object) -> bool:
+        return await asyncio.sleep(0, result=False)
+
+    patch.setattr(write_guard, "_is_stale", never)
+
+
+def believe_an_answer_before_it_was_asked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GuardedBody, "adopted", property(lambda _: False, lambda *_: None), raising=False)
+    do_not_look(patch)
+
+
+def follow_redirects(patch: pytest.MonkeyPatch) -> None:
+    """As aiohttp does by default."""
+    request = aiohttp.ClientSession.request
+
+    def follow(session: aiohttp.ClientSession, *args: Any, **options: Any) -> Any:
+        return request(session, *args, **{**options, "allow_redirects": True})
+
+    patch.setattr(aiohttp.ClientSession, "request", follow)
+
+
+def hand_a_body_over_again(patch: pytest.MonkeyPatch) -> None:
+    async def write(body: GuardedBody, writer: Any, content_length: int | None) -> None:
+        body.handed_over = True
+        await aiohttp.BytesPayload.write_with_length(body, writer, content_length)
+
+    patch.setattr(GuardedBody, "write_with_length", write)
+
+
+def try_again_after_a_time_out(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(send, "_may_go_again", lambda *_: True)
+
+
+def go_by_the_exceptions_type(patch: pytest.MonkeyPatch) -> None:
+    """A bare TimeoutError before anything was sent, and one after: the type cannot tell."""
+    _evidence_as(patch, lambda found: {"sent": not isinstance(found.error, TimeoutError)})
+
+
+def take_a_status_from_an_exception(patch: pytest.MonkeyPatch) -> None:
+    _evidence_as(patch, lambda found: {"status": getattr(found.error, "status", found.status)})
+
+
+def _evidence_as(patch: pytest.MonkeyPatch, seen: Callable[[Evidence], dict[str, Any]]) -> None:
+    post_order = Transport.post_order
+
+    async def post(*args: Any, **named: Any) -> Evidence:
+        found = await post_order(*args, **named)
+        return evolve(found, **seen(found))
+
+    patch.setattr(Transport, "post_order", post)
+
+
+Check = Callable[[Bank, LoopTime], Awaitable[None]]
+FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Check]] = [
+    (tell_once_it_is_written, what_is_cancelled_while_it_is_written_was_sent),
+    (do_not_look, what_came_on_a_busy_loop_is_nobodys_order),
+    (believe_an_answer_before_it_was_asked, what_came_before_the_question_is_no_answer),
+    (follow_redirects, a_page_behind_a_303_is_no_order),
+    (hand_a_body_over_again, a_body_goes_once_even_where_redirects_are_followed),
+    (try_again_after_a_time_out, an_order_without_an_answer_is_sent_once),
+    (go_by_the_exceptions_type, an_order_without_an_answer_is_sent_once),
+    (take_a_status_from_an_exception, an_exceptions_status_is_no_answer),
+]
+
+
+@pytest.mark.parametrize("check", dict.fromkeys(check for _, check in FAULTS), ids=lambda one: one.__name__)
+async def test_what_must_hold_holds(check: Check, bank: Bank, loop_time: LoopTime):
+    await check(bank, loop_time)
+
+
+@pytest.mark.parametrize(("fault", "check"), FAULTS, ids=lambda one: one.__name__)
+async def test_a_deliberate_fault_is_found(
+    fault: Any, check: Check, bank: Bank, loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
+):
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        await check(bank, loop_time)
+
+
+async def test_a_body_that_tells_too_late_is_found_by_the_trial_too(monkeypatch: pytest.MonkeyPatch):
+    tell_once_it_is_written(monkeypatch)
+    for seed in range(20, 120):  # how many cancellations meet a body half written is the machine's doing
+        if mismatches(*await Trial().run(200, seed=seed)):
+            return
+    pytest.fail("the trial does not notice")
 
 
 async def test_an_unknown_outcome_in_the_table_of_what_may_go_again_is_not_enough_to_send_twice(
     bank: Bank, loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("transfer_async._http.classify.MAY_GO_AGAIN", MAY_GO_AGAIN | {Judgement.UNKNOWN})
-    server = await lost_answer(bank, loop_time)
-
-    assert len(server.requests) == 1
-
-
-async def over_long(bank: Bank) -> Any:
-    """An answer with over-long headers, for which aiohttp raises an error with status 400."""
-    async with serving(then_closes(long_header(1 << 20))) as server:
-        return await bank.try_order(server.url)
-
-
-async def test_a_client_that_takes_a_status_from_an_exception_would_be_caught(
-    bank: Bank, monkeypatch: pytest.MonkeyPatch
-):
-    post_order = Transport.post_order
-
-    async def believe(*args: Any, **named: Any) -> Evidence:
-        evidence = await post_order(*args, **named)
-        return evolve(evidence, status=getattr(evidence.error, "status", evidence.status))
-
-    monkeypatch.setattr(Transport, "post_order", believe)
-    error = await over_long(bank)
-
-    assert isinstance(error, Refused)
-    assert bank.funds.state == "released"
-
-
-async def test_a_client_that_goes_by_the_exceptions_type_would_be_caught(
-    bank: Bank, loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
-):
-    # A bare TimeoutError before anything was sent, and one after: the type cannot tell.
-    post_order = Transport.post_order
-
-    async def guess(*args: Any, **named: Any) -> Evidence:
-        evidence = await post_order(*args, **named)
-        return evolve(evidence, sent=not isinstance(evidence.error, TimeoutError))
-
-    monkeypatch.setattr(Transport, "post_order", guess)
-    server = await lost_answer(bank, loop_time)
-
-    assert len(server.requests) == 4
-
-
-async def test_a_client_that_believes_an_answer_before_it_asked_would_be_caught(
-    bank: Bank, monkeypatch: pytest.MonkeyPatch
-):
-    def adopted(*_: object) -> bool:
-        return False
-
-    async def never(*_: object) -> bool:
-        return await asyncio.sleep(0, result=False)
-
-    monkeypatch.setattr(GuardedBody, "adopted", property(adopted, lambda *_: None), raising=False)
-    monkeypatch.setattr(write_guard, "_is_stale", never)
-    async with serving(answers) as server, bank.client(server.url) as client:
-        await client.create_order(samples.new_order(), key="first")
-        server.open[0].send(foreign_reply())
-        await turns(20)
-        with pytest.raises(UnreadableOrder) as caught:
-            await client.create_order(samples.new_order(), key="second")
-
-    assert caught.value.outcome is Outcome.UNKNOWN
-    assert len(server.requests) == 1
+    await an_order_without_an_answer_is_sent_once(bank, loop_time)

@@ -699,14 +699,6 @@ async def test_what_was_never_processed_ends_in_a_no(
     assert bank.pauses == [3.0] * (attempts - 1)
 
 
-async def test_a_429_that_asks_to_wait_past_the_deadline_is_not_sent_again(bank: Bank):
-    error: Any = await sent_to(bank, replies(http(429, JSON_NO, headers={"Retry-After": "3600"})))
-
-    expect_refused(error, bank, kind=RateLimited, status=429)
-    assert error.retry_after == 3600.0
-    assert bank.pauses == []
-
-
 async def test_a_lost_answer_after_a_429_is_a_doubt(bank: Bank):
     async def first_no_then_nothing(connection: Connection) -> None:
         await connection.request()
@@ -738,19 +730,6 @@ async def test_a_wrong_token_is_a_certain_no(bank: Bank, status: int, body: byte
     error = await sent_to(bank, replies(http(status, body)))
 
     expect_refused(error, bank, kind=Unauthorized, status=status)
-
-
-async def test_a_token_that_can_be_renewed_is_renewed_once(bank: Bank):
-    tokens = iter(["old", "new", "newer"])
-
-    async def token() -> str:
-        return next(tokens)
-
-    async with serving(replies(http(401, b'{"message": "Unauthorized"}'))) as server:
-        error = await bank.try_order(server.url, token=token)
-
-    expect_refused(error, bank, kind=Unauthorized, status=401)
-    assert [request.headers["authorization"] for request in server.requests] == ["Bearer old", "Bearer new"]
 
 
 # --- what is well is well -----------------------------------------------------------------------
