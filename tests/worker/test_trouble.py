@@ -2,66 +2,35 @@
 
 import asyncio
 from functools import partial
+from types import SimpleNamespace
 
 import attrs
 import pytest
 from redis.exceptions import ResponseError
 
-from tests.support.bank import Gate, refused_order
-from tests.support.brokers import NatsServer, RedisServer
+from tests.support.bank import Gate
 from tests.worker.case import Case, Run, command
-from tests.worker.sides import PATIENCE, SIDES, NatsSide, RedisSide, on_nats, on_redis, until
-from transfer_async._converters.messages import OrderOutcome
-from transfer_async._models.errors import Outcome
+from tests.worker.sides import PATIENCE, NatsSide, RedisSide, on_nats, on_redis, until
 from transfer_async.integrations.faststream import line_at, worker
 from transfer_async.integrations.faststream.redis import DELIVERIES, FORGET_AFTER, PUT_BACK
 from transfer_async.sandbox import CloseAfterProcessing
-
-SERVERS = {"nats": NatsServer, "redis": RedisServer}
 
 LONGER_THAN_A_LINE = "x" * 5000
 """A subject over which NATS closes a connection, and says why."""
 
 
-async def told(case, count):
-    """So many outcomes, by key."""
-    outcomes = {}
-    while len(outcomes) < count:
-        outcome = await case.side.outcome()
-        outcomes[outcome["key"]] = outcome
-    return outcomes
-
-
 # --- brokers ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=SERVERS)
-def server(request):
-    """A server of the test's own: it may be stopped."""
-    kind = SERVERS[request.param]
-    if not kind.is_installed():
-        pytest.skip(f"there is no {kind.NAME} to be had for this platform")
-    with kind() as server:
-        yield server
-
-
-@pytest.fixture
-async def own(server, tmp_path):
-    """A case at a server of its own."""
-    async with Case(SIDES[server.SCHEME](server), tmp_path) as case:
-        yield case
-
-
-async def test_a_worker_that_waits_for_its_broker_can_be_stopped(own):
-    await asyncio.to_thread(own.side.server.stop_at_once)
-    run = Run(own)
+async def test_a_worker_that_waits_for_its_broker_can_be_stopped(case, closed_port):
+    case.side.server = SimpleNamespace(address=f"{case.side.NAME}://127.0.0.1:{closed_port}")
+    run = Run(case)
     run.task = asyncio.create_task(run.worker.run(run.stopping))
     await asyncio.sleep(0)
 
     await run.stop()
 
     assert "worker: has stopped" in await run.health.not_ready()
-    await asyncio.to_thread(own.side.server.start)
 
 
 class Deaf:
@@ -126,7 +95,7 @@ async def test_a_driver_that_loses_a_cancellation_is_tried_again(case, monkeypat
 async def test_a_consumer_that_was_deleted_is_made_again(case):
     await case.worker()
     await case.side.send(command("k0").to_json())
-    await told(case, 1)
+    await case.side.outcome()
     await case.side.gone()
 
     await case.side.forget()
@@ -138,7 +107,7 @@ async def test_a_consumer_that_was_deleted_is_made_again(case):
 async def test_outcomes_whose_stream_was_deleted_are_published_to_a_new_one(case):
     run = await case.worker()
     await case.side.send(command("k0").to_json())
-    await told(case, 1)
+    await case.side.outcome()
     await case.side.gone()
 
     await case.side.wipe()
@@ -200,18 +169,6 @@ async def test_messages_of_a_stream_that_was_made_anew_are_parked_too(case):
     await case.side.send(b"second")
 
     assert (await case.side.parked())[0] == b"second"
-
-
-@on_nats
-async def test_an_outcome_that_says_more_of_an_order_is_not_taken_for_the_one_before(case):
-    run = await case.worker()
-    told = {"key": "k", "intent_id": "i", "outcome": Outcome.NOT_SENT, "error": "PreflightFailed"}
-
-    for order_may_exist in (True, True, False):
-        await run.line.publish(OrderOutcome(**told, order_may_exist=order_may_exist), {})
-
-    assert [(await case.side.outcome())["order_may_exist"] for _ in range(2)] == [True, False]
-    assert await case.side.published() == 2
 
 
 @pytest.fixture
@@ -285,39 +242,6 @@ async def test_a_group_that_is_lost_before_a_lane_begins_is_made_from_the_stream
     await line.close()
 
 
-# --- deliveries -------------------------------------------------------------------------------------
-
-
-async def test_a_refusal_that_comes_again_is_answered_from_the_record(case):
-    await case.worker()
-    body = command(order=refused_order()).to_json()
-
-    await case.side.send(body)
-    first = await case.side.outcome()
-    await case.side.send(body)
-    await case.side.gone()
-
-    assert first["outcome"] == "refused"
-    assert (await case.handled()).handled.outcome == (await case.handled()).handled.outcome
-    assert len([one for one in case.sandbox.requests if one.method == "POST"]) == 1
-
-
-async def test_a_command_that_was_not_sent_too_often_is_parked(case):
-    async def broken(intent):
-        raise OSError
-
-    case.hooks = [broken, case.bank.hold]
-    await case.worker(max_deliveries=2)
-
-    await case.side.send(case.body)
-    body, headers = await case.side.parked()
-
-    assert body == case.body
-    assert headers["Transfer-Reason"] == "a hook broke; it was not sent 3 times"
-    await case.side.gone()
-    assert [(await case.handled()).deliveries for _ in range(3)] == [1, 2, 3]
-
-
 # --- doubts -----------------------------------------------------------------------------------------
 
 
@@ -346,7 +270,7 @@ async def test_how_a_doubt_has_ended_is_told_once(tmp_path, side):
 
 async def test_what_outlasts_the_patience_is_cut_off_and_comes_again(case):
     side = case.side
-    side.settings = attrs.evolve(side.settings, patience=0.1)
+    side.settings = attrs.evolve(side.settings, patience=0.1, ack_wait=0.3)
     gate = Gate()
     case.bank.on_place = gate
     run = await case.worker()
