@@ -1,7 +1,7 @@
 """Every back end of ours keeps the contract, by the door that others take; and what is ours beyond it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -9,101 +9,12 @@ import pytest
 from tests.contract.conftest import TimedPostgresJournal
 from tests.contract.own_journal import OwnJournal
 from tests.support.journalling import SCOPE, claim, create, free, judged, made, mark
-from transfer_async import JournalFailed, MemoryJournal, SQLiteJournal
+from transfer_async import JournalFailed, KeyState, MemoryJournal, SQLiteJournal
 from transfer_async.journal import Journal
 from transfer_async.journal.scoped import ScopedJournal
 from transfer_async.testing.journal_contract import JournalContract, JournalTime
 
 LetPass = Callable[[float], None]
-
-
-class TestMemory(JournalContract):
-    stories = 10
-
-    @pytest.fixture
-    def new_journal(self, journal_time):
-        return MemoryJournal(clock=journal_time.clock)
-
-
-class TestSQLite(JournalContract):
-    stories = 3
-
-    @pytest.fixture
-    def new_journal(self, journal_time, tmp_path):
-        return SQLiteJournal(tmp_path / "journal.db", clock=journal_time.clock)
-
-
-class TestOwn(JournalContract):
-    stories = 3
-
-    @pytest.fixture
-    def new_journal(self, journal_time):
-        return OwnJournal(journal_time.utc)
-
-
-class TestPostgres(JournalContract):
-    stories = 1
-
-    @pytest.fixture
-    def new_journal(self, journal_time, postgres):
-        return TimedPostgresJournal(postgres.dsn, journal_time)
-
-
-async def test_whoever_gives_no_journal_is_told_what_to_give():
-    with pytest.raises(NotImplementedError, match="give JournalContract a fixture new_journal"):
-        JournalContract.new_journal.__wrapped__(JournalContract(), JournalTime())
-
-
-# --- what is ours beyond the contract ---------------------------------------------------------------
-
-BACK_ENDS: dict[str, Callable[[pytest.FixtureRequest, JournalTime], Journal]] = {
-    "memory": lambda _request, time: MemoryJournal(clock=time.clock),
-    "sqlite": lambda request, time: SQLiteJournal(
-        request.getfixturevalue("tmp_path") / "journal.db", clock=time.clock
-    ),
-    "own": lambda _request, time: OwnJournal(time.utc),
-    "postgres": lambda request, time: TimedPostgresJournal(request.getfixturevalue("postgres").dsn, time),
-}
-
-
-@pytest.fixture
-def time() -> JournalTime:
-    return JournalTime()
-
-
-@pytest.fixture
-def pass_time(time: JournalTime) -> LetPass:
-    return time.pass_
-
-
-@pytest.fixture(params=BACK_ENDS)
-def new_journal(request: pytest.FixtureRequest, time: JournalTime) -> Journal:
-    """A journal that has not been opened."""
-    return BACK_ENDS[request.param](request, time)
-
-
-@pytest.fixture
-async def journal(new_journal: Journal) -> AsyncIterator[Journal]:
-    async with new_journal as journal:
-        yield journal
-
-
-async def test_a_journal_that_knows_other_scopes_only_warns_once(
-    journal: Journal, caplog: pytest.LogCaptureFixture
-):
-    """After a change of the service's address every key would be free, and each old order be paid again."""
-    await made(journal, claim(), free(None))
-    await made(journal, claim(), key="k2")
-    quiet = list(caplog.messages)
-    for key in ("k", "k2"):
-        await journal.move("https://new.example", key, claim())
-    await made(journal, claim(), key="k3")
-
-    assert quiet == []
-    assert [f"keys of {SCOPE!r}, and none of 'https://new.example'" in told for told in caplog.messages] == [
-        True
-    ] * journal.durable
-    assert all(f"say scope={SCOPE!r}" in told for told in caplog.messages)
 
 
 def in_another_loop(work: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
@@ -115,52 +26,132 @@ def in_another_loop(work: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
     return asyncio.to_thread(lambda: asyncio.run(done()))
 
 
-async def test_what_is_open_in_one_loop_is_refused_in_another_at_once(journal: Journal):
-    """Else a call waits for ever for what the other loop would have to do."""
-    await made(journal, claim())
-    if not journal.durable:
-        pytest.skip("what is in memory belongs to no loop")
-    for call in (
-        lambda: journal.move(SCOPE, "k", mark()),
-        lambda: journal.read(SCOPE, "k"),
-        lambda: journal.work(SCOPE, limit=1),
-        lambda: journal.prune(SCOPE, before=JournalTime().utc()),
-        journal.__aenter__,
-        journal.close,
+class OurContract(JournalContract):
+    """What we ask of every back end beyond it."""
+
+    async def test_a_journal_that_knows_other_scopes_only_warns_once(
+        self, journal: Journal, caplog: pytest.LogCaptureFixture
     ):
-        with pytest.raises(JournalFailed, match="event loop"):
-            await in_another_loop(call)
+        """After a change of the service's address every key would be free, each old order be paid again."""
+        await made(journal, claim(), free(None))
+        await made(journal, claim(), key="k2")
+        quiet = list(caplog.messages)
+        for key in ("k", "k2"):
+            await journal.move("https://new.example", key, claim())
+        await made(journal, claim(), key="k3")
 
-    assert (await journal.read(SCOPE, "k")) is not None
+        assert quiet == []
+        assert len(caplog.messages) == journal.durable
+        for told in caplog.messages:
+            assert f"keys of {SCOPE!r}, and none of 'https://new.example'" in told
+            assert f"say scope={SCOPE!r}" in told
 
+    async def test_loops_may_use_it_one_after_the_other(self, new_journal: Journal):
+        async def used() -> None:
+            async with new_journal:
+                await judged(new_journal, claim())
 
-async def test_loops_may_use_it_one_after_the_other(new_journal: Journal):
-    async def used() -> None:
+        await in_another_loop(used)
+        await in_another_loop(used)
         async with new_journal:
-            await judged(new_journal, claim())
+            assert await new_journal.read(SCOPE, "k") is not None
 
-    await in_another_loop(used)
-    await in_another_loop(used)
-    async with new_journal:
-        assert await new_journal.read(SCOPE, "k") is not None
+    async def test_orders_are_listed_by_their_ids_a_page_at_a_time(
+        self, journal: Journal, pass_time: LetPass
+    ):
+        """For those who compare it with the service's books; a journal of one's own need not know how."""
+        scoped = ScopedJournal(journal, SCOPE)
+        if not hasattr(journal, "orders"):
+            with pytest.raises(ValueError, match="OwnJournal cannot list its orders"):
+                await scoped.orders(limit=1)
+            return
+        began = await journal.now()
+        for number, key in enumerate(("b", "a", "c")):
+            pass_time(1.0)
+            await made(journal, claim(), mark(), create(order_id=f"tx-{number}"), key=key)
+        await made(journal, claim(), mark(), key="sending")
+        await journal.move("another scope", "k", claim())
+
+        first = await scoped.orders(limit=2)
+
+        assert first == [("tx-0", "b", began + 1.0), ("tx-1", "a", began + 2.0)]
+        assert await scoped.orders(limit=2, after="tx-1") == [("tx-2", "c", began + 3.0)]
+        assert await scoped.orders(limit=2, after="tx-2") == []
+
+    async def test_any_bytes_of_a_reply_come_back_as_they_were(self, journal: Journal):
+        await made(journal, claim(), mark(), create(reply=bytes(range(256))))
+        read = await journal.read(SCOPE, "k")
+
+        assert read is not None
+        assert read.reply == bytes(range(256))
 
 
-async def test_orders_are_listed_by_their_ids_a_page_at_a_time(journal: Journal, pass_time: LetPass):
-    """For those who compare it with the service's books; a journal of one's own need not know how."""
-    scoped = ScopedJournal(journal, SCOPE)
-    if not hasattr(journal, "orders"):
-        with pytest.raises(ValueError, match="OwnJournal cannot list its orders"):
-            await scoped.orders(limit=1)
-        return
-    began = await journal.now()
-    for number, key in enumerate(("b", "a", "c")):
-        pass_time(1.0)
-        await made(journal, claim(), mark(), create(order_id=f"tx-{number}"), key=key)
-    await made(journal, claim(), mark(), key="sending")
-    await journal.move("another scope", "k", claim())
+class OurDurableContract(OurContract):
+    """What we ask besides of those that are not in memory."""
 
-    first = await scoped.orders(limit=2)
+    async def test_what_is_open_in_one_loop_is_refused_in_another_at_once(self, journal: Journal):
+        """Else a call waits for ever for what the other loop would have to do."""
+        await made(journal, claim())
+        for call in (
+            lambda: journal.move(SCOPE, "k", mark()),
+            lambda: journal.read(SCOPE, "k"),
+            lambda: journal.work(SCOPE, limit=1),
+            lambda: journal.prune(SCOPE, before=JournalTime().utc()),
+            journal.__aenter__,
+            journal.close,
+        ):
+            with pytest.raises(JournalFailed, match="event loop"):
+                await in_another_loop(call)
 
-    assert first == [("tx-0", "b", began + 1.0), ("tx-1", "a", began + 2.0)]
-    assert await scoped.orders(limit=2, after="tx-1") == [("tx-2", "c", began + 3.0)]
-    assert await scoped.orders(limit=2, after="tx-2") == []
+        assert (await journal.read(SCOPE, "k")) is not None
+
+    async def test_what_cannot_be_encoded_fails_and_fails_alone(self, journal: Journal):
+        await asyncio.gather(*(made(journal, claim(), key=key) for key in ("good", "bad")))
+        good, bad, odd = await asyncio.gather(
+            judged(journal, mark(hold="fine"), key="good"),
+            judged(journal, mark(hold="\ud800"), key="bad"),
+            judged(journal, claim(), key="\ud800"),
+            return_exceptions=True,
+        )
+        entry = await journal.read(SCOPE, "bad")
+
+        assert (getattr(good, "denial", good), type(bad), type(odd)) == (None, JournalFailed, JournalFailed)
+        assert entry is not None
+        assert entry.state is KeyState.CLAIMED
+
+
+class TestMemory(OurContract):
+    stories = 10
+
+    @pytest.fixture
+    def new_journal(self, journal_time):
+        return MemoryJournal(clock=journal_time.clock)
+
+
+class TestSQLite(OurDurableContract):
+    stories = 3
+
+    @pytest.fixture
+    def new_journal(self, journal_time, tmp_path):
+        return SQLiteJournal(tmp_path / "journal.db", clock=journal_time.clock)
+
+
+class TestOwn(OurContract):
+    stories = 3
+
+    @pytest.fixture
+    def new_journal(self, journal_time):
+        return OwnJournal(journal_time.utc)
+
+
+class TestPostgres(OurDurableContract):
+    stories = 1
+
+    @pytest.fixture
+    def new_journal(self, journal_time, postgres):
+        return TimedPostgresJournal(postgres.dsn, journal_time)
+
+
+async def test_whoever_gives_no_journal_is_told_what_to_give():
+    with pytest.raises(NotImplementedError, match="give JournalContract a fixture new_journal"):
+        JournalContract.new_journal.__wrapped__(JournalContract(), JournalTime())

@@ -43,7 +43,17 @@ def moving(directory):
     return away
 
 
-class TestNats(LineContract):
+class OurContract(LineContract):
+    """Many more deaths than one."""
+
+    @pytest.mark.timeout(3000)
+    @pytest.mark.trial(ci=3, long=300)
+    async def test_workers_that_are_killed_one_after_the_other_lose_nothing(self, size, line_crew):
+        self.kills = size
+        await self.test_what_a_killed_worker_had_in_hand_is_carried_out_by_another(line_crew)
+
+
+class TestNats(OurContract):
     @pytest.fixture
     def new_line(self, nats):
         return partial(NatsLine.at, nats.address)
@@ -53,7 +63,7 @@ class TestNats(LineContract):
         return stopping(nats)
 
 
-class TestRedis(LineContract):
+class TestRedis(OurContract):
     @pytest.fixture
     def new_line(self, redis):
         return partial(RedisLine.at, redis.address)
@@ -63,7 +73,7 @@ class TestRedis(LineContract):
         return stopping(redis)
 
 
-class TestTable(LineContract):
+class TestTable(OurContract):
     ack_wait = 0.5
     kills = 0  # those who are killed one after the other work at a table, too
 
@@ -75,27 +85,6 @@ class TestTable(LineContract):
     @pytest.fixture
     def broker_away(self, tmp_path):
         return moving(tmp_path / "broker")
-
-
-NEW_LINES = {
-    "nats": lambda request: partial(NatsLine.at, request.getfixturevalue("nats").address),
-    "redis": lambda request: partial(RedisLine.at, request.getfixturevalue("redis").address),
-    "table": lambda request: partial(TableLine, request.getfixturevalue("tmp_path") / "messages.db"),
-}
-
-
-@pytest.fixture(params=NEW_LINES)
-def any_new_line(request):
-    return NEW_LINES[request.param](request)  # here, for a server is not to be started within an event loop
-
-
-@pytest.mark.timeout(3000)
-@pytest.mark.trial(ci=3, long=300)
-async def test_workers_that_are_killed_one_after_the_other_lose_nothing(size, any_new_line, tmp_path):
-    contract = LineContract()
-    contract.kills = size
-    async with LineTrial(any_new_line, ack_wait=1.0) as trial, Crew(trial, tmp_path) as crew:
-        await contract.test_what_a_killed_worker_had_in_hand_is_carried_out_by_another(crew)
 
 
 # --- the suite itself -----------------------------------------------------------------------------------

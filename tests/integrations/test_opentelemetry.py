@@ -29,14 +29,21 @@ from transfer_async.journal import moves
 from transfer_async.journal.claim import Claim
 from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
 
+ANSWERED = {"http.request.method": "POST", "url.template": "/api/api/v1/order/create"}
+"""What every attempt says."""
+
 # --- created ------------------------------------------------------------------------------------
 
 
-async def test_an_order_that_is_created(at_work: World, traced: Traced):
+async def test_an_order_that_is_created_is_a_span_and_its_attempt_a_clients_below_it(
+    at_work: World, traced: Traced
+):
     order = await ended(at_work, traced)
 
-    span = traced.order()
+    span, (attempt,) = traced.order(), traced.attempts
     assert (span.kind, span.status.status_code) == (SpanKind.INTERNAL, StatusCode.UNSET)
+    assert (attempt.kind, attempt.status.status_code) == (SpanKind.CLIENT, StatusCode.UNSET)
+    assert parent_of(attempt) == id_of(span)
     assert dict(span.attributes) == {
         "transfer_async.key": "k",
         "transfer_async.intent_id": (await at_work.entry()).intent_id,
@@ -44,22 +51,12 @@ async def test_an_order_that_is_created(at_work: World, traced: Traced):
         "transfer_async.outcome": "created",
         "transfer_async.order_id": order.id,
     }
-    assert span.instrumentation_scope.name == "transfer_async"
-    assert traced.nothing_is_open()
-
-
-async def test_its_attempt_is_a_client_span_below_it(at_work: World, traced: Traced):
-    await ended(at_work, traced)
-
-    (attempt,) = traced.attempts
-    assert parent_of(attempt) == id_of(traced.order())
-    assert (attempt.kind, attempt.status.status_code) == (SpanKind.CLIENT, StatusCode.UNSET)
-    assert dict(attempt.attributes) == {
-        "http.request.method": "POST",
-        "url.template": "/api/api/v1/order/create",
+    assert dict(attempt.attributes) == ANSWERED | {
         "http.response.status_code": 200,
         "transfer_async.outcome": "created",
     }
+    assert span.instrumentation_scope.name == "transfer_async"
+    assert traced.nothing_is_open()
 
 
 async def test_an_attempt_lasts_until_it_was_answered_and_not_until_that_is_on_record(traced: Traced):
@@ -73,10 +70,7 @@ async def test_an_attempt_lasts_until_it_was_answered_and_not_until_that_is_on_r
 
 
 async def test_it_begins_with_the_call_and_not_with_the_claim(at_work: World, traced: Traced):
-    async def slow(_):
-        at_work.time.pass_(30.0)
-
-    at_work.journal.before[Claim] = slow
+    at_work.journal.before[Claim] = at_work.passing(30.0)
     await ended(at_work, traced)
 
     span = traced.order()
@@ -101,10 +95,7 @@ def test_an_address_that_no_client_would_take_is_refused():
 
 
 async def test_hooks_are_events_of_the_order(at_work: World, traced: Traced):
-    async def slow(_):
-        at_work.time.pass_(0.25)
-
-    at_work.bank.on_place = slow
+    at_work.bank.on_place = at_work.passing(0.25)
     await ended(at_work, traced)
 
     passed = {"transfer_async.hook.name": "funds_hold", "transfer_async.hook.duration": 0.25}
@@ -144,9 +135,7 @@ async def test_an_order_that_is_created_at_the_second_attempt(at_work: World, tr
     await ended(at_work, traced)
 
     first, second = traced.attempts
-    assert dict(first.attributes) == {
-        "http.request.method": "POST",
-        "url.template": "/api/api/v1/order/create",
+    assert dict(first.attributes) == ANSWERED | {
         "http.response.status_code": 429,
         "error.type": "RateLimited",
         "transfer_async.outcome": "refused",
@@ -257,11 +246,7 @@ async def test_what_becomes_of_a_doubt_does_not_change_what_its_attempt_was(
 
 
 async def test_an_order_that_is_answered_after_its_doubt_was_refuted(at_work: World, traced: Traced):
-    async def refuted(_):
-        del at_work.journal.before[moves.Create]
-        await at_work.refute()
-
-    at_work.journal.before[moves.Create] = refuted
+    at_work.meanwhile(moves.Create, at_work.refute)
     await ended(at_work, traced, JournalFailed)
 
     span, (attempt,) = traced.order(), traced.attempts
@@ -311,8 +296,7 @@ async def test_a_caller_that_is_cancelled_before_anything_is_sent(at_work: World
     gate = Gate()
     at_work.bank.on_place = gate
     async with at_work.client(observers=[traced.telemetry]) as client:
-        call = asyncio.create_task(client.create_order(new_order(), key="k"))
-        await gate.reached.wait()
+        call = await gate.catches(client.create_order(new_order(), key="k"))
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

@@ -101,10 +101,6 @@ async def everything_that_can_happen(world: World, telemetry) -> None:
             raise OSError(f"{MARK}-office")
         return answer[0]
 
-    async def refuted(_):
-        del world.journal.before[moves.Create]
-        await world.refute("duplicate")
-
     whose = {"beneficiary": PersonName(f"{MARK}-first", f"{MARK}-last")}
     settings = {"observers": [telemetry, world.events.append], "resolve": resolve, "rate": Rate(1000.0)}
     journal = telemetry.journal(world.journal)
@@ -125,7 +121,7 @@ async def everything_that_can_happen(world: World, telemetry) -> None:
         await failed(OutcomeUnknown, client.create_order(new_order(), key="doubt", **whose))
         answer.append(list(world.sandbox.orders)[-1])
         await failed(AlreadyCreated, client.create_order(new_order(), key="doubt", **whose))
-        world.journal.before[moves.Create] = refuted
+        world.meanwhile(moves.Create, lambda: world.refute("duplicate"))
         await failed(JournalFailed, client.create_order(new_order(), key="duplicate", **whose))
         world.journal.fail_on, world.journal.error = moves.Create, OSError(f"{MARK}-disk")
         await failed(JournalFailed, client.create_order(new_order(), key="unrecorded", **whose))

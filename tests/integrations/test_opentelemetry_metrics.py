@@ -66,10 +66,7 @@ async def test_a_doubt_that_ends_within_its_call_is_one_order_created(at_work: W
 
 
 async def test_an_order_takes_as_long_as_its_outcome_took(at_work: World, traced: Traced):
-    async def slow(_):
-        at_work.time.pass_(2.0)
-
-    at_work.bank.on_place = at_work.bank.on_release = slow
+    at_work.bank.on_place = at_work.bank.on_release = at_work.passing(2.0)
     await ended(at_work, traced, Refused, order=refused_order())
 
     (point,) = traced.points_of("transfer_async.order.duration")
@@ -150,11 +147,7 @@ async def test_an_undo_that_this_client_has_no_hook_for_has_no_sentence_in_its_a
 
 
 async def test_duplicates_are_counted(at_work: World, traced: Traced):
-    async def refuted(_):
-        del at_work.journal.before[moves.Create]
-        await at_work.refute()
-
-    at_work.journal.before[moves.Create] = refuted
+    at_work.meanwhile(moves.Create, at_work.refute)
     await ended(at_work, traced, JournalFailed)
 
     assert traced.points("transfer_async.duplicates.suspected") == [(1, {})]

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from tests.support.bank import new_order
 from tests.support.ids import told
-from tests.support.journalling import SCOPE, claim, create, intent, judged, made, mark
-from transfer_async import JournalFailed, MemoryJournal, Outcome, PersonName, PostgresJournal, SQLiteJournal
+from tests.support.journalling import SCOPE, claim, intent, made
+from transfer_async import Outcome, PersonName, SQLiteJournal
 from transfer_async._models.requests import OrderIntent
 from transfer_async.journal import KeySeal, rows
 from transfer_async.journal.entries import Ending, Entry, KeyState, Owed, Step
-from transfer_async.journal.protocol import Journal
 
 TEXTS = st.text(max_size=12)  # without surrogates, but with every control character
 NAMES = st.text("abcdefgh-", min_size=1, max_size=8)
@@ -179,53 +178,3 @@ def _claimed() -> Entry:
     return Entry(
         state=KeyState.CLAIMED, fingerprint="f", intent_id="intent-1", intent=intent(), claimed_at=0.0
     )
-
-
-# --- on every back end --------------------------------------------------------------------------
-
-MAKES: dict[str, Any] = {
-    "memory": lambda _: MemoryJournal(),
-    "sqlite": lambda request: SQLiteJournal(request.getfixturevalue("tmp_path") / "journal.db"),
-    "postgres": lambda request: PostgresJournal(request.getfixturevalue("database")),
-}
-DURABLE = [name for name in MAKES if name != "memory"]
-
-
-@pytest.fixture
-def journal(request: pytest.FixtureRequest) -> Journal:
-    return MAKES[request.param](request)
-
-
-@pytest.mark.parametrize("journal", MAKES, indirect=True)
-async def test_any_bytes_of_a_reply_come_back_as_they_were(journal: Journal):
-    reply = bytes(range(256))
-    async with journal:
-        await made(journal, claim(), mark(), create(reply=reply))
-        read = await journal.read(SCOPE, "k")
-
-    assert read is not None
-    assert read.reply == reply
-
-
-@pytest.mark.parametrize("journal", DURABLE, indirect=True)
-async def test_what_cannot_be_encoded_fails_and_fails_alone(journal: Journal):
-    async with journal:
-        await asyncio.gather(*(made(journal, claim(), key=key) for key in ("good", "bad")))
-        good, bad = await asyncio.gather(
-            judged(journal, mark(hold="fine"), key="good"),
-            judged(journal, mark(hold="\ud800"), key="bad"),
-            return_exceptions=True,
-        )
-        entry = await journal.read(SCOPE, "bad")
-
-    assert (getattr(good, "denial", good), type(bad)) == (None, JournalFailed)
-    assert entry is not None
-    assert entry.state is KeyState.CLAIMED
-
-
-@pytest.mark.parametrize("journal", DURABLE, indirect=True)
-async def test_a_key_that_cannot_be_encoded_fails_clearly(journal: Journal):
-    async with journal:
-        with pytest.raises(JournalFailed, match="Error"):
-            await judged(journal, claim(), key="\ud800")
-        assert (await judged(journal, claim(), key="k")).denial is None

@@ -90,8 +90,7 @@ async def busy(case):
     case.client_settings["lease"] = LEASE
     case.utc = datetime.now(UTC)
     client = case.client()
-    other = asyncio.create_task(client.create_order(new_order(), key="k"))
-    await gate.reached.wait()
+    other = await gate.catches(client.create_order(new_order(), key="k"))
     case.utc += timedelta(seconds=LEASE - 0.1)
 
     async def heal():

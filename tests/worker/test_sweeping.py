@@ -183,8 +183,7 @@ async def test_it_ends_after_the_outcome_that_it_is_at(make):
     await desk.ended_doubt("a")
     await desk.ended_doubt("b")
     desk.gate = Gate()
-    task = asyncio.create_task(desk.sweeper.run())
-    await desk.gate.reached.wait()
+    task = await desk.gate.catches(desk.sweeper.run())
 
     stopping = asyncio.create_task(desk.sweeper.stop(task, patience=10))
     await asyncio.sleep(0)
@@ -199,8 +198,7 @@ async def test_who_does_not_wait_for_its_end_cuts_it_off(make):
     desk = make(every=0.01)
     await desk.ended_doubt("a")
     desk.gate = Gate()
-    task = asyncio.create_task(desk.sweeper.run())
-    await desk.gate.reached.wait()
+    task = await desk.gate.catches(desk.sweeper.run())
 
     await desk.sweeper.stop(task, patience=0)
 

@@ -51,8 +51,7 @@ class Desk:
     async def at(self, step):
         """A message that is taken, and has come to that step for as long as the block lasts."""
         gate = self.log.gates[step] = Gate()
-        task = asyncio.create_task(self.take())
-        await gate.reached.wait()
+        task = await gate.catches(self.take())
         yield task
         gate.open()
         await task
