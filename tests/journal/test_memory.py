@@ -1,6 +1,5 @@
 """The bounds of the journal in memory; what it shares with every journal is in the contract suite."""
 
-import asyncio
 import threading
 from collections.abc import Coroutine
 from contextlib import nullcontext
@@ -90,16 +89,6 @@ async def test_a_callers_key_is_kept_as_long_as_it_was_asked_for(time: Time):
 
     assert before
     assert not await has(journal, "k")
-
-
-async def test_the_callers_key_that_ended_first_makes_room_for_a_new_one(time: Time):
-    journal = journal_of(time, max_keys=3)
-    for key in "abc":
-        await created(journal, key)
-        time.pass_(1.0)
-    await created(journal, "d")
-
-    assert [await has(journal, key) for key in "abcd"] == [False, True, True, True]
 
 
 async def test_a_key_that_is_at_work_again_is_not_what_ended_first(time: Time):
@@ -231,10 +220,3 @@ def test_without_its_lock_they_would(time: Time, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(journal, "_lock", nullcontext())
 
     assert denials_of_two_threads(journal, monkeypatch, patience=60.0) == [None, None]
-
-
-def test_it_may_be_used_on_one_loop_after_the_other(time: Time):
-    journal = journal_of(time)
-    asyncio.run(created(journal, "k"))
-
-    assert asyncio.run(judged(journal, j.claim(2))).denial is Denial.CREATED

@@ -75,18 +75,6 @@ async def test_a_server_that_says_it_is_a_standby_is_refused(database: str):
         await judged(FromStandby(database), claim())
 
 
-@pytest.mark.parametrize(
-    ("version", "age"), [(0, "no version"), (1, "an older version"), (3, "a newer version")]
-)
-async def test_tables_of_another_version_are_not_touched(database: str, version: int, age: str):
-    async with PostgresJournal(database):
-        pass
-    await say(database, f"UPDATE transfer_async.meta SET version = {version} RETURNING 1")
-
-    assert age in await refusal(database)
-    assert await say(database, "SELECT count(*) FROM transfer_async.keys_2") == 0
-
-
 # --- rights -------------------------------------------------------------------------------------
 
 

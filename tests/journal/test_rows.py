@@ -1,22 +1,20 @@
 """What is written of an entry, and read again."""
 
-import asyncio
 import json
 from datetime import UTC
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.bank import new_order
 from tests.support.ids import told
-from tests.support.journalling import SCOPE, claim, intent, made
-from transfer_async import Outcome, PersonName, SQLiteJournal
+from tests.support.journalling import intent
+from transfer_async import Outcome, PersonName
 from transfer_async._models.requests import OrderIntent
 from transfer_async.journal import KeySeal, rows
 from transfer_async.journal.entries import Ending, Entry, KeyState, Owed, Step
@@ -93,25 +91,6 @@ def test_every_entry_comes_back_as_it_was(written: KeySeal | None, read: KeySeal
 @given(steps)
 def test_every_line_of_history_comes_back_as_it_was(step: Step):
     assert rows.step_of(rows.step_values(step)) == step
-
-
-async def _through(path: Path, entry: Entry) -> Any:
-    """What a file gives back of an entry that was put into it."""
-    async with SQLiteJournal(path) as journal:
-        await made(journal, claim())
-        row = rows.row_of(entry, token="by hand", now=0.0)
-        values = (*attrs.astuple(row)[:6], row.intent)
-        sql = "UPDATE keys_2 SET state=?, token=?, order_id=?, due_at=?, ended_at=?, body=?, intent=?"
-        await journal._ask(lambda file: file._db.execute(sql, values).rowcount)
-        return await journal.read(SCOPE, "k")
-
-
-@settings(max_examples=15)
-@given(entry=entries)
-def test_every_entry_comes_back_from_a_file_as_it_was(tmp_path_factory: pytest.TempPathFactory, entry: Entry):
-    path = tmp_path_factory.mktemp("rows") / "journal.db"
-
-    assert asyncio.run(_through(path, entry)) == entry.but(reply=None)
 
 
 # --- what cannot be read ------------------------------------------------------------------------

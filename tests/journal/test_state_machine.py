@@ -206,16 +206,6 @@ def test_a_claim_that_is_denied_says_why(state: KeyState, later: float, denial: 
     assert judged(entry_in(state), j.claim(2), now=NOW + later).denial is denial
 
 
-@each("state", [state for state in KeyState if state is not KeyState.FREE])
-@each("later", [0.0, 10_000.0])
-def test_a_claim_for_a_different_order_is_a_conflict_before_anything_else(state: KeyState, later: float):
-    entry = entry_in(state)
-    verdict = judged(entry, j.claim(2, fingerprint="other"), now=NOW + later)
-
-    assert verdict.denial is Denial.CONFLICT
-    assert verdict.entry is entry
-
-
 @pytest.mark.parametrize("state", [KeyState.FREE, KeyState.CREATED, KeyState.CLAIMED], ids=named)
 def test_an_answer_with_the_id_of_another_key_is_foreign_whatever_the_key_has_become(state: KeyState):
     assert judged(entry_in(state), j.create(), id_taken=True).denial is Denial.FOREIGN
@@ -271,34 +261,6 @@ def test_the_same_words_and_more_hooks_go_on_with_a_dead_workers_claim():
 
 def test_what_an_entry_without_an_intent_owes_is_nothing():
     assert entries.owed_by(entry_in(KeyState.CREATED)) == ()
-
-
-@each(
-    ("state", "now_waiting", "later_waiting"),
-    [
-        (KeyState.FREE, False, False),
-        (KeyState.CLAIMED, False, True),
-        (KeyState.SENDING, False, True),
-        (KeyState.IN_DOUBT, True, True),
-        (KeyState.CREATED, False, False),
-    ],
-)
-def test_a_key_waits_for_somebody_once_nobody_is_at_it(
-    state: KeyState, now_waiting: bool, later_waiting: bool
-):
-    entry = entry_in(state)
-
-    assert state_machine.is_waiting(entry, NOW) is now_waiting
-    assert state_machine.is_waiting(entry, NOW + j.LEASE) is later_waiting
-
-
-@each("state", KeyState)
-def test_attending_keeps_only_a_doubt_and_what_is_owed_from_others(state: KeyState):
-    entry = entry_in(state).but(owed=j.owing("hold"))
-    attended = judged(entry, j.attend(), now=NOW + 1.0).entry
-
-    assert attended.owed[0].lease_until == NOW + 1.0 + j.LEASE
-    assert (attended.lease_until != entry.lease_until) is (state is KeyState.IN_DOUBT)
 
 
 def test_a_late_undo_without_a_receipt_does_not_hide_the_receipt_on_record():

@@ -25,6 +25,13 @@ def trial(*options: object, patience: int = PATIENCE) -> subprocess.CompletedPro
     )
 
 
+def kept(*options: object) -> str:
+    """The table of a trial in which every promise was kept."""
+    ended = trial(*options)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
 def count(table: str, row: str) -> int:
     found = re.search(rf"^ *{row} +(\d+)", table, re.MULTILINE)
     return int(found[1]) if found else 0
@@ -34,12 +41,11 @@ def count(table: str, row: str) -> int:
 def test_workers_on_a_file_are_killed_and_stopped_and_no_order_is_doubled_or_lost(size: int):
     kills, pauses = size, size // 50
 
-    ended = trial("workers", "--journal", "sqlite", "--kills", kills, "--pauses", pauses, "--seed", 1)
+    table = kept("workers", "--journal", "sqlite", "--kills", kills, "--pauses", pauses, "--seed", 1)
 
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert count(ended.stdout, "kills") >= kills
-    assert count(ended.stdout, "pauses") >= pauses
-    assert count(ended.stdout, "created") > kills
+    assert count(table, "kills") >= kills
+    assert count(table, "pauses") >= pauses
+    assert count(table, "created") > kills
 
 
 @needs_postgres
@@ -47,21 +53,19 @@ def test_workers_on_a_file_are_killed_and_stopped_and_no_order_is_doubled_or_los
 def test_workers_on_postgres_are_killed_and_robbed_of_it_and_no_order_is_doubled_or_lost(size: int):
     kills, stops = size, max(1, size // 5)
 
-    ended = trial("workers", "--journal", "postgres", "--kills", kills, "--stops", stops, "--seed", 2)
+    table = kept("workers", "--journal", "postgres", "--kills", kills, "--stops", stops, "--seed", 2)
 
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert count(ended.stdout, "kills") >= kills
-    assert count(ended.stdout, "stops of the database") >= stops
+    assert count(table, "kills") >= kills
+    assert count(table, "stops of the database") >= stops
 
 
 @needs_postgres
 @pytest.mark.trial(ci=4, long=200)
 def test_workers_on_postgres_sleep_beyond_their_leases_and_no_order_is_doubled_or_lost(size: int):
-    ended = trial("workers", "--journal", "postgres", "--pauses", size, "--seed", 3)
+    table = kept("workers", "--journal", "postgres", "--pauses", size, "--seed", 3)
 
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert count(ended.stdout, "pauses") >= size
-    assert count(ended.stdout, "not waited for") < size
+    assert count(table, "pauses") >= size
+    assert count(table, "not waited for") < size
 
 
 @needs_postgres
@@ -70,13 +74,12 @@ def test_workers_on_postgres_sleep_beyond_their_leases_and_no_order_is_doubled_o
 def test_every_command_on_a_broker_is_answered_and_no_order_is_doubled_or_lost(size: int):
     kills, restarts = size, 1 + size // 50
 
-    ended = trial("broker", "--kills", kills, "--restarts", restarts, "--seed", 1)
+    table = kept("broker", "--kills", kills, "--restarts", restarts, "--seed", 1)
 
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert count(ended.stdout, "kills") >= kills
-    assert count(ended.stdout, "restarts of the broker") == restarts
-    assert count(ended.stdout, "stops of the database") == restarts
-    assert count(ended.stdout, "created") > kills
+    assert count(table, "kills") >= kills
+    assert count(table, "restarts of the broker") == restarts
+    assert count(table, "stops of the database") == restarts
+    assert count(table, "created") > kills
 
 
 @pytest.mark.trial(ci=600, long=100_000)
@@ -86,20 +89,18 @@ def test_a_bulk_command_that_is_killed_again_and_again_loses_no_order_and_create
 ):
     kills = 5 if size < 100_000 else 20
 
-    ended = trial("bulk", "--lines", size, "--kills", kills, *(f"--fault={fault}" for fault in faults))
+    table = kept("bulk", "--lines", size, "--kills", kills, *(f"--fault={fault}" for fault in faults))
 
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert count(ended.stdout, "kills") == kills
-    assert count(ended.stdout, "lines in the outcome file") == size
+    assert count(table, "kills") == kills
+    assert count(table, "lines in the outcome file") == size
 
 
 @pytest.mark.trial(short=8, ci=15, long=200)
 def test_a_probe_that_is_killed_again_and_again_sends_no_order_beyond_its_cap(size: int):
-    ended = trial("probe", "--kills", size, "--seed", 1)
+    table = kept("probe", "--kills", size, "--seed", 1)
 
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert count(ended.stdout, "kills") == size
-    assert count(ended.stdout, "orders received") > size // 2
+    assert count(table, "kills") == size
+    assert count(table, "orders received") > size // 2
 
 
 @pytest.mark.trial(ci=6, long=20)
@@ -109,19 +110,17 @@ def test_a_probe_that_does_not_count_is_noticed(size: int):
 
 @pytest.mark.trial(short=6, ci=20, long=200)
 def test_an_upgrade_of_a_file_that_is_killed_leaves_it_whole(size: int):
-    ended = trial("upgrades", "--journal", "sqlite", "--kills", size, "--seed", 1)
+    table = kept("upgrades", "--journal", "sqlite", "--kills", size, "--seed", 1)
 
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert count(ended.stdout, "kills") >= size
+    assert count(table, "kills") >= size
 
 
 @needs_postgres
 @pytest.mark.trial(short=4, ci=20, long=200)
 def test_an_upgrade_of_a_database_that_is_killed_leaves_it_whole(size: int):
-    ended = trial("upgrades", "--journal", "postgres", "--kills", size, "--seed", 1)
+    table = kept("upgrades", "--journal", "postgres", "--kills", size, "--seed", 1)
 
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert count(ended.stdout, "kills") >= size
+    assert count(table, "kills") >= size
 
 
 @needs_postgres

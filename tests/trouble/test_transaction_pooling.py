@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -9,16 +10,7 @@ from tests.support.journalling import SCOPE, claim, create, judged, made, mark
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer
 from tests.trouble.pg_proxies import PoolingProxy
-from transfer_async import KeyState, PostgresJournal
-
-
-async def test_a_journal_opens_through_a_proxy_that_pools_transactions(database: str):
-    async with PoolingProxy(database) as proxy, PostgresJournal(proxy.dsn) as journal:
-        entry = await made(journal, claim(), mark(), create())
-
-        assert await journal.read(SCOPE, "k") == entry
-        assert len(await journal.history(SCOPE, "k")) == 3
-        assert entry.state is KeyState.CREATED
+from transfer_async import PostgresJournal
 
 
 async def test_many_callers_share_it(database: str):
@@ -29,14 +21,6 @@ async def test_many_callers_share_it(database: str):
         )
 
         assert all(verdict.denial is None for verdict in verdicts)
-
-
-async def test_the_proxy_gives_every_transaction_another_connection(database: str):
-    async with PoolingProxy(database) as proxy, PostgresJournal(proxy.dsn) as journal:
-        await made(journal, claim(), mark(), create())
-        used = proxy.transactions
-
-        assert all(used[i] is not used[i + 1] for i in range(len(used) - 1))
 
 
 async def keep_prepared(journal: PostgresJournal) -> bool:
@@ -53,14 +37,17 @@ async def test_whether_statements_are_prepared_is_found_out(
 
 
 @pytest.mark.parametrize("prepared", [None, True])
-async def test_statements_are_not_prepared_behind_such_a_proxy_whatever_was_said(
+async def test_behind_a_proxy_that_pools_transactions_all_works_and_nothing_is_prepared_whatever_was_said(
     database: str, prepared: bool | None
 ):
     async with PoolingProxy(database) as proxy, PostgresJournal(proxy.dsn, prepared=prepared) as journal:
         entry = await made(journal, claim(), mark(), create())
+        used = list(proxy.transactions)
 
         assert await keep_prepared(journal) is False
         assert await journal.read(SCOPE, "k") == entry
+        assert len(await journal.history(SCOPE, "k")) == 3
+    assert all(one is not next_ for one, next_ in pairwise(used)), "each transaction has another connection"
 
 
 # --- PgBouncer ----------------------------------------------------------------------------------

@@ -268,7 +268,7 @@ def test_what_cannot_be_is_told_in_one_line(arguments, why, tmp_path, monkeypatc
     ],
 )
 def test_nothing_is_sent_where_a_line_is_no_command_or_nobody_says_where_to(arguments, lines, why):
-    assert refused("send", *arguments, input=lines).startswith(f"send: {why}")
+    assert refused("send", *arguments, answers=lines).startswith(f"send: {why}")
 
 
 def test_a_worker_keeps_the_rate_that_it_is_given(monkeypatch):

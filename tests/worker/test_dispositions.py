@@ -125,22 +125,16 @@ async def out_of_reach(case):
     case.heal = heal
 
 
-async def journal_down_before(case):
-    case.journal.fail_on = Claim
+def journal_down_at(move):
+    async def down(case):
+        case.journal.fail_on = move
 
-    async def heal():
-        case.journal.fail_on = None
+        async def heal():
+            case.journal.fail_on = None
 
-    case.heal = heal
+        case.heal = heal
 
-
-async def journal_down_after(case):
-    case.journal.fail_on = Create
-
-    async def heal():
-        case.journal.fail_on = None
-
-    case.heal = heal
+    return down
 
 
 async def not_a_command(case):
@@ -215,8 +209,8 @@ WAYS = {
     "another worker is at work on the key": busy,
     "there is no token to be had": no_token,
     "the service cannot be reached": out_of_reach,
-    "the journal failed before anything was sent": journal_down_before,
-    "the journal failed after the order may have been sent": journal_down_after,
+    "the journal failed before anything was sent": journal_down_at(Claim),
+    "the journal failed after the order may have been sent": journal_down_at(Create),
     "the command is not valid": not_a_command,
     "the key is bound to a different order": another_order,
     "the client is closing": closed,

@@ -1,4 +1,5 @@
 import asyncio
+import functools
 
 import aiohttp
 import pytest
@@ -43,25 +44,26 @@ async def test_whoever_has_ended_is_neither_live_nor_ready():
 
 
 async def test_a_look_that_fails_or_takes_too_long_is_a_reason_and_says_no_more_than_its_kind():
-    async def fails():
-        raise OSError("postgresql://user:password@db")
+    """But for one of the package's own errors, whose text shows nothing."""
 
-    async def fine():
-        return 1
+    def failing(error):
+        async def fail():
+            raise error
 
-    looks = {"journal": fails, "broker": asyncio.Event().wait, "clock": fine}
+        return fail
+
+    looks = {
+        "journal": failing(OSError("postgresql://user:password@db")),
+        "books": failing(JournalFailed("the disk is full")),
+        "broker": asyncio.Event().wait,
+        "clock": functools.partial(asyncio.sleep, 0),
+    }
 
     assert await Health(looks, patience=MUST_RUN_OUT).not_ready() == [
         "journal: OSError",
+        "books: the disk is full",
         "broker: TimeoutError",
     ]
-
-
-async def test_of_one_of_the_packages_own_errors_its_text_is_the_reason():
-    async def fails():
-        raise JournalFailed("the disk is full")
-
-    assert await Health({"journal": fails}).not_ready() == ["journal: the disk is full"]
 
 
 async def test_an_address_that_is_taken_is_told():
