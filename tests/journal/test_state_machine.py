@@ -23,29 +23,9 @@ NOW = 1000.0
 MOVES: dict[type, Move] = {
     type(move): move
     for move in (
-        j.claim(2),
-        j.keep(),
-        j.take_over(),
-        j.mark("a"),
-        j.create(),
-        j.free(),
-        j.doubt(),
-        j.expire(),
-        j.resolve(),
-        j.refute(),
-        j.paid(),
-        j.attend(),
-        j.owe("hold"),
-        j.suspect(),
-        j.promise(),
-        j.told(),
-        j.lay_aside(),
-        j.propose(),
-        j.withdraw(),
-        j.amend(),
-        j.take_back(),
-        j.look(),
-        j.demand(),
+        *(j.claim(2), j.keep(), j.take_over(), j.mark("a"), j.create(), j.free(), j.doubt(), j.expire()),
+        *(j.resolve(), j.refute(), j.paid(), j.attend(), j.owe("hold"), j.suspect(), j.promise(), j.told()),
+        *(j.lay_aside(), j.propose(), j.withdraw(), j.amend(), j.take_back(), j.look(), j.demand()),
         j.waive(),
     )
 }
@@ -65,15 +45,20 @@ ROWS = {(row.move, row.source): row.to for row in state_machine.TABLE}
 PAIRS = [(kind, state) for kind in MOVES for state in KeyState]
 
 
-def entry_in(state: KeyState, *, now: float = NOW) -> Entry:
+def gone(*way: Move) -> Entry:
+    """What a key comes to by these moves, all of them at once."""
     entry: Entry | None = None
-    for move in j.WAYS[state]:
-        verdict = state_machine.decide(entry, move, now=now)
+    for move in way:
+        verdict = state_machine.decide(entry, move, now=NOW)
         assert verdict is not None
-        assert verdict.denial is None
+        assert verdict.denial is None, move
         entry = verdict.entry
     assert entry is not None
     return entry
+
+
+def entry_in(state: KeyState) -> Entry:
+    return gone(*j.WAYS[state])
 
 
 def judged(entry: Entry, move: Move, *, now: float = NOW, id_taken: bool = False) -> Verdict:
@@ -541,15 +526,9 @@ def test_a_refusal_of_another_order_is_no_answer():
 # --- what is still to be told ---------------------------------------------------------------------
 
 
-def after(*made: Move, now: float = NOW) -> Entry:
-    entry: Entry | None = None
-    for move in (*j.WAYS[KeyState.IN_DOUBT], *made):
-        verdict = state_machine.decide(entry, move, now=now)
-        assert verdict is not None
-        assert verdict.denial is None, move
-        entry = verdict.entry
-    assert entry is not None
-    return entry
+def after(*made: Move) -> Entry:
+    """A doubt, and these moves."""
+    return gone(*j.WAYS[KeyState.IN_DOUBT], *made)
 
 
 LATER = NOW + j.WINDOW + j.SETTLE_AFTER

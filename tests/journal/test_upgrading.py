@@ -169,24 +169,13 @@ async def test_a_second_upgrade_has_nothing_to_do(store: Store):
 
 
 async def test_all_scopes_are_upgraded_at_once(store: Store):
-    await say(
-        store,
-        "INSERT INTO scopes (name) VALUES ('other')"
-        if isinstance(store, FileStore)
-        else "INSERT INTO keys (scope, key, state, token, body) "
-        "SELECT 'other', key, state, 'token', body FROM keys WHERE key = 'created'",
-    )
-    if isinstance(store, FileStore):
-        await say(
-            store,
-            "INSERT INTO keys (scope, key, state, token, body) SELECT s.id, key, state, 'token', body "
-            "FROM keys, scopes s WHERE key = 'created' AND s.name = 'other'",
-        )
+    async with store.old_journal() as old:
+        await old.move("other", "claimed", claim())
     await upgrade(store)
     async with store.journal() as journal:
-        found = [await journal.read(scope, "created") for scope in (SCOPE, "other")]
+        found = [await journal.read(scope, "claimed") for scope in (SCOPE, "other")]
 
-    assert [entry and entry.state for entry in found] == [KeyState.CREATED, KeyState.CREATED]
+    assert [entry and entry.state for entry in found] == [KeyState.CLAIMED, KeyState.CLAIMED]
 
 
 def test_an_upgraded_file_has_the_tables_of_a_new_one(tmp_path: Path):

@@ -1,32 +1,56 @@
 """A worker whose user may only read the journal's file."""
 
-import json
+import os
+import pwd
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.trouble.storm import stormy_world
+from transfer_async import JournalFailed, Outcome, SQLiteJournal
+
+NOBODY = "nobody"
+
 
 @pytest.fixture
-def directory() -> Iterator[Path]:
-    """One that every user reaches."""
-    made = Path(tempfile.mkdtemp())
-    yield made
-    made.chmod(0o700)
-    shutil.rmtree(made)
+def path() -> Iterator[Path]:
+    """Of a file in a directory that every user reaches."""
+    directory = Path(tempfile.mkdtemp())
+    directory.chmod(0o755)
+    yield directory / "journal.db"
+    directory.chmod(0o700)
+    shutil.rmtree(directory)
 
 
-def test_a_worker_that_may_not_write_the_journal_sends_nothing_and_holds_nothing(directory: Path):
-    command = [sys.executable, "-m", "tests.trouble.read_only_child", str(directory / "journal.db")]
-    done = subprocess.run(command, check=True, capture_output=True, timeout=50)
+def make_read_only(path: Path) -> None:
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
 
-    assert json.loads(done.stdout) == {
-        "cause": "attempt to write a readonly database",
-        "outcome": "NOT_SENT",
-        "requests": 0,
-        "holds": 0,
-    }
+
+@contextmanager
+def somebody() -> Iterator[None]:
+    """Be nobody in particular: ``root`` may write everything."""
+    user = os.geteuid()
+    if not user:
+        os.seteuid(pwd.getpwnam(NOBODY).pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+async def test_a_worker_that_may_not_write_the_journal_sends_nothing_and_holds_nothing(path: Path):
+    async with SQLiteJournal(path):
+        pass
+    make_read_only(path)
+    async with stormy_world(lambda world: SQLiteJournal(path, clock=world.time.clock)) as world:
+        with somebody():
+            failed = await world.fails(JournalFailed)
+
+    assert str(failed.__cause__) == "attempt to write a readonly database"
+    assert failed.outcome is Outcome.NOT_SENT
+    assert (len(world.sandbox.requests), world.bank.open) == (0, {})

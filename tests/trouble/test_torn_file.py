@@ -5,7 +5,7 @@ import random
 import sqlite3
 import tempfile
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,23 +116,21 @@ def test_a_log_that_is_whole_is_read_to_its_end(directory: Path, written: Writte
     assert reread(directory, written.main, written.log) == written.contents[-1]
 
 
+def cut(log: bytes, at: int, chance: random.Random) -> bytes:
+    return log[:at]
+
+
+def with_a_wrong_byte(log: bytes, at: int, chance: random.Random) -> bytes:
+    return log[:at] + bytes([log[at] ^ chance.randrange(1, 256)]) + log[at + 1 :]
+
+
+@pytest.mark.parametrize("harm", [cut, with_a_wrong_byte])
 @pytest.mark.trial(short=50, ci=200, long=20_000)
-def test_a_log_that_is_cut_anywhere_holds_what_was_committed_before_and_no_more(
-    directory: Path, written: Written, size: int
+def test_a_log_that_comes_to_harm_anywhere_holds_what_was_committed_before_and_no_more(
+    directory: Path, written: Written, harm: Callable[..., bytes], size: int
 ):
     chance = random.Random(7)
     for _ in range(size):
         at = chance.randrange(len(written.log))
-        assert reread(directory, written.main, written.log[:at]) == written.expected(at), at
-
-
-@pytest.mark.trial(short=50, ci=200, long=20_000)
-def test_a_log_with_a_wrong_byte_holds_what_was_committed_before_it_and_no_more(
-    directory: Path, written: Written, size: int
-):
-    chance = random.Random(8)
-    for _ in range(size):
-        at = chance.randrange(len(written.log))
-        log = bytearray(written.log)
-        log[at] ^= chance.randrange(1, 256)
-        assert reread(directory, written.main, bytes(log)) == written.expected(at), at
+        log = harm(written.log, at, chance)
+        assert reread(directory, written.main, log) == written.expected(at), at

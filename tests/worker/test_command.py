@@ -514,20 +514,6 @@ async def plan(there, tmp_path):
         )
 
 
-async def test_a_worker_runs_what_is_beside_it_until_it_is_stopped(plan):
-    said, seen = [], []
-
-    async def beside(worker):
-        seen.append(await worker.health.not_ready())
-        stop()
-        await asyncio.Event().wait()
-
-    await working.work(plan, say=said.append, log=said.append, beside=beside)
-
-    assert seen == [[]]
-    assert said[-1] == "worker stopped"
-
-
 async def test_an_error_beside_a_worker_ends_it(plan):
     async def beside(worker):
         raise LookupError

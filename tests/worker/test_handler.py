@@ -309,6 +309,16 @@ async def in_doubt(world: World) -> OrderOutcome:
     return handled.outcome
 
 
+def finding(world: World) -> Any:
+    """The bank's means to end a doubt: it knows the one order that there is."""
+
+    async def find(*_: object) -> Order:
+        (order,) = world.sandbox.orders.values()
+        return Order.from_json(order.to_json())
+
+    return find
+
+
 async def test_a_doubt_is_told_and_its_end_too_until_it_was_published(world: World):
     doubt = await in_doubt(world)
     (order_id,) = world.sandbox.orders
@@ -331,11 +341,7 @@ async def test_a_doubt_is_told_and_its_end_too_until_it_was_published(world: Wor
 async def test_an_end_that_resolve_found_has_the_order_and_its_amounts(world: World):
     await in_doubt(world)
 
-    async def find(*_: object) -> Any:
-        (order,) = world.sandbox.orders.values()
-        return Order.from_json(order.to_json())
-
-    async with world.client(resolve=find) as client:
+    async with world.client(resolve=finding(world)) as client:
         report = await client.recover()
         (end,) = await untold(Handler(client))
 
@@ -350,11 +356,7 @@ async def test_a_reply_that_cannot_be_read_any_more_keeps_no_order_from_being_to
     """As after a version that read more loosely: the order exists, and its id is known."""
     await in_doubt(world)
 
-    async def find(*_: object) -> Order:
-        (order,) = world.sandbox.orders.values()
-        return Order.from_json(order.to_json())
-
-    async with world.client(resolve=find) as client:
+    async with world.client(resolve=finding(world)) as client:
         handler = Handler(client)
         await client.recover()
         (order_id,) = world.sandbox.orders

@@ -3,12 +3,11 @@ import asyncio
 import pytest
 
 from tests.support.bank import Gate, Time, new_order
-from tests.worker.case import Spied
-from transfer_async import FundsHold, JournalFailed, OutcomeUnknown, SQLiteJournal, TransferClient
+from transfer_async import JournalFailed, OutcomeUnknown
 from transfer_async._converters.messages import OrderCommand
 from transfer_async._pipeline.recovery import Recovery
 from transfer_async._support.clock import Clock
-from transfer_async.sandbox import CloseAfterProcessing, Sandbox
+from transfer_async.sandbox import CloseAfterProcessing
 from transfer_async.worker.handler import Handler
 from transfer_async.worker.health import Health
 from transfer_async.worker.outbox import Sweeper
@@ -17,8 +16,8 @@ from transfer_async.worker.outbox import Sweeper
 class Desk:
     """A handler whose doubts have ended, and a publisher that remembers, or fails."""
 
-    def __init__(self, client, journal, **settings):
-        self.client, self.journal = client, journal
+    def __init__(self, client, **settings):
+        self.client = client
         self.handler = Handler(client)
         self.told, self.error, self.gate = [], None, None
         self.headers = []
@@ -40,22 +39,11 @@ class Desk:
 
 
 @pytest.fixture
-async def make(tmp_path):
-    async with Sandbox() as sandbox, SQLiteJournal(tmp_path / "journal.db") as journal:
-        for _ in range(5):
-            sandbox.faults.add(CloseAfterProcessing())
-        spied = Spied(journal)
-
-        async def place(intent):
-            return "hold"
-
-        async def release(intent, receipt):
-            pass
-
-        async with TransferClient(
-            sandbox.base_url, sandbox.token, journal=spied, hooks=[FundsHold(place, release)]
-        ) as client:
-            yield lambda **settings: Desk(client, spied, **settings)
+async def make(world):
+    world.journal.durable = True
+    world.sandbox.faults.add(CloseAfterProcessing(), times=5)
+    async with world.client() as client:
+        yield lambda **settings: Desk(client, **settings)
 
 
 async def test_the_end_of_a_doubt_is_published_and_not_again(make):
