@@ -13,9 +13,10 @@ import pytest
 from tests.support.cases import each
 from tests.support.commands import asked, invoke, refused
 from transfer_async._cli import serve_sandbox, who_am_i
+from transfer_async._cli.app import app
 from transfer_async._cli.console import event_loop, output
 from transfer_async._cli.demo import tour
-from transfer_async._cli.entry import main
+from transfer_async._cli.entry import main, narrowed
 from transfer_async._models.errors import ServiceFailed
 from transfer_async._models.responses import User
 from transfer_async.sandbox import Sandbox, Status
@@ -52,6 +53,26 @@ def test_without_a_command_the_help_is_shown():
 
     assert result.exit_code == 2
     assert "whoami" in result.output
+
+
+@each(
+    ("words", "commands", "groups"),
+    [
+        (["create", "--help"], ["create"], []),
+        (["verify-hooks", "journal"], ["verify_hooks"], []),
+        (["journal", "list"], [], ["journal"]),
+    ],
+)
+def test_only_the_command_that_is_asked_for_is_made(words, commands, groups):
+    alone = narrowed(app, words)
+
+    assert [one.callback.__name__ for one in alone.registered_commands] == commands
+    assert [one.name for one in alone.registered_groups] == groups
+
+
+@pytest.mark.parametrize("words", [[], ["--version"], ["creat", "create"], ["verify_hooks"], [""]])
+def test_where_no_command_is_named_all_are_there(words):
+    assert narrowed(app, words) is app
 
 
 def test_without_typer_one_line_says_how_to_install_it(monkeypatch, capsys):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from transfer_async._cli.console.exit_codes import USAGE
+
+if TYPE_CHECKING:
+    from typer import Typer
 
 NO_TYPER = 'transfer-async needs typer: pip install "transfer_async[cli]"\n'
 
@@ -20,4 +26,25 @@ def main() -> None:
         sys.exit(USAGE)
     from transfer_async._cli.app import app  # needs typer
 
-    app(prog_name="transfer-async")
+    narrowed(app, sys.argv[1:])(prog_name="transfer-async")
+
+
+def narrowed(app: Typer, words: Sequence[str]) -> Typer:
+    """The command that the first of ``words`` names, alone: typer makes all that it is given.
+
+    Where none is named (an option, a slip of the pen, nothing), all are there to be told of.
+    """
+    from typer.main import get_command_name
+
+    asked = words[0] if words else None
+    commands = [
+        one
+        for one in app.registered_commands
+        if asked == (one.name or (one.callback and get_command_name(one.callback.__name__)))
+    ]
+    groups = [one for one in app.registered_groups if asked == one.name]
+    if not commands and not groups:
+        return app
+    alone = copy.copy(app)
+    alone.registered_commands, alone.registered_groups = commands, groups
+    return alone
