@@ -12,7 +12,7 @@ from tests.support.cases import each
 from transfer_async._cli.create.progress import (
     EVERY,
     LOOKED_AT_EVERY,
-    RichProgress,
+    BarProgress,
     duration,
     shown_progress,
 )
@@ -106,7 +106,7 @@ def test_on_a_terminal_there_is_a_bar(time):
     columns = (BarColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=console, get_time=time.now) as bars:
         say = partial(console.print, markup=False, highlight=False)
-        progress = RichProgress(bars, say, told_every=None, clock=time.clock)
+        progress = BarProgress(bars, say, clock=time.clock)
         progress.show("checking", 5, None, "")
         time.pass_(1.0)
         progress.show("creating", 10, 40, "10 created")
@@ -122,7 +122,7 @@ def test_on_a_terminal_there_is_a_bar(time):
 
 def test_a_bar_is_not_moved_for_every_order(time):
     with Progress(disable=True, get_time=time.now) as bars:
-        progress, moved = RichProgress(bars, print, told_every=None, clock=time.clock), []
+        progress, moved = BarProgress(bars, print, clock=time.clock), []
         for number in range(1, 101):
             time.pass_(LOOKED_AT_EVERY / 9.5)
             progress.show("creating", number, 100, "")

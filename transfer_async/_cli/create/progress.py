@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +23,28 @@ LOOKED_AT_EVERY = 0.1
 
 SPAN = 30.0
 """The rate is that of the last so many seconds: a run that goes on begins with what is done already."""
+
+
+class Pace:
+    """How fast it goes, of late."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def note(self, now: float, done: int) -> None:
+        """So many are done now."""
+        while self._seen and now - self._seen[0][0] > SPAN:
+            self._seen.popleft()
+        if done > (self._seen[-1][1] if self._seen else 0):
+            self._seen.append((now, done))
+
+    @property
+    def rate(self) -> float | None:
+        """How many a second; None where nobody can say."""
+        if not self._seen:
+            return None
+        (since, before), (until, done) = self._seen[0], self._seen[-1]
+        return (done - before) / (until - since) if until > since else None
 
 
 def duration(seconds: float) -> str:
@@ -63,59 +87,76 @@ class Silence:
         """Say nothing."""
 
 
-class RichProgress:
-    """A task of rich's, which knows how fast it goes and how long that will take.
+class LineProgress:
+    """A line now and then.
 
     Args:
-        bars: rich's own, drawn or not.
         say: writes a line.
-        told_every: seconds between two lines of how far it has come; None where bars are drawn.
         clock: for tests.
     """
 
-    def __init__(
-        self, bars: progress.Progress, say: Say, *, told_every: float | None, clock: Clock | None = None
-    ) -> None:
-        self._bars, self._say, self._told_every = bars, say, told_every
+    def __init__(self, say: Say, *, clock: Clock | None = None) -> None:
+        self._say = say
         self._now = (clock or Clock()).now
         self._what: str | None = None
         self._looked = self._told = 0.0
+        self._pace = Pace()
 
     def show(self, what: str, done: int, total: int | None, counts: str) -> None:
         """Move the bar or write a line, if it is time."""
         now = self._now()
         if what != self._what:
-            self._begin(what)
+            self._what, self._told, self._pace = what, now, Pace()
+            self._begin()
         elif done != total and now - self._looked < LOOKED_AT_EVERY:
             return
         self._looked = now
-        (task,) = self._bars.tasks
-        self._bars.update(task.id, completed=done, total=total)
-        line = progress_line(what, task, counts)
-        self._bars.update(task.id, description=line)
-        if self._told_every is not None and now - self._told >= self._told_every:
-            self._told = now
-            self._say(line)
+        self._pace.note(now, done)
+        self._draw(progress_line(what, done, total, counts, rate=self._pace.rate), done, total)
 
-    def _begin(self, what: str) -> None:
-        self._what, self._told = what, self._now()
-        for before in self._bars.task_ids:
-            self._bars.remove_task(before)
-        self._bars.add_task("", total=None)
+    def _begin(self) -> None:
+        pass
+
+    def _draw(self, line: str, _done: int, _total: int | None) -> None:
+        if self._looked - self._told >= EVERY:
+            self._told = self._looked
+            self._say(line)
 
     def say(self, line: str) -> None:
         """Write a line, above the bar."""
         self._say(line)
 
 
-def progress_line(what: str, task: progress.Task, counts: str) -> str:
+class BarProgress(LineProgress):
+    """A bar of rich's.
+
+    Args:
+        bars: on a terminal.
+        say: writes a line above them.
+        clock: for tests.
+    """
+
+    def __init__(self, bars: progress.Progress, say: Say, *, clock: Clock | None = None) -> None:
+        super().__init__(say, clock=clock)
+        self._bars = bars
+
+    def _begin(self) -> None:
+        for before in self._bars.task_ids:
+            self._bars.remove_task(before)
+        self._bars.add_task("", total=None)
+
+    def _draw(self, line: str, done: int, total: int | None) -> None:
+        (task,) = self._bars.task_ids
+        self._bars.update(task, completed=done, total=total, description=line)
+
+
+def progress_line(what: str, done: int, total: int | None, counts: str, *, rate: float | None) -> str:
     """How far it has come, in a line."""
-    rate, done = f"{task.speed or 0:,.0f} a second", f"{task.completed:,.0f}"
-    if task.total is None:
-        return f"{what}: {done} lines, {rate}"
-    left = task.time_remaining
-    pace = "no rate yet" if left is None or not task.speed else f"{rate}, {duration(left)} left"
-    return f"{what}: {done} of {task.total:,.0f} lines: {counts}; {pace}"
+    told = f"{rate or 0:,.0f} a second"
+    if total is None:
+        return f"{what}: {done:,} lines, {told}"
+    pace = f"{told}, {duration(math.ceil((total - done) / rate))} left" if rate else "no rate yet"
+    return f"{what}: {done:,} of {total:,} lines: {counts}; {pace}"
 
 
 @contextmanager
@@ -123,6 +164,9 @@ def shown_progress(say: Say, *, live: bool, quiet: bool, clock: Clock | None = N
     """A bar where that is wanted, lines otherwise; or nothing."""
     if quiet:
         yield Silence()
+        return
+    if not live:
+        yield LineProgress(say, clock=clock)
         return
     from rich import console, progress  # 60 ms
 
@@ -134,12 +178,8 @@ def shown_progress(say: Say, *, live: bool, quiet: bool, clock: Clock | None = N
         transient=True,
         refresh_per_second=5,
         redirect_stdout=False,
-        speed_estimate_period=SPAN,
         get_time=(clock or Clock()).now,
     )
-    if not live:  # never begun, they are never drawn
-        yield RichProgress(bars, say, told_every=EVERY, clock=clock)
-        return
     with bars:
         above = partial(err.print, markup=False, highlight=False)
-        yield RichProgress(bars, above, told_every=None, clock=clock)
+        yield BarProgress(bars, above, clock=clock)
