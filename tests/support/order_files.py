@@ -75,7 +75,7 @@ def lines_of(text: str | bytes) -> TextLines:
 
 def read_csv(text: str | bytes) -> list[Record]:
     """What comes of it, line by line."""
-    return list(csv_rows.records(lines_of(text)))
+    return list(csv_rows.records(lines_of(text), iter(())))
 
 
 def told(path: Path) -> list[dict[str, Any]]:

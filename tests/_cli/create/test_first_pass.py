@@ -14,7 +14,7 @@ from transfer_async._cli.create.record import Record
 
 def checked(rows, **settings) -> Checking:
     checking = Checking(**{"needs_held": False, **settings})
-    checking.run(csv_rows.records(lines_of(csv_text(rows))))
+    checking.run(csv_rows.records(lines_of(csv_text(rows)), iter(())))
     return checking
 
 

@@ -12,7 +12,7 @@ from transfer_async._converters.messages import OrderCommand
 
 
 def read(text: str | bytes) -> list[Record]:
-    return list(records(lines_of(text)))
+    return list(records(lines_of(text), iter(())))
 
 
 def only_fault(text: str | bytes) -> tuple[int, str, str]:

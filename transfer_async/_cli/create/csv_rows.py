@@ -43,13 +43,18 @@ OPTIONAL = frozenset(
 _NAMED = {place: name for name, place in COLUMNS.items()}
 
 
-def records(lines: TextLines) -> Iterator[Record]:
-    """What each row comes to; if the header is not good, that alone is told."""
+def records(lines: TextLines, known: Iterator[Record]) -> Iterator[Record]:
+    """What each row comes to; if the header is not good, that alone is told.
+
+    Args:
+        lines: of the file.
+        known: what the first rows came to in an earlier reading.
+    """
     reader = csv.reader(lines, strict=True)
     header: list[str] | None = None
     while (row := _next_row(reader, lines)) is not None:
         if isinstance(row, Record):
-            yield row
+            yield next(known, None) or row
             if header is None:
                 return
         elif header is None:
@@ -58,7 +63,7 @@ def records(lines: TextLines) -> Iterator[Record]:
                 yield Record(line=row.line, faults=faults)
                 return
         else:
-            yield _record(row, header)
+            yield next(known, None) or _record(row, header)
     if header is None:
         yield Record(line=1, faults=(("", "is not there: the first line names the columns"),))
 

@@ -10,16 +10,15 @@ from transfer_async._converters.messages import OrderCommand
 from transfer_async._models.errors import InvalidOrder
 
 
-def records(lines: TextLines) -> Iterator[Record]:
-    """What each line comes to."""
+def records(lines: TextLines, known: Iterator[Record]) -> Iterator[Record]:
+    """What each line comes to; that of the first ones may be ``known`` from an earlier reading."""
     for text in each_line(lines):
-        if isinstance(text, BadLine):
-            yield Record(line=text.line, faults=(("", text.why),))
-        else:
-            yield _record(lines.number, text)
+        yield next(known, None) or _record(lines.number, text)
 
 
-def _record(line: int, text: str) -> Record:
+def _record(line: int, text: str | BadLine) -> Record:
+    if isinstance(text, BadLine):
+        return Record(line=text.line, faults=(("", text.why),))
     try:
         command = OrderCommand.from_json(text)
     except InvalidOrder as error:

@@ -1,0 +1,83 @@
+"""A file of orders, read twice: the bytes each time, and what the first lines come to only once."""
+
+import weakref
+
+import pytest
+
+from tests.support.cases import each
+from tests.support.order_files import csv_text, jsonl_text, row, tree
+from transfer_async._cli.create import order_file
+from transfer_async._cli.create.order_file import Format, opened
+from transfer_async._cli.create.unchanged_file import Changed
+
+KEPT = 3
+
+
+@pytest.fixture(autouse=True)
+def few_are_kept(monkeypatch):
+    monkeypatch.setattr(order_file, "KEPT", KEPT)
+
+
+def texts():
+    numbers = range(1, 2 * KEPT + 1)
+    good = [row(number) for number in numbers]
+    return [
+        (Format.CSV, csv_text(good)),
+        (Format.CSV, csv_text([*good[:1], row(2, poster_amount="x"), *good[2:]])),
+        (Format.JSONL, "\n\n".join(jsonl_text([tree(number)]) for number in numbers)),
+        (Format.JSONL, "{\n" + jsonl_text(tree(number) for number in numbers)),
+    ]
+
+
+@each(("form", "text"), texts())
+def test_every_reading_comes_to_the_same(tmp_path, form, text):
+    path = tmp_path / "orders"
+    path.write_text(text)
+    with opened(path, form) as file:
+        first = list(file.records())
+
+        assert list(file.records()) == first
+        assert list(file.records()) == first
+
+
+@pytest.mark.parametrize("form", Format)
+def test_what_was_checked_is_what_is_sent(tmp_path, form):
+    with opened_file(tmp_path, form) as orders:
+        first = list(orders.records())
+        again = list(orders.records())
+
+    assert [one is other for one, other in zip(first, again, strict=True)] == [True] * KEPT + [False] * KEPT
+
+
+def test_a_reading_that_was_left_puts_no_order_on_another_line(tmp_path):
+    with opened_file(tmp_path, Format.CSV) as orders:
+        first = list(orders.records())
+        next(orders.records())
+
+        assert list(orders.records()) == first
+
+
+def test_what_is_kept_is_not_handed_out_of_a_file_that_has_changed(tmp_path):
+    with opened_file(tmp_path, Format.JSONL) as orders:
+        assert len(list(orders.records())) == 2 * KEPT
+        (tmp_path / "orders").write_text(jsonl_text([tree(7)]))
+
+        with pytest.raises(Changed):
+            next(orders.records())
+
+
+def opened_file(tmp_path, form: Format):
+    numbers = range(1, 2 * KEPT + 1)
+    csv, jsonl = csv_text(map(row, numbers)), jsonl_text(map(tree, numbers))
+    (tmp_path / "orders").write_text(csv if form is Format.CSV else jsonl)
+    return opened(tmp_path / "orders", form)
+
+
+def test_an_order_is_let_go_of_once_it_is_handed_out(tmp_path):
+    with opened_file(tmp_path, Format.CSV) as orders:
+        seen = [weakref.ref(record.command.order) for record in orders.records()]
+        assert [ref() is not None for ref in seen] == [True] * KEPT + [False] * KEPT
+        for _ in orders.records():
+            pass
+
+    assert [ref() for ref in seen] == [None] * 2 * KEPT
