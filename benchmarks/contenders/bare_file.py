@@ -1,0 +1,62 @@
+"""A program that creates a file of orders, as it is written in an hour: read all, ``create_orders``, count.
+
+It checks nothing before the first is sent but what the models check, writes no outcomes, cannot be stopped
+and goes on without end where nothing is created: what the command does beyond this is what it costs more.
+
+    python -m benchmarks.contenders.bare_file FILE --journal ... --base-url ... --concurrency 16
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import time
+from decimal import Decimal
+from pathlib import Path
+
+from benchmarks.contenders.ours import place, release
+from transfer_async import FundsHold, NewExternalOrder, NewOrder, OrderRequest, SQLiteJournal, TransferClient
+from transfer_async._cli.console.event_loop import loop_factory
+
+
+def request_of(line: str) -> OrderRequest:
+    """What is asked for on a line."""
+    command = json.loads(line, parse_float=Decimal)
+    fields = command["order"]
+    external = NewExternalOrder(**fields.pop("external_order"))
+    return OrderRequest(NewOrder(**fields, external_order=external), command["key"])
+
+
+async def create(options: argparse.Namespace) -> float:
+    """Create them; orders a second of the loop alone."""
+    with options.file.open() as file:
+        requests = [request_of(line) for line in file]
+    hooks = [FundsHold(place, release)]
+    async with (
+        SQLiteJournal(options.journal) as journal,
+        TransferClient(
+            options.base_url, os.environ["TRANSFER_API_TOKEN"], hooks=hooks, journal=journal
+        ) as client,
+    ):
+        began = time.perf_counter()
+        async for result in client.create_orders(requests, concurrency=options.concurrency):
+            assert result.order is not None  # noqa: S101 - or the rate is another's
+        return len(requests) / (time.perf_counter() - began)
+
+
+def main() -> None:
+    """Be the program that the arguments describe, and tell how fast it was."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--journal", type=Path, required=True)
+    parser.add_argument("--base-url", required=True)
+    parser.add_argument("--concurrency", type=int, required=True)
+    # As a program does it, which leaves the garbage collector alone.
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        print(f"{runner.run(create(parser.parse_args())):,.0f} a second")
+
+
+if __name__ == "__main__":
+    main()
