@@ -691,6 +691,21 @@ BY_HAND = (
         "        elif token",
         "a worker judges a key by what it wrote itself, whatever others have written since",
     ),
+    # --- a file of orders -----------------------------------------------------------------------
+    Fault(
+        "kept-orders-begin-where-a-reading-was-left",
+        "order_file",
+        "            kept, self._kept = self._kept, deque()\n",
+        "            kept = self._kept\n",
+        "lines of a file are passed over, and an outcome is told of the wrong one",
+    ),
+    Fault(
+        "kept-orders-are-sent-whatever-the-file-says-now",
+        "order_file",
+        "yield from read(lines, _handed_out(kept))",
+        "yield from _handed_out(kept)",
+        "a file that somebody has corrected since the check is sent as it was",
+    ),
     # --- the service's books --------------------------------------------------------------------
     Fault(
         "twin-is-proposed",
