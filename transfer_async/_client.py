@@ -6,7 +6,7 @@ import asyncio
 import os
 import ssl as tls
 import warnings
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -155,7 +155,7 @@ class TransferClient:
 
     def _prepare(self, *, recover_every: float | None, four_eyes: bool) -> None:
         self._home = Home()
-        self._calls = InFlight()
+        self._calls = InFlight(partial(create_order, self._context))
         self._reads = fetch.UnderWay()
         self._recoveries = Recoveries(self._context, every=recover_every)
         self._operators = Operators(
@@ -242,8 +242,10 @@ class TransferClient:
             TransferError: see `transfer_async._models.errors`; ``outcome`` and ``order_may_exist`` say
                 what is certain.
         """
-        request = OrderRequest(order, key, beneficiary, held, send_before, deadline)
-        return await self._carry(self._call(request, once=once))
+        # No name for what it hands on: a name would keep it for as long as the order is on its way.
+        return await self._carry(
+            self._call(OrderRequest(order, key, beneficiary, held, send_before, deadline), once=once)
+        )
 
     def _call(self, request: OrderRequest, *, once: bool) -> Call:
         key = request.key
@@ -277,9 +279,9 @@ class TransferClient:
             cancellation=Cancellation(),
         )
 
-    async def _carry(self, call: Call) -> Order:
+    def _carry(self, call: Call) -> Coroutine[Any, Any, Order]:
         self._recoveries.begin()
-        return await self._calls.carry(call, partial(create_order, self._context))
+        return self._calls.carry(call)
 
     def create_orders(
         self, requests: Requests, *, concurrency: int = 16, once: bool = False

@@ -8,8 +8,6 @@ from contextvars import Context
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import attrs
-
 from tests.simulation.bank import Bank, Step
 from tests.simulation.chance import GAPS, Chance, setting
 from tests.simulation.journal import Database, WorkerJournal
@@ -99,6 +97,17 @@ class World:
             self.trace.append(f"{self.loop.time():12.4f}  {process.name if process else '':<11} {what}")
 
 
+class SimulatedClient(TransferClient):
+    """A client of the world's own service."""
+
+    def __init__(self, world: World, token: str, **settings: Any) -> None:
+        self._world = world
+        super().__init__(ADDRESS, token, **settings)
+
+    def _transport_to(self, *_: Any, **__: Any) -> Any:
+        return SimulatedTransport(self._world)
+
+
 class Worker:
     """A worker, and the process that it is right now."""
 
@@ -124,8 +133,8 @@ class Worker:
     def _made(self) -> TransferClient:
         world, setting = self.world, self.world.setting
         hold = Step(world, "hold")
-        client = TransferClient(
-            ADDRESS,
+        return SimulatedClient(
+            world,
             world.bank.token if setting.token else "secret",
             hooks=[
                 *([world.bank.screening] if setting.screens else []),
@@ -142,8 +151,6 @@ class Worker:
             observers=[self._saw],
             four_eyes=world.four_eyes and self.name == "desk",
         )
-        client._context = attrs.evolve(client._context, transport=SimulatedTransport(world))
-        return client
 
     def _lacks_the_check(self) -> bool:
         return self.mortal and self.world.setting.releases and self.world.chance.once_in(0.5)

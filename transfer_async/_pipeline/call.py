@@ -11,10 +11,9 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any
 
-from attrs import define
+from attrs import define, field
 
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.cancellation import Cancellation
@@ -31,12 +30,14 @@ class Call:
         once: a refusal on record is the answer.
         work: with the intent, as the caller made it to begin with.
         cancellation: the caller's, and the client's that closes.
+        outcome: what its caller waits for, as soon as it is carried.
     """
 
     client_made: bool
     once: bool
     work: Work
     cancellation: Cancellation
+    outcome: asyncio.Future[Order] = field(init=False, repr=False)
 
 
 def fresh_id() -> str:
@@ -45,9 +46,14 @@ def fresh_id() -> str:
 
 
 class InFlight:
-    """The calls that a client carries."""
+    """The calls that a client carries.
 
-    def __init__(self) -> None:
+    Args:
+        run: takes a call the whole way.
+    """
+
+    def __init__(self, run: Callable[[Call], Coroutine[Any, Any, Order]]) -> None:
+        self._run = run
         self._calls: dict[asyncio.Task[None], Call] = {}
 
     def __len__(self) -> int:
@@ -57,7 +63,7 @@ class InFlight:
         """Whether ``task`` carries one of the calls."""
         return task in self._calls
 
-    async def carry(self, call: Call, run: Callable[[Call], Coroutine[Any, Any, Order]]) -> Order:
+    async def carry(self, call: Call) -> Order:
         """Run ``call`` in a task of its own, and wait for it.
 
         Raises:
@@ -65,13 +71,13 @@ class InFlight:
                 when the hooks are undone and the key is free, from then on at once.
         """
         loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[Order] = loop.create_future()  # a `shield` at half its cost
-        task = _started(_carried(call, run, outcome), loop)
+        call.outcome = loop.create_future()  # a `shield` at half its cost
+        task = _started(_carried(call, self._run), loop)
         if not task.done():
             self._calls[task] = call
-            task.add_done_callback(partial(self._done, outcome))
+            task.add_done_callback(self._done)
         try:
-            return await outcome
+            return await call.outcome
         except asyncio.CancelledError:
             if not task.done():
                 call.cancellation.abandon()
@@ -79,10 +85,11 @@ class InFlight:
                     await asyncio.wait([task])
             raise
 
-    def _done(self, outcome: asyncio.Future[Order], task: asyncio.Task[None]) -> None:
-        self._calls.pop(task).cancellation.task = None  # or the two keep each other alive
-        if not outcome.done():  # the task was cancelled before it had begun
-            outcome.cancel()
+    def _done(self, task: asyncio.Task[None]) -> None:
+        call = self._calls.pop(task)
+        call.cancellation.task = None  # or the two keep each other alive
+        if not call.outcome.done():  # the task was cancelled before it had begun
+            call.outcome.cancel()
 
     def cut_off(self) -> None:
         """Wait for none of them any longer."""
@@ -94,23 +101,21 @@ class InFlight:
         await finished(lambda: self._calls, self.cut_off, patience=patience, grace=grace)
 
 
-async def _carried(
-    call: Call, run: Callable[[Call], Coroutine[Any, Any, Order]], outcome: asyncio.Future[Order]
-) -> None:
+async def _carried(call: Call, run: Callable[[Call], Coroutine[Any, Any, Order]]) -> None:
     """Run ``call``, and tell whoever still waits; the journal and the observers have heard in any case."""
     call.cancellation.task = asyncio.current_task()
     try:
         order = await run(call)
     except asyncio.CancelledError:
-        outcome.cancel()
+        call.outcome.cancel()
     except BaseException as error:
-        if not outcome.done():
-            outcome.set_exception(error)
+        if not call.outcome.done():
+            call.outcome.set_exception(error)
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
     else:
-        if not outcome.done():
-            outcome.set_result(order)
+        if not call.outcome.done():
+            call.outcome.set_result(order)
 
 
 if sys.version_info >= (3, 12):
