@@ -86,8 +86,20 @@ def test_limits_are_cut_to_what_is_left_and_never_rounded_up(left: float):
     cut = _for_exchange(Timeouts(), left=left)
 
     assert cut.total == left
-    assert (cut.connect, cut.sock_connect, cut.sock_read) == (min(5.0, left), min(5.0, left), min(20.0, left))
+    assert (cut.connect, cut.sock_read) == (min(5.0, left), min(20.0, left))
     assert cut.ceil_threshold == float("inf")
+
+
+@each(
+    ("sock_connect", "left", "limit"),
+    [(4.9, 25.0, 4.9), (4.9, 0.3, 0.3), (5.0, 25.0, None), (9.0, 0.3, None)],
+)
+def test_a_limit_on_a_part_of_connecting_is_asked_for_only_if_it_could_end_before_the_whole(
+    sock_connect: float, left: float, limit: float | None
+):
+    cut = _for_exchange(Timeouts(connect=5.0, sock_connect=sock_connect), left=left)
+
+    assert (cut.connect, cut.sock_connect) == (min(5.0, left), limit)
 
 
 @pytest.mark.parametrize(("total", "left", "limit"), [(2.5, 30.0, 2.5), (25, 0.0, 0.001), (25, -3.0, 0.001)])

@@ -71,10 +71,12 @@ class Timeouts(ByValue):
 def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
     """aiohttp's form of ``timeouts``, cut to the seconds that are ``left``, never rounded up."""
     total = min(timeouts.total, max(left, 0.001))
+    # A part of `connect`, and begun later: as long as the whole, it never ends first, and is a timer less.
+    sock_connect = None if timeouts.sock_connect >= timeouts.connect else min(timeouts.sock_connect, total)
     return aiohttp.ClientTimeout(
         total=total,
         connect=min(timeouts.connect, total),
-        sock_connect=min(timeouts.sock_connect, total),
+        sock_connect=sock_connect,
         sock_read=min(timeouts.sock_read, total),
         ceil_threshold=float("inf"),
     )
@@ -244,8 +246,16 @@ class Transport:
         Returns:
             The evidence, also when this is cancelled: then what it had come to.
         """
-        request: dict[str, Any] = {"data": body, "headers": self._with_proxy(headers), "middlewares": ()}
-        return self._carry_out("POST", self._create_order, request, body, left=left, is_order=True)
+        return self._carry_out(
+            "POST",
+            self._create_order,
+            body,
+            data=body,
+            headers=headers,
+            middlewares=(),
+            left=left,
+            is_order=True,
+        )
 
     def stays_quiet(self, body: GuardedBody) -> bool:
         """Whether nothing has come after the answer to ``body`` since it was read."""
@@ -265,8 +275,9 @@ class Transport:
     ) -> Evidence:
         """Send any other request, once; ``path`` is appended to the base address as it is."""
         url, guard = URL(self._base_url + path, encoded=True), GuardedRequest(in_time)
-        request = {"data": content, "headers": self._with_proxy(headers), "middlewares": (guard,)}
-        evidence = await self._carry_out(method, url, request, guard, left=left, is_order=False)
+        evidence = await self._carry_out(
+            method, url, guard, data=content, headers=headers, middlewares=(guard,), left=left, is_order=False
+        )
         if isinstance(evidence.error, asyncio.CancelledError):
             raise evidence.error
         return evidence
@@ -275,21 +286,29 @@ class Transport:
         self,
         method: str,
         url: URL,
-        request: dict[str, Any],
         guard: WriteGuard,
         *,
+        data: bytes | GuardedBody | None,
+        headers: CIMultiDict[str],
+        middlewares: tuple[GuardedRequest, ...],
         left: float,
         is_order: bool,
     ) -> Evidence:
         """Carry out one exchange: elsewhere, if its connection has gone bad before the first byte."""
-        now = asyncio.get_running_loop().time
-        until = now() + left
+        loop, headers = asyncio.get_running_loop(), self._with_proxy(headers)
+        until = loop.time() + left
         try:
             for _ in range(_STALE_IN_A_ROW):
-                guard.stale, timeout = False, self._timeout(left=until - now())
+                guard.stale = False
                 try:
                     response = await self._pool(orders=is_order).request(
-                        method, url, timeout=timeout, **request, **self._options
+                        method,
+                        url,
+                        data=data,
+                        headers=headers,
+                        middlewares=middlewares,
+                        timeout=self._timeout(left=until - loop.time()),
+                        **self._options,
                     )
                 except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - its type proves nothing
                     evidence = Evidence(sent=guard.handed_over, error=error)
