@@ -11,7 +11,6 @@ import pytest
 
 from tests.simulation import world
 from tests.simulation.journal import Database
-from tests.simulation.loop import this_call
 from transfer_async._http import classify
 from transfer_async._models.errors import JournalFailed, Outcome
 from transfer_async._pipeline import (
@@ -109,14 +108,14 @@ def deadline_lengthens(patch: pytest.MonkeyPatch) -> None:
 
 def deadline_passed_is_a_no(patch: pytest.MonkeyPatch) -> None:
     """What the caller waits for no longer ends as never sent, whatever was handed over."""
-    exchange = attempt._exchange
+    answer = attempt._answer
 
-    async def exchanged(context: Any, *arguments: Any) -> Any:
-        evidence = await exchange(context, *arguments)
-        over = is_over(context.clock, this_call().work.deadline)
-        return attrs.evolve(evidence, sent=False) if over else evidence
+    def answered(context: Any, call: Any, sending: Any, body: Any, evidence: Any) -> Any:
+        over = is_over(context.clock, call.work.deadline)
+        seen = attrs.evolve(evidence, sent=False) if over else evidence
+        return answer(context, call, sending, body, seen)
 
-    patch.setattr(attempt, "_exchange", exchanged)
+    patch.setattr(attempt, "_answer", answered)
 
 
 def deadline_not_looked_at(patch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,13 @@ async def attempt(context: Context, call: Call, sending: Sending) -> Answered:
     work.attempts_begun += 1
     context.tell(AttemptStarted, work)
     body = GuardedBody(sending.body, in_time=partial(is_time, context.clock, intent, sending.deadline))
-    evidence = await _exchange(context, call.cancellation, sending, body)
+    sending.judgement, call.cancellation.on_the_way = None, body
+    try:
+        evidence = await context.transport.post_order(
+            body, headers=sending.headers, left=sending.deadline - context.clock.now()
+        )
+    finally:
+        _came_back(call.cancellation, sending, body)
     try:
         order = _answer(context, call, sending, body, evidence)
     except TransferError as error:
@@ -108,18 +114,12 @@ async def attempt(context: Context, call: Call, sending: Sending) -> Answered:
     )
 
 
-async def _exchange(
-    context: Context, cancellation: Cancellation, sending: Sending, body: GuardedBody
-) -> Evidence:
-    sending.judgement, cancellation.on_the_way = None, body
-    try:
-        left = sending.deadline - context.clock.now()
-        return await context.transport.post_order(body, headers=sending.headers, left=left)
-    finally:
-        cancellation.on_the_way = None
-        if body.handed_over:
-            cancellation.sent, sending.last_body = True, body
-        cancellation.swallow()
+def _came_back(cancellation: Cancellation, sending: Sending, body: GuardedBody) -> None:
+    """The exchange is over, however it ended: what was handed over stays so."""
+    cancellation.on_the_way = None
+    if body.handed_over:
+        cancellation.sent, sending.last_body = True, body
+    cancellation.swallow()
 
 
 def _answer(context: Context, call: Call, sending: Sending, body: GuardedBody, evidence: Evidence) -> Order:
