@@ -22,6 +22,7 @@ from transfer_async._models.responses import User
 from transfer_async.sandbox import Sandbox, Status
 from transfer_async.sandbox.service import WHO_AM_I_PATH
 
+FAILED = "demo failed: the sky is green\n"
 URL, TOKEN = "TRANSFER_BASE_URL", "TRANSFER_API_TOKEN"
 
 
@@ -236,23 +237,17 @@ def test_an_error_without_advice_is_told_alone():
 # --- demo -----------------------------------------------------------------------------------------
 
 
-def test_the_demo_ends_well():
+@pytest.mark.parametrize(("surprise", "ending"), [(False, (0, "told\n", "")), (True, (1, "told\n", FAILED))])
+def test_the_demo_is_told_as_it_happens_and_a_surprise_fails_it(monkeypatch, surprise, ending):
+    async def played(say, **_options: object) -> None:
+        say("told")
+        if surprise:
+            raise tour.Surprise("the sky is green")
+
+    monkeypatch.setattr(tour, "run", played)
     result = invoke("demo")
 
-    assert result.exit_code == 0
-    assert result.stdout.splitlines()[-1].startswith("demo ok: tx-")
-    assert result.stderr == ""
-
-
-def test_a_surprise_in_the_demo_is_told(monkeypatch):
-    async def surprise(_: object, **_options: object) -> None:
-        raise tour.Surprise("the sky is green")
-
-    monkeypatch.setattr(tour, "run", surprise)
-    result = invoke("demo")
-
-    assert result.exit_code == 1
-    assert result.stderr == "demo failed: the sky is green\n"
+    assert (result.exit_code, result.stdout, result.stderr) == ending
 
 
 # --- sandbox --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from tests.desk.visitor import EVERY_ROLE, MOUNT, SAME, Desk
 from tests.support.bank import World
+from tests.support.pages import ELSEWHERE
 from transfer_async.desk import Operator, Role, desk
 from transfer_async.desk.defences import HEADERS, checked_origin
 
@@ -21,22 +22,6 @@ ALLOWED = {
     "/withdraw": [{Role.CHANGE}, {Role.APPROVE}],
 }
 """Every form, and by which roles, each by itself, it may be sent."""
-
-ELSEWHERE = [
-    {},
-    {"Sec-Fetch-Site": "cross-site"},
-    {"Sec-Fetch-Site": "same-site"},
-    {"Sec-Fetch-Site": "none"},
-    {"Sec-Fetch-Site": "Same-Origin"},
-    {"Sec-Fetch-Site": "cross-site", "Origin": "http://{host}"},
-    {"Origin": "null"},
-    {"Origin": "http://evil.example"},
-    {"Origin": "http://{host}.evil.example"},
-    {"Origin": "http://evil.example/{host}"},
-    {"Origin": "http://["},
-    {"Referer": "http://{host}/bank/desk/"},
-]
-"""What a request has that no page of the desk has certainly sent."""
 
 
 def routes_of(made: Desk) -> list[tuple[str, str]]:

@@ -1,6 +1,22 @@
-"""A page, as a browser would read it."""
+"""A page, as a browser would read it, and what other pages make a browser send."""
 
 from html.parser import HTMLParser
+
+ELSEWHERE = [
+    {},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "none"},
+    {"Sec-Fetch-Site": "Same-Origin"},
+    {"Sec-Fetch-Site": "cross-site", "Origin": "http://{host}"},
+    {"Origin": "null"},
+    {"Origin": "http://evil.example"},
+    {"Origin": "http://{host}.evil.example"},
+    {"Origin": "http://evil.example/{host}"},
+    {"Origin": "http://["},
+    {"Referer": "http://{host}/"},
+]
+"""What a request has that no page of this host has certainly sent."""
 
 
 class Page(HTMLParser):

@@ -276,22 +276,7 @@ def new_order(**changes: Any) -> NewOrder:
 
 
 def new_order_json(**changes: Any) -> dict[str, Any]:
-    """The same as the service takes it (specification 4.1)."""
-    return {
-        "poster_username": "ada.okafor@example.org",
-        "poster_recipient_username": "ben.okri@example.org",
-        "poster_currency": "USD",
-        "poster_country": "US",
-        "poster_amount": "1250.00",
-        "poster_payment_method_type": "paypal_payment",
-        "matcher_currency": "NGN",
-        "matcher_country": "NG",
-        "matcher_amount": "1000000",
-        "exchange_rate": "0.00125",
-        "external_order": {
-            "current_account_balance": "50000.00",
-            "transaction_fee": Decimal("1.50"),
-            "transaction_fee_currency": "USD",
-        },
-        **changes,
-    }
+    """The same as the service takes it (specification 4.1): numbers as text, but for the fee."""
+    order = {name: str(value) for name, value in order_fields().items()}
+    external = external_order_fields(current_account_balance="50000.00")
+    return {**order, "external_order": external, **changes}

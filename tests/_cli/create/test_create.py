@@ -1,6 +1,7 @@
 """The command as a whole: what it refuses, what it says, and how it ends."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sqlite3
@@ -18,6 +19,7 @@ from tests.support.commands import asked, invoke
 from tests.support.order_files import csv_text, jsonl_text, row, rows, told, tree
 from transfer_async import FundsHold, HoldFailed, MemoryJournal
 from transfer_async._cli.create import first_pass, job, journal_option, second_pass
+from transfer_async._cli.create.outcome_file import OutcomeFile
 from transfer_async._cli.create.stopping import Stopping
 from transfer_async._models import amounts
 from transfer_async.sandbox import (
@@ -239,6 +241,14 @@ async def test_the_orders_and_the_journal_are_not_written_over(bench):
     results = [await bench.run(file, "--outcomes", place, code=2) for place in (file, bench.journal)]
 
     assert all("is in use for something else" in result.stderr for result in results)
+
+
+async def test_two_runs_do_not_write_one_outcome_file(bench):
+    with contextlib.closing(await asyncio.to_thread(OutcomeFile, bench.outcomes)):
+        result = await bench.run(await bench.orders(row(1)), code=2)
+
+    assert "--outcomes: another run is writing" in result.stderr
+    assert len(bench.sandbox.requests) == 0
 
 
 async def test_a_journal_that_is_not_durable_is_refused(bench, monkeypatch):

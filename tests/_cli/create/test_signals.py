@@ -107,21 +107,6 @@ async def test_a_run_that_is_killed_is_gone_on_with(bench):
 
 
 @pytest.mark.trial(ci=1, long=1)
-async def test_two_runs_of_one_file_do_not_write_one_outcome_file(bench):
-    bench.sandbox.faults.add(StallAfterProcessing(), times=1)
-    async with bench.started() as command:
-        await bench.sandbox.stalled(1)
-        second = await bench.ran()
-        bench.sandbox.faults.release()
-        first = await command.end()
-
-    assert second[0] == 2
-    assert "--outcomes: another run is writing" in second[1]
-    assert first[0] == 0
-    assert len(bench.sandbox.orders) == LINES
-
-
-@pytest.mark.trial(ci=1, long=1)
 async def test_two_runs_at_once_with_outcome_files_of_their_own_create_no_order_twice(bench):
     other = str(bench.directory / "other")
     first, second = await asyncio.gather(bench.ran(), bench.ran("--outcomes", other))

@@ -9,6 +9,7 @@ import pytest
 from attrs import evolve
 
 from tests.support.bank import new_order
+from tests.support.journalling import claim, intent
 from tests.support.loop_time import LoopTime
 from transfer_async import SQLiteJournal
 from transfer_async._cli.probe.level_orders import Spending
@@ -186,31 +187,15 @@ async def test_a_journal_of_another_plan_is_not_gone_on_with(sandbox, tmp_path, 
 
 
 async def test_a_run_that_was_killed_before_it_sent_has_its_key_for_a_while(sandbox, tmp_path, watch):
-    run = made(sandbox, tmp_path / "a", watch, [], levels=(1,))
+    run, first = made(sandbox, tmp_path / "a", watch, [], levels=(1,)), PLAN[0]
+    move = claim(intent=intent(key=first.key, order=first.order, held="h"), hooks=())
     async with SQLiteJournal(run.orders.journal) as journal:
-        await claimed(journal, sandbox.base_url, PLAN[0])
+        await journal.move(sandbox.base_url, key_of(first.name), move)
 
     ended = await probed(sandbox, tmp_path / "a", watch, levels=(1,))
 
     assert "not-json: a run that was killed has it still; again in" in ended.stopped
     assert sent(sandbox) == []
-
-
-async def claimed(journal, scope, one):
-    from transfer_async._models.requests import OrderIntent
-    from transfer_async.journal.claim import Claim
-    from transfer_async.journal.fingerprint import fingerprint
-
-    intent = OrderIntent(id="i", key=one.key, order=one.order, beneficiary=None, held="h", send_before=None)
-    claim = Claim(
-        intent=intent,
-        fingerprint=fingerprint(one.order),
-        client_made=False,
-        lease=60.0,
-        max_claim_age=900.0,
-        hooks=(),
-    )
-    await journal.move(scope, key_of(one.name), claim)
 
 
 async def test_two_probes_do_not_share_a_journal_at_one_time(sandbox, tmp_path, watch):

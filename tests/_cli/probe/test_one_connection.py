@@ -21,7 +21,9 @@ QUESTION = Question(method="GET", path="/path")
 
 
 @asynccontextmanager
-async def served(serve: Serve) -> AsyncIterator[str]:
+async def connected(
+    serve: Serve, *, patience: float = 30.0, kind: type[OneConnection] = OneConnection
+) -> AsyncIterator[OneConnection]:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await serve(reader, writer)
@@ -29,7 +31,9 @@ async def served(serve: Serve) -> AsyncIterator[str]:
             writer.close()
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/base"
+    connection = kind(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/base", patience=patience)
+    yield connection
+    connection.close()
     server.close()
 
 
@@ -43,12 +47,8 @@ def saying(answer: bytes) -> Serve:
 
 
 async def asked(serve: Serve) -> RawAnswer:
-    async with served(serve) as address:
-        connection = OneConnection(address, patience=30.0)
-        try:
-            return await connection.ask(QUESTION)
-        finally:
-            connection.close()
+    async with connected(serve) as connection:
+        return await connection.ask(QUESTION)
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,11 @@ async def test_a_connection_that_was_reset_is_not_open():
         gone.set()
 
     asked_again, gone = asyncio.Event(), asyncio.Event()
-    async with served(resets) as address:
-        connection = OneConnection(address, patience=30.0)
+    async with connected(resets) as connection:
         assert (await connection.ask(QUESTION)).status == 204
         asked_again.set()
         await gone.wait()
         assert not connection.is_open
-        connection.close()
 
 
 def test_a_connection_that_was_never_opened_has_nothing_to_interrupt():
@@ -109,10 +107,8 @@ async def test_a_server_that_never_ends_its_answer_is_left():
         writer.write(b"HTTP/1.1 200 OK\r\n")
         await reader.read()
 
-    async with served(drips) as address:
-        connection = OneConnection(address, patience=MUST_RUN_OUT)
+    async with connected(drips, patience=MUST_RUN_OUT) as connection:
         assert await connection.ask(QUESTION) == RawAnswer()
-        connection.close()
 
 
 async def test_whoever_drips_for_ever_is_left_after_twice_the_patience(monkeypatch):
@@ -129,10 +125,8 @@ async def test_whoever_drips_for_ever_is_left_after_twice_the_patience(monkeypat
             super()._send(question)
             self._http.sock.settimeout(30.0)
 
-    async with served(silent) as address:
-        connection = Shorter(address, patience=MUST_RUN_OUT)
+    async with connected(silent, patience=MUST_RUN_OUT, kind=Shorter) as connection:
         assert await connection.ask(QUESTION) == RawAnswer()
-        connection.close()
     assert begun.is_set()
 
 
@@ -145,8 +139,7 @@ async def test_who_is_cancelled_lets_go_of_the_connection():
         await reader.read()
         left.set()
 
-    async with served(silent) as address:
-        connection = OneConnection(address, patience=30.0)
+    async with connected(silent) as connection:
         asking = asyncio.ensure_future(connection.ask(QUESTION))
         await begun.wait()
         asking.cancel()
@@ -156,11 +149,9 @@ async def test_who_is_cancelled_lets_go_of_the_connection():
 
 
 async def test_what_comes_without_a_question_makes_a_connection_useless():
-    async with served(saying(b"HTTP/1.1 204 No\r\n\r\nHTTP/1.1 408 Late\r\n\r\n")) as address:
-        connection = OneConnection(address, patience=30.0)
+    async with connected(saying(b"HTTP/1.1 204 No\r\n\r\nHTTP/1.1 408 Late\r\n\r\n")) as connection:
         assert (await connection.ask(QUESTION)).status == 204
         assert not connection.is_open
-        connection.close()
 
 
 async def test_a_closed_connection_is_not_opened_again():
@@ -170,8 +161,7 @@ async def test_a_closed_connection_is_not_opened_again():
         counted.append(1)
         await saying(b"HTTP/1.1 204 No\r\nConnection: close\r\n\r\n")(reader, writer)
 
-    async with served(once) as address:
-        connection = OneConnection(address, patience=30.0)
+    async with connected(once) as connection:
         assert (await connection.ask(QUESTION)).status == 204
         assert await connection.ask(QUESTION) == RawAnswer()
     assert counted == [1]

@@ -13,10 +13,6 @@ from .quirks import QUIRKS, Quirk, Quirky
 RECORDED = load_profile(Path(__file__).with_name("service-profile-1.json"))  # read outside of any loop
 
 
-def test_there_are_enough_of_them():
-    assert len(QUIRKS) >= 20
-
-
 @pytest.mark.parametrize("quirk", QUIRKS.values(), ids=QUIRKS)
 async def test_a_habit_is_inferred_and_the_sandbox_takes_it_on(quirk: Quirk, tmp_path, loop_time: LoopTime):
     watch = Watch(loop_time)
