@@ -238,15 +238,6 @@ async def test_whatever_is_in_progress_ends_with_it(fault):
         assert _others() == set()
 
 
-async def test_those_who_wait_hear_that_it_has_closed():
-    async with Sandbox() as sandbox:
-        waiter = asyncio.create_task(sandbox.received())
-        await asyncio.sleep(0)
-
-    with pytest.raises(RuntimeError, match="closed"):
-        await waiter
-
-
 class _Unbracketed:
     """asyncio wants an IPv6 address without the brackets that a URL needs."""
 

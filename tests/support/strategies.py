@@ -86,7 +86,7 @@ def _some(things: Iterable[str], *, at_most: int) -> st.SearchStrategy[list[str]
 
 
 SOME_LOOSE, SOME_NUMBERS = _some(CHOICES, at_most=6), _some(ORDER_NUMBERS, at_most=2)
-SOME_FLAGS, SOME_PATHS = _some(samples.FLAGS, at_most=2), _some([path for path, _ in PATHS], at_most=4)
+SOME_FLAGS = _some(samples.FLAGS, at_most=2)
 
 
 @st.composite
@@ -100,23 +100,6 @@ def orders(draw: st.DrawFn) -> dict[str, Any]:
     for flag in draw(SOME_FLAGS):
         tree = samples.changed(tree, f"$.{flag}", draw(st.sampled_from([0, 1, False, True])))
     return tree
-
-
-@st.composite
-def spoiled_orders(draw: st.DrawFn) -> bytes:
-    """Orders with some of their values, strict ones too, put to anything or taken away; at times cut."""
-    tree = draw(orders())
-    for path in draw(SOME_PATHS):
-        try:
-            tree = (
-                samples.changed(tree, path, draw(JSON))
-                if draw(st.booleans())
-                else samples.without(tree, path)
-            )
-        except (KeyError, IndexError, TypeError):  # something above it is gone already
-            continue
-    raw = samples.encode(tree)
-    return raw[: draw(st.integers(0, len(raw)))] if draw(st.integers(0, 9)) == 0 else raw
 
 
 def amounts(*, places: int, up_to: int = 10**9) -> st.SearchStrategy[Decimal]:

@@ -122,17 +122,18 @@ def test_a_line_that_has_become_bad_is_not_sent():
         request_of(Record(line=7, faults=(("key", "is missing"),)))
 
 
-async def test_an_input_that_changes_ends_the_run_when_what_had_begun_has_ended(desk):
+async def test_an_input_that_changes_ends_the_run_when_what_had_begun_has_ended(desk, monkeypatch):
+    monkeypatch.setattr(second_pass, "AHEAD", 8)
+
     def changing() -> Iterator[Record]:
-        yield from records(*range(1, 200))
+        yield from records(*range(1, 30))
         raise Changed("the file has changed since it was checked")
 
     async with desk.world.client() as client:
         with pytest.raises(Changed):
             await desk.bulk(client, total=500).run(changing())
 
-    # three times as many as are read ahead
-    assert len(await desk.told()) == len(desk.world.sandbox.orders) == 3 * second_pass.AHEAD
+    assert len(await desk.told()) == len(desk.world.sandbox.orders) == 24  # as many as were read ahead
 
 
 # --- other workers' leases ------------------------------------------------------------------------
@@ -279,14 +280,14 @@ async def test_a_service_whose_answers_leave_every_order_in_doubt_ends_it(desk):
 
 
 async def test_doubts_of_an_earlier_run_do_not_end_it(desk):
-    desk.world.sandbox.faults.add(Status(503), times=60)
-    for _ in range(4):  # as often as it takes to get past them
+    desk.world.sandbox.faults.add(Status(503), times=AT_LEAST + 10)
+    for _ in range(2):  # as often as it takes to get past them
         desk.tally = Tally()
-        await desk.run(*range(1, 101), concurrency=1)
+        await desk.run(*range(1, 51), concurrency=1)
 
     assert desk.made.gave_up is None
-    assert desk.tally.told() == "40 created, 60 unknown"
-    assert len(desk.world.sandbox.requests) == 100
+    assert desk.tally.told() == "20 created, 30 unknown"
+    assert len(desk.world.sandbox.requests) == 50  # none was sent again
 
 
 async def test_a_wrong_token_places_few_holds_and_ends_the_run(desk):

@@ -55,26 +55,28 @@ def test_every_result_has_its_kind_and_its_code(result, kind, code):
     assert (kind_of(result), code_of(result)) == (kind, code)
 
 
-def test_the_highest_code_counts():
-    tally, codes = Tally(), []
-    for result in (ORDER, Refused(status=422), ConnectionFailed(), OutcomeUnknown(), ORDER):
+def tally_of(*results) -> Tally:
+    tally = Tally()
+    for result in results:
         tally.add(result)
-        codes.append(tally.exit_code)
+    return tally
 
-    assert codes == [0, 3, 4, 5, 5]
+
+def test_the_highest_code_counts():
+    results = (ORDER, Refused(status=422), ConnectionFailed(), OutcomeUnknown(), ORDER)
+    tally = tally_of(*results)
+
+    assert [tally_of(*results[:count]).exit_code for count in range(1, 6)] == [0, 3, 4, 5, 5]
     assert tally.done == 5
     assert tally.told() == "2 created, 1 refused, 1 not sent, 1 unknown"
 
 
 def test_the_advice_says_what_is_to_be_done():
-    tally = Tally()
-    nothing = list(tally.advice())
-    for result in (OutcomeUnknown(), RateLimited(status=429), KeyBusy()):
-        tally.add(result)
+    tally = tally_of(OutcomeUnknown(), RateLimited(status=429), KeyBusy())
     tally.owed = 3
     doubt, again, owed = tally.advice()
 
-    assert nothing == []
+    assert list(Tally().advice()) == []
     assert doubt.startswith("in doubt: 1.")
     assert "transfer-async journal list" in doubt
     assert again == "may end otherwise another time: 2 (RateLimited 1, KeyBusy 1). Run the same command again"
@@ -82,39 +84,29 @@ def test_the_advice_says_what_is_to_be_done():
 
 
 def test_what_was_created_before_is_told_apart():
-    tally = Tally()
-    for _ in range(3):
-        tally.add(ORDER)
+    tally = tally_of(ORDER, ORDER, ORDER)
     tally.made = 1
+    (told,) = tally.advice()
 
-    assert list(tally.advice()) == [
-        "created before this run, and not again: 2. Another payment needs another key"
-    ]
+    assert told == "created before this run, and not again: 2. Another payment needs another key"
 
 
 def test_what_would_be_refused_again_is_no_reason_to_run_it_again():
-    tally = Tally()
-    for result in (Refused(status=422), Refuted(), Refused(status=400)):
-        tally.add(result)
+    corrected, another_key = tally_of(Refused(status=422), Refuted(), Refused(status=400)).advice()
 
-    assert list(tally.advice()) == [
-        (
-            "would be refused again: 2 (Refused 2). "
-            "Correct these lines, under the same keys, and run the same command again"
-        ),
-        (
-            "certainly no order, after a doubt: 1. These lines are not sent again: "
-            "what is still to be paid needs another key"
-        ),
-    ]
+    assert corrected == (
+        "would be refused again: 2 (Refused 2). "
+        "Correct these lines, under the same keys, and run the same command again"
+    )
+    assert another_key == (
+        "certainly no order, after a doubt: 1. These lines are not sent again: "
+        "what is still to be paid needs another key"
+    )
 
 
 def test_the_reasons_met_most_are_named_and_the_others_counted():
-    tally = Tally()
     errors = [Expired, KeyConflict, KeyBusy, ConnectionFailed, TokenUnavailable, TokenUnavailable]
-    for error in errors[1:] + errors * 2:
-        tally.add(error())
-    (again,) = tally.advice()
+    (again,) = tally_of(*(error() for error in errors[1:] + errors * 2)).advice()
 
     named = "TokenUnavailable 6, KeyConflict 3, KeyBusy 3, others 5"
     assert again == f"may end otherwise another time: 17 ({named}). Run the same command again"

@@ -180,8 +180,6 @@ def answers(profile: ServiceProfile) -> list[SeenAnswer]:
     return list(profile.answers.values())
 
 
-AGAIN = 11  # orders, up to the one that repeats a good one
-
 QUIRKS: dict[str, Quirk] = {
     "403 for a wrong token": Quirk(
         answer=instead(401, message(403, "Forbidden")), shows=status("wrong-token", 403)
