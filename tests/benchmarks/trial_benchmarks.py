@@ -15,7 +15,7 @@ from benchmarks.contenders import BARE, HANDWRITTEN, HTTPX, OURS, STRIPE, TREASU
 from benchmarks.contenders.host import LeftOut, Process
 from benchmarks.measuring.data import CREATE_ORDER_PATH, Answers, new_orders
 from benchmarks.measuring.findings import Effort, Findings, Goal, Table
-from benchmarks.measuring.samples import Sample, interleaved, percentile, ratio, table, taken_in_turn
+from benchmarks.measuring.samples import Sample, interleaved, percentile, ratio
 from benchmarks.measuring.service_process import HELD_AFTER, service
 from benchmarks.programs import compare
 from benchmarks.programs.suite import (
@@ -118,19 +118,6 @@ def test_a_percentile_is_one_of_the_values():
     assert [percentile(values, percent) for percent in (0, 50, 99, 100)] == [1, 50, 99, 100]
 
 
-def test_a_table_is_aligned():
-    assert table(("who", "n"), [("a", 10), ("bcde", 1)]).splitlines() == [
-        "| who  |  n |",
-        "| ---- | -: |",
-        "| a    | 10 |",
-        "| bcde |  1 |",
-    ]
-
-
-def test_what_waits_by_itself_takes_turns_too():
-    assert taken_in_turn({"a": lambda: 1, "b": lambda: 2}, rounds=2) == {"a": [1, 1], "b": [2, 2]}
-
-
 # --- the areas ----------------------------------------------------------------------------------
 
 
@@ -187,12 +174,6 @@ def test_the_profile_shares_out_all_of_an_order():
 
     assert sum(found.figures.values()) == pytest.approx(1)
     assert found.figures["profile: aiohttp itself, share"] > 0
-
-
-def test_points_on_a_line_are_as_the_line_says():
-    line = bench_scale.straight({1: 12.0, 2: 14.0, 4: 18.0, 8: 26.0})
-
-    assert [line(at) for at in (1, 8)] == pytest.approx([12, 26])
 
 
 # --- contenders ---------------------------------------------------------------------------------

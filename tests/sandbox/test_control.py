@@ -1,8 +1,7 @@
 from typing import Any
 from urllib.parse import quote
 
-import pytest
-
+from tests.support.cases import each
 from transfer_async.sandbox import GarbageBody, Sandbox, StallAfterProcessing, Status
 
 from .wire_client import Answer, WireClient, order_body
@@ -70,7 +69,7 @@ async def test_faults_with_odd_settings_can_be_listed(sandbox: Sandbox, client: 
     assert (await get(client, "/sandbox/faults")).json["faults"][0]["options"] == {"body": r"'\udcff'"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "reason"),
     [
         ({}, "fault"),
@@ -114,9 +113,7 @@ async def test_no_fault_reaches_the_paths_that_steer_the_sandbox(sandbox: Sandbo
     assert (await get(client, "/sandbox/users/ben.okri@example.com")).status == 500
 
 
-@pytest.mark.parametrize(
-    "path", ["/sandbox/orders", "/sandbox/users/ben.okri@example.com", "/sandbox/faults"]
-)
+@each("path", ["/sandbox/orders", "/sandbox/users/ben.okri@example.com", "/sandbox/faults"])
 async def test_the_token_is_needed_here_too(client: WireClient, path: str):
     answer = await get(client, path, headers={"Authorization": "Bearer wrong"})
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.cases import each
 from transfer_async.sandbox import Sandbox, exact_json
 
 from .wire_client import WHO_AM_I, WireClient, connected, order_body
@@ -66,7 +67,7 @@ async def test_an_odd_body_is_created_or_refused_in_json_and_nothing_else(body: 
     assert still_there.status == 200
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "status"),
     [
         (b"", 400),
@@ -86,8 +87,9 @@ async def test_an_odd_body_is_created_or_refused_in_json_and_nothing_else(body: 
         (b"[]", 422),
     ],
 )
-async def test_a_known_attack_is_refused(client: WireClient, body: bytes, status: int):
-    answer = await client.ask(body)
+async def test_a_known_attack_is_refused(sandbox: Sandbox, body: bytes, status: int):
+    async with connected(sandbox) as client:
+        answer = await client.ask(body)
 
     assert answer.status == status
     assert answer.json["message"]
@@ -101,17 +103,16 @@ async def test_head_is_answered_without_a_body(client: WireClient):
     assert (status, after.status) == (405, 200)
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/%00", "/%ff%fe", "/" + "a" * 4000, "//x//y", "/sandbox/users/%ed%a0%80", "/ü"]
-)
-async def test_an_odd_path_is_not_found(client: WireClient, path: str):
-    answer = await client.ask(path=path)
+@each("path", ["/", "/%00", "/%ff%fe", "/" + "a" * 4000, "//x//y", "/sandbox/users/%ed%a0%80", "/ü"])
+async def test_an_odd_path_is_not_found(sandbox: Sandbox, path: str):
+    async with connected(sandbox) as client:
+        answer = await client.ask(path=path)
 
     assert answer.status in (400, 404, 405)
     assert answer.json["message"]
 
 
-@pytest.mark.parametrize(
+@each(
     "headers",
     [
         {"Authorization": "Bearer \x01"},
@@ -129,8 +130,9 @@ async def test_an_odd_path_is_not_found(client: WireClient, path: str):
         {"Host": None},
     ],
 )
-async def test_odd_headers_are_answered_in_json(client: WireClient, headers: dict[str, str | None]):
-    answer = await client.ask(order_body(), headers=headers)
+async def test_odd_headers_are_answered_in_json(sandbox: Sandbox, headers: dict[str, str | None]):
+    async with connected(sandbox) as client:
+        answer = await client.ask(order_body(), headers=headers)
 
     assert answer.status < 500
     assert isinstance(answer.json, dict)
