@@ -203,12 +203,7 @@ async def test_a_client_and_an_operator_are_told_what_is_missing(world: World, t
         await world.fails(JournalFailed, match="is sealed, and does not open here")
         async with world.client() as client:
             with pytest.raises(ValueError, match="bring the keys it was sealed with"):
-                await client.resolve(
-                    "k",
-                    order_id="tx-1",
-                    by="ada",
-                    reason="seen",
-                )
+                await client.resolve("k", order_id="tx-1", by="ada", reason="seen")
             with pytest.raises(ValueError, match="bring the keys it was sealed with"):  # nothing by hand
                 await client.refute("k", by="ada", reason="seen")
 

@@ -135,10 +135,7 @@ def test_every_row_of_the_table_can_be_gone(kind: type, state: KeyState):
     assert verdict.entry.state is ROWS[kind, state]
 
 
-@each(
-    ("kind", "state"),
-    [pair for pair in PAIRS if pair not in ROWS and pair[0] is not Claim],
-)
+@each(("kind", "state"), [pair for pair in PAIRS if pair not in ROWS and pair[0] is not Claim])
 @each("later", [0.0, 10_000.0])
 def test_every_other_pair_is_denied_as_lost_and_changes_nothing(kind: type, state: KeyState, later: float):
     entry = entry_in(state)
@@ -411,9 +408,7 @@ def a_debt_goes_only_when_it_is_paid(walked: Walk):
         assert not gone or (isinstance(move, moves.Paid) and all(debt[0] == move.intent_id for debt in gone))
 
 
-def an_intent_changes_with_a_claim_of_a_key_that_is_free_or_serves_no_more_and_is_then_owed(
-    walked: Walk,
-):
+def an_intent_changes_with_a_claim_of_a_key_that_is_free_or_serves_no_more_and_is_then_owed(walked: Walk):
     for before, move, now, verdict in walked:
         after = verdict.entry
         if before is None or after.intent_id == before.intent_id or verdict.denial is not None:

@@ -5,18 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.journalling import (
-    SCOPE,
-    attend,
-    claim,
-    create,
-    free,
-    keep,
-    mark,
-    owing,
-    paid,
-    resolve,
-)
+from tests.support.journalling import SCOPE, attend, claim, create, free, keep, mark, owing, paid, resolve
 from transfer_async.journal import moves, rows, state_machine
 from transfer_async.journal.entries import Denial, Entry, KeyState
 from transfer_async.journal.transaction import PendingMove, Recent, Transaction

@@ -12,7 +12,6 @@ from transfer_async import (
     Decision,
     KeyState,
     OrderCommand,
-    OutcomeUnknown,
     PersonName,
     PostgresJournal,
     Refused,
@@ -21,7 +20,6 @@ from transfer_async import (
 )
 from transfer_async._cli.journal import terminal
 from transfer_async._models.errors import JournalFailed, Outcome
-from transfer_async.sandbox import CloseAfterProcessing
 from transfer_async.worker.handler import Handler
 
 SAID = {"by": "ada", "reason": "seen on the statement"}
@@ -50,11 +48,8 @@ async def damage(journal: Any, column: str, old: str, new: str) -> None:
 
 
 async def in_doubt(world: World, journal: Any, *keys: str) -> None:
-    async with world.client(journal=journal) as client:
-        for key in keys:
-            world.sandbox.faults.add(CloseAfterProcessing())
-            with pytest.raises(OutcomeUnknown):
-                await client.create_order(new_order(), key=key, beneficiary=NAME)
+    for key in keys:
+        await world.in_doubt(key, journal=journal, beneficiary=NAME)
 
 
 async def bound(client: TransferClient, key: str) -> None:
@@ -109,11 +104,16 @@ async def test_a_row_that_cannot_be_read_is_shown_bound_and_ended_by_operators_a
     assert damaged[2].replace('"', '\\"') in kept
 
 
-async def test_an_undo_that_cannot_be_read_is_given_up_by_word_alone(world: World, opened: Callable[[], Any]):
+async def undo_that_cannot_be_read(world: World, opened: Callable[[], Any]) -> None:
+    """It is owed: the order was refused, and its hold could not be released."""
     world.bank.release_error = RuntimeError()
     async with opened() as journal:
         await world.fails(Refused, refused_order(), beneficiary=NAME, journal=journal)
         await damage(journal, "body", '["Ben","Okri",null]', "[1,2,null]")
+
+
+async def test_an_undo_that_cannot_be_read_is_given_up_by_word_alone(world: World, opened: Callable[[], Any]):
+    await undo_that_cannot_be_read(world, opened)
     async with opened() as journal, world.client(journal=journal) as client:
         report = await client.recover()
         await bound(client, "k")
@@ -130,10 +130,7 @@ async def test_an_undo_that_cannot_be_read_is_given_up_by_word_alone(world: Worl
 async def test_of_what_is_free_once_it_is_laid_aside_nothing_is_left_to_propose(
     world: World, opened: Callable[[], Any]
 ):
-    world.bank.release_error = RuntimeError()
-    async with opened() as journal:
-        await world.fails(Refused, refused_order(), beneficiary=NAME, journal=journal)
-        await damage(journal, "body", '["Ben","Okri",null]', "[1,2,null]")
+    await undo_that_cannot_be_read(world, opened)
     async with opened() as journal, world.client(journal=journal) as client:
         with pytest.raises(ValueError, match="is laid aside; nothing is left to be decided"):
             await client.operators.propose("k", Decision.REFUTE, **SAID, undone=True)

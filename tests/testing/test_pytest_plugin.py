@@ -69,15 +69,7 @@ def test_some(transfer_fault, transfer_sandbox):
     assert rule.fault is transfer_fault
 """
 BY_NAME = ["-p", "no:transfer_async"]  # and not as the entry point, if the package is installed
-OTHERS = [
-    "aiohttp",
-    "cacheprovider",
-    "cov",
-    "hypothesispytest",
-    "pytest_cov",
-    "schemathesis",
-    "timeout",
-]
+OTHERS = ["aiohttp", "cacheprovider", "cov", "hypothesispytest", "pytest_cov", "schemathesis", "timeout"]
 ALONE = [word for name in OTHERS for word in ("-p", f"no:{name}")]
 """No other plug-ins than those of event loops, and ours."""
 INI = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"

@@ -80,11 +80,7 @@ async def test_nothing_is_sent_that_could_not_be_marked_and_its_hold_goes_once_t
 
 @pytest.mark.parametrize(
     ("at", "certain"),
-    [
-        (moves.Create, Outcome.CREATED),
-        (moves.GoInDoubt, Outcome.UNKNOWN),
-        (moves.Free, Outcome.REFUSED),
-    ],
+    [(moves.Create, Outcome.CREATED), (moves.GoInDoubt, Outcome.UNKNOWN), (moves.Free, Outcome.REFUSED)],
 )
 async def test_what_was_sent_is_in_doubt_afterwards_and_is_not_sent_again(
     world: World, trouble: Trouble, at: type, certain: Outcome

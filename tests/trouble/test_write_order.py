@@ -35,24 +35,12 @@ def watched(directory: Path, *clients: object) -> list[list[str]]:
     """What the kernel saw, in short, of clients that make so many orders, each as carefully."""
     trace = directory / "trace"
     child = [sys.executable, "-m", "tests.trouble.write_order_child", str(directory)]
-    command = [
-        STRACE or "",
-        "-f",
-        "--seccomp-bpf",
-        "-y",
-        "-s",
-        "64",
-        "-e",
-        f"trace={CALLS}",
-        "-o",
-        str(trace),
-    ]
-    subprocess.run([*command, *child, *map(str, clients)], check=True, capture_output=True, timeout=55)
+    how = ["-f", "--seccomp-bpf", "-y", "-s", "64", "-e", f"trace={CALLS}", "-o", str(trace)]
+    command = [STRACE or "", *how, *child, *map(str, clients)]
+    subprocess.run(command, check=True, capture_output=True, timeout=55)
     seen = [event for event, _ in groupby(_events(trace.read_text().splitlines()))]
-    clients_ = [list(events) for is_end, events in groupby(seen, END.__eq__) if not is_end]
-    return [
-        events[: -1 if events[-1] == SYNC else None] for events in clients_
-    ]  # the last one is the closing's
+    found = [list(events) for is_end, events in groupby(seen, END.__eq__) if not is_end]
+    return [events[:-1] if events[-1] == SYNC else events for events in found]  # that one is the closing's
 
 
 def _events(lines: list[str]) -> Iterator[str]:

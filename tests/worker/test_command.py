@@ -560,8 +560,7 @@ STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True);
 async def test_a_server_that_does_not_stop_when_asked_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(embedded_nats, "PATIENCE", 0.05)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", STUBBORN),
-        stdout=asyncio.subprocess.PIPE,
+        *(sys.executable, "-c", STUBBORN), stdout=asyncio.subprocess.PIPE
     )
     await process.stdout.readline()
 

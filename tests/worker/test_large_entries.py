@@ -124,20 +124,6 @@ async def test_a_large_entry_that_is_due_comes_back_whole_and_keeps_none_back(ca
     assert await case.side._client.zcard(line._keys[1]) == 0
 
 
-async def test_the_deliveries_of_a_large_entry_are_counted_on(case, line, taken):
-    await case.side.send(b"x", fields(MANY))
-
-    await (await taken()).retry(0.0)
-    await line.move()
-    second = await taken()
-    await put_back(line)
-    third = await taken()
-    await third.park("not valid")
-
-    assert (second.deliveries, third.deliveries) == (2, 3)
-    assert (await case.side.parked())[0] == b"x"
-
-
 async def test_a_large_entry_that_was_put_aside_before_it_could_be_packed_comes_back(case, line, taken):
     """By a worker of an older version."""
     put_aside = "redis.call('ZADD', KEYS[1], 0, cmsgpack.pack({'0-1', ARGV}))"
@@ -205,7 +191,4 @@ async def test_a_large_command_of_a_worker_that_died_is_carried_out_by_another(c
     assert {(await case.side.outcome())["key"] for _ in range(2)} == {"large", "small"}
     await case.side.gone()
 
-    async def none_in_hand():
-        return await pending(case) == 0
-
-    await until(none_in_hand)
+    await until(lambda: nothing_is_pending(case))

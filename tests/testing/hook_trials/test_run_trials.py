@@ -7,13 +7,7 @@ import sys
 import pytest
 
 from tests.testing.hook_trials import wrong_ledgers
-from tests.testing.hook_trials.right_ledgers import (
-    Core,
-    HttpLedger,
-    KeyedLedger,
-    Ledger,
-    http_ledger,
-)
+from tests.testing.hook_trials.right_ledgers import Core, HttpLedger, KeyedLedger, Ledger, http_ledger
 from transfer_async.testing import Holds, make_new_order, verify_hooks
 from transfer_async.testing.hook_trials import run_trials, sequences
 from transfer_async.testing.hook_trials.bench import Bench, RuleSeenBroken, bank_made_by
