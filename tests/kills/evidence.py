@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import Factory, field, frozen
+from attrs import frozen
 
 from tests.kills.bank import Bank, lines, open_holds
 from tests.kills.setting import LEASE, POLICY, SCOPE, Place
@@ -31,29 +31,30 @@ class KeyEvidence:
     """All that is known of one key.
 
     Args:
-        entry: the journal's, when nothing waits any more.
-        is_listed: the journal lists it among those in doubt.
-        resolved: the journal's, once somebody who knows was asked about every doubt.
-        history: the journal's, of all its moves.
         sends: the token and the time of every request that a worker was about to send.
         received: how many requests came to the service.
         orders: the orders that exist.
         told: what was told: how it ended, and the order's id.
+        entry: the journal's, when nothing waits any more.
+        is_listed: the journal lists it among those in doubt.
+        resolved: the journal's, once somebody who knows was asked about every doubt.
+        history: the journal's, of all its moves.
         holds: the intents whose holds were open, when nothing waited any more.
         holds_resolved: those that are open in the end.
     """
 
     key: str
-    entry: Entry | None
-    is_listed: bool
-    resolved: Entry | None
-    history: Sequence[Step]
     sends: Sequence[tuple[str, float]]
     received: int
     orders: Sequence[str]
     told: Sequence[tuple[str, str]]
-    holds: frozenset[str]
-    holds_resolved: frozenset[str]
+    # Nothing where the journal cannot be read:
+    entry: Entry | None = None
+    is_listed: bool = False
+    resolved: Entry | None = None
+    history: Sequence[Step] = ()
+    holds: frozenset[str] = frozenset()
+    holds_resolved: frozenset[str] = frozenset()
 
     @property
     def ends(self) -> set[str]:
@@ -107,22 +108,6 @@ class _Books:
             self.told.setdefault(key, []).append((ended, order_id))
 
 
-_Entries = Mapping[str, Entry | None]
-_Holds = Mapping[str, frozenset[str]]
-
-
-@frozen(kw_only=True)
-class _Found:
-    """What the journal and the bank's book say; nothing where they cannot be read."""
-
-    entries: _Entries = field(default=Factory(dict))
-    listed: frozenset[str] = frozenset()
-    holds: _Holds = field(default=Factory(dict))
-    resolved: _Entries = field(default=Factory(dict))
-    holds_resolved: _Holds = field(default=Factory(dict))
-    history: Mapping[str, Sequence[Step]] = field(default=Factory(dict))
-
-
 def gather(place: Place, keys: Sequence[str]) -> Evidence:
     """Let everything come to rest, then gather what there is of every key."""
     books = _Books(place)
@@ -130,21 +115,16 @@ def gather(place: Place, keys: Sequence[str]) -> Evidence:
         found = asyncio.run(_look(place, keys, books))
     except (sqlite3.DatabaseError, JournalFailed):  # it is spoiled, and nothing in it can be read
         traceback.print_exc()
-        found = _Found()
+        found = {}
     return Evidence(
         keys=[
             KeyEvidence(
                 key=key,
-                entry=found.entries.get(key),
-                is_listed=key in found.listed,
-                resolved=found.resolved.get(key),
-                history=found.history.get(key, ()),
                 sends=books.sends.get(key, ()),
                 received=books.received.get(key, 0),
                 orders=books.orders.get(key, ()),
                 told=books.told.get(key, ()),
-                holds=found.holds.get(key, frozenset()),
-                holds_resolved=found.holds_resolved.get(key, frozenset()),
+                **found.get(key, {}),
             )
             for key in keys
         ],
@@ -152,23 +132,35 @@ def gather(place: Place, keys: Sequence[str]) -> Evidence:
     )
 
 
-async def _look(place: Place, keys: Sequence[str], books: _Books) -> _Found:
+async def _look(place: Place, keys: Sequence[str], books: _Books) -> dict[str, dict[str, Any]]:
+    """What the journal and the bank's book say of every key."""
+
     async def know(intent: OrderIntent, _: OutcomeUnknown) -> Any:
         return next(iter(books.orders.get(intent.key, ())), NO_ORDER)
 
-    bank = Bank(place.path("bank"))
+    bank, nothing = Bank(place.path("bank")), frozenset[str]()
     async with journal_at(place.journal) as journal:
-        return _Found(
-            entries=await _at_rest(journal, keys, bank),
-            listed=frozenset([key for key, _ in await journal.in_doubt(SCOPE)]),
-            holds=open_holds(place.path("bank")),
-            resolved=await _at_rest(journal, keys, bank, resolve=know),
-            holds_resolved=open_holds(place.path("bank")),
-            history={key: await journal.history(SCOPE, key) for key in keys},
-        )
+        entries = await _at_rest(journal, keys, bank)
+        listed = {key for key, _ in await journal.in_doubt(SCOPE)}
+        holds = open_holds(place.path("bank"))
+        resolved = await _at_rest(journal, keys, bank, resolve=know)
+        holds_resolved = open_holds(place.path("bank"))
+        return {
+            key: {
+                "entry": entries[key],
+                "is_listed": key in listed,
+                "resolved": resolved[key],
+                "history": await journal.history(SCOPE, key),
+                "holds": holds.get(key, nothing),
+                "holds_resolved": holds_resolved.get(key, nothing),
+            }
+            for key in keys
+        }
 
 
-async def _at_rest(journal: Journal, keys: Sequence[str], bank: Bank, *, resolve: Any = None) -> _Entries:
+async def _at_rest(
+    journal: Journal, keys: Sequence[str], bank: Bank, *, resolve: Any = None
+) -> Mapping[str, Entry | None]:
     """Every entry, once `recover` has nothing left to do but doubts; with ``resolve``, not even those."""
     waiting = {KeyState.CLAIMED, KeyState.SENDING, *({KeyState.IN_DOUBT} if resolve else ())}
     settings: dict[str, Any] = {"scope": SCOPE, "retry": POLICY, "lease": LEASE, "settle_after": 0.0}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import asyncpg
 import pytest
 
-from tests.support.journalling import claim, create, doubt, free, judged, made, mark
+from tests.support.journalling import SCOPE, claim, create, doubt, free, judged, made, mark
 from tests.support.loop_time import LoopTime
 from tests.trouble.pg_proxies import Cut, CuttingProxy, Message
 from transfer_async import JournalFailed, KeyState, PostgresJournal
@@ -108,18 +108,9 @@ async def test_a_move_whose_commit_was_cut_is_made_once_and_believed(
         entry = await made(journal, way[-1])
 
         assert proxy.cuts == [cut]
-        assert await journal.read("https://service.example", "k") == entry
-        assert len(await journal.history("https://service.example", "k")) == len(way)
+        assert await journal.read(SCOPE, "k") == entry
+        assert len(await journal.history(SCOPE, "k")) == len(way)
         assert await wrong_beliefs(database, [journal]) == []
-
-
-async def test_a_claim_whose_commit_was_cut_is_not_taken_for_somebody_elses(database: str):
-    choose = Once(Cut.AFTER)
-    async with CuttingProxy(database, choose) as proxy, RecordedJournal(proxy.dsn) as journal:
-        choose.armed = True
-        mine = await judged(journal, claim(1))
-
-    assert (mine.denial, mine.entry.intent_id) == (None, "intent-1")
 
 
 @pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.LATE])
@@ -178,7 +169,7 @@ async def test_a_mark_whose_every_commit_is_cut_fails_and_may_have_been_made(
             cutting = True
             with pytest.raises(JournalFailed):
                 await judged(journal, mark())
-        entry = await other.read("https://service.example", "k")
+        entry = await other.read(SCOPE, "k")
 
     assert (entry.state, len(proxy.cuts) > 1) == (KeyState.SENDING, True)
 

@@ -106,17 +106,28 @@ async def working(case):
     return run, connection
 
 
-@pytest.mark.parametrize("reason", FINAL)
-async def test_a_worker_that_is_refused_while_it_connects_again_comes_back(case, door, reason):
+async def test_a_worker_that_is_refused_while_it_connects_again_comes_back(case, door):
+    """And its connection is never taken for closed."""
     run, connection = await working(case)
+    seen = set()
 
-    door.slam(reason, reason)
-    await case.side.send(case.body)
+    async def watch():
+        while True:
+            seen.add((connection._status, run.line.is_closed))
+            await asyncio.sleep(0)  # it looks once in each round of the loop
 
-    assert (await case.side.outcome())["key"] == "k"
-    assert door.refused == 2
-    assert connection.is_connected
-    await run.ready()
+    watching = asyncio.create_task(watch())
+    for times, reason in enumerate(FINAL, 1):
+        door.slam(reason, reason)
+        await case.side.send(command(f"after-{times}").to_json())
+        assert (await case.side.outcome())["key"] == f"after-{times}"
+        assert door.refused == 2 * times
+        assert connection.is_connected
+        await run.ready()
+    watching.cancel()
+
+    assert {connection.CONNECTED, connection.RECONNECTING} <= {status for status, _ in seen}
+    assert not any(closed for _, closed in seen)
 
 
 async def test_who_is_told_of_the_connections_errors_is_still_told(case, door):
@@ -154,28 +165,3 @@ async def test_a_connection_that_nobody_makes_again_ends_the_worker(case, door, 
             await run.task
     assert not connection.is_closed
     assert run.health.not_live() == ["the broker closed the connection"]
-
-
-async def test_a_connection_that_is_being_made_again_is_never_taken_for_closed(case, door):
-    run, connection = await working(case)
-    seen = set()
-
-    async def watch():
-        while True:
-            seen.add((connection._status, run.line.is_closed))
-            await asyncio.sleep(0)  # it looks once in each round of the loop
-
-    watching = asyncio.create_task(watch())
-    for times in range(1, 4):
-        door.slam(*FINAL[:times])
-
-        async def back(times=times):
-            return connection.stats["reconnects"] >= times and connection.is_connected
-
-        await until(back)
-    watching.cancel()
-
-    assert {connection.CONNECTED, connection.RECONNECTING} <= {status for status, _ in seen}
-    assert not any(closed for _, closed in seen)
-    await case.side.send(command("after").to_json())
-    assert (await case.side.outcome())["key"] == "after"
