@@ -31,18 +31,25 @@ def operators(world: World, **settings: Any) -> Operators:
     return Operators(world.journal, options.pop("scope", world.scope), **options)
 
 
+@pytest.fixture
+async def desk(world: World) -> Operators:
+    """Where one key is in doubt."""
+    await world.in_doubt()
+    return operators(world)
+
+
 async def refusal(call: Any) -> str:
-    caught = await failure(call, ValueError, match=": ")
-    return str(caught)
+    with pytest.raises(ValueError, match=": ") as caught:
+        await call
+    return str(caught.value)
 
 
 # --- what is in doubt ---------------------------------------------------------------------------
 
 
-async def test_a_doubt_says_what_is_needed_to_look_for_its_order(world: World):
-    await world.in_doubt()
+async def test_a_doubt_says_what_is_needed_to_look_for_its_order(world: World, desk: Operators):
     world.time.pass_(500.0)
-    (doubt,) = await operators(world).in_doubt()
+    (doubt,) = await desk.in_doubt()
 
     entry = await world.entry()
     assert doubt == Doubt(
@@ -99,9 +106,8 @@ def test_an_order_that_is_gone_has_a_summary_too():
 # --- resolve ------------------------------------------------------------------------------------
 
 
-async def test_a_resolved_key_has_its_order(world: World):
-    await world.in_doubt()
-    record = await operators(world).resolve("k", order_id=" tx-seen ", **SAID)
+async def test_a_resolved_key_has_its_order(world: World, desk: Operators):
+    record = await desk.resolve("k", order_id=" tx-seen ", **SAID)
 
     entry = await world.entry()
     assert (record.state, record.order_id, record.order) == (KeyState.CREATED, "tx-seen", None)
@@ -109,10 +115,8 @@ async def test_a_resolved_key_has_its_order(world: World):
     assert world.bank.open
 
 
-async def test_what_is_resolved_already_is_resolved_by_the_same_id(world: World):
+async def test_what_is_resolved_already_is_resolved_by_the_same_id(world: World, desk: Operators):
     """Two operators have seen the same statement, or one of them did not see that it went well."""
-    await world.in_doubt()
-    desk = operators(world)
     first = await desk.resolve("k", order_id="tx-seen", **SAID)
     again = await desk.resolve("k", order_id="tx-seen", by="bola", reason="seen, too")
     why = await refusal(desk.resolve("k", order_id="tx-other", **SAID))
@@ -124,9 +128,8 @@ async def test_what_is_resolved_already_is_resolved_by_the_same_id(world: World)
     assert len(world.events_of(Resolved)) == 1
 
 
-async def test_the_observers_hear_of_it(world: World):
-    await world.in_doubt()
-    await operators(world).resolve("k", order_id="tx-seen", **SAID)
+async def test_the_observers_hear_of_it(world: World, desk: Operators):
+    await desk.resolve("k", order_id="tx-seen", **SAID)
     (told,) = world.events_of(Resolved)
 
     entry = await world.entry()
@@ -163,10 +166,9 @@ async def test_a_request_that_was_answered_meanwhile_has_its_order(world: World)
     assert why == "key: must be in doubt; it is created (tx-1)"
 
 
-async def test_two_who_resolve_it_alike_at_once_both_succeed(world: World):
-    await world.in_doubt()
+async def test_two_who_resolve_it_alike_at_once_both_succeed(world: World, desk: Operators):
     world.meanwhile(moves.Resolve, lambda: world.resolve("tx-seen"))
-    record = await operators(world).resolve("k", order_id="tx-seen", **SAID)
+    record = await desk.resolve("k", order_id="tx-seen", **SAID)
 
     assert (record.state, record.order_id) == (KeyState.CREATED, "tx-seen")
     assert world.events_of(Resolved) == []
@@ -182,17 +184,15 @@ async def test_an_id_of_another_key_is_refused(world: World):
 
 
 @pytest.mark.parametrize("order_id", ["", "tx-", "order-1", "tx-a b", "tx-\n", None, 5, b"tx-1"])
-async def test_an_id_must_look_like_one(world: World, order_id: Any):
-    await world.in_doubt()
-    why = await refusal(operators(world).resolve("k", order_id=order_id, **SAID))
+async def test_an_id_must_look_like_one(desk: Operators, order_id: Any):
+    why = await refusal(desk.resolve("k", order_id=order_id, **SAID))
 
     assert why == "order_id: must look like 'tx-…'"
 
 
-async def test_what_was_settled_meanwhile_stays_as_it_is(world: World):
-    await world.in_doubt()
+async def test_what_was_settled_meanwhile_stays_as_it_is(world: World, desk: Operators):
     world.meanwhile(moves.Resolve, lambda: world.resolve("tx-first"))
-    why = await refusal(operators(world).resolve("k", order_id="tx-second", **SAID))
+    why = await refusal(desk.resolve("k", order_id="tx-second", **SAID))
 
     assert why == "key: was changed by somebody else just now; it is created (tx-first)"
     assert world.events_of(Resolved) == []
@@ -201,10 +201,9 @@ async def test_what_was_settled_meanwhile_stays_as_it_is(world: World):
 # --- refute -------------------------------------------------------------------------------------
 
 
-async def test_a_refuted_key_is_free_and_its_hold_is_released_by_recover(world: World):
-    await world.in_doubt()
+async def test_a_refuted_key_is_free_and_its_hold_is_released_by_recover(world: World, desk: Operators):
     world.time.pass_(300.0)
-    record = await operators(world).refute("k", **SAID)
+    record = await desk.refute("k", **SAID)
     owed = owed_hooks(await world.entry())
     report = await world.recover()
 
@@ -213,10 +212,8 @@ async def test_a_refuted_key_is_free_and_its_hold_is_released_by_recover(world: 
     assert not world.bank.open
 
 
-async def test_a_refutation_is_told_and_kept(world: World):
-    await world.in_doubt()
+async def test_a_refutation_is_told_and_kept(world: World, desk: Operators):
     world.time.pass_(300.0)
-    desk = operators(world)
     await desk.refute("k", **SAID)
 
     (told,) = world.events_of(Resolved)
@@ -228,11 +225,10 @@ async def test_a_refutation_is_told_and_kept(world: World):
 
 @pytest.mark.parametrize(("passed", "left"), [(0.0, 300), (0.5, 300), (299.5, 1)])
 async def test_a_refutation_that_comes_too_early_is_told_how_long_still(
-    world: World, passed: float, left: int
+    world: World, desk: Operators, passed: float, left: int
 ):
-    await world.in_doubt()
     world.time.pass_(passed)
-    why = await refusal(operators(world).refute("k", **SAID))
+    why = await refusal(desk.refute("k", **SAID))
 
     assert why == f"key: it is too early, a request may still take effect; ask again in {left} s"
     assert (await world.entry()).state is KeyState.IN_DOUBT
@@ -286,11 +282,10 @@ async def test_a_free_or_claimed_key_is_not_in_doubt(world: World):
 
 @pytest.mark.parametrize("name", ["by", "reason"])
 @pytest.mark.parametrize("text", ["", "  ", "two\nlines", "nul\x00", None, 5])
-async def test_who_and_why_must_be_said(world: World, name: str, text: Any):
-    await world.in_doubt()
+async def test_who_and_why_must_be_said(world: World, desk: Operators, name: str, text: Any):
     world.time.pass_(300.0)
 
-    for ending in endings(operators(world), **SAID | {name: text}):
+    for ending in endings(desk, **SAID | {name: text}):
         why = await refusal(ending)
         assert why == f"{name}: must be a line of text with something in it; it is kept in the history"
     assert (await world.entry()).state is KeyState.IN_DOUBT
@@ -343,15 +338,14 @@ async def test_a_time_must_not_lie_ahead(world: World):
     ],
 )
 async def test_a_store_that_fails_is_a_journal_that_failed(
-    world: World, monkeypatch: pytest.MonkeyPatch, method: str, call: Any
+    world: World, desk: Operators, monkeypatch: pytest.MonkeyPatch, method: str, call: Any
 ):
-    await world.in_doubt()
 
     async def broken(*_: object, **__: object) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr(world.journal, method, broken)
-    failed = await failure(call(operators(world)), JournalFailed)
+    failed = await failure(call(desk), JournalFailed)
 
     assert isinstance(failed.__cause__, OSError)
     assert "disk full" not in str(failed)

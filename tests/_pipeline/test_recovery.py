@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -41,9 +42,8 @@ async def test_a_live_claim_is_left_alone(world: World):
 
 async def test_an_abandoned_claim_with_the_banks_own_hold_leaves_the_hold_hook_alone(world: World):
     await world.abandoned(moves.Mark, held="H1")
-    report = await world.recover()
 
-    assert report == RecoveryReport(taken_over=1)
+    assert await world.recover() == RecoveryReport(taken_over=1)
     assert world.bank.log == []
 
 
@@ -59,16 +59,6 @@ async def test_what_an_abandoned_claim_owes_to_hooks_that_this_client_lacks_stay
     assert not world.bank.open
 
 
-async def test_a_claim_that_was_taken_up_again_meanwhile_is_not_undone(world: World):
-    await world.abandoned(moves.Mark)
-    world.meanwhile(moves.TakeOver, world.create)
-    report = await world.recover()
-
-    assert report == RecoveryReport()
-    assert (await world.entry()).state is KeyState.CREATED
-    assert world.bank.released == []
-
-
 async def test_a_claim_that_was_taken_up_after_it_was_taken_over_is_not_undone(world: World):
     await world.abandoned(moves.Mark)
 
@@ -78,9 +68,8 @@ async def test_a_claim_that_was_taken_up_after_it_was_taken_over_is_not_undone(w
         await world.create()
 
     world.journal.before[moves.Free] = redelivery
-    report = await world.recover()
 
-    assert report == RecoveryReport()
+    assert await world.recover() == RecoveryReport()
     assert world.bank.released == []
 
 
@@ -89,9 +78,8 @@ async def test_a_claim_that_was_taken_up_after_it_was_taken_over_is_not_undone(w
 
 async def test_an_abandoned_request_becomes_a_doubt_and_nothing_else(world: World):
     await world.abandoned(moves.Create)
-    report = await world.recover()
 
-    assert report == RecoveryReport(in_doubt=1)
+    assert await world.recover() == RecoveryReport(in_doubt=1)
     assert (await world.entry()).state is KeyState.IN_DOUBT
     assert world.bank.open
 
@@ -103,31 +91,16 @@ async def test_an_abandoned_request_is_resolved_at_once_if_somebody_knows(world:
         (order,) = world.sandbox.orders.values()
         return Order.from_json(order.to_json())
 
-    report = await world.recover(resolve=find)
-
-    assert report == RecoveryReport(resolved=1)
+    assert await world.recover(resolve=find) == RecoveryReport(resolved=1)
     assert (await world.entry()).order_id in world.sandbox.orders
 
 
 async def test_a_doubt_that_nobody_can_be_asked_about_is_left_as_it_is(world: World):
     await world.in_doubt()
     written = len(world.journal.moves)
-    report = await world.recover()
 
-    assert report == RecoveryReport(in_doubt=1)
+    assert await world.recover() == RecoveryReport(in_doubt=1)
     assert len(world.journal.moves) == written
-
-
-async def test_a_request_that_was_answered_meanwhile_is_left_alone(world: World):
-    await world.abandoned(moves.Create)
-    attempt = (await world.entry()).attempt or ""
-    world.meanwhile(
-        moves.Expire, lambda: world.move(moves.Create(attempt=attempt, order_id="tx-1", reply=b""))
-    )
-    report = await world.recover()
-
-    assert report == RecoveryReport()
-    assert (await world.entry()).order_id == "tx-1"
 
 
 async def test_a_doubt_that_another_worker_attends_to_first_is_left_to_it(world: World):
@@ -142,18 +115,16 @@ async def test_a_doubt_that_another_worker_attends_to_first_is_left_to_it(world:
         asked.append(about)
 
     world.journal.before[moves.Attend] = attend
-    report = await world.recover(resolve=resolve)
 
-    assert report == RecoveryReport(in_doubt=1)
+    assert await world.recover(resolve=resolve) == RecoveryReport(in_doubt=1)
     assert asked == []
 
 
 async def test_a_doubt_is_refuted_after_settle_after_and_its_hooks_are_undone(world: World):
     await world.in_doubt()
     world.time.pass_(300.0)
-    report = await world.recover(resolve=sure)
 
-    assert report == RecoveryReport(refuted=1, released=1)
+    assert await world.recover(resolve=sure) == RecoveryReport(refuted=1, released=1)
     assert (await world.entry()).state is KeyState.FREE
     assert not world.bank.open
 
@@ -176,9 +147,8 @@ async def test_an_undo_that_fails_after_a_refutation_is_reported_as_owed(world: 
     await world.in_doubt()
     world.time.pass_(300.0)
     world.bank.release_error = RuntimeError()
-    report = await world.recover(resolve=sure)
 
-    assert report == RecoveryReport(refuted=1, still_owed=1)
+    assert await world.recover(resolve=sure) == RecoveryReport(refuted=1, still_owed=1)
     assert owed_hooks(await world.entry()) == ["funds_hold"]
 
 
@@ -205,9 +175,8 @@ async def test_nobody_asks_twice_about_a_doubt_at_once(world: World):
 
 async def test_what_is_owed_is_paid(world: World):
     await world.owing()
-    report = await world.recover()
 
-    assert report == RecoveryReport(released=1)
+    assert await world.recover() == RecoveryReport(released=1)
     assert (await world.entry()).owed == ()
     assert not world.bank.open
 
@@ -215,9 +184,8 @@ async def test_what_is_owed_is_paid(world: World):
 async def test_what_fails_again_stays_owed_and_is_tried_once_a_run(world: World):
     await world.owing()
     world.bank.release_error = RuntimeError()
-    report = await world.recover()
 
-    assert report == RecoveryReport(still_owed=1)
+    assert await world.recover() == RecoveryReport(still_owed=1)
     assert world.bank.log == ["place", "release", "release"]
 
 
@@ -232,24 +200,6 @@ async def test_what_another_worker_is_paying_is_left_to_it(world: World):
         report = await first
 
     assert (second, report) == (RecoveryReport(), RecoveryReport(released=1))
-
-
-async def test_what_was_paid_meanwhile_is_not_undone_again(world: World):
-    await world.owing()
-    world.meanwhile(moves.Attend, world.recover)
-    report = await world.recover()
-
-    assert report == RecoveryReport()
-    assert len(world.bank.released) == 1
-
-
-async def test_what_is_owed_to_another_worker_that_came_first_is_left_to_it(world: World):
-    await world.owing()
-    world.meanwhile(moves.Attend, lambda: world.move(moves.Attend(lease=60.0)))
-    report = await world.recover()
-
-    assert report == RecoveryReport()
-    assert owed_hooks(await world.entry()) == ["funds_hold"]
 
 
 async def test_a_doubt_whose_earlier_intent_is_owed_still_is_paid_and_asked_about(world: World):
@@ -269,10 +219,44 @@ async def test_a_doubt_whose_earlier_intent_is_owed_still_is_paid_and_asked_abou
 async def test_debts_of_several_intents_of_one_key_are_paid_one_intent_at_a_time(world: World):
     await world.owing()
     await world.owing()
-    report = await world.recover()
 
-    assert report == RecoveryReport(released=2)
+    assert await world.recover() == RecoveryReport(released=2)
     assert {intent_id for intent_id, _ in world.bank.released} == set(world.bank.placed)
+
+
+# --- others who are faster ----------------------------------------------------------------------
+
+
+async def answered(world: World) -> None:
+    await world.move(moves.Create(attempt=(await world.entry()).attempt or "", order_id="tx-1", reply=b""))
+
+
+async def attended(world: World) -> None:
+    await world.move(moves.Attend(lease=60.0))
+
+
+Work = Callable[[World], Awaitable[Any]]
+
+
+@pytest.mark.parametrize(
+    ("begun", "at", "others", "told"),
+    [
+        (lambda w: w.abandoned(moves.Mark), moves.TakeOver, World.create, "create: created"),
+        (lambda w: w.abandoned(moves.Create), moves.Expire, answered, "create: created"),
+        (World.owing, moves.Attend, World.recover, "paid: free"),
+        (World.owing, moves.Attend, attended, "free: free"),
+    ],
+    ids=["a claim taken up", "a request answered", "an undo that is paid", "an undo that is attended to"],
+)
+async def test_what_others_do_meanwhile_is_left_to_them(
+    world: World, begun: Work, at: type, others: Work, told: str
+):
+    await begun(world)
+    world.meanwhile(at, lambda: others(world))
+
+    assert await world.recover() == RecoveryReport()
+    assert (await world.told())[-1] == told
+    assert len(world.bank.released) == (others is World.recover)
 
 
 # --- all of it ----------------------------------------------------------------------------------

@@ -130,18 +130,12 @@ async def is_left_for_another(
     assert [event.attempt for event in started] == [1, 1]
 
 
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "on a busy loop"])
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
-async def test_an_idle_connection_with_unasked_bytes_or_closed_is_left_for_another(
-    bank: Bank, sides: Any, spoil: Callable[[Connection], None]
+async def test_a_connection_with_unasked_bytes_or_closed_is_left_for_another(
+    bank: Bank, sides: Any, spoil: Callable[[Connection], None], busy: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    await is_left_for_another(bank, sides, spoil, busy=None)
-
-
-@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
-async def test_a_connection_that_goes_bad_on_a_busy_loop_is_left_for_another(
-    bank: Bank, sides: Any, spoil: Callable[[Connection], None], monkeypatch: pytest.MonkeyPatch
-):
-    await is_left_for_another(bank, sides, spoil, busy=monkeypatch)
+    await is_left_for_another(bank, sides, spoil, busy=monkeypatch if busy else None)
 
 
 async def test_a_connection_with_one_unasked_byte_is_left_for_another(

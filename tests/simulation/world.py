@@ -25,17 +25,7 @@ from transfer_async.worker.handler import Handler
 
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 MOMENTS = (
-    "before",
-    "before",
-    "Keep",
-    "Mark",
-    "Mark",
-    "Create",
-    "GoInDoubt",
-    "Free",
-    "Refute",
-    "Resolve",
-    "Paid",
+    *("before", "before", "Keep", "Mark", "Mark", "Create", "GoInDoubt", "Free", "Refute", "Resolve", "Paid"),
     "undo",
 )
 BELIEVED_AFTER = SETTLE_AFTER  # what clients are told: as long as a request may take
@@ -214,17 +204,12 @@ class Worker:
     async def _call(self, client: TransferClient, record: Record, limit: datetime | None) -> None:
         outcome, deadline = None, self._moment(record.deadline)
         try:
+            words = {"key": record.key, "beneficiary": record.beneficiary, "held": record.held}
+            words |= {"send_before": limit, "deadline": deadline}
             if self.world.by_messages and record.key is not None:
-                outcome = await self._handle(client, record, limit, deadline)
+                outcome = await self._handle(client, record, words)
             else:
-                record.order = await client.create_order(
-                    record.wish,
-                    key=record.key,
-                    beneficiary=record.beneficiary,
-                    held=record.held,
-                    send_before=limit,
-                    deadline=deadline,
-                )
+                record.order = await client.create_order(record.wish, **words)
         except asyncio.CancelledError:
             self.world.saw("cancelled")
             raise
@@ -235,20 +220,9 @@ class Worker:
         if outcome is not None:
             await self._publish(outcome)
 
-    async def _handle(
-        self, client: TransferClient, record: Record, limit: datetime | None, deadline: datetime | None
-    ) -> OrderOutcome | None:
+    async def _handle(self, client: TransferClient, record: Record, words: Any) -> OrderOutcome | None:
         """As a message that may have been delivered before."""
-        assert record.key is not None
-        command = OrderCommand(
-            key=record.key,
-            order=record.wish,
-            beneficiary=record.beneficiary,
-            held=record.held,
-            send_before=limit,
-            deadline=deadline,
-        )
-        handled = await Handler(client).handle(command)
+        handled = await Handler(client).handle(OrderCommand(order=record.wish, **words))
         if isinstance(handled.result, Order):
             record.order = handled.result
         else:
