@@ -296,11 +296,6 @@ def look_at_all_of(model):
     assert type(model).from_json(model.to_json()) == model
 
 
-@given(st.binary(max_size=200))
-def test_arbitrary_bytes_are_read_or_refused(raw):
-    read_with_every_reader(raw)
-
-
 @given(strategies.JSON)
 def test_arbitrary_json_is_read_or_refused(tree):
     read_with_every_reader(samples.encode(tree))

@@ -13,7 +13,6 @@ import aiohttp
 import pytest
 from aioresponses import aioresponses
 from multidict import CIMultiDict
-from yarl import URL
 
 from tests.faults.parties import KEY, Bank, Certificates, make_certificates
 from tests.faults.servers import (
@@ -25,7 +24,6 @@ from tests.faults.servers import (
     order_body,
     replies,
     serving,
-    until,
 )
 from tests.support import samples
 from tests.support.cases import each
@@ -109,16 +107,6 @@ def test_limits_are_not_stretched_to_what_is_left_and_never_none_which_would_be_
     cut = _for_exchange(Timeouts(total=total), left=left)
 
     assert cut.total == cut.connect == cut.sock_read == limit
-
-
-async def test_each_attempt_has_the_time_that_is_left(mocked_service: aioresponses):
-    url = f"http://127.0.0.1:1{CREATE_ORDER}"
-    mocked_service.post(url, status=422)
-    bank = Bank()
-    await bank.try_order("http://127.0.0.1:1", retry=RetryPolicy(deadline=7.3))
-    limit = mocked_service.requests["POST", URL(url)][0].kwargs["timeout"]
-
-    assert 7.0 < limit.total <= 7.3
 
 
 # --- what is said of an exchange ----------------------------------------------------------------
@@ -212,19 +200,6 @@ async def test_an_exchange_cancelled_in_the_pool_was_not_sent():
     assert not evidence.sent
     assert isinstance(evidence.error, asyncio.CancelledError)
     assert len(server.requests) == 1
-
-
-async def test_an_exchange_cancelled_while_connecting_was_not_sent(certificates: Certificates):
-    async def say_nothing(connection: Connection) -> None:
-        await connection.gone()
-
-    async with serving(say_nothing) as server, transport_to(server, tls=certificates.client) as transport:
-        task = asyncio.create_task(post(transport))
-        await until(lambda: server.open)
-        task.cancel()
-        evidence = await task
-
-    assert not evidence.sent
 
 
 async def test_an_answer_before_the_body_left_is_told_as_such_when_it_never_ends():
@@ -398,17 +373,6 @@ async def test_a_borrowed_session_that_waits_for_100_continue_is_never_believed_
 # --- TLS and proxies ----------------------------------------------------------------------------
 
 
-async def test_a_read_is_not_sent_to_a_server_that_is_not_trusted(bank: Bank, certificates: Certificates):
-    async with (
-        serving(answers, tls=certificates.server) as server,
-        bank.client(server.url, retry=ONCE) as client,
-    ):
-        with pytest.raises(ConnectionFailed):
-            await client.who_am_i()
-
-    assert server.heads == []
-
-
 async def test_a_borrowed_connector_that_verifies_nothing_does_not_decide_for_us(
     bank: Bank, certificates: Certificates
 ):
@@ -505,17 +469,6 @@ async def test_a_proxy_that_refuses_the_tunnel_refuses_no_order(
     assert isinstance(error, ConnectionFailed)
     assert error.outcome is Outcome.NOT_SENT
     assert bank.funds.state == "released"
-    assert server.accepted == 0
-
-
-async def test_a_proxy_that_hangs_up_sent_nothing(bank: Bank, certificates: Certificates):
-    async def hang_up(connection: Connection) -> None:
-        await connection.request()
-
-    async with serving(answers, tls=certificates.server) as server, serving(hang_up) as proxy:
-        error = await bank.try_order(server.url, proxy=proxy.url, ssl=certificates.client, retry=ONCE)
-
-    assert error.outcome is Outcome.NOT_SENT
     assert server.accepted == 0
 
 

@@ -65,16 +65,6 @@ def test_a_request_cannot_be_changed(made, name):
         made.another = 1
 
 
-@pytest.mark.parametrize(
-    ("given", "exact"),
-    [(1250, "1250"), ("1250.0", "1250.0"), ("1250.00", "1250.00"), (Decimal("1.25E+3"), "1.25E+3")],
-)
-def test_amounts_are_taken_exactly_from_whole_numbers_and_plain_strings(given, exact):
-    order = samples.new_order(poster_amount=given, matcher_amount="1000000", exchange_rate="0.00125")
-
-    assert str(order.poster_amount) == exact
-
-
 @each("name", AMOUNTS)
 @each(
     "wrong",

@@ -195,14 +195,6 @@ async def test_a_call_that_has_ended_is_forgotten(world: World):
         assert len(client._calls) == 0
 
 
-async def test_a_client_may_be_shared_by_many_tasks(world: World):
-    async with world.client() as client:
-        orders = await asyncio.gather(*(client.create_order(new_order(), key=f"k{n}") for n in range(100)))
-
-    assert len({order.id for order in orders}) == len(world.sandbox.orders) == 100
-    assert len(world.bank.open) == 100
-
-
 async def test_a_hook_may_look_something_up_while_the_client_closes(world: World):
     gate, client = Gate(), None
 

@@ -318,21 +318,6 @@ async def test_a_hook_that_swallows_its_cancellation_is_undone_with_its_receipt_
     assert not world.sandbox.requests
 
 
-async def test_a_write_is_not_cut_off_and_nothing_is_sent_after_it(world: World):
-    gate = Gate()
-    world.journal.before[moves.Mark] = gate
-    async with world.client() as client:
-        caller = await gate.catches(begin(client))
-        caller.cancel()
-        await turns(3)
-        gate.open()
-        await over(caller)
-
-    assert gate.passed
-    assert world.journal.kinds == ["Claim", "Mark", "Free", "Paid"]
-    assert not world.sandbox.requests
-
-
 async def test_an_undo_is_not_cut_off_and_the_caller_waits_for_it(world: World):
     gate = Gate()
     world.bank.on_release = gate
@@ -426,24 +411,6 @@ async def test_a_doubt_of_a_cancelled_caller_stays_in_doubt_and_nobody_is_asked(
     assert asked == []
     assert (await world.entry()).state is KeyState.IN_DOUBT
     assert world.bank.open
-
-
-async def test_a_timeout_around_the_call_ends_it_for_the_caller_and_not_for_the_order(world: World):
-    async with world.client() as client:
-        world.sandbox.faults.add(StallAfterProcessing())
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(None) as limit:
-                limit_it = asyncio.create_task(_limit(world, limit))
-                await client.create_order(new_order(), key="k")
-        await limit_it
-        world.sandbox.faults.release()
-
-    assert (await world.entry()).state is KeyState.CREATED
-
-
-async def _limit(world: World, limit: asyncio.Timeout) -> None:
-    await world.sandbox.stalled()
-    limit.reschedule(asyncio.get_running_loop().time())
 
 
 async def test_a_task_group_that_fails_cancels_its_orders_and_each_is_settled(world: World):

@@ -220,14 +220,6 @@ async def test_what_known_says_is_no_way_into_the_journal(world: World):
     assert again.receipts
 
 
-async def test_two_scopes_of_one_journal_never_mix(world: World):
-    async with world.client(scope="test") as one, world.client(scope="live") as other:
-        first = await one.create_order(new_order(), key="k")
-        second = await other.create_order(new_order(), key="k")
-
-    assert first.id != second.id
-
-
 async def test_without_a_key_the_client_makes_one_and_the_error_has_it(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
     doubt = await world.fails(OutcomeUnknown, key=None)
@@ -553,15 +545,6 @@ async def test_after_a_401_that_cannot_be_sent_again_the_next_call_asks_for_a_to
         await client.create_order(new_order(), key="k")
 
     assert asked == [0, 1]
-
-
-async def test_twenty_callers_with_a_401_renew_the_token_once(world: World):
-    tokens = Tokens(world)
-    async with world.client(token=tokens) as client:
-        orders = await asyncio.gather(*(client.create_order(new_order(), key=f"k{n}") for n in range(20)))
-
-    assert tokens.asked == 2
-    assert {order.id for order in orders} == {*world.sandbox.orders}
 
 
 async def test_a_token_callable_that_fails_is_told_before_the_mark(world: World):

@@ -1,7 +1,7 @@
 """A call's deadline only shortens, and what it ends, it ends truly: never sent, or unknown."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -336,9 +336,3 @@ async def test_what_is_no_moment_is_named_before_anything_is_claimed(world: Worl
 
     assert [name for name, _ in invalid.problems] == ["deadline"]
     assert await world.known() is None
-
-
-async def test_a_moment_of_any_zone_will_do(world: World):
-    offset = datetime(2024, 5, 6, 12, 0, 5, tzinfo=UTC).astimezone()
-
-    assert (await world.create(deadline=offset)).id in world.sandbox.orders

@@ -78,15 +78,6 @@ def test_a_hook_with_bind_is_bound_to_the_client_it_is_given_to():
     assert hook.client is client
 
 
-@pytest.mark.parametrize("receipt", ["", "  ", None])
-def test_a_hold_without_a_reference_has_failed(receipt: str | None):
-    with pytest.raises(HoldFailed) as failed:
-        checked_receipt(Bank().hold, receipt)
-
-    assert not failed.value.refused
-    assert failed.value.hook == "funds_hold"
-
-
 def test_a_receipt_that_is_too_long_for_a_message_cannot_be_kept():
     assert checked_receipt(Bank().step("check"), "r" * 10_000)
     with pytest.raises(ValueError, match="longer than 10,000 characters"):

@@ -5,17 +5,8 @@ import pytest
 
 from tests.support.bank import Gate, World, new_order, owed_hooks, refused_order
 from tests.support.loop_time import MUST_RUN_OUT
-from transfer_async import HookUndone, KeyState, OutcomeUnknown, Refused, Timeouts, UndoOwed
+from transfer_async import HookUndone, KeyState, Refused, Timeouts, UndoOwed
 from transfer_async.journal import entries, moves
-from transfer_async.sandbox import CloseAfterProcessing
-
-
-async def test_after_an_unknown_outcome_nothing_is_undone(world: World):
-    world.sandbox.faults.add(CloseAfterProcessing())
-    await world.fails(OutcomeUnknown, hooks=[world.bank.step("check"), world.bank.hold])
-
-    assert world.bank.log == ["check", "place"]
-    assert (await world.entry()).owed == ()
 
 
 async def test_what_is_undone_is_undone_with_its_receipt_and_told_of(world: World):

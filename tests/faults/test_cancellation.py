@@ -12,11 +12,11 @@ from tests.support import samples
 from tests.support.bank import turns
 from tests.support.loop_time import LoopTime
 from transfer_async import Timeouts, TransferClient
-from transfer_async._models.errors import Outcome, OutcomeUnknown, TransferError
+from transfer_async._models.errors import Outcome, TransferError
 from transfer_async._models.events import AttemptStarted, Event
 
 from .parties import KEY, Bank
-from .servers import Connection, answers, http, order_reply, serving, until
+from .servers import Connection, answers, http, order_reply, serving
 
 
 def begin(client: TransferClient, key: str = KEY) -> asyncio.Task[Any]:
@@ -136,20 +136,6 @@ async def test_of_an_answer_that_is_being_read_when_patience_ends_only_a_refusal
     assert caught.value.status in (200, 422)
     assert await bank.state(server.url) == state
     assert bank.funds.state == ("released" if state == "free" else "kept")
-
-
-async def test_all_calls_in_flight_when_patience_ends_are_in_doubt(bank: Bank):
-    async with serving(Connection.gone_after_request) as server:
-        client = bank.client(server.url)
-        calling = [begin(client, f"payment-{number}") for number in range(30)]
-        await until(lambda: len(server.requests) == 30)
-        await client.close(timeout=0)
-        ended = await asyncio.gather(*calling, return_exceptions=True)
-
-    assert {type(error) for error in ended} == {OutcomeUnknown}
-    assert {(error.outcome, error.order_may_exist) for error in ended} == {(Outcome.UNKNOWN, True)}
-    assert bank.funds.released == []
-    assert len(await bank.journal.in_doubt(server.url)) == len(server.requests) == attempts(bank.events) == 30
 
 
 async def test_a_call_that_is_connecting_when_patience_ends_was_never_sent(bank: Bank):

@@ -756,11 +756,3 @@ async def test_an_order_is_read_in_whatever_form_it_comes(bank: Bank, form: Call
     assert bank.funds.state == "kept"
     assert await bank.state(server.url) == "created"
     assert len(server.requests) == 1
-
-
-async def test_an_order_is_read_over_tls(bank: Bank, certificates: Certificates):
-    async with serving(answers, tls=certificates.server) as server:
-        order = await bank.send_order(server.url, ssl=certificates.client)
-
-    assert order.id.startswith("tx-")
-    assert len(server.requests) == server.accepted == 1
