@@ -120,58 +120,61 @@ def test_no_line_shows_the_token(story):
 # --- it does not claim what is not so -------------------------------------------------------------
 
 
-async def test_an_order_that_never_was_is_not_claimed_to_be_found(monkeypatch):
-    monkeypatch.setattr(tour, "CloseAfterProcessing", CloseBeforeReading)
-
-    with pytest.raises(tour.Surprise, match=r"payment-2: it is not so that recover\(\) resolved it"):
-        await played()
+ORDER_OF, NOTED = tour.usd_order, many_orders.Rush._note
 
 
-async def test_an_answer_that_came_is_not_claimed_to_be_lost(monkeypatch):
-    monkeypatch.setattr(tour, "CloseAfterProcessing", lambda: SlowBytes(0.0, size=10_000))
-
-    with pytest.raises(tour.Surprise, match="was reported as created"):
-        await played()
+async def forget(*_: object) -> None: ...
 
 
-async def test_a_hold_that_stands_is_not_claimed_to_be_released(monkeypatch):
-    async def forget(*_: object) -> None: ...
-
-    monkeypatch.setattr(Ledger, "release", forget)
-
-    with pytest.raises(tour.Surprise, match="payment-3: it is not so that its hold is released"):
-        await played()
+def broken(*_: object) -> None:
+    raise LookupError("what\nis this")
 
 
-async def test_a_beneficiary_who_is_paid_is_not_claimed_to_be_refused(monkeypatch):
-    order_of = tour.usd_order
-    monkeypatch.setattr(tour, "usd_order", lambda poster, _, amount: order_of(poster, "ben.okri", amount))
+def confused(rush: many_orders.Rush, result: OrderResult) -> None:
+    NOTED(rush, evolve(result, order=None, error=Refused()) if result.order is not None else result)
 
-    with pytest.raises(tour.Surprise, match="who cannot be paid was created"):
+
+NOT_SO = {
+    "an order that never was is found": (
+        (tour, "CloseAfterProcessing", CloseBeforeReading),
+        r"payment-2: it is not so that recover\(\) resolved it",
+    ),
+    "an answer that came is lost": (
+        (tour, "CloseAfterProcessing", lambda: SlowBytes(0.0, size=10_000)),
+        "was reported as created",
+    ),
+    "a hold that stands is released": (
+        (Ledger, "release", forget),
+        "payment-3: it is not so that its hold is released",
+    ),
+    "a beneficiary who is paid is refused": (
+        (tour, "usd_order", lambda poster, _, amount: ORDER_OF(poster, "ben.okri", amount)),
+        "who cannot be paid was created",
+    ),
+    "an order that is there was never sent": (
+        (many_orders.Rush, "_note", confused),
+        "refused or never sent is not there",
+    ),
+    "an error nobody thought of is none": ((tour, "_reason", broken), r"^LookupError: what\?is this$"),
+}
+
+
+@pytest.mark.parametrize(("change", "told"), NOT_SO.values(), ids=NOT_SO)
+async def test_it_does_not_claim_that(change, told, monkeypatch):
+    monkeypatch.setattr(*change)
+
+    with pytest.raises(tour.Surprise, match=told):
         await played()
 
 
 async def test_two_orders_that_fit_are_not_told_apart_by_a_guess(monkeypatch):
-    order_of = tour.usd_order
-    monkeypatch.setattr(tour, "usd_order", lambda *_: order_of("ada.eze", "ben.okri", "100.00"))
+    monkeypatch.setattr(tour, "usd_order", lambda *_: ORDER_OF("ada.eze", "ben.okri", "100.00"))
     lines: list[str] = []
 
     with pytest.raises(tour.Surprise, match="recover"):
         await tour.run(lines.append)
 
     assert "the back office sees 2 orders that fit: not known" in lines[-1]
-
-
-async def test_an_error_nobody_thought_of_is_a_surprise(monkeypatch):
-    def broken(*_: object) -> None:
-        raise LookupError("what\nis this")
-
-    monkeypatch.setattr(tour, "_reason", broken)
-
-    with pytest.raises(tour.Surprise) as caught:
-        await played()
-
-    assert str(caught.value) == "LookupError: what?is this"
 
 
 async def test_a_demo_that_takes_too_long_is_a_surprise():
@@ -219,17 +222,6 @@ def test_two_hundred_orders_end_as_the_table_says(story):
     assert refused[1:] == [0, 0, refused[0]]
     assert never_sent[1:] == [0, 0, 0]
     assert unknown[2:] == [unknown[0], 0]
-
-
-async def test_a_sandbox_that_has_another_order_is_a_disagreement(monkeypatch):
-    noted = many_orders.Rush._note
-
-    def confused(self: many_orders.Rush, result: OrderResult) -> None:
-        noted(self, evolve(result, order=None, error=Refused()) if result.order is not None else result)
-
-    monkeypatch.setattr(many_orders.Rush, "_note", confused)
-    with pytest.raises(tour.Surprise, match="refused or never sent is not there"):
-        await played()
 
 
 def test_a_live_board_shows_the_same_table():

@@ -6,6 +6,7 @@ import zlib
 
 import pytest
 
+from tests.support.bank import turns
 from tests.support.cases import each
 from transfer_async.sandbox import (
     AnotherOrder,
@@ -37,8 +38,7 @@ ELSEWHERE = "https://e.org/"
 
 
 async def test_close_before_reading_answers_nothing_and_makes_no_order(sandbox: Sandbox, client: WireClient):
-    sandbox.faults.add(CloseBeforeReading())
-    client.send(order_body())
+    client.meets(CloseBeforeReading())
 
     assert await client.rest() == b""
     assert not sandbox.orders
@@ -56,8 +56,7 @@ async def test_close_before_reading_does_not_wait_for_the_body(sandbox: Sandbox,
 async def test_reset_after_processing_breaks_the_connection_yet_the_order_exists(
     sandbox: Sandbox, client: WireClient
 ):
-    sandbox.faults.add(ResetAfterProcessing())
-    client.send(order_body())
+    client.meets(ResetAfterProcessing())
 
     with pytest.raises(ConnectionResetError):
         await client.rest()
@@ -65,8 +64,7 @@ async def test_reset_after_processing_breaks_the_connection_yet_the_order_exists
 
 
 async def test_stall_before_processing_makes_the_order_once_released(sandbox: Sandbox, client: WireClient):
-    sandbox.faults.add(StallBeforeProcessing())
-    client.send(order_body())
+    client.meets(StallBeforeProcessing())
     await sandbox.stalled()
     before = len(sandbox.orders)
     released = sandbox.faults.release()
@@ -77,9 +75,8 @@ async def test_stall_before_processing_makes_the_order_once_released(sandbox: Sa
 
 
 async def test_stall_before_processing_makes_the_order_even_when_the_client_has_left(sandbox: Sandbox):
-    sandbox.faults.add(StallBeforeProcessing())
     async with connected(sandbox) as client:
-        client.send(order_body())
+        client.meets(StallBeforeProcessing())
         await sandbox.stalled()
     sandbox.faults.release()
     await sandbox.finished()
@@ -89,8 +86,7 @@ async def test_stall_before_processing_makes_the_order_even_when_the_client_has_
 
 
 async def test_stall_after_processing_answers_only_when_released(sandbox: Sandbox, client: WireClient):
-    sandbox.faults.add(StallAfterProcessing())
-    client.send(order_body())
+    client.meets(StallAfterProcessing())
     await sandbox.stalled()
 
     assert len(sandbox.orders) == 1
@@ -144,8 +140,7 @@ async def test_what_is_answered_and_whether_there_is_an_order(fault, status, hea
 )
 async def test_what_arrives_of_an_order_that_exists(fault, arrives):
     async with Sandbox() as sandbox, connected(sandbox) as client:
-        sandbox.faults.add(fault)
-        client.send(order_body())
+        client.meets(fault)
 
         assert await client.rest() == arrives
     assert list(sandbox.orders) == [sandbox.requests[-1].order_id]
@@ -166,8 +161,7 @@ async def test_a_status_that_has_no_body_is_answered_without_one(
 async def test_a_truncated_body_is_shorter_than_its_length_says(
     sandbox: Sandbox, client: WireClient, keep: int
 ):
-    sandbox.faults.add(TruncatedBody(keep))
-    client.send(order_body())
+    client.meets(TruncatedBody(keep))
     status, headers = await client.head()
     body = await client.rest()
 
@@ -179,8 +173,7 @@ async def test_a_truncated_body_is_shorter_than_its_length_says(
 
 
 async def test_a_truncated_chunked_body_never_gets_its_last_chunk(sandbox: Sandbox, client: WireClient):
-    sandbox.faults.add(TruncatedBody(20, chunked=True))
-    client.send(order_body())
+    client.meets(TruncatedBody(20, chunked=True))
     _, headers = await client.head()
     body = await client.rest()
 
@@ -191,8 +184,7 @@ async def test_a_truncated_chunked_body_never_gets_its_last_chunk(sandbox: Sandb
 
 
 async def test_a_broken_chunk_leaves_the_connection_open_until_released(sandbox: Sandbox, client: WireClient):
-    sandbox.faults.add(BrokenChunk())
-    client.send(order_body())
+    client.meets(BrokenChunk())
     await sandbox.stalled()
     sandbox.faults.release()
     raw = await client.rest()
@@ -251,8 +243,7 @@ async def test_slow_bytes_dribble_the_whole_answer():
 
 
 async def test_a_huge_body_is_the_order_and_as_much_padding_as_asked(sandbox: Sandbox, client: WireClient):
-    sandbox.faults.add(HugeBody(3 * MEGABYTE))
-    client.send(order_body())
+    client.meets(HugeBody(3 * MEGABYTE))
     _, headers = await client.head()
     body = await _chunks(client)
 
@@ -262,8 +253,7 @@ async def test_a_huge_body_is_the_order_and_as_much_padding_as_asked(sandbox: Sa
 
 
 async def test_a_compressed_huge_body_is_small_on_the_wire(sandbox: Sandbox, client: WireClient):
-    sandbox.faults.add(CompressedHugeBody(10 * MEGABYTE))
-    client.send(order_body())
+    client.meets(CompressedHugeBody(10 * MEGABYTE))
     _, headers = await client.head()
     body = await _chunks(client)
 
@@ -274,9 +264,8 @@ async def test_a_compressed_huge_body_is_small_on_the_wire(sandbox: Sandbox, cli
 
 @pytest.mark.parametrize("fault", [HugeBody(), CompressedHugeBody(1 << 40)])
 async def test_a_client_that_has_had_enough_of_a_huge_body_may_leave(sandbox: Sandbox, fault):
-    sandbox.faults.add(fault)
     async with connected(sandbox) as client:
-        client.send(order_body())
+        client.meets(fault)
         await client.reader.readexactly(1000)
     await sandbox.finished()
 
@@ -304,7 +293,7 @@ async def test_an_unsolicited_reply_is_dropped_when_the_client_has_left(sandbox:
     async with connected(sandbox) as client:
         await client.ask(order_body())
         await sandbox.stalled()
-    await _turns()
+    await turns(10)
     sandbox.faults.release()
     await sandbox.finished()
 
@@ -335,8 +324,3 @@ async def _chunks(client: WireClient) -> bytes:
         body += await client.reader.readexactly(size)
         await client.reader.readexactly(2)
     return bytes(body)
-
-
-async def _turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)

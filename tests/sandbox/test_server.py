@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 import trustme
 
+from tests.support.bank import turns
 from tests.support.cases import each
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async.sandbox import (
@@ -34,8 +35,7 @@ async def test_the_clock_may_be_given():
 
 
 async def test_requests_are_remembered(sandbox: Sandbox, client: WireClient):
-    sandbox.faults.add(CloseAfterProcessing())
-    client.send(order_body())
+    client.meets(CloseAfterProcessing())
     await client.rest()
     async with connected(sandbox) as second:
         await second.ask(method="GET", path=WHO_AM_I + "?a=b", headers={"X-Request-Id": "7"})
@@ -74,8 +74,7 @@ async def test_an_order_can_be_waited_for_before_its_answer_has_been_sent():
         await asyncio.Event().wait()
 
     async with Sandbox(sleep=sleep) as sandbox, connected(sandbox) as client:
-        sandbox.faults.add(SlowBytes())
-        client.send(order_body())
+        client.meets(SlowBytes())
         await sandbox.created()
 
         assert not sandbox.requests[-1].finished
@@ -177,7 +176,7 @@ async def test_a_tls_handshake_that_hangs_does_not_outlive_it(tls: tuple[ssl.SSL
             client = await stack.enter_async_context(connected(sandbox))
             client.writer.write(b"\x16\x03\x01")
             await client.writer.drain()
-            await _turns()
+            await turns(20)
 
         assert await client.rest() == b""
         assert _others() == set()
@@ -231,7 +230,7 @@ async def test_whatever_is_in_progress_ends_with_it(fault):
                 client.send(order_body())
             await sandbox.received(2)
             gone.writer.close()
-            await _turns()
+            await turns(20)
         for client in (busy, idle, silent, half):
             await asyncio.gather(client.rest(), return_exceptions=True)
 
@@ -247,8 +246,3 @@ class _Unbracketed:
 
 def _others() -> set[asyncio.Task[object]]:
     return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
-
-
-async def _turns() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)

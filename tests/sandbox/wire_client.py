@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from tests.support.order_fields import EXTERNAL, ORDER
-from transfer_async.sandbox import Sandbox
+from transfer_async.sandbox import Fault, Sandbox
 
 CREATE = "/api/api/v1/order/create"
 WHO_AM_I = "/api/api/v1/user/who-am-i"
@@ -54,6 +54,11 @@ class WireClient:
         }
         lines = [f"{name}: {value}" for name, value in sent.items() if value is not None]
         self.writer.write("\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode() + raw)
+
+    def meets(self, fault: Fault) -> None:
+        """Send an order, to which this happens."""
+        self.sandbox.faults.add(fault)
+        self.send(order_body())
 
     async def head(self) -> tuple[int, dict[str, str]]:
         raw = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.cases import each
 from tests.support.order_files import COMMON, csv_text, read_csv, row
+from tests.support.strategies import new_order_fields
 from transfer_async import NewExternalOrder, NewOrder, PersonName
 from transfer_async._cli.create.csv_rows import COLUMNS, OPTIONAL
 from transfer_async._converters.messages import OrderCommand
@@ -198,7 +199,6 @@ def test_bad_bytes_are_a_fault_of_their_line():
 
 # --- round trips ----------------------------------------------------------------------------------
 
-amounts = st.decimals(min_value="0.01", max_value="1e9", places=2)
 texts = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=30)
 references = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=30).filter(
     str.strip
@@ -207,37 +207,15 @@ times = st.datetimes(
     min_value=datetime(2000, 1, 1),  # noqa: DTZ001 - Hypothesis adds the zone
     timezones=st.integers(-720, 720).map(lambda m: timezone(timedelta(minutes=m))),
 )
-
-
-@st.composite
-def commands(draw) -> OrderCommand:
-    amount, rate = draw(amounts), draw(st.decimals(min_value="0.0001", max_value="5000", places=4))
-    order = NewOrder.quote(
-        poster_username=f"{draw(st.from_regex(r'[a-z0-9.+]{1,20}', fullmatch=True))}@example.com",
-        poster_recipient_username="ben.okri@example.com",
-        poster_currency="NGN",
-        poster_country="NG",
-        poster_payment_method_type=draw(texts),
-        matcher_currency="USD",
-        matcher_country="US",
-        matcher_amount=amount,
-        exchange_rate=rate,
-        places=6,
-        external_order=NewExternalOrder(
-            current_account_balance=draw(st.decimals(-(10**9), 10**9, places=3)),
-            transaction_fee=draw(st.decimals(0, 1000, places=1)),
-            transaction_fee_currency="NGN",
-        ),
-    )
-    name = st.builds(PersonName, references, references, st.none() | references)
-    return OrderCommand(
-        key=draw(texts.filter(lambda key: keys.problem(key) is None)),
-        order=order,
-        beneficiary=draw(st.none() | name),
-        held=draw(st.none() | references),
-        send_before=draw(st.none() | times),
-        deadline=draw(st.none() | times),
-    )
+commands = st.builds(
+    OrderCommand,
+    key=texts.filter(lambda key: keys.problem(key) is None),
+    order=new_order_fields().map(lambda fields: NewOrder.quote(**fields, places=8)),
+    beneficiary=st.none() | st.builds(PersonName, references, references, st.none() | references),
+    held=st.none() | references,
+    send_before=st.none() | times,
+    deadline=st.none() | times,
+)
 
 
 def as_row(command: OrderCommand) -> dict[str, str]:
@@ -257,7 +235,7 @@ def as_row(command: OrderCommand) -> dict[str, str]:
     return cells
 
 
-@given(commands())
+@given(commands)
 def test_a_command_written_as_csv_is_read_as_it_was(wanted):
     (record,) = read_csv(csv_text([as_row(wanted)]))
 
