@@ -11,7 +11,7 @@ from transfer_async.desk import Role
 from transfer_async.journal.moves import Refute, Resolve
 
 
-async def doubted(world: World, key: str = "k") -> None:
+async def old_doubt(world: World, key: str = "k") -> None:
     """A doubt that may be refuted by now."""
     await world.in_doubt(key)
     world.time.pass_(600)
@@ -25,30 +25,28 @@ def decisions(told: list[str]) -> list[str]:
 # --- what each does -------------------------------------------------------------------------------
 
 
-async def test_an_order_that_exists_ends_the_doubt(world: World, desk: Desk):
-    await doubted(world)
+async def test_an_order_that_exists_ends_the_doubt(doubted: World, desk: Desk):
     answer = await desk.visitor("ada").does("resolve", order_id="tx-abc", reason="on the statement")
 
     assert where_to(answer) == ("/key", {"key": "k", "done": "resolved"})
-    entry = await world.entry()
+    entry = await doubted.entry()
     assert (entry.state, entry.order_id) == (KeyState.CREATED, "tx-abc")
-    (step,) = [step for step in await world.journal.history(world.scope, "k") if step.move == "resolve"]
+    (step,) = [step for step in await doubted.journal.history(doubted.scope, "k") if step.move == "resolve"]
     assert (step.by, step.reason) == ("ada", "on the statement")
 
 
-async def test_an_order_that_is_not_frees_the_key_and_owes_the_hold(world: World, desk: Desk):
-    await doubted(world)
+async def test_an_order_that_is_not_frees_the_key_and_owes_the_hold(doubted: World, desk: Desk):
     answer = await desk.visitor().does("refute", certain="1")
 
     assert where_to(answer) == ("/key", {"key": "k", "done": "refuted"})
-    assert owed_hooks(await world.entry()) == ["funds_hold"]
-    await world.recover()
-    assert len(world.bank.released) == 1
+    assert owed_hooks(await doubted.entry()) == ["funds_hold"]
+    await doubted.recover()
+    assert len(doubted.bank.released) == 1
 
 
 async def test_the_page_says_what_it_will_release_before_it_is_released(world: World, desk: Desk):
     world.bank.reference = "hold-731"
-    await doubted(world)
+    await old_doubt(world)
 
     shown = await desk.visitor().key()
 
@@ -58,7 +56,7 @@ async def test_the_page_says_what_it_will_release_before_it_is_released(world: W
 
 async def test_nothing_is_sent_to_the_service(world: World, desk: Desk):
     for key in ("a", "b", "c"):
-        await doubted(world, key)
+        await old_doubt(world, key)
     ada, before = desk.visitor(), len(world.sandbox.requests)
 
     await ada.get()
@@ -71,7 +69,7 @@ async def test_nothing_is_sent_to_the_service(world: World, desk: Desk):
 
 async def test_after_a_change_the_next_key_is_offered_and_the_list_is_new(world: World, desk: Desk):
     for key in ("payment-1", "payment-2", "payment-3"):
-        await doubted(world, key)
+        await old_doubt(world, key)
     ada = desk.visitor()
     await ada.get()
 
@@ -106,15 +104,14 @@ async def test_too_early_it_says_from_when_on(world: World, desk: Desk):
     ],
 )
 async def test_what_is_no_good_is_told_on_the_page_and_what_was_written_stays(
-    world: World, desk: Desk, form: str, fields: dict[str, str], told: str
+    doubted: World, desk: Desk, form: str, fields: dict[str, str], told: str
 ):
-    await doubted(world)
     answer = await desk.visitor().does(form, **fields)
 
     assert answer.status == 422
     assert told in answer.text
     assert answer.page.forms[form].get("order_id", "") == fields.get("order_id", "")
-    assert decisions(await world.told()) == []
+    assert decisions(await doubted.told()) == []
 
 
 @pytest.mark.parametrize("form", ["resolve", "refute", "approve", "parties"])
@@ -129,9 +126,8 @@ async def test_a_key_that_is_not_on_record_is_not_found(desk: Desk, form: str):
 
 @pytest.mark.parametrize("second", [("refute", {"certain": "1"}), ("resolve", {"order_id": "tx-other"})])
 async def test_a_page_that_is_old_changes_nothing_and_tells_what_happened(
-    world: World, desk: Desk, second: tuple[str, dict[str, str]]
+    doubted: World, desk: Desk, second: tuple[str, dict[str, str]]
 ):
-    await doubted(world)
     ada, ben = desk.visitor("ada"), desk.visitor("ben")
     old = (await ben.key()).page
     await ada.does("resolve", order_id="tx-abc", reason="on the statement")
@@ -143,16 +139,16 @@ async def test_a_page_that_is_old_changes_nothing_and_tells_what_happened(
     assert "the key has moved meanwhile" in answer.text
     assert "the order was said to exist by ada tx-abc" in answer.text
     assert "on the statement" in answer.text
-    assert decisions(await world.told()) == ["resolve: created"]
+    assert decisions(await doubted.told()) == ["resolve: created"]
 
 
 async def test_a_page_of_a_doubt_that_came_again_is_old(world: World, desk: Desk):
     """The same key, in doubt as before, but of another request."""
-    await doubted(world)
+    await old_doubt(world)
     ada = desk.visitor()
     old = (await ada.key()).page
     await world.refute()
-    await doubted(world)
+    await old_doubt(world)
 
     answer = await ada.sends(old, "refute", reason="no such order", certain="1")
 
@@ -160,8 +156,7 @@ async def test_a_page_of_a_doubt_that_came_again_is_old(world: World, desk: Desk
     assert decisions(await world.told()) == ["refute: free"]
 
 
-async def test_a_page_of_somebody_else_is_no_page_of_mine(world: World, desk: Desk):
-    await doubted(world)
+async def test_a_page_of_somebody_else_is_no_page_of_mine(doubted: World, desk: Desk):
     page = (await desk.visitor("ada").key()).page
 
     answer = await desk.visitor("ben").sends(page, "resolve", order_id="tx-abc", reason="seen")
@@ -170,17 +165,14 @@ async def test_a_page_of_somebody_else_is_no_page_of_mine(world: World, desk: De
 
 
 @pytest.mark.parametrize("stamp", ["", "3", "99.x", "\u0663.x", "9999999999.x", "-1.x", "3.ü"])
-async def test_a_stamp_that_nobody_gave_is_old(world: World, desk: Desk, stamp: str):
-    await doubted(world)
-
+async def test_a_stamp_that_nobody_gave_is_old(doubted: World, desk: Desk, stamp: str):
     answer = await desk.visitor().does("resolve", order_id="tx-abc", stamp=stamp)
 
     assert answer.status == 409
-    assert decisions(await world.told()) == []
+    assert decisions(await doubted.told()) == []
 
 
-async def test_to_look_at_the_parties_makes_no_page_old(world: World, desk: Desk):
-    await doubted(world)
+async def test_to_look_at_the_parties_makes_no_page_old(doubted: World, desk: Desk):
     ada, ben = desk.visitor("ada"), desk.visitor("ben")
     page = (await ada.key()).page
     await ben.does("parties", reason="the customer calls")
@@ -193,9 +185,8 @@ async def test_to_look_at_the_parties_makes_no_page_old(world: World, desk: Desk
 
 @pytest.mark.parametrize("second", [("refute", {"certain": "1"}), ("resolve", {"order_id": "tx-other"})])
 async def test_two_browsers_that_race_make_one_move(
-    world: World, desk: Desk, second: tuple[str, dict[str, str]]
+    doubted: World, desk: Desk, second: tuple[str, dict[str, str]]
 ):
-    await doubted(world)
     ada, ben = desk.visitor("ada"), desk.visitor("ben")
     pages = (await ada.key()).page, (await ben.key()).page
     form, fields = second
@@ -206,20 +197,19 @@ async def test_two_browsers_that_race_make_one_move(
     )
 
     assert sorted(answer.status for answer in answers) == [303, 409]
-    assert len(decisions(await world.told())) == 1
+    assert len(decisions(await doubted.told())) == 1
 
 
 @pytest.mark.parametrize("at", [Resolve, Refute])
-async def test_a_move_between_the_look_and_the_write_is_not_undone(world: World, desk: Desk, at: type):
-    await doubted(world)
+async def test_a_move_between_the_look_and_the_write_is_not_undone(doubted: World, desk: Desk, at: type):
     form, fields = ("resolve", {"order_id": "tx-abc"}) if at is Resolve else ("refute", {"certain": "1"})
-    world.meanwhile(at, lambda: world.resolve("tx-first"))
+    doubted.meanwhile(at, lambda: doubted.resolve("tx-first"))
 
     answer = await desk.visitor().does(form, **fields)
 
     assert answer.status == 409
     assert "the order was said to exist by operator tx-first" in answer.text
-    assert (await world.entry()).order_id == "tx-first"
+    assert (await doubted.entry()).order_id == "tx-first"
 
 
 # --- who may not ----------------------------------------------------------------------------------
@@ -227,9 +217,8 @@ async def test_a_move_between_the_look_and_the_write_is_not_undone(world: World,
 
 @pytest.mark.parametrize("roles", [(), [Role.PARTIES]])
 async def test_who_may_only_look_is_shown_no_form_that_changes_anything(
-    world: World, desk: Desk, roles: list[Role]
+    doubted: World, desk: Desk, roles: list[Role]
 ):
-    await doubted(world)
     shown = await desk.visitor("eve", roles).key()
 
     assert set(shown.page.forms) <= {"find", "parties"}

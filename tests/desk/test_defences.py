@@ -53,11 +53,10 @@ async def test_every_form_of_the_desk_is_in_the_table(desk: Desk):
     assert {method for method, _ in routes_of(desk)} == {"GET", "POST"}
 
 
-async def test_nothing_is_changed_from_another_page_whatever_the_role(world: World, desk: Desk):
-    await ready(world)
+async def test_nothing_is_changed_from_another_page_whatever_the_role(doubted: World, desk: Desk):
     ada = desk.visitor(roles=EVERY_ROLE)
     fields = filled_in((await ada.key()).page.forms["resolve"])
-    before, host = await world.told(), f"{desk.http.host}:{desk.http.port}"
+    before, host = await doubted.told(), f"{desk.http.host}:{desk.http.port}"
 
     for path in ALLOWED:
         for headers in ELSEWHERE:
@@ -65,13 +64,12 @@ async def test_nothing_is_changed_from_another_page_whatever_the_role(world: Wor
             answer = await ada.post(path, fields, headers=given)
 
             assert (answer.status, path, given) == (403, path, given)
-    assert await world.told() == before
+    assert await doubted.told() == before
 
 
-async def test_a_form_is_taken_by_the_roles_that_may_and_by_no_others(world: World, desk: Desk):
-    await ready(world)
+async def test_a_form_is_taken_by_the_roles_that_may_and_by_no_others(doubted: World, desk: Desk):
     fields = filled_in((await desk.visitor("reader", EVERY_ROLE).key()).page.forms["resolve"])
-    before = await world.told()
+    before = await doubted.told()
 
     for path, allowed in ALLOWED.items():
         for roles in (frozenset(), *({role} for role in Role)):
@@ -79,35 +77,32 @@ async def test_a_form_is_taken_by_the_roles_that_may_and_by_no_others(world: Wor
             answer = await desk.visitor("ada", roles).post(path, fields)
 
             assert (answer.status != 403, path, roles) == (roles in allowed, path, roles)
-    assert [step for step in await world.told() if not step.startswith("look")] == before
+    assert [step for step in await doubted.told() if not step.startswith("look")] == before
 
 
-async def test_nobody_unknown_sees_or_changes_anything(world: World, desk: Desk):
-    await ready(world)
-    before = await world.told()
+async def test_nobody_unknown_sees_or_changes_anything(doubted: World, desk: Desk):
+    before = await doubted.told()
 
     for method, path in routes_of(desk):
         answer = await desk.asked(method, path, headers=SAME, params={"key": "k"}, data={"key": "k"})
 
         assert answer.status == (200 if path in ("/desk.css", "/icon.svg") else 403), path
         assert "155,025" not in answer.html
-    assert await world.told() == before
+    assert await doubted.told() == before
 
 
-async def test_a_page_that_is_asked_for_changes_nothing(world: World, desk: Desk):
-    await ready(world)
-    ada, before = desk.visitor(), await world.told()
+async def test_a_page_that_is_asked_for_changes_nothing(doubted: World, desk: Desk):
+    ada, before = desk.visitor(), await doubted.told()
 
     for path in ALLOWED:
         answer = await ada.get(path, key="k", order_id="tx-abc", reason="seen", certain="1")
 
         assert answer.status == 405
         assert answer.headers["Allow"] == "POST"
-    assert await world.told() == before
+    assert await doubted.told() == before
 
 
-async def test_a_browser_that_says_only_the_origin_may_send_its_forms(world: World, desk: Desk):
-    await ready(world)
+async def test_a_browser_that_says_only_the_origin_may_send_its_forms(doubted: World, desk: Desk):
     ada = desk.visitor()
     page = (await ada.key()).page
     origin = {"Origin": f"http://{desk.http.host}:{desk.http.port}"}
@@ -138,8 +133,7 @@ def test_an_origin_that_no_browser_writes_is_refused(origin: object):
         checked_origin(origin)  # type: ignore[arg-type] # a wrong use, on purpose
 
 
-async def test_every_answer_forbids_frames_scripts_and_being_kept(world: World, desk: Desk):
-    await ready(world)
+async def test_every_answer_forbids_frames_scripts_and_being_kept(doubted: World, desk: Desk):
     ada = desk.visitor()
     answers = [
         *[await ada.get(path) for method, path in routes_of(desk) if method == "GET"],
@@ -162,8 +156,7 @@ async def test_every_answer_forbids_frames_scripts_and_being_kept(world: World, 
     assert "unsafe" not in policy
 
 
-async def test_no_page_needs_a_script_a_style_of_its_own_or_another_host(world: World, desk: Desk):
-    await ready(world)
+async def test_no_page_needs_a_script_a_style_of_its_own_or_another_host(doubted: World, desk: Desk):
     ada = desk.visitor()
 
     pages = [(await ada.get()).page, (await ada.key()).page, (await desk.asked("GET", "/")).page]
@@ -177,8 +170,7 @@ async def test_no_page_needs_a_script_a_style_of_its_own_or_another_host(world: 
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data; boundary=x"])
-async def test_a_form_of_another_kind_is_not_read(world: World, desk: Desk, kind: str):
-    await ready(world)
+async def test_a_form_of_another_kind_is_not_read(doubted: World, desk: Desk, kind: str):
     desk.visitor()
 
     answer = await desk.asked(
@@ -188,8 +180,7 @@ async def test_a_form_of_another_kind_is_not_read(world: World, desk: Desk, kind
     assert answer.status == 415
 
 
-async def test_a_field_that_comes_twice_or_without_end_is_refused(world: World, desk: Desk):
-    await ready(world)
+async def test_a_field_that_comes_twice_or_without_end_is_refused(doubted: World, desk: Desk):
     desk.visitor()
     kind = {**SAME, "Content-Type": "application/x-www-form-urlencoded"}
 
@@ -222,15 +213,14 @@ async def test_what_goes_wrong_is_told_to_nobody(world: World, caplog: pytest.Lo
     assert "RuntimeError" in caplog.text
 
 
-async def test_a_journal_that_cannot_be_read_is_told_as_such(world: World, desk: Desk):
-    await ready(world)
+async def test_a_journal_that_cannot_be_read_is_told_as_such(doubted: World, desk: Desk):
     ada = desk.visitor()
-    await world.journal.journal.close()
+    await doubted.journal.journal.close()
 
     async def gone(*_: object, **__: object) -> None:
         raise OSError("disk gone")
 
-    world.journal.read = world.journal.work = gone  # type: ignore[assignment,method-assign] # a store that is gone
+    doubted.journal.read = doubted.journal.work = gone  # type: ignore[assignment,method-assign] # a store that is gone
     pages = [await ada.get(), await ada.key()]
 
     assert [page.status for page in pages] == [503, 503]

@@ -15,6 +15,8 @@ def proposal_of(connection=None, **answers):
 
 
 NO = SeenAnswer(status=422, within=0.1)
+NEW, TWICE = SeenAnswer(status=200, order="new"), SeenAnswer(status=409)
+DOUBT = SeenAnswer(status=500, order="unknown")
 
 
 def test_where_nothing_speaks_against_them_the_defaults_stay():
@@ -69,36 +71,23 @@ def test_no_status_is_ever_proposed_as_a_promise_that_nothing_was_done():
 
 
 @each(
-    ("connection", "answers", "note"),
+    ("seen", "note"),
     [
         (
-            SeenConnection(asked=9, open_after=1.0, closed_by=2.0),
-            {},
+            {"connection": SeenConnection(asked=9, open_after=1.0, closed_by=2.0)},
             "an idle connection is closed within 2 s",
         ),
-        (None, {"wrong_token": SeenAnswer(status=403)}, "a wrong token is answered with 403"),
-        (None, {"not_json": SeenAnswer(status=500, order="unknown")}, "so that they end in doubt: not-json"),
-        (None, {"same_body_again": SeenAnswer(status=200, order="new")}, "made two orders"),
-        (None, {"same_body_again": SeenAnswer(status=200, order="same")}, "is answered with the first order"),
-        (
-            None,
-            {"same_body_again": SeenAnswer(status=409), "cut_again": SeenAnswer(status=409)},
-            "the order exists, for its repetition was refused",
-        ),
-        (
-            None,
-            {"same_body_again": SeenAnswer(status=409), "cut_again": SeenAnswer(status=200, order="new")},
-            "whether the order existed is unknown",
-        ),
-        (
-            None,
-            {"same_body_again": SeenAnswer(status=500, order="unknown"), "cut_again": SeenAnswer(status=409)},
-            "the client does not rely on it",
-        ),
+        ({"wrong_token": SeenAnswer(status=403)}, "a wrong token is answered with 403"),
+        ({"not_json": DOUBT}, "so that they end in doubt: not-json"),
+        ({"same_body_again": NEW}, "made two orders"),
+        ({"same_body_again": SeenAnswer(status=200, order="same")}, "is answered with the first order"),
+        ({"same_body_again": TWICE, "cut_again": TWICE}, "the order exists, for its repetition was refused"),
+        ({"same_body_again": TWICE, "cut_again": NEW}, "whether the order existed is unknown"),
+        ({"same_body_again": DOUBT, "cut_again": TWICE}, "the client does not rely on it"),
     ],
 )
-def test_what_no_setting_mends_is_noted(connection, answers, note):
-    (told,) = proposal_of(connection, **answers).notes
+def test_what_no_setting_mends_is_noted(seen, note):
+    (told,) = proposal_of(**seen).notes
 
     assert note in told
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import commands
 from tests.support.bank import World, other_order, world_in_a_file
+from tests.support.cases import each
 from transfer_async import Clock, KeyState, OutcomeUnknown, SQLiteJournal
 from transfer_async.sandbox import CloseAfterProcessing
 
@@ -193,23 +194,30 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize(
-    ("rows", "why"),
+def told_with(**changes: Any) -> str:
+    return json.dumps(GOOD | changes)
+
+
+@each(
+    ("text", "why"),
     [
-        ([json.dumps(GOOD | {"id": None})], "line 1: order_id: is missing (looked for as order_id or id)"),
-        ([json.dumps(GOOD | {"user": "a"})], "line 1: poster_username: is missing"),
-        ([json.dumps(GOOD | {"poster_currency": 7})], "line 1: poster_currency: is no text"),
-        ([json.dumps(GOOD | {"poster_amount": "1e3"})], "line 1: poster_amount: is not a plain decimal"),
-        ([json.dumps(GOOD | {"posted_at": "noon"})], "line 1: posted_at: is no time"),
-        (["[1]"], "line 1: order_id: is missing"),
-        ([json.dumps(GOOD), "{"], "line 2: is not JSON"),
-        (["\udcff"], "line 1: is not UTF-8"),
-        ([json.dumps(GOOD), json.dumps(GOOD | {"poster_amount": 11})], "the order tx-1 stands there twice"),
+        (told_with(id=None), "line 1: order_id: is missing (looked for as order_id or id)"),
+        (told_with(user="a"), "line 1: poster_username: is missing"),
+        (told_with(poster_currency=7), "line 1: poster_currency: is no text"),
+        (told_with(poster_amount="1e3"), "line 1: poster_amount: is not a plain decimal"),
+        (told_with(posted_at="noon"), "line 1: posted_at: is no time"),
+        ("[1]", "line 1: order_id: is missing"),
+        (f"{told_with()}\n{{", "line 2: is not JSON"),
+        ("\udcff", "line 1: is not UTF-8"),
+        (f"{told_with()}\n{told_with(poster_amount=11)}", "the order tx-1 stands there twice"),
+        ("id,poster_username\ntx-1\n", "line 2: has not as many cells as there are columns"),
+        ('id\n"tx-1', "line 2: is not CSV that can be read"),
+        ("id\n\udcff\n", "line 2: is not UTF-8"),
     ],
 )
-def test_nothing_is_compared_while_an_order_cannot_be_read(empty: Path, rows: list[str], why: str):
-    path = empty / "export.jsonl"
-    path.write_text("\n".join(rows), errors="surrogateescape")
+def test_nothing_is_compared_while_an_order_cannot_be_read(empty: Path, text: str, why: str):
+    path = empty / ("export.csv" if text.startswith("id") else "export.jsonl")
+    path.write_text(text, errors="surrogateescape")
 
     told = told_of(path, code=1)
 
@@ -217,22 +225,7 @@ def test_nothing_is_compared_while_an_order_cannot_be_read(empty: Path, rows: li
     assert "nothing was compared" in told
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("id,poster_username\ntx-1\n", "line 2: has not as many cells as there are columns"),
-        ('id\n"tx-1', "line 2: is not CSV that can be read"),
-        ("id\n\udcff\n", "line 2: is not UTF-8"),
-    ],
-)
-def test_csv_that_cannot_be_read_is_told(empty: Path, text: str, why: str):
-    path = empty / "export.csv"
-    path.write_text(text, errors="surrogateescape")
-
-    assert why in told_of(path, code=1)
-
-
-@pytest.mark.parametrize(
+@each(
     ("words", "code", "why"),
     [
         (["export.xlsx"], 2, "EXPORT: its name must end in"),
