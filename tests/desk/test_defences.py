@@ -31,12 +31,6 @@ def routes_of(made: Desk) -> list[tuple[str, str]]:
     return sorted((method, path.removeprefix(MOUNT)) for method, path in found if method != "HEAD")
 
 
-async def ready(world: World) -> None:
-    """A key about which anything may be done."""
-    await world.in_doubt()
-    world.time.pass_(600)
-
-
 def filled_in(html_fields: dict[str, str]) -> dict[str, str]:
     return {
         **html_fields,

@@ -1,39 +1,29 @@
 """The recipes of the page: who is let in by a proxy's headers, and by a session."""
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from tests.desk.visitor import SAME
-from tests.docs.story import python_block
+from tests.docs.story import ROOT, module_of, python_block
 from tests.support.bank import World
 from tests.support.pages import Page
 from transfer_async.desk import Operator, Role
 
-DOCS = Path(__file__).parents[2] / "docs"
+DESK = ROOT / "docs/desk.md"
 SECRET = {"X-Proxy-Secret": "s3cr3t"}
 
 
-def recipe(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setenv("DESK_PROXY_SECRET", "s3cr3t")
-    module = ModuleType(name)
-    monkeypatch.setitem(sys.modules, name, module)
-    exec(python_block(DOCS / "desk.md", f"{name}.py"), vars(module))
-    yield module
+    return module_of("behind_a_proxy", python_block(DESK, "behind_a_proxy.py"), monkeypatch)
 
 
 @pytest.fixture
-def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    yield from recipe("behind_a_proxy", monkeypatch)
-
-
-@pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    yield from recipe("with_sessions", monkeypatch)
+def session(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return module_of("with_sessions", python_block(DESK, "with_sessions.py"), monkeypatch)
 
 
 async def test_who_comes_through_the_proxy_is_known_with_their_groups(world: World, proxy: ModuleType):

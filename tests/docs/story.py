@@ -29,8 +29,10 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from unittest import mock
 
+import pytest
 from attrs import field, frozen
 
 from transfer_async._cli import entry
@@ -84,6 +86,14 @@ def python_block(page: Path, file: str) -> str:
     """The block of a page that is a file."""
     (found,) = [block.text for block in blocks_of(page) if block.file == file]
     return found
+
+
+def module_of(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A file of a reader's, as a module that can be imported for the length of a test."""
+    module = ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, module)
+    exec(compile(text, f"{name}.py", "exec"), vars(module))
+    return module
 
 
 class Story:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from tests.docs.story import ROOT, python_block
+from tests.docs.story import ROOT, module_of, python_block
 from transfer_async import OutcomeUnknown, Refused, TransferError
 
 DOUBT = OutcomeUnknown("a text that no caller sees", key="payment-1")
@@ -22,28 +20,23 @@ NO = Refused(status=422, order_may_exist=False, key="payment-1", fields=["matche
 
 
 @pytest.fixture
-def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The page's files, beside the one that it says to copy."""
-    answers = ROOT / "docs/examples/aiohttp_service/answers.py"
-    (tmp_path / "answers.py").write_text(answers.read_text(encoding="utf-8"), encoding="utf-8")
-    for name in ("with_aiohttp.py", "with_fastapi.py"):
-        text = python_block(ROOT / "docs/outcomes.md", name)
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    yield tmp_path
-    for name in ("answers", "with_aiohttp", "with_fastapi"):
-        sys.modules.pop(name, None)
+def page(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """A file of the page, beside the one that it says to copy."""
+    copied = (ROOT / "docs/examples/aiohttp_service/answers.py").read_text(encoding="utf-8")
+    module_of("answers", copied, monkeypatch)
+    blocks = partial(python_block, ROOT / "docs/outcomes.md")
+    return lambda name: module_of(name, blocks(f"{name}.py"), monkeypatch)
 
 
 @pytest.fixture
-def with_aiohttp(page: Path) -> ModuleType:
-    return importlib.import_module("with_aiohttp")
+def with_aiohttp(page: Callable[[str], ModuleType]) -> ModuleType:
+    return page("with_aiohttp")
 
 
 @pytest.fixture
-def with_fastapi(page: Path) -> ModuleType:
+def with_fastapi(page: Callable[[str], ModuleType]) -> ModuleType:
     pytest.importorskip("fastapi", reason="FastAPI is not installed")
-    return importlib.import_module("with_fastapi")
+    return page("with_fastapi")
 
 
 def check(error: TransferError, status: int, body: dict[str, Any]) -> None:
