@@ -108,17 +108,10 @@ def test_a_probe_that_does_not_count_is_noticed(size: int):
     assert noticed("beyond", "probe", "--kills", size, "--mutant", "uncounted", patience=60)
 
 
-@pytest.mark.trial(short=6, ci=20, long=200)
-def test_an_upgrade_of_a_file_that_is_killed_leaves_it_whole(size: int):
-    table = kept("upgrades", "--journal", "sqlite", "--kills", size, "--seed", 1)
-
-    assert count(table, "kills") >= size
-
-
-@needs_postgres
-@pytest.mark.trial(short=4, ci=20, long=200)
-def test_an_upgrade_of_a_database_that_is_killed_leaves_it_whole(size: int):
-    table = kept("upgrades", "--journal", "postgres", "--kills", size, "--seed", 1)
+@pytest.mark.trial(short=5, ci=20, long=200)
+@pytest.mark.parametrize("journal", ["sqlite", pytest.param("postgres", marks=needs_postgres)])
+def test_an_upgrade_that_is_killed_leaves_the_journal_whole(journal: str, size: int):
+    table = kept("upgrades", "--journal", journal, "--kills", size, "--seed", 1)
 
     assert count(table, "kills") >= size
 
