@@ -41,8 +41,8 @@ class Real:
     def __init__(self, sandbox):
         self.sandbox = sandbox
 
-    def client(self, *, token=None, **settings):
-        return TransferClient(self.sandbox.base_url, token or self.sandbox.token, **settings)
+    def client(self, **settings):
+        return TransferClient(self.sandbox.base_url, self.sandbox.token, **settings)
 
     def out_of_reach(self, **settings):
         return TransferClient("http://127.0.0.1:1", "token", **settings)
@@ -51,10 +51,8 @@ class Real:
 class Fake:
     """The fake; its sandbox is the first client's, for a test has but one."""
 
-    def client(self, *, token=None, **settings):
-        made = FakeClient(token=token or "token", **settings)
-        if token is not None:
-            made.sandbox._service._token = "another"
+    def client(self, **settings):
+        made = FakeClient(**settings)
         self.sandbox = made.sandbox
         return made
 
