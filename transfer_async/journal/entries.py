@@ -127,8 +127,7 @@ class Unread(ByValue):
     is_sealed: bool = False
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class Step(ByValue):
+class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a key's history."""
 
     at: float

@@ -206,15 +206,17 @@ def history_step(entry: Entry, move: Move, *, now: float) -> Step:
         epoch=entry.epoch,
         attempt=entry.attempt,
         order_id=getattr(move, "order_id", None) or entry.order_id or getattr(move, "wrong", None),
-        ending=entry.ending if isinstance(move, (Free, Refute)) else None,
+        ending=entry.ending if entry.ending is not None and isinstance(move, (Free, Refute)) else None,
         by=getattr(move, "by", None),
         reason=_reason(entry, move),
     )
 
 
 def _reason(entry: Entry, move: Move) -> str | None:
-    if isinstance(move, Claim):  # of a claim only the doubt that it finds has one
-        return entry.cause.told if entry.state is S.IN_DOUBT and entry.cause is not None else None
+    if entry.state is S.IN_DOUBT and isinstance(
+        move, Claim
+    ):  # of a claim only the doubt that it finds has one
+        return entry.cause.told if entry.cause is not None else None
     return getattr(move, "reason", None)
 
 

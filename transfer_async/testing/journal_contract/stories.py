@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from transfer_async.journal import Entry, Journal, MemoryJournal, Move, Step, Verdict
 from transfer_async.testing.journal_contract import trial_moves as moves
@@ -147,4 +147,4 @@ def _plain(verdict: Verdict | None) -> object:
 
 
 def _told(steps: tuple[Step, ...]) -> list[Step]:
-    return [attrs.evolve(step, at=0.0) for step in steps]
+    return [replace(step, at=0.0) for step in steps]
