@@ -152,7 +152,7 @@ async def test_memory_does_not_grow_with_orders_of_keys_that_the_client_made(tim
     for number in range(1_000):
         await created(journal, f"{number}", client_made=True)
 
-    assert (len(journal._entries), len(journal._moves), len(journal._ended)) == (0, 0, 0)
+    assert (len(journal._entries), len(journal._steps), len(journal._ended)) == (0, 0, 0)
     assert len(journal._ids) == 100
 
 
@@ -161,7 +161,7 @@ async def test_memory_is_bounded_for_callers_keys(time: Time):
     for number in range(1_000):
         await created(journal, f"{number}")
 
-    assert {len(held) for held in (journal._entries, journal._moves, journal._ended, journal._ids)} == {100}
+    assert {len(held) for held in (journal._entries, journal._steps, journal._ended, journal._ids)} == {100}
 
 
 # --- threads --------------------------------------------------------------------------------------

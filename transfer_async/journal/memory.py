@@ -9,6 +9,8 @@ from datetime import datetime
 from threading import Lock
 from typing import Self
 
+import msgspec
+
 from transfer_async._models.errors import JournalFailed
 from transfer_async._support.clock import Clock, Duration, seconds
 from transfer_async._support.validators import check_count
@@ -48,7 +50,7 @@ class MemoryJournal:
         self._clock = clock or Clock()
         self._lock = Lock()
         self._entries: dict[_Place, Entry] = {}
-        self._moves: dict[_Place, list[tuple[float, Entry, Move]]] = {}
+        self._steps: dict[_Place, list[Step]] = {}  # at times on the clock
         self._ended: OrderedDict[_Place, float] = OrderedDict()  # what may be forgotten, oldest first
         self._ids: OrderedDict[_Place, str] = OrderedDict()  # scope and order id -> key
 
@@ -97,11 +99,12 @@ class MemoryJournal:
             return
         self._entries[place] = entry
         if state_machine.is_told(move, verdict):
-            if (made := self._moves.get(place)) is None:
-                made = self._moves[place] = []
-            made.append((now, entry, move))
-            if len(made) > HISTORY:
-                del made[0]
+            if (steps := self._steps.get(place)) is None:
+                steps = self._steps[place] = []
+            # Made now, and not when somebody asks: the entries and moves of then are four times as large.
+            steps.append(state_machine.history_step(entry, move, now=now))
+            if len(steps) > HISTORY:
+                del steps[0]
         if ended:
             self._ended.setdefault(place, now)
         else:
@@ -109,7 +112,7 @@ class MemoryJournal:
 
     def _forget(self, place: _Place) -> None:
         self._entries.pop(place, None)
-        self._moves.pop(place, None)
+        self._steps.pop(place, None)
         self._ended.pop(place, None)
 
     def _make_room(self, now: float) -> None:
@@ -172,8 +175,8 @@ class MemoryJournal:
         """See `Journal.history`."""
         since_1970 = self._clock.utc().timestamp() - self._clock.now()
         with self._lock:
-            made = list(self._moves.get((scope, key), ()))
-        return tuple(state_machine.history_step(entry, move, now=since_1970 + at) for at, entry, move in made)
+            steps = list(self._steps.get((scope, key), ()))
+        return tuple(msgspec.structs.replace(step, at=since_1970 + step.at) for step in steps)
 
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""
