@@ -38,6 +38,7 @@ from transfer_async._http.write_guard import AnsweredEarly, GuardedBody, Guarded
 from transfer_async._models.base import ByValue
 from transfer_async._models.causes import bare
 from transfer_async._support.clock import in_seconds
+from transfer_async._support.deadlines import NEVER
 from transfer_async._support.validators import positive
 
 POOL_KEEPALIVE = 4.0
@@ -78,7 +79,7 @@ def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
         connect=min(timeouts.connect, total),
         sock_connect=sock_connect,
         sock_read=min(timeouts.sock_read, total),
-        ceil_threshold=float("inf"),
+        ceil_threshold=NEVER,
     )
 
 
