@@ -59,8 +59,7 @@ BY_HAND = (
     Fault(
         "deadline-is-not-looked-at-again",
         "attempt",
-        "    if not is_time(context.clock, intent, sending.deadline):\n"
-        "        raise _too_late(context, work, sending.last_no)\n",
+        "    if not sending.is_time():\n        raise _too_late(context, call.work, sending.last_no)\n",
         "",
         "an order is tried again after its deadline",
     ),
@@ -239,8 +238,8 @@ BY_HAND = (
     Fault(
         "stale-no-before-another-attempt",
         "attempt",
-        "        raise _too_late(context, work, sending.last_no)\n    check_quiet(context, sending)\n",
-        "        raise _too_late(context, work, sending.last_no)\n",
+        "        raise _too_late(context, call.work, sending.last_no)\n    check_quiet(context, sending)\n",
+        "        raise _too_late(context, call.work, sending.last_no)\n",
         "an order is sent again although its own answer has come behind a stale no",
     ),
     Fault(

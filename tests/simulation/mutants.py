@@ -68,11 +68,11 @@ def lost_answer_is_a_no(patch: pytest.MonkeyPatch) -> None:
 
 def mark_after_send(patch: pytest.MonkeyPatch) -> None:
     """The mark is written when the answer is there."""
-    mark, send = create_order._mark_sending, create_order.send
+    mark, attempt_once = create_order._mark_sending, create_order.attempt
     marking: ContextVar[Any] = ContextVar("marking")
 
     async def send_first(context: Any, call: Any, sending: Any) -> Any:
-        answer = await send(context, call, sending)
+        answer = await attempt_once(context, call, sending)
         await mark(context, *marking.get())
         return answer
 
@@ -81,7 +81,7 @@ def mark_after_send(patch: pytest.MonkeyPatch) -> None:
         sending.deadline = context.clock.now() + context.policy.deadline
 
     patch.setattr(create_order, "_mark_sending", not_yet)
-    patch.setattr(create_order, "send", send_first)
+    patch.setattr(create_order, "attempt", send_first)
 
 
 def deadline_after_the_mark(patch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from transfer_async._models.errors import (
     UnreadableOrder,
 )
 from transfer_async._models.events import AttemptFailed, AttemptStarted
-from transfer_async._models.requests import NewOrder
+from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.call import Call
 from transfer_async._pipeline.cancellation import Cancellation
@@ -42,8 +42,10 @@ class Sending:
     """What is sent, and what is certain of it so far.
 
     Args:
-        body: the order, as JSON.
+        intent: the wish.
+        body: its order, as JSON.
         headers: with the token.
+        clock: the client's.
         deadline: on the client's clock: that of all attempts, from just before the mark, or the caller's.
         judgement: what was certain of the last exchange.
         last_no: the certain no that the last HTTP attempt ended in.
@@ -51,13 +53,19 @@ class Sending:
         token_renewed: another token was asked for, and none will be again.
     """
 
+    intent: OrderIntent
     body: bytes = field(repr=False)
     headers: CIMultiDict[str] = field(repr=False)
+    clock: Clock = field(repr=False)
     deadline: float = float("inf")
     judgement: Judgement | None = None
     last_no: TransferError | None = None
     last_body: GuardedBody | None = field(default=None, repr=False)
     token_renewed: bool = False
+
+    def is_time(self) -> bool:
+        """Whether a request may leave now."""
+        return is_time(self.clock, self.intent, self.deadline)
 
 
 @define(eq=False, kw_only=True)
@@ -80,15 +88,17 @@ class Answered:
 
 
 async def attempt(context: Context, call: Call, sending: Sending) -> Answered:
-    """One HTTP attempt, and what is certain after it."""
-    work, intent = call.work, call.work.intent
-    if not is_time(context.clock, intent, sending.deadline):
-        raise _too_late(context, work, sending.last_no)
-    check_quiet(context, sending)
-    began = context.clock.now()
+    """One HTTP attempt, and what is certain after it.
+
+    Raises:
+        OutcomeUnknown: it may have been processed.
+        TransferError: any other: a certain no.
+        asyncio.CancelledError: the call was abandoned before anything was sent.
+    """
+    body = _body(context, call, sending)
+    work, began = call.work, context.clock.now()
     work.attempts_begun += 1
     context.tell(AttemptStarted, work)
-    body = GuardedBody(sending.body, in_time=partial(is_time, context.clock, intent, sending.deadline))
     sending.judgement, call.cancellation.on_the_way = None, body
     try:
         evidence = await context.transport.post_order(
@@ -105,6 +115,7 @@ async def attempt(context: Context, call: Call, sending: Sending) -> Answered:
             sending.last_no = error
         raise
     _note(context, work, evidence, None, began)
+    context.bucket.refund()
     return Answered(
         order=order,
         reply=evidence.body,
@@ -112,6 +123,16 @@ async def attempt(context: Context, call: Call, sending: Sending) -> Answered:
         took=context.clock.now() - began,
         carrier=body.carrier,
     )
+
+
+def _body(context: Context, call: Call, sending: Sending) -> GuardedBody:
+    """What is handed over, if it may still be sent."""
+    if call.cancellation.abandoned:
+        raise sending.last_no or asyncio.CancelledError
+    if not sending.is_time():
+        raise _too_late(context, call.work, sending.last_no)
+    check_quiet(context, sending)
+    return GuardedBody(sending.body, in_time=sending.is_time)
 
 
 def _came_back(cancellation: Cancellation, sending: Sending, body: GuardedBody) -> None:

@@ -20,6 +20,9 @@ from transfer_async._pipeline.cancellation import Cancellation
 from transfer_async._pipeline.work import Work
 from transfer_async._support.tasks import finished
 
+NAME = "transfer_async order"
+"""Of each task that carries an order: one for all takes no room in each."""
+
 
 @define(eq=False, kw_only=True)
 class Call:
@@ -121,9 +124,9 @@ async def _carried(call: Call, run: Callable[[Call], Coroutine[Any, Any, Order]]
 if sys.version_info >= (3, 12):
 
     def _started(carried: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        return asyncio.Task(carried, loop=loop, eager_start=True)  # a turn of the loop less
+        return asyncio.Task(carried, loop=loop, name=NAME, eager_start=True)  # a turn of the loop less
 
 else:
 
     def _started(carried: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        return loop.create_task(carried)
+        return loop.create_task(carried, name=NAME)

@@ -29,7 +29,7 @@ from transfer_async._models.errors import (
 )
 from transfer_async._models.events import Claimed, WentInDoubt
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.attempt import Sending
+from transfer_async._pipeline.attempt import Sending, attempt
 from transfer_async._pipeline.call import Call, fresh_id
 from transfer_async._pipeline.certain_no import certain_no
 from transfer_async._pipeline.claimed_key import ClaimedKey, claimed_key
@@ -42,7 +42,7 @@ from transfer_async._pipeline.doubt import (
     settle_doubt,
 )
 from transfer_async._pipeline.preflight import preflight
-from transfer_async._pipeline.send import send
+from transfer_async._pipeline.send import send_again
 from transfer_async._pipeline.settle import settle, went_in_doubt
 from transfer_async._pipeline.unrecorded import made_up
 from transfer_async._pipeline.work import Work, stamped
@@ -65,7 +65,10 @@ async def create_order(context: Context, call: Call) -> Order:
     try:
         sending = await preflight(context, call, claimed)
         await _mark_sending(context, call.work, claimed, sending)
-        answered = await send(context, call, sending)
+        try:
+            answered = await attempt(context, call, sending)
+        except TransferError as failed:
+            answered = await send_again(context, call, sending, failed)
     except JournalFailed as lost:
         stamped(lost, call.work, order_may_exist=True)
         raise

@@ -52,7 +52,7 @@ async def preflight(context: Context, call: Call, claimed: ClaimedKey) -> Sendin
     if headers is None:
         with LeaseKeeper(partial(_keep, context, call.work, claimed), every=context.lease / 3):
             headers = await hooks
-    return Sending(body=body, headers=headers)
+    return Sending(intent=intent, body=body, headers=headers, clock=context.clock)
 
 
 async def _run_hooks_in_turn(

@@ -1,4 +1,4 @@
-"""Sending one order: attempt after attempt, as long as each certainly was not processed, and in time.
+"""Sending one order again: attempt after attempt, as long as each certainly was not processed, and in time.
 
 Whatever an attempt raises says what is certain of the order: a doubt ends the sending at once.
 """
@@ -26,27 +26,15 @@ from transfer_async._pipeline.time_limits import is_time
 from transfer_async._support.deadlines import seconds_left
 
 
-async def send(context: Context, call: Call, sending: Sending) -> Answered:
-    """Send the order, again only after what certainly was not processed.
+async def send_again(context: Context, call: Call, sending: Sending, first: TransferError) -> Answered:
+    """Send the order again, after a first attempt that certainly was not processed.
 
     Raises:
         OutcomeUnknown: it may have been processed.
-        TransferError: any other: a certain no.
-        asyncio.CancelledError: the call was abandoned before anything was sent.
+        TransferError: any other: a certain no; ``first``, if nothing may be sent again after it.
     """
-    if call.cancellation.abandoned:
-        raise asyncio.CancelledError
-    try:
-        answered = await attempt(context, call, sending)
-    except TransferError as error:
-        if not _may_go_again(context, call.cancellation, sending, error):
-            raise
-        answered = await _go_again(context, call, sending, error)
-    context.bucket.refund()
-    return answered
-
-
-async def _go_again(context: Context, call: Call, sending: Sending, first: TransferError) -> Answered:
+    if not _may_go_again(context, call.cancellation, sending, first):
+        raise first
     try:
         return await retry.go_again(
             partial(_another, context, call, sending),
