@@ -82,11 +82,15 @@ async def forever(*_: Any) -> Any:
     await asyncio.Event().wait()
 
 
-async def refusal(found: Any, asked: OrderIntent | None = None, **settings: Any) -> BeneficiaryNotVerified:
+async def refused(lookup: Any, asked: OrderIntent | None = None, **settings: Any) -> BeneficiaryNotVerified:
     """The error of a check that does not end in a match."""
-    return await failure(
-        BeneficiaryVerification(finding(found), **settings).before(asked or intent()), BeneficiaryNotVerified
-    )
+    check = BeneficiaryVerification(lookup, **settings).before(asked or intent())
+    return await failure(check, BeneficiaryNotVerified)
+
+
+async def refusal(found: Any, asked: OrderIntent | None = None, **settings: Any) -> BeneficiaryNotVerified:
+    """The same of what a look-up finds, or fails with."""
+    return await refused(finding(found), asked, **settings)
 
 
 # --- a match ------------------------------------------------------------------------------------
@@ -189,12 +193,10 @@ async def test_the_cause_of_a_failed_look_up_is_chained() -> None:
 
 
 async def test_a_look_up_that_hangs_is_not_possible() -> None:
-    caught = await failure(
-        BeneficiaryVerification(forever, timeout=INSTANTLY).before(intent()), BeneficiaryNotVerified
-    )
+    error = await refused(forever, timeout=INSTANTLY)
 
-    assert caught.result is NOT_POSSIBLE
-    assert isinstance(caught.__cause__, TimeoutError)
+    assert error.result is NOT_POSSIBLE
+    assert isinstance(error.__cause__, TimeoutError)
 
 
 async def test_a_look_up_that_only_passes_for_an_async_one_is_not_possible() -> None:
@@ -205,9 +207,7 @@ async def test_a_look_up_that_only_passes_for_an_async_one_is_not_possible() -> 
     def decorated(username: str) -> Any:
         return USER
 
-    caught = await failure(BeneficiaryVerification(decorated).before(intent()), BeneficiaryNotVerified)
-
-    assert caught.result is NOT_POSSIBLE
+    assert (await refused(decorated)).result is NOT_POSSIBLE
 
 
 async def test_without_a_letter_in_the_name_it_is_not_possible() -> None:
@@ -368,12 +368,10 @@ def test_its_repr_shows_the_path() -> None:
 
 
 async def test_a_look_up_that_no_client_was_given_says_so() -> None:
-    caught = await failure(
-        BeneficiaryVerification(UserLookup("/users/{username}")).before(intent()), BeneficiaryNotVerified
-    )
+    error = await refused(UserLookup("/users/{username}"))
 
-    assert caught.result is NOT_POSSIBLE
-    assert "give it to a BeneficiaryVerification" in str(caught.__cause__)
+    assert error.result is NOT_POSSIBLE
+    assert "give it to a BeneficiaryVerification" in str(error.__cause__)
 
 
 async def test_a_look_up_belongs_to_one_client(w: World) -> None:

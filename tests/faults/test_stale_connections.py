@@ -7,7 +7,7 @@ import hashlib
 import random
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -44,17 +44,26 @@ async def quiet() -> None:
     await turns(20)
 
 
-def on_a_busy_loop(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
-    """Do ``act``, once, when a connection is had and the loop has no turn left before the look."""
+def before_each_look(monkeypatch: pytest.MonkeyPatch, act: Callable[[Any], Awaitable[None]]) -> None:
+    """Do ``act`` whenever a connection is had; it is given what aiohttp writes to."""
     write = GuardedBody.write_with_length
-    acts = [act]
 
     async def acted(body: GuardedBody, writer: Any, content_length: int | None) -> None:
-        if acts:
-            acts.pop()()
+        await act(writer)
         await write(body, writer, content_length)
 
     monkeypatch.setattr(GuardedBody, "write_with_length", acted)
+
+
+def on_a_busy_loop(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Do ``act``, once, when a connection is had and the loop has no turn left before the look."""
+    acts = [act]
+
+    async def once(_: Any) -> None:
+        if acts:
+            acts.pop()()
+
+    before_each_look(monkeypatch, once)
 
 
 def settings_for(tls: bool, certificates: Certificates) -> tuple[Any, dict[str, Any]]:
@@ -229,16 +238,13 @@ async def test_a_server_that_greets_every_connection_with_unasked_bytes_is_never
 async def test_connections_that_all_hold_unasked_bytes_are_tried_sixteen_times_an_attempt(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ):
-    write = GuardedBody.write_with_length
-
     async with serving(Connection.gone_after_request) as server:
 
-        async def greeted(body: GuardedBody, writer: Any, content_length: int | None) -> None:
+        async def greeted(_: Any) -> None:
             await until(lambda: server.open)
             server.open[-1].send(b"220 mail.example.org ESMTP\r\n")
-            await write(body, writer, content_length)
 
-        monkeypatch.setattr(GuardedBody, "write_with_length", greeted)
+        before_each_look(monkeypatch, greeted)
         error = await bank.try_order(server.url, retry=RetryPolicy(attempts=2))
 
     assert error.outcome is Outcome.NOT_SENT
@@ -251,17 +257,14 @@ async def test_connections_that_all_hold_unasked_bytes_are_tried_sixteen_times_a
 async def test_connections_that_all_go_bad_do_not_outlast_the_deadline(
     bank: Bank, monkeypatch: pytest.MonkeyPatch, loop_time: LoopTime
 ):
-    write = GuardedBody.write_with_length
-
     async with serving(Connection.gone_after_request) as server:
 
-        async def greeted(body: GuardedBody, writer: Any, content_length: int | None) -> None:
+        async def greeted(_: Any) -> None:
             await until(lambda: server.open)
             await loop_time.pass_(0.04)
             server.open[-1].send(b"220 mail.example.org ESMTP\r\n")
-            await write(body, writer, content_length)
 
-        monkeypatch.setattr(GuardedBody, "write_with_length", greeted)
+        before_each_look(monkeypatch, greeted)
         error = await bank.try_order(server.url, retry=RetryPolicy(attempts=1, deadline=0.1))
 
     assert error.outcome is Outcome.NOT_SENT
@@ -306,21 +309,19 @@ class TicketHolder:
 async def test_a_fresh_connection_is_not_judged_by_its_session_ticket(
     bank: Bank, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ):
-    write = GuardedBody.write_with_length
     readable: list[object] = []
     async with serving(answers, tls=certificates.server) as server:
         holder = TicketHolder(server)
         async with serving(holder) as between:
 
-            async def with_a_ticket(body: GuardedBody, writer: Any, content_length: int | None) -> None:
+            async def with_a_ticket(writer: Any) -> None:
                 await until(lambda: holder.held)
                 holder.let_go()
                 poll = select.poll()
                 poll.register(writer.transport.get_extra_info("socket").fileno(), select.POLLIN)
                 readable.extend(poll.poll(0))
-                await write(body, writer, content_length)
 
-            monkeypatch.setattr(GuardedBody, "write_with_length", with_a_ticket)
+            before_each_look(monkeypatch, with_a_ticket)
             url = f"https://localhost:{between.port}"
             order = await bank.send_order(url, ssl=certificates.client, retry=ONCE)
 
