@@ -375,19 +375,12 @@ async def test_what_outlasts_the_closing_is_not_sent_again(service, time, safe, 
 
 
 async def test_a_pause_that_outlasts_the_closing_is_the_end(service, time):
-    asleep, wake = asyncio.Event(), asyncio.Event()
-
-    async def stay():
-        asleep.set()
-        await wake.wait()
-
-    time.on_sleep = stay
+    gate = time.on_sleep = banks.Gate()
     service.answer(503)
     client = TransferClient(service.base_url, "abc", clock=time.clock)
-    asked = asyncio.create_task(client.request("GET", "/a", safe=True))
-    await asleep.wait()
+    asked = await gate.catches(client.request("GET", "/a", safe=True))
     await client.close(timeout=0)
-    wake.set()
+    gate.open()
     await failure(asked, ClientClosed)
 
     assert len(service.came) == 1
@@ -466,37 +459,21 @@ async def test_what_the_last_attempt_ended_in_is_raised_where_the_next_has_no_ti
     assert len(service.came) == 1
 
 
-async def test_a_token_is_not_waited_for_beyond_the_deadline(service, time, loop_time):
-    waited_for = asyncio.Event()
-
-    async def token():
-        waited_for.set()
-        await asyncio.Event().wait()
-
-    async with TransferClient(service.base_url, token, clock=time.clock) as client:
-        call = asyncio.ensure_future(client.who_am_i(deadline=NOW_FIVE))
-        await waited_for.wait()
-        await loop_time.pass_(5.0)
-
-        assert type(await failure(call)) is Expired
-
-
-async def test_another_token_is_not_waited_for_beyond_the_deadline(service, time, loop_time):
-    waited_for, tokens = asyncio.Event(), ["stale"]
+@pytest.mark.parametrize(("had", "kind"), [((), Expired), (("stale",), Unauthorized)])
+async def test_a_token_is_not_waited_for_beyond_the_deadline(service, time, loop_time, had, kind):
+    gate, tokens = banks.Gate(), [*had]
 
     async def token():
         if not tokens:
-            waited_for.set()
-            await asyncio.Event().wait()
+            await gate()
         return tokens.pop()
 
     service.answer(401)
     async with TransferClient(service.base_url, token, clock=time.clock) as client:
-        call = asyncio.ensure_future(client.who_am_i(deadline=NOW_FIVE))
-        await waited_for.wait()
+        call = await gate.catches(client.who_am_i(deadline=NOW_FIVE))
         await loop_time.pass_(5.0)
 
-        assert type(await failure(call)) is Unauthorized
+        await failure(call, kind)
 
 
 @pytest.mark.parametrize("wrong", [5.0, "2024-05-06", NOON.replace(tzinfo=None)], ids=told)

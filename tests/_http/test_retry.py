@@ -285,6 +285,7 @@ async def test_each_pause_is_exactly_the_policys_and_says_after_what():
 async def test_the_last_error_itself_is_raised():
     errors = [lost(number) for number in range(1, 5)]
     loop = Loop(*errors[1:])
+    loop.bucket = earned()  # it is the policy that ends it, and not the budget
 
     caught = await failure(loop.run(errors[0]), ConnectionFailed)
 
