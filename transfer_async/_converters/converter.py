@@ -171,7 +171,7 @@ def request_in(cls: type[T], tree: Any, problems: list[Problem], prefix: str) ->
     if type(tree) is not dict:
         problems.append((prefix.rstrip(".") or "$", "is not an object"))
         return None
-    values = {attribute.name: tree.get(attribute.name) for attribute in attrs.fields(cast("Any", cls))}
+    values = {name: tree.get(name) for name in _names_of(cast("Any", cls))}
     known = {name for name, value in values.items() if value is None}
     problems += [(f"{prefix}{name}", "is missing") for name in values if name in known]
     if cls is requests.NewOrder and "external_order" not in known:
@@ -185,6 +185,11 @@ def request_in(cls: type[T], tree: Any, problems: list[Problem], prefix: str) ->
     except InvalidOrder as error:
         problems += [(f"{prefix}{name}", why) for name, why in error.problems if name not in known]
         return None
+
+
+@functools.cache
+def _names_of(cls: Any) -> tuple[str, ...]:
+    return tuple(attribute.name for attribute in attrs.fields(cls))
 
 
 def _write_time(value: datetime) -> str:

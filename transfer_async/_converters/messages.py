@@ -80,8 +80,16 @@ class OrderCommand(ByValue):
     deadline: datetime | None = field(default=None, converter=texts.to_moment)
 
     def __attrs_post_init__(self) -> None:
-        values = {attribute.name: getattr(self, attribute.name) for attribute in attrs.fields(OrderCommand)}
-        problems = [*call_problems(**values)]
+        problems = [
+            *call_problems(
+                order=self.order,
+                key=self.key,
+                beneficiary=self.beneficiary,
+                held=self.held,
+                send_before=self.send_before,
+                deadline=self.deadline,
+            )
+        ]
         if self.key is None:
             problems.append(("key", "is missing"))
         refuse(problems)
@@ -126,12 +134,12 @@ class OrderCommand(ByValue):
             problems += _unknown_in_order(tree["order"])
             values["order"] = converter.request_in(NewOrder, tree["order"], problems, "order.")
         for name, read in _READERS.items():
-            values[name] = _read(read, tree.get(name), name, problems)
-        named = {name for name, _ in problems}
+            if (given := tree.get(name)) is not None:
+                values[name] = _read(read, given, name, problems)
         try:
             made = cls(**values) if not problems else None
         except InvalidOrder as error:
-            problems += [(name, why) for name, why in error.problems if name not in named]
+            problems += error.problems
             made = None
         if made is None:
             key = values["key"]
@@ -153,15 +161,17 @@ class OrderCommand(ByValue):
         return _encode(tree)
 
 
-_COMMAND = ("version", "key", "order", "beneficiary", "held", "send_before", "deadline")
+_COMMAND = frozenset(("version", "key", "order", "beneficiary", "held", "send_before", "deadline"))
 _NAME = ("first", "last", "middle")
-_ORDER = tuple(attribute.name for attribute in attrs.fields(NewOrder))
-_EXTERNAL = tuple(attribute.name for attribute in attrs.fields(NewExternalOrder))
+_ORDER = frozenset(attribute.name for attribute in attrs.fields(NewOrder))
+_EXTERNAL = frozenset(attribute.name for attribute in attrs.fields(NewExternalOrder))
 
 
-def _unknown(tree: dict[str, Any], known: tuple[str, ...], prefix: str) -> list[Problem]:
+def _unknown(tree: dict[str, Any], known: frozenset[str], prefix: str) -> list[Problem]:
     # How it is called is somebody's own text; where it is, is enough to find it.
-    return [(prefix.rstrip(".") or "$", "has a field that is not known")] if tree.keys() - set(known) else []
+    if known.issuperset(tree):
+        return []
+    return [(prefix.rstrip(".") or "$", "has a field that is not known")]
 
 
 def _unknown_in_order(order: object) -> list[Problem]:
@@ -180,8 +190,6 @@ def _key(value: object, problems: list[Problem]) -> str | None:
 
 
 def _read(read: Callable[[Any], Any], value: object, name: str, problems: list[Problem]) -> Any:
-    if value is None:
-        return None
     try:
         return read(value)
     except InvalidOrder as error:
@@ -194,7 +202,7 @@ def _read(read: Callable[[Any], Any], value: object, name: str, problems: list[P
 def _read_name(value: object) -> PersonName:
     if not isinstance(value, dict):
         raise InvalidOrder([("$", "is not an object")])
-    problems = _unknown(value, _NAME, "")
+    problems = _unknown(value, frozenset(_NAME), "")
     for name in _NAME:
         text = value.get(name)
         if text is None and name != "middle":

@@ -7,7 +7,7 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -175,9 +175,16 @@ def has_twins(raw: bytes, decoded: Any = None) -> bool:
 
 def _names(tree: Any) -> int:
     """How many fields all objects in ``tree`` have."""
+    count = 0
+    inside: Iterable[Any] = ()
     if type(tree) is dict:
-        return len(tree) + sum(_names(one) for one in tree.values() if type(one) in (dict, list))
-    return sum(map(_names, tree)) if type(tree) is list else 0
+        count, inside = len(tree), tree.values()
+    elif type(tree) is list:
+        inside = tree
+    for one in inside:
+        if type(one) is dict or type(one) is list:
+            count += _names(one)
+    return count
 
 
 def _is_deep(tree: Any) -> bool:

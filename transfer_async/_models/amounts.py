@@ -33,16 +33,21 @@ _PLAIN = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 def to_decimal(value: Exact) -> Any:
     """Convert what is exact; leave everything else as it is, for `number_problem` to name."""
-    if isinstance(value, str):
-        value = to_text(value)
-    elif isinstance(value, Decimal) and type(value) is not Decimal:
-        value = Decimal(value)
-    if type(value) is int and value.bit_length() <= 4 * DIGITS:  # beyond it, too long in any case
-        value = EXACT.create_decimal(value)
-    if type(value) is str and len(value) <= 3 * DIGITS and _PLAIN.fullmatch(value):
-        value = EXACT.create_decimal(value)
+    if type(value) is not Decimal:
+        value = _made_decimal(value)
     if isinstance(value, Decimal) and value.is_zero():
         return value.copy_abs()  # "-0" is not a negative amount
+    return value
+
+
+def _made_decimal(value: Exact) -> Any:
+    if isinstance(value, str):
+        text = to_text(value)
+        return EXACT.create_decimal(text) if len(text) <= 3 * DIGITS and _PLAIN.fullmatch(text) else text
+    if isinstance(value, Decimal):
+        return Decimal(value)
+    if type(value) is int and value.bit_length() <= 4 * DIGITS:  # beyond it, too long in any case
+        return EXACT.create_decimal(value)
     return value
 
 
