@@ -54,6 +54,12 @@ _STATUS_OF_SENDER = "X-Status"
 _TO_ACKNOWLEDGE = "$JS.ACK."
 """What the reply of a stored message begins with; word from the server has no such reply."""
 
+_CORRELATION = "correlation_id"
+"""The header by which FastStream knows what belongs together."""
+
+_PARTS, _DELIVERED = 9, 4
+"""How many parts the reply of a stored message has, and which of them is how often it was delivered."""
+
 
 class NatsLine(Line):
     """The line of a NATS server with JetStream.
@@ -201,7 +207,7 @@ class NatsLine(Line):
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
         """Publish an outcome; one that comes twice within the stream's window is stored once."""
         told = (outcome.intent_id, outcome.outcome.value, outcome.order_id, outcome.order_may_exist)
-        headers = {**headers, "Nats-Msg-Id": ":".join(map(str, told))}
+        headers = {_CORRELATION: outcome.intent_id, **headers, "Nats-Msg-Id": ":".join(map(str, told))}
         await self.send(self.settings.outcomes, outcome.to_json(), headers | JSON)
 
     async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
@@ -217,6 +223,7 @@ class NatsLine(Line):
             headers=dict(headers),
             stream=self._streams[subject],
             timeout=self.settings.publish_timeout,
+            correlation_id=headers.get(_CORRELATION),  # by chance where there is none
         )
 
     async def _check_size(self, body: bytes, headers: Mapping[str, str]) -> None:
@@ -297,7 +304,11 @@ class NatsDelivery:
     @property
     def deliveries(self) -> int:
         """How often the server has delivered it."""
-        return int(self._message.metadata.num_delivered)
+        # All else that stands in the reply, such as a time, is dear to read, and nobody asks for it here.
+        parts = self._message.reply.split(".", _PARTS)
+        if len(parts) == _PARTS and self._message.reply.startswith(_TO_ACKNOWLEDGE):
+            return int(parts[_DELIVERED])
+        return int(self._message.metadata.num_delivered)  # of a server with a domain, or none of a server
 
     async def ack(self) -> None:
         """Acknowledge, and wait until the server has taken note."""
