@@ -1101,6 +1101,13 @@ BY_HAND = (
         "an order is never created: its command came five times while the service was away",
     ),
     Fault(
+        "nats-counts-what-others-were-delivered",
+        "nats_line",
+        "_PARTS, _DELIVERED = 9, 4",
+        "_PARTS, _DELIVERED = 9, 5",
+        "a command that was delivered once waits as long as one that has failed for a day",
+    ),
+    Fault(
         "nats-acknowledges-unconfirmed",
         "nats_line",
         "        await self._message.ack_sync()\n",

@@ -124,7 +124,9 @@ PLACES = {
     "disposition": _at("worker.disposition", "worker/test_disposition.py", "worker/test_handler.py"),
     "heartbeats": _at("worker.heartbeats", "worker/test_worker.py"),
     "pull": _at("integrations.faststream.nats_pull", "worker/test_nats_pull.py"),
-    "nats_line": _at("integrations.faststream.nats", "contract/test_lines.py"),
+    "nats_line": _at(
+        "integrations.faststream.nats", "worker/test_nats_delivery.py", "contract/test_lines.py"
+    ),
     "redis_line": _at("integrations.faststream.redis", "contract/test_lines.py"),
     "handling": _at("worker.handler", "worker/test_handler.py"),
     "base": _at("journal.protocol", "contract"),
