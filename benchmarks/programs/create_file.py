@@ -34,8 +34,11 @@ AT_ONCE = 16
 _TOLD = re.compile(r"([\d,]+) a second")
 
 
-COMMAND = ("transfer_async", "create", f"--hooks={HOOKS}")
-PROGRAM = ("benchmarks.contenders.bare_file",)
+KINDS = (
+    ("program", ("benchmarks.contenders.bare_file",)),
+    ("command", ("transfer_async", "create", f"--hooks={HOOKS}")),
+)
+"""Modules that are run, with what each is told beside the file and the addresses."""
 
 
 def measured(
@@ -72,13 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("| program, orders a second | all of it | command, lines a second | all of it |", flush=True)
     with sandbox() as service, tempfile.TemporaryDirectory(dir=disk()) as directory:
         for number in range(options.rounds):
-            one = [
-                rate
-                for kind, words in (("program", PROGRAM), ("command", COMMAND))
-                for rate in measured(
-                    words, service, Path(directory), lines=options.lines, name=f"{kind}-{number}"
-                )
-            ]
+            rates = {}
+            for kind, words in KINDS if number % 2 else reversed(KINDS):  # who is the first, by turns
+                size = {"lines": options.lines, "name": f"{kind}-{number}"}
+                rates[kind] = measured(words, service, Path(directory), **size)
+            one = *rates["program"], *rates["command"]
             found.append(one)
             print("|" + "|".join(f" {rate:,.0f} " for rate in one) + "|", flush=True)
     theirs, their_all, ours, our_all = (median(each) for each in zip(*found, strict=True))
