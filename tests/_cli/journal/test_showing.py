@@ -25,8 +25,10 @@ from transfer_async.sandbox import Status
 async def test_nothing_waits_in_a_journal_where_all_went_well(world: World):
     await world.create(key="created")
     result = await asked("list")
+    listed = await told("list")
 
     assert result.stdout == "nothing waits: nothing in doubt, nothing owed, nothing left behind\n"
+    assert (listed["keys"], listed["totals"]["keys"]) == ([], 0)
 
 
 async def test_what_waits_is_listed_oldest_first_and_summed_up(world: World):
