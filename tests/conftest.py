@@ -1,8 +1,9 @@
 """What all tests share: nothing may block the loop, and a mocked service for those who need no sockets."""
 
 import contextlib
+import gc
 import inspect
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -40,6 +41,16 @@ def pytest_configure(config: pytest.Config) -> None:
     trials.set_level(config)
     loops.choose(config)
     sharing.watch(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays: to look it through for garbage as it grows takes seconds of each process."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

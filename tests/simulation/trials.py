@@ -33,9 +33,10 @@ class Tally:
 
 
 def stories(seeds: Iterable[int]) -> Iterator[Verdict]:
-    """Each seed's verdict; garbage is collected between stories."""
+    """Each seed's verdict; garbage is collected between stories, and looked for in what they made alone."""
     was_enabled = gc.isenabled()
     gc.disable()
+    gc.freeze()
     try:
         for count, seed in enumerate(seeds, 1):
             with staged():
@@ -44,6 +45,7 @@ def stories(seeds: Iterable[int]) -> Iterator[Verdict]:
                 gc.collect()
             yield verdict
     finally:
+        gc.unfreeze()
         if was_enabled:
             gc.enable()
 
@@ -63,7 +65,7 @@ def trial(seeds: range, *, jobs: int) -> Iterator[Tally]:
     total = Tally()
     shares = [seeds[start : start + SHARE] for start in range(0, len(seeds), SHARE)]
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=gc.freeze) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         for tally in pool.map(_tally, shares):
             total.seeds += tally.seeds
             total.counts += tally.counts
