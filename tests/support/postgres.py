@@ -69,9 +69,9 @@ class PostgresServer(ServerProcess):
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def new_database(self) -> str:
-        """Make an empty database, and give its address."""
+        """Make an empty database, and give its address; as files, it costs half as much as in the log."""
         name = f"d{random.getrandbits(64):x}"
-        self.say(self.dsn, f"CREATE DATABASE {name} TEMPLATE template0")
+        self.say(self.dsn, f"CREATE DATABASE {name} TEMPLATE template0 STRATEGY FILE_COPY")
         return self.dsn_of(name)
 
     def say(self, dsn: str, sql: str) -> None:
