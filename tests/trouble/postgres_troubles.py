@@ -6,19 +6,32 @@ from typing import Any
 import asyncpg
 
 from tests.support.bank import World
+from tests.support.loop_time import MUST_RUN_OUT
 from tests.support.postgres import PostgresServer
 from transfer_async.journal import PostgresJournal
 from transfer_async.journal.postgres import CONNECTIONS
 
-TIMEOUT = 0.4
+PATIENT = 60.0
+"""Seconds that a move may take while there is no trouble: only what hangs takes as long."""
+END_THE_OTHERS = """
+    SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
 
 
 class WorldlyJournal(PostgresJournal):
-    """PostgreSQL on a world's time, and out of patience soon."""
+    """PostgreSQL on a world's time."""
 
     def __init__(self, dsn: str, world: World) -> None:
-        super().__init__(dsn, timeout=TIMEOUT)
+        super().__init__(dsn, timeout=PATIENT)
         self._world = world
+
+    def lose_patience(self) -> None:
+        """From now on nothing can be had in time: its limit has only to run out."""
+        self._timeout = MUST_RUN_OUT
+
+    def be_patient(self) -> None:
+        self._timeout = PATIENT
 
     def _time(self, _database: float) -> float:
         return self._world.time.utc().timestamp()
@@ -28,30 +41,35 @@ class StoppedServer:
     """The server is gone as in a power cut, and comes back."""
 
     def __init__(self, journal: WorldlyJournal, dsn: str, server: PostgresServer) -> None:
-        self._server = server
+        self._journal, self._server = journal, server
 
     async def begin(self) -> None:
+        self._journal.lose_patience()
         await asyncio.to_thread(self._server.stop_at_once)
 
     async def end(self) -> None:
         await asyncio.to_thread(self._server.restart)
+        self._journal.be_patient()
 
 
 class LockedTables:
     """Somebody else's transaction has the tables, and comes to no end."""
 
     def __init__(self, journal: WorldlyJournal, dsn: str, server: PostgresServer) -> None:
-        self._dsn = dsn
+        self._journal, self._dsn = journal, dsn
         self._connection: Any = None
 
     async def begin(self) -> None:
         if self._connection is None:
             self._connection = await asyncpg.connect(self._dsn)
             await self._connection.execute("BEGIN; LOCK TABLE transfer_async.keys_2")
+        self._journal.lose_patience()
 
     async def end(self) -> None:
         if self._connection is not None:
+            await self._connection.execute(END_THE_OTHERS)  # what was given up is not done after all
             await self._connection.close()
+        self._journal.be_patient()
 
 
 class TakenConnections:
@@ -68,10 +86,12 @@ class TakenConnections:
             session = sessions.one()
             await session.__aenter__()
             self._taken.append(session)
+        self._journal.lose_patience()
 
     async def end(self) -> None:
         for session in self._taken:
             await session.__aexit__(None, None, None)
+        self._journal.be_patient()
 
 
 class ChangedTables:
