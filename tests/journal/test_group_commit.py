@@ -1,17 +1,19 @@
 """What the durable journals share, on a store that does as it is told."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.support.bank import NOON, Gate, turns
 from tests.support.journalling import claim, judged, made, mark
+from tests.support.loop_time import LoopTime
 from transfer_async import JournalFailed
 from transfer_async.journal import rows
-from transfer_async.journal.group_commit import SHARED, DurableJournal
+from transfer_async.journal.group_commit import QUIET, SHARED, DurableJournal
 from transfer_async.journal.protocol import KEPT
 from transfer_async.journal.rows import VERSION
 from transfer_async.journal.transaction import PendingMove, Place, Transaction
@@ -123,6 +125,87 @@ async def test_what_comes_during_a_commit_shares_the_next(store: Store):
     await asyncio.gather(*first, *rest)
 
     assert store.commits == [1, 20]
+
+
+class Returning:
+    """One whose first commit has taken a minute, and who comes back with the next move; and one who waits.
+
+    Args:
+        store: to which both come.
+        time: in which the minute passes.
+        pause: what is done before it comes back.
+    """
+
+    def __init__(
+        self, store: Store, time: LoopTime, pause: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._store, self._time = store, time
+        self._pause = pause or partial(turns, 0)
+
+    async def _two_moves(self) -> None:
+        await judged(self._store, claim(), key="first")
+        self._store.commits.clear()
+        await self._pause()
+        await judged(self._store, mark(), key="first")
+
+    async def until_told(self) -> list[asyncio.Task[Any]]:
+        """Until the first one's commit is made, and nothing more."""
+        gate = self._store.gate = Gate()
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self._two_moves())]
+        await gate.reached.wait()
+        self._time.passed += 60
+        tasks.append(asyncio.create_task(judged(self._store, claim(), key="second")))
+        await turns(2)
+        gate.open()
+        return tasks
+
+
+async def test_who_is_told_joins_the_group_that_waited_meanwhile(store: Store, loop_time: LoopTime):
+    await asyncio.gather(*await Returning(store, loop_time).until_told())
+
+    assert store.commits == [2]
+
+
+async def test_nobody_waits_for_more_than_a_commit_takes(store: Store, loop_time: LoopTime):
+    store._took = 60.0
+    callers = []
+    for number in range(10):  # one in each turn, and none of them is quick
+        callers.append(asyncio.create_task(judged(store, claim(), key=f"k-{number}")))
+        await turns(1)
+        loop_time.passed += 25
+    await asyncio.gather(*callers)
+
+    assert max(store.commits) < 5
+
+
+async def test_a_commit_waits_for_nobody_once_nobody_comes(store: Store, loop_time: LoopTime):
+    pause = partial(turns, QUIET + 1)
+    await asyncio.gather(*await Returning(store, loop_time, pause).until_told())
+
+    assert store.commits == [1, 1]
+
+
+async def test_a_runner_that_is_cancelled_while_others_join_leaves_nobody_alone(
+    store: Store, loop_time: LoopTime
+):
+    async def cancel() -> None:
+        (runner,) = store._runners
+        runner.cancel()
+
+    tasks = await Returning(store, loop_time, cancel).until_told()
+    await asyncio.wait(tasks)
+
+    assert [task.exception() for task in tasks] == [None, None]
+
+
+async def test_where_two_commits_can_be_on_their_way_none_waits(loop_time: LoopTime):
+    store = Store(at_once=2)
+    store._took = 60.0
+    caller = asyncio.create_task(judged(store, claim()))
+    await turns(2)
+
+    assert store.commits == [1]
+    await caller
 
 
 async def test_no_commit_carries_more_than_its_share(store: Store):

@@ -605,6 +605,38 @@ BY_HAND = (
         "of two upgrades at once the second fails, or does it again",
     ),
     Fault(
+        "waiting-moves-are-taken-before-others-join",
+        "group_commit",
+        """                if self._at_once == 1:
+                    await self._gather()
+                began = _loop_time()
+                count = min(len(self._waiting), SHARED)
+                await self._commit_all([self._waiting.popleft() for _ in range(count)])
+""",
+        """                count = min(len(self._waiting), SHARED)
+                group = [self._waiting.popleft() for _ in range(count)]
+                if self._at_once == 1:
+                    await self._gather()
+                began = _loop_time()
+                await self._commit_all(group)
+""",
+        "whoever waits when the runner is cancelled waits for ever",
+    ),
+    Fault(
+        "others-are-waited-for-without-end",
+        "group_commit",
+        "        while quiet < QUIET and len(self._waiting) < SHARED and _loop_time() < end:\n",
+        "        while quiet < QUIET and len(self._waiting) < SHARED:\n",
+        "where moves trickle in, the first waits for the last",
+    ),
+    Fault(
+        "nobody-is-waited-for",
+        "group_commit",
+        "                if self._at_once == 1:\n                    await self._gather()\n",
+        "",
+        "two groups by turns, with twice as many commits",
+    ),
+    Fault(
         "cut-off-commit",
         "sqlite",
         "            except asyncio.CancelledError as error:\n                cancelled = error\n",
