@@ -606,7 +606,7 @@ BY_HAND = (
     ),
     Fault(
         "waiting-moves-are-taken-before-others-join",
-        "group_commit",
+        "durable",
         """                if self._at_once == 1:
                     await self._gather()
                 began = _loop_time()
@@ -624,14 +624,14 @@ BY_HAND = (
     ),
     Fault(
         "others-are-waited-for-without-end",
-        "group_commit",
+        "durable",
         "        while quiet < QUIET and len(self._waiting) < SHARED and _loop_time() < end:\n",
         "        while quiet < QUIET and len(self._waiting) < SHARED:\n",
         "where moves trickle in, the first waits for the last",
     ),
     Fault(
         "nobody-is-waited-for",
-        "group_commit",
+        "durable",
         "                if self._at_once == 1:\n                    await self._gather()\n",
         "",
         "two groups by turns, with twice as many commits",

@@ -49,6 +49,6 @@ def _findings(found: dict[str, Any]) -> Findings:
     shares = {one["journal"]: one["ratio"] for one in found["speeds"]}
     what = f"orders a second with SQLiteJournal, {GOAL_LEVEL} at once"
     note = f"a page is on the disk in {found['about']['fsync_ms']} ms"
-    goal = Goal(what, "with MemoryJournal", ">= 0.6", shares[SQLITE], note)
+    goal = Goal(what, "with MemoryJournal", ">= 0.65", shares[SQLITE], note)
     figures = {f"journal: {one['journal']}, orders/s": one["rate"] for one in found["speeds"]}
     return Findings("journal", [goal], [table], figures)
