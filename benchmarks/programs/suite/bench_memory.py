@@ -28,7 +28,7 @@ def run(effort: Effort) -> Findings:
     goal = Goal(
         f"memory per order in flight, {count:,} at once",
         "bare aiohttp doing the same",
-        "<= 1.5",
+        "<= 1.4",
         ratio(found[OURS], found[BARE], float),
         note,
     )
