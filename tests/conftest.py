@@ -47,13 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection() -> Generator[None, object, object]:
     """What is collected stays: to look it through for garbage as it grows takes seconds of each process.
 
-    While tests run, it is looked for after ten thousand new objects: every few hundred cost as much again.
+    While tests run, it is looked for after thousands of new objects: every few hundred cost as much again.
     """
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.set_threshold(10_000, 20, 20)
+        gc.set_threshold(5_000, 20, 20)
         gc.enable()
 
 
