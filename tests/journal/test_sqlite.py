@@ -144,10 +144,16 @@ def test_a_loop_that_is_shut_down_in_the_middle_does_not_hang_and_what_had_begun
 
     async def work() -> None:
         await judged(journal, claim(), key="first")
+        on_its_way, in_thread = asyncio.Event(), journal._in_thread
+
+        def told(work: Callable[[], Any]) -> Any:
+            on_its_way.set()
+            return in_thread(work)
+
+        journal._in_thread = told
         for number in range(50):
             asyncio.get_running_loop().create_task(judged(journal, claim(), key=f"k-{number}"))
-        await asyncio.sleep(0)  # they have come, and the first of them is on its way
-        await asyncio.sleep(0)
+        await on_its_way.wait()
 
     asyncio.run(work())
     journal._let_go()
