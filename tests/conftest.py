@@ -45,15 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays: to look it through for garbage as it grows takes seconds of each process.
-
-    While tests run, it is looked for after thousands of new objects: every few hundred cost as much again.
-    """
+    """What is collected stays: to look it through for garbage as it grows takes seconds of each process."""
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.set_threshold(5_000, 20, 20)
         gc.enable()
 
 
