@@ -74,7 +74,6 @@ class TestRedis(OurContract):
 
 
 class TestTable(OurContract):
-    ack_wait = 0.5
     kills = 0  # those who are killed one after the other work at a table, too
 
     @pytest.fixture
