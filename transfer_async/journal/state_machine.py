@@ -213,9 +213,8 @@ def history_step(entry: Entry, move: Move, *, now: float) -> Step:
 
 
 def _reason(entry: Entry, move: Move) -> str | None:
-    if entry.state is S.IN_DOUBT and isinstance(
-        move, Claim
-    ):  # of a claim only the doubt that it finds has one
+    # Of a claim only the doubt that it finds has one; the state is the cheaper question.
+    if entry.state is S.IN_DOUBT and isinstance(move, Claim):
         return entry.cause.told if entry.cause is not None else None
     return getattr(move, "reason", None)
 
