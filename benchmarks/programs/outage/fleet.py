@@ -21,8 +21,8 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-import attrs
 from attrs import field, frozen
 
 from benchmarks.measuring.arrivals import poisson
@@ -135,6 +135,17 @@ class OutageFindings:
         return self.backlog / (self.setting.weather.capacity - self.other_work)
 
 
+class _Client(TransferClient):
+    """A client of the simulated service."""
+
+    def __init__(self, transport: OutageTransport, **settings: Any) -> None:
+        self._way = transport
+        super().__init__("https://service.example", "made-up", **settings)
+
+    def _transport_to(self, *_: Any, **__: Any) -> Any:
+        return self._way
+
+
 class Fleet:
     """The simulation while it runs.
 
@@ -186,9 +197,7 @@ class Fleet:
         )
         policy = RetryPolicy(budget=self._setting.budget)
         for _ in range(self._setting.clients):
-            client = TransferClient("https://service.example", "made-up", retry=policy, clock=clock)
-            client._context = attrs.evolve(client._context, transport=OutageTransport(self._service, reply))
-            yield client
+            yield _Client(OutageTransport(self._service, reply), retry=policy, clock=clock)
 
     async def _arrive(self) -> None:
         for number, moment in enumerate(poisson(self._setting.rate, seed=self._setting.seed)):
