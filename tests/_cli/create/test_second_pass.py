@@ -4,6 +4,7 @@ import asyncio
 import signal
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -391,6 +392,8 @@ async def test_memory_does_not_grow_with_the_file(desk, tmp_path):
                 yield result
 
     desk.progress.on_show = look
+    # With one thread: another might begin the next lines before the last one has let go of its own.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     await desk.bulk(Quick(), total=2000, concurrency=16).run(counted())
 
     assert desk.made.is_whole
