@@ -13,8 +13,7 @@ import shutil
 import signal
 import struct
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +86,6 @@ class PostgresServer(ServerProcess):
 
     def _files(self) -> Sequence[str]:
         return [*super()._files(), *_shared]
-
-
-@contextmanager
-def postgres_server(**settings: Any) -> Iterator[PostgresServer]:
-    """A running server; takes what `PostgresServer` takes."""
-    with PostgresServer(**settings) as server:
-        yield server
 
 
 # --- once in a process --------------------------------------------------------------------------

@@ -116,10 +116,6 @@ class NameParts:
             yield evolve(self, first=self.first + self.middle, middle=())
             yield evolve(self, last=self.middle + self.last, middle=())
 
-    def swapped(self) -> NameParts:
-        """First name for last."""
-        return evolve(self, first=self.last, last=self.first)
-
 
 def read_name(name: PersonName) -> NameParts:
     """The parts of ``name``; each may be empty.

@@ -26,7 +26,7 @@ def _little_garbage() -> Iterator[None]:
     """Look for garbage seldom, and not in what is imported by now.
 
     An order in flight has some hundred objects, and leaves no cycle of them behind: with sixteen at once
-    Python would look through all of them after every few orders, a tenth of what an order costs.
+    Python would look through all of them after every few orders, a twelfth of what an order costs.
     """
     usual = gc.get_threshold()
     gc.freeze()
