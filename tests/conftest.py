@@ -45,11 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays: to look it through for garbage as it grows takes seconds of each process."""
+    """What is collected stays: looking it through for garbage takes seconds of each process."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 

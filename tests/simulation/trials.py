@@ -36,7 +36,8 @@ def stories(seeds: Iterable[int]) -> Iterator[Verdict]:
     """Each seed's verdict; garbage is collected between stories, and looked for in what they made alone."""
     was_enabled = gc.isenabled()
     gc.disable()
-    gc.freeze()
+    gc.collect()
+    gc.freeze()  # for good: what was frozen before would be set free with it
     try:
         for count, seed in enumerate(seeds, 1):
             with staged():
@@ -45,7 +46,6 @@ def stories(seeds: Iterable[int]) -> Iterator[Verdict]:
                 gc.collect()
             yield verdict
     finally:
-        gc.unfreeze()
         if was_enabled:
             gc.enable()
 
