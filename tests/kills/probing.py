@@ -73,8 +73,11 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
             violations.append(("beyond", f"{one.poster}: {theirs} were received, {sorted(names)} counted"))
     if received.get("None", 0) > sum(len(names & NOBODYS) for names in counted):
         violations.append(("beyond", f"{received['None']} without a poster were received"))
+    in_all, counted_in_all = sum(received.values()), sum(map(len, counted))
+    if in_all > counted_in_all:  # of some the service has read no body
+        violations.append(("beyond", f"{in_all} were received, {counted_in_all} counted"))
     rows = [("kills", trial.killed), ("journals", len(trial.rounds))]
-    rows += [("orders received", sum(received.values())), ("orders counted", sum(map(len, counted)))]
+    rows += [("orders received", in_all), ("orders counted", counted_in_all)]
     return Report(
         title=f"probe, a cap of {CAP} orders, seed {options.seed}",
         trials=trial.killed,
