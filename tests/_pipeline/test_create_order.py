@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import json
 from datetime import timedelta
 from decimal import Decimal
@@ -984,3 +985,24 @@ async def test_an_answer_other_than_the_id_that_an_operator_gave_says_so(world: 
 
     assert failed.outcome is Outcome.CREATED
     assert world.events_of(DuplicateSuspected)
+
+
+def _left_by(where: str) -> list[str]:
+    return [type(one).__name__ for one in gc.garbage if type(one).__module__.startswith(where)]
+
+
+async def test_an_order_leaves_nothing_behind_that_only_the_garbage_collector_finds(world: World):
+    async with world.client() as client:
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            await client.create_order(new_order())
+            gc.collect()
+            found = _left_by("transfer_async._")
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+
+    assert found == []

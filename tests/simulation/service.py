@@ -11,6 +11,7 @@ from tests.simulation.chance import Weighted
 from tests.simulation.loop import OUTSIDE, this_call
 from tests.support.bank import new_order
 from transfer_async._http.transport import Evidence, TransportClosed
+from transfer_async._http.unsolicited import Carrier
 from transfer_async._http.write_guard import GuardedBody
 from transfer_async._models.requests import NewOrder, OrderIntent
 
@@ -219,7 +220,7 @@ class SimulatedTransport:
             if not wire.reply.done():
                 wire.reply.set_exception(TransportClosed())
 
-    def stays_quiet(self, body: GuardedBody) -> bool:
+    def stays_quiet(self, carrier: Carrier) -> bool:
         """Nothing comes after an answer here."""
         return True
 

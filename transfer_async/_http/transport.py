@@ -258,11 +258,11 @@ class Transport:
             is_order=True,
         )
 
-    def stays_quiet(self, body: GuardedBody) -> bool:
-        """Whether nothing has come after the answer to ``body`` since it was read."""
-        if self._borrowed or not body.carrier.trusted:  # others may use it by now, or it is closed
+    def stays_quiet(self, carrier: Carrier) -> bool:
+        """Whether nothing has come after the answer on ``carrier`` since it was read."""
+        if self._borrowed or not carrier.trusted:  # others may use it by now, or it is closed
             return True
-        return body.carrier.is_quiet()
+        return carrier.is_quiet()
 
     async def send(
         self,

@@ -49,7 +49,7 @@ class Sending:
         deadline: on the client's clock: that of all attempts, from just before the mark, or the caller's.
         judgement: what was certain of the last exchange.
         last_no: the certain no that the last HTTP attempt ended in.
-        last_body: the last body that was handed over.
+        last_carrier: of the last body that was handed over; the body itself would hold this in a circle.
         token_renewed: another token was asked for, and none will be again.
     """
 
@@ -60,7 +60,7 @@ class Sending:
     deadline: float = float("inf")
     judgement: Judgement | None = None
     last_no: TransferError | None = None
-    last_body: GuardedBody | None = field(default=None, repr=False)
+    last_carrier: Carrier | None = field(default=None, repr=False)
     token_renewed: bool = False
 
     def is_time(self) -> bool:
@@ -139,7 +139,7 @@ def _came_back(cancellation: Cancellation, sending: Sending, body: GuardedBody) 
     """The exchange is over, however it ended: what was handed over stays so."""
     cancellation.on_the_way = None
     if body.handed_over:
-        cancellation.sent, sending.last_body = True, body
+        cancellation.sent, sending.last_carrier = True, body.carrier
     cancellation.swallow()
 
 
@@ -240,10 +240,10 @@ def check_quiet(context: Context, sending: Sending) -> None:
     Raises:
         OutcomeUnknown: it is not: what came later is the answer to the order.
     """
-    if sending.last_body is not None and sending.last_no is not None:
-        if context.transport.stays_quiet(sending.last_body):
+    if sending.last_carrier is not None and sending.last_no is not None:
+        if context.transport.stays_quiet(sending.last_carrier):
             return
-        sending.last_body.carrier.distrust()
+        sending.last_carrier.distrust()
         why = "another answer came after the service's no"
         raise OutcomeUnknown(why, kind=CauseKind.SECOND_ANSWER) from sending.last_no
 

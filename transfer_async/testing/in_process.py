@@ -15,6 +15,7 @@ from multidict import CIMultiDict
 
 from transfer_async._http.decoder import BoundedBody
 from transfer_async._http.transport import Evidence, Timeouts, Transport, TransportClosed
+from transfer_async._http.unsolicited import Carrier
 from transfer_async._http.write_guard import GuardedBody
 from transfer_async.sandbox import RequestRecord, Sandbox
 from transfer_async.sandbox.exchange import Exchange
@@ -188,7 +189,7 @@ class InProcessTransport(Transport):
         self._closed = True
         await self._sandbox.close()
 
-    def stays_quiet(self, body: GuardedBody) -> bool:  # noqa: ARG002 - as of sockets
+    def stays_quiet(self, carrier: Carrier) -> bool:  # noqa: ARG002 - as of sockets
         """Nothing comes behind an answer here."""
         return True
 

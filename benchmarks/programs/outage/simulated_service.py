@@ -13,6 +13,7 @@ from attrs import define, field, frozen
 from tests.simulation.loop import VirtualLoop
 from transfer_async import NewOrder
 from transfer_async._http.transport import Evidence
+from transfer_async._http.unsolicited import Carrier
 from transfer_async._http.write_guard import GuardedBody
 
 Failure = Literal["429", "refused"]
@@ -173,7 +174,7 @@ class OutageTransport:
     async def close(self) -> None:
         """There is nothing to close."""
 
-    def stays_quiet(self, _body: GuardedBody) -> bool:
+    def stays_quiet(self, _carrier: Carrier) -> bool:
         """Whether nothing came after an answer: nothing does here."""
         return True
 
