@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
-import attrs
+import msgspec
 
 from transfer_async._converters import at_once, lenient
 from transfer_async._converters.at_once import PEOPLE, STRICT, STRICT_OF_BANK, Head, fields_of_rest
@@ -54,8 +54,7 @@ def _is_order_id(value: object) -> bool:
     return type(value) is str and _ORDER_ID.fullmatch(value) is not None
 
 
-@attrs.frozen
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """A reply that is an order, and whose order it says it is: the usernames, where they are shown."""
 
     order: responses.Order

@@ -6,7 +6,6 @@ import asyncio
 from datetime import timedelta
 from functools import partial
 
-from attrs import define, field
 from multidict import CIMultiDict
 
 from transfer_async._converters.order import find_order_id, read_answer
@@ -35,10 +34,10 @@ from transfer_async._pipeline.time_limits import is_time, too_late
 from transfer_async._pipeline.work import Work
 from transfer_async._support.clock import Clock
 from transfer_async._support.deadlines import is_over
+from transfer_async._support.state import State
 
 
-@define(eq=False, kw_only=True)
-class Sending:
+class Sending(State, kw_only=True):
     """What is sent, and what is certain of it so far.
 
     Args:
@@ -54,13 +53,13 @@ class Sending:
     """
 
     intent: OrderIntent
-    body: bytes = field(repr=False)
-    headers: CIMultiDict[str] = field(repr=False)
-    clock: Clock = field(repr=False)
+    body: bytes
+    headers: CIMultiDict[str]
+    clock: Clock
     deadline: float = float("inf")
     judgement: Judgement | None = None
     last_no: TransferError | None = None
-    last_carrier: Carrier | None = field(default=None, repr=False)
+    last_carrier: Carrier | None = None
     token_renewed: bool = False
 
     def is_time(self) -> bool:
@@ -68,8 +67,7 @@ class Sending:
         return is_time(self.clock, self.intent, self.deadline)
 
 
-@define(eq=False, kw_only=True)
-class Answered:
+class Answered(State, kw_only=True):
     """The service answered with our order.
 
     Args:

@@ -13,19 +13,23 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from attrs import define, field
+import msgspec
 
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.cancellation import Cancellation
 from transfer_async._pipeline.work import Work
+from transfer_async._support.state import State
 from transfer_async._support.tasks import finished
 
 NAME = "transfer_async order"
 """Of each task that carries an order: one for all takes no room in each."""
 
 
-@define(eq=False, kw_only=True)
-class Call:
+def _promise() -> asyncio.Future[Order]:
+    return asyncio.get_running_loop().create_future()  # a `shield` at half its cost
+
+
+class Call(State, kw_only=True):
     """What a caller asked for, what is done about it, and who may stop that.
 
     Args:
@@ -33,14 +37,14 @@ class Call:
         once: a refusal on record is the answer.
         work: with the intent, as the caller made it to begin with.
         cancellation: the caller's, and the client's that closes.
-        outcome: what its caller waits for, as soon as it is carried.
+        outcome: what its caller waits for.
     """
 
     client_made: bool
     once: bool
     work: Work
     cancellation: Cancellation
-    outcome: asyncio.Future[Order] = field(init=False, repr=False)
+    outcome: asyncio.Future[Order] = msgspec.field(default_factory=_promise)
 
 
 def fresh_id() -> str:
@@ -73,9 +77,7 @@ class InFlight:
             asyncio.CancelledError: the caller was cancelled. Before anything was sent it hears of it
                 when the hooks are undone and the key is free, from then on at once.
         """
-        loop = asyncio.get_running_loop()
-        call.outcome = loop.create_future()  # a `shield` at half its cost
-        task = _started(_carried(call, self._run), loop)
+        task = _started(_carried(call, self._run), asyncio.get_running_loop())
         if not task.done():
             self._calls[task] = call
             task.add_done_callback(self._done)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from attrs import define, field
-
 from transfer_async._http.write_guard import GuardedBody
+from transfer_async._support.state import State
 
 
-@define(eq=False, kw_only=True)
-class Cancellation:
+class Cancellation(State, kw_only=True):
     """Whether the work in one task goes on when nobody waits for it any more.
 
     Args:
@@ -23,9 +21,9 @@ class Cancellation:
         cut: the client closes and will wait no longer.
     """
 
-    task: asyncio.Task[Any] | None = field(default=None, repr=False)
+    task: asyncio.Task[Any] | None = None
     is_stoppable: bool = False
-    on_the_way: GuardedBody | None = field(default=None, repr=False)
+    on_the_way: GuardedBody | None = None
     sent: bool = False
     abandoned: bool = False
     cut: bool = False

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from attrs import define
-
+from transfer_async._support.state import State
 from transfer_async.journal.entries import Entry, Owed
 
 
-@define(eq=False, kw_only=True)
-class ClaimedKey:
+class ClaimedKey(State, kw_only=True):
     """What only the worker that has claimed a key knows of it.
 
     Args:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attrs import define, evolve, field
+import msgspec
+from attrs import evolve
 
 from transfer_async._models.causes import bare
 from transfer_async._models.errors import Attempt, Outcome, TransferError
 from transfer_async._models.requests import OrderIntent
 from transfer_async._support.deadlines import NEVER
+from transfer_async._support.state import State
 
 
-@define(eq=False, kw_only=True)
-class Work:
+class Work(State, kw_only=True):
     """What one call, or one run of `recover`, has done about an intent so far.
 
     Args:
@@ -29,12 +30,12 @@ class Work:
     intent: OrderIntent
     began: float
     deadline: float = NEVER
-    receipts: dict[str, str | None] = field(factory=dict, repr=False)
+    receipts: dict[str, str | None] = msgspec.field(default_factory=dict)
     attempts_begun: int = 0
     undone: int = 0
     owed: int = 0
-    _attempts: tuple[Attempt, ...] = field(default=(), init=False)
-    _noted: tuple[Callable[[], Attempt], ...] = field(default=(), init=False, repr=False)
+    _attempts: tuple[Attempt, ...] = ()
+    _noted: tuple[Callable[[], Attempt], ...] = ()
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:

@@ -127,7 +127,7 @@ class Unread(ByValue):
     is_sealed: bool = False
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line of a key's history."""
 
     at: float
@@ -142,7 +142,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All that the journal holds of one key; times in seconds on the journal's clock.
 
     Args:
@@ -230,7 +230,7 @@ def owed_by(entry: Entry) -> tuple[Owed, ...]:
     )
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of a move.
 
     Args:
