@@ -310,6 +310,15 @@ async def test_a_commit_waits_for_the_disk(path: Path):
         assert await journal._ask(lambda file: file._value("PRAGMA synchronous")) == full
 
 
+async def test_only_a_new_file_has_large_pages(path: Path):
+    async with SQLiteJournal(path) as journal:
+        assert await journal._ask(lambda file: file._value("PRAGMA page_size")) == 8192
+    await in_file(path, "PRAGMA journal_mode=DELETE", "PRAGMA page_size=4096", "VACUUM")
+
+    async with SQLiteJournal(path) as journal:
+        assert await journal._ask(lambda file: file._value("PRAGMA page_size")) == 4096
+
+
 async def test_a_move_that_cannot_have_its_line_in_the_history_is_not_made(path: Path):
     async with SQLiteJournal(path) as journal:
         await in_file(

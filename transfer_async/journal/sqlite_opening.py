@@ -21,6 +21,9 @@ _SETTINGS = (
     "PRAGMA cache_size=-65536",
 )
 
+_PAGES = "PRAGMA page_size=8192"
+"""Of a file that is empty as yet: the log takes half as many pages for an order as with SQLite's own 4,096."""
+
 _PAUSE = 0.005
 """Seconds between two looks whether others are done."""
 
@@ -83,6 +86,7 @@ class OpenFile:
 
     def _keep_a_log(self, timeout: float) -> None:
         """Go over to a write-ahead log: of all there is, this alone does not wait for other processes."""
+        self._db.execute(_PAGES)
         end = time.monotonic() + timeout
         while True:
             try:
