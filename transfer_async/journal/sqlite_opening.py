@@ -22,7 +22,7 @@ _SETTINGS = (
 )
 
 _PAGES = "PRAGMA page_size=8192"
-"""Of a file that is empty as yet: the log takes half as many pages for an order as with SQLite's own 4,096."""
+"""Of an empty file: an order takes half as many in the log as with the 4,096 bytes that are usual."""
 
 _PAUSE = 0.005
 """Seconds between two looks whether others are done."""
