@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import platform
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -553,3 +556,32 @@ async def test_an_order_can_be_created_with_a_mocked_service(mocked_service: aio
         order = await client.create_order(sent, held="hold-1")
 
     assert order.id == answer["id"]
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+READS = """
+import asyncio, resource, socket
+from transfer_async import TransferClient
+
+def faults_of_reads(count):
+    ours, theirs = socket.socketpair()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(count):
+        ours.send(bytes(9000))
+        theirs.recv(256 * 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+async def main():
+    async with TransferClient("https://bank.example", "token"):
+        print(faults_of_reads(1000))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others deal with memory in their own ways")
+def test_memory_that_answers_are_read_into_is_not_given_back_with_each():
+    ended = subprocess.run([sys.executable, "-c", READS], capture_output=True, text=True, check=True)
+
+    assert int(ended.stdout) < 100

@@ -97,6 +97,15 @@ def _verifying(base_url: str, *, borrowed: bool) -> tls.SSLContext | bool:
     return _default_context() if borrowed and base_url.startswith("https:") else True
 
 
+def _keep_large_blocks() -> None:
+    """Have the C library keep the memory that answers are read into, where it would go back with each.
+
+    asyncio asks for 256 KiB whenever it reads. glibc has the kernel map blocks as large, and fill in empty
+    pages, until it has seen a larger one freed: 17 µs of the processor for each answer.
+    """
+    bytes(1 << 20)
+
+
 def _without_secrets(error: BaseException | None) -> BaseException | None:
     """``error`` fit to be chained; the frames that it went through have the token in their variables."""
     return None if error is None else bare(error).with_traceback(None)
@@ -219,6 +228,7 @@ class Transport:
         return told
 
     def _session(self) -> aiohttp.ClientSession:
+        _keep_large_blocks()
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=POOL_KEEPALIVE),
             cookie_jar=aiohttp.DummyCookieJar(),
