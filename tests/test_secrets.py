@@ -15,6 +15,7 @@ import aiohttp
 import asyncpg
 import pytest
 from attrs import define, field
+from rich.pretty import pretty_repr
 
 from tests.faults.servers import Connection, Script, foreign_reply, head, http, replies, serving, then_closes
 from tests.support import samples
@@ -38,6 +39,7 @@ from transfer_async._models import causes
 from transfer_async._models.errors import TransferError
 from transfer_async.journal import moves
 from transfer_async.journal.claim import Claim
+from transfer_async.journal.entries import Entry
 
 TOKEN = "cr3dential-of-the-bank"
 PASSWORD = "cr3dential-of-the-proxy"
@@ -337,6 +339,34 @@ async def test_no_secret_comes_out_of_any_error_or_log(caplog: pytest.LogCapture
     del errors, error, twin
     gc.collect()  # of what is not closed, asyncio and aiohttp tell
     assert not [told for told in map(_told, caplog.records) if any(one in told for one in SECRETS)]
+
+
+async def _errors(name: str) -> list[BaseException]:
+    return [error async for error in BROKEN[name](Bank())]
+
+
+def _in_frames(error: BaseException) -> Iterator[str]:
+    """What rich draws of a traceback's variables, as some have it in their logs."""
+    for one in chain(error):
+        for frame, _ in traceback.walk_tb(one.__traceback__):
+            if "/transfer_async/" in frame.f_code.co_filename:
+                yield from (pretty_repr(value) for value in frame.f_locals.values())
+
+
+@pytest.mark.parametrize("name", ["a refusal", "no answer", "the bank's own requests", "the journal"])
+def test_no_token_is_in_what_the_frames_of_an_error_hold(name: str):
+    drawn = [text for error in asyncio.run(_errors(name)) for text in _in_frames(error)]
+
+    assert any(text.startswith("ClaimedKey") or "ClaimedKey object" in text for text in drawn)
+    assert not [text for text in drawn if TOKEN in text]
+
+
+def test_no_order_is_shown_with_what_a_journal_is_asked_for():
+    entry = Entry(**{**dict.fromkeys(Entry.__struct_fields__), "reply": WORDS})
+    for one in (entry, moves.Create(attempt="a", order_id="tx-1", reply=WORDS)):
+        assert "s3cr3t" not in repr(one) + pretty_repr(one)
+        assert "order_id" in repr(one)
+        assert "order_id" in pretty_repr(one)
 
 
 def _told(record: logging.LogRecord) -> str:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Self
 
 import msgspec
-from attrs import define, frozen
 from multidict import CIMultiDict
 
 from transfer_async._converters import converter
@@ -30,13 +29,13 @@ from transfer_async._models.errors import (
     TokenUnavailable,
     TransferError,
 )
-from transfer_async._support.deadlines import is_over, seconds_left
+from transfer_async._support.deadlines import NEVER, is_over, seconds_left
+from transfer_async._support.state import State
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-@frozen(kw_only=True)
-class Wanted:
+class Wanted(State, kw_only=True):
     """A request as it was asked for."""
 
     method: str
@@ -52,14 +51,13 @@ class Wanted:
         return classify.READ_ANSWERS if self.safe else classify.ORDER_ANSWERS
 
 
-@define(kw_only=True)
-class _Reading:
+class _Reading(State, kw_only=True):
     """How far one request has come."""
 
-    deadline: float
     headers: CIMultiDict[str]
     cut: Callable[[], bool]
-    attempts: list[Attempt]
+    deadline: float = NEVER
+    attempts: list[Attempt] = msgspec.field(default_factory=list)
     judgement: Judgement | None = None
     last: TransferError | None = None
     token_renewed: bool = False
@@ -141,12 +139,12 @@ async def fetch(access: Access, wanted: Wanted, *, cut: Callable[[], bool] = lam
         cut: whether the client is closed, so that nothing may be sent any more.
     """
     try:
-        headers = access.tokens.current or await _headers(access, wanted)
+        # In no variable of this frame: tracebacks are drawn with what those hold.
+        reading = _Reading(headers=access.tokens.current or await _headers(access, wanted), cut=cut)
     except (TokenUnavailable, Expired) as error:
         error.order_may_exist = False
         raise
-    deadline = min(access.clock.now() + access.policy.deadline, wanted.deadline)
-    reading = _Reading(deadline=deadline, headers=headers, attempts=[], cut=cut)
+    reading.deadline = min(access.clock.now() + access.policy.deadline, wanted.deadline)
     attempt = partial(_attempt, access, wanted, reading)
     try:
         try:

@@ -36,6 +36,8 @@ from transfer_async._support.clock import Clock
 from transfer_async._support.deadlines import is_over
 from transfer_async._support.state import State
 
+_NONE_YET: CIMultiDict[str] = CIMultiDict()
+
 
 class Sending(State, kw_only=True):
     """What is sent, and what is certain of it so far.
@@ -43,7 +45,7 @@ class Sending(State, kw_only=True):
     Args:
         intent: the wish.
         body: its order, as JSON.
-        headers: with the token.
+        headers: with the token, once it is known.
         clock: the client's.
         deadline: on the client's clock: that of all attempts, from just before the mark, or the caller's.
         judgement: what was certain of the last exchange.
@@ -54,8 +56,8 @@ class Sending(State, kw_only=True):
 
     intent: OrderIntent
     body: bytes
-    headers: CIMultiDict[str]
     clock: Clock
+    headers: CIMultiDict[str] = _NONE_YET
     deadline: float = float("inf")
     judgement: Judgement | None = None
     last_no: TransferError | None = None

@@ -42,42 +42,42 @@ async def preflight(context: Context, call: Call, claimed: ClaimedKey) -> Sendin
         )
     if expired := too_late(context.clock, call.work):
         raise expired
-    body = intent.order.to_json()
+    sending = Sending(intent=intent, body=intent.order.to_json(), clock=context.clock)
     hooks = Begun(
-        _run_hooks(context, call, claimed, held=held)
+        _run_hooks(context, call, claimed, sending, held=held)
         if context.pace is None
-        else _run_hooks_in_turn(context, call, claimed, context.pace, held=held)
+        else _run_hooks_in_turn(context, call, claimed, sending, context.pace, held=held)
     )
-    headers = hooks.result
-    if headers is None:
+    if not hooks.done:
         with LeaseKeeper(partial(_keep, context, call.work, claimed), every=context.lease / 3):
-            headers = await hooks
-    return Sending(intent=intent, body=body, headers=headers, clock=context.clock)
+            await hooks
+    return sending
 
 
 async def _run_hooks_in_turn(
-    context: Context, call: Call, claimed: ClaimedKey, pace: Pace, *, held: bool
-) -> CIMultiDict[str]:
+    context: Context, call: Call, claimed: ClaimedKey, sending: Sending, pace: Pace, *, held: bool
+) -> None:
     """The same at the client's rate: the turn is waited for while nothing is held."""
     if claimed.earlier:
         await undo_earlier(context, call.work, call.cancellation, claimed)
     await wait_for_turn(context, call, pace.entrance)
     try:
-        headers = await _run_hooks(context, call, claimed, held=held)
+        await _run_hooks(context, call, claimed, sending, held=held)
         await wait_for_turn(context, call, pace.exit)
     except BaseException:
         pace.entrance.uncount()  # nothing is sent
         raise
-    return headers
 
 
-async def _run_hooks(context: Context, call: Call, claimed: ClaimedKey, *, held: bool) -> CIMultiDict[str]:
+async def _run_hooks(
+    context: Context, call: Call, claimed: ClaimedKey, sending: Sending, *, held: bool
+) -> None:
     work = call.work
     if claimed.earlier:
         await undo_earlier(context, work, call.cancellation, claimed)
-    headers = context.tokens.current
-    if headers is None:  # before the hooks: no funds are held for a client that cannot send
-        headers = await _first_headers(context, call)
+    # Before the hooks: no funds are held for a client that cannot send. And in no variable of this frame:
+    # tracebacks are drawn with what those hold.
+    sending.headers = context.tokens.current or await _first_headers(context, call)
     to_be_kept = False
     for hook in context.hooks:
         if hook.name in work.receipts or (held and is_hold(hook)):
@@ -88,7 +88,6 @@ async def _run_hooks(context: Context, call: Call, claimed: ClaimedKey, *, held:
             raise expired
         await _run_hook(context, call, claimed, hook)
         to_be_kept = hook.name in context.undoable or work.receipts[hook.name] is not None
-    return headers
 
 
 async def _first_headers(context: Context, call: Call) -> CIMultiDict[str]:

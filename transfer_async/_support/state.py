@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -12,3 +14,7 @@ class State(msgspec.Struct, eq=False):
     """
 
     __repr__ = object.__repr__
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Nothing, for whoever draws it with rich: a struct's own would show all."""
+        return []

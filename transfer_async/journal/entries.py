@@ -127,6 +127,18 @@ class Unread(ByValue):
     is_sealed: bool = False
 
 
+class Discreet(msgspec.Struct, frozen=True):
+    """Shows its fields, but no order as the service sent it: that names persons."""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """What is shown of it, for rich, too."""
+        return [(name, getattr(self, name)) for name in self.__struct_fields__ if name != "reply"]
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
 class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line of a key's history."""
 
@@ -142,7 +154,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str | None = None
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Entry(Discreet, frozen=True, kw_only=True, gc=False):
     """All that the journal holds of one key; times in seconds on the journal's clock.
 
     Args:

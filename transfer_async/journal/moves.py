@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import attrs
-import msgspec
 
 from transfer_async._models.doubt_cause import Cause
 from transfer_async._models.errors import Outcome
@@ -18,6 +17,7 @@ from transfer_async.journal.entries import (
     LEFT_ALONE,
     REFUTED,
     Denial,
+    Discreet,
     Ending,
     Entry,
     KeyState,
@@ -27,7 +27,7 @@ from transfer_async.journal.entries import (
 from transfer_async.journal.proposal import Decision, is_same_person
 
 
-class Move(msgspec.Struct, frozen=True):
+class Move(Discreet, frozen=True):
     """What is asked for of a key; `decide` says what becomes of it.
 
     A struct, and not a class of attrs, which compiles code for each class that it makes: for thirty moves

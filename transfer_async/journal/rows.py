@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from attrs import define
+from attrs import define, field
 
 from transfer_async._converters import converter
 from transfer_async._models.doubt_cause import Cause
@@ -56,9 +56,9 @@ class EntryRow:
     order_id: str | None
     due_at: float | None
     ended_at: float | None
-    body: str
-    intent: str | None
-    reply: bytes | None
+    body: str = field(repr=False)
+    intent: str | None = field(repr=False)
+    reply: bytes | None = field(repr=False)
 
 
 class _StoredIntent(msgspec.Struct, frozen=True, kw_only=True):
