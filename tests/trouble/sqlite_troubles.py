@@ -103,8 +103,9 @@ class CorruptFile:
             db.execute("INSERT INTO scopes (name) VALUES ('nobody')")  # so that no cache is believed
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._file = os.open(self._path, os.O_RDWR)  # to close it would let go of SQLite's locks
+            (page,) = db.execute("PRAGMA page_size").fetchone()
             self._before = os.pread(self._file, 1 << 30, 0)
-            os.pwrite(self._file, b"\xa5" * (len(self._before) - 4096), 4096)
+            os.pwrite(self._file, b"\xa5" * (len(self._before) - page), page)
 
     async def end(self) -> None:
         await asyncio.to_thread(self._put_back)

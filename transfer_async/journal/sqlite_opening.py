@@ -17,9 +17,11 @@ _SETTINGS = (
     "PRAGMA synchronous=FULL",  # NORMAL may lose the last commits with the machine's power
     "PRAGMA fullfsync=ON",  # where a plain sync does not reach the disk (macOS)
     "PRAGMA secure_delete=FAST",  # what is forgotten is overwritten where that costs no more writing
-    "PRAGMA wal_autocheckpoint=8000",
     "PRAGMA cache_size=-65536",
 )
+
+_LONGEST_LOG = 32 << 20
+"""Bytes of the log after which it is written into the file."""
 
 _PAGES = "PRAGMA page_size=8192"
 """Of an empty file: an order takes half as many in the log as with the 4,096 bytes that are usual."""
@@ -63,6 +65,7 @@ class OpenFile:
             self._keep_a_log(timeout)
             for setting in _SETTINGS:
                 self._db.execute(setting)
+            self._db.execute(f"PRAGMA wal_autocheckpoint={_LONGEST_LOG // self._value('PRAGMA page_size')}")
             self._prepare(path)
             self._files.remember()
         except BaseException:
