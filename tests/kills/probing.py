@@ -17,7 +17,7 @@ from tests.kills.bulk import LOOK_EVERY
 from tests.kills.evidence import Evidence
 from tests.kills.processes import await_end, command, fork, last_words, listen
 from tests.kills.report import Report
-from tests.kills.service import service
+from tests.kills.service import UNREAD, service
 from tests.kills.setting import Place
 from tests.support.bank import new_order
 from transfer_async import SQLiteJournal
@@ -77,7 +77,8 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
     if in_all > counted_in_all:  # of some the service has read no body
         violations.append(("beyond", f"{in_all} were received, {counted_in_all} counted"))
     rows = [("kills", trial.killed), ("journals", len(trial.rounds))]
-    rows += [("orders received", in_all), ("orders counted", counted_in_all)]
+    rows += [("orders received", in_all), ("of them unread", received.get(UNREAD, 0))]
+    rows += [("orders counted", counted_in_all)]
     return Report(
         title=f"probe, a cap of {CAP} orders, seed {options.seed}",
         trials=trial.killed,

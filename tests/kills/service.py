@@ -15,6 +15,7 @@ from typing import Any
 from tests.kills.processes import Channel, beside
 from tests.kills.setting import FAULTS, key_of
 from transfer_async.sandbox import Fault, RequestRecord, Sandbox
+from transfer_async.sandbox.service import CREATE_ORDER_PATH
 
 UNREAD = "unread"
 """Stands for whoever sent a request of which the service has read no body."""
@@ -39,7 +40,7 @@ async def _served(channel: Channel, seed: int, faults: Mapping[Fault, float]) ->
         channel.tell(base_url=sandbox.base_url, token=sandbox.token)
         await channel.next()
         await sandbox._waiting.until(lambda: _is_done(sandbox))
-        received = Counter(map(_whose, sandbox.requests))
+        received = Counter(_whose(one) for one in sandbox.requests if one.path == CREATE_ORDER_PATH)
         orders = [(key_of(order.poster_username), order.id) for order in sandbox.orders.values()]
     return {"orders": orders, "received": received}
 

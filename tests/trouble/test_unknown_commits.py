@@ -230,7 +230,7 @@ async def test_a_journal_that_does_not_read_back_is_found_out(database: str):
     choose = Once(Cut.AFTER)
     async with CuttingProxy(database, choose) as proxy, Credulous(proxy.dsn) as journal:
         choose.armed = True
-        assert await judged(journal, claim())
+        verdict = await judged(journal, claim())
 
-        assert proxy.cuts == [Cut.AFTER]
+        assert (verdict.denial, proxy.cuts) == (Denial.BUSY, [Cut.AFTER])
         assert len(await wrong_beliefs(database, [journal])) == 1

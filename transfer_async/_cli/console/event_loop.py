@@ -26,8 +26,8 @@ def _little_garbage() -> Iterator[None]:
     """Look for garbage seldom.
 
     An order in flight has some hundred objects, and leaves no cycle of them behind: with sixteen at once
-    Python would look through all of them after every few orders. What is imported is not frozen: hypothesis
-    asks ``gc.get_referrers`` for its own, which sees nothing that is.
+    Python would look through all of them after every few orders. Nothing is frozen: to set it free again
+    would free what others froze, too.
     """
     usual = gc.get_threshold()
     gc.set_threshold(_GARBAGE_OF_ORDERS, *usual[1:])
