@@ -127,7 +127,7 @@ class Unread(ByValue):
     is_sealed: bool = False
 
 
-class Discreet(msgspec.Struct, frozen=True):
+class HidesReply(msgspec.Struct, frozen=True):
     """Shows its fields, but no order as the service sent it: that names persons."""
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
@@ -154,7 +154,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str | None = None
 
 
-class Entry(Discreet, frozen=True, kw_only=True, gc=False):
+class Entry(HidesReply, frozen=True, kw_only=True, gc=False):
     """All that the journal holds of one key; times in seconds on the journal's clock.
 
     Args:

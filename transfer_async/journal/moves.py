@@ -17,9 +17,9 @@ from transfer_async.journal.entries import (
     LEFT_ALONE,
     REFUTED,
     Denial,
-    Discreet,
     Ending,
     Entry,
+    HidesReply,
     KeyState,
     Owed,
     Untold,
@@ -27,7 +27,7 @@ from transfer_async.journal.entries import (
 from transfer_async.journal.proposal import Decision, is_same_person
 
 
-class Move(Discreet, frozen=True):
+class Move(HidesReply, frozen=True):
     """What is asked for of a key; `decide` says what becomes of it.
 
     A struct, and not a class of attrs, which compiles code for each class that it makes: for thirty moves
