@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.support.bank import Bank, external_order, new_order
 from tests.support.ids import told
+from tests.support.listening import stop_listening
 from transfer_async import (
     InvalidOrder,
     KeyState,
@@ -155,7 +156,7 @@ class Bench:
         return self
 
     async def close(self) -> None:
-        self.server.close()
+        await stop_listening(self.server)
         await self.server.wait_closed()
 
     async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 from attrs import frozen
 
 from tests.support import samples
+from tests.support.listening import stop_listening
 
 Script = Callable[["Connection"], Awaitable[None]]
 
@@ -128,10 +129,6 @@ class Connection:
                 pass
 
 
-_ACCEPTING = 5
-"""Turns of the loop after which a connection that was accepted has its task."""
-
-
 class Server:
     """A server on a free port of 127.0.0.1.
 
@@ -207,9 +204,7 @@ class Server:
     async def stop(self) -> None:
         """End every connection, and listen no more."""
         assert self._server is not None
-        self._server.close()
-        for _ in range(_ACCEPTING):
-            await asyncio.sleep(0)
+        await stop_listening(self._server)
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from attrs import define, evolve, frozen
 
+from tests.support.listening import stop_listening
+
 TERMINATE = b"X\0\0\0\4"
 IDLE = b"Z\0\0\0\5I"
 """The server is ready, and within no transaction."""
@@ -74,7 +76,7 @@ class Proxy(abc.ABC):
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._server.close()
+        await stop_listening(self._server)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

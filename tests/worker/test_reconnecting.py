@@ -6,6 +6,7 @@ import gc
 
 import pytest
 
+from tests.support.listening import stop_listening
 from tests.worker.case import Case, command
 from tests.worker.sides import PATIENCE, NatsSide, until
 from transfer_async.integrations.faststream.nats import NatsLine
@@ -37,7 +38,7 @@ class Door:
         return self
 
     async def __aexit__(self, *exc):
-        self._listening.close()
+        await stop_listening(self._listening)
         self.slam()
         await self._listening.wait_closed()
 

@@ -5,12 +5,13 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 import trustme
 
+from tests.faults.servers import Connection, serving
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async._cli.probe import one_connection
 from transfer_async._cli.probe.one_connection import OneConnection, Question, RawAnswer
@@ -24,17 +25,14 @@ QUESTION = Question(method="GET", path="/path")
 async def connected(
     serve: Serve, *, patience: float = 30.0, kind: type[OneConnection] = OneConnection
 ) -> AsyncIterator[OneConnection]:
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await serve(reader, writer)
-        finally:
-            writer.close()
+    async def script(connection: Connection) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            await serve(connection.reader, connection.writer)
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    connection = kind(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/base", patience=patience)
-    yield connection
-    connection.close()
-    server.close()
+    async with serving(script) as server:
+        connection = kind(f"{server.url}/base", patience=patience)
+        yield connection
+        connection.close()
 
 
 def saying(answer: bytes) -> Serve:
@@ -181,10 +179,10 @@ def certified(tmp_path, monkeypatch) -> Iterator[tuple[ssl.SSLContext, Path]]:
 
 @pytest.mark.parametrize("known", [True, False])
 async def test_over_tls_only_who_has_a_good_certificate_is_heard(known, certified, monkeypatch):
-    serving, authority = certified
+    context, authority = certified
     if known:
         monkeypatch.setenv("SSL_CERT_FILE", str(authority))
-    async with Sandbox(ssl=serving) as sandbox:
+    async with Sandbox(ssl=context) as sandbox:
         connection = OneConnection(sandbox.base_url, patience=30.0)
         answer = await connection.ask(QUESTION)
         is_open = connection.is_open

@@ -1,0 +1,21 @@
+"""How a server of a test's own stops to listen."""
+
+from __future__ import annotations
+
+import asyncio
+
+_ACCEPTING = 5
+"""Turns of the loop after which a connection that was accepted has its task."""
+
+
+async def stop_listening(server: asyncio.Server) -> None:
+    """Close ``server``, once whatever it has accepted has its transport and its task.
+
+    asyncio leaves open the socket that was accepted in the very turn in which the server is closed.
+    """
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening.fileno())
+    for _ in range(_ACCEPTING):
+        await asyncio.sleep(0)
+    server.close()

@@ -1,0 +1,32 @@
+import asyncio
+import gc
+import socket
+import warnings
+
+import pytest
+
+from tests.support.listening import stop_listening
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_no_socket_is_left_open_in_whatever_turn_it_is_accepted(turns: int):
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+        ended.set()
+
+    ended = asyncio.Event()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    with socket.socket() as client:
+        client.setblocking(False)
+        client.connect_ex(server.sockets[0].getsockname())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await stop_listening(server)
+    if turns >= 2:  # it was accepted
+        await ended.wait()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        gc.collect()
+
+    assert [str(one.message) for one in heard] == []
