@@ -6,6 +6,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.bank import Time
+from tests.support.bank import Time, turns
 from tests.support.journalling import SCOPE, claim, free, judged, keep, made, mark
 from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal.entries import Denial
@@ -162,6 +163,21 @@ def test_a_loop_that_is_shut_down_in_the_middle_does_not_hang_and_what_had_begun
         (steps,) = db.execute("SELECT count(DISTINCT key_id) FROM history").fetchone()
 
     assert keys == steps == 51
+
+
+async def test_what_the_thread_has_begun_is_waited_for_by_whoever_is_cancelled(path: Path):
+    may_end = threading.Event()
+    async with SQLiteJournal(path) as journal:
+        begun = asyncio.create_task(journal._in_thread(lambda: may_end.wait(60)))
+        await turns(2)
+        begun.cancel()
+        await turns(5)
+        waits = not begun.done()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await begun
+
+    assert waits
 
 
 # --- shared commits -----------------------------------------------------------------------------
