@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.support.bank import turns
+
 _ACCEPTING = 5
 """Turns of the loop after which a connection that was accepted has its task."""
 
@@ -16,6 +18,5 @@ async def stop_listening(server: asyncio.Server) -> None:
     loop = asyncio.get_running_loop()
     for listening in server.sockets:
         loop.remove_reader(listening.fileno())
-    for _ in range(_ACCEPTING):
-        await asyncio.sleep(0)
+    await turns(_ACCEPTING)
     server.close()

@@ -5,11 +5,12 @@ import warnings
 
 import pytest
 
+from tests.support.bank import turns
 from tests.support.listening import stop_listening
 
 
-@pytest.mark.parametrize("turns", range(6))
-async def test_no_socket_is_left_open_in_whatever_turn_it_is_accepted(turns: int):
+@pytest.mark.parametrize("after", range(6))
+async def test_no_socket_is_left_open_in_whatever_turn_it_is_accepted(after: int):
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -20,10 +21,9 @@ async def test_no_socket_is_left_open_in_whatever_turn_it_is_accepted(turns: int
     with socket.socket() as client:
         client.setblocking(False)
         client.connect_ex(server.sockets[0].getsockname())
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await turns(after)
         await stop_listening(server)
-    if turns >= 2:  # it was accepted
+    if after >= 2:  # it was accepted
         await ended.wait()
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
