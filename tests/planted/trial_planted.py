@@ -19,11 +19,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 @pytest.fixture(scope="session")
 def sound(checkout: Checkout, request: pytest.FixtureRequest) -> frozenset[str]:
     """The tests that are asked first, if they pass where nothing is planted: seen once for all."""
-    known, here = (
-        recorded(),
-        [item.callspec.params for item in request.session.items if hasattr(item, "callspec")],
-    )
-    asked = {known[row["fault"].name] for row in here if "fault" in row and row["fault"].name in known}
+    known = recorded()
+    rows = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    faults = {row["fault"].name for row in rows if isinstance(row.get("fault"), Fault)}
+    asked = {known[name] for name in faults & known.keys()}
     return frozenset(asked) if checkout.passes(sorted(asked)) else frozenset()
 
 

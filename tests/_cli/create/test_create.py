@@ -497,9 +497,8 @@ async def test_the_exit_code_tells_what_became_of_the_others(bench, fault, code,
     assert told in result.stdout
 
 
-async def test_a_service_that_is_not_there_ends_it(bench, monkeypatch):
-    async with Sandbox() as gone:
-        monkeypatch.setenv("TRANSFER_BASE_URL", gone.base_url)
+async def test_a_service_that_is_not_there_ends_it(bench, monkeypatch, closed_port):
+    monkeypatch.setenv("TRANSFER_BASE_URL", f"http://127.0.0.1:{closed_port}")
     cells = (row(number, held="") for number in range(1, 200))
     file = await bench.orders(*cells)
     result = await bench.run(file, "--hooks", f"{__name__}:make", "--concurrency", "4", code=1)
