@@ -21,6 +21,7 @@ class Effort:
         name: of it.
         rounds: how often each contender has its turn.
         few: the same, where a turn takes long.
+        starts: how often those whose costs are near to each other are started anew.
         turn: seconds of a turn.
         crowd: how many orders are in flight where memory is measured.
         levels: how many orders at once, where the load grows.
@@ -32,6 +33,7 @@ class Effort:
     name: str
     rounds: int
     few: int
+    starts: int
     turn: float
     crowd: int
     levels: tuple[int, ...]
@@ -44,6 +46,7 @@ QUICK = Effort(
     name="quick",
     rounds=3,
     few=2,
+    starts=1,
     turn=0.25,
     crowd=2_000,
     levels=(1, 8, 64, 512),
@@ -55,6 +58,7 @@ FULL = Effort(
     name="full",
     rounds=9,
     few=5,
+    starts=6,
     turn=0.8,
     crowd=10_000,
     levels=(1, 8, 64, 512, 4_096),

@@ -36,6 +36,7 @@ SMALLEST = Effort(
     name="smallest",
     rounds=1,
     few=1,
+    starts=2,
     turn=0.02,
     crowd=100,
     levels=(1, 64, 80),

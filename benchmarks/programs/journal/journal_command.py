@@ -43,7 +43,7 @@ from transfer_async.journal import Journal
 
 LEVELS = (1, 16, 64, 256)
 GOAL_LEVEL = 64
-GOALS = {SQLITE: 0.65, POSTGRES: 0.40}
+GOALS = {SQLITE: 0.65, POSTGRES: 0.42}
 """The share of `MemoryJournal`'s orders a second, at 64 at once, that a durable journal is to keep."""
 
 GROWTH_GOAL = 1.15

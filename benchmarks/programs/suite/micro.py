@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.measuring import machine
-from benchmarks.measuring.findings import Effort
 from benchmarks.measuring.samples import taken_in_turn
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ TIMEOUT = 60.0
 """Seconds, at most, for one turn."""
 
 
-def measured(cases: Iterable[str], effort: Effort, left_out: list[str]) -> dict[str, list[float]]:
+def measured(cases: Iterable[str], rounds: int, left_out: list[str]) -> dict[str, list[float]]:
     """The seconds of each case, a median for each round; who cannot be had is left out."""
     with tempfile.TemporaryDirectory(prefix="micro-") as directory:
         turns = {}
@@ -37,7 +36,7 @@ def measured(cases: Iterable[str], effort: Effort, left_out: list[str]) -> dict[
                 left_out.append(f"{case}: {missing} is not installed")
             else:
                 turns[case] = partial(_turn, case, Path(directory))
-        return taken_in_turn(turns, rounds=effort.few) if turns else {}
+        return taken_in_turn(turns, rounds=rounds) if turns else {}
 
 
 def _missing(case: str) -> str | None:
