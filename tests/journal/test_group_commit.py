@@ -193,25 +193,58 @@ async def test_a_runner_that_is_cancelled_while_others_join_leaves_nobody_alone(
         runner.cancel()
 
     tasks = await Returning(store, loop_time, cancel).until_told()
-    await asyncio.wait(tasks)
+    await turns(10)
 
-    assert [task.exception() for task in tasks] == [None, None]
+    assert [task.done() and task.exception() is None for task in tasks] == [True, True]
 
 
-async def test_where_two_commits_can_be_on_their_way_none_waits(loop_time: LoopTime):
+async def test_where_two_commits_can_be_on_their_way_one_gathers_for_both(loop_time: LoopTime):
     store = Store(at_once=2)
     store._took = 60.0
-    caller = asyncio.create_task(judged(store, claim()))
-    await turns(2)
+    callers = []
+    for number in range(4):
+        callers.append(asyncio.create_task(judged(store, claim(), key=f"k-{number}")))
+        await turns(1)
+    runners = len(store._runners)
+    await asyncio.gather(*callers)
 
-    assert store.commits == [1]
-    await caller
+    assert (runners, store.commits) == (1, [4])
+
+
+async def test_a_cancelled_runner_that_gathers_leaves_nobody_to_wait_for_another_that_commits(
+    loop_time: LoopTime,
+):
+    store = Store(at_once=2)
+    gate = store.gate = Gate()
+    first = await waiting(store, 1)
+    store._took = 60.0
+    second = asyncio.create_task(judged(store, claim(), key="second"))
+    await turns(2)
+    assert store._gathering is not None
+    store._gathering.cancel()
+    await turns(6)
+    commits = list(store.commits)
+    gate.open()
+    await asyncio.gather(*first, second)
+
+    assert commits == [1, 1]
 
 
 async def test_no_commit_carries_more_than_its_share(store: Store):
     await asyncio.gather(*await waiting(store, 2 * SHARED + 1))
 
     assert store.commits == [SHARED, SHARED, 1]
+
+
+async def test_what_is_too_much_for_one_commit_is_on_its_way_in_two():
+    store = Store(at_once=2)
+    gate = store.gate = Gate()
+    tasks = await waiting(store, 2 * SHARED + 1)
+    commits = list(store.commits)
+    gate.open()
+    await asyncio.gather(*tasks)
+
+    assert commits == [SHARED, SHARED]
 
 
 async def test_two_commits_are_on_their_way_at_once_where_the_store_can():

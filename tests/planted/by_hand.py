@@ -607,18 +607,17 @@ BY_HAND = (
     Fault(
         "waiting-moves-are-taken-before-others-join",
         "durable",
-        """                if self._at_once == 1:
-                    await self._gather()
+        """                await self._gather()
+                self._gathering = None
                 began = _loop_time()
                 count = min(len(self._waiting), SHARED)
-                await self._commit_all([self._waiting.popleft() for _ in range(count)])
+                taken = [self._waiting.popleft() for _ in range(count)]
 """,
         """                count = min(len(self._waiting), SHARED)
-                group = [self._waiting.popleft() for _ in range(count)]
-                if self._at_once == 1:
-                    await self._gather()
+                taken = [self._waiting.popleft() for _ in range(count)]
+                await self._gather()
+                self._gathering = None
                 began = _loop_time()
-                await self._commit_all(group)
 """,
         "whoever waits when the runner is cancelled waits for ever",
     ),
@@ -632,9 +631,30 @@ BY_HAND = (
     Fault(
         "nobody-is-waited-for",
         "durable",
-        "                if self._at_once == 1:\n                    await self._gather()\n",
+        "                await self._gather()\n",
         "",
         "two groups by turns, with twice as many commits",
+    ),
+    Fault(
+        "each-runner-gathers-for-itself",
+        "durable",
+        "if self._waiting and self._gathering is None and len",
+        "if self._waiting and len",
+        "where several commits may be on their way, each of them carries one move",
+    ),
+    Fault(
+        "one-move-too-many-waits-for-a-whole-commit",
+        "durable",
+        "                self._start_runner()  # for those that were one too many\n",
+        "",
+        "of a thousand orders at once all but a share wait, though another commit could be on its way",
+    ),
+    Fault(
+        "cancelled-while-it-gathers-for-ever",
+        "durable",
+        "        if self._gathering is runner:\n            self._gathering = None\n",
+        "",
+        "whoever waits when the runner is cancelled waits for ever, and so does all that comes later",
     ),
     Fault(
         "cut-off-commit",

@@ -2,7 +2,7 @@
 
 A back end stores; this decides who waits for what. While one commit is on its way to the disk, the
 moves that come meanwhile gather for the next: the more there is to do, the more each commit carries.
-Where only one commit can be on its way, it waits a moment for those whom the last one sets free.
+And it waits a moment for those who are about to come: those whom the last one has set free, say.
 """
 
 from __future__ import annotations
@@ -55,6 +55,9 @@ class DurableJournal(abc.ABC):
         self._at_once = at_once
         self._waiting: deque[PendingMove] = deque()
         self._runners: set[asyncio.Task[None]] = set()
+        self._gathering: asyncio.Task[None] | None = None
+        """The runner that has not taken its moves yet: what comes now joins them."""
+
         self._recent = Recent()
         self._scopes_seen: set[str] = set()
         self._closed = False
@@ -131,7 +134,7 @@ class DurableJournal(abc.ABC):
         if self._home is not None and self._home[1].is_closed():
             self._runners.clear()  # they ended with it
             self._waiting.clear()
-            self._home = None
+            self._gathering = self._home = None
         self._come_home()
         self._closed = True
         while self._runners:
@@ -187,19 +190,21 @@ class DurableJournal(abc.ABC):
         loop = self._admitted()
         wanted = PendingMove((scope, key), move, os.urandom(16).hex(), loop.create_future())
         self._waiting.append(wanted)
-        if len(self._runners) < self._at_once:
-            self._start_runner()
+        self._start_runner()
         return await wanted.verdict
 
     def _start_runner(self) -> None:
-        runner = asyncio.get_running_loop().create_task(self._run())
-        self._runners.add(runner)
-        runner.add_done_callback(self._ended)
+        """Have what waits committed, unless a runner is gathering it, or as many as may be are at work."""
+        if self._waiting and self._gathering is None and len(self._runners) < self._at_once:
+            self._gathering = asyncio.get_running_loop().create_task(self._run())
+            self._runners.add(self._gathering)
+            self._gathering.add_done_callback(self._ended)
 
     def _ended(self, runner: asyncio.Task[None]) -> None:
         self._runners.discard(runner)
-        if self._waiting and not self._runners:  # it was cancelled before it had begun
-            self._start_runner()
+        if self._gathering is runner:
+            self._gathering = None
+        self._start_runner()  # for what it has not taken, if it was cancelled
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""
@@ -245,12 +250,15 @@ class DurableJournal(abc.ABC):
         runner = asyncio.current_task()
         assert runner is not None  # noqa: S101 - it is this one
         try:
-            while self._waiting:
-                if self._at_once == 1:
-                    await self._gather()
+            while self._waiting and self._gathering in (None, runner):
+                self._gathering = runner
+                await self._gather()
+                self._gathering = None
                 began = _loop_time()
                 count = min(len(self._waiting), SHARED)
-                await self._commit_all([self._waiting.popleft() for _ in range(count)])
+                taken = [self._waiting.popleft() for _ in range(count)]
+                self._start_runner()  # for those that were one too many
+                await self._commit_all(taken)
                 self._took = _loop_time() - began
         finally:
             self._runners.discard(runner)  # at once: a move that comes now starts another
