@@ -570,6 +570,13 @@ MUTATED = (
     ),
     # --- workers --------------------------------------------------------------------------------
     Fault(
+        "published-past-the-middlewares",
+        "nats_line",
+        "if not self.broker.middlewares:",
+        "if self.broker is not None:",
+        "a bank that counts or signs what its FastStream broker publishes misses every outcome",
+    ),
+    Fault(
         "unwanted-message-is-kept",
         "pull",
         "elif not self._give(message):",
@@ -579,8 +586,8 @@ MUTATED = (
     Fault(
         "beats-end-with-the-first",
         "heartbeats",
-        "if not self._in_hand:",
-        "if self._in_hand:",
+        "if not self._in_hand and",
+        "if self._in_hand and",
         "a message that is worked on goes to another worker, too",
     ),
 )

@@ -1,6 +1,7 @@
 """What a line of NATS reads of a message, and what it sends along with an outcome, without a server."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from nats.aio.msg import Msg
@@ -34,17 +35,33 @@ def test_what_no_stream_has_delivered_has_no_count(reply):
         _ = delivery(reply).deliveries
 
 
-class Recorder:
-    """A broker that keeps what is published."""
+class Publisher:
+    """Keeps what it is asked to publish: a stream's client, or FastStream's broker."""
 
     def __init__(self) -> None:
-        self.published: list[dict[str, object]] = []
+        self.published: list[dict[str, Any]] = []
+
+    async def publish(self, *_what: object, **told: object) -> None:
+        self.published.append(told)
+
+
+class Broker(Publisher):
+    """A broker of FastStream's, and the client beneath it."""
+
+    def __init__(self, *middlewares: object) -> None:
+        super().__init__()
+        self.middlewares = middlewares
+        self.client = Publisher()
 
     async def connect(self) -> SimpleNamespace:
-        return SimpleNamespace(max_payload=1 << 20)
+        return SimpleNamespace(max_payload=1 << 20, jetstream=lambda timeout: self.client)
 
-    async def publish(self, _body: bytes, _subject: str, **told: object) -> None:
-        self.published.append(told)
+
+async def published(broker: Broker, headers: dict[str, str]) -> None:
+    line = NatsLine(broker, WorkerSettings())
+    line._streams[line.settings.outcomes] = "OUTCOMES"
+    outcome = OrderOutcome(key="k", intent_id="intent-7", outcome=Outcome.CREATED, order_may_exist=True)
+    await line.publish(outcome, headers)
 
 
 @each(
@@ -56,10 +73,29 @@ class Recorder:
     ],
 )
 async def test_an_outcome_belongs_to_its_intent_however_often_it_is_told(headers, about):
-    line = NatsLine(Recorder(), WorkerSettings())
-    line._streams[line.settings.outcomes] = "OUTCOMES"
-    outcome = OrderOutcome(key="k", intent_id="intent-7", outcome=Outcome.CREATED, order_may_exist=True)
-    await line.publish(outcome, headers)
-    (told,) = line.broker.published
+    broker = Broker()
+    await published(broker, headers)
+    (told,) = broker.client.published
 
-    assert (told["correlation_id"], told["headers"]["correlation_id"]) == (about, about)
+    assert told["headers"].items() >= {"correlation_id": about, **headers}.items()
+    assert broker.published == []
+
+
+async def test_the_middlewares_of_a_broker_see_what_is_published():
+    broker = Broker(object())
+    await published(broker, {})
+    (told,) = broker.published
+
+    assert (told["correlation_id"], told["headers"]["correlation_id"]) == ("intent-7", "intent-7")
+    assert (told["stream"], broker.client.published) == ("OUTCOMES", [])
+
+
+async def test_what_belongs_to_nothing_belongs_together_all_the_same():
+    broker = Broker()
+    line = NatsLine(broker, WorkerSettings())
+    for _ in range(2):
+        await line.send(line.settings.commands, b"{}", {})
+    first, second = (told["headers"]["correlation_id"] for told in broker.client.published)
+
+    assert first
+    assert first != second

@@ -171,7 +171,8 @@ def request_in(cls: type[T], tree: Any, problems: list[Problem], prefix: str) ->
     if type(tree) is not dict:
         problems.append((prefix.rstrip(".") or "$", "is not an object"))
         return None
-    values = {name: tree.get(name) for name in _names_of(cast("Any", cls))}
+    names = _names_of(cast("Any", cls))
+    values: dict[str, Any] = dict(zip(names, map(tree.get, names), strict=True))
     known = {name for name, value in values.items() if value is None}
     problems += [(f"{prefix}{name}", "is missing") for name in values if name in known]
     if cls is requests.NewOrder and "external_order" not in known:

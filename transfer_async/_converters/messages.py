@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any, Self
 
 import attrs
@@ -320,11 +321,13 @@ class OrderOutcome(ByValue):
 
     def to_json(self) -> bytes:
         """Write the outcome, digits kept; what is not known is left out."""
-        tree = {name: value for name in _OUTCOME if (value := getattr(self, name)) not in (None, ())}
-        for name, value in tree.items():
-            if isinstance(value, Decimal):
+        tree: dict[str, Any] = {"version": VERSION}
+        for name, value in zip(_OUTCOME, _values_of(self), strict=True):
+            if type(value) is Decimal:
                 tree[name] = wire_format.plain(value)
-        return _encode({"version": VERSION} | tree)
+            elif value is not None and value != ():
+                tree[name] = value
+        return _encode(tree)
 
 
 class _Versioned(msgspec.Struct):
@@ -332,5 +335,6 @@ class _Versioned(msgspec.Struct):
 
 
 _OUTCOME = tuple(attribute.name for attribute in attrs.fields(OrderOutcome))
+_values_of = attrgetter(*_OUTCOME)
 _read_version = msgspec.json.Decoder(_Versioned).decode
 _read_outcome = msgspec.json.Decoder(OrderOutcome).decode

@@ -147,6 +147,9 @@ class OrderState(enum.Enum):
     UNKNOWN = "unknown"
 
 
+_FLAGS = tuple((f"is_{state.value}", state) for state in OrderState if state is not OrderState.UNKNOWN)
+
+
 @frozen(kw_only=True, eq=False, repr=False)
 class Order(ReadLate, ByValue, Wire):
     """An order as the service recorded it (specification 2.1).
@@ -201,8 +204,8 @@ class Order(ReadLate, ByValue, Wire):
     @property
     def state(self) -> OrderState:
         """The first true flag, in the order of `OrderState`."""
-        for state in OrderState:
-            if state is not OrderState.UNKNOWN and getattr(self, f"is_{state.value}"):
+        for flag, state in _FLAGS:
+            if getattr(self, flag):
                 return state
         return OrderState.UNKNOWN
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from attrs import define
@@ -21,14 +20,6 @@ class Beating(Protocol):
         """Work on it goes on: it is not to be delivered to anybody else."""
 
 
-@define(eq=False)
-class _InHand:
-    """One message, and its sign of life that is on the way."""
-
-    beat: Callable[[], Awaitable[None]]
-    under_way: asyncio.Task[None] | None = None
-
-
 class Heartbeats:
     """One task for all messages in hand: each is beaten for every so many seconds, or sooner.
 
@@ -39,26 +30,25 @@ class Heartbeats:
 
     def __init__(self, *, every: float, clock: Clock) -> None:
         self._every, self._clock = every, clock
-        self._in_hand: set[_InHand] = set()
+        self._in_hand: set[InHand] = set()
         self._ticking: asyncio.Task[None] | None = None
 
-    @asynccontextmanager
-    async def of(self, message: Beating) -> AsyncIterator[None]:
+    def of(self, message: Beating) -> InHand:
         """Beat for ``message`` as long as this is open, and not after."""
-        one = _InHand(message.beat)
+        return InHand(self, message.beat)
+
+    def begin(self, one: InHand) -> None:
+        """Beat for ``one`` from the next time on."""
         self._in_hand.add(one)
         if self._ticking is None:
             self._ticking = asyncio.create_task(self._ticks().run())
-        try:
-            yield
-        finally:
-            self._in_hand.discard(one)
-            if not self._in_hand:
-                self._ticking.cancel()
-                self._ticking = None
-            if one.under_way is not None:
-                one.under_way.cancel()
-                await asyncio.wait([one.under_way])
+
+    def end(self, one: InHand) -> None:
+        """Beat for it no more."""
+        self._in_hand.discard(one)
+        if not self._in_hand and self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
 
     def _ticks(self) -> Periodic:
         return Periodic(
@@ -75,6 +65,24 @@ class Heartbeats:
             # One that hangs keeps none of the others waiting.
             if one.under_way is None or one.under_way.done():
                 one.under_way = asyncio.create_task(_beaten(one.beat))
+
+
+@define(eq=False)
+class InHand:
+    """One message, and its sign of life that is on the way."""
+
+    _heartbeats: Heartbeats
+    beat: Callable[[], Awaitable[None]]
+    under_way: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        self._heartbeats.begin(self)
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._heartbeats.end(self)
+        if self.under_way is not None:
+            self.under_way.cancel()
+            await asyncio.wait([self.under_way])
 
 
 async def _beaten(beat: Callable[[], Awaitable[None]]) -> None:

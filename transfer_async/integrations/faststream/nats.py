@@ -22,6 +22,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
+from uuid import uuid4
 
 from faststream.exceptions import IncorrectState
 from faststream.nats import NatsBroker, NatsMessage
@@ -74,6 +75,7 @@ class NatsLine(Line):
         self.settings: WorkerSettings = settings
         self._streams: dict[str, str] = {}
         self._seen_to: Any = None
+        self._jetstream: JetStreamContext | None = None
         self._failed = 0
         self._pull: SharedPull | None = None
         self._pulling = asyncio.Lock()
@@ -160,15 +162,16 @@ class NatsLine(Line):
         )
 
     async def _manager(self) -> JetStreamContext:
-        connection = await self._connection()
-        manager: JetStreamContext = connection.jetstream(timeout=self.settings.publish_timeout)
-        return manager
+        await self._connection()
+        assert self._jetstream is not None  # noqa: S101 - it is of the connection
+        return self._jetstream
 
     async def _connection(self) -> Any:
         """The connection, on which reconnecting goes on and each stored message is one."""
         connection: Any = await self.broker.connect()
         if connection is not self._seen_to:
             self._seen_to = connection
+            self._jetstream = connection.jetstream(timeout=self.settings.publish_timeout)
             connection.msg_class = _StoredMessage
             if report := getattr(connection, "_error_cb", None):
                 # Not among FastStream's options: what it is given, it wraps.
@@ -217,20 +220,24 @@ class NatsLine(Line):
             TooLarge: the server takes less; nothing was sent.
         """
         await self._check_size(body, headers)
+        headers = {_CORRELATION: headers.get(_CORRELATION) or str(uuid4()), **headers}
+        if not self.broker.middlewares:  # then nobody sees the difference, but the processor
+            await (await self._manager()).publish(subject, body, headers=headers)
+            return
         await self.broker.publish(
             body,
             subject,
-            headers=dict(headers),
+            headers=headers,
             stream=self._streams[subject],
             timeout=self.settings.publish_timeout,
-            correlation_id=headers.get(_CORRELATION),  # by chance where there is none
+            correlation_id=headers[_CORRELATION],
         )
 
     async def _check_size(self, body: bytes, headers: Mapping[str, str]) -> None:
         # The client looks at the body alone; the server at both, and closes the connection.
         connection = await self._connection()
-        lines = sum(len(f"{name}: {value}\r\n".encode()) for name, value in headers.items())
-        size, most = len(body) + lines + _ADDED, connection.max_payload
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        size, most = len(body) + len(lines.encode()) + _ADDED, connection.max_payload
         if size > most:
             raise TooLarge(f"a message of {size} bytes with its headers, where the server takes {most}")
 
