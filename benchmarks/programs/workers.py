@@ -10,7 +10,8 @@ processes of the command line's ``worker``; the service, the database and the br
 them, and the CPU time that each takes says what the limit is.
 
 The bare loop is `benchmarks.contenders.bare_worker`: the same orders, journal and event loop, and as little
-as will do around them.
+as will do around them. A shared machine may be a third slower in one round than in the next. So each is told
+beside the service's CPU, too: that is the same work, at the same time.
 """
 
 from __future__ import annotations
@@ -56,6 +57,11 @@ class WorkersFindings:
     rate: float
     cpu: dict[str, float]
     busy: float
+
+    @property
+    def against_service(self) -> float:
+        """The workers' CPU beside the service's, which does the same for each order, in the same seconds."""
+        return self.cpu["workers"] / self.cpu["service"]
 
 
 def hooks() -> list[Any]:
@@ -191,7 +197,9 @@ def against_bare(rounds: int, *, orders: int, concurrency: int) -> dict[str, lis
             found[name].append(one)
             print(_row(name, one), flush=True)
     ours, theirs = (median(one.cpu["workers"] for one in each) for each in found.values())
+    mine, bare = (median(one.against_service for one in each) for each in found.values())
     print(f"\nCPU of a worker's process for an order: {ours:.0f} us, {ours / theirs:.2f} of a bare loop's")
+    print(f"beside what the service needed meanwhile: {mine:.2f}, and {bare:.2f}: {mine / bare:.2f}")
     return found
 
 
