@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 from unittest.mock import ANY
 
-import attrs
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,7 +110,7 @@ def test_every_line_of_history_comes_back_as_it_was(step: Step):
     ids=told,
 )
 def test_of_what_is_not_an_entry_there_is_what_can_be_read_and_all_of_it_is_kept(changes: dict[str, Any]):
-    row = attrs.evolve(rows.row_of(_claimed(), token="t", now=0.0), **changes)
+    row = msgspec.structs.replace(rows.row_of(_claimed(), token="t", now=0.0), **changes)
     entry = rows.entry_of(row)
 
     assert entry.unread is not None
@@ -124,7 +124,7 @@ def test_of_what_is_not_an_entry_there_is_what_can_be_read_and_all_of_it_is_kept
 def test_an_order_that_is_none_any_more_is_said_to_be_unreadable():
     row = rows.row_of(_claimed(), token="t", now=0.0)
     assert row.intent is not None
-    entry = rows.entry_of(attrs.evolve(row, intent=row.intent.replace('"NGN"', '"?"')))
+    entry = rows.entry_of(msgspec.structs.replace(row, intent=row.intent.replace('"NGN"', '"?"')))
 
     assert entry == _claimed().but(intent=None, unread=entry.unread)
     assert entry.unread is not None
@@ -134,7 +134,7 @@ def test_an_order_that_is_none_any_more_is_said_to_be_unreadable():
 def test_an_undo_that_cannot_be_read_is_named_and_the_others_stay_owed():
     debts = tuple(Owed(intent=intent(number), hook=f"hook-{number}", receipt="r") for number in (1, 2))
     row = rows.row_of(_claimed().but(owed=debts), token="t", now=0.0)
-    entry = rows.entry_of(attrs.evolve(row, body=row.body.replace('"NGN"', '"?"', 1)))
+    entry = rows.entry_of(msgspec.structs.replace(row, body=row.body.replace('"NGN"', '"?"', 1)))
 
     assert entry.unread is not None
     assert (entry.owed, entry.unread.owed) == (debts[1:], ("hook-1",))
@@ -144,7 +144,7 @@ def test_one_entry_that_cannot_be_read_is_named_in_the_log_and_hides_no_other(
     caplog: pytest.LogCaptureFixture,
 ):
     good = rows.row_of(_claimed(), token="t", now=0.0)
-    bad = attrs.evolve(good, body="{")
+    bad = msgspec.structs.replace(good, body="{")
     found = rows.entries_of([("k1", bad), ("k2", good)])
 
     assert [(key, entry.unread is None) for key, entry in found] == [("k1", False), ("k2", True)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 
 from tests.support import commands
@@ -134,7 +135,7 @@ def _persons() -> Entry:
 def test_nothing_of_a_person_is_in_a_row():
     row = rows.row_of(_persons(), token="t", now=0.0, seal=seal(a=OLD))
 
-    written = f"{attrs.astuple(row)}".encode()
+    written = f"{msgspec.structs.astuple(row)}".encode()
     assert [name for name in PERSONS if name in written] == []
 
 
@@ -156,7 +157,8 @@ def test_a_sealed_wish_beside_another_intent_does_not_open():
     row = rows.row_of(_persons(), token="t", now=0.0, seal=one)
     assert row.intent is not None
 
-    moved = rows.entry_of(attrs.evolve(row, intent=row.intent.replace("intent-1", "intent-2")), one)
+    other = row.intent.replace("intent-1", "intent-2")
+    moved = rows.entry_of(msgspec.structs.replace(row, intent=other), one)
 
     assert moved.unread is not None
 

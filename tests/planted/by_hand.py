@@ -736,9 +736,9 @@ BY_HAND = (
     Fault(
         "known-entry-is-believed-without-its-token",
         "transaction",
-        "        if row is not None:\n            entry = rows.entry_of(row, self.seal)\n        elif token",
+        "        if row is not None:\n            entry = rows.entry_of(row, self._seal)\n        elif token",
         "        if place in self._known:\n            entry = self._known[place][1]\n"
-        "        elif row is not None:\n            entry = rows.entry_of(row, self.seal)\n"
+        "        elif row is not None:\n            entry = rows.entry_of(row, self._seal)\n"
         "        elif token",
         "a worker judges a key by what it wrote itself, whatever others have written since",
     ),

@@ -16,7 +16,6 @@ from decimal import Decimal
 from operator import itemgetter
 from typing import Any, Literal
 
-import attrs
 import msgspec
 from msgspec.structs import astuple
 
@@ -28,6 +27,7 @@ from transfer_async._converters.wire_format import (
     may_be_deep,
 )
 from transfer_async._models import responses
+from transfer_async._support.state import Fixed
 
 _UNUSUAL = (
     *(msgspec.MsgspecError, decimal.DecimalException, ValueError, LookupError, TypeError),
@@ -185,8 +185,7 @@ _KIND_IN_SHAPE: dict[Any, Any] = {
 }
 
 
-@attrs.frozen(eq=False, repr=False)
-class _Plan:
+class _Plan(Fixed, frozen=True):
     """What msgspec would not make of a shape as we do, each with its place among the fields."""
 
     flags: tuple[tuple[int, str], ...]
@@ -236,10 +235,10 @@ def _check(plan: _Plan, values: tuple[Any, ...]) -> None:
             raise ValueError("msgspec would read it as a number")
 
 
-for _cls in responses.MODELS:
-    globals()[_shape_name(_cls)] = _shape(_cls)
-
-
 @functools.cache
 def _decoder(cls: type) -> msgspec.json.Decoder[Any]:
+    # Made when the first is looked at late, for most callers look at none; and all, for one holds another.
+    for each in responses.MODELS:
+        if _shape_name(each) not in globals():
+            globals()[_shape_name(each)] = _shape(each)
     return msgspec.json.Decoder(globals()[_shape_name(cls)], float_hook=EVERY_DIGIT.create_decimal)

@@ -17,6 +17,7 @@ import msgspec
 
 from transfer_async._models import responses
 from transfer_async._models.texts import is_sendable
+from transfer_async._support.state import Fixed
 
 Reader = Callable[[Any], Any]
 
@@ -203,8 +204,7 @@ _decoder = msgspec.json.Decoder(float_hook=EVERY_DIGIT.create_decimal)
 # --- what is on the wire, as each model's fields say ----------------------------------------------
 
 
-@attrs.frozen(eq=False, repr=False)
-class WireField:
+class WireField(Fixed, frozen=True):
     """A field of a model, as it is on the wire.
 
     Args:

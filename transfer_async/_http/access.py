@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from attrs import frozen
-
 from transfer_async._http.bearer import TokenSource
 from transfer_async._http.retry import RetryPolicy, TokenBucket
 from transfer_async._http.transport import Timeouts, Transport
 from transfer_async._support.clock import Clock
+from transfer_async._support.state import Fixed
 
 
-@frozen(kw_only=True)
-class Access:
+class Access(Fixed, frozen=True, kw_only=True):
     """The connections of one client, its token, and its patience."""
 
     transport: Transport

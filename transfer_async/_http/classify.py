@@ -12,7 +12,6 @@ from decimal import Decimal
 from typing import Any
 
 import attrs
-from attrs import frozen
 
 from transfer_async._converters.order import Answer
 from transfer_async._converters.wire_format import Unreadable, decode, has_twins
@@ -30,6 +29,7 @@ from transfer_async._models.errors import (
     Unauthorized,
 )
 from transfer_async._models.requests import NewExternalOrder, NewOrder
+from transfer_async._support.state import Fixed
 
 WRONG_TOKEN = {"message": "Unauthorized"}
 """The one error body that the specification shows (section 7)."""
@@ -55,8 +55,7 @@ SAID_NO = frozenset({Judgement.NOT_PROCESSED, Judgement.WRONG_TOKEN, Judgement.R
 """What a service says to a request that it will not carry out; the connection it says it on is good."""
 
 
-@frozen(eq=False, repr=False)
-class Row:
+class Row(Fixed, frozen=True):
     """One row of a table: does it fit, what is certain then, and why."""
 
     fits: Callable[[Evidence, RetryPolicy], bool]

@@ -12,6 +12,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from transfer_async._models.base import ByValue
 from transfer_async._support.clock import Clock
 from transfer_async._support.validators import count, is_positive, positive
 
@@ -20,8 +21,8 @@ def _as_float(value: Any) -> Any:
     return float(value) if type(value) is int else value
 
 
-@frozen
-class Rate:
+@frozen(eq=False, repr=False)
+class Rate(ByValue):
     """How often a client asks the service to create an order, each attempt counted.
 
     Any stretch of ``w`` seconds has at most ``burst + per_second * w`` requests. It is one client's alone:

@@ -18,6 +18,7 @@ from attrs import field, frozen
 from transfer_async._models.base import ByValue
 from transfer_async._models.errors import RateLimited, TransferError, Unauthorized
 from transfer_async._support.clock import Clock, in_seconds
+from transfer_async._support.state import Fixed
 from transfer_async._support.validators import at_least, count, instance_of
 
 T = TypeVar("T")
@@ -128,8 +129,7 @@ class TokenBucket:
         self.left = min(self._settings.capacity, self.left + self._settings.refund)
 
 
-@frozen(kw_only=True)
-class Pause:
+class Pause(Fixed, frozen=True):
     """What is about to be waited for: after which error, and how many seconds."""
 
     error: TransferError

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from transfer_async._models.base import ByValue
 from transfer_async._models.errors import ClientClosed, InvalidOrder, OutcomeUnknown
 from transfer_async._models.requests import OrderRequest
 from transfer_async._models.responses import Order
@@ -17,8 +18,8 @@ Create = Callable[[OrderRequest], Awaitable[Order]]
 Requests = Iterable[OrderRequest] | AsyncIterable[OrderRequest]
 
 
-@frozen(kw_only=True)
-class OrderResult:
+@frozen(kw_only=True, eq=False, repr=False)
+class OrderResult(ByValue):
     """What became of one request: its order, or the error that says what is certain."""
 
     request: OrderRequest

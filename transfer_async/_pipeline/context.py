@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from attrs import field, frozen
+import msgspec
+from msgspec.structs import force_setattr
 
 from transfer_async._http.access import Access
 from transfer_async._http.rate import Pace
@@ -20,8 +21,7 @@ from transfer_async.journal.moves import Move
 from transfer_async.journal.scoped import ScopedJournal
 
 
-@frozen(kw_only=True)
-class Context(Access):
+class Context(Access, frozen=True, kw_only=True):
     """The parts of one client."""
 
     journal: ScopedJournal
@@ -32,31 +32,26 @@ class Context(Access):
     lease: float
     max_claim_age: float
     pace: Pace | None
-    undoable: tuple[str, ...] = field(init=False)
-    """The hooks that have something to undo, last first."""
-    undoable_but_hold: tuple[str, ...] = field(init=False)
+    undoable: tuple[str, ...] = ()
+    """The hooks that have something to undo, last first; this and the next two are made of the hooks."""
+
+    undoable_but_hold: tuple[str, ...] = ()
     """The same, where the bank has placed the hold itself."""
 
-    unrecorded: dict[str, Callable[[], Awaitable[object]]] = field(factory=dict)
-    """By key, what makes up for a write of an answer that failed: this process alone knows of it."""
-
-    places_hold: bool = field(init=False)
+    places_hold: bool = False
     """Whether one of the hooks is the hold."""
 
-    @places_hold.default
-    def _places_hold(self) -> bool:
-        return any(map(is_hold, self.hooks))
+    unrecorded: dict[str, Callable[[], Awaitable[object]]] = msgspec.field(default_factory=dict)
+    """By key, what makes up for a write of an answer that failed: this process alone knows of it."""
 
-    @undoable.default
-    def _undoable(self) -> tuple[str, ...]:
-        return tuple(
+    def __post_init__(self) -> None:
+        holds = {hook.name for hook in self.hooks if is_hold(hook)}
+        undoable = tuple(
             hook.name for hook in reversed(self.hooks) if not getattr(hook, "nothing_to_undo", False)
         )
-
-    @undoable_but_hold.default
-    def _undoable_but_hold(self) -> tuple[str, ...]:
-        holds = {hook.name for hook in self.hooks if is_hold(hook)}
-        return tuple(name for name in self.undoable if name not in holds)
+        force_setattr(self, "places_hold", bool(holds))
+        force_setattr(self, "undoable", undoable)
+        force_setattr(self, "undoable_but_hold", tuple(name for name in undoable if name not in holds))
 
     def write(
         self, key: str, move: Move, *, certain: Outcome, order: Order | None = None

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from attrs import field, frozen
 
+from transfer_async._models.base import ByValue
 from transfer_async._models.doubt_cause import Cause
 from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async._models.responses import Order
@@ -15,8 +16,8 @@ from transfer_async.journal.proposal import Proposal
 from transfer_async.journal.protocol import order_on_record
 
 
-@frozen(kw_only=True)
-class Doubt:
+@frozen(kw_only=True, eq=False, repr=False)
+class Doubt(ByValue):
     """A key in doubt, as an operator needs it to find out what became of its order.
 
     Args:
@@ -50,8 +51,8 @@ class Doubt:
     moves: int = 0
 
 
-@frozen(kw_only=True)
-class KeyView:
+@frozen(kw_only=True, eq=False, repr=False)
+class KeyView(ByValue):
     """What is on record of one key, with its times as people read them.
 
     Args:
@@ -132,8 +133,8 @@ class KeyView:
         return self.entry.is_amendable
 
 
-@frozen(kw_only=True)
-class FourEyes:
+@frozen(kw_only=True, eq=False, repr=False)
+class FourEyes(ByValue):
     """Whether a scope demands that what one person decides is approved by another.
 
     Args:

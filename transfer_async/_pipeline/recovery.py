@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from attrs import frozen
 
+from transfer_async._models.base import ByValue
 from transfer_async._models.errors import AlreadyCreated, JournalFailed, Outcome, OutcomeUnknown, Refuted
 from transfer_async._models.events import WentInDoubt
 from transfer_async._models.requests import OrderIntent
@@ -27,8 +28,8 @@ BATCH = 100  # keys asked for at once
 IN_A_ROW = 3  # keys that fail, one after the other, before the journal is taken to be gone
 
 
-@frozen(kw_only=True)
-class RecoveryReport:
+@frozen(kw_only=True, eq=False, repr=False)
+class RecoveryReport(ByValue):
     """What one run of ``recover`` did, and what it leaves.
 
     Args:

@@ -62,7 +62,7 @@ class ClientSettings(TypedDict, total=False):
 _OFTEN_OR_NEVER = positive("must be finite and more than 0 seconds, or None")
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class Times:
     """Whatever of a client is measured in seconds, checked, also against each other; and by which clock.
 
@@ -95,7 +95,7 @@ class Times:
             )
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class Limits:
     """Whatever of a client is counted.
 

@@ -6,6 +6,7 @@ seldom change, and hold what is personal. All times are seconds since 1970.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import math
@@ -15,12 +16,12 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from attrs import define, field
 
 from transfer_async._converters import converter
 from transfer_async._models.doubt_cause import Cause
 from transfer_async._models.errors import TransferError
 from transfer_async._models.requests import NewOrder, OrderIntent, PersonName
+from transfer_async._support.state import State
 from transfer_async.journal import state_machine
 from transfer_async.journal.entries import Ending, Entry, KeyState, Owed, Step, Unread, Untold
 from transfer_async.journal.fingerprint import fingerprint
@@ -36,8 +37,7 @@ ENTRY_TABLE = f"keys_{VERSION}"
 """The name says the version: a program of another that is running finds no table, and can write nothing."""
 
 
-@define
-class EntryRow:
+class EntryRow(State, eq=True):
     """An entry as it is stored.
 
     Args:
@@ -56,9 +56,9 @@ class EntryRow:
     order_id: str | None
     due_at: float | None
     ended_at: float | None
-    body: str = field(repr=False)
-    intent: str | None = field(repr=False)
-    reply: bytes | None = field(repr=False)
+    body: str
+    intent: str | None
+    reply: bytes | None
 
 
 class _StoredIntent(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,7 +253,6 @@ def _owed_of(stored: _StoredOwed, seal: Seal | None) -> Owed:
 
 # --- what cannot be read ------------------------------------------------------------------------
 
-_KINDS = typing.get_type_hints(_Body)
 _LOST: dict[str, Any] = {
     "intent_id": "",
     "client_made": False,
@@ -281,7 +280,8 @@ def _what_can_be_read(row: EntryRow, why: str, seal: Seal | None, *, is_sealed: 
     """Enough to show the key and to end it; what is not known to be free is bound, and in doubt."""
     parts = _read_as(dict[str, msgspec.Raw], row.body, {})
     lost = _LOST | {"lease_until": row.due_at or 0.0, "fingerprint": _fingerprint_of(row.intent, seal)}
-    values = {name: _read_as(_KINDS[name], parts.get(name), instead) for name, instead in lost.items()}
+    kinds = _kinds()
+    values = {name: _read_as(kinds[name], parts.get(name), instead) for name, instead in lost.items()}
     debts = _read_as(list[msgspec.Raw], parts.get("owed"), [msgspec.Raw(b"{}")])  # or who knows how many
     owed = {one: _read_debt(one, seal) for one in map(bytes, debts)}
     state = KeyState(row.state) if row.state in {one.value for one in KeyState} else KeyState.IN_DOUBT
@@ -301,6 +301,11 @@ def _what_can_be_read(row: EntryRow, why: str, seal: Seal | None, *, is_sealed: 
         unread=unread,
         **values,
     )
+
+
+@functools.cache
+def _kinds() -> dict[str, Any]:
+    return typing.get_type_hints(_Body)
 
 
 def _kept(row: EntryRow) -> str:

@@ -6,11 +6,10 @@ from collections.abc import Awaitable
 from datetime import datetime
 from typing import TypeVar
 
-from attrs import frozen
-
 from transfer_async._models.causes import bare
 from transfer_async._models.errors import JournalFailed, Outcome
 from transfer_async._models.responses import Order
+from transfer_async._support.state import Fixed
 from transfer_async.journal.entries import Denial, Entry, Step, Verdict
 from transfer_async.journal.moves import Move
 from transfer_async.journal.protocol import Journal, NotToBeForgotten
@@ -18,8 +17,7 @@ from transfer_async.journal.protocol import Journal, NotToBeForgotten
 T = TypeVar("T")
 
 
-@frozen
-class ScopedJournal:
+class ScopedJournal(Fixed, frozen=True):
     """A journal's methods, for one scope of it; each raises `JournalFailed` where the store raised.
 
     Args:

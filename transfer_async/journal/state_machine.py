@@ -37,8 +37,8 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-from attrs import frozen
 
+from transfer_async._support.state import Fixed
 from transfer_async.journal.claim import Claim
 from transfer_async.journal.entries import (
     AT_WORK,
@@ -74,8 +74,7 @@ from transfer_async.journal.operator_moves import Amend, Demand, Look, Propose, 
 # --- the table ----------------------------------------------------------------------------------
 
 
-@frozen(eq=False, repr=False)
-class Way:
+class Way(Fixed, frozen=True):
     """One way through the machine: a transition."""
 
     move: type

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
-from attrs import define, field
 
 from transfer_async.journal import rows, state_machine
 from transfer_async.journal.claim import Claim
@@ -95,7 +94,6 @@ class Recent:
             self._entries.popitem(last=False)
 
 
-@define(eq=False, repr=False)
 class Transaction:
     """One commit.
 
@@ -107,22 +105,20 @@ class Transaction:
         seal: for what is stored of persons.
     """
 
-    wanted: Sequence[PendingMove]
-    recent: Recent
-    is_committing: bool = False
-    seal: Seal | None = None
-    _known: dict[Place, tuple[str, Entry]] = field(init=False)
-    writes: list[Write] = field(factory=list)
-    steps: list[tuple[Place, str, Step]] = field(factory=list)
-    places: list[Place] = field(init=False)
-    verdicts: list[Verdict | None] = field(factory=list)
-    _held: dict[Place, _Held] = field(factory=dict)
-    _ids: dict[tuple[str, str], str] = field(factory=dict)
-
-    @_known.default
-    def _find_known(self) -> dict[Place, tuple[str, Entry]]:
-        found = {one.place: self.recent.get(one.place) for one in self.wanted}
-        return {place: known for place, known in found.items() if known is not None}
+    def __init__(self, wanted: Sequence[PendingMove], recent: Recent, *, seal: Seal | None = None) -> None:
+        self.wanted: Sequence[PendingMove] = wanted
+        self.recent: Recent = recent
+        self.is_committing: bool = False
+        self._seal = seal
+        # In one order for all: whoever locks does so without a deadlock.
+        self.places: list[Place] = sorted({one.place for one in wanted})
+        known = {place: recent.get(place) for place in self.places}
+        self._known = {place: found for place, found in known.items() if found is not None}
+        self.writes: list[Write] = []
+        self.steps: list[tuple[Place, str, Step]] = []
+        self.verdicts: list[Verdict | None] = []
+        self._held: dict[Place, _Held] = {}
+        self._ids: dict[tuple[str, str], str] = {}
 
     @property
     def in_question(self) -> bool:
@@ -133,11 +129,6 @@ class Transaction:
     def tokens(self) -> list[str]:
         """The tokens of all moves."""
         return [one.token for one in self.wanted]
-
-    @places.default
-    def _all_places(self) -> list[Place]:
-        # In one order for all: whoever locks does so without a deadlock.
-        return sorted({one.place for one in self.wanted})
 
     @property
     def ids(self) -> set[tuple[str, str]]:
@@ -159,7 +150,7 @@ class Transaction:
         """What is stored: no token if nothing is; no row if the token is the known one."""
         entry = None
         if row is not None:
-            entry = rows.entry_of(row, self.seal)
+            entry = rows.entry_of(row, self._seal)
         elif token is not None:
             entry = self._known[place][1]
         self._held[place] = _Held(token=token, entry=entry, stored=entry)
@@ -184,7 +175,7 @@ class Transaction:
                 self.verdicts.append(self._decide_one(one, held, now))
         for place, held in self._held.items():
             if held.changed_by is not None and held.entry is not None:
-                self.writes.append(_write(place, held, now, self.seal))
+                self.writes.append(_write(place, held, now, self._seal))
 
     def assume(self, now: float) -> None:
         """Judge without a look, as if what this process knows were what is stored, and nothing else.

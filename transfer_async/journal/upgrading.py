@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 
 from attrs import frozen
 
+from transfer_async._models.base import ByValue
 from transfer_async._models.errors import JournalFailed
 from transfer_async.journal.rows import VERSION, EntryRow, entry_of
 
@@ -33,8 +34,8 @@ PAGE = 1000
 STOP = "stop every program that uses the journal, then run the upgrade again"
 
 
-@frozen(kw_only=True)
-class Upgrade:
+@frozen(kw_only=True, eq=False, repr=False)
+class Upgrade(ByValue):
     """What an upgrade of a journal's format is about.
 
     Args:

@@ -37,6 +37,7 @@ from transfer_async._models.errors import (
 )
 from transfer_async._models.responses import Order
 from transfer_async._support.clock import Duration, seconds
+from transfer_async._support.state import Fixed
 from transfer_async._support.validators import is_positive
 
 
@@ -103,8 +104,7 @@ class Delays(ByValue):
         return float(min(seconds(self.longest), seconds(self.first) * 2**doublings))
 
 
-@frozen(eq=False, repr=False)
-class Case:
+class Case(Fixed, frozen=True):
     """One row of the table: does it fit, what to do then, and why."""
 
     fits: Callable[[Any], bool]

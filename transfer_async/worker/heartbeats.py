@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from attrs import define
-
 from transfer_async._support.clock import Clock
 from transfer_async._support.log import log
 from transfer_async._support.periodic import Periodic
+from transfer_async._support.state import State
 
 
 class Beating(Protocol):
@@ -67,19 +66,18 @@ class Heartbeats:
                 one.under_way = asyncio.create_task(_beaten(one.beat))
 
 
-@define(eq=False)
-class InHand:
+class InHand(State):
     """One message, and its sign of life that is on the way."""
 
-    _heartbeats: Heartbeats
+    heartbeats: Heartbeats
     beat: Callable[[], Awaitable[None]]
     under_way: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> None:
-        self._heartbeats.begin(self)
+        self.heartbeats.begin(self)
 
     async def __aexit__(self, *exc: object) -> None:
-        self._heartbeats.end(self)
+        self.heartbeats.end(self)
         if self.under_way is not None:
             self.under_way.cancel()
             await asyncio.wait([self.under_way])
