@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 
 import aiohttp
 
+from transfer_async._converters import converter
 from transfer_async._http import fetch, urls
 from transfer_async._http.bearer import Token, TokenSource
 from transfer_async._http.rate import Rate
@@ -154,6 +155,7 @@ class TransferClient:
         self._prepare(recover_every=times.recover_every, four_eyes=four_eyes)
 
     def _prepare(self, *, recover_every: float | None, four_eyes: bool) -> None:
+        converter.prepare()
         self._home = Home()
         self._calls = InFlight(partial(create_order, self._context))
         self._reads = fetch.UnderWay()

@@ -12,11 +12,9 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
-import cattrs
-import cattrs.gen
 import msgspec
 
 from transfer_async._converters import lenient, order, wire_format
@@ -25,6 +23,9 @@ from transfer_async._models import requests, responses
 from transfer_async._models.base import CODEC
 from transfer_async._models.errors import InvalidOrder, ServiceFailed, UnreadableOrder
 from transfer_async._models.requests import Problem
+
+if TYPE_CHECKING:
+    import cattrs
 
 T = TypeVar("T")
 
@@ -63,6 +64,8 @@ def make_converter() -> cattrs.Converter:
       state flags. Loose, ``None`` with its path in ``unread``: everything else. Unknown fields are ignored.
     * A new order's amounts, rate and balance are written as plain decimal strings, its fee as a number.
     """
+    import cattrs  # 14 ms, and not before there is a client, see `prepare`
+
     converter = cattrs.Converter()
     for kind, read in LEAVES.items():
         converter.register_structure_hook(kind, _as_hook(read))
@@ -94,8 +97,10 @@ def _as_model_hook(read: Callable[[bytes], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _writer(cls: Any, *, converter: cattrs.Converter) -> Callable[[Any], Any]:
+    from cattrs.gen import make_dict_unstructure_fn, override
+
     overrides: dict[str, Any] = {
-        one.name: cattrs.gen.override(
+        one.name: override(
             rename=None if one.wire_name == one.name else one.wire_name,
             unstruct_hook=_write_flag if one.is_flag else None,
         )
@@ -103,19 +108,19 @@ def _writer(cls: Any, *, converter: cattrs.Converter) -> Callable[[Any], Any]:
         if one.is_flag or one.wire_name != one.name
     }
     if cls in (responses.Order, responses.User):
-        overrides["unread"] = cattrs.gen.override(omit=True)
-    return cattrs.gen.make_dict_unstructure_fn(cls, converter, **overrides)
+        overrides["unread"] = override(omit=True)
+    return make_dict_unstructure_fn(cls, converter, **overrides)
 
 
 def _request_writer(cls: Any, converter: cattrs.Converter) -> Callable[[Any], Any]:
+    from cattrs.gen import make_dict_unstructure_fn, override
+
     overrides: dict[str, Any] = {
-        one.name: cattrs.gen.override(
-            unstruct_hook=_write_fee if one.name == "transaction_fee" else _write_amount
-        )
+        one.name: override(unstruct_hook=_write_fee if one.name == "transaction_fee" else _write_amount)
         for one in fields_of(cls)
         if one.kind is Decimal
     }
-    return cattrs.gen.make_dict_unstructure_fn(cls, converter, **overrides)
+    return make_dict_unstructure_fn(cls, converter, **overrides)
 
 
 def encode(value: Any) -> bytes:
@@ -133,6 +138,8 @@ def read_into(into: type[Any] | None, raw: bytes) -> Any:
         return decode(raw) if raw.strip() else None
     if into in responses.MODELS:
         return _converter().structure(raw, into)
+    import cattrs
+
     try:
         return _converter().structure(decode(raw), into)
     except (cattrs.BaseValidationError, TypeError, ValueError, KeyError, AttributeError) as error:
@@ -205,6 +212,11 @@ def _write_flag(value: bool | None) -> int | None:
 @functools.cache
 def _converter() -> cattrs.Converter:
     return make_converter()
+
+
+def prepare() -> None:
+    """Make the converter, unless it is made: whoever makes a client waits for it, and not its first order."""
+    _converter()
 
 
 CODEC.from_json, CODEC.to_json = from_json, to_json

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -78,10 +77,3 @@ CASES: dict[str, Callable[[], Case]] = {
     "encode: json.dumps": lambda: encode_json,
 }
 """How each case is made ready."""
-
-COMMANDS = {
-    "import: nothing": [sys.executable, "-c", "pass"],
-    "import: aiohttp": [sys.executable, "-c", "import aiohttp"],
-    "import: transfer_async": [sys.executable, "-c", "import aiohttp, transfer_async"],
-}
-"""What is measured as a process of its own."""

@@ -65,23 +65,18 @@ def main() -> None:
     """Measure one case; the arguments are pyperf's, after the case's name."""
     import pyperf
 
-    from benchmarks.programs.suite.cases import CASES, COMMANDS
+    from benchmarks.programs.suite.cases import CASES
 
     def tell_workers(command: list[str], options: argparse.Namespace) -> None:
         command.append(options.case)
 
     arguments: dict[str, Any] = {"processes": 1, "values": VALUES, "warmups": 1, "loops": LOOPS}
-    if sys.argv[1] in COMMANDS:
-        arguments |= {"loops": 1, "warmups": 0}
     runner = pyperf.Runner(
         **arguments, program_args=("-m", "benchmarks.programs.suite.micro"), add_cmdline_args=tell_workers
     )
     runner.argparser.add_argument("case")
     case = runner.parse_args().case
-    if case in COMMANDS:
-        runner.bench_command(case, COMMANDS[case])
-    else:
-        runner.bench_func(case, CASES[case]())
+    runner.bench_func(case, CASES[case]())
 
 
 if __name__ == "__main__":
