@@ -14,7 +14,6 @@ import os
 import sqlite3
 import stat
 import weakref
-from glob import escape
 from pathlib import Path
 
 from transfer_async._models.errors import JournalFailed
@@ -105,8 +104,9 @@ def _refuse_unfit(real: Path) -> None:
 def _finish_making(real: Path) -> None:
     """Take away the name under which somebody is making the file just now, or died making it."""
     this = identity(str(real))
-    for other in real.parent.glob(f".{escape(real.name)}.*.new"):
-        if identity(str(other)) == this:
+    for other in real.parent.iterdir():
+        is_such = other.name.startswith(f".{real.name}.") and other.name.endswith(".new")
+        if is_such and identity(str(other)) == this:
             other.unlink(missing_ok=True)
 
 
