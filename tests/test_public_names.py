@@ -107,6 +107,18 @@ def test_importing_it_imports_neither_an_extra_nor_the_sandbox():
     assert {name for name in there if name.startswith("transfer_async._cli.")} == set()
 
 
+def test_what_an_import_leaves_out_is_there_once_a_client_is_made():
+    code = """if True:
+        import sys, transfer_async
+        before = {"cattrs", "tenacity"} & {*sys.modules}
+        transfer_async.TransferClient("http://127.0.0.1:1", "token")
+        print(sorted(before), {"cattrs", "tenacity"} <= {*sys.modules})
+    """
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[] True"
+
+
 # --- public signatures --------------------------------------------------------------------------
 
 

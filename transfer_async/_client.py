@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 import aiohttp
 
 from transfer_async._converters import converter
-from transfer_async._http import fetch, urls
+from transfer_async._http import fetch, retry, urls
 from transfer_async._http.bearer import Token, TokenSource
 from transfer_async._http.rate import Rate
 from transfer_async._http.retry import RetryPolicy
@@ -156,6 +156,7 @@ class TransferClient:
 
     def _prepare(self, *, recover_every: float | None, four_eyes: bool) -> None:
         converter.prepare()
+        retry.prepare()
         self._home = Home()
         self._calls = InFlight(partial(create_order, self._context))
         self._reads = fetch.UnderWay()
