@@ -323,7 +323,7 @@ class OrderOutcome(ByValue):
         """Write the outcome, digits kept; what is not known is left out."""
         tree: dict[str, Any] = {"version": VERSION}
         for name, value in zip(_OUTCOME, _values_of(self), strict=True):
-            if type(value) is Decimal:
+            if isinstance(value, Decimal):
                 tree[name] = wire_format.plain(value)
             elif value is not None and value != ():
                 tree[name] = value

@@ -13,7 +13,8 @@ class State(msgspec.Struct, eq=False):
     Each is equal to itself alone, and shows nothing of what it holds, which may be secret.
     """
 
-    __repr__ = object.__repr__
+    def __repr__(self) -> str:
+        return object.__repr__(self)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """Nothing, for whoever draws it with rich: a struct's own would show all."""
@@ -26,5 +27,9 @@ class Fixed(msgspec.Struct, eq=False, frozen=True):
     As `State` no class of attrs: each of those costs an import a fifth of a millisecond.
     """
 
-    __repr__ = object.__repr__
-    __rich_repr__ = State.__rich_repr__
+    def __repr__(self) -> str:
+        return object.__repr__(self)
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Nothing, as of a `State`."""
+        return []
