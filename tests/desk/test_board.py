@@ -39,6 +39,12 @@ def view(number: int) -> KeyView:
     return KeyView(key=key, entry=entry, began=began, age=0.0, sent_until=None, refutable_at=None)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reading is waited for however slow the machine is; who waits for none says so."""
+    monkeypatch.setattr(board, "PATIENCE", 60.0)
+
+
 class Many:
     """The operators' side of a journal with so many keys in doubt; it counts how often it is asked."""
 
