@@ -144,7 +144,6 @@ def test_decoding_is_measured():
     assert all(value > 0 for value in found.figures.values())
 
 
-@with_pyperf
 def test_imports_are_measured():
     found = bench_imports.run(SMALLEST)
 
