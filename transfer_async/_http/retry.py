@@ -189,18 +189,19 @@ async def go_again(
     async def sleep(state: tenacity.RetryCallState) -> None:
         await pause(Pause(error=_error(state), seconds=state.upcoming_sleep))
 
-    async def slept(_: float) -> None:
-        """The pause is made by ``sleep`` above, which knows the error."""
-
     retrying = tenacity.AsyncRetrying(
         stop=stop,
         wait=wait,
         retry=tenacity.retry_if_exception(lambda error: isinstance(error, TransferError) and may(error)),
         before_sleep=sleep,
-        sleep=slept,
+        sleep=_slept,
         reraise=True,
     )
     return await retrying(next_attempt)
+
+
+async def _slept(_: float) -> None:
+    """The pause is made before, by ``before_sleep``, which knows the error."""
 
 
 def prepare() -> None:

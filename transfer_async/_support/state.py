@@ -7,11 +7,10 @@ from typing import Any
 import msgspec
 
 
-class State(msgspec.Struct, eq=False):
-    """What its owner writes down while something is under way: made in a third of the time of an attrs class.
+class _ShowsNothing:
+    """What it holds may be secret: neither its text nor rich's drawing of it has any of it."""
 
-    Each is equal to itself alone, and shows nothing of what it holds, which may be secret.
-    """
+    __slots__ = ()
 
     def __repr__(self) -> str:
         return object.__repr__(self)
@@ -21,15 +20,15 @@ class State(msgspec.Struct, eq=False):
         return []
 
 
-class Fixed(msgspec.Struct, eq=False, frozen=True):
+class State(_ShowsNothing, msgspec.Struct, eq=False):
+    """What its owner writes down while something is under way: made in a third of the time of an attrs class.
+
+    Each is equal to itself alone, and shows nothing of what it holds, which may be secret.
+    """
+
+
+class Fixed(_ShowsNothing, msgspec.Struct, eq=False, frozen=True):
     """What is written down once: a client's parts, a row of a table.
 
     As `State` no class of attrs: each of those costs an import a fifth of a millisecond.
     """
-
-    def __repr__(self) -> str:
-        return object.__repr__(self)
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Nothing, as of a `State`."""
-        return []
