@@ -12,7 +12,7 @@ from tests.support.journalling import claim, doubt, mark
 from tests.support.order_files import csv_text, read_csv, row
 from transfer_async import InvalidOrder, KeyState, Operators, OrderCommand
 from transfer_async._converters.messages import VERSION
-from transfer_async._models import keys
+from transfer_async._models import keys, texts
 
 LOOK_ALIKES = {
     "a blank behind": "K-9 ",
@@ -82,7 +82,7 @@ def test_every_other_printable_text_is_a_key(key: str):
 
 
 def test_what_is_never_seen_is_what_unicode_says():
-    never_seen = keys._UNSEEN.findall("".join(map(chr, range(0x110000))))
+    never_seen = texts.UNSEEN.findall("".join(map(chr, range(0x110000))))
 
     assert len(never_seen) == 4174
     assert {unicodedata.category(one) for one in never_seen} == {"Cf", "Cn", "Lo", "Mn"}

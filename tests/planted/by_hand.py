@@ -824,6 +824,13 @@ BY_HAND = (
         "one person approves what they proposed, as 'Ada'",
     ),
     Fault(
+        "unseen-makes-another-person",
+        "proposal",
+        'UNSEEN.sub("", name)',
+        "name",
+        "one person approves what they proposed, under their name and a character that nobody sees",
+    ),
+    Fault(
         "stale-proposal-believed",
         "states",
         "moves=entry.moves + 1, proposal=None)",

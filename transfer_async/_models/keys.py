@@ -6,20 +6,14 @@ variation selector: whoever compares the keys by eye sees one, and a journal has
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from typing import TypeGuard
 
 from transfer_async._models.errors import InvalidOrder
+from transfer_async._models.texts import UNSEEN
 
 LONGEST = 200
 """Characters."""
-
-_UNSEEN = re.compile(
-    # Default_Ignorable_Code_Point of Unicode's DerivedCoreProperties.txt: shown as nothing at all.
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
-    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
 
 
 def problem(key: object) -> str | None:
@@ -30,7 +24,7 @@ def problem(key: object) -> str | None:
         return "begins or ends with a blank: it would look like the key without, and be another"
     if key.isascii():
         return None
-    if _UNSEEN.search(key):
+    if UNSEEN.search(key):
         return "holds a character that is never seen: it would look like the key without, and be another"
     if not unicodedata.is_normalized("NFC", key):
         return "is not in Unicode's normal form C: it would look like the key in NFC, and be another"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from datetime import UTC, datetime
 
@@ -10,6 +11,12 @@ REFERENCE = 10_000
 
 NAME = 1_000
 """Characters of a part of a person's name."""
+
+UNSEEN: re.Pattern[str] = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""What is shown as nothing: Default_Ignorable_Code_Point of Unicode's DerivedCoreProperties.txt."""
 
 
 def to_text(value: str) -> str:

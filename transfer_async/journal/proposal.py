@@ -8,6 +8,7 @@ import unicodedata
 from attrs import frozen
 
 from transfer_async._models.base import ByValue
+from transfer_async._models.texts import UNSEEN
 
 FOUR_EYES = "\tfour eyes"
 """The key under which a scope's demand for four eyes stands, with its history: no order's key can be it."""
@@ -58,4 +59,7 @@ def is_same_person(one: str, other: str) -> bool:
 
 
 def _folded(name: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    # Case-folding takes some letters apart and NFKC puts them together again, so each once more.
+    for _ in range(2):
+        name = unicodedata.normalize("NFKC", UNSEEN.sub("", name)).casefold()
+    return " ".join(unicodedata.normalize("NFKC", name).split())
