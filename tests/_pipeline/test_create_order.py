@@ -804,6 +804,26 @@ async def test_an_order_that_is_answered_after_its_refutation_is_told_as_a_suspe
     assert list(world.sandbox.orders) == [order_id]
 
 
+@pytest.mark.parametrize("is_taken_again", [False, True])
+async def test_the_hold_of_an_order_that_was_refuted_and_is_answered_after_all_is_owed_no_more(
+    world: World, is_taken_again: bool
+):
+    async with world.client() as client:
+        call = await world.stalled(client.create_order(new_order(), key="k"))
+        held = [*world.bank.open]
+        await world.refute()
+        assert [debt.intent.id for debt in (await world.entry()).owed] == held
+        if is_taken_again:
+            await world.move(journalling.claim(2))
+        world.sandbox.faults.release()
+        await banks.failure(call, JournalFailed)
+        world.time.pass_(3600.0)
+        await client.recover()
+
+    assert ([*world.bank.open], world.bank.released) == (held, [])
+    assert not [debt for debt in (await world.entry()).owed if debt.intent.id in held]
+
+
 async def test_a_suspected_duplicate_that_cannot_be_written_down_is_told_with_its_order(world: World):
     world.sandbox.faults.add(StallAfterProcessing())
     world.journal.fail_on = moves.Suspect

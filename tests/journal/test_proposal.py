@@ -20,6 +20,7 @@ def test_nor_do_case_width_and_blanks():
             assert is_same_person(name, form(name)), (name, form(name))
     assert is_same_person("ada", "\uff21\uff24\uff21")
     assert is_same_person("ada  eze", "ADA\u3000EZE")
+    assert is_same_person("ada", "a d a")
 
 
 def test_another_name_is_another_person():

@@ -808,6 +808,20 @@ BY_HAND = (
         "            pass\n",
         "an operator without the keys frees a key whose hold nobody can release any more",
     ),
+    Fault(
+        "refuted-order-loses-its-hold",
+        "moves",
+        "        owed=_owed_for_others(entry, entry.intent_id),\n",
+        "",
+        "an order that was refuted and is answered after all has its hold released by the next recovery",
+    ),
+    Fault(
+        "suspected-order-loses-its-hold",
+        "moves",
+        "        return entry.but(owed=_owed_for_others(entry, self.intent_id))\n",
+        "        return entry\n",
+        "so has one whose key was taken again meanwhile",
+    ),
     # --- people ---------------------------------------------------------------------------------
     Fault(
         "proposer-may-approve",

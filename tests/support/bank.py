@@ -27,7 +27,7 @@ from transfer_async import (
 from transfer_async._models.events import Event
 from transfer_async._models.requests import OrderIntent
 from transfer_async._support.clock import Clock
-from transfer_async.journal.entries import Entry, KeyState, Step, Verdict
+from transfer_async.journal.entries import Entry, KeyState, Step, Verdict, owed_by
 from transfer_async.journal.moves import Expire, Move, Refute, Resolve
 from transfer_async.journal.protocol import Journal
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox, StallAfterProcessing, Status
@@ -386,9 +386,10 @@ class World:
         )
 
     async def refute(self, key: str = "k") -> None:
-        """An operator was certain that the order will never be."""
+        """An operator was certain that the order will never be: its undos are owed from now on."""
         attempt = await self._doubted(key)
-        settings: dict[str, Any] = {"settle_after": -60.0, "owed": (), "lease": 0.0}
+        owed = owed_by(await self.entry(key))
+        settings: dict[str, Any] = {"settle_after": -60.0, "owed": owed, "lease": 0.0}
         await self._made(Refute(attempt=attempt, by="operator", reason="sure", **settings), key)
 
     async def _doubted(self, key: str) -> str:

@@ -69,13 +69,13 @@ async def _duplicate(
 ) -> TransferError:
     """The error for an order of which the record says something else.
 
-    After a refutation its hold is gone. The key, which was free, is bound to it now, unless another
-    intent has it already: then only its history tells.
+    After a refutation its hold may be gone; what has not been undone yet is owed no more. The key, which
+    was free, is bound to it now, unless another intent has it already: then only its history tells.
     """
     log.error("order %s is not what its key's record says: %s", order.id, why)
     context.tell(DuplicateSuspected, work, order_id=order.id)
     if not recorded:
-        suspect = Suspect(order_id=order.id, reason=why)
+        suspect = Suspect(order_id=order.id, reason=why, intent_id=work.intent.id)
         try:
             await context.write(work.intent.key, suspect, certain=Outcome.CREATED, order=order)
         except JournalFailed as error:

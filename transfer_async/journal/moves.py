@@ -166,9 +166,19 @@ class Create(OfAttempt, frozen=True, kw_only=True):
 
 def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
     """The wish is kept where somebody gave the id alone: whoever is wrong may take it back."""
-    intent = entry.intent if move.reply is None else None
-    made = entry.but(order_id=move.order_id, reply=move.reply, lease_until=0.0, intent=intent)
+    made = entry.but(
+        order_id=move.order_id,
+        reply=move.reply,
+        lease_until=0.0,
+        intent=entry.intent if move.reply is None else None,
+        owed=_owed_for_others(entry, entry.intent_id),
+    )
     return to_be_told(made, now, outcome=Outcome.CREATED, order_id=move.order_id)
+
+
+def _owed_for_others(entry: Entry, intent_id: str) -> tuple[Owed, ...]:
+    """What is owed but for that intent: its order exists, so it keeps its hold, whoever refuted it."""
+    return tuple(one for one in entry.owed if one.intent.id != intent_id) if entry.owed else ()
 
 
 def to_be_told(entry: Entry, now: float, **end: Any) -> Entry:
@@ -407,13 +417,22 @@ class Attend(Move, frozen=True, kw_only=True):
 
 
 class Suspect(Move, frozen=True, kw_only=True):
-    """An order was answered for an attempt of which the record says something else: for the history alone."""
+    """An order was answered for an attempt of which the record says something else: the history tells.
+
+    Args:
+        intent_id: whose order it is.
+    """
 
     name: ClassVar[str] = "suspect"
 
     order_id: str
     reason: str
+    intent_id: str = ""
     by: str = "sender"
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Whatever the key has become, the hold of an order that exists is not to be released."""
+        return entry.but(owed=_owed_for_others(entry, self.intent_id))
 
 
 class LayAside(Move, frozen=True, kw_only=True):

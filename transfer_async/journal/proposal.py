@@ -62,4 +62,4 @@ def _folded(name: str) -> str:
     # Case-folding takes some letters apart and NFKC puts them together again, so each once more.
     for _ in range(2):
         name = unicodedata.normalize("NFKC", UNSEEN.sub("", name)).casefold()
-    return " ".join(unicodedata.normalize("NFKC", name).split())
+    return "".join(unicodedata.normalize("NFKC", name).split())
