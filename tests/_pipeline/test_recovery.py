@@ -216,6 +216,42 @@ async def test_a_doubt_whose_earlier_intent_is_owed_still_is_paid_and_asked_abou
     assert not world.bank.open
 
 
+async def seen(*_: object) -> str:
+    return "tx-seen"
+
+
+@pytest.mark.parametrize(
+    ("answer", "report"),
+    [
+        (seen, RecoveryReport(resolved=1, released=1)),
+        (sure, RecoveryReport(refuted=1, released=2)),
+    ],
+)
+async def test_what_is_owed_for_an_earlier_intent_is_paid_in_the_run_that_ends_the_doubt(
+    world: World, answer: Any, report: RecoveryReport
+):
+    await world.owing()
+    world.bank.release_error = RuntimeError()
+    await world.in_doubt()
+    world.bank.release_error = None
+    world.time.pass_(300.0)
+
+    assert await world.recover(resolve=answer) == report
+    assert (await world.entry()).owed == ()
+
+
+async def test_what_is_owed_beside_a_doubt_without_its_wish_is_paid_although_nobody_asks(world: World):
+    await world.owing()
+    world.bank.release_error = RuntimeError()
+    await world.in_doubt()
+    world.bank.release_error = None
+    entries = world.journal.journal._entries  # type: ignore[attr-defined] # as a damaged one that was laid aside
+    entries[world.scope, "k"] = (await world.entry()).but(intent=None)
+
+    assert await world.recover(resolve=seen) == RecoveryReport(in_doubt=1, released=1)
+    assert (await world.entry()).owed == ()
+
+
 async def test_debts_of_several_intents_of_one_key_are_paid_one_intent_at_a_time(world: World):
     await world.owing()
     await world.owing()

@@ -822,6 +822,13 @@ BY_HAND = (
         "        return entry\n",
         "so has one whose key was taken again meanwhile",
     ),
+    Fault(
+        "run-blocks-its-own-payment",
+        "recovery",
+        "        return attended.entry\n",
+        "        return None\n",
+        "what is owed for an earlier intent waits for a lease, and the report says that nothing is owed",
+    ),
     # --- people ---------------------------------------------------------------------------------
     Fault(
         "proposer-may-approve",

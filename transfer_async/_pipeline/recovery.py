@@ -125,6 +125,7 @@ class Recovery:
         if entry.unread is not None:
             self._unreadable += 1
             return
+        asked: Entry | None = None
         if entry.state is KeyState.CLAIMED:
             await self._undo_abandoned(key, entry)
         elif entry.state is KeyState.SENDING and entry.attempt is not None:
@@ -132,10 +133,10 @@ class Recovery:
             expired = await self._context.write(key, expire, certain=Outcome.UNKNOWN)
             if expired.denial is None:
                 self._tell_of_doubt(expired.entry)
-                await self._ask(key, expired.entry)
+                asked = await self._ask(key, expired.entry)
         elif entry.state is KeyState.IN_DOUBT:
-            await self._ask(key, entry)
-        await self._pay(key, entry.owed)
+            asked = await self._ask(key, entry)
+        await self._pay(key, entry.owed, asked)
 
     async def _undo_abandoned(self, key: str, entry: Entry) -> None:
         context = self._context
@@ -163,14 +164,15 @@ class Recovery:
         if entry.intent is not None:
             self._context.tell(WentInDoubt, self._work(entry.intent), error=ABANDONED)
 
-    async def _ask(self, key: str, entry: Entry) -> None:
+    async def _ask(self, key: str, entry: Entry) -> Entry | None:
+        """Ask of a doubt; if it has ended, the entry with the lease that what is owed beside it still has."""
         context = self._context
-        if context.resolve is None:
-            return
+        if context.resolve is None or entry.intent is None:
+            return None
         attend = Attend(lease=context.lease)
         attended = await context.write(key, attend, certain=Outcome.UNKNOWN)
-        if entry.intent is None or attended.denial is not None:
-            return
+        if attended.denial is not None:
+            return None
         work = self._work(entry.intent)
         doubt = doubt_on_record(attended.entry, "in doubt")
         try:
@@ -182,18 +184,24 @@ class Recovery:
             self._refuted += 1
         except OutcomeUnknown:
             await context.write(key, Attend(lease=0.0), certain=Outcome.UNKNOWN)
-        self._count(work)
+            return None
+        finally:
+            self._count(work)
+        return attended.entry
 
-    async def _pay(self, key: str, debts: tuple[Owed, ...]) -> None:
+    async def _pay(self, key: str, debts: tuple[Owed, ...], asked: Entry | None) -> None:
+        """Undo what was owed; ``asked`` is the entry, if this run has its debts under a lease already."""
         if not debts:
             return
-        context = self._context
-        attended = await context.write(key, Attend(lease=context.lease), certain=Outcome.NOT_SENT)
-        if attended.denial is not None:
-            return
+        context, entry = self._context, asked
+        if entry is None:
+            attended = await context.write(key, Attend(lease=context.lease), certain=Outcome.NOT_SENT)
+            if attended.denial is not None:
+                return
+            entry = attended.entry
         due = {(debt.intent.id, debt.hook) for debt in debts}
-        await self._undo(tuple(one for one in attended.entry.owed if (one.intent.id, one.hook) in due))
-        if attended.entry.state is KeyState.IN_DOUBT:  # it was taken along, and waits for others
+        await self._undo(tuple(one for one in entry.owed if (one.intent.id, one.hook) in due))
+        if asked is None and entry.state is KeyState.IN_DOUBT:  # it was taken along, and waits for others
             await context.write(key, Attend(lease=0.0), certain=Outcome.UNKNOWN)
 
     async def _undo(self, debts: Iterable[Owed]) -> None:
