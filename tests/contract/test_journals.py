@@ -10,7 +10,7 @@ from tests.contract.conftest import TimedPostgresJournal
 from tests.contract.own_journal import OwnJournal
 from tests.support.journalling import SCOPE, claim, create, free, judged, made, mark
 from transfer_async import JournalFailed, KeyState, MemoryJournal, SQLiteJournal
-from transfer_async.journal import Journal
+from transfer_async.journal import LONGEST_LEASE, Denial, Journal
 from transfer_async.journal.scoped import ScopedJournal
 from transfer_async.testing.journal_contract import JournalContract, JournalTime
 
@@ -55,6 +55,15 @@ class OurContract(JournalContract):
         await in_another_loop(used)
         async with new_journal:
             assert await new_journal.read(SCOPE, "k") is not None
+
+    async def test_a_clock_that_is_set_back_a_little_ends_not_even_the_longest_lease(
+        self, journal: Journal, pass_time: LetPass
+    ):
+        await made(journal, claim(lease=LONGEST_LEASE))
+        pass_time(-59.0)
+
+        assert await journal.work(SCOPE, limit=1) == []
+        assert (await judged(journal, claim(2))).denial is Denial.BUSY
 
     async def test_orders_are_listed_by_their_ids_a_page_at_a_time(
         self, journal: Journal, pass_time: LetPass

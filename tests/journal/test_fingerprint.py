@@ -1,4 +1,4 @@
-from decimal import Decimal
+from decimal import ROUND_UP, Decimal, localcontext
 from typing import Any, cast
 
 import attrs
@@ -77,3 +77,11 @@ def test_a_long_amount_is_not_rounded():
     rates = ["1550.25" + "0" * 40 + digit for digit in "12"]
 
     assert len({fingerprint(new_order(exchange_rate=rate)) for rate in rates}) == 2
+
+
+def test_the_callers_decimal_context_changes_nothing():
+    order = new_order(poster_amount=Decimal("155025.000"), matcher_amount=Decimal("1E+2"))
+    known = fingerprint(order)
+
+    with localcontext(capitals=0, prec=3, rounding=ROUND_UP):
+        assert fingerprint(order) == known

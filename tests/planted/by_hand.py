@@ -829,6 +829,20 @@ BY_HAND = (
         "        return None\n",
         "what is owed for an earlier intent waits for a lease, and the report says that nothing is owed",
     ),
+    Fault(
+        "longest-lease-ends-with-a-second-set-back",
+        "states",
+        "    limit = now + BELIEVED\n",
+        "    limit = now + LONGEST_LEASE\n",
+        "a clock that is set right by a second lets a second worker take over a claim whose worker lives",
+    ),
+    Fault(
+        "fingerprint-by-the-callers-context",
+        "fingerprint",
+        "    return EXACT.to_sci_string(EXACT.normalize(value))",
+        "    return str(EXACT.normalize(value))",
+        "a redelivery in another decimal context is a conflict, and its message is parked",
+    ),
     # --- people ---------------------------------------------------------------------------------
     Fault(
         "proposer-may-approve",

@@ -203,8 +203,8 @@ MUTATED = (
     Fault(
         "attended-by-two",
         "recovery",
-        "if entry.intent is None or attended.denial is not None:",
-        "if entry.intent is None and attended.denial is not None:",
+        "if attended.denial is not None:\n            return None\n",
+        "if attended.denial is None:\n            return None\n",
         "two workers ask about one doubt at the same time",
     ),
     Fault(

@@ -199,7 +199,7 @@ def refute_without_waiting(patch: pytest.MonkeyPatch) -> None:
 
 def leases_of_another_clock_believed(patch: pytest.MonkeyPatch) -> None:
     """A clock that was ahead leaves its leases behind, and they are waited for."""
-    patch.setattr(state_machine, "LONGEST_LEASE", float("inf"))
+    patch.setattr(state_machine, "BELIEVED", float("inf"))
 
 
 def requests_of_another_clock_forgotten(patch: pytest.MonkeyPatch) -> None:

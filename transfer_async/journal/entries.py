@@ -15,7 +15,10 @@ from transfer_async._models.requests import OrderIntent
 from transfer_async.journal.proposal import Proposal
 
 LONGEST_LEASE = 3600.0
-"""Seconds: no client may be set to a longer one, so what reaches further was not written by this clock."""
+"""Seconds: no client may be set to a longer one."""
+
+BELIEVED = LONGEST_LEASE + 60.0
+"""Seconds: what reaches further was not written by this clock, even if it was set back a little since."""
 
 
 class KeyState(enum.Enum):

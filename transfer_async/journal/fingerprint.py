@@ -32,4 +32,4 @@ def fingerprint(order: NewOrder) -> str:
 
 
 def _number(value: Decimal) -> str:
-    return str(value.normalize(EXACT))
+    return EXACT.to_sci_string(EXACT.normalize(value))  # in a caller's context the E may be a small one

@@ -6,7 +6,7 @@ comes as JSON: one text is put together, and taken apart, at a fraction of what 
 
 from __future__ import annotations
 
-from transfer_async.journal.entries import LONGEST_LEASE
+from transfer_async.journal.entries import BELIEVED
 from transfer_async.journal.rows import ENTRY_TABLE, STEP_COLUMNS, VERSION
 
 _ROW = "k.state, k.token, k.order_id, k.due_at, k.ended_at, k.body::text, k.intent::text, k.reply"
@@ -92,7 +92,7 @@ class Statements:
         self.work: str = (
             # What is due later than any lease can be is due now: see `state_machine.is_waiting`.
             f"{select} AND k.key > $2 AND k.ended_at IS NULL "
-            f"AND NOT (k.due_at > $3 AND k.due_at <= $3 + {LONGEST_LEASE}) ORDER BY k.key LIMIT $4"
+            f"AND NOT (k.due_at > $3 AND k.due_at <= $3 + {BELIEVED}) ORDER BY k.key LIMIT $4"
         )
         self.in_doubt: str = f"{select} AND k.ended_at IS NULL AND k.state = 'in_doubt'"
         self.count_in_doubt: str = (

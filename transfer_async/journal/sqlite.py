@@ -20,7 +20,7 @@ import msgspec
 
 from transfer_async._support.clock import Clock, Duration
 from transfer_async._support.validators import positive_seconds
-from transfer_async.journal.entries import LONGEST_LEASE, Entry, Step
+from transfer_async.journal.entries import BELIEVED, Entry, Step
 from transfer_async.journal.group_commit import PRUNED, DurableJournal
 from transfer_async.journal.rows import (
     ENTRY_TABLE,
@@ -219,7 +219,7 @@ class SQLiteJournal(DurableJournal):
         is_due = "NOT (k.due_at > ? AND k.due_at <= ?)"
         where = f"s.name = ? AND k.key > ? AND k.ended_at IS NULL AND {is_due} ORDER BY k.key LIMIT ?"
         now = self._now()
-        values = (scope, after, now, now + LONGEST_LEASE, limit)
+        values = (scope, after, now, now + BELIEVED, limit)
         return await self._ask(lambda file: file.find(where, *values))
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:

@@ -42,6 +42,7 @@ from transfer_async._support.state import Fixed
 from transfer_async.journal.claim import Claim
 from transfer_async.journal.entries import (
     AT_WORK,
+    BELIEVED,
     ENDED,
     LONGEST_LEASE,
     Denial,
@@ -173,14 +174,14 @@ def _on_this_clock(entry: Entry, now: float) -> Entry:
     They are over: whoever had one and lives still hears so by the compare-and-set. When the last request
     may have been sent, nobody knows any more: no later than the longest lease from now.
     """
-    limit = now + LONGEST_LEASE
+    limit = now + BELIEVED
     if entry.lease_until <= limit and entry.sent_until <= limit and not entry.owed:
         return entry
     changes: dict[str, Any] = {}
     if entry.lease_until > limit:
         changes["lease_until"] = 0.0
     if entry.sent_until > limit and entry.state in AT_WORK:
-        changes["sent_until"] = limit
+        changes["sent_until"] = now + LONGEST_LEASE
     if any(one.lease_until > limit for one in entry.owed):
         over = (attrs.evolve(one, lease_until=0.0) if one.lease_until > limit else one for one in entry.owed)
         changes["owed"] = tuple(over)
@@ -224,7 +225,7 @@ def _reason(entry: Entry, move: Move) -> str | None:
 def is_waiting(entry: Entry, now: float) -> bool:
     """Whether an entry waits for somebody, and nobody is at it now."""
     due = due_at(entry)
-    return due is not None and not now < due <= now + LONGEST_LEASE
+    return due is not None and not now < due <= now + BELIEVED
 
 
 def due_at(entry: Entry) -> float | None:
