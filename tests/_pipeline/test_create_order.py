@@ -13,6 +13,7 @@ from tests.support import bank as banks
 from tests.support import journalling
 from tests.support.bank import NOON, Gate, World, new_order, other_order, refused_order
 from tests.support.ids import told
+from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import (
     AlreadyCreated,
     BeneficiaryNotVerified,
@@ -563,6 +564,26 @@ async def test_a_token_that_cannot_be_renewed_leaves_the_services_no_as_what_is_
 
     assert unauthorized.outcome is Outcome.REFUSED
     assert isinstance(unauthorized.__cause__, TokenUnavailable)
+    assert not world.bank.open
+
+
+async def test_nobody_waits_for_another_token_beyond_the_deadline_of_all_attempts(world: World):
+    """The sender's lease is hardly longer: whoever came meanwhile would find a doubt where there is a no."""
+    asked: list[int] = []
+
+    async def token() -> str:
+        asked.append(1)
+        if len(asked) > 1:
+            await asyncio.Event().wait()
+        return "old"
+
+    def late(event: object) -> None:
+        if isinstance(event, RetryScheduled):
+            world.time.pass_(RetryPolicy().deadline - event.pause - MUST_RUN_OUT)
+
+    unauthorized = await world.fails(Unauthorized, token=token, observers=[late])
+
+    assert (len(asked), unauthorized.outcome) == (2, Outcome.REFUSED)
     assert not world.bank.open
 
 

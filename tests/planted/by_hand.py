@@ -843,6 +843,13 @@ BY_HAND = (
         "    return str(EXACT.normalize(value))",
         "a redelivery in another decimal context is a conflict, and its message is parked",
     ),
+    Fault(
+        "token-outlives-the-deadline",
+        "send",
+        "asyncio.timeout(seconds_left(context.clock, sending.deadline))",
+        "asyncio.timeout(None)",
+        "a no that is certain becomes a doubt, for the sender's lease ends while it waits for a token",
+    ),
     # --- people ---------------------------------------------------------------------------------
     Fault(
         "proposer-may-approve",

@@ -70,7 +70,7 @@ def _is_time(context: Context, call: Call, sending: Sending, ahead: float) -> bo
 
 async def _another(context: Context, call: Call, sending: Sending) -> Answered:
     if sending.judgement is Judgement.WRONG_TOKEN:
-        await _renew_token(context, call.cancellation, sending, deadline=call.work.deadline)
+        await _renew_token(context, call.cancellation, sending)
     if context.pace is not None:
         await _wait_again(context, call, sending, context.pace)
     return await attempt(context, call, sending)
@@ -89,13 +89,11 @@ async def _wait_again(context: Context, call: Call, sending: Sending, pace: Pace
         raise no from no.__cause__
 
 
-async def _renew_token(
-    context: Context, cancellation: Cancellation, sending: Sending, *, deadline: float
-) -> None:
+async def _renew_token(context: Context, cancellation: Cancellation, sending: Sending) -> None:
     sending.token_renewed = True
     try:
         with cancellation.stoppable():
-            async with asyncio.timeout(seconds_left(context.clock, deadline)):
+            async with asyncio.timeout(seconds_left(context.clock, sending.deadline)):
                 sending.headers = await context.tokens.headers(instead_of=sending.headers)
     except (TokenUnavailable, TimeoutError, asyncio.CancelledError) as error:
         cancellation.swallow()
