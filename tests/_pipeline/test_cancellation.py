@@ -14,6 +14,7 @@ from tests.support.cases import told_of
 from transfer_async import (
     NO_ORDER,
     AlreadyCreated,
+    JournalFailed,
     KeyState,
     NewOrder,
     Order,
@@ -459,3 +460,46 @@ async def test_nothing_is_heard_of_errors_that_nobody_waits_for(world: World):
             await asyncio.wait([caller])
 
     assert heard == []
+
+
+# --- whom nobody meant --------------------------------------------------------------------------
+
+
+async def cut_short(*_: object) -> None:
+    """A hook's own timer, say, that goes off late: it means the hook, and hits what comes after it."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("at", "fault", "state"),
+    [
+        (moves.Create, None, KeyState.CREATED),
+        (moves.GoInDoubt, CloseAfterProcessing(), KeyState.IN_DOUBT),
+        (moves.Free, Status(422), KeyState.FREE),
+    ],
+)
+async def test_a_caller_whom_nobody_cancelled_hears_no_cancellation_once_its_order_was_sent(
+    world: World, at: type, fault: Fault | None, state: KeyState
+):
+    if fault is not None:
+        world.sandbox.faults.add(fault)
+    world.journal.after[at] = cut_short
+    failed = await world.fails(JournalFailed, match="cancelled from elsewhere")
+
+    assert (failed.outcome, failed.order_may_exist, failed.key) == (Outcome.UNKNOWN, True, "k")
+    assert len(failed.attempts) == 1
+    assert (await world.entry()).state is state
+    assert world.bank.released == []
+
+
+async def test_before_it_was_sent_such_a_cancellation_is_a_no_and_the_hold_is_released(world: World):
+    world.journal.after[moves.Mark] = cut_short
+    with pytest.raises(asyncio.CancelledError):
+        await world.create()
+
+    assert (await world.entry()).state is KeyState.FREE
+    assert not world.sandbox.requests
+    assert not world.bank.open

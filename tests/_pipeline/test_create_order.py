@@ -581,7 +581,8 @@ async def test_nobody_waits_for_another_token_beyond_the_deadline_of_all_attempt
         if isinstance(event, RetryScheduled):
             world.time.pass_(RetryPolicy().deadline - event.pause - MUST_RUN_OUT)
 
-    unauthorized = await world.fails(Unauthorized, token=token, observers=[late])
+    async with asyncio.timeout(10.0):  # or it would hang
+        unauthorized = await world.fails(Unauthorized, token=token, observers=[late])
 
     assert (len(asked), unauthorized.outcome) == (2, Outcome.REFUSED)
     assert not world.bank.open

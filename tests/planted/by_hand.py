@@ -485,8 +485,8 @@ BY_HAND = (
     Fault(
         "intent-kept-after-the-end",
         "moves",
-        "reply=move.reply, lease_until=0.0, intent=intent)",
-        "reply=move.reply, lease_until=0.0)",
+        "        intent=entry.intent if move.reply is None else None,\n",
+        "",
         "personal data stays in the journal after the order is done",
     ),
     Fault(
@@ -845,10 +845,17 @@ BY_HAND = (
     ),
     Fault(
         "token-outlives-the-deadline",
-        "send",
+        "sending",
         "asyncio.timeout(seconds_left(context.clock, sending.deadline))",
         "asyncio.timeout(None)",
         "a no that is certain becomes a doubt, for the sender's lease ends while it waits for a token",
+    ),
+    Fault(
+        "sent-and-heard-as-a-cancellation",
+        "call",
+        "        if call.cancellation.sent and not call.outcome.done():",
+        "        if False:",
+        "a caller whom nobody cancelled takes an order that was sent for one that never was",
     ),
     # --- people ---------------------------------------------------------------------------------
     Fault(

@@ -57,6 +57,7 @@ PLACES = {
         "_pipeline/test_unrecorded.py",
         "_pipeline/test_cancellation.py",
     ),
+    "call": _at("_pipeline.call", "_pipeline/test_call.py", "_pipeline/test_cancellation.py"),
     "claimed_key": _at(
         "_pipeline.claimed_key", "_pipeline/test_create_order.py", *_CALLS, "_pipeline/test_cancellation.py"
     ),

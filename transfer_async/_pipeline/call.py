@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 
+from transfer_async._models.errors import JournalFailed, Outcome, TransferError
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.cancellation import Cancellation
-from transfer_async._pipeline.work import Work
+from transfer_async._pipeline.work import Work, stamped
 from transfer_async._support.state import State
 from transfer_async._support.tasks import finished
 
@@ -112,6 +113,8 @@ async def _carried(call: Call, run: Callable[[Call], Coroutine[Any, Any, Order]]
     try:
         order = await run(call)
     except asyncio.CancelledError:
+        if call.cancellation.sent and not call.outcome.done():  # it was not the caller who was cancelled
+            call.outcome.set_exception(_cut_short(call.work))
         call.outcome.cancel()
     except BaseException as error:
         if not call.outcome.done():
@@ -121,6 +124,15 @@ async def _carried(call: Call, run: Callable[[Call], Coroutine[Any, Any, Order]]
     else:
         if not call.outcome.done():
             call.outcome.set_result(order)
+
+
+def _cut_short(work: Work) -> TransferError:
+    """What a caller hears if others cancelled the task, a hook's own timer say, amid the journal's work.
+
+    Heard as a cancellation it would mean that nothing was sent; and a task group asks no further.
+    """
+    why = "the task that carried the call was cancelled from elsewhere: ask the journal what became of it"
+    return stamped(JournalFailed(why, outcome=Outcome.UNKNOWN), work, order_may_exist=True)
 
 
 if sys.version_info >= (3, 12):
