@@ -6,9 +6,11 @@ import gc
 import io
 import logging
 import pickle
+import sqlite3
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -30,6 +32,7 @@ from transfer_async import (
     PersonName,
     PostgresJournal,
     RetryPolicy,
+    SQLiteJournal,
     Timeouts,
     TransferClient,
     UserLookup,
@@ -37,7 +40,7 @@ from transfer_async import (
 )
 from transfer_async._models import causes
 from transfer_async._models.errors import TransferError
-from transfer_async.journal import moves
+from transfer_async.journal import moves, sqlite
 from transfer_async.journal.claim import Claim
 from transfer_async.journal.entries import Entry
 
@@ -242,6 +245,27 @@ async def the_banks_own_requests(bank: Bank) -> AsyncIterator[BaseException]:
         yield await bank.order(server.url, hooks=[BeneficiaryVerification(UserLookup("/users/{username}"))])
 
 
+async def tokens(bank: Bank) -> AsyncIterator[BaseException]:
+    """A token callable that gives what can be none, and one that has no other after a 401."""
+
+    async def with_its_line_end() -> str:
+        return f"{TOKEN}\n"
+
+    asked: list[int] = []
+
+    async def one_only() -> str:
+        asked.append(1)
+        if len(asked) % 2 == 0:
+            raise OSError
+        return TOKEN
+
+    twice = RetryPolicy(attempts=2)
+    async with serving(replies(http(401, b'{"message": "Unauthorized"}'))) as server:
+        for token in (with_its_line_end, one_only):
+            yield await bank.order(server.url, token=token, retry=twice)
+            yield await bank.read(server.url, token=token, retry=twice)
+
+
 async def the_journal(bank: Bank) -> AsyncIterator[BaseException]:
     """A database whose words have the values of a row, and of an address."""
     said = {"C": "23505", "M": 'duplicate key "s3cr3t"', "D": "Key (key)=(s3cr3t) exists", "S": "ERROR"}
@@ -321,6 +345,7 @@ BROKEN: dict[str, Callable[[Bank], AsyncIterator[BaseException]]] = {
     "no proxy": no_proxy,
     "wrong settings": wrong_settings,
     "the bank's own requests": the_banks_own_requests,
+    "tokens": tokens,
     "the journal": the_journal,
     "what cannot be read": unreadable,
 }
@@ -353,12 +378,25 @@ def _in_frames(error: BaseException) -> Iterator[str]:
                 yield from (pretty_repr(value) for value in frame.f_locals.values())
 
 
-@pytest.mark.parametrize("name", ["a refusal", "no answer", "the bank's own requests", "the journal"])
+@pytest.mark.parametrize(
+    "name", ["a refusal", "no answer", "the bank's own requests", "tokens", "the journal"]
+)
 def test_no_token_is_in_what_the_frames_of_an_error_hold(name: str):
     drawn = [text for error in asyncio.run(_errors(name)) for text in _in_frames(error)]
 
     assert any(text.startswith("ClaimedKey") or "ClaimedKey object" in text for text in drawn)
     assert not [text for text in drawn if TOKEN in text]
+
+
+async def test_no_row_is_in_what_the_frames_of_a_stores_error_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sqlite, "_ADD", f"INSERT INTO nowhere VALUES ({', '.join('?' * 10)})")
+    async with SQLiteJournal(tmp_path / "journal") as journal:
+        error = await Bank().order("http://127.0.0.1:1", journal=journal)
+
+    assert isinstance(error.__cause__, sqlite3.OperationalError)
+    assert not [text for text in _in_frames(error) if "s3cr3t" in text]
 
 
 def test_no_order_is_shown_with_what_a_journal_is_asked_for():

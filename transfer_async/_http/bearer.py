@@ -23,10 +23,13 @@ def checked(token: object) -> str:
         ValueError: it cannot; the message does not show it.
     """
     if not isinstance(token, str) or not token:
-        raise ValueError("token: is not a string with something in it")
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise ValueError("token: holds a space, a control character or one beyond ASCII")
-    return token
+        why = "token: is not a string with something in it"
+    elif not token.isascii() or not token.isprintable() or " " in token:
+        why = "token: holds a space, a control character or one beyond ASCII"
+    else:
+        return token
+    del token  # tracebacks are drawn with what the variables of their frames hold
+    raise ValueError(why)
 
 
 def _checked_callable(token: Callable[[], Awaitable[str]]) -> Callable[[], Awaitable[str]]:
@@ -73,6 +76,7 @@ class TokenSource:
         """
         if self._headers is not None and self._headers is not instead_of:
             return self._headers
+        del instead_of  # the old token would be drawn with a traceback
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._renew())
         asking = self._asking

@@ -327,5 +327,5 @@ def _fail(wanted: list[PendingMove], error: BaseException) -> None:
     for one in wanted:
         if not one.verdict.done():
             own = JournalFailed(why)  # what is certain differs from call to call
-            own.__cause__ = bare(error)
+            own.__cause__ = bare(error).with_traceback(None)  # its frames hold rows, with all their words
             one.verdict.set_exception(own)
