@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -26,7 +28,20 @@ def main() -> None:
         sys.exit(USAGE)
     from transfer_async._cli.app import app  # needs typer
 
+    _make_streams_safe()
     narrowed(app, sys.argv[1:])(prog_name="transfer-async")
+
+
+def _make_streams_safe() -> None:
+    """No command breaks off over how it is heard: what it did by then would have the code of a failure."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:  # closed: uvloop would get its number, and aborts with it
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr, for a key or a path in any script
 
 
 def narrowed(app: Typer, words: Sequence[str]) -> Typer:
