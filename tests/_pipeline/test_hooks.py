@@ -249,3 +249,12 @@ async def test_one_refusal_that_is_raised_for_many_calls_belongs_to_each_alone(w
 
     assert [error.key for error in errors] == ["k0", "k1", "k2"]
     assert no.key is None
+
+
+@pytest.mark.parametrize("refused", [True, False])
+async def test_the_no_of_a_hold_is_a_hold_that_failed_however_plainly_it_is_said(world: World, refused: bool):
+    world.bank.place_error = PreflightFailed("the ledger says no", refused=refused)
+    failed = await world.fails(HoldFailed, match="the ledger says no")
+
+    assert (failed.refused, failed.hook) == (refused, "funds_hold")
+    assert world.bank.log == ["place"]

@@ -116,8 +116,7 @@ async def _run_hook(context: Context, call: Call, claimed: ClaimedKey, hook: Pre
                     receipt = await before
     except PreflightFailed as error:
         claimed.entered = claimed.entered[:-1]  # it vouches that it did nothing
-        own = copy.copy(error)  # the bank may raise one and the same for many calls
-        own.hook = hook.name
+        own = _own(error, hook)
         raise own from error.__cause__
     except (Exception, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and call.cancellation.abandoned:
@@ -132,6 +131,15 @@ async def _run_hook(context: Context, call: Call, claimed: ClaimedKey, hook: Pre
     except (TypeError, ValueError) as error:
         raise broke(str(error), refused=False, hook=hook.name) from error
     context.tell(HookPassed, call.work, hook=hook.name, took=context.clock.now() - began)
+
+
+def _own(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
+    """The call's own: the bank may raise one and the same for many; and a hold's no is a `HoldFailed`."""
+    if is_hold(hook) and type(error) is PreflightFailed:
+        return HoldFailed(*error.args, refused=error.refused, hook=hook.name)
+    own = copy.copy(error)
+    own.hook = hook.name
+    return own
 
 
 async def _keep(context: Context, work: Work, claimed: ClaimedKey) -> None:
