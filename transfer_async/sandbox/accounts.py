@@ -182,12 +182,25 @@ def currency_for(code: str, *, name: str, email: str) -> CurrencyAccount | None:
     return limits and evolve(limits, payment_types=default_payment_types(code, name=name, email=email))
 
 
+_NIGERIA = ("Nigeria", "NG", "Africa/Lagos")
+_UNITED_STATES = ("United States", "US", "America/New_York")
+_UNITED_KINGDOM = ("United Kingdom", "GB", "Europe/London")
+_KENYA = ("Kenya", "KE", "Africa/Nairobi")
+_FRANCE = ("France", "FR", "Europe/Paris")
+
+
+def country_name(code: str) -> str:
+    """The name of a country by its code; the code itself for one that the sandbox does not know."""
+    known = (_NIGERIA, _UNITED_STATES, _UNITED_KINGDOM, _KENYA, _FRANCE)
+    return {country[1]: country[0] for country in known}.get(code, code)
+
+
 def _person(
     first: str,
     last: str,
     *codes: str,
     middle: str | None = None,
-    country: tuple[str, str, str] = ("Nigeria", "NG", "Africa/Lagos"),
+    country: tuple[str, str, str] = _NIGERIA,
     active: bool = True,
     payable: bool = True,
 ) -> Account:
@@ -206,11 +219,6 @@ def _person(
         payable=payable,
     )
 
-
-_UNITED_STATES = ("United States", "US", "America/New_York")
-_UNITED_KINGDOM = ("United Kingdom", "GB", "Europe/London")
-_KENYA = ("Kenya", "KE", "Africa/Nairobi")
-_FRANCE = ("France", "FR", "Europe/Paris")
 
 DEFAULT_ACCOUNTS = (
     Account(

@@ -203,7 +203,7 @@ def _new_poster(request: CreateOrder) -> Account:
         username=request.poster_username,
         firstname=first.capitalize(),
         lastname=last.capitalize() or "Customer",
-        country=request.poster_country,
+        country=accounts.country_name(request.poster_country),
         country_abbreviation=request.poster_country,
         currencies=(held,) if held else (),
     )
