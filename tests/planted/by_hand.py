@@ -757,6 +757,13 @@ BY_HAND = (
         "yield from _handed_out(kept)",
         "a file that somebody has corrected since the check is sent as it was",
     ),
+    Fault(
+        "whoever-gives-up-at-the-last-line-is-not-done",
+        "create_job",
+        "        if is_whole:  # whoever",
+        "        if is_whole and not bulk.gave_up:  # whoever",
+        "a file of which every line has its outcome is told to have been broken off",
+    ),
     # --- the service's books --------------------------------------------------------------------
     Fault(
         "twin-is-proposed",

@@ -166,6 +166,7 @@ PLACES = {
     "hook_bench": _at("testing.hook_trials.bench", "testing/hook_trials/test_run_trials.py"),
     "assertions": _at("testing.assertions", "testing/test_assertions.py"),
     "order_file": _at("_cli.create.order_file", "_cli/create/test_order_file.py"),
+    "create_job": _at("_cli.create.job", "_cli/create/test_create.py"),
     "comparison": _at("_cli.reconcile.comparison", "_cli/reconcile"),
     "probe_plan": _at("_cli.probe.order_plan", *_PROBE),
     "probe_orders": _at("_cli.probe.level_orders", *_PROBE),

@@ -497,6 +497,22 @@ async def test_the_exit_code_tells_what_became_of_the_others(bench, fault, code,
     assert told in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("fault", "count", "code", "told"),
+    [(Status(401), 10, 4, "10 refused"), (StatusAfterProcessing(500), 20, 5, "20 unknown")],
+)
+async def test_whoever_gives_up_at_the_last_line_says_what_became_of_all(bench, fault, count, code, told):
+    """Else somebody mends what is not broken, and looks for outcomes that are there already."""
+    bench.sandbox.faults.add(fault, times=None)
+    file = await bench.orders(*(row(number) for number in range(1, count + 1)))
+    result = await bench.run(file, "--concurrency", "4", code=code)
+
+    assert f"{count} in a row ended in" in result.stderr
+    assert "create: given up" not in result.stderr
+    assert told in result.stdout
+    assert f"outcomes: {bench.outcomes}" in result.stdout
+
+
 async def test_a_service_that_is_not_there_ends_it(bench, monkeypatch, closed_port):
     monkeypatch.setenv("TRANSFER_BASE_URL", f"http://127.0.0.1:{closed_port}")
     cells = (row(number, held="") for number in range(1, 200))

@@ -213,9 +213,11 @@ class _Creation:
             self._words.tell("run the same command again: what is done is not done twice")
         where = f"outcomes: {outcomes.path}" if is_whole else f"outcomes so far: {outcomes.part}"
         self._each(self._words.tell, [shown(where), *self._tally.advice()])
+        if is_whole:  # whoever gave up at the last line has left nothing out
+            return self._tally.exit_code
         if broken or bulk.gave_up:
             raise Failed(broken or f"given up: {bulk.gave_up}")
-        return self._tally.exit_code if is_whole else self._stopping.exit_code or FAILED
+        return self._stopping.exit_code or FAILED
 
     def _how_it_ended(self, total: int, took: float, *, is_whole: bool, gave_up: str | None) -> str:
         tally, by = self._tally, self._stopping.by
