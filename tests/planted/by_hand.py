@@ -1232,9 +1232,30 @@ BY_HAND = (
     Fault(
         "nats-takes-a-hold-let-go-for-told-before",
         "nats_line",
-        "(outcome.intent_id, outcome.outcome.value, outcome.order_id, outcome.order_may_exist)",
-        "(outcome.intent_id, outcome.outcome.value, outcome.order_id)",
+        "[outcome.intent_id, outcome.outcome.value, outcome.order_id, outcome.order_may_exist]",
+        "[outcome.intent_id, outcome.outcome.value, outcome.order_id]",
         "nobody hears that a hold may be released",
+    ),
+    Fault(
+        "nats-takes-an-id-amended-back-for-told-before",
+        "nats_line",
+        "        told.append(ended_at)\n",
+        "",
+        "whoever reads the outcomes is left with an order's id that somebody has corrected",
+    ),
+    Fault(
+        "nats-takes-an-id-given-back-for-told-before",
+        "nats_line",
+        "        if ended_at is None:\n            return {}\n        told",
+        "        told",
+        "whoever reads the outcomes is left with an order's id that somebody has corrected",
+    ),
+    Fault(
+        "nats-knows-no-id-again",
+        "nats_line",
+        "outcome.ended_at if isinstance(outcome, EndOfDoubt) else None",
+        "None",
+        "whoever reads the outcomes hears of one end as often as there are workers",
     ),
     Fault(
         "nats-never-beats",

@@ -3,12 +3,13 @@
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import attrs
 import pytest
 
 from tests.support import bank as banks
 from tests.support.bank import World, new_order, refused_order
 from transfer_async import MemoryJournal, RetryPolicy, TransferClient
-from transfer_async._converters.messages import OrderCommand, OrderOutcome
+from transfer_async._converters.messages import EndOfDoubt, OrderCommand, OrderOutcome
 from transfer_async._models.errors import (
     AlreadyCreated,
     BeneficiaryNotVerified,
@@ -348,6 +349,22 @@ async def test_an_end_that_resolve_found_has_the_order_and_its_amounts(world: Wo
     assert report.resolved == 1
     assert end.poster_amount == new_order().poster_amount
     assert end.state is not None
+
+
+async def test_since_when_a_doubt_has_ended_is_neither_written_nor_compared(world: World):
+    """It is for brokers that know what they had before; readers have an outcome as any other."""
+    await in_doubt(world)
+    async with world.client() as client:
+        await client.resolve("k", order_id="tx-1", by="op", reason="seen")
+        (end,) = await untold(Handler(client))
+
+        ended_at = await world.journal.now()
+    read = OrderOutcome.from_json(end.to_json())
+
+    assert isinstance(end, EndOfDoubt)
+    assert (end.ended_at, end.order_id) == (ended_at, "tx-1")
+    assert (end, read) == (read, end)
+    assert end not in (attrs.evolve(end, order_id="tx-2"), "tx-1")
 
 
 async def test_a_reply_that_cannot_be_read_any_more_keeps_no_order_from_being_told(

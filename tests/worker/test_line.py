@@ -7,12 +7,14 @@ from datetime import timedelta
 
 import pytest
 
-from tests.worker.case import Run
-from tests.worker.sides import until
+from tests.worker.case import Run, command
+from tests.worker.sides import on_nats, until
 from transfer_async import MemoryJournal, TransferClient
 from transfer_async.integrations.faststream import OrderWorker
 from transfer_async.integrations.faststream.broker import LINES, line_at, reason
 from transfer_async.integrations.faststream.line import WorkerSettings
+from transfer_async.sandbox import CloseAfterProcessing
+from transfer_async.worker.handler import Handler
 
 
 def test_durations_may_be_timedeltas():
@@ -160,3 +162,53 @@ async def test_a_broker_that_gives_nothing_and_does_not_wait_is_taken_for_gone(c
     await run.start()
 
     await says(run, "broker: gives no messages (ConnectionError)")
+
+
+# --- how a doubt ended, told more than once ---------------------------------------------------------
+
+
+async def in_doubt(case, handler):
+    case.sandbox.faults.add(CloseAfterProcessing())
+    await handler.handle(command())
+
+
+async def sweep(handler, line):
+    """Tell what is to be told; what was told."""
+    ends = [end async for end in handler.untold()]
+    for end in ends:
+        await line.publish(end, {})
+        await handler.told(end)
+    return ends
+
+
+async def test_the_last_id_that_is_told_is_the_one_on_record_although_it_was_told_before(case):
+    """A person amends an id, and amends it back: readers go by the last that they are told."""
+    async with case.client() as client:
+        handler, line = Handler(client), line_at(case.side.address, case.side.settings)
+        await line.open()
+        await in_doubt(case, handler)
+        words = {"by": "ada", "reason": "seen on the statement"}
+        await client.operators.resolve("k", order_id="tx-1", **words)
+        await sweep(handler, line)
+        for order_id in ("tx-2", "tx-1"):
+            await client.operators.amend("k", order_id=order_id, **words)
+            await sweep(handler, line)
+        await line.close()
+    told = [(await case.side.outcome())["order_id"] for _ in range(await case.side.published())]
+
+    assert told == ["tx-1", "tx-2", "tx-1"]
+
+
+@on_nats
+async def test_one_end_that_two_workers_tell_is_stored_once(case):
+    async with case.client() as client:
+        handler, line = Handler(client), line_at(case.side.address, case.side.settings)
+        await line.open()
+        await in_doubt(case, handler)
+        await client.resolve("k", order_id="tx-1", by="ada", reason="seen")
+        for _ in range(2):
+            async for end in handler.untold():
+                await line.publish(end, {})
+        await line.close()
+
+    assert await case.side.published() == 1

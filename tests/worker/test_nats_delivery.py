@@ -8,8 +8,9 @@ from nats.aio.msg import Msg
 from nats.errors import NotJSMessageError
 
 from tests.support.cases import each
-from transfer_async._converters.messages import OrderOutcome
+from transfer_async._converters.messages import EndOfDoubt, OrderOutcome
 from transfer_async._models.errors import Outcome
+from transfer_async._models.responses import OrderState
 from transfer_async.integrations.faststream.line import WorkerSettings
 from transfer_async.integrations.faststream.nats import NatsDelivery, NatsLine
 
@@ -57,11 +58,29 @@ class Broker(Publisher):
         return SimpleNamespace(max_payload=1 << 20, jetstream=lambda timeout: self.client)
 
 
-async def published(broker: Broker, headers: dict[str, str]) -> None:
+NEW = OrderState.UNKNOWN
+OUTCOME: dict[str, Any] = {
+    "key": "k",
+    "intent_id": "intent-7",
+    "outcome": Outcome.CREATED,
+    "order_may_exist": True,
+}
+
+
+def given_back(**changes: Any) -> OrderOutcome:
+    """What is said to whoever asks for a key again."""
+    return OrderOutcome(**OUTCOME, order_id="tx-1", **changes)
+
+
+def ended(**changes: Any) -> EndOfDoubt:
+    """What a sweeper tells."""
+    return EndOfDoubt(**{**OUTCOME, "order_id": "tx-1", "ended_at": 1.0, **changes})
+
+
+async def published(broker: Broker, headers: dict[str, str], outcome: OrderOutcome | None = None) -> None:
     line = NatsLine(broker, WorkerSettings())
     line._streams[line.settings.outcomes] = "OUTCOMES"
-    outcome = OrderOutcome(key="k", intent_id="intent-7", outcome=Outcome.CREATED, order_may_exist=True)
-    await line.publish(outcome, headers)
+    await line.publish(outcome or OrderOutcome(**OUTCOME), headers)
 
 
 @each(
@@ -79,6 +98,28 @@ async def test_an_outcome_belongs_to_its_intent_however_often_it_is_told(headers
 
     assert told["headers"].items() >= {"correlation_id": about, **headers}.items()
     assert broker.published == []
+
+
+@each(
+    ("first", "second", "is_the_same"),
+    [
+        (ended(), ended(), True),
+        (ended(), ended(ended_at=2.0), False),  # amended, and back
+        (ended(ended_at=None), ended(ended_at=None), False),  # which may be either
+        (given_back(), given_back(), False),  # amended, and back, between two deliveries of the command
+        (given_back(state=NEW), given_back(state=NEW), True),  # the service said so: it is never amended
+        (ended(state=NEW), given_back(state=NEW), True),
+    ],
+)
+async def test_an_outcome_is_known_from_before_only_where_none_can_have_come_between(
+    first, second, is_the_same
+):
+    broker = Broker()
+    for outcome in (first, second):
+        await published(broker, {}, outcome)
+    before, after = (told["headers"].get("Nats-Msg-Id", object()) for told in broker.client.published)
+
+    assert (before == after) is is_the_same
 
 
 async def test_the_middlewares_of_a_broker_see_what_is_published():

@@ -330,6 +330,26 @@ class OrderOutcome(ByValue):
         return _encode(tree)
 
 
+@frozen(kw_only=True, eq=False, repr=False)
+class EndOfDoubt(OrderOutcome):
+    """How a doubt ended: an outcome that is written and compared as any other.
+
+    The id of its order may be amended, and amended back: then only the time tells the two ends apart.
+
+    Args:
+        ended_at: when the doubt ended so, on the journal's clock; None where that was not kept yet.
+    """
+
+    ended_at: float | None = field(default=None, repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OrderOutcome):
+            return NotImplemented
+        return bool(_values_of(self) == _values_of(other))
+
+    __hash__ = OrderOutcome.__hash__
+
+
 class _Versioned(msgspec.Struct):
     version: int
 

@@ -19,7 +19,7 @@ import attrs
 from attrs import frozen
 
 from transfer_async._client import TransferClient, carry, context_of, new_call
-from transfer_async._converters.messages import OrderCommand, OrderOutcome
+from transfer_async._converters.messages import EndOfDoubt, OrderCommand, OrderOutcome
 from transfer_async._models.base import ByValue
 from transfer_async._models.errors import JournalFailed, KeyConflict, Outcome, OutcomeUnknown, TransferError
 from transfer_async._models.requests import OrderIntent
@@ -199,13 +199,14 @@ def _outcome(result: Order | TransferError, work: Work) -> OrderOutcome:
     return OrderOutcome.of(result, key=intent.key, intent_id=intent.id, receipts=receipts)
 
 
-def _outcome_of(key: str, entry: Entry, one: Untold) -> OrderOutcome:
+def _outcome_of(key: str, entry: Entry, one: Untold) -> EndOfDoubt:
     is_current = entry.intent_id == one.intent_id
     receipts = entry.all_receipts if is_current else {}
     order = order_on_record(entry) if one.outcome is Outcome.CREATED else None
     if order is not None and entry.order_id == one.order_id:
-        return OrderOutcome.of(order, key=key, intent_id=one.intent_id, receipts=receipts)
-    return OrderOutcome(
+        end = EndOfDoubt.of(order, key=key, intent_id=one.intent_id, receipts=receipts)
+        return attrs.evolve(end, ended_at=one.since)
+    return EndOfDoubt(
         key=key,
         intent_id=one.intent_id,
         outcome=one.outcome,
@@ -214,4 +215,5 @@ def _outcome_of(key: str, entry: Entry, one: Untold) -> OrderOutcome:
         error=one.error,
         status=one.status,
         receipts=receipts,
+        ended_at=one.since,
     )

@@ -31,7 +31,8 @@ from nats.js import JetStreamContext
 from nats.js.api import DEFAULT_PREFIX, AckPolicy, ConsumerConfig, RetentionPolicy, StorageType
 from nats.js.errors import NotFoundError
 
-from transfer_async._converters.messages import OrderOutcome
+from transfer_async._converters.messages import EndOfDoubt, OrderOutcome
+from transfer_async._models.errors import Outcome
 from transfer_async._support.log import log
 from transfer_async.integrations.faststream.headers import JSON, carried_on, reason_header
 from transfer_async.integrations.faststream.line import Line, TooLarge, WorkerSettings
@@ -54,6 +55,9 @@ _STATUS_OF_SENDER = "X-Status"
 
 _TO_ACKNOWLEDGE = "$JS.ACK."
 """What the reply of a stored message begins with; word from the server has no such reply."""
+
+_MESSAGE_ID = "Nats-Msg-Id"
+"""The header by which the server knows what it has stored already."""
 
 _CORRELATION = "correlation_id"
 """The header by which FastStream knows what belongs together."""
@@ -208,9 +212,8 @@ class NatsLine(Line):
         return NatsDelivery(self, message)
 
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
-        """Publish an outcome; one that comes twice within the stream's window is stored once."""
-        told = (outcome.intent_id, outcome.outcome.value, outcome.order_id, outcome.order_may_exist)
-        headers = {_CORRELATION: outcome.intent_id, **headers, "Nats-Msg-Id": ":".join(map(str, told))}
+        """Publish an outcome; one that is known to come twice within the stream's window is stored once."""
+        headers = {_CORRELATION: outcome.intent_id, **headers, **_known_again_by(outcome)}
         await self.send(self.settings.outcomes, outcome.to_json(), headers | JSON)
 
     async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
@@ -245,6 +248,21 @@ class NatsLine(Line):
         """Publish the body alone, which may then be as large as the server takes; return once stored."""
         manager = await self._manager()
         await manager.publish(subject, body)
+
+
+def _known_again_by(outcome: OrderOutcome) -> dict[str, str]:
+    """The header by which the server takes an outcome for one that it has; none where it might be another.
+
+    An order's id that the service did not answer itself may be amended, and amended back: what was told
+    first is then told again, and must come last. Only since when the id is on record tells the two apart.
+    """
+    told: list[object] = [outcome.intent_id, outcome.outcome.value, outcome.order_id, outcome.order_may_exist]
+    if outcome.outcome is Outcome.CREATED and outcome.state is None:
+        ended_at = outcome.ended_at if isinstance(outcome, EndOfDoubt) else None
+        if ended_at is None:
+            return {}
+        told.append(ended_at)
+    return {_MESSAGE_ID: ":".join(map(str, told))}
 
 
 class _StoredMessage(Msg):
@@ -330,7 +348,7 @@ class NatsDelivery:
         line, origin = self._line, self._message.metadata
         # The time, too: in a stream that was made anew, the numbers begin anew.
         told = f"parked:{origin.stream}:{origin.sequence.stream}:{origin.timestamp.isoformat()}"
-        own = reason_header(reason) | {"Nats-Msg-Id": told}
+        own = reason_header(reason) | {_MESSAGE_ID: told}
         try:
             await self._park({**self._carried_on(), **own}, own)
         except TooLarge:
