@@ -8,9 +8,20 @@ import pytest
 
 from tests.contract.conftest import TimedPostgresJournal
 from tests.contract.own_journal import OwnJournal
-from tests.support.journalling import SCOPE, claim, create, free, judged, made, mark
+from tests.support.journalling import (
+    SCOPE,
+    SETTLE_AFTER,
+    claim,
+    create,
+    doubt,
+    free,
+    judged,
+    made,
+    mark,
+    refute,
+)
 from transfer_async import JournalFailed, KeyState, MemoryJournal, SQLiteJournal
-from transfer_async.journal import LONGEST_LEASE, Denial, Journal
+from transfer_async.journal import LONGEST_LEASE, Denial, Journal, postgres, sqlite
 from transfer_async.journal.scoped import ScopedJournal
 from transfer_async.testing.journal_contract import JournalContract, JournalTime
 
@@ -86,6 +97,37 @@ class OurContract(JournalContract):
         assert first == [("tx-0", "b", began + 1.0), ("tx-1", "a", began + 2.0)]
         assert await scoped.orders(limit=2, after="tx-1") == [("tx-2", "c", began + 3.0)]
         assert await scoped.orders(limit=2, after="tx-2") == []
+
+    async def test_keys_of_which_a_doubt_was_refuted_are_listed_whatever_became_of_them(
+        self, journal: Journal, pass_time: LetPass, monkeypatch: pytest.MonkeyPatch
+    ):
+        """For those who compare it with the service's books: what was refuted may exist all the same."""
+        monkeypatch.setattr(sqlite, "REFUTED_AT_ONCE", 2)
+        monkeypatch.setattr(postgres, "LOOKED_THROUGH", 5)
+        scoped = ScopedJournal(journal, SCOPE)
+        if not hasattr(journal, "refuted"):
+            with pytest.raises(ValueError, match="OwnJournal cannot list its refuted keys"):
+                await scoped.refuted()
+            return
+        refuted = ("free", "claimed again", "created after all")
+        await made(journal, claim(), mark(), create(order_id="tx-0"), key="created")
+        for key in ("in doubt", *refuted):
+            await made(journal, claim(), mark(), doubt(), key=key)
+        for move in (claim(), mark(), doubt()):
+            await journal.move("another scope", "k", move)
+        pass_time(SETTLE_AFTER)
+        await journal.move("another scope", "k", refute())
+        for key in refuted:
+            await made(journal, refute(), key=key)
+        await made(journal, claim(2), key="claimed again")
+        await made(journal, claim(2), mark("b", number=2), create("b"), key="created after all")
+
+        found, after = await scoped.refuted()
+        while after:
+            some, after = await scoped.refuted(after=after)
+            found += some
+
+        assert sorted(found) == sorted(refuted)
 
     async def test_any_bytes_of_a_reply_come_back_as_they_were(self, journal: Journal):
         await made(journal, claim(), mark(), create(reply=bytes(range(256))))

@@ -17,7 +17,7 @@ from transfer_async._support.validators import check_count
 from transfer_async.journal import state_machine
 from transfer_async.journal.claim import Claim
 from transfer_async.journal.entries import REFUTED, Entry, KeyState, Step, Verdict
-from transfer_async.journal.moves import Move
+from transfer_async.journal.moves import Move, Refute
 from transfer_async.journal.protocol import forgettable
 
 HISTORY = 100
@@ -170,6 +170,12 @@ class MemoryJournal:
             if entry.order_id is not None and entry.order_id > after
         ]
         return heapq.nsmallest(limit, known)
+
+    async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:  # noqa: ARG002 - all at once
+        """See `Journal`."""
+        with self._lock:
+            told = [(key, list(steps)) for (at, key), steps in self._steps.items() if at == scope]
+        return [key for key, steps in told if any(step.move == Refute.name for step in steps)], ""
 
     async def history(self, scope: str, key: str) -> tuple[Step, ...]:
         """See `Journal.history`."""

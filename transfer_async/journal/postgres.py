@@ -42,6 +42,9 @@ AT_ONCE = 3
 CONNECTIONS = AT_ONCE + 2
 """How many are open at most; the others are for whoever reads."""
 
+LOOKED_THROUGH = 100_000
+"""How many lines of the history one statement looks through: no index says what moves were made."""
+
 SLACK = 1.0
 """Seconds that the server's time, as it is reckoned, may be wrong, and what is judged by it late, at most."""
 
@@ -349,6 +352,12 @@ class PostgresJournal(DurableJournal):
         sql = self._sql.orders
         found = await self._ask(lambda connection: connection.fetch(sql, scope, after, limit))
         return [(order_id, key, at) for order_id, key, at in found]
+
+    async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
+        """See `Journal`: in the order of the history, so many lines of it at a time."""
+        sql, begin = self._sql.refuted, int(after or 0)
+        [(keys, last)] = await self._ask(lambda session: session.fetch(sql, scope, begin, LOOKED_THROUGH))
+        return list(keys), "" if last is None else str(last)
 
     async def history(self, scope: str, key: str) -> tuple[Step, ...]:
         """See `Journal.history`."""

@@ -7,6 +7,7 @@ comes as JSON: one text is put together, and taken apart, at a fraction of what 
 from __future__ import annotations
 
 from transfer_async.journal.entries import BELIEVED
+from transfer_async.journal.moves import Refute
 from transfer_async.journal.rows import ENTRY_TABLE, STEP_COLUMNS, VERSION
 
 _ROW = "k.state, k.token, k.order_id, k.due_at, k.ended_at, k.body::text, k.intent::text, k.reply"
@@ -102,6 +103,11 @@ class Statements:
             f"SELECT order_id, key, ended_at FROM {keys} "
             "WHERE scope = $1 AND order_id > $2 ORDER BY order_id LIMIT $3"
         )
+        self.refuted: str = f"""
+            WITH lines AS MATERIALIZED (
+                SELECT id, key_id, move FROM {history} WHERE id > $2::bigint ORDER BY id LIMIT $3::bigint
+            ) SELECT ARRAY(SELECT k.key FROM lines l JOIN {keys} k ON k.id = l.key_id
+                WHERE l.move = '{Refute.name}' AND k.scope = $1), (SELECT max(id) FROM lines)"""
         self.history: str = (
             f"SELECT {', '.join('h.' + name for name in STEP_COLUMNS)} FROM {history} h "
             f"JOIN {keys} k ON k.id = h.key_id WHERE k.scope = $1 AND k.key = $2 ORDER BY h.id"

@@ -41,9 +41,11 @@ class Journal(Protocol):
     the row's token; else the move raises, and is taken for unknown. `JournalContract` (in
     `transfer_async.testing.journal_contract`) tries any journal.
 
-    One more method is asked for by those who compare the journal with the service's books, and by nobody
-    else: ``async orders(scope, *, limit, after="")`` gives the orders that keys are bound to, as tuples of
+    Two more methods are asked for by those who compare the journal with the service's books, and by nobody
+    else. ``async orders(scope, *, limit, after="")`` gives the orders that keys are bound to, as tuples of
     the order's id, its key, and since when nothing is left to do (or None), by id and only beyond ``after``.
+    ``async refuted(scope, *, after="")`` gives some of the keys of which a doubt was ever refuted, whatever
+    became of them since, and what to say as ``after`` for the next of them: nothing at the end.
     """
 
     durable: bool

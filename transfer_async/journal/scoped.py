@@ -100,6 +100,17 @@ class ScopedJournal(Fixed, frozen=True):
             raise ValueError(f"journal: a {type(self.store).__name__} cannot list its orders")
         return await _read(orders(self.scope, limit=limit, after=after))
 
+    async def refuted(self, *, after: str = "") -> tuple[list[str], str]:
+        """See `Journal`.
+
+        Raises:
+            ValueError: it is a journal that cannot tell.
+        """
+        refuted = getattr(self.store, "refuted", None)
+        if refuted is None:
+            raise ValueError(f"journal: a {type(self.store).__name__} cannot list its refuted keys")
+        return await _read(refuted(self.scope, after=after))
+
     async def history(self, key: str) -> tuple[Step, ...]:
         """See `Journal.history`."""
         return await _read(self.store.history(self.scope, key), key=key)

@@ -22,6 +22,7 @@ from transfer_async._support.clock import Clock, Duration
 from transfer_async._support.validators import positive_seconds
 from transfer_async.journal.entries import BELIEVED, Entry, Step
 from transfer_async.journal.group_commit import PRUNED, DurableJournal
+from transfer_async.journal.moves import Refute
 from transfer_async.journal.rows import (
     ENTRY_TABLE,
     STEP_COLUMNS,
@@ -40,6 +41,9 @@ from transfer_async.journal.transaction import PendingMove, Place, Transaction
 from transfer_async.journal.upgrading import Upgradable, refuse_another_version
 
 T = TypeVar("T")
+
+REFUTED_AT_ONCE = 500
+"""How many refutations are asked for at once."""
 
 _TABLES = f"""
 CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -236,6 +240,11 @@ class SQLiteJournal(DurableJournal):
         """See `Journal`."""
         return await self._ask(lambda file: file.orders(scope, after, limit))
 
+    async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
+        """See `Journal`: in the order of the refutations, those of some keys at a time."""
+        found = await self._ask(lambda file: file.refuted(scope, int(after or 0), REFUTED_AT_ONCE))
+        return [key for _, key in found], str(found[-1][0]) if len(found) == REFUTED_AT_ONCE else ""
+
     async def history(self, scope: str, key: str) -> tuple[Step, ...]:
         """See `Journal.history`."""
         return await self._ask(lambda file: file.history(scope, key))
@@ -390,6 +399,9 @@ class _File(OpenFile):
     def orders(self, scope: str, after: str, limit: int) -> list[tuple[str, str, float | None]]:
         return self._db.execute(_ORDERS, (scope, after, limit)).fetchall()
 
+    def refuted(self, scope: str, after: int, limit: int) -> list[tuple[int, str]]:
+        return self._db.execute(_REFUTED, (after, scope, limit)).fetchall()
+
     def history(self, scope: str, key: str) -> tuple[Step, ...]:
         found = self._read(
             f"SELECT {_OF_STEP} FROM history h JOIN {ENTRY_TABLE} k ON k.id = h.key_id "
@@ -417,6 +429,12 @@ _FIND_ORDERS = (
 _ORDERS = (
     f"SELECT order_id, key, ended_at FROM {ENTRY_TABLE} WHERE scope = (SELECT id FROM scopes WHERE name = ?) "
     "AND order_id > ? ORDER BY order_id LIMIT ?"
+)
+# The history is read once, from its beginning to its end, whatever SQLite believes to be faster.
+_REFUTED = (
+    f"SELECT h.id, k.key FROM history h CROSS JOIN {ENTRY_TABLE} k ON k.id = h.key_id "
+    f"WHERE h.id > ? AND h.move = '{Refute.name}' AND k.scope = (SELECT id FROM scopes WHERE name = ?) "
+    "ORDER BY h.id LIMIT ?"
 )
 _ADD = (
     f"INSERT INTO {ENTRY_TABLE} (id, scope, key, state, token, order_id, due_at, ended_at, body, intent) "
