@@ -768,7 +768,7 @@ BY_HAND = (
     Fault(
         "twin-is-proposed",
         "comparison",
-        "if len(fitting) > 1 or self._senders(wish, fitting[0][1]) > 1:",
+        "if len(fitting) > 1 or self._others(key, wish, fitting[0][1], limit=1):",
         "if len(fitting) > 1:",
         "of two keys in doubt the wrong one is told to have the order, and its customer's hold is spent",
     ),
@@ -785,6 +785,34 @@ BY_HAND = (
         "wish = ? AND posted_at BETWEEN ? AND ? AND",
         "wish = ? AND ? <= ? AND",
         "last month's order is proposed for a doubt of today",
+    ),
+    Fault(
+        "refuted-key-is-believed-to-have-sent-nothing",
+        "reconciliation",
+        "    await _add_refuted(books, journal, span)\n",
+        "",
+        "after a mistaken refutation one customer's order is told to be another's, whose hold it spends",
+    ),
+    Fault(
+        "refuted-key-is-asked-for-the-wish-of-today",
+        "reconciliation",
+        "wishes.get(step.intent_id)",
+        "wishes.get(step.intent_id, wish_of(entry.intent.order) if entry.intent else None)",
+        "a refuted key that was claimed with another order since is told to have sent nothing else",
+    ),
+    Fault(
+        "refutations-beyond-the-first-page-are-forgotten",
+        "sqlite",
+        'str(found[-1][0]) if len(found) == REFUTED_AT_ONCE else ""',
+        '""',
+        "after a mistaken refutation one customer's order is told to be another's, whose hold it spends",
+    ),
+    Fault(
+        "refutations-deep-in-the-history-are-forgotten",
+        "postgres",
+        '"" if last is None else str(last)',
+        '""',
+        "after a mistaken refutation one customer's order is told to be another's, whose hold it spends",
     ),
     # --- the seal -------------------------------------------------------------------------------
     Fault(

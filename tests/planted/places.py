@@ -168,6 +168,7 @@ PLACES = {
     "order_file": _at("_cli.create.order_file", "_cli/create/test_order_file.py"),
     "create_job": _at("_cli.create.job", "_cli/create/test_create.py"),
     "comparison": _at("_cli.reconcile.comparison", "_cli/reconcile"),
+    "reconciliation": _at("_cli.reconcile.reconciliation", "_cli/reconcile"),
     "probe_plan": _at("_cli.probe.order_plan", *_PROBE),
     "probe_orders": _at("_cli.probe.level_orders", *_PROBE),
     "probe_relay": _at("_cli.probe.relay", *_PROBE),

@@ -70,6 +70,32 @@ def test_an_order_that_two_keys_may_have_sent_is_proposed_for_none(wish: str | N
     assert Ambiguous("k", ("tx-1",)) in found
 
 
+@each("wish", ["w", None])
+def test_an_order_that_a_refuted_key_may_have_sent_is_proposed_for_none(wish: str | None):
+    refuted = Sender("l", wish, 40.0, 60.0, is_in_doubt=False, was_refuted=True)
+
+    assert compared([ExportedOrder("tx-1", "w", 50.0)], K, refuted) == [
+        Ambiguous("k", ("tx-1",), refuted=("l",)),
+        Unknown("tx-1", None, None),
+    ]
+    assert Match("k", "tx-1") in compared([ExportedOrder("tx-1", "w", 61.0)], K, refuted)
+
+
+def test_an_order_that_a_refuted_key_alone_may_have_sent_is_nobodys():
+    refuted = Sender("l", None, 40.0, 60.0, is_in_doubt=False, was_refuted=True)
+
+    assert compared([ExportedOrder("tx-1", "v", 50.0)], K, refuted) == [
+        NotFound("k"),
+        Unknown("tx-1", None, None),
+    ]
+
+
+def test_what_a_key_may_have_sent_before_is_no_other_keys():
+    before = Sender("k", None, 40.0, 60.0, is_in_doubt=False, was_refuted=True)
+
+    assert compared([ExportedOrder("tx-1", "w", 50.0)], K, before) == [Match("k", "tx-1")]
+
+
 def test_an_order_that_no_key_has_is_told_beside_its_like():
     orders = [ExportedOrder("tx-1", "w", 50.0), ExportedOrder("tx-2", "w", 51.0)]
 

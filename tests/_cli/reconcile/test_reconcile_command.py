@@ -4,7 +4,7 @@ import asyncio
 import csv
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.support import commands
 from tests.support.bank import World, other_order, world_in_a_file
 from tests.support.cases import each
 from transfer_async import Clock, KeyState, OutcomeUnknown, SQLiteJournal
-from transfer_async.sandbox import CloseAfterProcessing
+from transfer_async.sandbox import CloseAfterProcessing, CloseBeforeReading
 
 PERSONAL = ("ada.eze", "ben.okri")
 
@@ -97,6 +97,63 @@ async def test_twins_are_ambiguous_and_what_no_key_has_is_told(world: World, exp
     assert {"finding": "ambiguous", "key": "lost", "order_ids": [first, second]} in findings
     paid = (await world.entry("paid")).order_id
     assert {"finding": "unknown", "order_id": first, "like": paid, "like_key": "paid"} in findings
+
+
+async def refuted_by_mistake(world: World) -> str:
+    """A key of which the order exists, although somebody has said that it does not; the order's id."""
+    await world.in_doubt("mistaken")
+    async with world.client(settle_after=0) as client:
+        await client.refute("mistaken", by="ada", reason="the support: no such order")
+        await client.recover()  # its hold is released, and its wish forgotten
+    return list(world.sandbox.orders)[-1]
+
+
+async def lost_before_it_was_read(world: World) -> None:
+    world.sandbox.faults.add(CloseBeforeReading())
+    await world.fails(OutcomeUnknown, key="lost")
+
+
+async def created_anew(world: World) -> None:
+    await world.create(key="mistaken")
+
+
+async def in_doubt_anew_with_another_order(world: World) -> None:
+    world.sandbox.faults.add(CloseBeforeReading())
+    await world.fails(OutcomeUnknown, other_order(), key="mistaken")
+
+
+@pytest.mark.parametrize("then", [None, created_anew, in_doubt_anew_with_another_order])
+async def test_the_order_of_a_refuted_key_is_not_proposed_for_another(
+    world: World, export: Path, then: Callable[[World], Awaitable[None]] | None
+):
+    """Else the customer of a doubt loses a hold for an order that is another customer's."""
+    order_id = await refuted_by_mistake(world)
+    await lost_before_it_was_read(world)
+    if then is not None:
+        await then(world)
+
+    told = await reconciled(await write(world, export), "--propose", "--by", "ben", code=3)
+
+    assert f"lost: cannot be told from the export; what fits: {order_id}" in told
+    assert "refuted, and may have sent it: mistaken" in told
+    assert "0 proposed" in told
+    assert f"{order_id}: no key has it" in told
+    found_as_json = await found(export)
+    ambiguous = {"finding": "ambiguous", "key": "lost", "order_ids": [order_id], "refuted": ["mistaken"]}
+    assert ambiguous in found_as_json
+
+
+async def test_what_a_doubt_wished_for_before_may_have_been_sent_too(world: World, export: Path):
+    """The undo of a refuted wish is owed still while the key is in doubt over another."""
+    await world.in_doubt("mistaken")
+    async with world.client(settle_after=0) as client:
+        await client.refute("mistaken", by="ada", reason="the support: no such order")
+    await in_doubt_anew_with_another_order(world)
+    await lost_before_it_was_read(world)
+
+    figures, *_ = await found(await write(world, export))
+
+    assert (figures["matched"], figures["ambiguous"]) == (0, 1)
 
 
 async def test_a_doubt_that_no_order_fits_is_never_refuted(world: World, export: Path):

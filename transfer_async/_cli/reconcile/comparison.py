@@ -2,7 +2,8 @@
 
 An order of the export belongs to a doubt where it is the only one that fits: the same users, currencies
 and amounts, posted while the doubt's requests can have taken effect, known by no other key, and no other
-key that may have sent the same. That an order is *not* in the export proves nothing: it may come later.
+key that may have sent the same: nor one whose doubt was refuted, for whoever did so may have been wrong.
+That an order is *not* in the export proves nothing: it may come later.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from transfer_async._cli.console.temporary_database import TemporaryDatabase
 from transfer_async._cli.reconcile.export_file import ExportedOrder
 
 SHOWN = 5
-"""How many orders are named for a doubt that more than one fits."""
+"""How many orders, or keys, are named for a doubt that more than one fits."""
 
 _TABLES = """
 CREATE TABLE orders (
@@ -24,7 +25,7 @@ CREATE TABLE orders (
 ) WITHOUT ROWID;
 CREATE TABLE keys (
     key TEXT, wish TEXT, since REAL NOT NULL, until REAL NOT NULL, in_doubt INTEGER NOT NULL,
-    found TEXT, order_id TEXT
+    was_refuted INTEGER NOT NULL, found TEXT, order_id TEXT
 );
 CREATE TABLE lacking (key TEXT NOT NULL, order_id TEXT NOT NULL);
 """
@@ -40,6 +41,7 @@ class Sender:
         since: no order of it was posted before.
         until: nor after.
         is_in_doubt: its order is looked for.
+        was_refuted: somebody has said that there is none.
     """
 
     key: str
@@ -47,6 +49,7 @@ class Sender:
     since: float
     until: float
     is_in_doubt: bool
+    was_refuted: bool = False
 
 
 @frozen
@@ -59,10 +62,17 @@ class Match:
 
 @frozen
 class Ambiguous:
-    """A doubt that more than one order fits, or whose order fits more than one key."""
+    """A doubt that more than one order fits, or whose order fits more than one key.
+
+    Args:
+        key: the key in doubt.
+        order_ids: the first orders that fit.
+        refuted: some keys that were refuted, and may have sent one of these.
+    """
 
     key: str
     order_ids: tuple[str, ...]
+    refuted: tuple[str, ...] = ()
 
 
 @frozen
@@ -128,7 +138,7 @@ class Books(TemporaryDatabase):
     def add_senders(self, senders: Iterable[Sender]) -> None:
         """Keys that may have sent an order."""
         self.database.executemany(
-            "INSERT INTO keys VALUES (?, ?, ?, ?, ?, NULL, NULL)", map(astuple, senders)
+            "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, NULL, NULL)", map(astuple, senders)
         )
 
     def add_created(self, created: Iterable[tuple[str, str, float | None]]) -> None:
@@ -145,18 +155,18 @@ class Books(TemporaryDatabase):
         """Look for the order of each doubt."""
         self.database.execute("CREATE INDEX nobodys ON orders (wish, posted_at, id) WHERE key IS NULL")
         self.database.execute("CREATE INDEX known ON orders (wish, posted_at, id) WHERE key IS NOT NULL")
-        self.database.execute("CREATE INDEX senders ON keys (wish)")
-        doubts = self.database.execute("SELECT rowid, wish, since, until FROM keys WHERE in_doubt")
+        self.database.execute("CREATE INDEX senders ON keys (wish, until)")
+        doubts = self.database.execute("SELECT rowid, key, wish, since, until FROM keys WHERE in_doubt")
         while some := doubts.fetchmany(1_000):
             found = [(*self._sought(*doubt[1:]), doubt[0]) for doubt in some]
             self.database.executemany("UPDATE keys SET found = ?, order_id = ? WHERE rowid = ?", found)
         self.database.execute("CREATE INDEX matched ON keys (order_id) WHERE order_id IS NOT NULL")
 
-    def _sought(self, wish: str | None, since: float, until: float) -> tuple[str, str | None]:
+    def _sought(self, key: str, wish: str | None, since: float, until: float) -> tuple[str, str | None]:
         fitting = self._fitting(wish, since, until, limit=2)
         if not fitting:
             return "not_found", None
-        if len(fitting) > 1 or self._senders(wish, fitting[0][1]) > 1:
+        if len(fitting) > 1 or self._others(key, wish, fitting[0][1], limit=1):
             return "ambiguous", None
         return "match", fitting[0][0]
 
@@ -168,14 +178,17 @@ class Books(TemporaryDatabase):
         sql = f"SELECT id, posted_at FROM orders WHERE {where}"  # noqa: S608 - both parts are above
         return self.database.execute(sql, (wish, since, until, limit)).fetchall()
 
-    def _senders(self, wish: str | None, posted_at: float) -> int:
-        """How many keys may have sent an order of that wish, posted then; more than one is as good as two."""
-        where = "{} AND since <= ? AND until >= ? LIMIT 2"
-        count = 0
+    def _others(
+        self, key: str, wish: str | None, posted_at: float, *, limit: int, kind: str = "true"
+    ) -> list[str]:
+        """Other keys, of a kind, that may have sent an order of that wish, posted then."""
+        where = f"AND since <= ? AND until >= ? AND key <> ? AND {kind} LIMIT ?"
+        found: list[str] = []
         for of_wish, values in (("wish = ?", [wish]), ("wish IS NULL", [])):
-            sql = f"SELECT 1 FROM keys WHERE {where.format(of_wish)}"  # noqa: S608 - both parts are above
-            count += len(self.database.execute(sql, (*values, posted_at, posted_at)).fetchall())
-        return count
+            sql = f"SELECT DISTINCT key FROM keys WHERE {of_wish} {where}"  # noqa: S608 - all of it is in this file
+            keys = self.database.execute(sql, (*values, posted_at, posted_at, key, limit))
+            found += [one for (one,) in keys]
+        return found[:limit]
 
     def figures(self) -> dict[str, int]:
         """How many of each there are."""
@@ -200,11 +213,18 @@ class Books(TemporaryDatabase):
         ask = self.database.execute
         yield from self.matches()
         for key, *doubt in ask("SELECT key, wish, since, until FROM keys WHERE found = 'ambiguous'"):
-            fitting = self._fitting(*doubt, limit=SHOWN)
-            yield Ambiguous(key, tuple(order_id for order_id, _ in fitting))
+            yield self._ambiguous(key, *doubt)
         yield from (NotFound(*row) for row in ask("SELECT key FROM keys WHERE found = 'not_found'"))
         yield from (Unknown(*row) for row in ask(_UNKNOWN_ORDERS))
         yield from (Lacking(*row) for row in ask("SELECT key, order_id FROM lacking"))
+
+    def _ambiguous(self, key: str, wish: str | None, since: float, until: float) -> Ambiguous:
+        fitting = self._fitting(wish, since, until, limit=SHOWN)
+        refuted: dict[str, None] = {}
+        for _, posted_at in fitting:
+            found = self._others(key, wish, posted_at, limit=SHOWN, kind="was_refuted")
+            refuted |= dict.fromkeys(found)
+        return Ambiguous(key, tuple(order_id for order_id, _ in fitting), tuple(refuted)[:SHOWN])
 
     def _one(self, sql: str, *values: Any) -> int:
         found: int = self.database.execute(sql, values).fetchone()[0]

@@ -157,8 +157,9 @@ def _in_words(finding: Finding) -> str:
                 f"{key}: only {order_id} fits; transfer-async journal resolve {shlex.quote(key)} "
                 f"--order-id {shlex.quote(order_id)}"
             )
-        case Ambiguous(key, order_ids):
-            return f"{key}: cannot be told from the export; what fits: {', '.join(order_ids)}"
+        case Ambiguous(key, order_ids, refuted):
+            others = f"; refuted, and may have sent it: {', '.join(refuted)}" if refuted else ""
+            return f"{key}: cannot be told from the export; what fits: {', '.join(order_ids)}{others}"
         case NotFound(key):
             return f"{key}: no order fits so far, which proves nothing"
         case Unknown(order_id, None):
@@ -181,5 +182,6 @@ _NAMES: dict[type[Finding], str] = {
 def _tell_as_json(books: Books, found: dict[str, int]) -> None:
     tell(shown_json(json.dumps({"finding": "figures", **found})))
     for finding in books.findings():
-        line = {"finding": _NAMES[type(finding)], **attrs.asdict(finding)}
+        told = attrs.asdict(finding, filter=lambda _, value: value != ())
+        line = {"finding": _NAMES[type(finding)], **told}
         tell(shown_json(json.dumps(line, ensure_ascii=False)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from attrs import frozen
 from transfer_async._cli.reconcile.comparison import Books, Match, Sender
 from transfer_async._cli.reconcile.export_file import RowFault, rows, wish_of
 from transfer_async._pipeline.operators import Operators
-from transfer_async.journal.entries import Entry, KeyState
+from transfer_async.journal.entries import Entry, KeyState, Step
+from transfer_async.journal.moves import Mark, Refute
 from transfer_async.journal.proposal import Decision
 from transfer_async.journal.scoped import ScopedJournal
 
@@ -59,13 +61,35 @@ class Span:
 
     def sender(self, key: str, entry: Entry) -> Sender:
         """A key in doubt, and when its order was posted if there is one."""
-        return Sender(
-            key,
-            None if entry.intent is None else wish_of(entry.intent.order),
-            self.since_1970(entry.claimed_at) - self.slack,
-            self.since_1970(entry.sent_until) + self.settle_after + self.slack,
-            is_in_doubt=True,
-        )
+        since = self.since_1970(entry.claimed_at) - self.slack
+        until = self._until(self.since_1970(entry.sent_until))
+        wish = None if entry.intent is None else wish_of(entry.intent.order)
+        return Sender(key, wish, since, until, is_in_doubt=True)
+
+    def refuted(self, key: str, entry: Entry, steps: Sequence[Step]) -> Iterator[Sender]:
+        """The attempts of a key that were refuted, which may be a mistake, and when their orders were posted.
+
+        What they wished for is not kept once their undos are done: any order of that time may be theirs.
+        """
+        marked = {step.attempt: step.at for step in steps if step.move == Mark.name}
+        wishes = {one.intent.id: wish_of(one.intent.order) for one in entry.owed}
+        for step in steps:
+            if step.move != Refute.name:
+                continue
+            since = marked.get(step.attempt, math.nan) - self.slack
+            is_last = entry.is_readable and step.attempt is not None and entry.attempt == step.attempt
+            until = self._until(self.since_1970(entry.sent_until) if is_last else step.at)
+            yield Sender(
+                key,
+                wishes.get(step.intent_id),
+                -EVER if math.isnan(since) else since,
+                EVER if math.isnan(until) else until,
+                is_in_doubt=False,
+                was_refuted=True,
+            )
+
+    def _until(self, sent_until: float) -> float:
+        return sent_until + self.settle_after + self.slack
 
 
 async def add_journal(
@@ -86,6 +110,7 @@ async def add_journal(
         others = [one for key, entry in page if key not in doubts for one in _others(key, entry)]
         await asyncio.to_thread(books.add_senders, others)
         last = page[-1][0]
+    await _add_refuted(books, journal, span)
     last = ""
     while orders := await journal.orders(limit=PAGE, after=last):
         created = [(id_, key, None if at is None else span.since_1970(at)) for id_, key, at in orders]
@@ -93,10 +118,24 @@ async def add_journal(
         last = orders[-1][0]
 
 
+async def _add_refuted(books: Books, journal: ScopedJournal, span: Span) -> None:
+    """Take in every key of which a doubt was refuted: whoever did so may be wrong."""
+    keys, after = await journal.refuted()
+    while True:
+        for key in keys:
+            entry = await journal.read(key)
+            if entry is not None:  # or it was forgotten just now
+                attempts = list(span.refuted(key, entry, await journal.history(key)))
+                await asyncio.to_thread(books.add_senders, attempts)
+        if not after:
+            return
+        keys, after = await journal.refuted(after=after)
+
+
 def _others(key: str, entry: Entry) -> Iterator[Sender]:
-    """A key that is not in doubt, but whose wish, or an earlier one, may exist as an order all the same."""
+    """A key that was not in doubt, but whose wish, or an earlier one, may exist as an order all the same."""
     intents = [one.intent for one in entry.owed]
-    if entry.state is KeyState.SENDING and entry.intent is not None:
+    if entry.state in (KeyState.SENDING, KeyState.IN_DOUBT) and entry.intent is not None:
         intents.append(entry.intent)
     wishes: set[str | None] = {wish_of(intent.order) for intent in intents}
     for wish in wishes if entry.is_readable else {None}:

@@ -1,0 +1,65 @@
+"""Which keys may have sent an order, and when."""
+
+import math
+from typing import Any
+
+from tests.support.cases import each
+from tests.support.journalling import intent
+from transfer_async._cli.reconcile.comparison import Sender
+from transfer_async._cli.reconcile.export_file import wish_of
+from transfer_async._cli.reconcile.reconciliation import EVER, Span
+from transfer_async.journal.entries import Entry, KeyState, Owed, Step, Unread
+
+SPAN = Span(slack=5.0, settle_after=300.0, since_1970=lambda seconds: seconds + 10_000.0)
+WISH = wish_of(intent().order)
+SHUT = Unread(why="DecodeError", kept="", hooks=(), owed=())
+
+
+def entry(**changes: Any) -> Entry:
+    """A key whose doubt was refuted."""
+    told: dict[str, Any] = {
+        "state": KeyState.FREE,
+        "fingerprint": "",
+        "intent_id": "intent-1",
+        "intent": None,
+        "claimed_at": 90.0,
+        "attempt": "a",
+        "sent_until": 130.0,
+    }
+    return Entry(**told | changes)
+
+
+def step(move: str, at: float, attempt: str | None = "a") -> Step:
+    state = KeyState.SENDING if move == "mark" else KeyState.FREE
+    return Step(at=at, move=move, state=state, intent_id="intent-1", epoch=1, attempt=attempt)
+
+
+STEPS = (step("claim", 10_090.0, None), step("mark", 10_100.0), step("refute", 20_000.0))
+
+
+@each(
+    ("entry", "steps", "since", "until"),
+    [
+        (entry(), STEPS, 10_095.0, 10_435.0),
+        (entry(attempt="b", sent_until=9_000.0), STEPS, 10_095.0, 20_305.0),  # it was claimed again
+        (entry(unread=SHUT, sent_until=0.0), STEPS, 10_095.0, 20_305.0),
+        (entry(), STEPS[2:], -EVER, 10_435.0),
+        (entry(attempt="b"), [step("mark", math.nan), step("refute", math.nan)], -EVER, EVER),
+    ],
+)
+def test_an_order_of_a_refuted_attempt_was_posted_while_its_requests_could_take_effect(
+    entry: Entry, steps: tuple[Step, ...], since: float, until: float
+):
+    (sender,) = SPAN.refuted("k", entry, steps)
+
+    assert sender == Sender("k", None, since, until, is_in_doubt=False, was_refuted=True)
+
+
+def test_what_a_refuted_key_wished_for_is_known_while_its_undos_are_owed():
+    (sender,) = SPAN.refuted("k", entry(owed=(Owed(intent=intent(), hook="h", receipt=None),)), STEPS)
+
+    assert sender.wish == WISH
+
+
+def test_a_key_of_which_nothing_was_refuted_has_no_such_attempt():
+    assert list(SPAN.refuted("k", entry(), STEPS[:2])) == []
