@@ -801,6 +801,13 @@ BY_HAND = (
         "a refuted key that was claimed with another order since is told to have sent nothing else",
     ),
     Fault(
+        "damaged-doubt-has-sent-nothing",
+        "reconciliation",
+        "            since, until = -EVER, EVER\n",
+        "            pass\n",
+        "the order of a doubt that a disk has damaged is told to be another key's",
+    ),
+    Fault(
         "refutations-beyond-the-first-page-are-forgotten",
         "sqlite",
         'str(found[-1][0]) if len(found) == REFUTED_AT_ONCE else ""',

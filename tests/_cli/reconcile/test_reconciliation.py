@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import pytest
+
 from tests.support.cases import each
 from tests.support.journalling import intent
 from transfer_async._cli.reconcile.comparison import Sender
@@ -63,3 +65,11 @@ def test_what_a_refuted_key_wished_for_is_known_while_its_undos_are_owed():
 
 def test_a_key_of_which_nothing_was_refuted_has_no_such_attempt():
     assert list(SPAN.refuted("k", entry(), STEPS[:2])) == []
+
+
+@pytest.mark.parametrize(("is_sealed", "since", "until"), [(True, 10_085.0, 10_435.0), (False, -EVER, EVER)])
+def test_a_doubt_that_cannot_be_read_may_have_sent_any_order(is_sealed: bool, since: float, until: float):
+    shut = Unread(why="DecodeError", kept="", hooks=(), owed=(), is_sealed=is_sealed)
+    sender = SPAN.sender("k", entry(state=KeyState.IN_DOUBT, unread=shut))
+
+    assert sender == Sender("k", None, since, until, is_in_doubt=True)

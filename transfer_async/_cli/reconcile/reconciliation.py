@@ -63,6 +63,8 @@ class Span:
         """A key in doubt, and when its order was posted if there is one."""
         since = self.since_1970(entry.claimed_at) - self.slack
         until = self._until(self.since_1970(entry.sent_until))
+        if entry.unread is not None and not entry.unread.is_sealed:  # its times may be what is lost
+            since, until = -EVER, EVER
         wish = None if entry.intent is None else wish_of(entry.intent.order)
         return Sender(key, wish, since, until, is_in_doubt=True)
 
