@@ -801,6 +801,13 @@ BY_HAND = (
         "a refuted key that was claimed with another order since is told to have sent nothing else",
     ),
     Fault(
+        "what-has-just-gone-in-doubt-has-sent-nothing",
+        "reconciliation",
+        "if entry.state in (KeyState.SENDING, KeyState.IN_DOUBT) and",
+        "if entry.state is KeyState.SENDING and",
+        "an order that was sent as the books were compared is told to be another key's",
+    ),
+    Fault(
         "damaged-doubt-has-sent-nothing",
         "reconciliation",
         "            since, until = -EVER, EVER\n",

@@ -1,16 +1,19 @@
 """Which keys may have sent an order, and when."""
 
+import asyncio
 import math
 from typing import Any
 
 import pytest
 
 from tests.support.cases import each
-from tests.support.journalling import intent
-from transfer_async._cli.reconcile.comparison import Sender
-from transfer_async._cli.reconcile.export_file import wish_of
-from transfer_async._cli.reconcile.reconciliation import EVER, Span
+from tests.support.journalling import SCOPE, claim, doubt, intent, made, mark
+from transfer_async import MemoryJournal, Operators
+from transfer_async._cli.reconcile.comparison import Ambiguous, Books, Sender
+from transfer_async._cli.reconcile.export_file import ExportedOrder, wish_of
+from transfer_async._cli.reconcile.reconciliation import EVER, Span, add_journal
 from transfer_async.journal.entries import Entry, KeyState, Owed, Step, Unread
+from transfer_async.journal.scoped import ScopedJournal
 
 SPAN = Span(slack=5.0, settle_after=300.0, since_1970=lambda seconds: seconds + 10_000.0)
 WISH = wish_of(intent().order)
@@ -73,3 +76,27 @@ def test_a_doubt_that_cannot_be_read_may_have_sent_any_order(is_sealed: bool, si
     sender = SPAN.sender("k", entry(state=KeyState.IN_DOUBT, unread=shut))
 
     assert sender == Sender("k", None, since, until, is_in_doubt=True)
+
+
+class AskedAMomentAgo(MemoryJournal):
+    """What is in doubt now was being sent when it was asked what is in doubt."""
+
+    async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
+        return []
+
+
+def test_what_goes_in_doubt_while_the_journal_is_read_may_have_sent_its_order():
+    async def take_in(books: Books) -> None:
+        journal = AskedAMomentAgo()
+        await made(journal, claim(), mark(), doubt())
+        scoped, operators = ScopedJournal(journal, SCOPE), Operators(journal, SCOPE)
+        await add_journal(books, scoped, operators, slack=0.0, settle_after=300.0)
+
+    with Books() as books:
+        books.add_order(ExportedOrder("tx-1", WISH, 50.0))
+        books.all_orders_added()
+        books.add_senders([Sender("lost", WISH, 0.0, 100.0, is_in_doubt=True)])
+        asyncio.run(take_in(books))
+        books.compare()
+
+        assert Ambiguous("lost", ("tx-1",)) in list(books.findings())
