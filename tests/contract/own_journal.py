@@ -82,6 +82,14 @@ class OwnJournal:
     async def count_in_doubt(self, scope: str) -> int:
         return len(await self.in_doubt(scope))
 
+    async def orders(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
+        known = [
+            (row.order_id, key, row.ended_at)
+            for (at, key), row in self._rows.items()
+            if at == scope and row.order_id is not None and row.order_id > after
+        ]
+        return sorted(known)[:limit]
+
     async def history(self, scope: str, key: str) -> tuple[Step, ...]:
         return tuple(map(step_of, self._steps.get((scope, key), ())))
 

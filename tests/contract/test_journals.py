@@ -76,28 +76,6 @@ class OurContract(JournalContract):
         assert await journal.work(SCOPE, limit=1) == []
         assert (await judged(journal, claim(2))).denial is Denial.BUSY
 
-    async def test_orders_are_listed_by_their_ids_a_page_at_a_time(
-        self, journal: Journal, pass_time: LetPass
-    ):
-        """For those who compare it with the service's books; a journal of one's own need not know how."""
-        scoped = ScopedJournal(journal, SCOPE)
-        if not hasattr(journal, "orders"):
-            with pytest.raises(ValueError, match="OwnJournal cannot list its orders"):
-                await scoped.orders(limit=1)
-            return
-        began = await journal.now()
-        for number, key in enumerate(("b", "a", "c")):
-            pass_time(1.0)
-            await made(journal, claim(), mark(), create(order_id=f"tx-{number}"), key=key)
-        await made(journal, claim(), mark(), key="sending")
-        await journal.move("another scope", "k", claim())
-
-        first = await scoped.orders(limit=2)
-
-        assert first == [("tx-0", "b", began + 1.0), ("tx-1", "a", began + 2.0)]
-        assert await scoped.orders(limit=2, after="tx-1") == [("tx-2", "c", began + 3.0)]
-        assert await scoped.orders(limit=2, after="tx-2") == []
-
     async def test_keys_of_which_a_doubt_was_refuted_are_listed_whatever_became_of_them(
         self, journal: Journal, pass_time: LetPass, monkeypatch: pytest.MonkeyPatch
     ):
@@ -207,3 +185,13 @@ class TestPostgres(OurDurableContract):
 async def test_whoever_gives_no_journal_is_told_what_to_give():
     with pytest.raises(NotImplementedError, match="give JournalContract a fixture new_journal"):
         JournalContract.new_journal.__wrapped__(JournalContract(), JournalTime())
+
+
+async def test_a_journal_need_not_know_how_to_list_its_orders():
+    class WithoutOrders:
+        durable = False
+
+    with pytest.raises(pytest.skip.Exception, match=r"a journal without orders\(\)"):
+        await JournalContract().test_orders_are_listed_by_their_ids_a_page_at_a_time(WithoutOrders(), None)
+    with pytest.raises(ValueError, match="WithoutOrders cannot list its orders"):
+        await ScopedJournal(WithoutOrders(), SCOPE).orders(limit=1)

@@ -123,6 +123,23 @@ class LosesReceipts(OwnJournal):
         return None if entry is None else entry.but(receipts={})
 
 
+class ListsOrdersOfAllScopes(OwnJournal):
+    async def orders(self, scope, *, limit, after=""):
+        pages = [await super(ListsOrdersOfAllScopes, self).orders(at, limit=99) for at, _ in self._rows]
+        return sorted(one for page in pages for one in page if one[0] > after)[:limit]
+
+
+class ListsTheFirstOrdersAgain(OwnJournal):
+    async def orders(self, scope, *, limit, after=""):
+        return await super().orders(scope, limit=limit)
+
+
+class ListsEveryOrderAsOver(OwnJournal):
+    async def orders(self, scope, *, limit, after=""):
+        found = await super().orders(scope, limit=limit, after=after)
+        return [(order_id, key, since or await self.now()) for order_id, key, since in found]
+
+
 WRONG = [kind for kind in OwnJournal.__subclasses__() if kind.__module__ == __name__]
 
 

@@ -26,6 +26,7 @@ from transfer_async.testing.journal_contract.trial_moves import (
     keep,
     made,
     mark,
+    owe,
     owing,
     promise,
     refute,
@@ -128,6 +129,28 @@ class Keeping:
 
             assert await journal.read(SCOPE, state.value) == entry.but(moves=entry.moves + 1)
             assert (await journal.history(SCOPE, state.value))[-1].move == "suspect"
+
+    async def test_orders_are_listed_by_their_ids_a_page_at_a_time(
+        self, journal: Journal, pass_time: LetPass
+    ) -> None:
+        """For those who compare it with the service's books; a journal need not know how."""
+        orders = getattr(journal, "orders", None)
+        if orders is None:
+            pytest.skip("a journal without orders(): it cannot be compared with the service's books")
+        began = await journal.now()
+        for number, key in enumerate("bac"):
+            pass_time(1.0)
+            await made(journal, claim(), mark(), create(order_id=f"tx-{number}"), key=key)
+        await made(journal, owe("hold"), key="c")
+        await made(journal, claim(), mark(), key="sending")
+        await made(journal, claim(), mark(), free(), key="free")
+        await journal.move("https://other.example", "k", claim())
+        first = await orders(SCOPE, limit=2)
+
+        assert first == [("tx-0", "b", began + 1.0), ("tx-1", "a", began + 2.0)]
+        assert await orders(SCOPE, limit=2, after="tx-1") == [("tx-2", "c", None)]
+        assert await orders(SCOPE, limit=2, after="tx-2") == []
+        assert await orders("https://other.example", limit=2) == []
 
     async def test_pruning_forgets_what_ended_before_and_nothing_in_doubt_owed_or_at_work(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
