@@ -140,7 +140,56 @@ class ListsEveryOrderAsOver(OwnJournal):
         return [(order_id, key, since or await self.now()) for order_id, key, since in found]
 
 
-WRONG = [kind for kind in OwnJournal.__subclasses__() if kind.__module__ == __name__]
+# --- what a cancelled caller does to them --------------------------------------------------------------
+
+
+class OneByOne(OwnJournal):
+    """This one is right: a move waits for its turn, and is a task of its own."""
+
+    def __init__(self, utc):
+        super().__init__(utc)
+        self.turn = asyncio.Lock()
+
+    async def move(self, scope, key, move):
+        return await asyncio.shield(self.in_turn(scope, key, move))
+
+    async def in_turn(self, scope, key, move):
+        async with self.turn:
+            return await self.moved(scope, key, move)
+
+    async def moved(self, scope, key, move):
+        await asyncio.sleep(0)  # the way to the store
+        return await super().move(scope, key, move)
+
+
+class LosesWhatWaitsForItsTurn(OneByOne):
+    """Who is cancelled in front of the lock has done nothing."""
+
+    async def move(self, scope, key, move):
+        async with self.turn:
+            return await asyncio.shield(self.moved(scope, key, move))
+
+
+class WritesTheHistoryAfterwards(OwnJournal):
+    """In a second transaction, which a caller that was cancelled meanwhile does not begin."""
+
+    async def move(self, scope, key, move):
+        verdict, told = await asyncio.shield(self._moved(scope, key, move))
+        self._steps.setdefault((scope, key), []).extend(told)
+        return verdict
+
+    async def _moved(self, scope, key, move):
+        await asyncio.sleep(0)
+        before = len(self._steps.get((scope, key), ()))
+        verdict = await super().move(scope, key, move)
+        steps = self._steps.get((scope, key), [])
+        told, steps[before:] = steps[before:], []
+        return verdict, told
+
+
+RIGHT = [OwnJournal, OneByOne]
+KINDS = [*OwnJournal.__subclasses__(), *OneByOne.__subclasses__()]
+WRONG = [kind for kind in KINDS if kind.__module__ == __name__ and kind not in RIGHT]
 
 
 def asked_by(contract):
@@ -161,7 +210,12 @@ def asked_by(contract):
 async def passes(contract, kind, test, given):
     time = JournalTime()
     journal = kind(time.utc)
-    fixtures = {"journal": journal, "new_journal": journal, "journal_time": time, "pass_time": time.pass_}
+    fixtures = {
+        "journal": journal,
+        "new_journal": journal,
+        "journal_time": time,
+        "pass_time": time.pass_,
+    }
     wanted = inspect.signature(test).parameters
     words = {name: value for name, value in (fixtures | given).items() if name in wanted}
     try:
@@ -180,12 +234,13 @@ async def first_failure(kind):
     return None
 
 
-async def test_the_journal_that_they_are_made_of_is_right():
-    assert await first_failure(OwnJournal) is None
+@pytest.mark.parametrize("kind", RIGHT, ids=lambda kind: kind.__name__)
+async def test_the_journals_that_they_are_made_of_are_right(kind):
+    assert await first_failure(kind) is None
 
 
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
 async def test_a_wrong_journal_is_found(kind, monkeypatch):
-    monkeypatch.setattr("transfer_async.testing.journal_contract.claiming.PATIENCE", 0.02)
+    monkeypatch.setattr("transfer_async.testing.journal_contract.cancelling.PATIENCE", 0.02)
 
     assert await first_failure(kind)

@@ -39,10 +39,6 @@ SETTLING = (keep, take_over, mark, create, free, doubt, expire, resolve, refute)
 ASIDE = (paid, owe, attend, suspect, promise, told)
 
 
-PATIENCE = 30.0
-"""Seconds after which what should have happened long ago is a failure."""
-
-
 class Claiming:
     """Claims, and the leases that end them."""
 
@@ -115,19 +111,6 @@ class Claiming:
 
         assert sum(verdict.denial is None for verdict in verdicts) == 1
         assert len({verdict.entry.order_id for verdict in verdicts}) == 1
-
-    async def test_a_move_that_has_begun_is_finished_even_if_its_caller_is_cancelled(
-        self, journal: Journal
-    ) -> None:
-        caller = asyncio.create_task(judged(journal, claim()))
-        await asyncio.sleep(0)
-        caller.cancel()
-        await asyncio.gather(caller, return_exceptions=True)
-        async with asyncio.timeout(PATIENCE):  # another connection may be faster than its own
-            while await journal.read(SCOPE, "k") is None:  # noqa: ASYNC110 - there is nothing to be told by
-                await asyncio.sleep(0)
-
-        assert (await judged(journal, claim(2))).denial is Denial.BUSY
 
     async def test_keys_and_scopes_do_not_mix(self, journal: Journal) -> None:
         await made(journal, claim())

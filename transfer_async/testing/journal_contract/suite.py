@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from transfer_async.journal import Journal
+from transfer_async.testing.journal_contract.cancelling import Cancelling
 from transfer_async.testing.journal_contract.claiming import Claiming
 from transfer_async.testing.journal_contract.four_eyes import FourEyes
 from transfer_async.testing.journal_contract.journal_time import JournalTime, LetPass
@@ -18,7 +19,7 @@ from transfer_async.testing.journal_contract.stories import Stories
 
 
 @pytest.mark.asyncio
-class JournalContract(Claiming, Settling, Owing, Keeping, FourEyes, Stories):
+class JournalContract(Claiming, Settling, Owing, Keeping, FourEyes, Cancelling, Stories):
     """What every journal must do: subclass it as ``class TestOurJournal(JournalContract):``.
 
     Give it one fixture, ``new_journal``: an empty journal that has not been opened, whose time is that of the
