@@ -9,8 +9,9 @@ from transfer_async.testing.journal_contract import JournalTime
 class TimedPostgresJournal(PostgresJournal):
     """PostgreSQL, with a schema for each test, on the test's time."""
 
-    def __init__(self, dsn: str, time: JournalTime) -> None:
-        super().__init__(dsn, schema=f"test_{uuid.uuid4().hex}")
+    def __init__(self, dsn: str, time: JournalTime, *, schema: str | None = None) -> None:
+        self.schema: str = schema or f"test_{uuid.uuid4().hex}"
+        super().__init__(dsn, schema=self.schema)
         self._test_time = time
 
     def _time(self, _database: float) -> float:

@@ -25,14 +25,19 @@ from transfer_async.journal import (
 
 
 class OwnJournal:
-    """Rows in a dictionary, where another has its database; nothing comes between two of its lines."""
+    """Rows in a dictionary, where another has its database; nothing comes between two of its lines.
+
+    Args:
+        utc: its time.
+        beside: another one, whose rows it shares.
+    """
 
     durable = False
 
-    def __init__(self, utc: Callable[[], datetime]) -> None:
+    def __init__(self, utc: Callable[[], datetime], beside: "OwnJournal | None" = None) -> None:
         self._utc = utc
-        self._rows: dict[tuple[str, str], EntryRow] = {}
-        self._steps: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
+        self._rows: dict[tuple[str, str], EntryRow] = {} if beside is None else beside._rows
+        self._steps: dict[tuple[str, str], list[tuple[Any, ...]]] = {} if beside is None else beside._steps
 
     async def __aenter__(self) -> Self:
         return self

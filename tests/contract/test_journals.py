@@ -165,6 +165,10 @@ class TestSQLite(OurDurableContract):
     def new_journal(self, journal_time, tmp_path):
         return SQLiteJournal(tmp_path / "journal.db", clock=journal_time.clock)
 
+    @pytest.fixture
+    def another_journal(self, journal_time, tmp_path):
+        return SQLiteJournal(tmp_path / "journal.db", clock=journal_time.clock)
+
 
 class TestOwn(OurContract):
     stories = 3
@@ -172,6 +176,10 @@ class TestOwn(OurContract):
     @pytest.fixture
     def new_journal(self, journal_time):
         return OwnJournal(journal_time.utc)
+
+    @pytest.fixture
+    def another_journal(self, new_journal, journal_time):
+        return OwnJournal(journal_time.utc, new_journal)
 
 
 class TestPostgres(OurDurableContract):
@@ -181,10 +189,19 @@ class TestPostgres(OurDurableContract):
     def new_journal(self, journal_time, postgres):
         return TimedPostgresJournal(postgres.dsn, journal_time)
 
+    @pytest.fixture
+    def another_journal(self, new_journal, journal_time, postgres):
+        return TimedPostgresJournal(postgres.dsn, journal_time, schema=new_journal.schema)
+
 
 async def test_whoever_gives_no_journal_is_told_what_to_give():
     with pytest.raises(NotImplementedError, match="give JournalContract a fixture new_journal"):
         JournalContract.new_journal.__wrapped__(JournalContract(), JournalTime())
+
+
+def test_what_a_suite_was_not_given_is_left_out_with_the_reason():
+    with pytest.raises(pytest.skip.Exception, match="give JournalContract a fixture another_journal"):
+        JournalContract.another_journal.__wrapped__(JournalContract())
 
 
 async def test_a_journal_need_not_know_how_to_list_its_orders():

@@ -1,6 +1,7 @@
 """The contract finds wrong journals: each is the one that a bank might write, but for one thing."""
 
 import asyncio
+import copy
 import inspect
 import json
 from itertools import product
@@ -146,8 +147,8 @@ class ListsEveryOrderAsOver(OwnJournal):
 class OneByOne(OwnJournal):
     """This one is right: a move waits for its turn, and is a task of its own."""
 
-    def __init__(self, utc):
-        super().__init__(utc)
+    def __init__(self, utc, beside=None):
+        super().__init__(utc, beside)
         self.turn = asyncio.Lock()
 
     async def move(self, scope, key, move):
@@ -187,6 +188,75 @@ class WritesTheHistoryAfterwards(OwnJournal):
         return verdict, told
 
 
+# --- what another one on the same store finds ----------------------------------------------------------
+
+
+class KeepsAllToItself(OwnJournal):
+    def __init__(self, utc, beside=None):
+        super().__init__(utc)
+
+
+class AnswersBeforeItWrites(OwnJournal):
+    """The others see what it wrote a moment later."""
+
+    def __init__(self, utc, beside=None):
+        super().__init__(utc, beside)
+        self._stored = self._rows, self._steps
+
+    async def move(self, scope, key, move):
+        if self._rows is self._stored[0]:
+            self._rows, self._steps = copy.deepcopy(self._stored)
+            asyncio.get_running_loop().call_soon(self._write)
+        return await super().move(scope, key, move)
+
+    def _write(self):
+        rows, steps = self._stored
+        rows.update(self._rows)
+        steps.update(self._steps)
+        self._rows, self._steps = self._stored
+
+
+class LocksOnlyItself(OneByOne):
+    """Two of them look at once, and both write."""
+
+    async def read(self, scope, key):
+        found = await super().read(scope, key)
+        await asyncio.sleep(0)
+        return found
+
+
+class BindsWhatItFoundFree(OneByOne):
+    """Nobody else writes its key meanwhile; but another key may get the order's id."""
+
+    async def moved(self, scope, key, move):
+        self.taken = super()._is_taken(scope, key, move)
+        return await super().moved(scope, key, move)
+
+    def _is_taken(self, scope, key, move):
+        return self.taken
+
+
+class RemembersWhatItWrote(OwnJournal):
+    """What it has written itself it does not look at again."""
+
+    def __init__(self, utc, beside=None):
+        super().__init__(utc, beside)
+        self._known = {}
+
+    async def read(self, scope, key):
+        return self._known.get((scope, key)) or await super().read(scope, key)
+
+    async def move(self, scope, key, move):
+        verdict = await super().move(scope, key, move)
+        if verdict is not None:
+            self._known[scope, key] = verdict.entry
+        return verdict
+
+    async def prune(self, scope, *, before):
+        self._known.clear()
+        return await super().prune(scope, before=before)
+
+
 RIGHT = [OwnJournal, OneByOne]
 KINDS = [*OwnJournal.__subclasses__(), *OneByOne.__subclasses__()]
 WRONG = [kind for kind in KINDS if kind.__module__ == __name__ and kind not in RIGHT]
@@ -213,6 +283,7 @@ async def passes(contract, kind, test, given):
     fixtures = {
         "journal": journal,
         "new_journal": journal,
+        "beside": kind(time.utc, journal),
         "journal_time": time,
         "pass_time": time.pass_,
     }

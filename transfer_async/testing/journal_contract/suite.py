@@ -15,11 +15,12 @@ from transfer_async.testing.journal_contract.journal_time import JournalTime, Le
 from transfer_async.testing.journal_contract.keeping import Keeping
 from transfer_async.testing.journal_contract.owing import Owing
 from transfer_async.testing.journal_contract.settling import Settling
+from transfer_async.testing.journal_contract.sharing import Sharing
 from transfer_async.testing.journal_contract.stories import Stories
 
 
 @pytest.mark.asyncio
-class JournalContract(Claiming, Settling, Owing, Keeping, FourEyes, Cancelling, Stories):
+class JournalContract(Claiming, Settling, Owing, Keeping, FourEyes, Cancelling, Sharing, Stories):
     """What every journal must do: subclass it as ``class TestOurJournal(JournalContract):``.
 
     Give it one fixture, ``new_journal``: an empty journal that has not been opened, whose time is that of the
@@ -28,6 +29,13 @@ class JournalContract(Claiming, Settling, Owing, Keeping, FourEyes, Cancelling, 
         class TestOurJournal(JournalContract):
             @pytest.fixture
             def new_journal(self, journal_time, tmp_path):
+                return OurJournal(tmp_path / "journal", utc=journal_time.utc)
+
+    A second one, ``another_journal``, is one more on the same store, as another worker has it. Without it the
+    tests of two workers are left out; give it if your store can be shared::
+
+            @pytest.fixture
+            def another_journal(self, journal_time, tmp_path):
                 return OurJournal(tmp_path / "journal", utc=journal_time.utc)
 
     It needs pytest and pytest-asyncio, in either of its modes. A test that takes more of the journal's time
@@ -47,11 +55,22 @@ class JournalContract(Claiming, Settling, Owing, Keeping, FourEyes, Cancelling, 
         """An empty journal on that time, not opened yet: yours."""
         raise NotImplementedError("give JournalContract a fixture new_journal(self, journal_time)")
 
+    @pytest.fixture
+    def another_journal(self) -> Journal:
+        """One more on the store and time of ``new_journal``, not opened yet: yours, if it can be shared."""
+        pytest.skip("give JournalContract a fixture another_journal: one more on the same store")
+
     @pytest_asyncio.fixture
     async def journal(self, new_journal: Journal) -> AsyncIterator[Journal]:
         """The same, open."""
         async with new_journal as journal:
             yield journal
+
+    @pytest_asyncio.fixture
+    async def beside(self, another_journal: Journal) -> AsyncIterator[Journal]:
+        """The other one, open while the first is."""
+        async with another_journal as beside:
+            yield beside
 
     @pytest.fixture
     def pass_time(self, journal_time: JournalTime) -> LetPass:
