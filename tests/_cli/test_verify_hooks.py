@@ -11,8 +11,11 @@ RIGHT = """
 
     holds = Holds()
 
+    def balance():
+        return -len(holds.standing)
+
     def make():
-        return {"hooks": [holds.hook], "held": holds.held}
+        return {"hooks": [holds.hook], "held": holds.held, "balance": balance}
 """
 WRONG = """
     from transfer_async import FundsHold

@@ -14,10 +14,11 @@ MOST = 10**9
 
 
 class Ledger:
-    """The holds, in a dict: one step of the loop is one transaction."""
+    """The holds, in a dict, and what is left of the money: one step of the loop is one transaction."""
 
     def __init__(self):
         self.rows = {}
+        self.available = 100 * MOST
 
     @property
     def hooks(self):
@@ -27,14 +28,21 @@ class Ledger:
         await asyncio.sleep(0)
         if intent.order.poster_amount > MOST:
             raise HoldFailed("not enough funds")
-        return self.rows.setdefault(intent.id, f"hold-{len(self.rows)}")
+        if intent.id not in self.rows:
+            self.rows[intent.id] = f"hold-{len(self.rows)}"
+            self.available -= intent.order.poster_amount
+        return self.rows[intent.id]
 
     async def release(self, intent, reference):
         await asyncio.sleep(0)
-        self.rows.pop(intent.id, None)
+        if self.rows.pop(intent.id, None) is not None:
+            self.available += intent.order.poster_amount
 
     async def held(self, intent_id):
         return self.rows.get(intent_id)
+
+    async def balance(self):
+        return self.available
 
 
 class HttpLedger:

@@ -87,6 +87,42 @@ async def test_what_takes_three_steps_is_found_by_a_sequence_and_shortened():
     assert str(await found(3)) == str(report)
 
 
+PAID_TWICE = """\
+BROKEN   release pays back what was held, and pays it once: where nothing is held, it moves no money.
+  trial  an undo that comes twice (and """
+
+
+async def test_money_that_is_paid_back_twice_is_seen_in_the_balance_and_in_nothing_else():
+    one = wrong_ledgers.PaysBackEachTime()
+
+    report = await verify_hooks(lambda: one, sequences=20)
+    unseen = await verify_hooks(lambda: {"hooks": one.hooks, "held": one.held}, sequences=0)
+
+    assert broken(report) == {"paid-back"}
+    assert PAID_TWICE in str(report)
+    assert "saw    the balance was " in str(report)
+    unseen.check()
+    assert unseen.notes == ("balances were not looked at: the factory gives no balance()",)
+
+
+async def test_a_balance_that_one_ledger_keeps_in_place_is_compared_with_what_it_was():
+    """As where ``balance`` gives the accounts themselves, and not a copy of them."""
+    one = wrong_ledgers.PaysBackEachTime()
+    one.balance = lambda: one.accounts
+
+    assert broken(await verify_hooks(lambda: one, sequences=0)) == {"paid-back"}
+
+
+async def test_what_a_sequence_leaves_in_the_balance_is_seen(monkeypatch):
+    for trials in ("TRIALS", "CUT_TRIALS"):
+        monkeypatch.setattr(run_trials.scenarios, trials, {})
+    one = wrong_ledgers.PaysBackEachTime()
+
+    (seen,) = (await verify_hooks(lambda: one, sequences=5)).broken
+
+    assert (seen.rule.name, seen.trial) == ("paid-back", "a sequence that was drawn")
+
+
 TOLD = """\
 BROKEN   release(intent, None) finds the hold by intent.id.
   trial  an undo without a receipt (and 1 more)
@@ -182,6 +218,7 @@ async def test_hooks_with_very_many_awaits_are_cut_at_the_first_of_them(monkeypa
     [
         ([], "must return hooks and held by name"),
         ({"hooks": Ledger().hooks}, "must return hooks and held by name"),
+        ({"hooks": Ledger().hooks, "held": Ledger().held, "balance": 100}, "balance must be a callable"),
         ({"hooks": [], "held": Ledger().held}, "the last of the hooks must be the one that places the hold"),
     ],
 )

@@ -372,6 +372,30 @@ class CheckUndoneOnce(CheckOnce):
         self.seen.remove(intent.id)
 
 
+class PaysBackEachTime(Wrong):
+    """Its release takes the hold away if there is one, and pays back in any case."""
+
+    breaks = "paid-back"
+
+    def __init__(self):
+        super().__init__()
+        self.accounts = {"available": 100 * MOST}
+
+    async def place(self, intent):
+        await statement()
+        if not self.find(intent.id):
+            self.insert(intent)
+            self.accounts["available"] -= intent.order.poster_amount
+        return self.find(intent.id)
+
+    async def release(self, intent, reference):
+        await super().release(intent, reference)
+        self.accounts["available"] += intent.order.poster_amount
+
+    def balance(self):
+        return self.accounts["available"]
+
+
 BY_SEQUENCE = (KnowsTheLastOne,)
 """Only sequences find these."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -46,6 +47,7 @@ class BankOnTrial:
         hold: the hook that places the hold.
         checks: the other hooks.
         held: which holds stand for an ``intent.id``.
+        balance: what the accounts have that the hooks move money on, or None if nobody can say.
         order: what is held for.
         close: lets go what the worker holds open.
     """
@@ -53,6 +55,7 @@ class BankOnTrial:
     hold: PreflightHook
     checks: tuple[PreflightHook, ...]
     held: Held
+    balance: Callable[[], object] | None
     order: NewOrder
     close: Callable[[], Any] | None
 
@@ -66,12 +69,14 @@ async def bank_made_by(factory: Factory) -> BankOnTrial:
     made = factory()
     if inspect.isawaitable(made):
         made = await made
-    hooks, held, order = (_part(made, name) for name in ("hooks", "held", "order"))
+    hooks, held, balance, order = (_part(made, name) for name in ("hooks", "held", "balance", "order"))
     if not isinstance(hooks, Sequence) or not callable(held):
         raise ValueError(  # noqa: TRY004 - one kind of error for a factory that will not do
             "the factory must return hooks and held by name: {'hooks': [...], 'held': held}, where "
             "held(intent_id) gives the references of the holds that stand for it"
         )
+    if balance is not None and not callable(balance):
+        raise ValueError("balance must be a callable, which gives what the accounts have")
     *checks, last = checked_hooks(hooks) or (None,)
     if last is None or not is_hold(last):
         raise ValueError("the last of the hooks must be the one that places the hold: a FundsHold")
@@ -79,6 +84,7 @@ async def bank_made_by(factory: Factory) -> BankOnTrial:
         hold=last,
         checks=tuple(check for check in checks if check is not None),
         held=held,
+        balance=balance,
         order=order or make_new_order(),
         close=_part(made, "close"),
     )
@@ -245,6 +251,21 @@ class Bench:
     async def standing(self, intent: OrderIntent) -> tuple[str, ...]:
         """The holds that stand for an intent."""
         return await standing_holds(self.bank.held, intent.id)
+
+    async def balance(self) -> object:
+        """What the accounts have now; None if nobody can say."""
+        if self.bank.balance is None:
+            return None
+        found = self.bank.balance()
+        if inspect.isawaitable(found):
+            found = await found
+        return copy.deepcopy(found)  # it may be the ledger's own, which goes on
+
+    async def balance_is(self, before: object) -> None:
+        """Look whether the accounts have what they had."""
+        found = await self.balance()
+        if found != before:
+            raise self.broken(rules.PAID_BACK, f"the balance was {before}, and is {found}")
 
     async def stands_once(self, intent: OrderIntent, rule: HookRule) -> None:
         """Look whether exactly one hold stands."""

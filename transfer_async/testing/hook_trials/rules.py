@@ -72,6 +72,13 @@ NOTHING_TO_RELEASE = HookRule(
     "The undo stays owed for ever, and is tried again and again.",
     "Take 'there is none' for done.",
 )
+PAID_BACK = HookRule(
+    "paid-back",
+    "release pays back what was held, and pays it once: where nothing is held, it moves no money.",
+    "An undo comes twice, or where nothing was placed: the customer has money that is not there, or has lost "
+    "some.",
+    "Pay back in the transaction that takes the hold away, and only if it took one away.",
+)
 OTHERS = HookRule(
     "others",
     "release touches no hold but its own intent's.",

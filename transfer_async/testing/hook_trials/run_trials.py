@@ -27,6 +27,7 @@ DEEPEST = 40
 
 _ALONE = "no worker could be started anew: the factory makes an empty ledger each time"
 _DEEPER = "a hook has more than {0} awaits: it was cut off at the first {0}"
+_UNSEEN = "balances were not looked at: the factory gives no balance()"
 _TURNS = 20
 
 
@@ -37,13 +38,14 @@ async def verify_hooks(
 
     They are called twice, at once, again after a time-out that acted, cancelled at each await, by a new
     worker, and undone without a receipt, twice, and without anything to undo. After each the bank's
-    ``held`` is asked. Everything that was held is released again.
+    ``held`` is asked. Everything that was held is released again, and the ``balance`` is then what it was.
 
     Args:
         factory: makes a worker's ``hooks`` (the last places the hold) and ``held(intent_id)``, by name, in a
-            mapping or an object; perhaps also an ``order`` to hold for, and an async ``close()``. It may be
-            async. It is called again for each worker that is started anew, which finds the same ledger. Give
-            it a ledger for tests.
+            mapping or an object; perhaps also a ``balance()`` of all accounts that they move money on, in
+            whatever can be compared, an ``order`` to hold for, and an async ``close()``. It may be async, as
+            ``held`` and ``balance`` may. It is called again for each worker that is started anew, which finds
+            the same ledger. Give it a ledger for tests, on which nobody else moves money meanwhile.
         seed: the same gives the same sequences.
         sequences: how many sequences hypothesis draws; 0 for none.
         late: seconds to wait, once, for holds that arrive when nobody expects them any more.
@@ -88,6 +90,8 @@ class _Run:
     async def start(self) -> BankOnTrial:
         """Start a worker."""
         self.workers.append(await bank_made_by(self.factory))
+        if self.workers[-1].balance is None:
+            self.notes.append(_UNSEEN)
         return self.workers[-1]
 
     async def close(self) -> None:
@@ -123,7 +127,7 @@ class _Run:
         bench = Bench(self.workers[0], title, patience=self.patience, another=self.start)
         self.tried += 1
         try:
-            result = await trial(bench)
+            result = await _with_its_balance(bench, trial)
         except RuleSeenBroken as seen:
             self._note(seen.broken)
             return None
@@ -144,7 +148,7 @@ class _Run:
         async def run(steps: list[sequences.Step]) -> None:
             bench = Bench(self.workers[0], sequences.TITLE, patience=self.patience, another=self.start)
             self.tried += 1
-            await sequences.play(bench, steps)
+            await _with_its_balance(bench, lambda one: sequences.play(one, steps))
             self.ended.append(bench)
 
         try:
@@ -162,6 +166,14 @@ class _Run:
             return
         shorter = min(known, broken, key=lambda one: sum(map(len, one.did)))
         self.broken[broken.rule.name] = evolve(shorter, more=known.more + 1)
+
+
+async def _with_its_balance(bench: Bench, trial: Callable[[Bench], Coroutine[Any, Any, Any]]) -> Any:
+    """What the trial gives; it ends with nothing held, so that the accounts have what they had."""
+    before = await bench.balance()
+    result = await trial(bench)
+    await bench.balance_is(before)
+    return result
 
 
 async def _with(trial: scenarios.CutTrial, cut: Cut, bench: Bench) -> bool:

@@ -85,8 +85,10 @@ async def _released_twice(bench: Bench) -> None:
     intent = bench.intent()
     reference = await bench.place(intent)
     await _let_go(bench, intent, reference)
-    await bench.release(intent, reference)
-    await bench.release(intent, None)
+    balance = await bench.balance()
+    for told in (reference, None):
+        await bench.release(intent, told)
+        await bench.balance_is(balance)
     await bench.stands_none(intent, rules.NOTHING_TO_RELEASE)
 
 
