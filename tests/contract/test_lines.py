@@ -15,7 +15,7 @@ from transfer_async.testing.line_contract import LineContract, killing, line_tri
 from transfer_async.testing.line_contract.confirming import given
 from transfer_async.testing.line_contract.crew import Crew
 from transfer_async.testing.line_contract.line_trial import LineTrial
-from transfer_async.testing.line_contract.mortal_worker import POINTS, Mortal
+from transfer_async.testing.line_contract.mortal_worker import PARKING, PAUSES, POINTS, Mortal, put_aside
 
 
 def stopping(server):
@@ -97,8 +97,12 @@ def test_whoever_gives_no_line_is_told_what_to_give():
 async def test_what_a_suite_was_not_given_is_left_out_with_the_reason():
     contract = LineContract()
     contract.kills = 0
-    with pytest.raises(pytest.skip.Exception, match="kills = 0"):
-        await contract.test_what_a_killed_worker_had_in_hand_is_carried_out_by_another(None)
+    for killed in (
+        contract.test_what_a_killed_worker_had_in_hand_is_carried_out_by_another,
+        contract.test_what_a_killed_worker_was_putting_aside_is_still_there,
+    ):
+        with pytest.raises(pytest.skip.Exception, match="kills = 0"):
+            await killed(None)
     with pytest.raises(pytest.skip.Exception, match="give LineContract a fixture broker_away"):
         given(LineContract.broker_away.__wrapped__(contract))
 
@@ -160,6 +164,16 @@ async def test_a_worker_that_is_to_be_killed_stays_at_each_of_its_points(crew):
     mortal.cancel()
     await asyncio.wait([mortal])
     assert mortal.cancelled()
+
+
+async def test_a_worker_that_is_to_be_killed_stands_still_while_it_puts_messages_aside(crew):
+    for number in range(len(PAUSES)):
+        await crew.trial.send(b"%d" % number)
+    stood_still = []
+    await put_aside(killing.place_of(crew, [PARKING]), lambda: stood_still.append(len(asyncio.all_tasks())))
+
+    assert {(await crew.trial.parked()).body for _ in PAUSES} == {b"%d" % at for at in range(len(PAUSES))}
+    assert stood_still[0] > 2, "some were on their way"
 
 
 def test_a_process_that_does_not_come_to_its_points_or_ends_by_itself_is_told(monkeypatch):

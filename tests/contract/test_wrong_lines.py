@@ -209,6 +209,24 @@ class RejectsWithoutACopy(WrongLine):
             await self.ack()
 
 
+class AcknowledgesThenParks(WrongLine):
+    """Cut off in between, it leaves the message nowhere."""
+
+    class Delivery(TableDelivery):
+        async def park(self, reason):
+            await self.ack()
+            headers = {**self.headers, "Transfer-Reason": reason}
+            await self.line.send(self.line.settings.parked, self.body, headers)
+
+
+class FinishesWhatItParks(AcknowledgesThenParks):
+    """It does so even when it is cut off; but whoever is killed finishes nothing."""
+
+    class Delivery(AcknowledgesThenParks.Delivery):
+        async def park(self, reason):
+            await asyncio.shield(super().park(reason))
+
+
 class ParksAndKeeps(WrongLine):
     class Delivery(TableDelivery):
         async def ack(self):
@@ -310,6 +328,8 @@ WRONG = {
     LosesTheHeadersOfWhatIsParked: PARKED,
     ParksWithoutAReason: PARKED,
     RejectsWithoutACopy: "test_what_can_never_be_carried_out_is_parked_and_the_next_goes_on",
+    AcknowledgesThenParks: "test_what_is_cut_off_while_it_is_put_aside_is_still_there",
+    FinishesWhatItParks: "test_what_a_killed_worker_was_putting_aside_is_still_there",
     ParksAndKeeps: PARKED,
     TakesAReasonForAHeader: "test_whatever_the_reason_a_message_can_be_parked",
     PublishesWithoutAQueue: "test_an_outcome_that_was_published_is_there_with_its_headers",
@@ -341,7 +361,7 @@ async def passes(kind, name, directory):
 
 
 def test_no_wrong_line_is_forgotten():
-    assert set(WRONG) == {*WrongLine.__subclasses__()}
+    assert set(WRONG) == {*WrongLine.__subclasses__(), *AcknowledgesThenParks.__subclasses__()}
 
 
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from transfer_async.testing.line_contract.delivering import HEADERS
-from transfer_async.testing.line_contract.line_trial import LineTrial
+from transfer_async.testing.line_contract.line_trial import LineTrial, soon
 
 REASON = "Transfer-Reason"
+
+TICKS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256)
+"""Turns of the loop after which the putting aside of a message is cut off."""
 
 
 class Answering:
@@ -99,6 +103,22 @@ class Answering:
         assert HEADERS.items() <= parked.headers.items()
         assert parked.headers[REASON] == "the command is not valid: $: is not an object"
         assert await line_trial.come_again(hand) == []
+
+    async def test_what_is_cut_off_while_it_is_put_aside_is_still_there(self, line_trial: LineTrial) -> None:
+        """In the queue or among the parked, or both: an order that is in neither is never paid."""
+        bodies = {b"cut off after %d" % ticks: ticks for ticks in TICKS}
+        hand = await line_trial.hand()
+        for body, ticks in bodies.items():
+            await line_trial.send(body)
+            taken = await hand.take()  # or one of those before it, which came again
+            parking = asyncio.create_task(taken.delivery.park("not valid"))
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            parking.cancel()
+            await soon(asyncio.wait([parking]), "what was cut off has ended")
+        await hand.go()
+
+        assert await line_trial.lost(bodies) == set()
 
     async def test_whatever_the_reason_a_message_can_be_parked(self, line_trial: LineTrial) -> None:
         """It names a field of the message's, which may be called anything."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import pickle
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 
 import attrs
@@ -13,7 +13,17 @@ import pytest
 
 from transfer_async.testing.line_contract.crew import Crew
 from transfer_async.testing.line_contract.line_trial import PATIENCE
-from transfer_async.testing.line_contract.mortal_worker import POINTS, Place, work
+from transfer_async.testing.line_contract.mortal_worker import (
+    PARKING,
+    PAUSES,
+    POINTS,
+    Place,
+    put_aside_until_killed,
+    work,
+)
+
+Work = Callable[[Place, Connection], None]
+"""What a process of its own does, until it is killed."""
 
 
 class Killing:
@@ -38,6 +48,18 @@ class Killing:
         assert len(line_crew.sandbox.orders) == len(wanted)
         assert min(deliveries for _, deliveries in line_crew.seen) > 1
 
+    async def test_what_a_killed_worker_was_putting_aside_is_still_there(self, line_crew: Crew) -> None:
+        """In the queue or among the parked, or both: no message is acknowledged before its copy is there."""
+        if not self.kills:
+            pytest.skip("kills = 0")
+        place = _picklable(place_of(line_crew, [PARKING]))
+        bodies = [b"put aside %d" % number for number in range(len(PAUSES))]
+        for body in bodies:
+            await line_crew.trial.send(body)
+        await asyncio.to_thread(_live_and_die, place, put_aside_until_killed)
+
+        assert await line_crew.trial.lost(bodies) == set()
+
 
 def place_of(crew: Crew, keys: Iterable[str]) -> Place:
     """Where a worker of another process works, and the keys that leave it at their points."""
@@ -54,21 +76,25 @@ def place_of(crew: Crew, keys: Iterable[str]) -> Place:
 
 async def _killed(crew: Crew, keys: list[str]) -> None:
     """Let a worker of its own process come to where each of ``keys`` leaves it, and kill it there."""
-    place = place_of(crew, keys)
+    place = _picklable(place_of(crew, keys))
+    for key in keys:
+        await crew.order(key)
+    await asyncio.to_thread(_live_and_die, place, work)
+
+
+def _picklable(place: Place) -> Place:
     try:
         pickle.dumps(place)
     except Exception as error:
         why = "new_line must give what can be pickled, as a partial of a class can; or say kills = 0"
         raise AssertionError(why) from error
-    for key in keys:
-        await crew.order(key)
-    await asyncio.to_thread(_live_and_die, place)
+    return place
 
 
-def _live_and_die(place: Place) -> None:
+def _live_and_die(place: Place, do: Work) -> None:
     context = multiprocessing.get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(place, writer), daemon=True)
+    process = context.Process(target=do, args=(place, writer), daemon=True)
     process.start()
     writer.close()
     keys = set(place.keys)

@@ -223,6 +223,14 @@ class LineTrial:
             await taken.ack()
         return found
 
+    async def lost(self, bodies: Iterable[bytes]) -> set[bytes]:
+        """Which of them neither come again nor are among the parked, once nobody has any in hand."""
+        left = set(bodies).difference(await self.come_again(await self.hand()))
+        with contextlib.suppress(AssertionError):  # no more are parked
+            while left:
+                left.discard((await self.parked()).body)
+        return left
+
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
     pending = set(tasks)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -19,12 +20,18 @@ from transfer_async import (
     TransferClient,
 )
 from transfer_async.integrations.faststream import Line, OrderWorker, WorkerSettings
-from transfer_async.testing.line_contract.line_trial import NewLine
+from transfer_async.testing.line_contract.line_trial import Hand, NewLine
 from transfer_async.worker import Delays, Delivery, Handler
 
 POINTS = ("holding", "created", "published", "given back")
 """Where a worker dies: in the bank's hook; before its order's outcome is published; before the message is
 acknowledged; after it was given back. A command's key begins with the point at which its worker stays."""
+
+PARKING = "parking"
+"""What is told once a worker is in the midst of putting messages aside."""
+
+PAUSES = (0.02, 0.005, 0.002, 0.0, 0.0, 0.0, 0.0, 0.0)
+"""Seconds between the beginning of one message's putting aside and the next one's: each has come less far."""
 
 
 @frozen(kw_only=True)
@@ -43,6 +50,28 @@ class Place:
 def work(place: Place, reached: Connection) -> None:
     """Work until killed; tell of every key whose worker has come to its point."""
     asyncio.run(Mortal(place, reached).run())
+
+
+def put_aside_until_killed(place: Place, reached: Connection) -> None:
+    """Begin to put messages aside, tell of it, and do nothing more until killed."""
+
+    def stand_still() -> None:
+        reached.send(PARKING)
+        threading.Event().wait()  # holds up the whole loop, as death does
+
+    asyncio.run(put_aside(place, stand_still))
+
+
+async def put_aside(place: Place, stand_still: Callable[[], None]) -> None:
+    """Take a few messages, begin to put all of them aside, and then ``stand_still``."""
+    async with Hand(place.new_line(place.settings)) as hand:
+        taken = [await hand.take() for _ in PAUSES]
+        parking = []
+        for one, pause in zip(taken, PAUSES, strict=True):
+            parking.append(asyncio.create_task(one.delivery.park("not valid")))
+            await asyncio.sleep(pause)
+        stand_still()
+        await asyncio.wait(parking)
 
 
 class Mortal:
