@@ -196,7 +196,8 @@ def verify_hooks(
 
     They place and release some hundreds of holds in the ledger that the factory connects them to: give them
     one for tests. They are called twice, at once, after a time-out, cancelled at each await, by a new worker,
-    and undone without a receipt, twice, and without anything to undo. Then held(intent_id) is asked.
+    and undone without a receipt, twice, and without anything to undo. Then held(intent_id) is asked, and
+    balance(), if the factory gives one.
 
     Says which rules were broken, what was done, what was seen, and what helps.
     Exit codes: 0 all rules kept; 1 a rule broken; 2 there is no such factory, or it makes something else.
