@@ -906,6 +906,13 @@ BY_HAND = (
         "        if False:",
         "a caller whom nobody cancelled takes an order that was sent for one that never was",
     ),
+    Fault(
+        "told-first-stands-for-told-last",
+        "moves",
+        " or since not in (None, one.since))",
+        ")",
+        "an id that was amended and amended back is never told, for its first telling is taken for the last",
+    ),
     # --- people ---------------------------------------------------------------------------------
     Fault(
         "proposer-may-approve",

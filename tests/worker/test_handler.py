@@ -400,6 +400,25 @@ async def test_a_refutation_is_told_with_what_may_be_released(world: World):
     assert end.intent_id == doubt.intent_id
 
 
+async def test_a_late_word_that_the_first_end_was_told_does_not_stand_for_the_last(world: World):
+    """Two that sweep: the slower one's word comes after an id was amended, and amended back."""
+    await in_doubt(world)
+    said_by: Any = {"by": "op", "reason": "sure"}
+    async with world.client() as client:
+        handler = Handler(client)
+        await client.resolve("k", order_id="tx-1", **said_by)
+        (first,) = await untold(handler)
+        for order_id in ("tx-2", "tx-1"):
+            world.time.pass_(1.0)
+            await client.operators.amend("k", order_id=order_id, **said_by)
+        await handler.told(first)
+        (last,) = await untold(handler)
+        await handler.told(last)
+        assert await untold(handler) == []
+
+    assert (last, last.order_id) == (first, "tx-1")
+
+
 async def test_a_key_that_comes_again_in_doubt_is_told_the_doubt_again(world: World, handler: Handler):
     doubt = await in_doubt(world)
     again = await handler.handle(command())

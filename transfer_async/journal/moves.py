@@ -484,5 +484,10 @@ class Told(Move, frozen=True, kw_only=True):
     untold: Untold
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """What was told is told no more; that it was told twice does no harm."""
-        return entry.but(untold=tuple(one for one in entry.untold if one != self.untold))
+        """What was told is told no more; that it was told twice does no harm.
+
+        An id that was amended and amended back is to be told again, though it reads as what was told before.
+        """
+        since = self.untold.since
+        left = (one for one in entry.untold if one != self.untold or since not in (None, one.since))
+        return entry.but(untold=tuple(left))

@@ -182,6 +182,7 @@ class Handler:
             order_id=outcome.order_id,
             error=outcome.error,
             status=outcome.status,
+            since=outcome.ended_at if isinstance(outcome, EndOfDoubt) else None,
         )
         await self._context.write(outcome.key, Told(untold=untold), certain=outcome.outcome)
 
