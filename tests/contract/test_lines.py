@@ -173,7 +173,7 @@ async def test_a_worker_that_is_to_be_killed_stands_still_while_it_puts_messages
     await put_aside(killing.place_of(crew, [PARKING]), lambda: stood_still.append(len(asyncio.all_tasks())))
 
     assert {(await crew.trial.parked()).body for _ in PAUSES} == {b"%d" % at for at in range(len(PAUSES))}
-    assert stood_still[0] > 2, "some were on their way"
+    assert max(stood_still) > 2, "some were on their way"
 
 
 def test_a_process_that_does_not_come_to_its_points_or_ends_by_itself_is_told(monkeypatch):

@@ -63,8 +63,20 @@ def put_aside_until_killed(place: Place, reached: Connection) -> None:
 
 
 async def put_aside(place: Place, stand_still: Callable[[], None]) -> None:
-    """Take a few messages, begin to put all of them aside, and then ``stand_still``."""
-    async with Hand(place.new_line(place.settings)) as hand:
+    """Take a few messages, begin to put all of them aside, and ``stand_still``.
+
+    That is before the first copy is sent, where the line's ``send`` does that; or else in the midst of it.
+    """
+    line = place.new_line(place.settings)
+    send = line.send
+
+    async def stands_still_first(subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        if subject == place.settings.parked:
+            stand_still()
+        await send(subject, body, headers)
+
+    line.send = stands_still_first  # type: ignore[method-assign] # there is no other way in between
+    async with Hand(line) as hand:
         taken = [await hand.take() for _ in PAUSES]
         parking = []
         for one, pause in zip(taken, PAUSES, strict=True):
