@@ -1,6 +1,6 @@
 """Two pictures and a table, drawn from the code while the site is built, so that they cannot be old.
 
-`floors` draws the packages, each above all that it imports; `key-states` the states of a key and the ways
+`layers` draws the packages, each above all that it imports; `key-states` the states of a key and the ways
 between them, and `key-moves` lists these ways with their reasons.
 """
 
@@ -30,7 +30,7 @@ _HEAD = (
     'orient="auto-start-reverse"><path class="head" d="M0 0L8 4L0 8z"/></marker></defs>'
 )
 
-# --- the floors ---------------------------------------------------------------------------------
+# --- the layers ---------------------------------------------------------------------------------
 
 TOP = "transfer_async"
 """The box of the package's own `__init__`: its public names."""
@@ -79,10 +79,10 @@ def reach(graph: dict[str, set[str]], start: str) -> set[str]:
     return seen
 
 
-def floors() -> list[list[str]]:
-    """The boxes of each floor, the lowest first: each stands just above all that it imports.
+def layers() -> list[list[str]]:
+    """The boxes of each layer, the lowest first: each stands just above all that it imports.
 
-    Boxes that import from one another stand on one floor.
+    Boxes that import from one another stand on one layer.
     """
     graph = arrows()
     below = {box: reach(graph, box) for box in graph}
@@ -98,7 +98,7 @@ def floors() -> list[list[str]]:
     made: dict[int, list[str]] = {}
     for room in set(rooms.values()):
         made.setdefault(stands(room), []).extend(room)
-    return [sorted(made[floor]) for floor in sorted(made)]
+    return [sorted(made[layer]) for layer in sorted(made)]
 
 
 def purpose_of(box: str) -> str:
@@ -112,13 +112,13 @@ def purpose_of(box: str) -> str:
 _WIDTH, _HIGH, _GAP, _LEFT = 460, 30, 20, 34
 
 
-def draw_floors() -> str:
-    """The floors as an SVG: the highest first, and an arrow where a box imports from one below.
+def draw_layers() -> str:
+    """The layers as an SVG: the highest first, and an arrow where a box imports from one below.
 
     Not where it does so through a third: what a box stands on, that one stands on, too.
     """
     places, parts, y = {}, [], 4
-    stories = floors()
+    stories = layers()
     for number in range(len(stories) - 1, -1, -1):
         begin = y
         for line in _lines(stories[number]):
@@ -128,15 +128,15 @@ def draw_floors() -> str:
                 x += _wide(box) + _GAP
             y += _HIGH + 6
         middle = (begin + y - 6) / 2 + 5
-        parts.append(f'<text class="floor" x="12" y="{middle:g}">{number}</text>')
+        parts.append(f'<text class="layer" x="12" y="{middle:g}">{number}</text>')
         y += _GAP
     ways = [_arrow(places[box], places[other], _wide(box)) for box, other in direct()]
     return _svg(
-        _HEAD + "".join(ways + [_box(*at, box) for box, at in places.items()] + parts), _WIDTH, y, _FLOORS
+        _HEAD + "".join(ways + [_box(*at, box) for box, at in places.items()] + parts), _WIDTH, y, _LAYERS
     )
 
 
-_FLOORS = "The floors of the package: every import goes down"
+_LAYERS = "The layers of the package: every import goes down"
 
 
 def direct() -> list[tuple[str, str]]:
@@ -189,10 +189,10 @@ def rows() -> tuple[Any, ...]:
     """The rows of the journal's state machine, from whichever module has it."""
     package = transfer_async.journal
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        table = getattr(importlib.import_module(module.name), "TABLE", ())
+        table = getattr(importlib.import_module(module.name), "TRANSITIONS", ())
         if table and all(hasattr(row, "source") and hasattr(row, "to") for row in table):
             return tuple(table)
-    raise LookupError("no module of the journal has the TABLE of its state machine")
+    raise LookupError("no module of the journal has the TRANSITIONS of its state machine")
 
 
 def word(state: Any) -> str:
@@ -225,6 +225,8 @@ _BENDS = {  # how far a way bends to its right, in pixels; all others are straig
     ("in doubt", "free"): -120,
     ("free", "created"): -220,
     ("claimed", "in doubt"): 20,
+    ("in doubt", "created"): 40,  # the two ways between them, each with its own moves, lie apart
+    ("created", "in doubt"): 40,
 }
 
 
@@ -258,7 +260,7 @@ def _way(start: tuple[int, int], end: tuple[int, int], bend: int, moves: list[st
 
 
 def _spaced(name: str) -> str:
-    """LayAside as "lay aside"."""
+    """Return the class name in words: MarkSending is "mark sending"."""
     return re.sub(r"(?<!^)(?=[A-Z])", " ", name).lower()
 
 
@@ -279,14 +281,14 @@ def _svg(content: str, width: int, height: int, label: str) -> str:
 # --- directives ---------------------------------------------------------------------------------
 
 
-class Floors(SphinxDirective):
-    """The picture of the floors, and what each box is for."""
+class Layers(SphinxDirective):
+    """The picture of the layers, and what each box is for."""
 
     def run(self) -> list[nodes.Node]:
         """Draw it."""
-        boxes = [(box, purpose_of(box)) for floor in reversed(floors()) for box in floor]
-        table = _table(("box", "what it is for"), boxes)
-        return [nodes.raw("", draw_floors(), format="html"), table]
+        boxes = [(box, purpose_of(box)) for layer in reversed(layers()) for box in layer]
+        table = _table(("package", "purpose"), boxes)
+        return [nodes.raw("", draw_layers(), format="html"), table]
 
 
 class KeyStates(SphinxDirective):
@@ -298,7 +300,7 @@ class KeyStates(SphinxDirective):
 
 
 class KeyMoves(SphinxDirective):
-    """The table of moves, with their reasons."""
+    """The table of transitions, with their reasons."""
 
     def run(self) -> list[nodes.Node]:
         """Make it."""
@@ -306,7 +308,7 @@ class KeyMoves(SphinxDirective):
         for row in rows():
             told.setdefault((row.move.__name__, row.reason), []).append((word(row.source), word(row.to)))
         lines = [(_spaced(move), _from_to(pairs), reason) for (move, reason), pairs in told.items()]
-        return [_table(("move", "from → to", "why"), lines)]
+        return [_table(("transition", "from → to", "why"), lines)]
 
 
 def _from_to(pairs: list[tuple[str, str]]) -> str:
@@ -330,7 +332,7 @@ def _row(cells: Iterable[str]) -> nodes.row:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Tell Sphinx of the directives."""
-    app.add_directive("floors", Floors)
+    app.add_directive("layers", Layers)
     app.add_directive("key-states", KeyStates)
     app.add_directive("key-moves", KeyMoves)
     return {"parallel_read_safe": True}

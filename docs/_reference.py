@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import importlib
 import inspect
 import re
@@ -15,6 +16,7 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.ext.napoleon import GoogleDocstring
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.inspect import object_description
@@ -83,6 +85,8 @@ class Names(SphinxDirective):
         else:
             kind = "autofunction" if inspect.isroutine(thing) else "autodata"
         options = ["   :no-value:"] if kind == "autodata" else []
+        if inspect.isclass(thing) and issubclass(thing, enum.Enum):
+            options = ["   :members:", "   :undoc-members:"]
         return [f".. {kind}:: {module}.{name}", *options, ""]
 
 
@@ -112,10 +116,20 @@ def _is_no_name_of_ours(target: str) -> bool:
     return not dot or first_home(first) is None
 
 
-def _without_a_types_words(_app: Sphinx, what: str, _name: str, thing: Any, _: Any, lines: list[str]) -> None:
-    """A constant without words of its own has none, not those of its type."""
-    if what == "data" and lines[:1] == (inspect.getdoc(type(thing)) or "").splitlines()[:1]:
-        lines.clear()
+def _with_its_own_words(_app: Sphinx, what: str, name: str, thing: Any, _: Any, lines: list[str]) -> None:
+    """A constant has the words below it where it is defined, and not those of its type."""
+    if what == "data":
+        lines[:] = words_of(name.rpartition(".")[2], thing)
+
+
+def words_of(name: str, thing: Any) -> list[str]:
+    """The lines below the constant of that name in whichever module of the package defines it."""
+    for module in list(sys.modules):
+        if module.startswith("transfer_async") and getattr(sys.modules[module], name, None) is thing:
+            analyzer = ModuleAnalyzer.for_module(module)
+            if found := analyzer.find_attr_docs().get(("", name)):
+                return list(found)
+    return []
 
 
 _DEFAULT = re.compile(r"attr_dict\['(\w+)'\]\.default")
@@ -192,7 +206,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_post_transform(TellTwinsApart)
     app.add_post_transform(LinkNames)
     app.connect("missing-reference", _find_public)
-    app.connect("autodoc-process-docstring", _without_a_types_words)
+    app.connect("autodoc-process-docstring", _with_its_own_words)
     app.connect("autodoc-process-signature", _with_defaults)
     # It takes the words before a colon for a type; an attribute's docstring is a sentence like any other.
     GoogleDocstring._consume_inline_attribute = lambda self: ("", self._dedent(self._consume_to_end()))  # type: ignore[method-assign] # Sphinx has no setting for it

@@ -45,7 +45,7 @@ _FORMAT = """\
 def shown() -> list[str]:
     """The lines of the demo that the picture has; without their times, which are never the same."""
     command = [sys.executable, "-m", "transfer_async", "demo"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    told = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=60).stdout
     lines, inside = ["$ transfer-async demo", ""], False
     for line in told.splitlines():
         if re.match(r"\d\. ", line):

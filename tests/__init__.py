@@ -1,0 +1,47 @@
+"""The tests, in a clean environment of their own: whatever the user has set is for the user's programs.
+
+This module comes before all others of the tests, in pytest and in ``python -m tests.kills`` alike.
+"""
+
+import os
+import sys
+import time
+
+_CLEAN = "TRANSFER_ASYNC_TESTS_ARE_IN_A_CLEAN_ENVIRONMENT"
+"""Set for the processes that tests start: what the tests have set is theirs to find."""
+
+_KEPT = {
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TEMP", "TMP", "VIRTUAL_ENV"),
+    *("PYTHONPATH", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"),
+    "AXE_CORE",  # for tests/desk/test_browser.py
+}
+_KEPT_PREFIXES = ("COV_", "COVERAGE_", "LD_", "PYTEST_XDIST_", "TRANSFER_ASYNC_TESTS_")
+_SET = {"LC_ALL": "C.UTF-8", "TZ": "UTC"}
+
+OPTIMIZED = "the tests need their asserts: unset PYTHONOPTIMIZE, and leave out python's option -O"
+
+ASCII_NAMES = (
+    "the path to the tests is not ASCII, and file names are: unset PYTHONUTF8, or set LC_ALL=C.UTF-8"
+)
+
+
+def is_kept(name: str) -> bool:
+    """Whether tests may see this variable of the user's environment."""
+    return name in _KEPT or name.startswith(_KEPT_PREFIXES)
+
+
+def _clean() -> None:
+    """An allowlist: nobody can list every variable that some library reads."""
+    for name in [name for name in os.environ if not is_kept(name)]:
+        del os.environ[name]
+    os.environ.update(_SET)
+    os.environ[_CLEAN] = "1"
+    time.tzset()
+
+
+if sys.flags.optimize:
+    sys.exit(OPTIMIZED)
+if any("\udc80" <= letter <= "\udcff" for letter in __file__ + sys.executable):
+    sys.exit(ASCII_NAMES)
+if _CLEAN not in os.environ:
+    _clean()

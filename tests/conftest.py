@@ -20,6 +20,7 @@ from tests.support.brokers import Broker, NatsServer, RedisServer
 from tests.support.loop_time import LoopTime
 from tests.support.ports import held_port
 from tests.support.postgres import PostgresServer, is_installed
+from tests.support.server_process import ServerNotStarted
 
 with contextlib.suppress(ImportError):
     import opentelemetry.propagate  # noqa: F401 - an older one looks for files then: not within async code
@@ -62,6 +63,22 @@ def pytest_sessionfinish() -> None:
     gc.freeze()
 
 
+_not_started: set[str] = set()
+"""The servers that did not start, by their names: one test says why."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    """A server that cannot start is one error in each process of tests; what needs it is left out then."""
+    try:
+        return (yield)
+    except ServerNotStarted as error:
+        if error.name in _not_started:
+            pytest.skip(f"{error.name} did not start: the error of an earlier test says why")
+        _not_started.add(error.name)
+        raise
+
+
 @pytest.fixture(scope="session", autouse=True)
 def blockbuster() -> Iterator[BlockBuster]:
     """A blocking call within async code fails its test.
@@ -81,6 +98,14 @@ def blockbuster() -> Iterator[BlockBuster]:
         # Where coverage is measured, its collector takes turns with that of another thread.
         blockbuster.functions["threading.Lock.acquire"].can_block_in("coverage/collector.py", {"lock_data"})
         yield blockbuster
+
+
+@pytest.fixture
+def blocking_bank(blockbuster: BlockBuster) -> Iterator[None]:
+    """A bank's own code may call a blocking driver, such as ``sqlite3``, within its hooks."""
+    blockbuster.deactivate()
+    yield
+    blockbuster.activate()
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from transfer_async import (
     SQLiteJournal,
     TransferClient,
 )
-from transfer_async._cli.journal import tables, terminal
+from transfer_async._cli import journal_output
 
 SAID = {"by": "ada", "reason": "seen on the statement"}
 
@@ -189,8 +189,8 @@ class Bench:
                 pass
         await self.looked_at(scope, new_order(**fields), call)
 
-    async def views(self, scope: str) -> list[terminal.KeyView]:
-        async with terminal.opened(SQLiteJournal(self.path), scope) as at:
+    async def views(self, scope: str) -> list[journal_output.KeyView]:
+        async with journal_output.opened(SQLiteJournal(self.path), scope) as at:
             return await at.operators.waiting()
 
     async def looked_at(self, scope: str, order: Any, call: Any) -> None:
@@ -209,9 +209,11 @@ class Bench:
             assert entry.intent.beneficiary == call.get("beneficiary")
             assert entry.intent.send_before == call.get("send_before")
             (view,) = await self.views(scope)
-            assert tables.waiting_rows([view])
-            assert tables.record_lines(view)
-            assert tables.as_json(tables.view_json(view) | {"receipts": view.entry.all_receipts}).encode()
+            assert journal_output.waiting_rows([view])
+            assert journal_output.record_lines(view)
+            assert journal_output.as_json(
+                journal_output.view_json(view) | {"receipts": view.entry.all_receipts}
+            ).encode()
             assert len(await client.history(call["key"])) >= 3
             if len(key) % 2:
                 made = await client.resolve(call["key"], order_id="tx-1", **SAID)
@@ -219,7 +221,7 @@ class Bench:
             else:
                 await client.refute(call["key"], **SAID)
                 report = await client.recover()
-                assert (report.released, report.still_owed) == (0 if "held" in call else 1, 0)
+                assert (report.released, report.undos_pending) == (0 if "held" in call else 1, 0)
         assert not await self.views(scope)
         self.bank.open.clear()
 

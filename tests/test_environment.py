@@ -1,11 +1,153 @@
-"""What the environment says of proxies and logins is nothing to the client: it was given its own."""
+"""What a user has set is nothing to the tests; the client asks the environment for no proxy and no login."""
 
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.cases import each
 from transfer_async import TransferClient
 from transfer_async.sandbox import Sandbox
+
+ROOT = Path(__file__).parents[1]
+
+SET = {
+    "TRANSFER_SEAL": "/nowhere/keys",
+    "OTEL_SDK_DISABLED": "true",
+    "PGSSLMODE": "verify-full",
+    "PGSERVICE": "nobody",
+    "https_proxy": "http://127.0.0.1:1",
+    "FORCE_COLOR": "1",
+    "PYTHONWARNINGS": "error",
+    "PYTHONSAFEPATH": "1",
+    "PYTEST_ADDOPTS": "-p no:such",
+    "COLUMNS": "40",
+    "LC_ALL": "POSIX",
+    "PYTHONUTF8": "1",
+    "TZ": "Asia/Kathmandu",
+}
+
+
+def outside(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python as a user does whose environment has no more than a search path and what is given."""
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=100,
+        check=False,
+    )
+
+
+# --- the tests ----------------------------------------------------------------------------------
+
+
+def test_the_tests_see_nothing_of_what_a_user_has_set():
+    seen = outside("-c", "import json, os, tests; print(json.dumps(dict(os.environ)))", **SET)
+
+    kept = json.loads(seen.stdout)
+    assert {name: value for name, value in kept.items() if SET.get(name) == value} == {}
+    assert (kept["LC_ALL"], kept["TZ"]) == ("C.UTF-8", "UTC")
+
+
+def test_no_test_writes_into_the_journal_that_a_user_has_set(tmp_path: Path):
+    journal = tmp_path / "journal.db"
+    test = "tests/testing/test_both_clients.py::test_a_fake_is_made_from_the_environment_too"
+    run = outside("-m", "pytest", "-q", "-p", "no:cacheprovider", test, TRANSFER_JOURNAL=str(journal))
+
+    assert "1 passed" in run.stdout, run.stdout
+    assert not journal.exists()
+
+
+def test_without_asserts_the_tests_say_so_in_one_line():
+    run = outside("-m", "pytest", "-q", "tests/test_environment.py", PYTHONOPTIMIZE="2")
+
+    assert (run.returncode, run.stderr.count("\n")) == (1, 1)
+    assert "PYTHONOPTIMIZE" in run.stderr
+
+
+NEEDS_A_SERVER = """
+import pytest
+from tests.support.server_process import ServerNotStarted
+
+@pytest.fixture(scope="session")
+def server():
+    raise ServerNotStarted("PostgreSQL", "no space left")
+
+@pytest.mark.parametrize("number", range(9))
+def test_of_it(server, number):
+    pass
+"""
+
+
+def test_a_server_that_cannot_start_is_one_error(tmp_path: Path):
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_runtest_setup", encoding="utf-8")
+    (tmp_path / "test_it.py").write_text(NEEDS_A_SERVER, encoding="utf-8")
+    run = outside("-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, str(tmp_path))
+
+    assert "8 skipped, 1 error" in run.stdout, run.stdout
+
+
+# --- the locale ---------------------------------------------------------------------------------
+
+FOLDERS = ("transfer_async", "tests", "docs", "benchmarks", ".ci")
+
+
+def files() -> Iterator[Path]:
+    for folder in FOLDERS:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def guesses_the_encoding(call: ast.Call) -> bool:
+    """Whether it reads or writes text in whatever encoding the locale has; ruff finds some of these only."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    words = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
+    if "encoding" in words:
+        return False
+    given = [argument.value for argument in call.args if isinstance(argument, ast.Constant)]
+    modes = [value for value in (*given, words.get("mode")) if isinstance(value, str)]
+    opens = name == "open" and any(set(mode) <= set("rwxat+") for mode in modes)
+    files = name in ("read_text", "write_text") and len(call.args) < {"read_text": 1, "write_text": 2}[name]
+    return opens or files or words.get("text") is True or words.get("universal_newlines") is True
+
+
+@each(
+    ("source", "is_guessed"),
+    {
+        "a file is read": ("path.read_text()", True),
+        "a file is read in UTF-8": ('path.read_text(encoding="utf-8")', False),
+        "a file is written": ("path.write_text(text)", True),
+        "a file is opened": ('path.open("w")', True),
+        "a file of bytes is opened": ('path.open("rb")', False),
+        "a process is read": ("run(command, text=True)", True),
+    },
+)
+def test_a_guessed_encoding_is_found(source: str, is_guessed: bool):
+    call = ast.parse(source, mode="eval").body
+
+    assert isinstance(call, ast.Call)
+    assert guesses_the_encoding(call) is is_guessed
+
+
+def test_text_is_read_and_written_in_the_same_encoding_on_every_machine():
+    guessed = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and guesses_the_encoding(node)
+    ]
+
+    assert guessed == []
+
+
+# --- the client ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -14,7 +156,7 @@ def odd_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv(name, "http://127.0.0.1:1")
         monkeypatch.setenv(name.lower(), "http://127.0.0.1:1")
     logins = tmp_path / "logins"
-    logins.write_text("machine 127.0.0.1 login somebody password else\n")
+    logins.write_text("machine 127.0.0.1 login somebody password else\n", encoding="utf-8")
     monkeypatch.setenv("NETRC", str(logins))
 
 

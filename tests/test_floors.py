@@ -5,6 +5,7 @@ Imports within functions and those for type checkers count, too: whoever reads a
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from tests.support.cases import each
 PACKAGE = Path(__file__).parent.parent / "transfer_async"
 
 FLOORS = {
-    "__main__": 10,
-    "_cli": 9,
-    "testing": 8,  # it may use whatever a bank's tests may
-    "transfer_async": 7,  # the public names
+    "__main__": 11,
+    "_cli": 10,
+    "testing": 9,  # it may use whatever a bank's tests may
+    "transfer_async": 8,  # asks `_public` for its names
+    "_public": 7,  # the public names
     "integrations": 7,
     "desk": 7,
     "worker": 6,
@@ -28,6 +30,7 @@ FLOORS = {
     "_converters": 2,
     "_models": 1,
     "_support": 0,
+    "_lazy": 0,
     "sandbox": 0,
 }
 """By package. The sandbox reads the service's words by itself, so that a wrong reading shows."""
@@ -58,7 +61,7 @@ def imported_by(source: str) -> Iterator[str]:
 @functools.cache
 def imports() -> dict[str, set[str]]:
     """What each file imports of the package: read when asked for, not whenever tests are collected."""
-    return {name: {*imported_by(path.read_text())} - {name} for name, path in FILES.items()}
+    return {name: {*imported_by(path.read_text(encoding="utf-8"))} - {name} for name, path in FILES.items()}
 
 
 def room_of(module: str) -> str:
@@ -130,14 +133,43 @@ def test_imports_in_functions_and_for_type_checkers_count():
 
 
 def test_no_two_modules_have_one_name():
-    names = [name.rpartition(".")[2] for name, path in FILES.items() if path.name != "__init__.py"]
+    names = [
+        name.rpartition(".")[2]
+        for name, path in FILES.items()
+        if path.name not in ("__init__.py", "_public.py")
+    ]
 
     assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
 @each("name", [name for name, path in FILES.items() if path.name == "__init__.py"])
 def test_every_package_says_what_it_is_for(name: str):
-    doc = ast.get_docstring(ast.parse(FILES[name].read_text()))
+    doc = ast.get_docstring(ast.parse(FILES[name].read_text(encoding="utf-8")))
 
     assert doc
     assert doc.splitlines()[0].endswith(".")
+
+
+# --- asserts ------------------------------------------------------------------------------------
+
+
+FOR_TYPES = re.compile(r"isinstance\([\w.]+, \w+\)|[\w.]+ is not None")
+
+
+def is_a_check(node: ast.Assert) -> bool:
+    """Whether it is for more than type checkers: ``python -O`` leaves it out."""
+    tests = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
+    return not all(FOR_TYPES.fullmatch(ast.unparse(test)) for test in tests)
+
+
+def test_no_check_of_the_package_is_left_out_by_optimized_python():
+    """The contracts are tests, whose asserts pytest keeps."""
+    left_out = [
+        f"{name}:{node.lineno}"
+        for name, path in FILES.items()
+        if "_contract" not in name
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Assert) and is_a_check(node)
+    ]
+
+    assert left_out == []

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import transfer_async
 from tests.support.cases import each
 from transfer_async._models import errors
 from transfer_async._models.errors import TransferError
+from transfer_async.journal import model
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "transfer_async"
@@ -20,7 +23,11 @@ PACKAGE = ROOT / "transfer_async"
 
 def promised():
     """By public module, the names that `public_names.txt` says it has."""
-    lines = [line for line in (Path(__file__).parent / "public_names.txt").read_text().splitlines() if line]
+    lines = [
+        line
+        for line in (Path(__file__).parent / "public_names.txt").read_text(encoding="utf-8").splitlines()
+        if line
+    ]
     names = {}
     for line in lines[1:]:
         if line.endswith(":"):
@@ -55,7 +62,7 @@ def test_whatever_has_a_list_of_names_is_public():
     packages = {
         ".".join(path.parent.relative_to(ROOT).parts)
         for path in PACKAGE.rglob("__init__.py")
-        if "__all__" in path.read_text()
+        if "__all__" in path.read_text(encoding="utf-8")
     }
 
     assert packages == set(PROMISED)
@@ -77,7 +84,7 @@ def test_every_error_is_public():
 
 
 def test_there_is_no_logic_in_the_table_of_contents():
-    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    tree = ast.parse((PACKAGE / "_public.py").read_text(encoding="utf-8"))
     docstring, *rest = tree.body
 
     assert isinstance(docstring, ast.Expr)
@@ -93,12 +100,32 @@ def test_each_name_is_there_and_says_what_it_is(name):
         assert inspect.getdoc(one)
 
 
+@each("package", ["transfer_async", "transfer_async.testing"])
+def test_a_name_that_is_not_public_is_an_attribute_error(package):
+    there = importlib.import_module(package)
+
+    assert set(there.__all__) <= set(dir(there))
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nope'"):
+        _ = there.nope
+
+
 # --- what it costs to import --------------------------------------------------------------------
 
 
+def test_a_package_alone_imports_nothing_heavy():
+    code = "import sys, transfer_async.testing; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
+    )
+
+    assert {"aiohttp", "attrs", "cattrs", "pytest"} & set(done.stdout.split()) == set()
+
+
 def test_importing_it_imports_neither_an_extra_nor_the_sandbox():
-    code = "import sys, transfer_async; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    code = "import sys; from transfer_async import *; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
+    )
     there = set(done.stdout.split())
     unwanted = {"typer", "rich", "click", "faststream", "opentelemetry", "asyncpg", "aiohttp.web", "pytest"}
 
@@ -114,7 +141,9 @@ def test_what_an_import_leaves_out_is_there_once_a_client_is_made():
         transfer_async.TransferClient("http://127.0.0.1:1", "token")
         print(sorted(before), {"cattrs", "tenacity"} <= {*sys.modules})
     """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
+    )
 
     assert done.stdout.strip() == "[] True"
 
@@ -154,6 +183,7 @@ def test_a_clients_signature_is_the_contracts():
         *("session", "ssl", "proxy", "max_response_bytes"),
     } <= set(keywords)
     assert (parameters["settle_after"].default, parameters["lease"].default) == (300.0, 60.0)
+    assert (model.SETTLE_AFTER, model.LEASE, model.ABANDONED_SETTLE_AFTER) == (300.0, 60.0, 86_400.0)
     assert parameters["max_response_bytes"].default == 1 << 20
 
 

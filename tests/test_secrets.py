@@ -3,25 +3,34 @@
 import asyncio
 import base64
 import gc
+import importlib
 import io
+import json
 import logging
 import pickle
+import pkgutil
+import re
 import sqlite3
+import tempfile
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import asyncpg
+import attrs
 import pytest
 from attrs import define, field
 from rich.pretty import pretty_repr
 
+import transfer_async
 from tests.faults.servers import Connection, Script, foreign_reply, head, http, replies, serving, then_closes
 from tests.support import samples
 from tests.support.bank import SpiedJournal, new_order
+from tests.support.cases import each
+from tests.support.journalling import claim
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import (
     BeneficiaryVerification,
@@ -38,11 +47,11 @@ from transfer_async import (
     UserLookup,
     log_events,
 )
-from transfer_async._models import causes
+from transfer_async._models import errors as causes
 from transfer_async._models.errors import TransferError
-from transfer_async.journal import moves, sqlite
-from transfer_async.journal.claim import Claim
-from transfer_async.journal.entries import Entry
+from transfer_async.journal import KeySeal, sqlite, transitions
+from transfer_async.journal.model import Entry
+from transfer_async.journal.transitions import Claim
 
 TOKEN = "cr3dential-of-the-bank"
 PASSWORD = "cr3dential-of-the-proxy"
@@ -271,7 +280,7 @@ async def the_journal(bank: Bank) -> AsyncIterator[BaseException]:
     said = {"C": "23505", "M": 'duplicate key "s3cr3t"', "D": "Key (key)=(s3cr3t) exists", "S": "ERROR"}
     denied = {"C": "28P01", "M": 'password authentication failed for user "cr3dential"', "S": "FATAL"}
     for words in (said, denied):
-        for move in (Claim, moves.Mark, moves.Create):
+        for move in (Claim, transitions.MarkSending, transitions.Create):
             journal = SpiedJournal(MemoryJournal())
             journal.fail_on, journal.error = move, asyncpg.exceptions.PostgresError.new(words)
             async with serving(_answers) as server:
@@ -388,6 +397,153 @@ def test_no_token_is_in_what_the_frames_of_an_error_hold(name: str):
     assert not [text for text in drawn if TOKEN in text]
 
 
+# --- frames, drawn with their variables -----------------------------------------------------------
+
+
+def drawn(error: BaseException) -> list[str]:
+    """Every variable of every frame of ours and of the drivers, as rich and others draw it."""
+    return [
+        f"{one.__class__.__name__} {frame.f_code.co_qualname}: {name} = {text}"
+        for one in chain(error)
+        for frame, _ in traceback.walk_tb(one.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in ("transfer_async", "asyncpg", "aiohttp")
+        for name, value in frame.f_locals.items()
+        for text in (repr(value), pretty_repr(value))
+    ]
+
+
+def wrong(**settings: Any) -> Callable[[pytest.MonkeyPatch, Path], Any]:
+    """A client with that setting, and a good token."""
+
+    def make(_: pytest.MonkeyPatch, __: Path) -> Any:
+        return TransferClient(**{"base_url": "https://host", "token": TOKEN, **settings})
+
+    return make
+
+
+def from_env(**variables: str) -> Callable[[pytest.MonkeyPatch, Path], Any]:
+    def make(patch: pytest.MonkeyPatch, path: Path) -> Any:
+        keys = path / "keys"
+        keys.write_text('{"current": "a", "keys": {"a": "cr3dentialcr3dential"}}', encoding="utf-8")
+        good = {"TRANSFER_BASE_URL": "https://host", "TRANSFER_API_TOKEN": TOKEN}
+        for name, value in (good | variables).items():
+            patch.setenv(name, str(keys) if name == "TRANSFER_SEAL" else value)
+        return TransferClient.from_env()
+
+    return make
+
+
+SECRET_DSN = "postgresql://bank:cr3dential@127.0.0.1:1/x"
+MISTAKES: dict[str, Callable[[pytest.MonkeyPatch, Path], Any]] = {
+    "a token with a line's end": wrong(token=f"{TOKEN}\n"),
+    "a token with a blank": wrong(token=f"Bearer {TOKEN}"),
+    "a token beyond ASCII": wrong(token=f"{TOKEN}é"),
+    "a token of bytes": wrong(token=TOKEN.encode()),
+    "no https": wrong(base_url="http://host"),
+    "a lease that is too short": wrong(lease=0.1),
+    "no duration": wrong(settle_after="soon"),
+    "no hook": wrong(hooks=[5]),
+    "no journal": wrong(journal=5),
+    "no proxy": wrong(proxy=f"{TOKEN}:8080"),
+    "no number": wrong(max_connections=0),
+    "a setting that there is not": wrong(lase=5),
+    "no scope": wrong(scope=""),
+    "the environment's token": from_env(TRANSFER_API_TOKEN=f"{TOKEN}\n"),
+    "the environment's address": from_env(TRANSFER_BASE_URL="http://host"),
+    "the environment's journal": from_env(TRANSFER_JOURNAL="postgresql://bank:cr3dential/1@host/x"),
+    "the environment's seal": from_env(TRANSFER_SEAL="keys", TRANSFER_JOURNAL="x"),
+    "a password with a slash": lambda _, __: PostgresJournal("postgresql://bank:cr3dential/1@host/x"),
+    "a schema that is none": lambda _, __: PostgresJournal(SECRET_DSN, schema="A b"),
+    "no timeout": lambda _, __: PostgresJournal(SECRET_DSN, timeout=0),
+    "a seal that is none": lambda _, __: PostgresJournal(SECRET_DSN, seal=cast("Any", 5)),
+    "keys that are too short": lambda _, __: KeySeal({"a": b"cr3dential"}, current="a"),
+    "another current key": lambda _, __: KeySeal({"a": b"cr3dential" * 3 + b"22"}, current="b"),
+}
+
+
+@each("mistake", MISTAKES)
+def test_a_wrong_setting_leaves_no_secret_in_any_frame(mistake: Any):
+    """The first start with a token from a file with a line's end is where an error tracker sees it."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as path:
+        with pytest.raises((ValueError, TypeError)) as caught:
+            mistake(patch, Path(path))
+
+        assert [text for text in drawn(caught.value) if "cr3dential" in text] == []
+
+
+async def test_a_database_that_cannot_be_reached_leaves_no_password_in_any_frame():
+    down = PostgresJournal(SECRET_DSN, timeout=MUST_RUN_OUT)
+    for use in (down.__aenter__, down.now, down.planned_upgrade, lambda: down.move("s", "k", claim())):
+        (error,) = await asyncio.gather(use(), return_exceptions=True)
+
+        assert isinstance(error, BaseException)
+        assert [text for text in drawn(error) if "cr3dential" in text] == []
+
+
+async def test_no_body_and_no_other_customer_is_in_any_frame_of_an_error():
+    people = {"user": "0ther-ada@example.com", "postersBeneficiary": "0ther-ben@example.com"}
+    theirs = samples.order_json(**{role: {"username": name} for role, name in people.items()})
+    answers = [
+        replies(http(200, samples.encode(theirs))),
+        replies(http(200, samples.encode(theirs)[:-9])),
+        replies(http(200, b"s3cr3t" * 99, headers={"Content-Encoding": "gzip"})),
+        replies(http(200, b"s3cr3t" * 99, headers={"Content-Encoding": "deflate"})),
+        replies(http(200, b"s3cr3t" * 99, headers={"Content-Encoding": "s3cr3t"})),
+        then_closes(head(200, {"Content-Length": "99"}) + WORDS),
+        then_closes(head(200, {"Transfer-Encoding": "chunked"}) + b"s3cr3t\r\n"),
+    ]
+    for script in answers:
+        async with serving(script) as server:
+            for error in (await bank_order(server.url), await Bank().read(server.url)):
+                assert [text for text in drawn(error) if "0ther-" in text or "s3cr3ts3cr3t" in text] == []
+
+
+async def bank_order(url: str) -> BaseException:
+    async with Bank().client(url, timeouts=Timeouts(total=MUST_RUN_OUT)) as client:
+        return await failure(client.create_order(new_order(), key="k"))
+
+
+@each(
+    "found",
+    [
+        {
+            "username": "ben.okri@example.com",
+            "firstname": "S3cr3tname",
+            "lastname": "S3cr3tlast",
+            "is_active": 1,
+        },
+        {"username": "s3cr3tname@example.com", "firstname": "Ben", "lastname": "Okri", "is_active": 1},
+        {"username": "ben.okri@example.com", "firstname": "S3cr3tname", "lastname": 5, "is_active": 1},
+        {"username": "ben.okri@example.com", "firstname": "S3cr3tname", "is_active": 0},
+        {
+            "username": "ben.okri@example.com",
+            "firstname": "Ben",
+            "lastname": "Okry S3cr3tname",
+            "is_active": 1,
+        },
+    ],
+)
+async def test_no_person_that_was_looked_up_is_in_any_frame_of_an_error(found: dict[str, Any]):
+    answer = json.dumps(found).encode()
+    async with serving(replies(http(200, answer))) as server:
+        hooks = [BeneficiaryVerification(UserLookup("/users/{username}"))]
+        async with Bank().client(server.url, hooks=hooks) as client:
+            error = await failure(
+                client.create_order(new_order(), key="k", beneficiary=PersonName("Ben", "Okri"))
+            )
+
+    assert [text for text in drawn(error) if "s3cr3t" in text.lower()] == []
+
+
+async def test_whom_a_look_up_asked_for_is_in_no_frame_of_its_error():
+    async with serving(replies(http(422, WORDS))) as server:
+        for look_up in (UserLookup("/users/{username}"), UserLookup("/users/{username}")):
+            async with Bank().client(server.url, hooks=[BeneficiaryVerification(look_up)]):
+                error = await failure(look_up("s3cr3t-ben@example.com"))
+
+            assert [text for text in drawn(error) if "s3cr3t-ben" in text] == []
+
+
 async def test_no_row_is_in_what_the_frames_of_a_stores_error_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -401,7 +557,7 @@ async def test_no_row_is_in_what_the_frames_of_a_stores_error_hold(
 
 def test_no_order_is_shown_with_what_a_journal_is_asked_for():
     entry = Entry(**{**dict.fromkeys(Entry.__struct_fields__), "reply": WORDS})
-    for one in (entry, moves.Create(attempt="a", order_id="tx-1", reply=WORDS)):
+    for one in (entry, transitions.Create(attempt="a", order_id="tx-1", reply=WORDS)):
         assert "s3cr3t" not in repr(one) + pretty_repr(one)
         assert "order_id" in repr(one)
         assert "order_id" in pretty_repr(one)
@@ -430,3 +586,70 @@ async def test_a_cause_that_is_chained_as_it_is_is_caught(name: str, monkeypatch
     monkeypatch.setattr(causes, "_carries", lambda _: False)
 
     assert any([leaks(error) async for error in BROKEN[name](Bank())])
+
+
+# --- what is shown of an object -----------------------------------------------------------------------
+
+CLASSES = [
+    kind
+    for module in pkgutil.walk_packages(transfer_async.__path__, "transfer_async.")
+    if not re.search(r"__main__|\.(sandbox|testing)\b", module.name)  # whose orders are nobody's
+    for kind in vars(importlib.import_module(module.name)).values()
+    if isinstance(kind, type)
+    and kind.__module__ == module.name
+    and (attrs.has(kind) or hasattr(kind, "__struct_fields__"))
+    and not hasattr(kind, "__post_init__")  # it takes no texts
+]
+
+
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return (
+        kind.__struct_fields__ if hasattr(kind, "__struct_fields__") else [a.name for a in attrs.fields(kind)]
+    )
+
+
+def _filled(kind: Any) -> Any:
+    """One whose every field says its own name."""
+    made = {name: f"<{name}>" for name in _field_names(kind)}
+    if hasattr(kind, "__struct_fields__"):
+        return kind(**made)
+    one = object.__new__(kind)
+    for name, value in made.items():
+        object.__setattr__(one, name, value)
+    return one
+
+
+@each("kind", CLASSES)
+def test_rich_shows_of_an_object_what_its_repr_shows_and_no_more(kind: type):
+    """Some draw every traceback with rich, which looks at the fields by itself."""
+    one = _filled(kind)
+    shown = [
+        [name for name in _field_names(kind) if f"<{name}>" in text] for text in (repr(one), pretty_repr(one))
+    ]
+
+    assert shown[1] == shown[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    {
+        "Entry": {"reply", "laid_aside"},
+        "Create": {"reply"},
+        "Resolve": {"reply"},
+        "Unread": {"kept"},
+        "EntryRow": {"body", "intent", "reply"},
+        "_StoredIntent": {"order", "beneficiary"},
+        "_Persons": {"order", "beneficiary"},
+        "_StoredOwed": {"intent"},
+        "_Body": {"laid_aside"},
+        "NewOrder": {"poster_username", "poster_recipient_username"},
+        "ExchangeResult": {"body"},
+    }.items(),
+)
+def test_what_is_stored_or_received_is_not_shown(name: str, hidden: set[str]):
+    kinds = [kind for kind in CLASSES if kind.__name__ == name]
+
+    assert kinds
+    for kind in kinds:
+        one = _filled(kind)
+        assert [field for field in sorted(hidden) if f"<{field}>" in repr(one) + pretty_repr(one)] == []

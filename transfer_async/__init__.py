@@ -1,187 +1,20 @@
-"""An async client for creating cross-border transfer orders: one key, at most one order.
+"""An async client that creates cross-border transfer orders: at most one order per key.
 
-Every call ends in something true: created, refused, never sent, or unknown.
+Every call ends in a true outcome: created, refused, never sent, or unknown.
 """
 
-from transfer_async._beneficiary.verification import BeneficiaryVerification, UserLookup
-from transfer_async._client import TransferClient
-from transfer_async._converters.messages import OrderCommand, OrderOutcome
-from transfer_async._http.rate import Rate
-from transfer_async._http.retry import RetryBudget, RetryPolicy
-from transfer_async._http.transport import Timeouts
-from transfer_async._models.doubt_cause import Cause
-from transfer_async._models.errors import (
-    AlreadyCreated,
-    Attempt,
-    BeneficiaryNotVerified,
-    CauseKind,
-    ClientClosed,
-    ConnectionFailed,
-    Expired,
-    HoldFailed,
-    HoldRequired,
-    InvalidOrder,
-    JournalFailed,
-    KeyBusy,
-    KeyConflict,
-    MatchResult,
-    OpenElsewhere,
-    Outcome,
-    OutcomeUnknown,
-    PreflightFailed,
-    RateLimited,
-    Refused,
-    Refuted,
-    ServiceFailed,
-    TokenUnavailable,
-    TransferError,
-    Unauthorized,
-    UnreadableOrder,
-)
-from transfer_async._models.events import (
-    AttemptFailed,
-    AttemptStarted,
-    Claimed,
-    DuplicateSuspected,
-    Event,
-    HookPassed,
-    HookUndone,
-    NotSent,
-    OrderCreated,
-    OrderRefused,
-    OrderUnrecorded,
-    Resolved,
-    RetryScheduled,
-    TurnCame,
-    UndoOwed,
-    WentInDoubt,
-    log_events,
-)
-from transfer_async._models.requests import NewExternalOrder, NewOrder, OrderIntent, OrderRequest, PersonName
-from transfer_async._models.responses import (
-    Currency,
-    ExternalOrder,
-    ExternalUser,
-    Order,
-    OrderState,
-    User,
-    UserOption,
-)
-from transfer_async._pipeline.batch import OrderResult
-from transfer_async._pipeline.hooks import FundsHold, PreflightHook
-from transfer_async._pipeline.key_views import Doubt, FourEyes, KeyView
-from transfer_async._pipeline.operators import Operators
-from transfer_async._pipeline.recovery import RecoveryReport
-from transfer_async._pipeline.refusals import FourEyesNeeded, Moved, SamePerson
-from transfer_async._pipeline.resolution import NO_ORDER, Resolution
-from transfer_async._support.clock import Clock
-from transfer_async.journal import (
-    Decision,
-    Journal,
-    KeyRecord,
-    KeyState,
-    MemoryJournal,
-    PostgresJournal,
-    Proposal,
-    SQLiteJournal,
-)
-from transfer_async.journal.entries import Step
-from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
-from transfer_async.worker.handler import Handled, Handler
+import typing as _typing
 
-__all__ = [
-    "NO_ORDER",
-    "Action",
-    "AlreadyCreated",
-    "Attempt",
-    "AttemptFailed",
-    "AttemptStarted",
-    "BeneficiaryNotVerified",
-    "BeneficiaryVerification",
-    "Cause",
-    "CauseKind",
-    "Claimed",
-    "ClientClosed",
-    "Clock",
-    "ConnectionFailed",
-    "Currency",
-    "Decision",
-    "Delays",
-    "Disposition",
-    "Doubt",
-    "DuplicateSuspected",
-    "Event",
-    "Expired",
-    "ExternalOrder",
-    "ExternalUser",
-    "FourEyes",
-    "FourEyesNeeded",
-    "FundsHold",
-    "Handled",
-    "Handler",
-    "HoldFailed",
-    "HoldRequired",
-    "HookPassed",
-    "HookUndone",
-    "InvalidOrder",
-    "Journal",
-    "JournalFailed",
-    "KeyBusy",
-    "KeyConflict",
-    "KeyRecord",
-    "KeyState",
-    "KeyView",
-    "MatchResult",
-    "MemoryJournal",
-    "Moved",
-    "NewExternalOrder",
-    "NewOrder",
-    "NotSent",
-    "OpenElsewhere",
-    "Operators",
-    "Order",
-    "OrderCommand",
-    "OrderCreated",
-    "OrderIntent",
-    "OrderOutcome",
-    "OrderRefused",
-    "OrderRequest",
-    "OrderResult",
-    "OrderState",
-    "OrderUnrecorded",
-    "Outcome",
-    "OutcomeUnknown",
-    "PersonName",
-    "PostgresJournal",
-    "PreflightFailed",
-    "PreflightHook",
-    "Proposal",
-    "Rate",
-    "RateLimited",
-    "RecoveryReport",
-    "Refused",
-    "Refuted",
-    "Resolution",
-    "Resolved",
-    "RetryBudget",
-    "RetryPolicy",
-    "RetryScheduled",
-    "SQLiteJournal",
-    "SamePerson",
-    "ServiceFailed",
-    "Step",
-    "Timeouts",
-    "TokenUnavailable",
-    "TransferClient",
-    "TransferError",
-    "TurnCame",
-    "Unauthorized",
-    "UndoOwed",
-    "UnreadableOrder",
-    "User",
-    "UserLookup",
-    "UserOption",
-    "WentInDoubt",
-    "disposition",
-    "log_events",
-]
+from transfer_async._lazy import public_name as _public_name
+
+if _typing.TYPE_CHECKING:
+    from transfer_async._public import *
+    from transfer_async._public import __all__ as __all__
+
+
+def __getattr__(name: str) -> _typing.Any:
+    return _public_name(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return list(__getattr__("__all__"))

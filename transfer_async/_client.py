@@ -1,4 +1,4 @@
-"""The session manager that callers hold: it checks what they say, carries their calls, closes in order."""
+"""`TransferClient`: checks arguments, runs calls, and closes in an orderly way."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from typing import Any, Self, TypeVar, Unpack, overload
 import aiohttp
 
 from transfer_async._converters import converter
-from transfer_async._http import fetch, retry, urls
-from transfer_async._http.bearer import Token, TokenSource
-from transfer_async._http.rate import Rate
-from transfer_async._http.retry import RetryPolicy
+from transfer_async._http import request as fetch
+from transfer_async._http import retry, urls
+from transfer_async._http.request import Token, TokenSource
+from transfer_async._http.retry import Rate, RetryPolicy
 from transfer_async._http.transport import Timeouts, Transport
-from transfer_async._models import keys, texts
-from transfer_async._models.errors import ClientClosed, OpenElsewhere, ServiceFailed
+from transfer_async._models import requests as keys
+from transfer_async._models import requests as texts
+from transfer_async._models.errors import ClientClosed, ServiceFailed, WrongEventLoop, hides_arguments
 from transfer_async._models.events import Observer, Observers
 from transfer_async._models.requests import (
     NewOrder,
@@ -34,76 +35,83 @@ from transfer_async._models.requests import (
 from transfer_async._models.responses import Order, User
 from transfer_async._pipeline import settings
 from transfer_async._pipeline.batch import Batch, OrderResult, Requests
-from transfer_async._pipeline.call import Call, InFlight, fresh_id
-from transfer_async._pipeline.cancellation import Cancellation
-from transfer_async._pipeline.context import Context
+from transfer_async._pipeline.call import (
+    Cancellation,
+    ClientCore,
+    InFlight,
+    OrderCall,
+    OrderProgress,
+    Resolver,
+    fresh_id,
+)
 from transfer_async._pipeline.create_order import create_order
 from transfer_async._pipeline.hooks import Hook, checked_hooks
 from transfer_async._pipeline.key_views import Doubt
 from transfer_async._pipeline.operators import Operators
-from transfer_async._pipeline.recovery import RecoveryReport
-from transfer_async._pipeline.recovery_runs import Recoveries
-from transfer_async._pipeline.resolution import Resolver
+from transfer_async._pipeline.outcomes import check_key
+from transfer_async._pipeline.recovery import Recoveries, RecoveryReport
 from transfer_async._pipeline.settings import ClientSettings
-from transfer_async._pipeline.work import Work
-from transfer_async._support.clock import Clock, Duration, duration
-from transfer_async._support.deadlines import NEVER, on_clock
-from transfer_async._support.loop_affinity import Home
-from transfer_async._support.validators import check_count
+from transfer_async._support.clock import NEVER, Clock, Duration, duration, on_clock
+from transfer_async._support.util import check_count
 from transfer_async.journal.address import journal_at, seal_from_env
-from transfer_async.journal.entries import Step
 from transfer_async.journal.memory import MemoryJournal
+from transfer_async.journal.model import LEASE, SETTLE_AFTER, HistoryEvent
 from transfer_async.journal.protocol import Journal, KeyRecord, checked_journal, record_of
 
 T = TypeVar("T")
 
 CLOSING_GRACE = 5.0
-"""Seconds that what was cut off by ``close`` gets to write down where it stands."""
+"""Seconds that calls cut off by ``close`` get to record their outcome."""
 
 
 class TransferClient:
     """A client of the transfer order service, for one base address and one account.
 
-    Use it as ``async with TransferClient(...) as client:``, or ``await client.close()`` yourself.
-    It may be shared by any number of tasks of one event loop: the one that it is first used in.
+    Use it as ``async with TransferClient(...) as client:``, or call ``await client.close()`` yourself.
+    Any number of tasks may share it, all in the event loop in which it is first used.
 
     Args:
         base_url: scheme, host and optional path prefix; https, unless the host is loopback.
         token: the bearer token, or an async callable that returns one; it is called at first
             use and again after a 401, once for all calls.
-        hooks: run in this order before each order is sent; the hold is the last.
-        journal: where keys and outcomes are recorded; a `MemoryJournal` of its own by default.
-        scope: names the service in the journal; the normalised ``base_url`` by default.
+        hooks: the hooks that run, in this order, before each order is sent; the hold comes last.
+        journal: the journal that records keys and outcomes; by default the client's own `MemoryJournal`.
+        scope: the name of the service in the journal; by default the normalised ``base_url``.
         retry: see `RetryPolicy`.
         timeouts: see `Timeouts`.
-        resolve: the bank's own means to learn what became of an order in doubt: an async callable
-            of the intent and the `OutcomeUnknown`; returns the `Order`, its id, `NO_ORDER`, or None.
-        settle_after: seconds after the last possible send before `NO_ORDER` is believed.
-        four_eyes: the scope is to demand, of every `Operators` and from now on, that what one person
-            decides is approved by another; see `Operators`. ``resolve`` is no person, and asks nobody.
-        lease: seconds that a worker's claim outlives its last sign of life; at least 1.5 times
-            the retry deadline, and an hour at most.
-        recover_every: seconds between two runs of `recover` that the client makes by itself, from its
-            first use on; the first comes after a random share of them. None: whoever holds it calls it.
-        observers: called with every event; see `transfer_async._models.events`.
-        session: an ``aiohttp.ClientSession`` to use instead of its own; never closed, and its
+        resolve: an async callable with which the bank finds out what became of an order in doubt. It takes
+            the intent and the `OutcomeUnknown`, and returns the `Order`, its id, `NO_ORDER`, or None.
+        settle_after: seconds after the last possible send from which `NO_ORDER` is accepted.
+        abandoned_settle_after: the same if the sender never reported an end: its process may only be
+            stopped, and send when it continues. By default 86,400 (a day), or ``settle_after`` if that is
+            longer; never less than ``settle_after``. A person's refutation waits only for ``settle_after``.
+        four_eyes: whether to require dual control for the scope from now on: what one person decides,
+            another must approve; see `Operators`. Answers of ``resolve`` need no approval.
+        lease: seconds for which a claim stays valid after its last renewal; at least 1.5 times
+            the retry deadline, and at most 3,600 (an hour).
+        recover_every: seconds between two runs of `recover` that the client starts itself, from its
+            first use on; the first one starts after a random part of that time. None: call `recover`
+            yourself.
+        observers: the functions that are called with every event; see `transfer_async._models.events`.
+        session: an ``aiohttp.ClientSession`` to use instead of the client's own. It is never closed. Its
             redirects, ``raise_for_status``, middlewares and ``ssl`` are overridden for each request.
-        ssl: the TLS context; the default one verifies the service's certificate, also where a
-            borrowed session's connector would not.
+        ssl: the TLS context; the default one verifies the service's certificate, even if the
+            connector of a borrowed session does not.
         proxy: the address of an HTTP proxy.
-        max_response_bytes: how much of an answer's body, decompressed, is read at most.
-        max_connections: how many connections the pool for orders, and the one for everything
-            else, may each hold at once; a borrowed session brings its own limit.
-        rate: how often a request to create an order leaves at most; see `Rate`. Orders wait for their turn
-            in the order in which they came, before their hold.
-        clock: time, waiting and chance; for tests.
+        max_response_bytes: the maximum number of bytes read from a response's body, after decompression.
+        max_connections: the maximum number of connections in each of two pools: one for orders, one for
+            all other requests. A borrowed session has its own limit.
+        rate: the maximum rate of requests that create an order; see `Rate`. Orders wait before their
+            hold is placed, and continue in the order of their arrival.
+        clock: the source of time, sleep and randomness; for tests.
 
     Raises:
-        ValueError: names the argument and the rule.
+        ValueError: an argument is invalid; the text names the argument and the rule.
     """
 
-    _closed = True  # until the constructor has come to its end
+    _closed = True  # It stays true if the constructor raises.
 
+    @hides_arguments
     def __init__(
         self,
         base_url: str,
@@ -115,9 +123,10 @@ class TransferClient:
         retry: RetryPolicy | None = None,
         timeouts: Timeouts | None = None,
         resolve: Resolver | None = None,
-        settle_after: Duration = 300.0,
+        settle_after: Duration = SETTLE_AFTER,
+        abandoned_settle_after: Duration | None = None,
         four_eyes: bool = False,
-        lease: Duration = 60.0,
+        lease: Duration = LEASE,
         recover_every: Duration | None = None,
         observers: Sequence[Observer] = (),
         session: aiohttp.ClientSession | None = None,
@@ -134,6 +143,7 @@ class TransferClient:
             timeouts=Timeouts() if timeouts is None else timeouts,
             lease=lease,
             settle_after=settle_after,
+            abandoned_settle_after=abandoned_settle_after,
             recover_every=recover_every,
             clock=Clock() if clock is None else clock,
         )
@@ -157,8 +167,9 @@ class TransferClient:
     def _prepare(self, *, recover_every: float | None, four_eyes: bool) -> None:
         converter.prepare()
         retry.prepare()
-        self._home = Home()
-        self._calls = InFlight(partial(create_order, self._context))
+        self._home = LoopAffinity()
+        self._check = partial(check_key, self._context)
+        self._calls = InFlight(partial(create_order, self._context), self._check)
         self._reads = fetch.UnderWay()
         self._recoveries = Recoveries(self._context, every=recover_every)
         self._operators = Operators(
@@ -178,21 +189,23 @@ class TransferClient:
     def _transport_to(
         self, base_url: str, times: settings.Times, limits: settings.Limits, **options: Any
     ) -> Transport:
-        """The way to the service; a client for tests has one of its own."""
+        """Create the transport to the service; a client for tests overrides this."""
         return settings.transport(base_url, times, limits, **options)
 
     @classmethod
+    @hides_arguments
     def from_env(cls, **settings: Unpack[ClientSettings]) -> Self:
-        """Make a client from ``TRANSFER_BASE_URL``, ``TRANSFER_API_TOKEN`` and, if set, ``TRANSFER_JOURNAL``.
+        """Create a client from environment variables.
 
-        The journal is a path, or a ``postgresql://`` address; it is the client's own, and closed with it.
-        ``TRANSFER_SEAL`` may name the file of a `KeySeal`'s keys, which seal what it stores of persons.
+        ``TRANSFER_BASE_URL`` and ``TRANSFER_API_TOKEN`` are required. ``TRANSFER_JOURNAL`` may hold a path or
+        a ``postgresql://`` address; the client closes this journal when it is closed. ``TRANSFER_SEAL`` may
+        name a `KeySeal` key file, with which the journal encrypts personal data.
 
         Args:
-            settings: everything else, as the constructor takes it.
+            settings: the constructor's other arguments.
 
         Raises:
-            ValueError: a variable is missing, or names no journal that could be used.
+            ValueError: a variable is missing, or ``TRANSFER_JOURNAL`` or ``TRANSFER_SEAL`` is unusable.
         """
         missing = [name for name in ("TRANSFER_BASE_URL", "TRANSFER_API_TOKEN") if not os.environ.get(name)]
         if missing:
@@ -222,47 +235,38 @@ class TransferClient:
         """Create one order, at most once for its key (specification 4.1).
 
         Args:
-            order: what to create.
-            key: the caller's own id for it, 1 to 200 printable characters in Unicode's NFC, none of
-                them unseen, and no blank at either end; the client makes one
-                otherwise. Whoever may cancel the call passes one.
-            beneficiary: who the customer says the beneficiary is, for the hooks.
+            order: the order to create.
+            key: the caller's own id for the payment: 1 to 200 printable characters in Unicode's NFC, no
+                character that renders as nothing, and no blank at either end. By default the client
+                generates one. If you might cancel the call, pass your own key.
+            beneficiary: the beneficiary's name as the customer typed it; hooks check it.
             held: the reference of a hold that the bank has placed itself.
-            send_before: an aware time after which it must not be sent.
-            deadline: an aware time after which the caller waits no longer. It only shortens: hooks, pauses,
-                ``resolve``, and the request itself. What it ends before the request was handed over is
-                never sent (`Expired`), and undone; what it ends later is unknown, and the hold is kept.
-                A write of the journal and an undo are not cut off, so the call may end a little later.
-            once: this is the same wish whenever it comes (a message, a line of a file): if the service
-                has refused it before, that refusal is raised again, without a request. Otherwise a
-                call after a certain no is a new wish.
+            send_before: an aware time after which the order must not be sent.
+            deadline: an aware time after which the caller stops waiting. It can only shorten the limits of
+                hooks, pauses, ``resolve`` and the request. If it passes before the request is sent, nothing
+                is sent, the hooks are undone, and the call raises `Expired`. If it passes later, the outcome
+                is unknown and the hold is kept. Journal writes and undos are not interrupted, so the
+                call may end a little later.
+            once: whether every call with this key is the same intent, as for a message or a line of a file.
+                If the order was refused before, that refusal is raised again without a request.
+                By default a call after a definite failure is a new intent.
 
         Returns:
-            The order as the service recorded it; the same one again for a key that has it already.
+            The order as the service recorded it. A key whose order exists returns that order again.
 
         Raises:
-            InvalidOrder: nothing was claimed, held or sent; names every field at fault.
-            TransferError: see `transfer_async._models.errors`; ``outcome`` and ``order_may_exist`` say
-                what is certain.
+            InvalidOrder: nothing was claimed, held or sent; the error names every invalid field.
+            TransferError: any other failure. ``outcome`` is what is certain about this call;
+                ``order_may_exist`` is whether an order for the key may exist.
         """
-        # No name for what it hands on: a name would keep it for as long as the order is on its way.
+        # A local variable would keep the request in memory for as long as the call runs.
         return await self._carry(
             self._call(OrderRequest(order, key, beneficiary, held, send_before, deadline), once=once)
         )
 
-    def _call(self, request: OrderRequest, *, once: bool) -> Call:
+    def _call(self, request: OrderRequest, *, once: bool) -> OrderCall:
         key = request.key
-        refuse_call(
-            call_problems(
-                order=request.order,
-                key=key,
-                beneficiary=request.beneficiary,
-                held=request.held,
-                send_before=request.send_before,
-                deadline=request.deadline,
-            ),
-            key=key,
-        )
+        refuse_call(call_problems(request), key=key)
         self._refuse_unless_open(key)
         intent_id = fresh_id()
         intent = OrderIntent(
@@ -275,32 +279,33 @@ class TransferClient:
         )
         clock, moment = self._context.clock, request.deadline
         deadline = NEVER if moment is None else on_clock(clock, moment)
-        return Call(
+        return OrderCall(
             client_made=key is None,
             once=once,
-            work=Work(intent=intent, began=clock.now(), deadline=deadline),
+            work=OrderProgress(intent=intent, began=clock.now(), deadline=deadline),
             cancellation=Cancellation(),
         )
 
-    def _carry(self, call: Call) -> Coroutine[Any, Any, Order]:
-        self._recoveries.begin()
+    def _carry(self, call: OrderCall) -> Coroutine[Any, Any, Order]:
+        if self._recoveries.is_due:  # of most clients never, and this is on the way of each order
+            self._recoveries.begin()
         return self._calls.carry(call)
 
     def create_orders(
         self, requests: Requests, *, concurrency: int = 16, once: bool = False
     ) -> AsyncGenerator[OrderResult, None]:
-        """Create many orders, some at a time, from an input that may be endless.
+        """Create many orders concurrently, from an input that may be endless.
 
         Args:
-            requests: an iterable or async iterable of `OrderRequest`; the next is taken only when
-                there is room for it.
-            concurrency: how many orders are in flight at most.
+            requests: an iterable or async iterable of `OrderRequest`; the next one is taken only when
+                fewer than ``concurrency`` orders are in flight.
+            concurrency: the maximum number of orders in flight.
             once: as for `create_order`.
 
         Returns:
-            An async iterator of one `OrderResult` each, in order of completion; a failure never
-            stops the others. Leaving the loop early lets what is in flight come to its end: close
-            the iterator (``contextlib.aclosing``) to wait for that.
+            An async iterator with one `OrderResult` per request, in order of completion. A failure does not
+            stop the other orders. If you leave the loop early, the orders in flight still finish: close
+            the iterator (``contextlib.aclosing``) to wait for them.
 
         Raises:
             ValueError: ``concurrency`` is not a whole number, 1 or more.
@@ -311,13 +316,13 @@ class TransferClient:
         async def create(request: OrderRequest) -> Order:
             return await self._carry(self._call(request, once=once))
 
-        return Batch(create, requests, concurrency=concurrency).results()
+        return Batch(create, requests, concurrency=concurrency, check=self._check).results()
 
     async def known(self, key: str) -> KeyRecord | None:
-        """What is on record of ``key``: ask before you place a hold of your own for it.
+        """Return the record of ``key``, or None; call it before you place a hold of your own for the key.
 
         Raises:
-            InvalidOrder: nothing is, and it cannot be a key.
+            InvalidOrder: ``key`` has no record and is not a valid key.
             JournalFailed: the journal could not be read.
         """
         self._refuse_unless_open(key)
@@ -325,16 +330,16 @@ class TransferClient:
         key = texts.to_text(key)
         entry = await self._context.journal.read(key)
         if entry is None:
-            keys.refuse(key)
+            keys.refuse_key(key)
             return None
         return record_of(entry)
 
     async def recover(self) -> RecoveryReport:
-        """Work off what is left over: abandoned claims, doubts, and undos that are owed.
+        """Process what earlier calls left behind: abandoned claims, doubts, and pending undos.
 
         Raises:
             JournalFailed: the journal could not be read or written.
-            ClientClosed: the client is closed, or was, and would not wait for the end.
+            ClientClosed: the client is closed, or was closed before the run ended.
         """
         self._refuse_unless_open()
         self._recoveries.begin()
@@ -342,14 +347,14 @@ class TransferClient:
 
     @property
     def retry_budget(self) -> float:
-        """What is left of the `RetryBudget`, in tokens; with too few of them nothing is sent again."""
+        """The tokens left in the `RetryBudget`; with too few of them, requests are not retried."""
         return self._context.bucket.left
 
     # --- operators ------------------------------------------------------------------------------
 
     @property
     def operators(self) -> Operators:
-        """All that people can do with the journal; the methods below are the best-known of it.
+        """The operations for people who work with the journal; the methods below are the most used ones.
 
         Raises:
             ClientClosed: the client is closed.
@@ -358,50 +363,50 @@ class TransferClient:
         return self._operators
 
     async def in_doubt(self) -> tuple[Doubt, ...]:
-        """Every key in doubt, oldest first; see `Operators.in_doubt`."""
+        """Return every key in doubt, oldest first; see `Operators.in_doubt`."""
         self._refuse_unless_open()
         return await self._operators.in_doubt()
 
     async def resolve(
         self, key: str, *, order_id: str, by: str, reason: str, undone: bool = False
     ) -> KeyRecord:
-        """Write down that the order of a doubt exists; see `Operators.resolve`."""
+        """Record that the order of a key in doubt exists; see `Operators.resolve`."""
         self._refuse_unless_open(key)
         return await self._operators.resolve(key, order_id=order_id, by=by, reason=reason, undone=undone)
 
     async def refute(self, key: str, *, by: str, reason: str, undone: bool = False) -> KeyRecord:
-        """Write down that the order of a doubt is not, and cannot be any more; see `Operators.refute`."""
+        """Record that no order of a key in doubt exists or can appear; see `Operators.refute`."""
         self._refuse_unless_open(key)
         return await self._operators.refute(key, by=by, reason=reason, undone=undone)
 
-    async def history(self, key: str) -> tuple[Step, ...]:
-        """Every move of the key that is remembered, oldest first; see `Operators.history`."""
+    async def history(self, key: str) -> tuple[HistoryEvent, ...]:
+        """Return the recorded transitions of the key, oldest first; see `Operators.history`."""
         self._refuse_unless_open(key)
         return await self._operators.history(key)
 
     async def prune(self, *, before: datetime) -> int:
-        """Forget keys that ended before then, and say how many; see `Operators.prune`."""
+        """Delete the keys that ended before ``before``, and return their number; see `Operators.prune`."""
         self._refuse_unless_open()
         return await self._operators.prune(before=before)
 
     # --- everything else ------------------------------------------------------------------------
 
     async def who_am_i(self, *, deadline: datetime | None = None) -> User:
-        """The account behind the token (specification 4.2); its ``id`` is needed in later steps.
+        """Return the account of the token (specification 4.2); its ``id`` is needed in later steps.
 
         Args:
-            deadline: an aware time after which the caller waits no longer; see `request`.
+            deadline: an aware time after which the caller stops waiting; see `request`.
 
         Raises:
-            ValueError: ``deadline`` is no such time.
-            Expired: it passed before anything was sent.
-            Unauthorized: the token is not (or no longer) good.
-            ServiceFailed: no usable answer, after the retries.
-            ConnectionFailed: no connection, after the retries.
+            ValueError: ``deadline`` is not an aware time.
+            Expired: ``deadline`` passed before anything was sent.
+            Unauthorized: the service does not accept the token.
+            ServiceFailed: no usable response came, after the retries.
+            ConnectionFailed: no connection could be made, after the retries.
         """
         user = await self.request("GET", urls.WHO_AM_I, into=User, safe=True, deadline=deadline)
         if user.id is None:
-            raise ServiceFailed("the answer does not say who the caller is")
+            raise ServiceFailed("the answer does not contain the account's id")
         return user
 
     @overload
@@ -438,23 +443,24 @@ class TransferClient:
         safe: bool = False,
         deadline: datetime | None = None,
     ) -> Any:
-        """Call another of the service's operations, which the specification does not show (section 4.3).
+        """Call another operation of the service, one that the specification does not show (section 4.3).
 
         Args:
             method: the HTTP method.
-            path: begins with ``/``, percent-encoded, appended to ``base_url`` as it is.
-            json: what to send, if anything; numbers as `Decimal` are sent exactly.
-            into: the model to read the answer into; decoded JSON, exact, by default.
-            safe: for GET and HEAD: doing it twice does no harm, so lost answers are retried.
-            deadline: an aware time after which the caller waits no longer; it only shortens. A request
-                that it ends once it was sent ends as any that is not answered in time.
+            path: the percent-encoded path; it begins with ``/`` and is appended to ``base_url`` unchanged.
+            json: the JSON value to send, if any; `Decimal` numbers are sent exactly.
+            into: the model to read the response into; by default the decoded JSON, with exact numbers.
+            safe: whether sending twice does no harm, so that lost responses are retried; GET and HEAD only.
+            deadline: an aware time after which the caller stops waiting; it can only shorten the other
+                limits. If it passes after the request was sent, the call ends like one that timed out.
 
         Raises:
-            ValueError: the path leads elsewhere, or to create-order; or ``deadline`` is no such time.
+            ValueError: ``path`` leaves ``base_url`` or leads to create-order, or ``deadline`` is not an
+                aware time.
             Expired: ``deadline`` passed before anything was sent.
-            Refused: the service answered no.
-            ServiceFailed: with ``safe``: no usable answer, after the retries.
-            OutcomeUnknown: without ``safe``: it may have been processed.
+            Refused: the service refused the request.
+            ServiceFailed: with ``safe``: no usable response came, after the retries.
+            OutcomeUnknown: without ``safe``: the request may have been processed.
             ConnectionFailed: nothing was sent.
         """
         wanted = fetch.Wanted(
@@ -467,7 +473,7 @@ class TransferClient:
         )
         task = asyncio.current_task()
         if not (self._calls.carries(task) or self._recoveries.carries(task)):
-            self._refuse_unless_open()  # a hook may look something up to the end
+            self._refuse_unless_open()  # The hooks of a call may send reads even while the client closes.
             self._recoveries.begin()
         with self._reads:
             return await fetch.fetch(self._context, wanted, cut=lambda: self._reads.cut)
@@ -482,16 +488,16 @@ class TransferClient:
         if self._closed:
             raise ClientClosed("the client is closed", key=key, order_may_exist=key is not None)
         if why := self._home.elsewhere():
-            raise OpenElsewhere(why, key=key, order_may_exist=key is not None)
+            raise WrongEventLoop(why, key=key, order_may_exist=key is not None)
 
     # --- life cycle -----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Open the client, and its journal, if it is not open yet: one that it was given stays open after it.
+        """Open the client and its journal; a journal passed to the constructor stays open afterwards.
 
         Raises:
             JournalFailed: the journal cannot be opened.
-            ClientClosed: it was closed, or is open elsewhere.
+            ClientClosed: the client was closed, or is open in another event loop or process.
         """
         self._refuse_unless_open()
         await self._context.journal.open()
@@ -504,18 +510,19 @@ class TransferClient:
         await self.close()
 
     async def close(self, timeout: Duration = 35.0) -> None:  # noqa: ASYNC109 - the contract's own name
-        """Close the client; may be called again.
+        """Close the client; calling it again does no harm.
 
-        New calls are refused; what is in flight is waited for, then cut off: what was sent is recorded
-        as in doubt, what was not is undone and ends as `ClientClosed`. So are the runs of `recover`:
-        an undo that is cut off stays owed. In a forked process there is nothing to close: what the client
-        holds is its parent's.
+        New calls are refused. Calls and runs of `recover` in flight may finish within ``timeout``; then
+        they are cut off. A request that was sent is recorded as in doubt. A call that sent nothing is
+        undone and raises `ClientClosed`. An undo that is cut off stays pending. In a forked process this
+        does nothing, because the connections belong to the parent.
 
         Args:
-            timeout: seconds to wait for what is in flight; longer than the retry deadline by default.
+            timeout: seconds to wait for what is in flight; the default is longer than the default retry
+                deadline.
 
         Raises:
-            OpenElsewhere: it is in use in another event loop, and must be closed there.
+            WrongEventLoop: the client is in use in another event loop; close it there.
         """
         if self._home.is_forked:
             self._closed = True
@@ -528,7 +535,7 @@ class TransferClient:
 
     async def _wind_up(self, timeout: Duration) -> None:  # noqa: ASYNC109 - of `close`
         if why := self._home.elsewhere():
-            raise OpenElsewhere(why, order_may_exist=False)
+            raise WrongEventLoop(why, order_may_exist=False)
         loop = asyncio.get_running_loop()
         end = loop.time() + duration("timeout", timeout)
         self._closed = True
@@ -538,10 +545,10 @@ class TransferClient:
                 self._calls.finish(patience=patience, grace=CLOSING_GRACE),
                 self._recoveries.finish(patience=patience, grace=CLOSING_GRACE),
             )
-            # Only now: a call's hook may still have had something to look up.
+            # Reads end last, because the hooks of a call may need them.
             await self._reads.finish(patience=max(0.0, end - loop.time()))
         finally:
-            self._calls.cut_off()  # whoever cancels this does not wait, and nothing is sent behind its back
+            self._calls.cut_off()  # If this task is cancelled, nothing may be sent after it.
             self._recoveries.cut_off()
             self._reads.cut = True
             self._context.tokens.close()
@@ -565,26 +572,29 @@ class TransferClient:
             )
 
 
-# --- for the package's own workers: functions, for a client's methods are a promise to everybody ---
+# --- for the package's own workers -------------------------------------------------------------------
+# These are functions, because every method of the client is part of its public interface.
 
 
-def context_of(client: TransferClient) -> Context:
-    """The parts of ``client``: its journal, its scope, its hooks."""
+def context_of(client: TransferClient) -> ClientCore:
+    """Return the shared parts of ``client``: its journal, scope, hooks and settings."""
     return client._context
 
 
-def new_call(client: TransferClient, request: OrderRequest, *, once: bool) -> Call:
-    """A call of ``create_order`` that `carry` runs, and that knows afterwards what was done.
+def new_call(client: TransferClient, request: OrderRequest, *, once: bool) -> OrderCall:
+    """Create a worker's call of ``create_order``. `carry` runs it; then it holds the call's progress.
 
     Raises:
-        InvalidOrder: nothing was claimed, held or sent; names every field at fault.
-        ClientClosed: the client is closed, or open elsewhere.
+        InvalidOrder: nothing was claimed, held or sent; the error names every invalid field.
+        ClientClosed: the client is closed, or open in another event loop or process.
     """
-    return client._call(request, once=once)
+    call = client._call(request, once=once)
+    call.is_published = True
+    return call
 
 
-async def carry(client: TransferClient, call: Call) -> Order:
-    """Run ``call`` to its end.
+async def carry(client: TransferClient, call: OrderCall) -> Order:
+    """Run ``call`` to its end, and return its order.
 
     Raises:
         TransferError: as `TransferClient.create_order` does.
@@ -598,3 +608,50 @@ def _journal_at(address: str) -> Journal:
         return journal_at(address, seal=seal)
     except ValueError as error:
         raise ValueError(f"TRANSFER_JOURNAL: {error}") from None
+
+
+# --- loop affinity -----------------------------------------------------------------------------------
+# Where a client is at home: the process and the event loop in which it was first used.
+#
+# Its connections are watched by that loop alone. In another one they seem dead, and every call would end
+# as if the network were down; in a forked process they are shared with the parent, and what is said on
+# them is heard by either of the two.
+
+
+_FORKED = (
+    "the client was used before a fork, and its connections are the parent's: make a client in each process"
+)
+_OTHER_LOOP = (
+    "the client belongs to another event loop, the one in which it was first used: make a client for each "
+    "loop and thread (asyncio.run begins a new loop each time), or hand the call to the client's own "
+    "(asyncio.run_coroutine_threadsafe)"
+)
+
+
+class LoopAffinity:
+    """The process and the loop of one client; nowhere until it is used."""
+
+    __slots__ = ("_loop", "_process")
+
+    def __init__(self) -> None:
+        self._process = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a fork of the one in which it is at home."""
+        return self._loop is not None and self._process != os.getpid()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its loop has ended, so that nothing goes on there any more."""
+        return self._loop is not None and self._loop.is_closed()
+
+    def elsewhere(self) -> str | None:
+        """Why it cannot be used here, and what to do; None if it can. The first time, it settles here."""
+        if self._loop is None:
+            self._process, self._loop = os.getpid(), asyncio.get_running_loop()
+            return None
+        if self._process != os.getpid():  # there may be no running loop then
+            return _FORKED
+        return None if self._loop is asyncio.get_running_loop() else _OTHER_LOOP

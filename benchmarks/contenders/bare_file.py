@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.contenders.ours import place, release
 from transfer_async import FundsHold, NewExternalOrder, NewOrder, OrderRequest, SQLiteJournal, TransferClient
-from transfer_async._cli.console.event_loop import loop_factory
+from transfer_async._cli.event_loop import loop_factory
 
 
 def request_of(line: str) -> OrderRequest:
@@ -31,7 +31,7 @@ def request_of(line: str) -> OrderRequest:
 
 async def create(options: argparse.Namespace) -> float:
     """Create them; orders a second of the loop alone."""
-    with options.file.open() as file:
+    with options.file.open(encoding="utf-8") as file:
         requests = [request_of(line) for line in file]
     hooks = [FundsHold(place, release)]
     async with (

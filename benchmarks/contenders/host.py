@@ -44,7 +44,7 @@ class Process:
             cwd=machine.ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
         )
         try:
             hello = self._read(PATIENCE)

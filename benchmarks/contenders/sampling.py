@@ -17,18 +17,16 @@ EVERY = 0.00097
 """Seconds; in step with nothing."""
 
 PARTS = {
-    "transfer_async._converters.order": "decode",
-    "transfer_async._converters.lenient": "decode",
+    "transfer_async._converters.reader": "decode",
     "transfer_async._converters.wire_format": "decode",
     "transfer_async._http.classify": "decode",
     "transfer_async._converters.converter": "encode",
-    "transfer_async._models.base": "encode",
+    "transfer_async._models.responses": "encode",
     "transfer_async.journal": "journal",
-    "transfer_async.journal.scoped": "journal",
-    "transfer_async._pipeline.lease": "journal",
+    "transfer_async.journal.protocol": "journal",
+    "transfer_async._pipeline.create_order": "journal",
     "transfer_async._http.transport": "transport guard",
     "transfer_async._http.write_guard": "transport guard",
-    "transfer_async._http.decoder": "transport guard",
     "transfer_async._models.events": "events",
     "transfer_async": "pipeline",
     "aiohttp": "aiohttp itself",

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.measuring.data import Answers
 from transfer_async import NewOrder, Order, TransferClient
-from transfer_async._http.transport import Evidence
+from transfer_async._http.transport import ExchangeResult
 from transfer_async._http.write_guard import GuardedBody
 
 
@@ -35,8 +35,8 @@ class StubbedTransport:
         """Be the transport of ``client``."""
         client._context.transport.post_order = self.post_order  # type: ignore[method-assign] # a stand-in
 
-    async def post_order(self, body: GuardedBody, **_: Any) -> Evidence:
+    async def post_order(self, body: GuardedBody, **_: Any) -> ExchangeResult:
         """See `transfer_async._http.transport.Transport.post_order`."""
         body.spent = body.handed_over = True
         order_id = b"tx-%020d" % next(_numbers)
-        return Evidence(sent=True, status=200, body=order_id.join(self._pieces), intact=True)
+        return ExchangeResult(sent=True, status=200, body=order_id.join(self._pieces), intact=True)

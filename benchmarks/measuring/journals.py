@@ -18,8 +18,8 @@ from benchmarks.measuring.samples import percentile
 from tests.support import postgres
 from transfer_async import MemoryJournal
 from transfer_async.journal import Journal, PostgresJournal, SQLiteJournal
-from transfer_async.journal.entries import Verdict
-from transfer_async.journal.moves import Move
+from transfer_async.journal.model import TransitionResult
+from transfer_async.journal.transitions import Move
 
 MEMORY, SQLITE, POSTGRES = "MemoryJournal", "SQLiteJournal", "PostgresJournal"
 JOURNALS = (MEMORY, SQLITE, POSTGRES)
@@ -122,7 +122,7 @@ def file_system(path: Path) -> str:
     if not mounts.exists():
         return "unknown"
     resolved, found = path.resolve(), ("", "unknown")
-    for line in mounts.read_text().splitlines():
+    for line in mounts.read_text(encoding="utf-8").splitlines():
         _, point, kind, *_ = line.split(" ")
         if resolved.is_relative_to(point) and len(point) >= len(found[0]):
             found = (point, kind)
@@ -159,7 +159,7 @@ class StopwatchJournal:
         seconds, self._seconds = self._seconds, {}
         return [percentile(seconds.values(), percent) for percent in percents]
 
-    async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+    async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
         """See `Journal.move`."""
         began = time.perf_counter()
         try:

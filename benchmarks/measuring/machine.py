@@ -51,7 +51,7 @@ def memory() -> int:
     """The bytes of memory that this process holds now, or where that is not told, has held at most."""
     status = Path("/proc/self/statm")
     if status.exists():
-        return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(status.read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     import resource  # not on Windows, where this raises
 
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -86,7 +86,7 @@ def _version(name: str) -> str:
 
 def _processor() -> str:
     told = Path("/proc/cpuinfo")
-    lines = told.read_text().splitlines() if told.exists() else []
+    lines = told.read_text(encoding="utf-8").splitlines() if told.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or "unknown processor")
 
@@ -97,7 +97,7 @@ def _git(*words: str) -> str:
             (shutil.which("git") or "git", *words),
             cwd=ROOT,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=10,
             check=False,
         )

@@ -74,4 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("before", type=Path, metavar="A.json")
     parser.add_argument("after", type=Path, metavar="B.json")
     options = parser.parse_args(arguments)
-    print(compared(json.loads(options.before.read_text()), json.loads(options.after.read_text())))
+    print(
+        compared(
+            json.loads(options.before.read_text(encoding="utf-8")),
+            json.loads(options.after.read_text(encoding="utf-8")),
+        )
+    )

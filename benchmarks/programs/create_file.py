@@ -55,7 +55,7 @@ def measured(
     environment = os.environ | {"TRANSFER_API_TOKEN": service.token}
     began = time.perf_counter()
     told = subprocess.run(  # noqa: S603 - our own command
-        words, cwd=ROOT, env=environment, check=True, text=True, capture_output=True
+        words, cwd=ROOT, env=environment, check=True, encoding="utf-8", capture_output=True
     ).stdout
     whole = lines / (time.perf_counter() - began)
     found = _TOLD.search(told)

@@ -37,7 +37,7 @@ from benchmarks.measuring.sandbox_process import RunningSandbox, sandbox
 from tests.support.brokers import NatsServer
 from tests.support.postgres import PostgresServer
 from transfer_async._converters.messages import OrderCommand
-from transfer_async.integrations.faststream.broker import line_at
+from transfer_async.integrations.faststream.broker import broker_at
 
 PARTIES = {"worker": "workers", "nats-server": "broker", "postgres": "database", "sandbox_process": "service"}
 """Whose process it is, by a word in its command."""
@@ -96,7 +96,7 @@ def measured(
 
 
 async def _send(address: str, orders: int) -> None:
-    line = line_at(address)
+    line = broker_at(address)
     await line.open()
     for number, order in enumerate(new_orders(orders)):
         command = OrderCommand(key=f"payment-{number}", order=order)
@@ -106,7 +106,7 @@ async def _send(address: str, orders: int) -> None:
 
 async def _answered(address: str, orders: int) -> list[_Moment]:
     """The moments when the first tenth of the outcomes was there, and all but the last; waits for all."""
-    line: Any = line_at(address)
+    line: Any = broker_at(address)
     await line.open()
     manager = await line._manager()
     reader = await manager.subscribe(line.settings.outcomes, ordered_consumer=True)
@@ -154,7 +154,7 @@ def _cpu() -> Counter[str]:
     found: dict[int, tuple[str, float]] = {}
     for directory in Path("/proc").glob("[0-9]*"):
         try:
-            words = (directory / "stat").read_text().rpartition(")")[2].split()
+            words = (directory / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             command = (directory / "cmdline").read_bytes().decode(errors="replace")
         except OSError:  # it has just ended
             continue
@@ -179,7 +179,7 @@ def _is_beneath(pid: int, parents: dict[int, int]) -> bool:
 
 def _machine() -> tuple[float, float]:
     """Ticks of all cores so far: idle, and all."""
-    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:]]
     return float(ticks[3] + ticks[4]), float(sum(ticks[:8]))
 
 
@@ -227,4 +227,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(_row(str(workers), found["worker"][-1]), flush=True)
     if options.json:
         figures = {name: [asdict(one) for one in each] for name, each in found.items()}
-        options.json.write_text(json.dumps(figures, indent=2))
+        options.json.write_text(json.dumps(figures, indent=2), encoding="utf-8")

@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 from tests.support.cases import each
 from tests.support.name_pairs import CROWDS, PAIRS, Pair, name
 from transfer_async._beneficiary import transliteration
-from transfer_async._beneficiary.name_matching import CLOSE_SCORE, SLIPS, NameMatch, match_names
-from transfer_async._beneficiary.name_parsing import MAX_LENGTH, MAX_WORDS, TooLong, read_name
+from transfer_async._beneficiary.name_matching import (
+    CLOSE_SCORE,
+    MAX_LENGTH,
+    MAX_WORDS,
+    SLIPS,
+    NameMatch,
+    TooLong,
+    match_names,
+    read_name,
+)
 from transfer_async._models.errors import MatchResult
 from transfer_async._models.requests import PersonName
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from tests.support import samples
 from tests.support.bank import World, failure, new_order, world
 from tests.support.cases import each
 from transfer_async._beneficiary.verification import BeneficiaryVerification, UserLookup
@@ -141,6 +142,17 @@ async def test_what_is_not_the_payable_account_of_that_person_is_no_match(found:
     error = await refusal(found, accept_close=answering(True))
 
     assert (error.result, error.refused, error.outcome) == (NO, True, Outcome.NOT_SENT)
+
+
+@each(("wanted", "found"), samples.TWO_PEOPLE)
+async def test_the_account_of_another_person_is_no_match_whatever_unicode_folds(
+    wanted: str, found: str
+) -> None:
+    hook = BeneficiaryVerification(finding(evolve(USER, username=found)))
+    with pytest.raises(BeneficiaryNotVerified) as caught:
+        await hook.before(intent(poster_recipient_username=wanted))
+
+    assert caught.value.result is NO
 
 
 # --- not possible -------------------------------------------------------------------------------

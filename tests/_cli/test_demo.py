@@ -9,10 +9,9 @@ from attrs import evolve
 from rich.console import Console
 from rich.live import Live
 
-from transfer_async._cli.demo import many_orders, tour
-from transfer_async._cli.demo.bank import Ledger, money
-from transfer_async._cli.demo.live_view import LiveBoard, PlainBoard, live_or_plain
-from transfer_async._cli.demo.narration import SENTENCES, Narration
+from transfer_async._cli import demo
+from transfer_async._cli.demo import SENTENCES, LiveBoard, Narration, PlainBoard, live_or_plain
+from transfer_async._cli.demo_bank import Ledger, money
 from transfer_async._models.errors import Outcome, Refused
 from transfer_async._models.events import Event, HookPassed, Resolved
 from transfer_async._pipeline.batch import OrderResult
@@ -52,7 +51,7 @@ async def played(say: Callable[[str], object] = lambda _: None, **options: Any) 
         lines.append(line)
         say(line)
 
-    await tour.run(both, match_every=0.05, **options)
+    await demo.run(both, match_every=0.05, **options)
     return lines
 
 
@@ -69,8 +68,10 @@ class Story:
         self.sandbox: Sandbox
 
     def opened(self, **options: Any) -> Sandbox:
-        self.sandbox = Sandbox(**options)
-        return self.sandbox
+        """Keep the first sandbox: the one of the many orders at the end has no part in the story."""
+        opened = Sandbox(**options)
+        self.sandbox = getattr(self, "sandbox", opened)
+        return opened
 
     def look(self, line: str) -> None:
         requests = [one for one in self.sandbox.requests if one.path == CREATE_ORDER_PATH]
@@ -81,7 +82,7 @@ class Story:
 def story() -> Story:
     made = Story()
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner() as runner:
-        patch.setattr(tour, "Sandbox", made.opened)
+        patch.setattr(demo, "Sandbox", made.opened)
         made.lines = runner.run(played(made.look))
     return made
 
@@ -120,7 +121,7 @@ def test_no_line_shows_the_token(story):
 # --- it does not claim what is not so -------------------------------------------------------------
 
 
-ORDER_OF, NOTED = tour.usd_order, many_orders.Rush._note
+ORDER_OF, NOTED = demo.usd_order, demo.Rush._note
 
 
 async def forget(*_: object) -> None: ...
@@ -130,17 +131,17 @@ def broken(*_: object) -> None:
     raise LookupError("what\nis this")
 
 
-def confused(rush: many_orders.Rush, result: OrderResult) -> None:
+def confused(rush: demo.Rush, result: OrderResult) -> None:
     NOTED(rush, evolve(result, order=None, error=Refused()) if result.order is not None else result)
 
 
 NOT_SO = {
     "an order that never was is found": (
-        (tour, "CloseAfterProcessing", CloseBeforeReading),
+        (demo, "CloseAfterProcessing", CloseBeforeReading),
         r"payment-2: it is not so that recover\(\) resolved it",
     ),
     "an answer that came is lost": (
-        (tour, "CloseAfterProcessing", lambda: SlowBytes(0.0, size=10_000)),
+        (demo, "CloseAfterProcessing", lambda: SlowBytes(0.0, size=10_000)),
         "was reported as created",
     ),
     "a hold that stands is released": (
@@ -148,14 +149,14 @@ NOT_SO = {
         "payment-3: it is not so that its hold is released",
     ),
     "a beneficiary who is paid is refused": (
-        (tour, "usd_order", lambda poster, _, amount: ORDER_OF(poster, "ben.okri", amount)),
+        (demo, "usd_order", lambda poster, _, amount: ORDER_OF(poster, "ben.okri", amount)),
         "who cannot be paid was created",
     ),
     "an order that is there was never sent": (
-        (many_orders.Rush, "_note", confused),
+        (demo.Rush, "_note", confused),
         "refused or never sent is not there",
     ),
-    "an error nobody thought of is none": ((tour, "_reason", broken), r"^LookupError: what\?is this$"),
+    "an error nobody thought of is none": ((demo, "_reason", broken), r"^LookupError: what\?is this$"),
 }
 
 
@@ -163,22 +164,22 @@ NOT_SO = {
 async def test_it_does_not_claim_that(change, told, monkeypatch):
     monkeypatch.setattr(*change)
 
-    with pytest.raises(tour.Surprise, match=told):
+    with pytest.raises(demo.Surprise, match=told):
         await played()
 
 
 async def test_two_orders_that_fit_are_not_told_apart_by_a_guess(monkeypatch):
-    monkeypatch.setattr(tour, "usd_order", lambda *_: ORDER_OF("ada.eze", "ben.okri", "100.00"))
+    monkeypatch.setattr(demo, "usd_order", lambda *_: ORDER_OF("ada.eze", "ben.okri", "100.00"))
     lines: list[str] = []
 
-    with pytest.raises(tour.Surprise, match="recover"):
-        await tour.run(lines.append)
+    with pytest.raises(demo.Surprise, match="recover"):
+        await demo.run(lines.append)
 
     assert "the back office sees 2 orders that fit: not known" in lines[-1]
 
 
 async def test_a_demo_that_takes_too_long_is_a_surprise():
-    with pytest.raises(tour.Surprise, match="not done after 0 s"):
+    with pytest.raises(demo.Surprise, match="not done after 0 s"):
         await played(patience=0)
 
 
@@ -229,7 +230,7 @@ def test_a_live_board_shows_the_same_table():
     with Live(console=console) as view:
         shown = LiveBoard(view)
         shown.show(1, 2, {"created": 1})
-        shown.table(many_orders.COLUMNS, [("created", "2", "2", "2", "0")])
+        shown.table(demo.COLUMNS, [("created", "2", "2", "2", "0")])
 
     text = console.export_text()
     assert "what became of them" in text

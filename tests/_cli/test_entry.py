@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.journalling import SCOPE, claim, doubt, mark
+from tests.support.journalling import SCOPE, claim, doubt, mark, of_key
 from transfer_async import SQLiteJournal
 
 KEY = "支払い-1"
@@ -18,7 +18,7 @@ async def path(tmp_path: Path) -> Path:
     """Of a journal with a key that is in doubt."""
     async with SQLiteJournal(tmp_path / "journal") as journal:
         for move in (claim(), mark(), doubt()):
-            await journal.move(SCOPE, KEY, move)
+            await journal.move(SCOPE, KEY, of_key(move, KEY))
     return tmp_path / "journal"
 
 

@@ -44,8 +44,8 @@ WRONG = """
 def _modules(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "right_bank_on_trial.py").write_text(textwrap.dedent(RIGHT))
-    (tmp_path / "wrong_bank_on_trial.py").write_text(textwrap.dedent(WRONG))
+    (tmp_path / "right_bank_on_trial.py").write_text(textwrap.dedent(RIGHT), encoding="utf-8")
+    (tmp_path / "wrong_bank_on_trial.py").write_text(textwrap.dedent(WRONG), encoding="utf-8")
 
 
 def verified(factory, *options, code):
@@ -57,16 +57,60 @@ def verified(factory, *options, code):
 def test_right_hooks_end_well():
     told = verified("right_bank_on_trial:make", "--sequences", "5", "--seed", "7", code=0)
 
-    assert told.startswith("all rules kept, in ")
+    assert told.splitlines()[-1].startswith("all rules kept, in ")
+    assert "no worker was started in a process of its own (it finds another ledger)" in told
+    assert "note     place awaits nothing: it was not cut off" in told
     assert told.endswith("(seed 7)\n")
 
 
 def test_wrong_hooks_are_told_rule_by_rule_in_texts_that_are_fit_for_a_terminal():
     told = verified("wrong_bank_on_trial:make", "--sequences", "0", code=1)
 
-    assert told.startswith("BROKEN   Asked again for the same intent.id, place gives the same hold back")
+    assert told.startswith("BROKEN   One intent.id has one hold: asked again, place gives it back")
     assert "saw    2 holds stand for A: H, H" in told
     assert "\x1b" not in told
+
+
+IN_A_FILE = """
+    import sqlite3
+    from transfer_async import FundsHold
+
+    db = sqlite3.connect("ledger.db", isolation_level=None, timeout=30)
+    db.execute("CREATE TABLE IF NOT EXISTS hold (id INTEGER PRIMARY KEY, intent TEXT)")
+    known = {}
+
+    def rows(intent_id):
+        return [f"hold-{row}" for (row,) in db.execute("SELECT id FROM hold WHERE intent = ?", [intent_id])]
+
+    async def place(intent):
+        print("placing")
+        if intent.id not in known:
+            known[intent.id] = KNOWN or db.execute("INSERT INTO hold (intent) VALUES (?)", [intent.id])
+        return rows(intent.id)[0]
+
+    async def release(intent, reference):
+        db.execute("DELETE FROM hold WHERE intent = ?", [intent.id])
+
+    def make():
+        return {"hooks": [FundsHold(place, release)], "held": rows, "balance": lambda: 0, "close": db.close}
+"""
+
+
+@pytest.mark.usefixtures("blocking_bank")
+@pytest.mark.parametrize(("known", "code"), [("None", 1), ("rows(intent.id)", 0)])
+def test_what_a_module_keeps_in_memory_does_not_outlive_a_worker(tmp_path, known, code):
+    """A cache in the module: after a crash the money would be held a second time."""
+    module = f"bank_in_a_file_{code}"
+    (tmp_path / f"{module}.py").write_text(
+        textwrap.dedent(IN_A_FILE).replace("KNOWN", known), encoding="utf-8"
+    )
+    told = verified(f"{module}:make", "--sequences", "0", code=code)
+
+    assert "process of its own" not in told
+    if code:
+        assert "BROKEN   A worker that was started anew knows the holds of the one before." in told
+        assert "saw    2 holds stand for A: " in told
+        assert told.splitlines()[-1].startswith("1 rule broken")
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,8 @@ def test_all_faults_of_a_command_come_together():
 
 NOT_UNDERSTOOD = {
     "$": [
-        *(b"", b"not json", b"\xff\xfe", b"[]", b"null", b'{"a":' * 100 + b"1" + b"}" * 100),
         tree(heldd="hold-17"),
+        *(b"", b"not json", b"\xff\xfe", b"[]", b"null", b'{"a":' * 100 + b"1" + b"}" * 100),
         *(twice("key", "payment-2"), twice("key", "payment-1"), twice("k\\u0065y", "payment-2")),
         *(twice("exchange_rate", "1", within='"order": {'), twice("first", "Ada", within='"beneficiary": {')),
     ],
@@ -121,6 +121,42 @@ NOT_UNDERSTOOD = {
 @each(("field", "data"), [(field, one) for field, found in NOT_UNDERSTOOD.items() for one in found])
 def test_what_is_not_understood_is_refused_and_named(field: str, data: Any):
     assert set(problems_of(data)) == {field}
+
+
+def test_an_unknown_field_is_named_by_its_place_and_the_known_one_that_is_nearest():
+    with pytest.raises(InvalidOrder, match="its field number 4 is unknown; did you mean 'held'"):
+        OrderCommand.from_json(json.dumps(tree(heldd="hold-17")))
+    with pytest.raises(InvalidOrder, match="; the known ones are beneficiary, deadline, held, key, order"):
+        OrderCommand.from_json(json.dumps(tree(zzz="hold-17")))
+
+
+@each(
+    "data",
+    [
+        *("{", "[]", "null", '"k"', b"\xff", '{"version":1,"key":"k","key":"l"}'),
+        *(json.dumps(tree(order=wrong)) for wrong in (None, {}, "x", [])),
+        *(json.dumps(tree(key=wrong)) for wrong in ("", 7, "k" * 201)),
+    ],
+)
+def test_a_command_that_is_refused_never_releases_the_hold_of_a_created_key(data: Any):
+    with pytest.raises(InvalidOrder) as invalid:
+        OrderCommand.from_json(data)
+
+    assert invalid.value.order_may_exist, data
+
+
+def test_a_command_that_has_no_key_has_no_order():
+    with pytest.raises(InvalidOrder) as invalid:
+        OrderCommand.from_json(json.dumps(tree(key=None)))
+
+    assert not invalid.value.order_may_exist
+
+
+def test_a_command_that_is_made_of_no_order_never_releases_the_hold_of_a_created_key():
+    with pytest.raises(InvalidOrder) as invalid:
+        OrderCommand(key="payment-1", order={})  # type: ignore[arg-type] - that is the fault
+
+    assert (invalid.value.key, invalid.value.order_may_exist) == ("payment-1", True)
 
 
 def test_a_command_that_cannot_be_read_still_has_its_key_and_may_have_an_order():

@@ -10,7 +10,7 @@ from tests.support.bank import turns
 from tests.support.cases import each
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import TokenUnavailable, TransferError
-from transfer_async._http.bearer import TokenSource, checked
+from transfer_async._http.request import TokenSource, checked
 
 WRONG = [
     *("s3cr3t token", " s3cr3t", "s3cr3t\n", "s3cr3t\r\nX: y", "s3cr\x003t", "s3cr\x7f3t", "s3cr3t-ü"),

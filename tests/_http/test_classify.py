@@ -23,12 +23,12 @@ from transfer_async._http.classify import (
     MAY_GO_AGAIN,
     ORDER_ANSWERS,
     READ_ANSWERS,
-    Judgement,
+    Classification,
+    classify_response,
     error_of,
     fields_named,
-    judge,
 )
-from transfer_async._http.transport import Evidence
+from transfer_async._http.transport import ExchangeResult
 
 EVERY_STATUS = range(100, 600)
 DEFAULT = RetryPolicy()
@@ -40,14 +40,17 @@ UNAUTHORIZED = b'{"message": "Unauthorized"}'
 
 
 def answered(status, body=JSON, *, intact=True, headers=(), error=None):
-    return Evidence(
+    return ExchangeResult(
         sent=True, status=status, body=body, intact=intact, headers=CIMultiDict(headers), error=error
     )
 
 
 def table_of(rows, body, policy=DEFAULT, *, intact=True):
     """Every status and its judgement."""
-    return {status: judge(answered(status, body, intact=intact), policy, rows) for status in EVERY_STATUS}
+    return {
+        status: classify_response(answered(status, body, intact=intact), policy, rows)
+        for status in EVERY_STATUS
+    }
 
 
 def expected(*sets, otherwise):
@@ -59,12 +62,12 @@ def expected(*sets, otherwise):
 
 
 # The tables once more, written from the contract alone.
-WRONG_TOKEN = ({401}, Judgement.WRONG_TOKEN)
-ANSWERED = (range(200, 300), Judgement.ANSWERED)
-NOT_PROCESSED = ({425, 429}, Judgement.NOT_PROCESSED)
+WRONG_TOKEN = ({401}, Classification.WRONG_TOKEN)
+ANSWERED = (range(200, 300), Classification.ANSWERED)
+NOT_PROCESSED = ({425, 429}, Classification.NOT_PROCESSED)
 REFUSES = {*range(400, 408), *range(410, 418), 421, 422, 426, 428, 431, 451}
-REFUSED = (REFUSES, Judgement.REFUSED)
-PASSING = ({408, 500, 502, 503, 504}, Judgement.FAILED)
+REFUSED = (REFUSES, Classification.REFUSED)
+PASSING = ({408, 500, 502, 503, 504}, Classification.FAILED)
 
 # --- orders -------------------------------------------------------------------------------------
 
@@ -81,14 +84,14 @@ PASSING = ({408, 500, 502, 503, 504}, Judgement.FAILED)
 )
 def test_orders_where_a_403_with_a_foreign_or_cut_body_is_no_answer(body, intact, page):
     told = table_of(ORDER_ANSWERS, body, intact=intact)
-    refused = (REFUSES - {*page}, Judgement.REFUSED)
+    refused = (REFUSES - {*page}, Classification.REFUSED)
 
-    assert told == expected(WRONG_TOKEN, ANSWERED, NOT_PROCESSED, refused, otherwise=Judgement.UNKNOWN)
+    assert told == expected(WRONG_TOKEN, ANSWERED, NOT_PROCESSED, refused, otherwise=Classification.UNKNOWN)
 
 
 @each("body", [b"{}", b"[]", b'"no"', b" 1 ", JSON])
 def test_a_403_with_any_json_refuses(body):
-    assert judge(answered(403, body), DEFAULT, ORDER_ANSWERS) is Judgement.REFUSED
+    assert classify_response(answered(403, body), DEFAULT, ORDER_ANSWERS) is Classification.REFUSED
 
 
 @each("statuses", [{425, 429, 408, 503}, ()])
@@ -98,16 +101,16 @@ def test_a_bank_may_widen_or_narrow_what_was_not_processed_and_what_refuses(stat
     assert table_of(ORDER_ANSWERS, JSON, policy) == expected(
         WRONG_TOKEN,
         ANSWERED,
-        (statuses, Judgement.NOT_PROCESSED),
-        ({400, 422}, Judgement.REFUSED),
-        otherwise=Judgement.UNKNOWN,
+        (statuses, Classification.NOT_PROCESSED),
+        ({400, 422}, Classification.REFUSED),
+        otherwise=Classification.UNKNOWN,
     )
 
 
 def test_a_status_in_both_sets_was_not_processed():
     policy = RetryPolicy(not_processed={422}, refused={422})
 
-    assert judge(answered(422), policy, ORDER_ANSWERS) is Judgement.NOT_PROCESSED
+    assert classify_response(answered(422), policy, ORDER_ANSWERS) is Classification.NOT_PROCESSED
 
 
 # --- reads --------------------------------------------------------------------------------------
@@ -118,7 +121,7 @@ def test_reads(body, intact):
     told = table_of(READ_ANSWERS, body, intact=intact)
 
     assert told == expected(
-        WRONG_TOKEN, ANSWERED, NOT_PROCESSED, REFUSED, PASSING, otherwise=Judgement.UNKNOWN
+        WRONG_TOKEN, ANSWERED, NOT_PROCESSED, REFUSED, PASSING, otherwise=Classification.UNKNOWN
     )
 
 
@@ -129,7 +132,7 @@ def test_reads(body, intact):
 def test_the_specifications_body_is_a_wrong_token_with_any_2xx_or_4xx(rows):
     told = table_of(rows, UNAUTHORIZED)
 
-    assert {status for status, judgement in told.items() if judgement is Judgement.WRONG_TOKEN} == {
+    assert {status for status, judgement in told.items() if judgement is Classification.WRONG_TOKEN} == {
         *range(200, 300),
         *range(400, 500),
     }
@@ -137,7 +140,7 @@ def test_the_specifications_body_is_a_wrong_token_with_any_2xx_or_4xx(rows):
 
 @pytest.mark.parametrize("body", [b'{ "message" :\n"Unauthorized" }\n', b'{"message":"Unauthorized"}'])
 def test_its_spaces_do_not_matter(body):
-    assert judge(answered(200, body), DEFAULT, ORDER_ANSWERS) is Judgement.WRONG_TOKEN
+    assert classify_response(answered(200, body), DEFAULT, ORDER_ANSWERS) is Classification.WRONG_TOKEN
 
 
 @each(
@@ -150,17 +153,20 @@ def test_its_spaces_do_not_matter(body):
     ],
 )
 def test_no_other_body_is_a_wrong_token(body):
-    assert judge(answered(200, body), DEFAULT, ORDER_ANSWERS) is Judgement.ANSWERED
+    assert classify_response(answered(200, body), DEFAULT, ORDER_ANSWERS) is Classification.ANSWERED
 
 
 def test_a_401_needs_no_body():
-    assert judge(answered(401, b"", intact=False), DEFAULT, ORDER_ANSWERS) is Judgement.WRONG_TOKEN
+    assert (
+        classify_response(answered(401, b"", intact=False), DEFAULT, ORDER_ANSWERS)
+        is Classification.WRONG_TOKEN
+    )
 
 
 def test_a_401_is_a_wrong_token_whatever_the_policy_says():
     policy = RetryPolicy(refused=(), not_processed={401})
 
-    assert judge(answered(401), policy, ORDER_ANSWERS) is Judgement.WRONG_TOKEN
+    assert classify_response(answered(401), policy, ORDER_ANSWERS) is Classification.WRONG_TOKEN
 
 
 # --- the evidence comes first -------------------------------------------------------------------
@@ -171,23 +177,23 @@ def test_a_401_is_a_wrong_token_whatever_the_policy_says():
     st.sampled_from([None, *EVERY_STATUS]), st.sampled_from([JSON, HTML, UNAUTHORIZED, b""]), st.booleans()
 )
 def test_what_was_never_sent_was_not_sent_whatever_answer_came(rows, status, body, intact):
-    evidence = Evidence(sent=False, status=status, body=body, intact=intact)
+    evidence = ExchangeResult(sent=False, status=status, body=body, intact=intact)
 
-    assert judge(evidence, DEFAULT, rows) is Judgement.NOT_SENT
+    assert classify_response(evidence, DEFAULT, rows) is Classification.NOT_SENT
 
 
 def test_without_an_answer_an_order_is_a_doubt_and_a_read_failed():
-    assert judge(Evidence(sent=True), DEFAULT, ORDER_ANSWERS) is Judgement.UNKNOWN
-    assert judge(Evidence(sent=True), DEFAULT, READ_ANSWERS) is Judgement.FAILED
+    assert classify_response(ExchangeResult(sent=True), DEFAULT, ORDER_ANSWERS) is Classification.UNKNOWN
+    assert classify_response(ExchangeResult(sent=True), DEFAULT, READ_ANSWERS) is Classification.FAILED
 
 
 def test_only_what_certainly_did_nothing_may_go_again():
-    assert {Judgement.NOT_SENT, Judgement.NOT_PROCESSED} == MAY_GO_AGAIN
+    assert {Classification.NOT_SENT, Classification.NOT_PROCESSED} == MAY_GO_AGAIN
 
 
 # --- errors -------------------------------------------------------------------------------------
 
-ERRORS = [judgement for judgement in Judgement if judgement is not Judgement.ANSWERED]
+ERRORS = [judgement for judgement in Classification if judgement is not Classification.ANSWERED]
 
 
 def error(judgement, evidence, *, reading=False):
@@ -197,25 +203,25 @@ def error(judgement, evidence, *, reading=False):
 @each(
     ("judgement", "status", "reading", "kind", "outcome"),
     [
-        (Judgement.NOT_SENT, None, False, ConnectionFailed, Outcome.NOT_SENT),
-        (Judgement.NOT_SENT, None, True, ConnectionFailed, Outcome.NOT_SENT),
-        (Judgement.WRONG_TOKEN, 401, False, Unauthorized, Outcome.REFUSED),
-        (Judgement.WRONG_TOKEN, 200, True, Unauthorized, Outcome.REFUSED),
-        (Judgement.NOT_PROCESSED, 429, False, RateLimited, Outcome.REFUSED),
-        (Judgement.NOT_PROCESSED, 425, False, Refused, Outcome.REFUSED),
-        (Judgement.NOT_PROCESSED, 503, False, Refused, Outcome.REFUSED),
-        (Judgement.NOT_PROCESSED, 429, True, RateLimited, Outcome.REFUSED),
-        (Judgement.REFUSED, 422, False, Refused, Outcome.REFUSED),
-        (Judgement.REFUSED, 404, True, Refused, Outcome.REFUSED),
-        (Judgement.UNKNOWN, 503, False, OutcomeUnknown, Outcome.UNKNOWN),
-        (Judgement.UNKNOWN, None, False, OutcomeUnknown, Outcome.UNKNOWN),
-        (Judgement.FAILED, 503, True, ServiceFailed, Outcome.NOT_SENT),
-        (Judgement.FAILED, None, True, ServiceFailed, Outcome.NOT_SENT),
-        (Judgement.UNKNOWN, 302, True, ServiceFailed, Outcome.NOT_SENT),
+        (Classification.NOT_SENT, None, False, ConnectionFailed, Outcome.NOT_SENT),
+        (Classification.NOT_SENT, None, True, ConnectionFailed, Outcome.NOT_SENT),
+        (Classification.WRONG_TOKEN, 401, False, Unauthorized, Outcome.REFUSED),
+        (Classification.WRONG_TOKEN, 200, True, Unauthorized, Outcome.REFUSED),
+        (Classification.NOT_PROCESSED, 429, False, RateLimited, Outcome.REFUSED),
+        (Classification.NOT_PROCESSED, 425, False, Refused, Outcome.REFUSED),
+        (Classification.NOT_PROCESSED, 503, False, Refused, Outcome.REFUSED),
+        (Classification.NOT_PROCESSED, 429, True, RateLimited, Outcome.REFUSED),
+        (Classification.REFUSED, 422, False, Refused, Outcome.REFUSED),
+        (Classification.REFUSED, 404, True, Refused, Outcome.REFUSED),
+        (Classification.UNKNOWN, 503, False, OutcomeUnknown, Outcome.UNKNOWN),
+        (Classification.UNKNOWN, None, False, OutcomeUnknown, Outcome.UNKNOWN),
+        (Classification.FAILED, 503, True, ServiceFailed, Outcome.NOT_SENT),
+        (Classification.FAILED, None, True, ServiceFailed, Outcome.NOT_SENT),
+        (Classification.UNKNOWN, 302, True, ServiceFailed, Outcome.NOT_SENT),
     ],
 )
 def test_each_verdict_has_its_error(judgement, status, reading, kind, outcome):
-    told = error(judgement, Evidence(sent=True, status=status), reading=reading)
+    told = error(judgement, ExchangeResult(sent=True, status=status), reading=reading)
 
     assert type(told) is kind
     assert told.outcome is outcome
@@ -229,8 +235,8 @@ def test_no_order_is_at_stake_in_a_read(judgement):
 @each(
     ("judgement", "status", "body", "message"),
     [
-        (Judgement.REFUSED, 422, JSON, "A service's own words."),
-        (Judgement.WRONG_TOKEN, 200, UNAUTHORIZED, "Unauthorized"),
+        (Classification.REFUSED, 422, JSON, "A service's own words."),
+        (Classification.WRONG_TOKEN, 200, UNAUTHORIZED, "Unauthorized"),
     ],
 )
 def test_a_no_carries_what_the_service_said(judgement, status, body, message):
@@ -241,7 +247,7 @@ def test_a_no_carries_what_the_service_said(judgement, status, body, message):
 
 @each("body", [b"", b"<p>", b"[]", b"{}", b'{"message": 5}', b'{"message": null}', b'{"m'])
 def test_a_refusal_without_readable_words_has_none(body):
-    told = error(Judgement.REFUSED, answered(422, body))
+    told = error(Classification.REFUSED, answered(422, body))
 
     assert told.message is None
     assert told.body == body
@@ -249,8 +255,11 @@ def test_a_refusal_without_readable_words_has_none(body):
 
 def test_a_doubt_and_a_failed_read_carry_the_bytes():
     evidence = answered(502, HTML, headers={"X-Request-Id": "req-7"})
-    doubt, failed = error(Judgement.UNKNOWN, evidence), error(Judgement.FAILED, evidence, reading=True)
-    lost = error(Judgement.UNKNOWN, Evidence(sent=True))
+    doubt, failed = (
+        error(Classification.UNKNOWN, evidence),
+        error(Classification.FAILED, evidence, reading=True),
+    )
+    lost = error(Classification.UNKNOWN, ExchangeResult(sent=True))
 
     assert (doubt.status, doubt.raw, doubt.request_id) == (502, HTML, "req-7")
     assert (failed.status, failed.body, failed.request_id) == (502, HTML, "req-7")
@@ -264,10 +273,10 @@ LATER = (NOW + timedelta(seconds=90)).strftime("%a, %d %b %Y %H:%M:%S GMT")
 @each(
     ("judgement", "status", "reading"),
     [
-        (Judgement.NOT_PROCESSED, 429, False),
-        (Judgement.NOT_PROCESSED, 425, False),
-        (Judgement.NOT_PROCESSED, 429, True),
-        (Judgement.FAILED, 503, True),
+        (Classification.NOT_PROCESSED, 429, False),
+        (Classification.NOT_PROCESSED, 425, False),
+        (Classification.NOT_PROCESSED, 429, True),
+        (Classification.FAILED, 503, True),
     ],
 )
 def test_retry_after_is_on_what_may_be_asked_again(judgement, status, reading, header, asked):
@@ -297,7 +306,7 @@ def test_a_message_shows_status_and_request_id(judgement, reading):
 
 
 def test_a_lost_answer_says_what_kind_of_trouble_it_was():
-    told = error(Judgement.UNKNOWN, Evidence(sent=True, error=ConnectionResetError("s3cr3t")))
+    told = error(Classification.UNKNOWN, ExchangeResult(sent=True, error=ConnectionResetError("s3cr3t")))
 
     assert "ConnectionResetError" in str(told)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cases import each
-from transfer_async._http.decoder import ACCEPTED, BodyCut, BodyTooLarge, BoundedBody
+from transfer_async._http.transport import ACCEPTED, BodyCut, BodyTooLarge, BoundedBody
 
 TEXT = b'{"id": "tx-1"}' * 50
 

@@ -27,7 +27,7 @@ from transfer_async import (
     Unauthorized,
     User,
 )
-from transfer_async._http.fetch import checked_method, encoded
+from transfer_async._http.request import checked_method, encoded
 
 
 @pytest.fixture

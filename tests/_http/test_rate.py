@@ -12,7 +12,7 @@ from attrs import define, field
 from tests.simulation.loop import VirtualLoop
 from tests.support.cases import each
 from transfer_async import Clock, Rate
-from transfer_async._http.rate import Turnstile
+from transfer_async._http.retry import RateLimitQueue
 
 
 def stretch_over(rate: Rate, times: list[float]) -> float:
@@ -38,14 +38,14 @@ class Line:
     refused: list[tuple[int, float]] = field(factory=list)
     waited: dict[int, float] = field(factory=dict)
     oversleeps: Callable[[], float] = lambda: 0.0
-    turnstile: Turnstile = field(init=False)
+    turnstile: RateLimitQueue = field(init=False)
     tasks: list[asyncio.Task[None]] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
         async def sleep(seconds: float) -> None:
             await asyncio.sleep(seconds + self.oversleeps())
 
-        self.turnstile = Turnstile(self.rate, Clock(now=self.loop.time, sleep=sleep))
+        self.turnstile = RateLimitQueue(self.rate, Clock(now=self.loop.time, sleep=sleep))
 
     async def _come(self, number: int, within: float | None) -> None:
         self.came.append(number)

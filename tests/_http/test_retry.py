@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.bank import NOON, World, failure, new_order
+from tests.support.bank import NOON, Time, World, failure, new_order
 from tests.support.cases import each
 from tests.support.ids import told
 from transfer_async import (
@@ -21,6 +21,7 @@ from transfer_async import (
     RetryPolicy,
     ServiceFailed,
     Timeouts,
+    TransferClient,
     TransferError,
     Unauthorized,
 )
@@ -392,6 +393,41 @@ async def test_four_orders_of_a_new_client_that_meet_nothing_but_429_are_six_req
                 await client.create_order(new_order(), key=f"k{number}")
 
     assert len(world.sandbox.requests) == 6
+
+
+@pytest.mark.parametrize("attempts", [1, 4, 5, 37, 40, 100])
+async def test_a_new_client_can_pay_for_all_retries_of_one_order(closed_port: int, attempts: int):
+    """A bank that allows 40 attempts would give up after four, with a beneficiary who waits."""
+    policy, address = RetryPolicy(attempts=attempts, max_delay=0.05), f"http://127.0.0.1:{closed_port}"
+    async with TransferClient(address, "abc", retry=policy, clock=Time().clock) as client:
+        refused = await failure(client.create_order(new_order(), held="h-1"), ConnectionFailed)
+
+    assert len(refused.attempts) == attempts
+
+
+@pytest.mark.parametrize(
+    ("attempts", "settings", "left"),
+    [
+        *((1, {}, 42), (4, {}, 42), (5, {}, 56), (37, {}, 504), (40, {}, 546), (40, {"cost": 20}, 780)),
+        *((40, {"capacity": 100}, 100), (40, {"capacity": 0}, 0), (40, {"capacity": 600}, 546)),
+    ],
+)
+def test_a_capacity_that_the_bank_sets_is_a_bound_and_the_default_gives_way(attempts, settings, left):
+    bucket = TokenBucket(RetryBudget(**settings), attempts=attempts)
+    before = bucket.left
+    bucket.take(LOST)
+    for _ in range(1_000):
+        bucket.refund()
+
+    assert before == left
+    assert bucket.left == max(left, settings.get("capacity", 500))
+
+
+def test_a_third_of_what_a_new_client_has_may_be_spent_after_429():
+    bucket = TokenBucket(RetryBudget(), attempts=40)
+
+    assert sum(bucket.take(LIMITED) for _ in range(100)) == 546 // 3 // 5
+    assert sum(bucket.take(LOST) for _ in range(100)) == (546 - 180) // 14
 
 
 async def test_an_outage_empties_the_budget_for_all_calls_of_the_client(world: World):

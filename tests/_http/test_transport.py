@@ -32,7 +32,7 @@ from tests.support import samples
 from tests.support.cases import each
 from tests.support.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts, TransferClient
-from transfer_async._http.transport import Evidence, Transport, _for_exchange
+from transfer_async._http.transport import ExchangeResult, Transport, _for_exchange
 from transfer_async._http.urls import CREATE_ORDER, WHO_AM_I
 from transfer_async._http.write_guard import AnsweredEarly, GuardedBody
 from transfer_async._models.errors import ConnectionFailed, Outcome, OutcomeUnknown, Refused, TransferError
@@ -75,7 +75,9 @@ def body(when: Callable[[], bool] = lambda: True) -> GuardedBody:
     return GuardedBody(samples.new_order().to_json(), in_time=when)
 
 
-async def post(transport: Transport, guarded: GuardedBody | None = None, *, left: float = 25.0) -> Evidence:
+async def post(
+    transport: Transport, guarded: GuardedBody | None = None, *, left: float = 25.0
+) -> ExchangeResult:
     return await transport.post_order(guarded or body(), headers=CIMultiDict(), left=left)
 
 
@@ -133,7 +135,7 @@ def test_limits_are_not_stretched_to_what_is_left_and_never_none_which_would_be_
     ],
 )
 def test_a_request_id_is_shown_only_if_it_is_fit_for_a_log(told: str, shown: str | None):
-    assert Evidence(sent=True, headers=CIMultiDict({"X-Request-Id": told})).request_id == shown
+    assert ExchangeResult(sent=True, headers=CIMultiDict({"X-Request-Id": told})).request_id == shown
 
 
 async def test_a_whole_answer_is_all_there(bank: Bank):
@@ -582,6 +584,6 @@ asyncio.run(main())
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others deal with memory in their own ways")
 def test_memory_that_answers_are_read_into_is_not_given_back_with_each():
-    ended = subprocess.run([sys.executable, "-c", READS], capture_output=True, text=True, check=True)
+    ended = subprocess.run([sys.executable, "-c", READS], capture_output=True, encoding="utf-8", check=True)
 
     assert int(ended.stdout) < 100

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tests.support import samples
 from tests.support.cases import each
-from transfer_async._converters.order import Answer
+from transfer_async._converters.reader import Answer
 from transfer_async._http import classify
-from transfer_async._models import amounts
+from transfer_async._models import requests
 from transfer_async._models.errors import InvalidOrder
-from transfer_async._models.requests import PersonName, call_problems
+from transfer_async._models.requests import OrderRequest, PersonName, call_problems
 from transfer_async._models.responses import Order
 
 
@@ -35,7 +35,7 @@ from transfer_async._models.responses import Order
     ],
 )
 def test_what_is_exact_is_taken_digit_for_digit(given, exact):
-    taken = amounts.to_decimal(given)
+    taken = requests.to_decimal(given)
 
     assert str(taken) == exact
 
@@ -49,20 +49,20 @@ def test_what_is_exact_is_taken_digit_for_digit(given, exact):
     ],
 )
 def test_what_is_no_plain_amount_is_left_as_it_is_and_named_a_problem(given):
-    taken = amounts.to_decimal(given)
+    taken = requests.to_decimal(given)
 
     assert taken is given
-    assert amounts.number_problem(taken)
+    assert requests.number_problem(taken)
 
 
 def test_a_float_is_refused_with_the_reason_why():
-    assert "float" in amounts.number_problem(0.1)
-    assert "exactly" in amounts.number_problem(0.1)
+    assert "float" in requests.number_problem(0.1)
+    assert "exactly" in requests.number_problem(0.1)
 
 
 @each("text", ["NaN", "sNaN", "Infinity", "-Infinity"])
 def test_what_is_not_finite_is_a_problem(text):
-    assert amounts.number_problem(Decimal(text)) == "is not a finite number"
+    assert requests.number_problem(Decimal(text)) == "is not a finite number"
 
 
 @each(
@@ -73,7 +73,7 @@ def test_what_is_not_finite_is_a_problem(text):
     ],
 )
 def test_64_digits_on_either_side_of_the_point_are_enough_for_anybody(number):
-    assert amounts.number_problem(number) is None
+    assert requests.number_problem(number) is None
 
 
 @each(
@@ -84,28 +84,28 @@ def test_64_digits_on_either_side_of_the_point_are_enough_for_anybody(number):
     ],
 )
 def test_a_huge_exponent_is_a_problem_and_no_bomb(number):
-    problem = amounts.number_problem(amounts.to_decimal(Decimal(number)))
+    problem = requests.number_problem(requests.to_decimal(Decimal(number)))
 
     assert "64 digits" in problem
 
 
 def test_a_huge_whole_number_is_a_problem_and_no_bomb():
     huge = 1 << 400_000_000  # nobody would live to see it in decimal digits
-    problem = amounts.number_problem(amounts.to_decimal(huge))
+    problem = requests.number_problem(requests.to_decimal(huge))
 
     assert "64 digits" in problem
 
 
 def test_a_number_of_too_many_digits_is_refused_however_an_application_shows_exponents():
     with decimal.localcontext(capitals=0):
-        assert amounts.number_problem(Decimal("1E+70"))
-        assert amounts.number_problem(Decimal("1E-70"))
+        assert requests.number_problem(Decimal("1E+70"))
+        assert requests.number_problem(Decimal("1E-70"))
 
 
 @given(st.integers(-(10**64) + 1, 10**64 - 1))
 def test_every_whole_number_within_64_digits_is_taken(whole):
-    assert amounts.to_decimal(whole) == whole
-    assert amounts.number_problem(amounts.to_decimal(whole)) is None
+    assert requests.to_decimal(whole) == whole
+    assert requests.number_problem(requests.to_decimal(whole)) is None
 
 
 @each(
@@ -119,8 +119,8 @@ def test_every_whole_number_within_64_digits_is_taken(whole):
     ],
 )
 def test_places_count_from_zero_and_the_unit_is_of_the_last_one(number, places, unit):
-    assert amounts.places(Decimal(number)) == places
-    assert amounts.unit(Decimal(number)) == Decimal(unit)
+    assert requests.places(Decimal(number)) == places
+    assert requests.unit(Decimal(number)) == Decimal(unit)
 
 
 @each(
@@ -136,13 +136,13 @@ def test_places_count_from_zero_and_the_unit_is_of_the_last_one(number, places, 
     ],
 )
 def test_a_product_is_rounded_half_even_and_carries_its_places(amount, rate, places, made):
-    assert str(amounts.product(amount, rate, places=places)) == made
+    assert str(requests.product(amount, rate, places=places)) == made
 
 
 @each("places", [-1, 65, 2.0, "2", None, True])
 def test_places_that_are_no_count_are_refused(places):
     with pytest.raises(InvalidOrder) as caught:
-        amounts.product("1", "2", places=places)
+        requests.product("1", "2", places=places)
 
     assert [field for field, _ in caught.value.problems] == ["places"]
 
@@ -162,7 +162,7 @@ def test_places_that_are_no_count_are_refused(places):
 )
 def test_a_difference_is_never_rounded_however_far_the_numbers_are_apart(a, b, by, apart):
     with decimal.localcontext(prec=3):
-        found = amounts.differ(Decimal(a), Decimal(b), by_more_than=Decimal(by))
+        found = requests.differ(Decimal(a), Decimal(b), by_more_than=Decimal(by))
 
     assert found is apart
 
@@ -171,8 +171,7 @@ NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
 
 def call(**changes):
-    unsaid = dict.fromkeys(("key", "beneficiary", "held", "send_before", "deadline"))
-    return list(call_problems(**{"order": samples.new_order()} | unsaid | changes))
+    return list(call_problems(OrderRequest(**{"order": samples.new_order()} | changes)))
 
 
 @each(
@@ -249,15 +248,25 @@ def test_an_answer_to_our_order_is_ours(changes):
         ({"matcher_amount": Decimal("1E-900000000")}, "matcher_amount"),
         ({"poster": "eve@example.org"}, "poster's username"),
         ({"beneficiary": ""}, "beneficiary's username"),
+        ({"poster_currency": "uſd"}, "poster_currency"),
     ],
 )
 def test_an_answer_to_another_order_is_told_by_the_field_that_shows_it(changes, what):
     assert classify.other_order(samples.new_order(), answer(**changes)) == what
 
 
+@each(("sent", "shown"), samples.TWO_PEOPLE)
+def test_an_answer_to_the_order_of_another_person_is_another_whatever_unicode_folds(sent, shown):
+    """Else an order that pays somebody else is given back as ours."""
+    order = samples.new_order(poster_username=sent, poster_recipient_username=sent)
+
+    assert classify.other_order(order, answer(poster=shown, beneficiary=sent)) == "poster's username"
+    assert classify.other_order(order, answer(poster=sent, beneficiary=shown)) == "beneficiary's username"
+
+
 @pytest.mark.parametrize("text", ["9" * 5000, f"1.{'0' * 5000}", f"-{'9' * 5000}.5"])
 def test_an_amount_without_end_is_too_long_and_not_malformed(text: str):
     """Its sender would look for a comma or a blank in it."""
-    assert amounts.number_problem(amounts.to_decimal(text)) == (
+    assert requests.number_problem(requests.to_decimal(text)) == (
         "has more than 64 digits on one side of the decimal point"
     )

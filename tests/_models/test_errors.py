@@ -57,7 +57,7 @@ EVERY = {
     errors.KeyBusy: {"retry_after": 2.5},
     errors.JournalFailed: {"order": ANSWER},
     errors.ClientClosed: {},
-    errors.OpenElsewhere: {},
+    errors.WrongEventLoop: {},
     errors.ServiceFailed: REPLY | {"body": BODY},
 }
 EACH = each("kind", list(EVERY))
@@ -101,7 +101,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_classes():
 
 
 def test_the_docstring_says_the_outcome_of_each_class():
-    in_words = {name: word for name, _, _, word in drawn() if word and word != "(certain)"}
+    in_words = {name: word for name, _, _, word in drawn() if word and word != "(varies)"}
 
     assert in_words == {
         kind.__name__: kind.default_outcome.name

@@ -22,18 +22,18 @@ from transfer_async import (
     KeyState,
     NotSent,
     OrderCreated,
+    OrderInDoubt,
     OrderRefused,
     OrderUnrecorded,
     Outcome,
     OutcomeUnknown,
     PersonName,
+    RateLimitWaited,
     Refused,
     Resolved,
     RetryScheduled,
     TransferError,
-    TurnCame,
-    UndoOwed,
-    WentInDoubt,
+    UndoPending,
     log_events,
 )
 from transfer_async._http.urls import WHO_AM_I
@@ -44,17 +44,17 @@ from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
 COMMON = {"key": "payment-1", "intent_id": "intent-1", "attempt": 2, "seconds": 1.5}
 OWN = {
     Claimed: {"taken_over": True},
-    TurnCame: {"waited": 10.0},
+    RateLimitWaited: {"waited": 10.0},
     HookPassed: {"hook": "funds_hold", "took": 0.25},
     HookUndone: {"hook": "funds_hold"},
-    UndoOwed: {"hook": "funds_hold", "error": "OSError"},
+    UndoPending: {"hook": "funds_hold", "error": "OSError"},
     AttemptStarted: {},
     AttemptFailed: {"outcome": Outcome.UNKNOWN, "error": "OutcomeUnknown", "status": 503, "request_id": "r"},
     RetryScheduled: {"pause": 0.5},
     OrderCreated: {"order_id": "tx-1", "status": 200, "took": 0.25},
     OrderRefused: {"error": "Refused", "status": 422},
     NotSent: {"error": "HoldFailed"},
-    WentInDoubt: {"error": "OutcomeUnknown", "status": None},
+    OrderInDoubt: {"error": "OutcomeUnknown", "status": None},
     Resolved: {"outcome": Outcome.CREATED, "order_id": "tx-1"},
     DuplicateSuspected: {"order_id": "tx-1"},
     OrderUnrecorded: {"outcome": Outcome.CREATED, "order_id": "tx-1"},
@@ -114,13 +114,13 @@ STORIES = {
     "in doubt": (
         CloseAfterProcessing(),
         None,
-        [(AttemptFailed, {}), (WentInDoubt, {"error": "OutcomeUnknown", "status": None})],
+        [(AttemptFailed, {}), (OrderInDoubt, {"error": "OutcomeUnknown", "status": None})],
     ),
     "in doubt, and found": (
         CloseAfterProcessing(),
         finds,
         [
-            *((AttemptFailed, {}), (WentInDoubt, {})),
+            *((AttemptFailed, {}), (OrderInDoubt, {})),
             (Resolved, {"outcome": Outcome.CREATED, "order_id": "tx-seen"}),
         ],
     ),
@@ -128,7 +128,7 @@ STORIES = {
         Status(503),
         is_sure,
         [
-            *((AttemptFailed, {}), (WentInDoubt, {})),
+            *((AttemptFailed, {}), (OrderInDoubt, {})),
             (Resolved, {"outcome": Outcome.REFUSED, "order_id": None}),
             (HookUndone, {}),
         ],
@@ -259,8 +259,8 @@ def test_an_event_is_one_line_of_the_log_and_its_fields_are_in_the_records_extra
         (OrderCreated, "INFO"),
         (OrderRefused, "INFO"),
         (AttemptFailed, "WARNING"),
-        (UndoOwed, "WARNING"),
-        (WentInDoubt, "WARNING"),
+        (UndoPending, "WARNING"),
+        (OrderInDoubt, "WARNING"),
         (DuplicateSuspected, "ERROR"),
         (OrderUnrecorded, "ERROR"),
     ],
@@ -327,6 +327,6 @@ async def test_the_log_of_a_whole_call_with_faults_holds_nothing_private(world: 
     assert (type(refused), refused.message) == (Refused, f"{MARK}-message")
     assert isinstance(doubtful, OutcomeUnknown)
     assert "AttemptFailed key=k" in lines
-    assert "WentInDoubt key=l" in lines
+    assert "OrderInDoubt key=l" in lines
     assert MARK not in lines
     assert "77123456789" not in lines

@@ -1,7 +1,9 @@
 """Keys that look the same are the same, at every door; and a key of old can still be named."""
 
 import json
+import re
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +12,10 @@ from tests.support.bank import World, new_order
 from tests.support.cases import each
 from tests.support.journalling import claim, doubt, mark
 from tests.support.order_files import csv_text, read_csv, row
-from transfer_async import InvalidOrder, KeyState, Operators, OrderCommand
+from transfer_async import Decision, InvalidOrder, KeyState, MemoryJournal, Operators, OrderCommand
 from transfer_async._converters.messages import VERSION
-from transfer_async._models import keys, texts
+from transfer_async._models import requests
+from transfer_async.desk import Operator
 
 LOOK_ALIKES = {
     "a blank behind": "K-9 ",
@@ -38,6 +41,15 @@ LOOK_ALIKES = {
     "a Khmer vowel that is not shown": "K\u17b4-9",
     "the other way round": "K\u202e9-",
     "a tag": "K-9\U000e0041",
+    "a Braille pattern without dots": "K\u2800-9",
+    "one behind": "K-9\u2800",
+    "a notehead that is not shown": "K\U0001d159-9",
+    "an Egyptian blank": "K\U00013441-9",
+    "half of one": "K\U00013442-9",
+    "a filler of the Khitan script": "K\U00016fe4-9",
+    "a joiner of the Brahmi script": "K\U0001107f-9",
+    "a selector of Duployan": "K\U0001bc9d-9",
+    "what stands for an object": "K\ufffc-9",
 }
 look_alikes = pytest.mark.parametrize("key", LOOK_ALIKES.values(), ids=LOOK_ALIKES)
 
@@ -78,14 +90,96 @@ async def test_a_key_that_looks_like_another_is_refused_at_every_door(world: Wor
 
 @each("key", ["K-9", "K 9", "Zahlung №8731 – é", "支付-1", "דוח 7", "한-9", "😀", "a'b\"c;--"])
 def test_every_other_printable_text_is_a_key(key: str):
-    assert keys.problem(key) is None
+    assert requests.problem(key) is None
 
 
 def test_what_is_never_seen_is_what_unicode_says():
-    never_seen = texts.UNSEEN.findall("".join(map(chr, range(0x110000))))
+    never_seen = requests.UNSEEN.findall("".join(map(chr, range(0x110000))))
 
-    assert len(never_seen) == 4174
-    assert {unicodedata.category(one) for one in never_seen} == {"Cf", "Cn", "Lo", "Mn"}
+    assert len(never_seen) == 4174 + BLANK_GLYPHS
+    assert {unicodedata.category(one) for one in never_seen} <= {"Cf", "Cn", "Lo", "Mn", "So"}
+
+
+BLANK_GLYPHS = 9
+"""Characters that render as nothing although Unicode does not call them ignorable."""
+
+
+def test_every_character_that_unicode_ignores_is_never_seen():
+    regex = pytest.importorskip("regex", reason="it has its own copy of Unicode's data")
+    every = "".join(map(chr, range(0x110000)))
+    ignorable = set(regex.findall(r"\p{Default_Ignorable_Code_Point}", every))
+
+    assert len(ignorable) > 4000
+    assert ignorable - set(requests.UNSEEN.findall(every)) == set()
+
+
+def test_no_character_that_a_font_draws_as_nothing_is_in_a_key():
+    """Of DejaVu Sans, which has 6,000 characters: what it draws without a line is refused."""
+    pytest.importorskip("fontTools", reason="it reads the font")
+    from fontTools.pens.boundsPen import BoundsPen
+    from fontTools.ttLib import TTFont
+    from matplotlib import get_data_path
+
+    font = TTFont(Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"))
+    glyphs, drawn, blank = font.getGlyphSet(), set(), set()
+    for number, name in font.getBestCmap().items():
+        pen = BoundsPen(glyphs)
+        glyphs[name].draw(pen)
+        (blank if pen.bounds is None else drawn).add(chr(number))
+
+    assert len(drawn) > 5000
+    assert "\u2800" in blank
+    assert [hex(ord(one)) for one in blank if requests.problem(f"K{one}9") is None and one != " "] == []
+
+
+def test_no_character_whose_name_says_that_it_is_blank_is_in_a_key():
+    """Those that are drawn although they are called so: symbols for a blank, and fillers of lines."""
+    named = re.compile(r"\b(BLANK|FILLER|NULL|INVISIBLE|JOINER|SELECTOR|SPACE)\b")
+    blank = {one for one in map(chr, range(0x110000)) if named.search(unicodedata.name(one, ""))}
+
+    taken = {one for one in blank if requests.problem(f"K{one}9") is None} - {" "}
+    assert {unicodedata.name(character) for character in taken} <= DRAWN  # a later Unicode names more
+
+
+DRAWN = {
+    "BHAIKSUKI GAP FILLER-1",
+    "BHAIKSUKI GAP FILLER-2",
+    "BLANK SYMBOL",
+    "DEVANAGARI GAP FILLER",
+    "DIVES AKURU GAP FILLER",
+    "IDEOGRAPHIC HALF FILL SPACE",
+    "KAWI PUNCTUATION SPACE FILLER",
+    "MANICHAEAN PUNCTUATION LINE FILLER",
+    "NEWA GAP FILLER",
+    "SIGNWRITING LOCATION-FLOORPLANE SPACE",
+    "SIGNWRITING LOCATION-WALLPLANE SPACE",
+    "SYMBOL FOR NULL",
+    "SYMBOL FOR SPACE",
+}
+
+
+@each("by", ["ada\u2800", "a\U0001d159da", "\u3164", "ada\u200b", "a\u202eda", "ada\ufe0f"])
+async def test_nobody_decides_under_a_name_with_what_is_never_seen(by: str):
+    """The history would show one name for two people."""
+    desk = Operators(MemoryJournal(), "scope")
+    for deciding in (
+        desk.resolve("k", order_id="tx-1", by=by, reason="seen"),
+        desk.refute("k", by=by, reason="seen"),
+        desk.propose("k", Decision.REFUTE, by=by, reason="seen"),
+        desk.approve("k", proposal="p", by=by, reason="seen"),
+        desk.withdraw("k", proposal="p", by=by, reason="seen"),
+        desk.amend("k", order_id=None, by=by, reason="seen"),
+        desk.demand_four_eyes(by=by, reason="rule 12"),
+        desk.look("k", by=by, reason="seen"),
+    ):
+        with pytest.raises(
+            ValueError, match=r"^by: (holds a character that renders as nothing|must be a line of text)"
+        ):
+            await deciding
+    with pytest.raises(
+        ValueError, match=r"^name: (holds a character that renders as nothing|must be a line of text)"
+    ):
+        Operator(name=by)
 
 
 @pytest.mark.parametrize("key", ["K-9 ", "K-9\ufe0f", "Cafe\u0301"])

@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 import pytest
 
-from tests.support.bank import Gate, Gone, new_order, refused_order, turns
+from tests.support.bank import Gate, new_order, refused_order, turns
 from transfer_async import ClientClosed, InvalidOrder, KeyState, OrderRequest, OutcomeUnknown, Refused
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.batch import Batch, OrderResult
@@ -196,13 +196,16 @@ async def test_a_call_that_somebody_cancels_from_elsewhere_is_in_doubt_and_nobod
     assert told[1].error.order_may_exist
 
 
-async def test_what_is_no_failure_but_an_end_is_raised(service):
+def test_what_is_no_failure_but_the_end_of_the_program_is_raised():
     async def create(_: OrderRequest) -> Order:
-        raise Gone
+        raise SystemExit(7)
 
-    with pytest.raises(Gone):
+    async def main() -> None:
         async with aclosing(Batch(create, Input().sync(), concurrency=2).results()) as results:
             await anext(results)
+
+    with pytest.raises(SystemExit, match="7"):
+        asyncio.run(main())
 
 
 # --- inputs ---------------------------------------------------------------------------------------

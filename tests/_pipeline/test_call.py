@@ -1,25 +1,33 @@
 import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from datetime import timedelta
 from typing import Any
 
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from tests._pipeline.waiting import ENDINGS, waiting_at
 from tests.support.bank import Gate, World, failure, new_order, refused_order, turns
 from transfer_async import (
+    NO_ORDER,
     ClientClosed,
     KeyState,
     MemoryJournal,
     Order,
     OrderIntent,
+    OrderRequest,
     OutcomeUnknown,
     RateLimited,
     Refused,
+    RetryPolicy,
     TransferClient,
 )
-from transfer_async.journal import moves
-from transfer_async.journal.entries import Ending
-from transfer_async.sandbox import Status
+from transfer_async.journal import transitions
+from transfer_async.journal.model import Ending, Unread
+from transfer_async.journal.transitions import Claim
+from transfer_async.sandbox import CloseAfterProcessing, Status
 
 
 def ordering(client: TransferClient, **fields: Any) -> asyncio.Task[Order]:
@@ -103,7 +111,7 @@ async def test_what_waits_for_a_connection_at_the_end_was_not_sent(world: World)
 
 async def test_a_write_in_progress_at_the_end_is_finished_and_nothing_is_begun_after_it(world: World):
     gate = Gate()
-    world.journal.before[moves.Mark] = gate
+    world.journal.before[transitions.MarkSending] = gate
     client = world.made()
     call = await gate.catches(ordering(client))
     closing = asyncio.create_task(client.close(timeout=0))
@@ -114,7 +122,7 @@ async def test_a_write_in_progress_at_the_end_is_finished_and_nothing_is_begun_a
         await call
 
     assert gate.passed
-    assert world.journal.kinds == ["Claim", "Mark", "Free", "Paid"]
+    assert world.journal.kinds == ["Claim", "MarkSending", "Release", "MarkUndone"]
     assert not world.sandbox.requests
     assert not world.bank.open
 
@@ -144,12 +152,12 @@ async def test_closing_does_not_wait_for_ever_for_what_cannot_be_cut_off(
     client = world.made()
     call = await gate.catches(client.create_order(refused_order(), key="k"))
     await client.close(timeout=0)
-    still_owed = (await world.entry()).owed
+    undos_pending = (await world.entry()).owed
     gate.open()
     with pytest.raises(Refused):
         await call
 
-    assert [owed.hook for owed in still_owed] == ["funds_hold"]
+    assert [owed.hook for owed in undos_pending] == ["funds_hold"]
     assert not world.bank.open
 
 
@@ -245,3 +253,188 @@ async def test_whoever_is_cancelled_while_it_closes_leaves_no_session_open(world
     await client.close()
 
     assert [one.closed for one in sessions] == [True, True]
+
+
+# --- order_may_exist, as it is when the error is delivered ----------------------------------------
+
+
+class Other:
+    """Another worker: while a call is late, it does something with the same key, once."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.order: Order | None = None
+
+    async def creates(self, *_: object) -> None:
+        if self.order is None:
+            self.order = await self.world.create(held="h-2")
+
+    async def is_at_work(self, *_: object) -> None:
+        self.world.bank.on_release = None
+        await self.world.crash(transitions.MarkSending, held="h-2")
+
+    async def is_in_doubt(self, *_: object) -> None:
+        self.world.bank.on_release = None
+        await self.world.in_doubt(held="h-2")
+
+    async def is_refused(self, *_: object) -> None:
+        self.world.bank.on_release = None
+        await self.world.fails(Refused, refused_order(), held="h-2")
+
+
+class Slow:
+    """A hook that takes longer than a quote is good for."""
+
+    name = "slow"
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    async def before(self, _: OrderIntent) -> None:
+        self.world.bank.on_placed = self.world.passing(2.0)
+
+    async def undo(self, *_: object) -> None:
+        pass
+
+
+def _answers(answer: Any) -> Callable[..., Any]:
+    async def function(*_: object) -> Any:
+        return answer
+
+    return function
+
+
+def _raises(error: Exception) -> Callable[..., Any]:
+    async def function(*_: object) -> Any:
+        raise error
+
+    return function
+
+
+DEFINITE: dict[str, Callable[[World], dict[str, Any]]] = {
+    "Refused": lambda world: {"fault": Status(422)},
+    "Unauthorized": lambda world: {"fault": Status(401)},
+    "RateLimited": lambda world: {"fault": Status(429), "retry": RetryPolicy(attempts=1)},
+    "Refuted": lambda world: {
+        "fault": CloseAfterProcessing(),
+        "resolve": _answers(NO_ORDER),
+        "settle_after": 0.0,
+    },
+    "HoldFailed": lambda world: {"broken": True},
+    "Expired": lambda world: {
+        "hooks": [Slow(world), world.bank.hold],
+        "send_before": world.time.clock.utc() + timedelta(seconds=1),
+    },
+}
+"""The settings of a call, and the definite failure that it ends in."""
+
+
+@pytest.mark.parametrize("kind", DEFINITE)
+@pytest.mark.parametrize(
+    ("meanwhile", "may_exist"),
+    [("creates", True), ("is_at_work", True), ("is_in_doubt", True), ("is_refused", False)],
+)
+async def test_a_hold_is_never_released_for_a_key_that_others_took_during_the_undos(
+    world: World, kind: str, meanwhile: str, may_exist: bool
+):
+    """The bank hears that its own hold may go, and another worker has created the order."""
+    settings = DEFINITE[kind](world)
+    if fault := settings.pop("fault", None):
+        world.sandbox.faults.add(fault)
+    if settings.pop("broken", False):
+        world.bank.on_placed = _raises(RuntimeError())
+    world.bank.on_release = getattr(Other(world), meanwhile)
+    async with world.client(**{n: v for n, v in settings.items() if n != "send_before"}) as client:
+        limit = settings.get("send_before")
+        error = await failure(client.create_order(new_order(), key="k", send_before=limit))
+
+    assert (type(error).__name__, error.order_may_exist) == (kind, may_exist)
+
+
+async def test_a_late_reply_of_the_journal_is_not_the_last_word(world: World):
+    world.journal.after[transitions.Release] = Other(world).creates
+    world.sandbox.faults.add(Status(422))
+    error = await world.fails(Refused, held="h-1")
+
+    assert error.order_may_exist
+
+
+async def test_a_refusal_from_the_record_is_read_again_when_it_is_delivered(world: World):
+    other = Other(world)
+    world.sandbox.faults.add(Status(422))
+    async with world.client() as client:
+        first = await failure(client.create_order(new_order(), key="k", held="h-1", once=True), Refused)
+
+        async def creates(*_: object) -> None:
+            world.journal.after.clear()
+            await other.creates()
+
+        world.journal.after[Claim] = creates
+        again = await failure(client.create_order(new_order(), key="k", held="h-1", once=True), Refused)
+
+    assert (first.order_may_exist, again.order_may_exist) == (False, True)
+
+
+async def test_a_client_that_closes_says_what_is_true_at_the_end(world: World):
+    entered = Gate()
+    world.bank.on_place = entered
+    world.bank.on_release = Other(world).creates
+    client = world.made()
+    call = await entered.catches(ordering(client))
+    await client.close(timeout=0)
+    closed = await failure(call, ClientClosed)
+
+    assert closed.order_may_exist
+
+
+@pytest.mark.parametrize("reading", [OSError("disk gone"), asyncio.CancelledError()])
+async def test_a_key_that_cannot_be_read_at_the_end_may_have_an_order(
+    world: World, monkeypatch: pytest.MonkeyPatch, reading: BaseException
+):
+    async def read(*_: object) -> Any:
+        raise reading
+
+    async with world.client() as client:
+        monkeypatch.setattr(world.journal, "read", read)
+        error = await failure(client.create_order(refused_order(), key="k"), Refused)
+
+        monkeypatch.undo()
+        assert error.order_may_exist
+        assert world.bank.open  # a late sender may have reported its order: the undo stays pending
+
+        world.time.pass_(60.0)
+        await client.recover()
+    assert not world.bank.open
+
+
+async def test_a_key_whose_record_cannot_be_read_may_have_an_order(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    read = world.journal.read
+
+    async def damaged(scope: str, key: str) -> Any:
+        entry = await read(scope, key)
+        unread = Unread(why="", kept="", hooks=(), owed=())
+        return None if entry is None else replace(entry, unread=unread)
+
+    monkeypatch.setattr(world.journal, "read", damaged)
+    error = await world.fails(Refused, refused_order())
+
+    assert error.order_may_exist
+
+
+async def test_a_result_that_waits_for_its_reader_is_true_when_it_is_taken(world: World):
+    """While the bank writes one outcome down, another worker creates the order of the next one."""
+    requests = [OrderRequest(refused_order(), key=key, held="h-1") for key in ("k", "l")]
+    async with world.client() as client, aclosing(client.create_orders(requests)) as results:
+        first = await anext(results)
+        while len(world.sandbox.requests) < 2:  # noqa: ASYNC110 - both are refused, and one of them waits
+            await asyncio.sleep(0)
+        waiting = "l" if first.request.key == "k" else "k"
+        while (await world.entry(waiting)).state is not KeyState.FREE:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await turns(20)
+        await world.create(key=waiting, held="h-2")
+        second = await anext(results)
+
+    assert (first.error.order_may_exist, second.error.order_may_exist) == (False, True)

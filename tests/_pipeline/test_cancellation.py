@@ -24,9 +24,9 @@ from transfer_async import (
     TransferClient,
     TransferError,
 )
-from transfer_async.journal import moves
-from transfer_async.journal.claim import Claim
-from transfer_async.journal.entries import Ending
+from transfer_async.journal import transitions
+from transfer_async.journal.model import Ending
+from transfer_async.journal.transitions import Claim
 from transfer_async.sandbox import (
     CloseAfterProcessing,
     CloseBeforeReading,
@@ -104,8 +104,14 @@ def _slow(world: World) -> None:
     async def turn(*_: object) -> None:
         await turns(2)
 
-    sent = (Claim, moves.Keep, moves.Mark, moves.Create, moves.Free)
-    for kind in (*sent, moves.GoInDoubt, moves.Paid, moves.Resolve, moves.Refute):
+    sent = (Claim, transitions.RenewLease, transitions.MarkSending, transitions.Create, transitions.Release)
+    for kind in (
+        *sent,
+        transitions.GoInDoubt,
+        transitions.MarkUndone,
+        transitions.Resolve,
+        transitions.Refute,
+    ):
         world.journal.before[kind] = world.journal.after[kind] = turn
     world.bank.on_place = world.bank.on_placed = world.bank.on_release = turn
 
@@ -150,7 +156,7 @@ async def _cut(scenario: Scenario, turn: int, cut: Any) -> bool:
     """Run ``scenario`` and cut it at ``turn``; whether it had ended before."""
     async with banks.world() as world:
         if scenario.crashed is not None:
-            await world.crash(moves.Mark, hooks=[world.bank.step("check"), world.bank.hold])
+            await world.crash(transitions.MarkSending, hooks=[world.bank.step("check"), world.bank.hold])
             world.bank.log.clear()
             world.time.pass_(scenario.crashed)
         for fault in scenario.faults:
@@ -476,9 +482,9 @@ async def cut_short(*_: object) -> None:
 @pytest.mark.parametrize(
     ("at", "fault", "state"),
     [
-        (moves.Create, None, KeyState.CREATED),
-        (moves.GoInDoubt, CloseAfterProcessing(), KeyState.IN_DOUBT),
-        (moves.Free, Status(422), KeyState.FREE),
+        (transitions.Create, None, KeyState.CREATED),
+        (transitions.GoInDoubt, CloseAfterProcessing(), KeyState.IN_DOUBT),
+        (transitions.Release, Status(422), KeyState.FREE),
     ],
 )
 async def test_a_caller_whom_nobody_cancelled_hears_no_cancellation_once_its_order_was_sent(
@@ -487,7 +493,7 @@ async def test_a_caller_whom_nobody_cancelled_hears_no_cancellation_once_its_ord
     if fault is not None:
         world.sandbox.faults.add(fault)
     world.journal.after[at] = cut_short
-    failed = await world.fails(JournalFailed, match="cancelled from elsewhere")
+    failed = await world.fails(JournalFailed, match="something other than the caller cancelled")
 
     assert (failed.outcome, failed.order_may_exist, failed.key) == (Outcome.UNKNOWN, True, "k")
     assert len(failed.attempts) == 1
@@ -496,7 +502,7 @@ async def test_a_caller_whom_nobody_cancelled_hears_no_cancellation_once_its_ord
 
 
 async def test_before_it_was_sent_such_a_cancellation_is_a_no_and_the_hold_is_released(world: World):
-    world.journal.after[moves.Mark] = cut_short
+    world.journal.after[transitions.MarkSending] = cut_short
     with pytest.raises(asyncio.CancelledError):
         await world.create()
 

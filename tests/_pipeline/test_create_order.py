@@ -1,9 +1,11 @@
 import asyncio
 import gc
 import json
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -15,6 +17,7 @@ from tests.support.bank import NOON, Gate, World, new_order, other_order, refuse
 from tests.support.ids import told
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import (
+    NO_ORDER,
     AlreadyCreated,
     BeneficiaryNotVerified,
     ConnectionFailed,
@@ -28,11 +31,13 @@ from transfer_async import (
     MatchResult,
     NotSent,
     Order,
+    OrderInDoubt,
     OrderIntent,
     OrderRefused,
     Outcome,
     OutcomeUnknown,
     PersonName,
+    PreflightFailed,
     RateLimited,
     Refused,
     RetryBudget,
@@ -41,11 +46,11 @@ from transfer_async import (
     TokenUnavailable,
     Unauthorized,
     UnreadableOrder,
-    WentInDoubt,
 )
 from transfer_async._models.events import AttemptFailed, AttemptStarted, Claimed, DuplicateSuspected
-from transfer_async.journal import entries, moves
-from transfer_async.journal.claim import Claim
+from transfer_async._pipeline import create_order
+from transfer_async.journal import model, transitions
+from transfer_async.journal.transitions import Claim
 from transfer_async.sandbox import (
     AnotherOrder,
     CloseAfterProcessing,
@@ -72,7 +77,7 @@ async def test_an_order_is_claimed_held_marked_sent_and_settled_in_this_order(wo
     order = await world.create()
 
     assert [*world.sandbox.orders] == [order.id]
-    assert world.journal.kinds == ["Claim", "Mark", "Create"]
+    assert world.journal.kinds == ["Claim", "MarkSending", "Create"]
     assert await world.told() == ["claim: claimed", "mark: sending", "create: created"]
     assert len(world.bank.open) == 1
 
@@ -319,8 +324,8 @@ async def test_a_refusal_is_told_of_once_it_is_on_record(world: World):
     await world.fails(Refused, refused_order())
 
     assert world.events_of(OrderRefused)[0].status == 422
-    assert world.journal.kinds == ["Claim", "Mark", "Free", "Paid"]
-    assert (await world.entry()).ending == entries.Ending(
+    assert world.journal.kinds == ["Claim", "MarkSending", "Release", "MarkUndone"]
+    assert (await world.entry()).ending == model.Ending(
         outcome=Outcome.REFUSED, error="Refused", status=422, fields=("poster_recipient_username",)
     )
 
@@ -447,7 +452,7 @@ async def test_the_deadline_starts_before_the_mark_and_hooks_do_not_count(world:
 
 
 async def test_a_mark_that_takes_longer_than_the_deadline_leaves_no_time_to_send(world: World):
-    world.journal.after[moves.Mark] = world.passing(31.0)
+    world.journal.after[transitions.MarkSending] = world.passing(31.0)
     failed = await world.fails(ConnectionFailed)
 
     assert not failed.order_may_exist
@@ -459,7 +464,7 @@ async def test_what_was_not_processed_is_sent_again_under_the_same_mark(world: W
     world.sandbox.faults.add(BUSY, times=2)
     order = await world.create()
 
-    assert world.journal.kinds == ["Claim", "Mark", "Create"]
+    assert world.journal.kinds == ["Claim", "MarkSending", "Create"]
     assert world.time.slept == [2.0, 2.0]
     assert [event.pause for event in world.events_of(RetryScheduled)] == [2.0, 2.0]
     assert [event.attempt for event in world.events_of(AttemptStarted)] == [1, 2, 3]
@@ -516,7 +521,7 @@ async def test_after_a_401_the_token_is_renewed_and_the_order_sent_once_more_as_
     assert tokens.asked == 2
     assert order.id in world.sandbox.orders
     assert [event.attempt for event in world.events_of(AttemptStarted)] == [1, 2]
-    assert world.journal.kinds == ["Claim", "Mark", "Create"]
+    assert world.journal.kinds == ["Claim", "MarkSending", "Create"]
 
 
 async def test_the_one_resend_counts_as_an_attempt(world: World):
@@ -554,7 +559,7 @@ async def test_a_token_callable_that_fails_is_told_before_the_mark(world: World)
     unavailable = await world.fails(TokenUnavailable, token=Tokens(world, OSError("no vault")))
 
     assert (unavailable.outcome, unavailable.order_may_exist) == (Outcome.NOT_SENT, False)
-    assert "Mark" not in world.journal.kinds
+    assert "MarkSending" not in world.journal.kinds
     assert not world.bank.open
     assert "no vault" not in str(unavailable)
 
@@ -592,7 +597,7 @@ async def test_nobody_waits_for_another_token_beyond_the_deadline_of_all_attempt
 
 
 async def test_a_live_claim_is_not_taken_over(world: World):
-    await world.crash(moves.Mark)
+    await world.crash(transitions.MarkSending)
     world.time.pass_(59.9)
     busy = await world.fails(KeyBusy)
 
@@ -600,7 +605,7 @@ async def test_a_live_claim_is_not_taken_over(world: World):
 
 
 async def test_an_expired_claim_is_taken_over_with_its_intent(world: World):
-    intent_id = await world.abandoned(moves.Mark)
+    intent_id = await world.abandoned(transitions.MarkSending)
     order = await world.create()
 
     entry = await world.entry()
@@ -612,7 +617,7 @@ async def test_an_expired_claim_is_taken_over_with_its_intent(world: World):
 
 async def test_a_receipt_once_recorded_is_not_asked_for_twice(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
-    await world.abandoned(moves.Mark, hooks=hooks)
+    await world.abandoned(transitions.MarkSending, hooks=hooks)
     await world.create(hooks=hooks)
 
     assert world.bank.log == ["check", "place", "place"]  # the last receipt rides with the mark, and was lost
@@ -621,7 +626,7 @@ async def test_a_receipt_once_recorded_is_not_asked_for_twice(world: World):
 
 async def test_whatever_a_gone_worker_may_have_done_is_undone_after_a_certain_no(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
-    intent_id = await world.abandoned(moves.Mark, hooks=hooks)
+    intent_id = await world.abandoned(transitions.MarkSending, hooks=hooks)
     world.bank.place_error = TimeoutError()
     await world.fails(HoldFailed, hooks=hooks)
 
@@ -632,7 +637,7 @@ async def test_whatever_a_gone_worker_may_have_done_is_undone_after_a_certain_no
 
 async def test_a_claim_that_is_too_old_is_undone_in_reverse_and_a_new_intent_begins(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
-    old = await world.crash(moves.Mark, hooks=hooks)
+    old = await world.crash(transitions.MarkSending, hooks=hooks)
     world.time.pass_(900.1)
     await world.create(hooks=hooks)
 
@@ -646,7 +651,7 @@ async def test_a_claim_that_is_too_old_is_undone_in_reverse_and_a_new_intent_beg
 
 async def test_a_claim_too_old_with_a_hold_of_the_banks_own_does_not_touch_the_hold_hook(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
-    await world.crash(moves.Mark, hooks=hooks, held="H1")
+    await world.crash(transitions.MarkSending, hooks=hooks, held="H1")
     world.time.pass_(900.1)
     await world.create(held="H1", hooks=hooks)
 
@@ -656,7 +661,7 @@ async def test_a_claim_too_old_with_a_hold_of_the_banks_own_does_not_touch_the_h
 async def test_a_take_over_that_brings_the_banks_own_hold_still_undoes_the_hook_of_the_gone_worker(
     world: World,
 ):
-    intent_id = await world.abandoned(moves.Mark)
+    intent_id = await world.abandoned(transitions.MarkSending)
     expired = await world.fails(Expired, held="H1", send_before=NOON)
 
     assert expired.receipts == {"held": "H1"}
@@ -683,7 +688,7 @@ async def test_nothing_that_was_verified_for_one_beneficiary_serves_another(
     check: Any = world.bank.step("verification")
     check.before, check.nothing_to_undo = verify, True
     hooks = [check, world.bank.hold]
-    old = await world.abandoned(moves.Mark, hooks=hooks, beneficiary=first)
+    old = await world.abandoned(transitions.MarkSending, hooks=hooks, beneficiary=first)
     async with world.client(hooks=hooks) as client:
         call = client.create_order(new_order(), key="k", beneficiary=then)
         (result,) = await asyncio.gather(call, return_exceptions=True)
@@ -699,14 +704,14 @@ async def test_a_hooks_hold_is_on_record_as_owed_before_an_order_goes_on_a_hold_
     world: World,
 ):
     """Or the customer's funds are held twice, and nobody ever hears of the hook's hold again."""
-    old = await world.abandoned(moves.Mark)
+    old = await world.abandoned(transitions.MarkSending)
     world.bank.release_error = OSError()
     owed: list[list[str]] = []
 
     async def look(_: object) -> None:
         owed.append(banks.owed_hooks(await world.entry()))
 
-    world.journal.before[moves.Mark] = look
+    world.journal.before[transitions.MarkSending] = look
     order = await world.create(held="H1")
     world.bank.release_error = None
     report = await world.recover()
@@ -720,19 +725,19 @@ async def test_a_hooks_hold_is_on_record_as_owed_before_an_order_goes_on_a_hold_
 async def test_what_a_hook_did_that_this_client_lacks_is_owed_before_anything_is_sent(world: World):
     """Or a reservation that a hook made before a new release of the bank's software stays for ever."""
     check = world.bank.step("check")
-    old = await world.abandoned(moves.Mark, hooks=[check, world.bank.hold])
+    old = await world.abandoned(transitions.MarkSending, hooks=[check, world.bank.hold])
     await world.create()
     owed = banks.owed_hooks(await world.entry())
     report = await world.recover()
     await world.recover(hooks=[check, world.bank.hold])
 
-    assert (owed, report.still_owed) == (["check"], 1)
+    assert (owed, report.undos_pending) == (["check"], 1)
     assert check.undone == [(old, f"check-{old}")]
     assert [*world.bank.open] == [(await world.entry()).intent_id]
 
 
 async def test_a_hook_that_was_added_since_goes_on_with_the_claim(world: World):
-    intent_id = await world.abandoned(moves.Mark)
+    intent_id = await world.abandoned(transitions.MarkSending)
     await world.create(hooks=[world.bank.step("check"), world.bank.hold])
 
     assert world.bank.log == ["place", "check", "place"]
@@ -740,12 +745,12 @@ async def test_a_hook_that_was_added_since_goes_on_with_the_claim(world: World):
 
 
 async def test_an_expired_request_is_in_doubt_and_nothing_else(world: World):
-    await world.crash(moves.Create)
+    await world.crash(transitions.Create)
     world.time.pass_(10_000.0)
     await world.fails(OutcomeUnknown)
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
-    assert [event.error for event in world.events_of(WentInDoubt)] == ["Abandoned"]
+    assert [event.error for event in world.events_of(OrderInDoubt)] == ["Abandoned"]
     assert len(world.sandbox.orders) == 1
     assert len(world.bank.open) == 1
 
@@ -826,6 +831,327 @@ async def test_an_order_that_is_answered_after_its_refutation_is_told_as_a_suspe
     assert list(world.sandbox.orders) == [order_id]
 
 
+async def test_the_history_says_why_an_order_that_was_answered_after_its_refutation_is_suspected(
+    world: World,
+):
+    async with world.client() as client:
+        call = await world.stalled(client.create_order(new_order(), key="k"))
+        await world.refute()
+        world.sandbox.faults.release()
+        await banks.failure(call, JournalFailed)
+
+    step = (await world.journal.history(world.scope, "k"))[-1]
+    assert step.reason == "the order was created after its doubt had been refuted: a duplicate is suspected"
+
+
+async def test_an_unexpected_error_before_anything_is_sent_frees_the_key(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    async def breaks(*_: object) -> object:
+        raise RuntimeError("a slip of our own")
+
+    monkeypatch.setattr(create_order, "preflight", breaks)
+    failed = await world.fails(PreflightFailed)
+
+    assert (failed.refused, failed.order_may_exist) == (False, False)
+    assert (await world.entry()).state is KeyState.FREE
+
+
+async def test_an_unexpected_error_after_the_order_was_sent_is_a_doubt(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    as_it_is = create_order.attempt
+
+    async def breaks(*given: Any) -> object:
+        await as_it_is(*given)
+        raise RuntimeError("a slip of our own")
+
+    monkeypatch.setattr(create_order, "attempt", breaks)
+    await world.fails(OutcomeUnknown)
+
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert world.bank.open
+
+
+# --- a sender that wakes up, and does not know its own outcome ------------------------------------
+
+
+async def refuted(world: World) -> None:
+    await world.refute()
+
+
+async def refuted_and_taken_again(world: World) -> None:
+    await world.refute()
+    world.sandbox.faults.clear()
+    await world.create()
+
+
+@pytest.mark.parametrize("superseded", [refuted, refuted_and_taken_again], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("ended_by", ["its answer is lost", "its caller", "its client"])
+async def test_a_sender_that_wakes_up_superseded_leaves_a_trace_though_its_outcome_is_unknown(
+    world: World, superseded: Callable[[World], Awaitable[None]], ended_by: str
+):
+    """Two orders may exist for one wish, and nobody would know of it."""
+    is_closed = ended_by == "its client"
+    world.sandbox.faults.add(StallAfterProcessing() if is_closed else CloseAfterProcessing())
+    client = world.made()
+    call = asyncio.create_task(client.create_order(new_order(), key="k"))
+
+    async def meanwhile() -> None:
+        if ended_by == "its caller":
+            call.cancel()
+        await superseded(world)
+
+    world.meanwhile(transitions.GoInDoubt, meanwhile)
+    if is_closed:
+        await world.sandbox.stalled()
+        await client.close(timeout=0)
+    (result,) = await asyncio.gather(call, return_exceptions=True)
+    await client.close()
+    intent_id = world.bank.intents[0].id
+
+    (suspected,) = world.events_of(DuplicateSuspected)
+    (step,) = [one for one in await world.journal.history(world.scope, "k") if one.move == "suspect"]
+    assert (suspected.intent_id, suspected.order_id) == (intent_id, None)
+    assert (step.order_id, step.by) == (None, "sender")
+    assert "a duplicate is suspected" in (step.reason or "")
+    assert not [debt for debt in (await world.entry()).owed if debt.intent.id == intent_id]
+    if ended_by == "its answer is lost":
+        assert isinstance(result, OutcomeUnknown)
+        assert result.order_may_exist
+
+
+async def refuted_and_refused_since(world: World) -> None:
+    await world.refute()
+    world.sandbox.faults.clear()
+    world.sandbox.faults.add(Status(422))
+    await world.fails(Refused)
+
+
+@pytest.mark.parametrize("superseded", [refuted, refuted_and_refused_since], ids=lambda way: way.__name__)
+async def test_a_key_whose_superseded_sender_may_have_sent_is_never_paid_again(
+    world: World, superseded: Callable[[World], Awaitable[None]]
+):
+    """A second order for one wish: the key was free while an order of its first intent existed."""
+    world.sandbox.faults.add(CloseAfterProcessing())
+    world.meanwhile(transitions.GoInDoubt, partial(superseded, world))
+    await world.fails(OutcomeUnknown)
+    intent, entry = world.bank.intents[0], await world.entry()
+    again = await world.fails(OutcomeUnknown)
+
+    assert again.order_may_exist
+    assert len(world.sandbox.orders) == 1
+    assert (entry.state, entry.intent) == (KeyState.IN_DOUBT, intent)
+    assert entry.receipts == {"funds_hold": f"hold-{intent.id}"} or set(entry.receipts) == {"funds_hold"}
+    assert entry.sender_reported
+
+
+async def test_an_order_answered_after_its_key_was_used_again_and_freed_binds_the_key(world: World):
+    async with world.client() as client:
+        call = await world.stalled(client.create_order(new_order(), key="k"))
+        await refuted_and_refused_since(world)
+        world.sandbox.faults.release()
+        failed = await banks.failure(call, JournalFailed)
+        again = await banks.failure(client.create_order(new_order(), key="k"), UnreadableOrder)
+
+    (order_id,) = world.sandbox.orders
+    assert (failed.outcome, failed.order_may_exist, again.order_may_exist) == (Outcome.CREATED, True, True)
+    assert (await world.entry()).candidates == (order_id,)
+
+
+@pytest.mark.parametrize("reported", ["created", "unknown"])
+async def test_a_key_in_use_again_sends_no_second_order_once_the_first_is_known(world: World, reported: str):
+    """Two payments for one wish: the second call had placed its hold, and was about to send."""
+    fault = StallAfterProcessing() if reported == "created" else CloseAfterProcessing()
+    world.sandbox.faults.add(fault)
+    placing = Gate()
+    async with world.client() as client:
+        first = asyncio.create_task(client.create_order(new_order(), key="k"))
+        if reported == "created":
+            await world.sandbox.stalled()
+            await world.refute()
+            world.bank.on_place = placing
+            second = await placing.catches(client.create_order(new_order(), key="k"))
+            world.sandbox.faults.release()
+        else:
+            reached: asyncio.Future[asyncio.Task[object]] = asyncio.get_running_loop().create_future()
+
+            async def others() -> None:
+                await world.refute()
+                world.bank.on_place = placing
+                reached.set_result(await placing.catches(client.create_order(new_order(), key="k")))
+
+            world.meanwhile(transitions.GoInDoubt, others)
+            second = await reached
+        await banks.failure(first, JournalFailed if reported == "created" else OutcomeUnknown)
+        placing.open()
+        busy = await banks.failure(second, KeyBusy)
+        again = await banks.failure(client.create_order(new_order(), key="k"))
+
+    assert (len(world.sandbox.orders), busy.order_may_exist, again.outcome) == (1, True, Outcome.UNKNOWN)
+    entry = await world.entry()
+    assert (entry.state, entry.is_suspected) == (KeyState.IN_DOUBT, True)
+    assert world.bank.open  # the second call's hold backs the order, until a person says that there is none
+
+
+async def late_order_of_a_key_in_use(world: World) -> None:
+    """A second call is at work under the key when the first one's order is reported."""
+    placing = Gate()
+    world.sandbox.faults.add(StallAfterProcessing())
+    async with world.client() as client:
+        first = asyncio.create_task(client.create_order(new_order(), key="k"))
+        await world.sandbox.stalled()
+        await world.refute()
+        await client.recover()
+        world.bank.on_place = placing
+        second = await placing.catches(client.create_order(new_order(), key="k"))
+        world.sandbox.faults.release()
+        await banks.failure(first, JournalFailed)
+        placing.open()
+        await banks.failure(second, KeyBusy)
+
+
+async def test_a_person_may_free_a_key_under_which_another_order_was_suspected(world: World):
+    """A hold that nobody could release: after the refutation, each undo led back into doubt."""
+    await late_order_of_a_key_in_use(world)
+    assert world.bank.open
+    await world.refute()
+    async with world.client() as client:
+        await client.recover()
+
+    assert (await world.entry()).state is KeyState.FREE
+    assert not world.bank.open
+
+
+@pytest.mark.parametrize("resolved", ["before", "after"])
+async def test_an_id_that_is_taken_back_leaves_the_suspicion_of_another_order(world: World, resolved: str):
+    """A second payment: a program ended the doubt, for the order that was suspected was forgotten."""
+    if resolved == "after":
+        await late_order_of_a_key_in_use(world)
+        await world.resolve("tx-wrong")
+    else:
+        async with world.client() as client:
+            call = await world.stalled(client.create_order(new_order(), key="k"))
+            await world.resolve("tx-wrong")
+            world.sandbox.faults.release()
+            await banks.failure(call, JournalFailed)
+    async with world.client() as client:
+        await client.operators.amend("k", order_id=None, by="ada", reason="it was another's")
+    world.time.pass_(100_000.0)
+
+    async def nothing_known(*_: object) -> object:
+        return NO_ORDER
+
+    async with world.client(resolve=nothing_known) as client:
+        report = await client.recover()
+
+    assert (report.refuted, (await world.entry()).state) == (0, KeyState.IN_DOUBT)
+    assert set(world.sandbox.orders) <= set((await world.entry()).candidates)
+
+
+async def test_a_hold_is_kept_whose_sender_reports_its_order_while_other_undos_run(world: World):
+    """An order without its hold: recovery went on with the list of undos that it had read before."""
+    check = world.bank.step("check")
+    async with world.client(hooks=[check, world.bank.hold]) as client:
+        call = await world.stalled(client.create_order(new_order(), key="k"))
+        await world.refute()
+        releasing = Gate()
+        world.bank.on_release = releasing
+        recovery = await releasing.catches(client.recover())
+        world.sandbox.faults.release()
+        await banks.failure(call, JournalFailed)
+        releasing.open()
+        await recovery
+
+    assert (await world.entry()).state is KeyState.CREATED
+    assert check.undone == []
+
+
+async def test_the_order_of_a_key_that_was_forgotten_binds_it_again(world: World):
+    async with world.client() as client:
+        call = await world.stalled(client.create_order(new_order(), key="k"))
+        await world.refute()
+        await client.recover()
+        world.journal.journal._forget((world.scope, "k"))
+        world.sandbox.faults.release()
+        failed = await banks.failure(call)
+        again = await banks.failure(client.create_order(new_order(), key="k"), UnreadableOrder)
+
+    assert isinstance(failed, JournalFailed)
+    assert (failed.outcome, again.order_may_exist) == (Outcome.CREATED, True)
+    assert (await world.entry()).candidates == tuple(world.sandbox.orders)
+
+
+async def test_an_unreadable_answer_that_names_another_order_than_the_record_is_suspected(world: World):
+    world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+    world.meanwhile(transitions.GoInDoubt, partial(world.resolve, "tx-seen"))
+    found = await world.fails(AlreadyCreated)
+
+    (order_id,) = world.sandbox.orders
+    assert found.order_id == "tx-seen"
+    assert [event.order_id for event in world.events_of(DuplicateSuspected)] == [order_id]
+    assert (await world.journal.history(world.scope, "k"))[-1].order_id == order_id
+
+
+@pytest.mark.parametrize("state", ["in doubt", "resolved"])
+async def test_a_doubt_that_others_had_or_resolved_is_no_duplicate(world: World, state: str):
+    world.sandbox.faults.add(CloseAfterProcessing())
+
+    async def others() -> None:
+        if state == "resolved":
+            await world.resolve("tx-seen")
+        else:
+            world.time.pass_(60.0)
+            await world.move(transitions.Expire(attempt=(await world.entry()).attempt or ""))
+
+    world.meanwhile(transitions.GoInDoubt, others)
+    await world.fails(AlreadyCreated if state == "resolved" else OutcomeUnknown)
+
+    assert not world.events_of(DuplicateSuspected)
+
+
+async def test_a_definite_no_of_a_superseded_attempt_is_no_duplicate(world: World):
+    """Its order does not exist, and never will: but the key is another intent's by now."""
+    world.sandbox.faults.add(Status(422))
+    world.meanwhile(transitions.Release, partial(refuted_and_taken_again, world))
+    refused = await world.fails(Refused)
+
+    assert (refused.outcome, refused.order_may_exist) == (Outcome.REFUSED, True)
+    assert not world.events_of(DuplicateSuspected)
+    assert (await world.entry()).order_id in world.sandbox.orders
+
+
+@pytest.mark.parametrize("at", [transitions.GoInDoubt, transitions.Suspect])
+async def test_a_suspicion_that_could_not_be_written_down_is_written_down_later(world: World, at: type):
+    world.sandbox.faults.add(CloseAfterProcessing())
+    async with world.client() as client:
+        world.meanwhile(transitions.GoInDoubt, partial(refuted, world))
+        world.journal.fail_on = at
+        failed = await banks.failure(client.create_order(new_order(), key="k"), JournalFailed)
+        world.journal.fail_on = None
+        report = await client.recover()
+
+    assert (failed.outcome, failed.order_may_exist) == (Outcome.UNKNOWN, True)
+    assert report.resolved == 0
+    assert len(world.events_of(DuplicateSuspected)) == 1
+    assert (await world.told())[-1] == "suspect: in_doubt"
+
+
+async def test_a_report_that_could_not_be_written_down_is_made_up_for_so_that_the_short_wait_begins(
+    world: World,
+):
+    world.sandbox.faults.add(CloseAfterProcessing())
+    world.journal.fail_on = transitions.GoInDoubt
+    async with world.client() as client:
+        await banks.failure(client.create_order(new_order(), key="k"), JournalFailed)
+        world.journal.fail_on = None
+        world.time.pass_(60.0)
+        await client.recover()
+        (doubt,) = await client.in_doubt()
+
+    assert doubt.sender_reported
+
+
 @pytest.mark.parametrize("is_taken_again", [False, True])
 async def test_the_hold_of_an_order_that_was_refuted_and_is_answered_after_all_is_owed_no_more(
     world: World, is_taken_again: bool
@@ -848,7 +1174,7 @@ async def test_the_hold_of_an_order_that_was_refuted_and_is_answered_after_all_i
 
 async def test_a_suspected_duplicate_that_cannot_be_written_down_is_told_with_its_order(world: World):
     world.sandbox.faults.add(StallAfterProcessing())
-    world.journal.fail_on = moves.Suspect
+    world.journal.fail_on = transitions.Suspect
     async with world.client() as client:
         call = asyncio.create_task(client.create_order(new_order(), key="k"))
         await world.sandbox.stalled()
@@ -878,9 +1204,9 @@ async def test_an_answer_beats_the_doubt_that_others_had_of_the_same_attempt(wor
 async def test_a_no_beats_the_doubt_that_others_had_of_the_same_attempt(world: World):
     async def expire(_: object) -> None:
         world.time.pass_(60.0)
-        await world.move(moves.Expire(attempt=(await world.entry()).attempt or ""))
+        await world.move(transitions.Expire(attempt=(await world.entry()).attempt or ""))
 
-    world.journal.before[moves.Free] = expire
+    world.journal.before[transitions.Release] = expire
     refused = await world.fails(Refused, refused_order())
 
     assert not refused.order_may_exist
@@ -892,7 +1218,7 @@ async def test_an_order_that_an_operator_resolved_first_is_given_back_all_the_sa
     async def resolve(move: Any) -> None:
         await world.resolve(move.order_id)
 
-    world.journal.before[moves.Create] = resolve
+    world.journal.before[transitions.Create] = resolve
     order = await world.create()
 
     assert order.id in world.sandbox.orders
@@ -900,7 +1226,7 @@ async def test_an_order_that_an_operator_resolved_first_is_given_back_all_the_sa
 
 
 async def test_a_no_after_an_operator_resolved_the_key_undoes_nothing(world: World):
-    world.meanwhile(moves.Free, lambda: world.resolve("tx-seen"))
+    world.meanwhile(transitions.Release, lambda: world.resolve("tx-seen"))
     refused = await world.fails(Refused, refused_order())
 
     assert refused.order_may_exist
@@ -926,7 +1252,7 @@ async def test_a_journal_that_fails_at_the_claim_lets_nothing_be_held_or_sent(
 
 @pytest.mark.parametrize("when", ["fail_on", "fail_after"])
 async def test_nothing_is_sent_without_its_mark(world: World, when: str):
-    setattr(world.journal, when, moves.Mark)
+    setattr(world.journal, when, transitions.MarkSending)
     failed = await world.fails(JournalFailed)
 
     assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, True)
@@ -936,7 +1262,7 @@ async def test_nothing_is_sent_without_its_mark(world: World, when: str):
 
 
 async def test_a_journal_that_fails_between_hooks_stops_the_call_and_only_the_journal_knows(world: World):
-    world.journal.fail_on = moves.Keep
+    world.journal.fail_on = transitions.RenewLease
     failed = await world.fails(JournalFailed, hooks=[world.bank.step("check"), world.bank.hold])
 
     assert failed.order_may_exist
@@ -947,7 +1273,7 @@ async def test_a_journal_that_fails_between_hooks_stops_the_call_and_only_the_jo
 async def test_a_journal_that_fails_at_the_settling_gives_the_order_with_the_error(
     world: World, error: Exception
 ):
-    world.journal.fail_on, world.journal.error = moves.Create, error
+    world.journal.fail_on, world.journal.error = transitions.Create, error
     failed = await world.fails(JournalFailed)
 
     assert (failed.outcome, failed.order_may_exist) == (Outcome.CREATED, True)
@@ -961,8 +1287,8 @@ async def test_a_journal_that_fails_at_the_settling_gives_the_order_with_the_err
 @pytest.mark.parametrize(
     ("fault", "move", "outcome"),
     [
-        (CloseAfterProcessing(), moves.GoInDoubt, Outcome.UNKNOWN),
-        (Status(422), moves.Free, Outcome.REFUSED),
+        (CloseAfterProcessing(), transitions.GoInDoubt, Outcome.UNKNOWN),
+        (Status(422), transitions.Release, Outcome.REFUSED),
     ],
 )
 async def test_a_journal_that_fails_at_a_doubt_or_a_no_leaves_the_key_bound_and_has_nothing_undone(
@@ -982,7 +1308,7 @@ async def test_a_journal_that_lost_the_key_has_failed(world: World):
     async def forget(_: object) -> None:
         world.journal.journal._entries.clear()
 
-    world.journal.before[moves.Mark] = forget
+    world.journal.before[transitions.MarkSending] = forget
     await world.fails(JournalFailed, match="lost the key")
 
     assert not world.sandbox.requests
@@ -1019,12 +1345,12 @@ async def test_a_plain_hook_before_the_hold_costs_no_commit(world: World):
 
     await world.create(hooks=[within_limits, world.bank.hold])
 
-    assert world.journal.kinds == ["Claim", "Mark", "Create"]
+    assert world.journal.kinds == ["Claim", "MarkSending", "Create"]
 
 
 async def test_an_answer_other_than_the_id_that_an_operator_gave_says_so(world: World):
-    world.meanwhile(moves.Create, lambda: world.resolve("tx-mistyped"))
-    failed = await world.fails(JournalFailed, match="on record as tx-mistyped")
+    world.meanwhile(transitions.Create, lambda: world.resolve("tx-mistyped"))
+    failed = await world.fails(JournalFailed, match="is recorded with order tx-mistyped")
 
     assert failed.outcome is Outcome.CREATED
     assert world.events_of(DuplicateSuspected)

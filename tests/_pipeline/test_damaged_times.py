@@ -15,9 +15,10 @@ from tests.desk.visitor import Desk
 from tests.support import commands
 from tests.support.bank import World, world_in_a_file
 from transfer_async import Operators
-from transfer_async.integrations.opentelemetry.ages import Oldest
-from transfer_async.journal import Entry, KeyState, Step, step_of, step_values
+from transfer_async.integrations.opentelemetry.observer import Oldest
+from transfer_async.journal import Entry, HistoryEvent, KeyState, step_of, step_values
 from transfer_async.journal.rows import ENTRY_TABLE
+from transfer_async.testing import make_order
 
 BEYOND = ["1e300", "-1e12"]
 
@@ -108,7 +109,7 @@ async def test_the_desk_lists_and_shows_it(world: World, tmp_path: Path, seconds
 async def test_books_are_compared_with_it(world: World, tmp_path: Path, seconds: str):
     await damage(tmp_path, seconds)
     export = tmp_path / "export.jsonl"
-    await asyncio.to_thread(export.write_text, "")
+    await asyncio.to_thread(export.write_text, make_order().to_json().decode())
     told = await commands.asked("journal", "reconcile", str(export), code=3)
 
     assert "damaged" in told.stdout
@@ -136,7 +137,7 @@ async def test_that_it_is_too_early_is_said_in_a_few_words(world: World, tmp_pat
 
 
 def test_a_time_of_the_history_that_is_no_number_is_none():
-    step = Step(at=1.0, move="claim", state=KeyState.CLAIMED, intent_id="i", epoch=1)
+    step = HistoryEvent(at=1.0, move="claim", state=KeyState.CLAIMED, intent_id="i", epoch=1)
     for at in ("long ago", None, b"\xff"):
         found = step_of((at, *step_values(step)[1:]))
 

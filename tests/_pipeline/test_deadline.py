@@ -1,9 +1,13 @@
 """A call's deadline only shortens, and what it ends, it ends truly: never sent, or unknown."""
 
 import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.support.bank import NOON, Gate, World, connects_slowly, failure, new_order
@@ -24,10 +28,10 @@ from transfer_async import (
     TransferError,
     Unauthorized,
 )
-from transfer_async._http.transport import Evidence
-from transfer_async._support.deadlines import NEVER, is_over, on_clock, seconds_left, within
-from transfer_async.journal import moves
-from transfer_async.journal.claim import Claim
+from transfer_async._http.transport import ExchangeResult
+from transfer_async._support.clock import NEVER, is_over, on_clock, seconds_left, within
+from transfer_async.journal import transitions
+from transfer_async.journal.transitions import Claim
 from transfer_async.sandbox import CloseAfterProcessing, StallAfterProcessing, Status
 
 BUSY = Status(429, headers={"Retry-After": "2"})
@@ -127,6 +131,139 @@ async def test_no_hook_begins_once_it_would_be_in_vain(world: World, limit: str)
     assert world.bank.log == ["check", "undo check"]
 
 
+# --- traces of a borrowed session ---------------------------------------------------------------
+
+BEFORE_THE_FIRST_BYTE = (
+    "on_request_start",
+    "on_dns_cache_miss",
+    "on_dns_resolvehost_start",
+    "on_dns_resolvehost_end",
+    "on_connection_create_start",
+    "on_connection_create_end",
+    "on_connection_reuseconn",
+    "on_request_headers_sent",
+    "on_request_chunk_sent",
+)
+"""The signals of aiohttp's traces that it sends before a request's first byte, in a run without a queue."""
+
+
+@asynccontextmanager
+async def traced(world: World, signal: str) -> AsyncIterator[tuple[TransferClient, list[str]]]:
+    """A client on a borrowed session with one slow trace, and what the trace was sent.
+
+    For a connection that is reused, there is one that has carried a request.
+    """
+    seen: list[str] = []
+
+    async def slow(*_: Any) -> None:
+        if not is_warming_up:
+            seen.append(signal)
+            world.time.pass_(6.0)
+
+    config = aiohttp.TraceConfig()
+    getattr(config, signal).append(slow)
+    is_warming_up = signal == "on_connection_reuseconn"
+    address = world.sandbox.base_url.replace("127.0.0.1", "localhost")
+    async with aiohttp.ClientSession(
+        trace_configs=[config], connector=aiohttp.TCPConnector(family=socket.AF_INET)
+    ) as session:
+        client = TransferClient(
+            address,
+            world.sandbox.token,
+            hooks=[world.bank.hold],
+            journal=world.journal,
+            scope=world.scope,
+            clock=world.time.clock,
+            session=session,
+        )
+        async with client:
+            if is_warming_up:
+                await client.who_am_i()
+                world.sandbox.requests.clear()
+                is_warming_up = False
+            yield client, seen
+
+
+@pytest.mark.parametrize("limit", ["deadline", "send_before"])
+@pytest.mark.parametrize("signal", BEFORE_THE_FIRST_BYTE)
+async def test_no_order_leaves_late_because_a_trace_of_the_banks_is_slow(
+    world: World, signal: str, limit: str
+):
+    """A quote that had run out would be paid, and an undone hold would have an order."""
+    async with traced(world, signal) as (client, seen):
+        call = client.create_order(new_order(), key="k", **{limit: FIVE})
+        expired = await failure(call, Expired)
+
+    assert seen
+    assert expired.limit == limit
+    assert (expired.outcome, expired.order_may_exist) == (Outcome.NOT_SENT, False)
+    assert not world.sandbox.requests
+    assert not world.bank.open
+
+
+@pytest.mark.parametrize(
+    ("method", "signal"),
+    [
+        *(("GET", signal) for signal in BEFORE_THE_FIRST_BYTE if signal != "on_request_chunk_sent"),
+        *(("POST", signal) for signal in BEFORE_THE_FIRST_BYTE),
+    ],
+)
+async def test_no_other_request_leaves_late_because_a_trace_of_the_banks_is_slow(
+    world: World, signal: str, method: str
+):
+    json = {"a": 1} if method == "POST" else None
+    async with traced(world, signal) as (client, seen):
+        await failure(client.request(method, "/api/api/v1/other", json=json, deadline=FIVE), Expired)
+
+    assert seen
+    assert not world.sandbox.requests
+
+
+async def test_each_trace_is_sent_what_aiohttp_would_send_it(world: World):
+    """A bank's own log of what left it would lack the orders, or have them twice."""
+    sent: list[tuple[str, Any]] = []
+    config = aiohttp.TraceConfig()
+
+    async def headers(_: Any, __: Any, params: aiohttp.TraceRequestHeadersSentParams) -> None:
+        sent.append((params.method, params.headers.get("Content-Type")))
+
+    async def chunk(_: Any, __: Any, params: aiohttp.TraceRequestChunkSentParams) -> None:
+        sent.append((params.method, params.chunk))
+
+    config.on_request_headers_sent.append(headers)
+    config.on_request_chunk_sent.append(chunk)
+    async with aiohttp.ClientSession(trace_configs=[config]) as session:
+        await world.create(session=session)
+        async with world.client(session=session) as client:
+            await client.who_am_i()
+            with suppress(TransferError):
+                await client.request("POST", "/other", json={"a": 1})
+
+    order = sent[1][1]
+    assert b'"poster_amount"' in order
+    assert sent == [
+        ("POST", "application/json"),
+        ("POST", order),
+        ("GET", None),
+        ("POST", "application/json"),
+        ("POST", b'{"a":1}'),
+    ]
+
+
+async def test_an_order_whose_trace_breaks_was_never_sent(world: World):
+    config = aiohttp.TraceConfig()
+
+    async def broken(*_: Any) -> None:
+        raise RuntimeError
+
+    config.on_request_chunk_sent.append(broken)
+    async with aiohttp.ClientSession(trace_configs=[config]) as session:
+        await world.fails(ConnectionFailed, session=session)
+
+    assert not world.sandbox.requests
+    assert not world.bank.open
+
+
 async def test_a_hook_that_outlasts_the_deadline_is_cut_and_undone(world: World, loop_time: LoopTime):
     hook = Hanging(loop_time)
     world.bank.on_place = hook
@@ -137,7 +274,7 @@ async def test_a_hook_that_outlasts_the_deadline_is_cut_and_undone(world: World,
     expired = await call
     assert hook.ended == 5.0
     assert_never_sent(world, expired)
-    assert "the call's deadline passed in the hook 'funds_hold'" in str(expired)
+    assert "the call's deadline passed while the hook 'funds_hold' ran" in str(expired)
     assert world.bank.released == [(world.bank.placed[0], None)]
 
 
@@ -171,7 +308,7 @@ async def test_a_token_that_is_waited_for_in_vain_holds_nothing(world: World, lo
 
 
 async def test_a_mark_that_takes_too_long_leaves_no_time_to_send(world: World):
-    world.journal.after[moves.Mark] = world.passing(5.0)
+    world.journal.after[transitions.MarkSending] = world.passing(5.0)
     assert_never_sent(world, await world.fails(Expired, deadline=FIVE))
 
 
@@ -185,9 +322,9 @@ class Transport:
         self.left: list[float] = []
         self._world, self._takes = world, takes
         self._post_order = client._context.transport.post_order
-        self.found: Evidence | None = None
+        self.found: ExchangeResult | None = None
 
-    async def post_order(self, *args: Any, left: float, **options: Any) -> Evidence:
+    async def post_order(self, *args: Any, left: float, **options: Any) -> ExchangeResult:
         self.left.append(left)
         self._world.time.pass_(self._takes)
         return self.found or await self._post_order(*args, left=left, **options)
@@ -218,7 +355,7 @@ async def test_a_connection_that_is_waited_for_in_vain_is_no_fault_of_the_servic
 ):
     async with world.client() as client:
         transport = Transport(world, client, takes=5.0)
-        transport.found = Evidence(sent=False, error=TimeoutError())
+        transport.found = ExchangeResult(sent=False, error=TimeoutError())
         monkeypatch.setattr(client._context.transport, "post_order", transport.post_order)
         expired = await failure(client.create_order(new_order(), key="k", deadline=FIVE), Expired)
 
@@ -231,7 +368,7 @@ async def test_a_connection_that_fails_before_it_is_the_services_fault(
 ):
     async with world.client(retry=RetryPolicy(first_delay=10.0, max_delay=10.0)) as client:
         transport = Transport(world, client, takes=1.0)
-        transport.found = Evidence(sent=False, error=ConnectionRefusedError())
+        transport.found = ExchangeResult(sent=False, error=ConnectionRefusedError())
         monkeypatch.setattr(client._context.transport, "post_order", transport.post_order)
         await failure(client.create_order(new_order(), key="k", deadline=FIVE), ConnectionFailed)
 
@@ -298,7 +435,7 @@ async def test_whoever_waits_no_longer_has_nobody_asked_of_the_doubt(world: Worl
         asked.append(intent.key)
 
     world.sandbox.faults.add(CloseAfterProcessing())
-    world.journal.before[moves.GoInDoubt] = world.passing(5.0)
+    world.journal.before[transitions.GoInDoubt] = world.passing(5.0)
     await world.fails(OutcomeUnknown, deadline=FIVE, resolve=resolve)
     assert asked == []
 
@@ -320,7 +457,7 @@ async def test_who_is_asked_of_a_doubt_has_what_is_left(world: World, loop_time:
 
 
 async def test_an_answer_that_came_in_time_is_recorded_however_long_that_takes(world: World):
-    world.journal.before[moves.Create] = world.passing(60.0)
+    world.journal.before[transitions.Create] = world.passing(60.0)
     order = await world.create(deadline=FIVE)
 
     assert order.id in world.sandbox.orders

@@ -2,6 +2,7 @@ import asyncio
 import copy
 import pickle
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -18,14 +19,15 @@ from transfer_async import (
     JournalFailed,
     KeyState,
     Order,
+    OrderInDoubt,
     Outcome,
     OutcomeUnknown,
     Refuted,
     Resolved,
     Timeouts,
-    WentInDoubt,
 )
-from transfer_async.journal import moves
+from transfer_async.journal import model, transitions
+from transfer_async.journal.model import Rejection
 from transfer_async.sandbox import CloseAfterProcessing
 
 
@@ -69,7 +71,7 @@ async def test_without_anybody_to_ask_a_doubt_stays_and_everything_is_kept(world
     assert (doubt.outcome, doubt.order_may_exist, doubt.key) == (Outcome.UNKNOWN, True, "k")
     assert doubt.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
     assert (await world.entry()).state is KeyState.IN_DOUBT
-    assert [(event.error, event.status) for event in world.events_of(WentInDoubt)] == [
+    assert [(event.error, event.status) for event in world.events_of(OrderInDoubt)] == [
         ("OutcomeUnknown", None)
     ]
     assert world.bank.open
@@ -165,15 +167,104 @@ async def test_after_settle_after_no_order_frees_the_key_undoes_the_hooks_and_ch
     assert len(world.sandbox.requests) == 1  # the SDK never sends again by itself after a doubt
 
 
-async def test_settle_after_counts_from_the_last_possible_send(world: World):
-    await world.crash(moves.GoInDoubt)  # the mark's whole window counts, for nobody knows when it was sent
-    world.time.pass_(329.9)
-    async with world.client(resolve=BackOffice(NO_ORDER), settle_after=300.0) as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key="k")
+@pytest.mark.parametrize(
+    ("settings", "wait"),
+    [
+        ({}, model.ABANDONED_SETTLE_AFTER),
+        ({"abandoned_settle_after": timedelta(hours=2)}, 7_200.0),
+        ({"settle_after": 172_800.0}, 172_800.0),
+        ({"settle_after": 300.0, "abandoned_settle_after": 300.0}, 300.0),
+    ],
+    ids=str,
+)
+async def test_the_hold_of_a_sender_that_may_only_be_stopped_is_not_released_by_a_program_for_a_long_time(
+    world: World, settings: dict[str, Any], wait: float
+):
+    """Stopped between its last check and the write, it sends when it continues: an order without a hold."""
+    await world.crash(
+        transitions.GoInDoubt
+    )  # the mark's whole window counts, for nobody knows when it was sent
+    async with world.client(resolve=BackOffice(NO_ORDER), **settings) as client:
+        world.time.pass_(29.9 + wait)
+        await failure(client.create_order(new_order(), key="k"), OutcomeUnknown)
+        await client.recover()
+        held = dict(world.bank.open)
         world.time.pass_(0.1)
-        with pytest.raises(Refuted):
-            await client.create_order(new_order(), key="k")
+        await failure(client.create_order(new_order(), key="k"), Refuted)
+
+    assert held
+    assert not world.bank.open
+
+
+async def test_the_long_wait_is_checked_where_the_refutation_is_written(world: World):
+    """Another worker's settings, or a look at an older entry, would release the hold."""
+    await world.abandoned(transitions.GoInDoubt)
+    world.time.pass_(400.0)
+    attempt = (await world.entry()).attempt or ""
+    await world.move(transitions.Expire(attempt=attempt))
+    refute = transitions.Refute(
+        attempt=attempt,
+        settle_after=300.0,
+        abandoned_settle_after=86_400.0,
+        by="resolve",
+        reason="sure",
+        owed=(),
+        lease=0.0,
+    )
+    verdict = await world.move(refute)
+
+    assert verdict is not None
+    assert verdict.denial is Rejection.TOO_EARLY
+
+
+async def test_a_person_may_refute_what_an_abandoned_sender_left_and_sees_that_it_reported_no_end(
+    world: World,
+):
+    await world.abandoned(transitions.GoInDoubt)
+    world.time.pass_(330.0)
+    async with world.client() as client:
+        await client.recover()
+        (doubt,) = await client.in_doubt()
+        record = await client.refute("k", by="ada", reason="the machine was destroyed")
+
+    assert not doubt.sender_reported
+    assert doubt.cause is not None
+    assert "never reported an end" in doubt.cause.told
+    assert record.state is KeyState.FREE
+
+
+async def test_a_stopped_sender_that_reports_late_begins_the_short_wait_anew(world: World):
+    """Its request left a moment ago, however long ago its time to send was over."""
+
+    async def stopped() -> None:
+        world.time.pass_(7_200.0)
+        await world.move(transitions.Expire(attempt=(await world.entry()).attempt or ""))
+
+    world.meanwhile(transitions.GoInDoubt, stopped)
+    async with world.client(resolve=BackOffice(NO_ORDER), settle_after=300.0) as client:
+        await failure(client.create_order(new_order(), key="k"), OutcomeUnknown)
+        (doubt,) = await client.in_doubt()
+        world.time.pass_(299.9)
+        await failure(client.create_order(new_order(), key="k"), OutcomeUnknown)
+        world.time.pass_(0.1)
+        await failure(client.create_order(new_order(), key="k"), Refuted)
+
+    assert doubt.sender_reported
+
+
+@pytest.mark.parametrize("reported", [True, False])
+async def test_an_id_that_is_taken_back_does_not_end_the_long_wait(world: World, reported: bool):
+    if reported:
+        await doubted(world)
+    else:
+        await world.abandoned(transitions.GoInDoubt)
+    async with world.client(resolve=BackOffice(NO_ORDER)) as client:
+        world.time.pass_(400.0)
+        await client.resolve("k", order_id="tx-wrong", by="ada", reason="seen")
+        await client.operators.amend("k", order_id=None, by="ada", reason="not ours")
+        await failure(client.create_order(new_order(), key="k"), Refuted if reported else OutcomeUnknown)
+
+    assert bool(world.bank.open) is not reported
 
 
 async def test_a_refuted_hold_of_the_banks_own_is_the_banks_to_release(world: World):
@@ -215,7 +306,7 @@ async def test_an_id_that_is_bound_to_another_key_does_not_resolve_the_doubt(wor
 
 
 async def test_a_doubt_that_an_operator_resolved_meanwhile_gives_what_is_on_record(world: World):
-    world.meanwhile(moves.GoInDoubt, lambda: world.resolve("tx-seen"))
+    world.meanwhile(transitions.GoInDoubt, lambda: world.resolve("tx-seen"))
     created = await world.fails(AlreadyCreated)
 
     assert created.order_id == "tx-seen"
@@ -251,7 +342,7 @@ async def test_a_doubt_of_an_attempt_that_was_refuted_is_not_hidden_by_the_order
         await world.refute()
         await world.create()
 
-    world.journal.before[moves.GoInDoubt] = later
+    world.journal.before[transitions.GoInDoubt] = later
     doubt = await world.fails(OutcomeUnknown)
 
     assert doubt.order_may_exist
@@ -264,7 +355,7 @@ async def test_a_doubt_of_an_attempt_that_was_refuted_is_not_hidden_by_the_order
 async def test_a_journal_that_fails_at_the_end_of_a_doubt_leaves_the_key_bound(
     world: World, answer: object, outcome: Outcome
 ):
-    world.journal.fail_on = moves.Resolve if answer == "tx-seen" else moves.Refute
+    world.journal.fail_on = transitions.Resolve if answer == "tx-seen" else transitions.Refute
     failed = await world.fails(JournalFailed, resolve=BackOffice(answer), settle_after=0)
 
     assert (failed.outcome, failed.order_may_exist, failed.key) == (outcome, True, "k")

@@ -5,7 +5,15 @@ import asyncio
 import pytest
 
 from tests.support.bank import NOON, World, new_order
-from transfer_async import Cause, CauseKind, ClientClosed, Operators, OutcomeUnknown, PersonName, RetryPolicy
+from transfer_async import (
+    Cause,
+    CauseKind,
+    ClientClosed,
+    Operators,
+    OutcomeUnknown,
+    PersonName,
+    RetryPolicy,
+)
 from transfer_async.journal import Create, Expire, GoInDoubt
 from transfer_async.sandbox import (
     AnotherOrder,
@@ -61,7 +69,9 @@ async def test_the_attempts_are_kept_with_their_times_and_the_services_ids(world
         (1, 429, "r-1"),
         (2, 503, "r-2"),
     ]
-    assert found.told == "the answer's status says nothing of the order (status 503, request r-2)"
+    assert (
+        found.told == "the answer's status does not show whether the order exists (status 503, request r-2)"
+    )
 
 
 async def test_the_order_that_an_answer_named_is_part_of_it(world: World):
@@ -69,7 +79,7 @@ async def test_the_order_that_an_answer_named_is_part_of_it(world: World):
     await world.fails(OutcomeUnknown)
 
     found = await cause(world)
-    words = "the answer is not readably the order (status 200); the answer names "
+    words = "the answer cannot be read as this order (status 200); the answer names "
     assert found.candidate in world.sandbox.orders
     assert found.told == f"{words}{found.candidate}"
 
@@ -84,7 +94,11 @@ async def test_a_crash_after_the_mark_has_a_cause_whoever_finds_it(world: World)
 
     assert found == Cause(kind=K.ABANDONED)
     assert (await world.entry("claimed again")).cause == found
-    assert (steps[-1].move, steps[-1].reason) == ("claim", "the process ended after the mark")
+    assert (steps[-1].move, steps[-1].reason) == ("claim", found.told)
+    assert (
+        found.told
+        == "abandoned: the sender never reported an end; if its process only stopped, it may still send"
+    )
 
 
 async def test_the_senders_own_word_takes_the_place_of_what_others_thought(world: World):

@@ -56,11 +56,14 @@ NUMBER: Any = 7
     [
         ([BANK.step("same"), BANK.step("same"), BANK.hold], "same comes twice"),
         ([a_check, a_check], "a_check comes twice"),
-        ([BANK.step("held")], "'held' is kept"),
+        ([BANK.step("held")], "'held' is reserved"),
         ([BANK.step("")], "needs a name"),
         ([BANK.step(NUMBER)], "needs a name"),
-        ([BANK.hold, BANK.step("check")], "the hold comes last"),
-        ([BANK.hold, FundsHold(BANK.place, BANK.release, name="two")], "the hold comes last, and once"),
+        ([BANK.hold, BANK.step("check")], "give it last"),
+        (
+            [BANK.hold, FundsHold(BANK.place, BANK.release, name="two")],
+            "give one hold at most, and give it last",
+        ),
         (["check"], "a str is neither a hook nor an async function"),
         ([None], "a NoneType is neither"),
     ],
@@ -103,7 +106,7 @@ async def test_each_receipt_is_written_with_the_next_write_and_the_last_rides_wi
     hooks = [world.bank.step("one"), world.bank.step("two"), world.bank.hold]
     await world.create(hooks=hooks)
 
-    assert world.journal.kinds == ["Claim", "Keep", "Keep", "Mark", "Create"]
+    assert world.journal.kinds == ["Claim", "RenewLease", "RenewLease", "MarkSending", "Create"]
     assert [[*move.receipts] for move in world.journal.moves if hasattr(move, "receipts")] == [
         ["one"],
         ["one", "two"],
@@ -162,7 +165,7 @@ async def test_a_plain_function_that_breaks_stops_the_order(world: World):
     failed = await world.fails(PreflightFailed, hooks=[check, world.bank.hold])
 
     assert not failed.refused
-    assert "Paid" not in world.journal.kinds  # there was nothing to undo
+    assert "MarkUndone" not in world.journal.kinds  # there was nothing to undo
 
 
 @pytest.mark.parametrize("returned", [False, True, 0, "", "not within the limits"])

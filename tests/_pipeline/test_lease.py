@@ -11,8 +11,8 @@ from transfer_async import (
     KeyState,
     Timeouts,
 )
-from transfer_async._pipeline.lease import LeaseKeeper
-from transfer_async.journal import moves
+from transfer_async._pipeline.create_order import LeaseKeeper
+from transfer_async.journal import transitions
 
 
 class Renewals:
@@ -102,11 +102,13 @@ async def test_a_claims_lease_is_renewed_while_a_hook_runs_so_that_nobody_takes_
 
 
 async def test_a_renewal_in_flight_does_not_lose_a_receipt_that_came_after_it(world: World):
-    await world.crash(moves.Mark)
+    await world.crash(transitions.MarkSending)
     entry = await world.entry()
     for receipts in ({"a": "1", "b": "2"}, {"a": "1"}):  # the older one is written last
         await world.move(
-            moves.Keep(intent_id=entry.intent_id, epoch=entry.epoch, lease=60.0, receipts=receipts)
+            transitions.RenewLease(
+                intent_id=entry.intent_id, epoch=entry.epoch, lease=60.0, receipts=receipts
+            )
         )
 
     assert (await world.entry()).receipts == {"a": "1", "b": "2"}
@@ -123,7 +125,7 @@ async def test_a_claim_is_kept_alive_while_the_token_is_waited_for(world: World,
         await renewed.wait()
         return world.sandbox.token
 
-    world.journal.after[moves.Keep] = kept
+    world.journal.after[transitions.RenewLease] = kept
     order = await world.create(token=token, timeouts=Timeouts(hook=600.0))
 
     assert [*world.sandbox.orders] == [order.id]

@@ -12,15 +12,15 @@ from transfer_async import (
     KeyState,
     MemoryJournal,
     Operators,
+    OrderInDoubt,
     Outcome,
     RecoveryReport,
     Refused,
     Resolved,
-    WentInDoubt,
 )
 from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.key_views import summary_of
-from transfer_async.journal import entries, moves
+from transfer_async.journal import model, transitions
 from transfer_async.journal.protocol import KEPT
 
 SAID = {"by": "ada", "reason": "seen on the statement"}
@@ -138,16 +138,16 @@ async def test_the_observers_hear_of_it(world: World, desk: Operators):
 
 
 async def test_a_dead_workers_request_is_made_a_doubt_first(world: World):
-    await world.abandoned(moves.Create)
+    await world.abandoned(transitions.Create)
     world.events.clear()
     await operators(world).resolve("k", order_id="tx-seen", **SAID)
 
-    assert [type(event) for event in world.events] == [WentInDoubt, Resolved]
+    assert [type(event) for event in world.events] == [OrderInDoubt, Resolved]
     assert (await world.told())[-2:] == ["expire: in_doubt", "resolve: created"]
 
 
 async def test_a_live_workers_request_is_its_own(world: World):
-    await world.crash(moves.Create)
+    await world.crash(transitions.Create)
     world.time.pass_(20.5)
     why = await refusal(operators(world).resolve("k", order_id="tx-seen", **SAID))
 
@@ -156,10 +156,11 @@ async def test_a_live_workers_request_is_its_own(world: World):
 
 
 async def test_a_request_that_was_answered_meanwhile_has_its_order(world: World):
-    await world.abandoned(moves.Create)
+    await world.abandoned(transitions.Create)
     attempt = (await world.entry()).attempt or ""
     world.meanwhile(
-        moves.Expire, lambda: world.move(moves.Create(attempt=attempt, order_id="tx-1", reply=b""))
+        transitions.Expire,
+        lambda: world.move(transitions.Create(attempt=attempt, order_id="tx-1", reply=b"")),
     )
     why = await refusal(operators(world).resolve("k", order_id="tx-seen", **SAID))
 
@@ -167,7 +168,7 @@ async def test_a_request_that_was_answered_meanwhile_has_its_order(world: World)
 
 
 async def test_two_who_resolve_it_alike_at_once_both_succeed(world: World, desk: Operators):
-    world.meanwhile(moves.Resolve, lambda: world.resolve("tx-seen"))
+    world.meanwhile(transitions.Resolve, lambda: world.resolve("tx-seen"))
     record = await desk.resolve("k", order_id="tx-seen", **SAID)
 
     assert (record.state, record.order_id) == (KeyState.CREATED, "tx-seen")
@@ -191,7 +192,7 @@ async def test_an_id_must_look_like_one(desk: Operators, order_id: Any):
 
 
 async def test_what_was_settled_meanwhile_stays_as_it_is(world: World, desk: Operators):
-    world.meanwhile(moves.Resolve, lambda: world.resolve("tx-first"))
+    world.meanwhile(transitions.Resolve, lambda: world.resolve("tx-first"))
     why = await refusal(desk.resolve("k", order_id="tx-second", **SAID))
 
     assert why == "key: was changed by somebody else just now; it is created (tx-first)"
@@ -220,7 +221,7 @@ async def test_a_refutation_is_told_and_kept(world: World, desk: Operators):
     last = (await desk.history("k"))[-1]
     assert (told.outcome, told.order_id) == (Outcome.REFUSED, None)
     assert (last.by, last.reason, last.move) == ("ada", "seen on the statement", "refute")
-    assert last.ending == entries.Ending(outcome=Outcome.REFUSED, error="Refuted")
+    assert last.ending == model.Ending(outcome=Outcome.REFUSED, error="Refuted")
 
 
 @pytest.mark.parametrize(("passed", "left"), [(0.0, 300), (0.5, 300), (299.5, 1)])
@@ -250,7 +251,7 @@ async def test_another_doubt_of_the_same_key_is_not_refuted_in_its_place(world: 
         await world.refute()
         await world.in_doubt()
 
-    world.journal.before[moves.Refute] = go_on
+    world.journal.before[transitions.Refute] = go_on
     why = await refusal(operators(world).refute("k", **SAID))
 
     assert why == "key: was changed by somebody else just now; it is in doubt"
@@ -273,7 +274,7 @@ async def test_a_key_never_heard_of_is_refused(world: World):
 async def test_a_free_or_claimed_key_is_not_in_doubt(world: World):
     await world.fails(Refused, refused_order())
     free = [await refusal(ending) for ending in endings(operators(world), **SAID)]
-    await world.crash(moves.Mark)
+    await world.crash(transitions.MarkSending)
     claimed = [await refusal(ending) for ending in endings(operators(world), **SAID)]
 
     assert free == ["key: must be in doubt; it is free"] * 2

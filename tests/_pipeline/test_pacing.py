@@ -21,10 +21,10 @@ from transfer_async import (
     Outcome,
     Rate,
     RateLimited,
+    RateLimitWaited,
     RetryBudget,
     RetryPolicy,
     RetryScheduled,
-    TurnCame,
 )
 from transfer_async._models.requests import OrderIntent
 from transfer_async.sandbox import Status
@@ -63,7 +63,7 @@ async def test_orders_wait_for_their_turn_while_nothing_is_held(world: World):
     assert sent.times == [0.0, 10.0]
     assert world.time.slept == [10.0]
     assert held_meanwhile == [(1, KeyState.CLAIMED)]
-    assert [(event.key, event.waited) for event in world.events_of(TurnCame)] == [("b", 10.0)]
+    assert [(event.key, event.waited) for event in world.events_of(RateLimitWaited)] == [("b", 10.0)]
 
 
 @pytest.mark.parametrize("limit", ["deadline", "send_before"])
@@ -76,7 +76,7 @@ async def test_an_order_whose_turn_comes_too_late_is_refused_at_once_and_holds_n
         expired = await failure(client.create_order(new_order(), key="k", **moment), Expired)
 
         assert (expired.limit, expired.order_may_exist) == (limit, False)
-        assert str(expired).endswith("comes before the order's turn: 10 s were to wait at the client's rate")
+        assert str(expired).startswith("the rate limit would delay the order by 10 s, and ")
         assert world.time.slept == []
         assert len(world.bank.placed) == 1
         assert (await world.entry()).state is KeyState.FREE
@@ -163,7 +163,7 @@ async def test_the_claim_of_whoever_waits_is_kept(world: World, loop_time: LoopT
         call = await gate.catches(client.create_order(new_order(), key="k"))
         await loop_time.pass_(20.0)
         await turns(5)
-        assert world.journal.kinds[-1] == "Keep"
+        assert world.journal.kinds[-1] == "RenewLease"
         gate.open()
         await call
 
@@ -200,7 +200,7 @@ async def test_a_further_attempt_takes_a_turn_like_any_request(world: World):
     assert sent.times == [0.0, 10.0, 20.0]
     assert world.time.slept == [2.0, 8.0, 10.0]
     assert [event.pause for event in world.events_of(RetryScheduled)] == [2.0]
-    assert [event.waited for event in world.events_of(TurnCame)] == [8.0, 10.0]
+    assert [event.waited for event in world.events_of(RateLimitWaited)] == [8.0, 10.0]
 
 
 async def test_an_attempt_whose_turn_comes_too_late_is_not_made_and_the_no_is_raised(world: World):

@@ -88,7 +88,7 @@ async def test_a_failure_is_logged_by_its_class_alone_and_it_goes_on(
             await pauses.next()
 
     assert [record.getMessage() for record in caplog.records] == [
-        "a recovery in the background failed (JournalFailed)"
+        "a periodic recovery failed (JournalFailed)"
     ]
     assert "secret" not in caplog.text
     assert not world.bank.open

@@ -5,8 +5,8 @@ import pytest
 
 from tests.support.bank import Gate, World, new_order, owed_hooks, refused_order
 from tests.support.loop_time import MUST_RUN_OUT
-from transfer_async import HookUndone, KeyState, Refused, Timeouts, UndoOwed
-from transfer_async.journal import entries, moves
+from transfer_async import HookUndone, KeyState, Refused, Timeouts, UndoPending
+from transfer_async.journal import model, transitions
 
 
 async def test_what_is_undone_is_undone_with_its_receipt_and_told_of(world: World):
@@ -21,7 +21,7 @@ async def test_what_is_undone_is_undone_with_its_receipt_and_told_of(world: Worl
 
 
 async def test_what_is_owed_is_on_record_with_the_no_before_anything_is_undone(world: World):
-    seen: list[entries.Entry] = []
+    seen: list[model.Entry] = []
 
     async def look(_: object) -> None:
         seen.append(await world.entry())
@@ -32,7 +32,7 @@ async def test_what_is_owed_is_on_record_with_the_no_before_anything_is_undone(w
     (at_release,) = seen
     assert at_release.state is KeyState.FREE
     assert owed_hooks(at_release) == ["funds_hold", "check"]
-    assert {one.lease_until for one in at_release.owed} == {world.time.now() + 60.0}
+    assert {one.lease_until for one in at_release.owed} == {world.time.now() + model.LEASE}
 
 
 @pytest.mark.parametrize("error", [RuntimeError("bank down"), asyncio.CancelledError()])
@@ -50,7 +50,7 @@ async def test_an_undo_that_fails_is_owed_and_told_and_does_not_hide_the_error(
         f"hold-{owed.intent.id}",
         world.bank.placed[0],
     )
-    assert [(event.hook, event.error) for event in world.events_of(UndoOwed)] == [
+    assert [(event.hook, event.error) for event in world.events_of(UndoPending)] == [
         ("funds_hold", type(error).__name__)
     ]
 
@@ -60,7 +60,7 @@ async def test_an_undo_that_takes_too_long_is_owed(world: World):
     await world.fails(Refused, refused_order(), timeouts=Timeouts(hook=MUST_RUN_OUT))
 
     assert owed_hooks(await world.entry()) == ["funds_hold"]
-    assert world.events_of(UndoOwed)[0].error == "TimeoutError"
+    assert world.events_of(UndoPending)[0].error == "TimeoutError"
 
 
 async def test_what_is_owed_is_undone_by_the_next_call_with_the_key_before_it_places_anew(world: World):
@@ -88,7 +88,7 @@ async def test_what_is_owed_and_fails_again_stays_owed_and_does_not_stop_the_nex
 async def test_an_undo_that_could_not_be_recorded_is_done_again_by_recover(
     world: World, caplog: pytest.LogCaptureFixture
 ):
-    world.journal.fail_on = moves.Paid
+    world.journal.fail_on = transitions.MarkUndone
     async with world.client() as client:
         with pytest.raises(Refused), caplog.at_level(logging.WARNING, "transfer_async"):
             await client.create_order(refused_order(), key="k")
@@ -96,7 +96,7 @@ async def test_an_undo_that_could_not_be_recorded_is_done_again_by_recover(
         world.time.pass_(60.0)
         report = await client.recover()
 
-    assert "it will be undone again" in caplog.text
+    assert "will be run again" in caplog.text
     assert report.released == 1
     assert len(world.bank.released) == 2
     assert (await world.entry()).owed == ()
@@ -115,13 +115,13 @@ async def test_an_undo_sees_the_intent_as_the_hook_saw_it(world: World):
 
 
 async def test_a_hook_that_this_client_has_no_more_is_owed_and_told_of(world: World):
-    await world.abandoned(moves.Mark, hooks=[world.bank.step("old check"), world.bank.hold])
+    await world.abandoned(transitions.MarkSending, hooks=[world.bank.step("old check"), world.bank.hold])
     async with world.client() as client:
         with pytest.raises(Refused):
             await world.refusing(client)
 
     assert owed_hooks(await world.entry()) == ["old check"]
-    assert [(event.hook, event.error) for event in world.events_of(UndoOwed)] == [
+    assert [(event.hook, event.error) for event in world.events_of(UndoPending)] == [
         ("old check", "this client has no such hook")
     ]
     assert not world.bank.open

@@ -19,7 +19,7 @@ from transfer_async import (
 )
 from transfer_async._models.errors import JournalFailed, KeyConflict, Outcome
 from transfer_async._models.events import DuplicateSuspected, OrderUnrecorded
-from transfer_async.journal import moves
+from transfer_async.journal import transitions
 from transfer_async.sandbox import WrongTypes
 from transfer_async.worker.disposition import Action
 from transfer_async.worker.handler import Handler
@@ -43,7 +43,7 @@ async def test_a_workers_order_that_could_not_be_recorded_is_told_and_found_agai
 ):
     """It exists, and its id would be in no log, no event, no outcome and no record."""
     caplog.set_level(logging.ERROR, "transfer_async")
-    world.journal.fail_on = moves.Create
+    world.journal.fail_on = transitions.Create
     async with world.client() as client:
         handler = Handler(client)
         lost = await handler.handle(COMMAND)
@@ -65,7 +65,7 @@ async def test_a_workers_order_that_could_not_be_recorded_is_told_and_found_agai
 
 async def test_what_is_known_here_goes_on_record_before_the_key_is_claimed_again(world: World):
     """An operator refuted the doubt meanwhile: the key is free, and another order would be sent."""
-    world.journal.fail_on = moves.Create
+    world.journal.fail_on = transitions.Create
     async with world.client(settle_after=0.0) as client:
         await failed(client)
         world.journal.fail_on = None
@@ -79,7 +79,7 @@ async def test_what_is_known_here_goes_on_record_before_the_key_is_claimed_again
 
 
 async def test_another_order_under_the_key_is_a_conflict_all_the_same(world: World):
-    world.journal.fail_on = moves.Create
+    world.journal.fail_on = transitions.Create
     async with world.client() as client:
         await failed(client)
         world.journal.fail_on = None
@@ -90,7 +90,7 @@ async def test_another_order_under_the_key_is_a_conflict_all_the_same(world: Wor
 
 
 async def test_recover_writes_down_what_this_process_alone_knows(world: World):
-    world.journal.fail_on = moves.Create
+    world.journal.fail_on = transitions.Create
     async with world.client() as client:
         await failed(client)
         with pytest.raises(JournalFailed):
@@ -112,7 +112,7 @@ async def test_the_id_in_an_unreadable_answer_is_on_record_for_whoever_may_know(
 
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
     async with world.client(resolve=resolve) as client:
-        world.journal.fail_on = moves.GoInDoubt
+        world.journal.fail_on = transitions.GoInDoubt
         await failed(client)
         world.journal.fail_on = None
         world.time.pass_(100.0)

@@ -5,21 +5,21 @@ from functools import partial
 
 from tests.support.bank import new_order
 from transfer_async import OrderIntent, Outcome
-from transfer_async._http.transport import Evidence
+from transfer_async._http.transport import ExchangeResult
 from transfer_async._pipeline.attempt import _ended
-from transfer_async._pipeline.work import Work
+from transfer_async._pipeline.call import OrderProgress
 from transfer_async.testing import ManualClock
 
 
-def work_with_an_attempt(clock: ManualClock) -> Work:
-    work = Work(intent=OrderIntent(id="i", key="k", order=new_order()), began=clock.now())
+def work_with_an_attempt(clock: ManualClock) -> OrderProgress:
+    work = OrderProgress(intent=OrderIntent(id="i", key="k", order=new_order()), began=clock.now())
     began = clock.now()
     clock.advance(2)
     work.note(
         partial(
             _ended,
             clock,
-            Evidence(sent=True, status=200),
+            ExchangeResult(sent=True, status=200),
             number=1,
             began=began,
             seconds=2.0,

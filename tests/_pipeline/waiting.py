@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.support.bank import Gate, World
 from transfer_async import Outcome, TransferClient
-from transfer_async.journal.entries import Ending
+from transfer_async.journal.model import Ending
 from transfer_async.sandbox import CloseAfterProcessing, Status
 
 NEVER_SENT = Ending(outcome=Outcome.NOT_SENT, error="Cancelled")

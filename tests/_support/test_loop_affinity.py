@@ -15,7 +15,7 @@ from tests.faults.parties import Bank
 from tests.faults.servers import Server, answers, serving
 from tests.support import samples
 from transfer_async import OrderRequest, TransferClient
-from transfer_async._models.errors import ClientClosed, OpenElsewhere, Outcome
+from transfer_async._models.errors import ClientClosed, Outcome, WrongEventLoop
 
 Use = Callable[[TransferClient], Awaitable[Any]]
 
@@ -81,7 +81,7 @@ async def test_in_another_loop_every_call_says_so_and_sends_nothing(bank: Bank, 
         seen = await asyncio.to_thread(elsewhere)
         order = await client.create_order(samples.new_order(), key="second")
 
-    assert {one["kind"] for one in seen} == {"OpenElsewhere"}
+    assert {one["kind"] for one in seen} == {"WrongEventLoop"}
     assert all("event loop" in one["says"] for one in seen)
     assert [one["may_exist"] for one in seen] == [may_exist for _, may_exist in USES.values()]
     assert {one["attempts"] for one in seen} == {0}
@@ -98,7 +98,7 @@ async def test_after_a_fork_every_call_says_so_and_the_parent_goes_on(bank: Bank
         order = await client.create_order(samples.new_order(), key="second")
 
     *calls, closing = seen
-    assert {one["kind"] for one in calls} == {"OpenElsewhere"}
+    assert {one["kind"] for one in calls} == {"WrongEventLoop"}
     assert all("fork" in one["says"] for one in calls)
     assert closing == {"kind": None}  # what it holds is the parent's
     assert order.id.startswith("tx-")
@@ -131,7 +131,7 @@ async def forked(act: Callable[[], Any]) -> Any:
 def test_a_client_whose_loop_has_ended_can_be_closed_and_nothing_else(bank: Bank):
     client = bank.client("http://127.0.0.1:1")
     asyncio.run(client.known("k"))
-    with pytest.raises(OpenElsewhere):
+    with pytest.raises(WrongEventLoop):
         asyncio.run(client.known("k"))
     asyncio.run(client.close())  # its loop is gone: nobody else could
     with pytest.raises(ClientClosed) as caught:

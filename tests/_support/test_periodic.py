@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from transfer_async import Clock
-from transfer_async._support.periodic import Periodic
+from transfer_async._support.clock import Periodic
 
 
 class Chore:

@@ -1,10 +1,8 @@
 import asyncio
-from collections.abc import Generator
-from typing import Any
 
 import pytest
 
-from transfer_async._support.tasks import Begun, begun
+from transfer_async._pipeline.create_order import EagerStart
 
 
 async def at_once() -> str:
@@ -17,7 +15,7 @@ async def waits_for(event: asyncio.Event) -> str:
 
 
 def test_work_that_waits_for_nothing_is_done_after_its_first_step():
-    work = Begun(at_once())
+    work = EagerStart(at_once())
 
     assert (work.done, work.result) == (True, "done")
 
@@ -27,12 +25,12 @@ def test_what_the_first_step_raises_is_raised_at_once():
         raise KeyError("k")
 
     with pytest.raises(KeyError):
-        Begun(breaks())
+        EagerStart(breaks())
 
 
 async def test_work_that_waits_goes_on_where_it_was():
     event = asyncio.Event()
-    work = Begun(waits_for(event))
+    work = EagerStart(waits_for(event))
     before = work.done
     event.set()
 
@@ -50,7 +48,7 @@ async def test_a_cancellation_reaches_the_work_where_it_waits():
             raise
 
     async def carries() -> None:
-        await Begun(notes())
+        await EagerStart(notes())
 
     task = asyncio.create_task(carries())
     await asyncio.sleep(0)
@@ -69,7 +67,7 @@ async def test_the_work_may_swallow_what_reaches_it_and_go_on():
             await asyncio.sleep(0)
         return "went on"
 
-    waiting = Begun(stubborn()).__await__()
+    waiting = EagerStart(stubborn()).__await__()
     next(waiting)
     waiting.throw(TimeoutError())
     with pytest.raises(StopIteration) as end:
@@ -87,19 +85,8 @@ async def test_what_is_given_up_is_closed():
         finally:
             closed.append(True)
 
-    waiting = Begun(tidy()).__await__()
+    waiting = EagerStart(tidy()).__await__()
     next(waiting)
     waiting.close()
 
     assert closed == [True]
-
-
-async def test_any_awaitable_can_be_begun():
-    class Odd:
-        def __await__(self) -> Generator[Any, Any, str]:
-            yield from asyncio.sleep(0).__await__()
-            return "odd"
-
-    work = begun(Odd())
-
-    assert (work.done, await work) == (False, "odd")

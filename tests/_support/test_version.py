@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from transfer_async._support.version import VERSION
+from transfer_async._support.util import VERSION
 
 
 def test_it_is_the_one_under_which_the_package_is_installed():

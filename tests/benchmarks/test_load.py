@@ -221,17 +221,22 @@ def test_a_sweep_with_faults_ends_in_a_report_and_no_order_is_there_twice(tmp_pa
     command = [sys.executable, "-m", "benchmarks", "load", *arguments, f"--journal={journal}"]
 
     done = subprocess.run(
-        [*command, f"--report={report}"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [*command, f"--report={report}"],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
     )
 
     assert done.returncode == 0, done.stderr
-    figures = json.loads((report / "load.json").read_text())
+    figures = json.loads((report / "load.json").read_text(encoding="utf-8"))
     assert figures["comparison"]["agrees"]
     assert figures["comparison"]["doubts"] == figures["comparison"]["doubts_there"] > 0
     assert [step["begun"] for step in figures["steps"]] == [60, 60]
     assert all(step["kinds"]["unknown"] > 0 < step["latency_ms"]["50"] for step in figures["steps"])
-    assert "duplicates 0" in (report / "load.md").read_text()
-    assert str(tmp_path) not in (report / "load.md").read_text()
+    assert "duplicates 0" in (report / "load.md").read_text(encoding="utf-8")
+    assert str(tmp_path) not in (report / "load.md").read_text(encoding="utf-8")
     if not plots.are_possible():
         pytest.skip("all but the plots was checked: there is no matplotlib")
     for name in ("latency.png", "throughput.png", "cost.png"):
@@ -242,7 +247,7 @@ def test_a_sweep_with_faults_ends_in_a_report_and_no_order_is_there_twice(tmp_pa
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no Ctrl-C to be sent to another process alone")
 def test_ctrl_c_ends_it_in_order_and_what_was_measured_is_told():
     command = [sys.executable, "-u", "-m", "benchmarks", "load", "--rate=50,60", "--for=60"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ)
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8", env=os.environ)
     assert process.stdout is not None
 
     first = process.stdout.readline()  # the step is under way

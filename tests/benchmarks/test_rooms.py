@@ -15,7 +15,7 @@ FILES = sorted((ROOT / "benchmarks").rglob("*.py"))
 
 def rooms_imported_by(path: Path) -> set[str]:
     """The rooms that a file imports from, wherever in it."""
-    nodes = ast.walk(ast.parse(path.read_text()))
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     names = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     return {name.split(".")[1] for name in names if name.startswith("benchmarks.")}
 

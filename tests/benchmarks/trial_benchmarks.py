@@ -62,12 +62,12 @@ def test_the_journals_program_prints_its_tables_and_writes_its_figures(tmp_path:
     smallest = ["--rounds=1", "--orders=8", "--growth=100", "--at-once", "64", "--server=raw"]
     command = [sys.executable, "-m", "benchmarks", "journal", *smallest, f"--json={figures}"]
 
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=900, check=False)
 
     assert done.returncode == 0, done.stderr
     assert "| MemoryJournal " in done.stdout
     assert "of MemoryJournal" in done.stdout
-    found = json.loads(figures.read_text())
+    found = json.loads(figures.read_text(encoding="utf-8"))
     assert {"MemoryJournal", "SQLiteJournal"} <= {one["journal"] for one in found["speeds"]}
     assert all(one["rate"] > 0 for one in found["speeds"])
     assert all(0 < one["p50"] <= one["p99"] for one in found["waits"])
@@ -180,7 +180,7 @@ def test_the_profile_shares_out_all_of_an_order():
 
 
 def test_a_contender_that_cannot_be_imported_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    (tmp_path / "httpx.py").write_text("raise ImportError('there is no httpx')")
+    (tmp_path / "httpx.py").write_text("raise ImportError('there is no httpx')", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     with pytest.raises(LeftOut, match="there is no httpx"):
@@ -275,8 +275,8 @@ def test_whoever_names_no_program_is_told_which_there_are(capsys: pytest.Capture
 def test_the_program_measures_what_it_is_asked_for_and_writes_its_report(tmp_path: Path):
     command = [sys.executable, "-m", "benchmarks", "suite", "--quick", "--only=profile", f"--out={tmp_path}"]
 
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=900, check=False)
 
     assert done.returncode == 0, done.stderr
-    assert "Where the time of one `create_order` goes" in (tmp_path / "report.md").read_text()
-    assert json.loads((tmp_path / "report.json").read_text())["areas"][0]["area"] == "profile"
+    assert "Where the time of one `create_order` goes" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["areas"][0]["area"] == "profile"

@@ -89,7 +89,9 @@ def test_figures_that_are_stored_stay_beside_those_of_other_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(guard_command, "STORED", tmp_path / "guard.json")
-    (tmp_path / "guard.json").write_text(json.dumps({"another": {"build": "", "figures": {}}}))
+    (tmp_path / "guard.json").write_text(
+        json.dumps({"another": {"build": "", "figures": {}}}), encoding="utf-8"
+    )
 
     guard_command.store({CALLS: 12.34})
 

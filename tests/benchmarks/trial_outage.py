@@ -86,9 +86,9 @@ def test_a_report_is_a_page_with_figures_and_plots(
 ):
     written = outage_command.write(tmp_path, [budgeted, unbounded])
 
-    figures = json.loads((tmp_path / "outage.json").read_text())
+    figures = json.loads((tmp_path / "outage.json").read_text(encoding="utf-8"))
     assert [one["goals"][0] for one in figures] == [True, False]
-    page = (tmp_path / "outage.md").read_text()
+    page = (tmp_path / "outage.md").read_text(encoding="utf-8")
     assert "1 clients, 429, no budget" in page
     assert "MISSED" in page
     if not plots.are_possible():

@@ -6,12 +6,13 @@ from typing import Any, Self
 from uuid import uuid4
 
 from transfer_async.journal import (
+    FOUR_EYES,
     Entry,
     EntryRow,
+    HistoryEvent,
     KeyState,
     Move,
-    Step,
-    Verdict,
+    TransitionResult,
     decide,
     entry_of,
     forgettable,
@@ -51,12 +52,14 @@ class OwnJournal:
     async def now(self) -> float:
         return self._utc().timestamp()
 
-    async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+    async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
         now, place = await self.now(), (scope, key)
         before = await self.read(scope, key)
-        verdict = decide(before, move, now=now, id_taken=self._is_taken(scope, key, move))
+        rule = await self.read(scope, FOUR_EYES) if move.is_by_one_person else None
+        taken = self._is_taken(scope, key, move)
+        verdict = decide(before, move, now=now, id_taken=taken, four_eyes=rule)
         if verdict is not None and verdict.entry is not before:
-            self._rows[place] = row_of(verdict.entry, token=uuid4().hex, now=now)
+            self._rows[place] = row_of(verdict.entry, token=uuid4().hex, now=now, place=place)
             if is_told(move, verdict):
                 step = history_step(verdict.entry, move, now=now)
                 self._steps.setdefault(place, []).append(step_values(step))
@@ -70,10 +73,14 @@ class OwnJournal:
 
     async def read(self, scope: str, key: str) -> Entry | None:
         row = self._rows.get((scope, key))
-        return None if row is None else entry_of(row)
+        return None if row is None else entry_of(row, place=(scope, key))
 
     def _of(self, scope: str) -> Iterator[tuple[str, Entry]]:
-        return ((key, entry_of(row)) for (at, key), row in sorted(self._rows.items()) if at == scope)
+        return (
+            (key, entry_of(row, place=(at, key)))
+            for (at, key), row in sorted(self._rows.items())
+            if at == scope
+        )
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         now = await self.now()
@@ -95,7 +102,7 @@ class OwnJournal:
         ]
         return sorted(known)[:limit]
 
-    async def history(self, scope: str, key: str) -> tuple[Step, ...]:
+    async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
         return tuple(map(step_of, self._steps.get((scope, key), ())))
 
     async def prune(self, scope: str, *, before: datetime) -> int:

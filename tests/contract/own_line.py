@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transfer_async import OrderOutcome
-from transfer_async.integrations.faststream import Line, WorkerSettings
+from transfer_async.integrations.faststream import Broker, WorkerSettings
 
 LOOK_EVERY = 0.02
 """Seconds between two looks for a message: a table tells nobody."""
@@ -55,7 +55,7 @@ class TableBroker:
         return rows[-1]
 
 
-class TableLine(Line):
+class TableLine(Broker):
     def __init__(self, path: Path, settings: WorkerSettings) -> None:
         self.broker, self.settings = TableBroker(path), settings
 
@@ -108,9 +108,9 @@ class TableDelivery:
     async def retry(self, after: float) -> None:
         await self.due_in(after)
 
-    async def park(self, reason: str) -> None:
+    async def dead_letter(self, reason: str) -> None:
         headers = json.dumps({**self.headers, "Transfer-Reason": reason})
-        copy = (SEND, (self.line.settings.parked, self.body, headers))
+        copy = (SEND, (self.line.settings.dead_letters, self.body, headers))
         await self.line.broker.run(copy, (f"DELETE FROM messages WHERE {MINE}", self.mine))
 
     async def beat(self) -> None:

@@ -10,7 +10,6 @@ from tests.contract.conftest import TimedPostgresJournal
 from tests.contract.own_journal import OwnJournal
 from tests.support.journalling import (
     SCOPE,
-    SETTLE_AFTER,
     claim,
     create,
     doubt,
@@ -18,12 +17,23 @@ from tests.support.journalling import (
     judged,
     made,
     mark,
-    refute,
+    resolve,
 )
 from transfer_async import JournalFailed, KeyState, MemoryJournal, SQLiteJournal
-from transfer_async.journal import LONGEST_LEASE, Denial, Journal, postgres, sqlite
-from transfer_async.journal.scoped import ScopedJournal
+from transfer_async.journal import (
+    FOUR_EYES,
+    LONGEST_LEASE,
+    Demand,
+    Entry,
+    Journal,
+    Rejection,
+    postgres,
+    sqlite,
+)
+from transfer_async.journal.protocol import ScopedJournal
 from transfer_async.testing.journal_contract import JournalContract, JournalTime
+from transfer_async.testing.journal_contract.claiming import FULL
+from transfer_async.testing.journal_contract.support import of_key
 
 LetPass = Callable[[float], None]
 
@@ -39,6 +49,12 @@ def in_another_loop(work: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
 
 class OurContract(JournalContract):
     """What we ask of every back end beyond it."""
+
+    @pytest.fixture(autouse=True)
+    def short_pages(self, monkeypatch: pytest.MonkeyPatch):
+        """So that a few keys are more than one page."""
+        monkeypatch.setattr(sqlite, "REFUTED_AT_ONCE", 2)
+        monkeypatch.setattr(postgres, "LOOKED_THROUGH", 5)
 
     async def test_a_journal_that_knows_other_scopes_only_warns_once(
         self, journal: Journal, caplog: pytest.LogCaptureFixture
@@ -57,6 +73,17 @@ class OurContract(JournalContract):
             assert f"keys of {SCOPE!r}, and none of 'https://new.example'" in told
             assert f"say scope={SCOPE!r}" in told
 
+    async def test_it_says_of_which_scopes_it_has_keys(self, journal: Any):
+        """With a wrong scope an operator would read that nothing waits."""
+        if not hasattr(journal, "scopes"):
+            pytest.skip("a journal without scopes(): nobody is warned of a wrong one")
+        none = await journal.scopes()
+        for scope, key in (("b", "k"), ("a", "k"), ("a", "\x01"), ("b", "z"), ("c é", "k")):
+            await journal.move(scope, key, claim())
+        await journal.move("rule", FOUR_EYES, Demand(by="ada", reason="from now on"))
+
+        assert (none, await journal.scopes()) == ([], ["a", "b", "c é"])
+
     async def test_loops_may_use_it_one_after_the_other(self, new_journal: Journal):
         async def used() -> None:
             async with new_journal:
@@ -74,38 +101,30 @@ class OurContract(JournalContract):
         pass_time(-59.0)
 
         assert await journal.work(SCOPE, limit=1) == []
-        assert (await judged(journal, claim(2))).denial is Denial.BUSY
+        assert (await judged(journal, claim(2))).denial is Rejection.BUSY
 
-    async def test_keys_of_which_a_doubt_was_refuted_are_listed_whatever_became_of_them(
-        self, journal: Journal, pass_time: LetPass, monkeypatch: pytest.MonkeyPatch
-    ):
-        """For those who compare it with the service's books: what was refuted may exist all the same."""
-        monkeypatch.setattr(sqlite, "REFUTED_AT_ONCE", 2)
-        monkeypatch.setattr(postgres, "LOOKED_THROUGH", 5)
-        scoped = ScopedJournal(journal, SCOPE)
-        if not hasattr(journal, "refuted"):
-            with pytest.raises(ValueError, match="OwnJournal cannot list its refuted keys"):
-                await scoped.refuted()
+    async def test_a_journal_that_lists_no_refuted_keys_is_told(self, journal: Journal):
+        if hasattr(journal, "refuted"):
             return
-        refuted = ("free", "claimed again", "created after all")
-        await made(journal, claim(), mark(), create(order_id="tx-0"), key="created")
-        for key in ("in doubt", *refuted):
-            await made(journal, claim(), mark(), doubt(), key=key)
-        for move in (claim(), mark(), doubt()):
-            await journal.move("another scope", "k", move)
-        pass_time(SETTLE_AFTER)
-        await journal.move("another scope", "k", refute())
-        for key in refuted:
-            await made(journal, refute(), key=key)
-        await made(journal, claim(2), key="claimed again")
-        await made(journal, claim(2), mark("b", number=2), create("b"), key="created after all")
+        with pytest.raises(ValueError, match="OwnJournal cannot list its refuted keys"):
+            await ScopedJournal(journal, SCOPE).refuted()
 
-        found, after = await scoped.refuted()
+    async def test_each_key_that_was_resolved_is_listed_however_many_there_are(self, journal: Journal):
+        """For those who compare it with the service's books: who gave an order's id may have been wrong."""
+        resolved = {f"k{number}": f"tx-{number}" for number in range(5)}
+        await made(journal, claim(), mark(), doubt(), key="in doubt")
+        for key, order_id in resolved.items():
+            await made(journal, claim(), mark(), doubt(), resolve(order_id=order_id), key=key)
+
+        scoped = ScopedJournal(journal, SCOPE)
+        if not hasattr(journal, "orders"):
+            return
+        found, after = await scoped.resolved()
         while after:
-            some, after = await scoped.refuted(after=after)
+            some, after = await scoped.resolved(after=after)
             found += some
 
-        assert sorted(found) == sorted(refuted)
+        assert sorted(found) == sorted(resolved)
 
     async def test_any_bytes_of_a_reply_come_back_as_they_were(self, journal: Journal):
         await made(journal, claim(), mark(), create(reply=bytes(range(256))))
@@ -212,3 +231,20 @@ async def test_a_journal_need_not_know_how_to_list_its_orders():
         await JournalContract().test_orders_are_listed_by_their_ids_a_page_at_a_time(WithoutOrders(), None)
     with pytest.raises(ValueError, match="WithoutOrders cannot list its orders"):
         await ScopedJournal(WithoutOrders(), SCOPE).orders(limit=1)
+
+
+async def test_every_field_of_an_entry_is_tried_with_a_value_of_its_own():
+    """A field that is added later, and that no way fills, could be lost by any journal."""
+    journal, filled = (
+        MemoryJournal(),
+        {"unread", "laid_aside", "four_eyes", "reply", "untold"},
+    )  # tried elsewhere
+    empty = (None, 0, 0.0, False, (), {})
+    for key, moves in FULL.items():
+        entry = None
+        for move in moves:
+            verdict = await journal.move(SCOPE, key, of_key(move, key))
+            entry = verdict.entry
+            filled |= {name for name in entry.__struct_fields__ if getattr(entry, name) not in empty}
+
+    assert filled == set(Entry.__struct_fields__)

@@ -9,12 +9,11 @@ import pytest
 
 from tests.contract.own_line import TableLine
 from transfer_async import ClientClosed
-from transfer_async.integrations.faststream.nats import NatsLine
-from transfer_async.integrations.faststream.redis import RedisLine
-from transfer_async.testing.line_contract import LineContract, killing, line_trial
-from transfer_async.testing.line_contract.confirming import given
-from transfer_async.testing.line_contract.crew import Crew
-from transfer_async.testing.line_contract.line_trial import LineTrial
+from transfer_async.integrations.faststream.nats import JetStreamBroker
+from transfer_async.integrations.faststream.redis import RedisStreamsBroker
+from transfer_async.testing.line_contract import BrokerContract, killing, line_trial
+from transfer_async.testing.line_contract.delivering import given
+from transfer_async.testing.line_contract.line_trial import Crew, LineTrial
 from transfer_async.testing.line_contract.mortal_worker import PARKING, PAUSES, POINTS, Mortal, put_aside
 
 
@@ -43,7 +42,7 @@ def moving(directory):
     return away
 
 
-class OurContract(LineContract):
+class OurContract(BrokerContract):
     """Many more deaths than one."""
 
     @pytest.mark.timeout(3000)
@@ -56,7 +55,7 @@ class OurContract(LineContract):
 class TestNats(OurContract):
     @pytest.fixture
     def new_line(self, nats):
-        return partial(NatsLine.at, nats.address)
+        return partial(JetStreamBroker.at, nats.address)
 
     @pytest.fixture
     def broker_away(self, nats):
@@ -66,7 +65,7 @@ class TestNats(OurContract):
 class TestRedis(OurContract):
     @pytest.fixture
     def new_line(self, redis):
-        return partial(RedisLine.at, redis.address)
+        return partial(RedisStreamsBroker.at, redis.address)
 
     @pytest.fixture
     def broker_away(self, redis):
@@ -90,12 +89,12 @@ class TestTable(OurContract):
 
 
 def test_whoever_gives_no_line_is_told_what_to_give():
-    with pytest.raises(NotImplementedError, match="give LineContract a fixture new_line"):
-        LineContract.new_line.__wrapped__(LineContract())
+    with pytest.raises(NotImplementedError, match="give BrokerContract a fixture new_line"):
+        BrokerContract.new_line.__wrapped__(BrokerContract())
 
 
 async def test_what_a_suite_was_not_given_is_left_out_with_the_reason():
-    contract = LineContract()
+    contract = BrokerContract()
     contract.kills = 0
     for killed in (
         contract.test_what_a_killed_worker_had_in_hand_is_carried_out_by_another,
@@ -103,8 +102,8 @@ async def test_what_a_suite_was_not_given_is_left_out_with_the_reason():
     ):
         with pytest.raises(pytest.skip.Exception, match="kills = 0"):
             await killed(None)
-    with pytest.raises(pytest.skip.Exception, match="give LineContract a fixture broker_away"):
-        given(LineContract.broker_away.__wrapped__(contract))
+    with pytest.raises(pytest.skip.Exception, match="give BrokerContract a fixture broker_away"):
+        given(BrokerContract.broker_away.__wrapped__(contract))
 
 
 @pytest.fixture
@@ -120,7 +119,7 @@ async def test_a_line_that_cannot_go_to_another_process_is_told(crew):
     crew.trial.new_line = lambda settings: None
 
     with pytest.raises(AssertionError, match="a partial of a class can; or say kills = 0"):
-        await LineContract().test_what_a_killed_worker_had_in_hand_is_carried_out_by_another(crew)
+        await BrokerContract().test_what_a_killed_worker_had_in_hand_is_carried_out_by_another(crew)
 
 
 async def test_a_worker_that_does_not_stop_is_cut_off_and_its_client_closed(crew, monkeypatch):

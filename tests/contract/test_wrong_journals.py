@@ -4,12 +4,25 @@ import asyncio
 import copy
 import inspect
 import json
+import re
 from itertools import product
+from unicodedata import normalize
 
+import attrs
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.own_journal import OwnJournal
-from transfer_async.journal import KeyState, forgettable
+from transfer_async.journal import (
+    FOUR_EYES,
+    KeyState,
+    due_at,
+    entry_of,
+    forgettable,
+    is_waiting,
+    step_of,
+)
 from transfer_async.testing.journal_contract import JournalContract, JournalTime
 
 
@@ -34,6 +47,43 @@ class FoldsKeys(OwnJournal):
         return await super().read(scope, key.casefold())
 
 
+class CutsKeysAt64(OwnJournal):
+    """As a column that is too short, where the database cuts what does not fit."""
+
+    stored = staticmethod(lambda key: key[:64])
+
+    async def move(self, scope, key, move):
+        return await super().move(scope, self.stored(key), move)
+
+    async def read(self, scope, key):
+        return await super().read(scope, self.stored(key))
+
+
+class FoldsKeysToASCII(CutsKeysAt64):
+    stored = staticmethod(lambda key: normalize("NFKD", key).encode("ascii", "ignore").decode())
+
+
+class TakesKeysForNumbers(CutsKeysAt64):
+    stored = staticmethod(lambda key: str(float(key)) if key.isdecimal() else key)
+
+
+class ComparesKeysAsPatterns(OwnJournal):
+    """It looks with ``LIKE``."""
+
+    async def read(self, scope, key):
+        like = re.compile(re.escape(key).replace("_", ".").replace("%", ".*"))
+        found = [at for at in self._rows if at[0] == scope and like.fullmatch(at[1])]
+        return await super().read(*found[0]) if found else None
+
+
+class GluesScopeAndKey(OwnJournal):
+    async def move(self, scope, key, move):
+        return await super().move("", f"{scope}/{key}", move)
+
+    async def read(self, scope, key):
+        return await super().read("", f"{scope}/{key}")
+
+
 class KeepsNoHistory(OwnJournal):
     async def history(self, scope, key):
         return ()
@@ -47,6 +97,68 @@ class TellsTheHistoryBackwards(OwnJournal):
 class GivesMoreThanIsAskedFor(OwnJournal):
     async def work(self, scope, *, limit, after=""):
         return await super().work(scope, limit=limit + 1, after=after)
+
+
+class LimitsBeforeItFilters(OwnJournal):
+    """``recover`` ends at the first page that has nothing to do."""
+
+    async def work(self, scope, *, limit, after=""):
+        now = await self.now()
+        page = [one for one in self._of(scope) if one[0] > after][:limit]
+        return [one for one in page if is_waiting(one[1], now)]
+
+
+class LimitsBeforeItLooksAtTheScope(OwnJournal):
+    async def work(self, scope, *, limit, after=""):
+        now = await self.now()
+        rows = sorted((key, at) for at, key in self._rows if key > after)[:limit]
+        page = [(key, entry_of(self._rows[at, key])) for key, at in rows if at == scope]
+        return [one for one in page if is_waiting(one[1], now)]
+
+
+class WorksByAge(OwnJournal):
+    """A key that is older than the last one of a page, but lies before it, is never looked at."""
+
+    async def work(self, scope, *, limit, after=""):
+        found = await super().work(scope, limit=999, after=after)
+        return sorted(found, key=lambda one: due_at(one[1]))[:limit]
+
+
+class WorksByAgeFromWhereItWas(OwnJournal):
+    """It knows the place of the last key, as long as that waits; then it begins anew, or ends."""
+
+    async def work(self, scope, *, limit, after=""):
+        found = sorted(await super().work(scope, limit=999), key=lambda one: due_at(one[1]))
+        keys = [key for key, _ in found]
+        return found[keys.index(after) + 1 if after in keys else len(keys) if after else 0 :][:limit]
+
+
+class WorksOnTheFirst100(OwnJournal):
+    async def work(self, scope, *, limit, after=""):
+        return await super().work(scope, limit=min(limit, 100), after=after)
+
+
+class TellsTheFirst100Doubts(OwnJournal):
+    async def in_doubt(self, scope):
+        return (await super().in_doubt(scope))[:100]
+
+    async def count_in_doubt(self, scope):
+        return len(await super().in_doubt(scope))
+
+
+class LeavesTheWishOutOfLists(OwnJournal):
+    """``recover`` then knows nothing that it could undo."""
+
+    def _of(self, scope):
+        return ((key, replace(entry, intent=None)) for key, entry in super()._of(scope))
+
+
+class LimitsOrdersBeforeItFilters(OwnJournal):
+    async def orders(self, scope, *, limit, after=""):
+        rows = [(row.order_id or "", at, row) for at, row in self._rows.items()]
+        page = sorted((one for one in rows if one[0] >= after), key=lambda one: one[0])[: limit + 1]
+        found = [(order_id, at[1], row.ended_at) for order_id, at, row in page if at[0] == scope]
+        return [one for one in found if one[0] > after][:limit]
 
 
 class BeginsEveryPageAnew(OwnJournal):
@@ -94,6 +206,42 @@ class LooksThenWrites(OwnJournal):
         return found
 
 
+class KnowsNoRuleOfTwoPersons(OwnJournal):
+    """It was written before `decide` asked for the scope's entry."""
+
+    async def read(self, scope, key):
+        return None if key == FOUR_EYES and self._moving else await super().read(scope, key)
+
+    _moving = False
+
+    async def move(self, scope, key, move):
+        self._moving = key != FOUR_EYES
+        try:
+            return await super().move(scope, key, move)
+        finally:
+            self._moving = False
+
+
+class LooksAtTheRuleAndThenWaits(OwnJournal):
+    """It reads the rule in a transaction of its own, before the one that writes."""
+
+    async def move(self, scope, key, move):
+        self._rule = await self.read(scope, FOUR_EYES) if move.is_by_one_person else None
+        rule = self._rule
+        for _ in range(3 if move.is_by_one_person else 0):
+            await asyncio.sleep(0)
+        self._rule, self._moving = rule, move.is_by_one_person
+        try:
+            return await super().move(scope, key, move)
+        finally:
+            self._moving = False
+
+    _moving = False
+
+    async def read(self, scope, key):
+        return self._rule if key == FOUR_EYES and self._moving else await super().read(scope, key)
+
+
 class ForgetsWhenClosed(OwnJournal):
     async def close(self):
         self._rows.clear()
@@ -115,13 +263,164 @@ class WritesTheReplyAnew(OwnJournal):
         entry = await super().read(scope, key)
         if entry is None or entry.reply is None:
             return entry
-        return entry.but(reply=json.dumps(json.loads(entry.reply)).encode())
+        return replace(entry, reply=json.dumps(json.loads(entry.reply)).encode())
 
 
 class LosesReceipts(OwnJournal):
     async def read(self, scope, key):
         entry = await super().read(scope, key)
-        return None if entry is None else entry.but(receipts={})
+        return None if entry is None else replace(entry, receipts={})
+
+
+class Loses(OwnJournal):
+    """What it writes is not all that it was given. This one is right: ``lost`` is nothing."""
+
+    @staticmethod
+    def lost(entry):
+        return {}
+
+    async def read(self, scope, key):
+        entry = await super().read(scope, key)
+        return None if entry is None else replace(entry, **self.lost(entry))
+
+
+def loses(name, lost):
+    """A wrong journal, whose entries come back changed."""
+    return type(name, (Loses,), {"__module__": __name__, "lost": staticmethod(lost)})
+
+
+def changed_intent(**changes):
+    """What makes of an entry that its wish, and those of what it owes, come back changed."""
+
+    def lost(entry):
+        owed = [attrs.evolve(one, intent=attrs.evolve(one.intent, **changes)) for one in entry.owed]
+        return {"intent": entry.intent and attrs.evolve(entry.intent, **changes), "owed": tuple(owed)}
+
+    return lost
+
+
+LOSING = [
+    loses("CutsTheReplyAt4KB", lambda entry: {"reply": entry.reply and entry.reply[:4096]}),
+    loses("CutsTheReplyAt64KB", lambda entry: {"reply": entry.reply and entry.reply[:65_535]}),
+    loses("LosesHeld", lambda entry: {"held": None}),
+    loses("LosesTheHoldOfTheWish", changed_intent(held=None)),
+    loses("LosesTheBeneficiary", changed_intent(beneficiary=None)),
+    loses("LosesTheLastTimeToSend", changed_intent(send_before=None)),
+    loses("LosesCandidates", lambda entry: {"candidates": ()}),
+    loses("KeepsOneCandidate", lambda entry: {"candidates": entry.candidates[:1]}),
+    loses("LosesTheCause", lambda entry: {"cause": None}),
+    loses("LosesTheEnding", lambda entry: {"ending": None}),
+    loses("ForgetsWhoMadeTheKey", lambda entry: {"client_made": False}),
+    loses("LosesHooks", lambda entry: {"hooks": ()}),
+    loses("CountsNoMoves", lambda entry: {"moves": 0}),
+    loses(
+        "CutsReceiptsAt64", lambda entry: {"receipts": {k: v and v[:64] for k, v in entry.receipts.items()}}
+    ),
+    loses("OwesThreeAtMost", lambda entry: {"owed": entry.owed[:3]}),
+    loses(
+        "LosesSinceWhenItIsOwed",
+        lambda entry: {"owed": tuple(attrs.evolve(one, since=None) for one in entry.owed)},
+    ),
+]
+
+
+class CutsTheHistoryTo10(OwnJournal):
+    async def history(self, scope, key):
+        return (await super().history(scope, key))[-10:]
+
+
+class CutsTheHistoryTo50(OwnJournal):
+    async def history(self, scope, key):
+        return (await super().history(scope, key))[:50]
+
+
+class CutsReasonsAt80(OwnJournal):
+    async def history(self, scope, key):
+        steps = await super().history(scope, key)
+        return tuple(msgspec.structs.replace(step, reason=step.reason and step.reason[:80]) for step in steps)
+
+
+class LosesEndingsOfTheHistory(OwnJournal):
+    async def history(self, scope, key):
+        return tuple(msgspec.structs.replace(one, ending=None) for one in await super().history(scope, key))
+
+
+class WritesEnds(OwnJournal):
+    """This one is right: it writes of itself when a key has ended."""
+
+    def ended_at(self, before, after, first):
+        return after
+
+    async def move(self, scope, key, move):
+        first = self._first.setdefault((scope, key), await self.now())
+        before = self._rows.get((scope, key))
+        verdict = await super().move(scope, key, move)
+        if (row := self._rows.get((scope, key))) is not None:
+            end = self.ended_at(before and before.ended_at, row.ended_at, first)
+            self._rows[scope, key] = msgspec.structs.replace(row, ended_at=end)
+        return verdict
+
+    @property
+    def _first(self):
+        return self.__dict__.setdefault("_firsts", {})
+
+
+class KeepsAnEndThatIsOver(WritesEnds):
+    """``COALESCE(excluded.ended_at, ended_at)``: a key at work, or in doubt, is forgotten, and paid again."""
+
+    def ended_at(self, before, after, first):
+        return before if after is None else after
+
+
+class KeepsTheFirstEnd(WritesEnds):
+    def ended_at(self, before, after, first):
+        self._kept = getattr(self, "_kept", before) or before or after
+        return after and self._kept
+
+
+class TakesTheBeginningForTheEnd(WritesEnds):
+    def ended_at(self, before, after, first):
+        return after and first
+
+
+class ListsRefuted(OwnJournal):
+    """This one is right: it lists what was ever refuted, and resolved, two keys at a time."""
+
+    async def refuted(self, scope, *, after=""):
+        return self._listed(scope, "refute", after)
+
+    async def resolved(self, scope, *, after=""):
+        return self._listed(scope, "resolve", after)
+
+    def _listed(self, scope, move, after):
+        keys = sorted(key for at, key in self._rows if at == scope and key > after)
+        found = [key for key in keys if self._is_listed(self._rows[scope, key], scope, key, move)][:2]
+        return found, found[-1] if found else ""
+
+    def _is_listed(self, row, scope, key, move):
+        return any(step_of(values).move == move for values in self._steps.get((scope, key), ()))
+
+
+class ListsWhatIsStillRefuted(ListsRefuted):
+    """A key that was claimed again since is left out."""
+
+    def _is_listed(self, row, scope, key, move):
+        return (
+            move == "resolve" or '"Refuted"' in row.body
+            if super()._is_listed(row, scope, key, move)
+            else False
+        )
+
+
+class ListsTheFirstRefuted(ListsRefuted):
+    def _listed(self, scope, move, after):
+        return super()._listed(scope, move, after)[0], ""
+
+
+class ListsWhatIsStillResolved(ListsRefuted):
+    def _is_listed(self, row, scope, key, move):
+        is_listed = super()._is_listed(row, scope, key, move)
+        return is_listed and (move == "refute" or row.order_id is not None)
 
 
 class ListsOrdersOfAllScopes(OwnJournal):
@@ -257,8 +556,8 @@ class RemembersWhatItWrote(OwnJournal):
         return await super().prune(scope, before=before)
 
 
-RIGHT = [OwnJournal, OneByOne]
-KINDS = [*OwnJournal.__subclasses__(), *OneByOne.__subclasses__()]
+RIGHT = [OwnJournal, OneByOne, Loses, WritesEnds, ListsRefuted]
+KINDS = [kind for right in [*RIGHT, CutsKeysAt64] for kind in right.__subclasses__()]
 WRONG = [kind for kind in KINDS if kind.__module__ == __name__ and kind not in RIGHT]
 
 
@@ -312,6 +611,6 @@ async def test_the_journals_that_they_are_made_of_are_right(kind):
 
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
 async def test_a_wrong_journal_is_found(kind, monkeypatch):
-    monkeypatch.setattr("transfer_async.testing.journal_contract.cancelling.PATIENCE", 0.02)
+    monkeypatch.setattr("transfer_async.testing.journal_contract.claiming.PATIENCE", 0.02)
 
     assert await first_failure(kind)

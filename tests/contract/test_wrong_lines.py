@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import inspect
+import json
 import sqlite3
+import time
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -11,9 +13,8 @@ import pytest
 
 from tests.contract.own_line import MINE, SEND, TableBroker, TableDelivery, TableLane, TableLine
 from tests.contract.test_lines import moving
-from transfer_async.testing.line_contract import LineContract
-from transfer_async.testing.line_contract.crew import Crew
-from transfer_async.testing.line_contract.line_trial import LineTrial
+from transfer_async.testing.line_contract import BrokerContract
+from transfer_async.testing.line_contract.line_trial import Crew, LineTrial
 
 NEVER = 1e12
 
@@ -182,22 +183,22 @@ class KeepsTheDelayInMind(WrongLine):
 
 class LosesTheBodyOfWhatIsParked(WrongLine):
     class Delivery(TableDelivery):
-        async def park(self, reason):
+        async def dead_letter(self, reason):
             self.body = b""
-            await super().park(reason)
+            await super().dead_letter(reason)
 
 
 class LosesTheHeadersOfWhatIsParked(WrongLine):
     class Delivery(TableDelivery):
-        async def park(self, reason):
+        async def dead_letter(self, reason):
             self.headers = {}
-            await super().park(reason)
+            await super().dead_letter(reason)
 
 
 class ParksWithoutAReason(WrongLine):
     class Delivery(TableDelivery):
-        async def park(self, reason):
-            copy = (SEND, (self.line.settings.parked, self.body, "{}"))
+        async def dead_letter(self, reason):
+            copy = (SEND, (self.line.settings.dead_letters, self.body, "{}"))
             await self.line.broker.run(copy, (f"DELETE FROM messages WHERE {MINE}", self.mine))
 
 
@@ -205,7 +206,7 @@ class RejectsWithoutACopy(WrongLine):
     """Its broker has no queue for dead letters."""
 
     class Delivery(TableDelivery):
-        async def park(self, reason):
+        async def dead_letter(self, reason):
             await self.ack()
 
 
@@ -213,18 +214,57 @@ class AcknowledgesThenParks(WrongLine):
     """Cut off in between, it leaves the message nowhere."""
 
     class Delivery(TableDelivery):
-        async def park(self, reason):
+        async def ack(self):
+            await asyncio.shield(super().ack())  # it is on its way, even where this is cut off
+
+        async def dead_letter(self, reason):
             await self.ack()
             headers = {**self.headers, "Transfer-Reason": reason}
-            await self.line.send(self.line.settings.parked, self.body, headers)
+            await self.line.send(self.line.settings.dead_letters, self.body, headers)
 
 
 class FinishesWhatItParks(AcknowledgesThenParks):
     """It does so even when it is cut off; but whoever is killed finishes nothing."""
 
     class Delivery(AcknowledgesThenParks.Delivery):
-        async def park(self, reason):
-            await asyncio.shield(super().park(reason))
+        async def dead_letter(self, reason):
+            await asyncio.shield(super().dead_letter(reason))
+
+
+class DeletesWaitsThenParks(WrongLine):
+    """Its broker is some way off: whoever is cut off is, mostly, not where anything has been done yet."""
+
+    class Delivery(TableDelivery):
+        async def dead_letter(self, reason):
+            await asyncio.sleep(0.05)
+            await self.ack()
+            await asyncio.sleep(0.05)
+            headers = {**self.headers, "Transfer-Reason": reason}
+            await self.line.send(self.line.settings.dead_letters, self.body, headers)
+
+
+AGAIN = "INSERT INTO messages (subject, body, headers, deliveries, due) VALUES (?, ?, ?, ?, ?)"
+
+
+class DeletesThenGivesBack(WrongLine):
+    """As a broker without a delay of its own: a copy is sent, once the message has been acknowledged."""
+
+    class Delivery(TableDelivery):
+        async def ack(self):
+            await asyncio.shield(super().ack())  # it is on its way, even where this is cut off
+
+        async def retry(self, after):
+            await self.ack()
+            copy = json.dumps(dict(self.headers)), self.deliveries, time.time() + after
+            await self.line.broker.run((AGAIN, (self.line.settings.commands, self.body, *copy)))
+
+
+class DeletesWaitsThenGivesBack(DeletesThenGivesBack):
+    class Delivery(DeletesThenGivesBack.Delivery):
+        async def ack(self):
+            await asyncio.sleep(0.05)
+            await super().ack()
+            await asyncio.sleep(0.05)
 
 
 class ParksAndKeeps(WrongLine):
@@ -232,17 +272,17 @@ class ParksAndKeeps(WrongLine):
         async def ack(self):
             await super().ack()
 
-        async def park(self, reason):
+        async def dead_letter(self, reason):
             await self.line.send(
-                self.line.settings.parked, self.body, {"Transfer-Reason": reason, **self.headers}
+                self.line.settings.dead_letters, self.body, {"Transfer-Reason": reason, **self.headers}
             )
 
 
 class TakesAReasonForAHeader(WrongLine):
     class Delivery(TableDelivery):
-        async def park(self, reason):
+        async def dead_letter(self, reason):
             assert reason.isascii(), "a header is ASCII"
-            await super().park(reason)
+            await super().dead_letter(reason)
 
 
 # --- what is published, and a broker that goes --------------------------------------------------------
@@ -277,9 +317,9 @@ class AcknowledgesWithoutAConfirmation(WrongLine):
 
 class KeepsWhatItParksInMemory(WrongLine):
     class Delivery(TableDelivery):
-        async def park(self, reason):
+        async def dead_letter(self, reason):
             with contextlib.suppress(sqlite3.OperationalError):
-                await super().park(reason)
+                await super().dead_letter(reason)
 
 
 class StaysBrokenOnce(WrongLine):
@@ -298,6 +338,14 @@ class StaysBrokenOnce(WrongLine):
                 raise
 
 
+class SaysThatItIsThere(WrongLine):
+    """It knows that it was connected once."""
+
+    class Broker(TableBroker):
+        async def ping(self, timeout):  # noqa: ASYNC109 - likewise
+            return True
+
+
 class CannotBeLookedAt(WrongLine):
     class Broker(TableBroker):
         async def ping(self, timeout):  # noqa: ASYNC109 - likewise
@@ -305,6 +353,7 @@ class CannotBeLookedAt(WrongLine):
 
 
 PARKED = "test_what_is_parked_is_put_aside_whole_with_the_reason_and_never_comes_again"
+CUT_OFF = "test_what_is_cut_off_while_it_is_put_aside_or_given_back_is_still_there"
 
 WRONG = {
     AcknowledgesWhatItTakes: "test_what_nobody_answers_comes_again_whole_and_says_so",
@@ -328,8 +377,11 @@ WRONG = {
     LosesTheHeadersOfWhatIsParked: PARKED,
     ParksWithoutAReason: PARKED,
     RejectsWithoutACopy: "test_what_can_never_be_carried_out_is_parked_and_the_next_goes_on",
-    AcknowledgesThenParks: "test_what_is_cut_off_while_it_is_put_aside_is_still_there",
+    AcknowledgesThenParks: f"{CUT_OFF}[park]",
     FinishesWhatItParks: "test_what_a_killed_worker_was_putting_aside_is_still_there",
+    DeletesWaitsThenParks: f"{CUT_OFF}[park]",
+    DeletesThenGivesBack: f"{CUT_OFF}[retry]",
+    DeletesWaitsThenGivesBack: f"{CUT_OFF}[retry]",
     ParksAndKeeps: PARKED,
     TakesAReasonForAHeader: "test_whatever_the_reason_a_message_can_be_parked",
     PublishesWithoutAQueue: "test_an_outcome_that_was_published_is_there_with_its_headers",
@@ -338,19 +390,46 @@ WRONG = {
     AcknowledgesWithoutAConfirmation: "test_whatever_the_broker_did_not_confirm_is_an_error",
     KeepsWhatItParksInMemory: "test_whatever_the_broker_did_not_confirm_is_an_error",
     StaysBrokenOnce: "test_a_broker_that_goes_and_comes_back_under_a_worker_loses_nothing",
+    SaysThatItIsThere: "test_whatever_the_broker_did_not_confirm_is_an_error",
     CannotBeLookedAt: "test_a_command_is_carried_out_and_its_outcome_published",
 }
 """By each wrong line, a test that finds it."""
 
 
+KILLED = WRONG[FinishesWhatItParks]
+EXPIRE = "UPDATE messages SET due = 0 WHERE deliveries > 0 AND due > ?"
+
+
+class ExpiringTrial(LineTrial):
+    """Whatever is in hand comes again with the next hand, however slow the machine is; by the clock, never.
+
+    Where messages come again meanwhile, few are in hand when their worker is cut off or killed.
+    """
+
+    def __init__(self, new_line):
+        super().__init__(new_line, ack_wait=3600.0)
+
+    async def hand(self, **changes):
+        made = await super().hand(**changes)
+        await made.line.broker.run((EXPIRE, (time.time() + 1800.0,)))
+        return made
+
+
 async def passes(kind, name, directory):
     """Whether a line passes one test of the contract."""
-    contract, here = LineContract(), directory / "broker"
+    contract, here = BrokerContract(), directory / "broker"
     await asyncio.to_thread(here.mkdir)
+    new_line = partial(kind, here / "messages.db")
+    is_lost = name.startswith((CUT_OFF, KILLED))
+    name, _, row = name.partition("[")
     test = getattr(contract, name)
     async with AsyncExitStack() as stack:
-        trial = LineTrial(partial(kind, here / "messages.db"), ack_wait=0.1)
-        fixtures = {"line_trial": await stack.enter_async_context(trial), "broker_away": moving(here)}
+        trial = ExpiringTrial(new_line) if is_lost else LineTrial(new_line, ack_wait=0.1)
+        fixtures = {
+            "answer": row.rstrip("]"),
+            "line_trial": await stack.enter_async_context(trial),
+            "broker_away": moving(here),
+        }
         if "line_crew" in inspect.signature(test).parameters:
             fixtures["line_crew"] = await stack.enter_async_context(Crew(trial, directory))
         try:
@@ -360,8 +439,17 @@ async def passes(kind, name, directory):
     return True
 
 
+@pytest.mark.parametrize("name", [f"{CUT_OFF}[park]", f"{CUT_OFF}[retry]", KILLED])
+async def test_a_right_line_passes_where_messages_come_again_with_the_next_hand(name, tmp_path):
+    assert await passes(TableLine, name, tmp_path)
+
+
 def test_no_wrong_line_is_forgotten():
-    assert set(WRONG) == {*WrongLine.__subclasses__(), *AcknowledgesThenParks.__subclasses__()}
+    assert set(WRONG) == {
+        *WrongLine.__subclasses__(),
+        *AcknowledgesThenParks.__subclasses__(),
+        *DeletesThenGivesBack.__subclasses__(),
+    }
 
 
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)

@@ -10,15 +10,22 @@ from types import FrameType
 from typing import Any, Self
 
 import pytest
+from msgspec.structs import replace
 
 from tests.desk.visitor import Desk
 from tests.support.bank import NOON, Time, World, new_order
 from transfer_async import JournalFailed, OrderIntent
 from transfer_async._pipeline.key_views import FourEyes, KeyView
-from transfer_async.desk import board, pages
-from transfer_async.desk.board import Board, Snapshot, line_of
-from transfer_async.desk.listing import Choice, listing, next_after
-from transfer_async.journal.entries import Entry, KeyState
+from transfer_async.desk import pending_keys, views
+from transfer_async.desk.pending_keys import (
+    Choice,
+    PendingKeysCache,
+    PendingKeysSnapshot,
+    line_of,
+    listing,
+    next_after,
+)
+from transfer_async.journal.model import Entry, KeyState
 
 ORDERS = [new_order(poster_amount=f"{n * 155025}.00", matcher_amount=f"{n * 100}.00") for n in range(1, 8)]
 
@@ -36,13 +43,15 @@ def view(number: int) -> KeyView:
         attempt="a",
     )
     began = NOON - timedelta(seconds=entry.claimed_at)
-    return KeyView(key=key, entry=entry, began=began, age=0.0, sent_until=None, refutable_at=None)
+    return KeyView(
+        key=key, entry=entry, began=began, age=0.0, sent_until=None, lease_until=None, refutable_at=None
+    )
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reading is waited for however slow the machine is; who waits for none says so."""
-    monkeypatch.setattr(board, "PATIENCE", 60.0)
+    monkeypatch.setattr(pending_keys, "PATIENCE", 60.0)
 
 
 class Many:
@@ -89,11 +98,11 @@ class Calls:
         self.number += event in ("call", "c_call")
 
 
-def board_of(many: Many, time: Time | None = None) -> Board:
-    return Board(many, (time or Time()).clock)  # type: ignore[arg-type] # as much of Operators as it asks
+def board_of(many: Many, time: Time | None = None) -> PendingKeysCache:
+    return PendingKeysCache(many, (time or Time()).clock)  # type: ignore[arg-type] # as much of Operators as it asks
 
 
-def shown_page(snapshot: Snapshot, **wanted: str) -> str:
+def shown_page(snapshot: PendingKeysSnapshot, **wanted: str) -> str:
     """The list's page, without a server around it."""
     choice = Choice.of(wanted, snapshot)
     page = listing(snapshot, choice)
@@ -103,8 +112,8 @@ def shown_page(snapshot: Snapshot, **wanted: str) -> str:
         "every": 30,
         "now": NOON.timestamp(),
     }
-    words = {"operator": None, "heading": "", "caption": "", "nothing": ""}
-    return pages.page(
+    words = {"operator": None, "heading": "", "caption": "", "nothing": "", "other_scopes": ""}
+    return views.page(
         "list",
         snapshot=snapshot,
         choice=choice.at(page.page),
@@ -148,20 +157,20 @@ async def test_it_is_read_a_page_at_a_time_and_others_have_their_turn_between():
         turns.append(len(many.pages))
         await asyncio.sleep(0)
 
-    assert many.pages == [board.PAGE] * 8
+    assert many.pages == [pending_keys.PAGE] * 8
     assert set(turns) >= {1, 2, 3, 4, 5, 6}
 
 
 async def test_of_a_large_journal_others_come_first():
-    many, time = Many(board.PAGE * (board.AT_ONCE + 3)), Time()
+    many, time = Many(pending_keys.PAGE * (pending_keys.AT_ONCE + 3)), Time()
 
     await board_of(many, time).shown()
 
-    assert time.slept == [board.PAUSE] * 4
+    assert time.slept == [pending_keys.PAUSE] * 4
 
 
 async def test_more_than_may_be_kept_is_counted_and_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(board, "MOST", 700)
+    monkeypatch.setattr(pending_keys, "MOST", 700)
 
     snapshot = await board_of(Many(1_200)).shown()
 
@@ -184,9 +193,123 @@ async def test_a_small_journal_is_read_anew_whenever_somebody_looks():
     made = board_of(many, time)
     await made.shown()
     many.views.append(view(3))
-    time.pass_(board.FRESH + 1)
+    time.pass_(pending_keys.FRESH + 1)
 
     assert len((await made.shown()).lines) == 4
+
+
+async def test_a_list_that_nobody_looked_at_for_minutes_is_not_shown_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Who comes back after lunch would work through doubts that others have ended."""
+    many, time = Many(1_200), Time()
+    made = board_of(many, time)
+    await made.shown()
+    monkeypatch.setattr(pending_keys, "PATIENCE", 0.0)
+    many.before_page = asyncio.Event().wait
+    limit = pending_keys.FRESH + pending_keys.PER_KEY * 1_200 + pending_keys.LATE
+    time.pass_(limit - 1)
+    young = await made.shown()
+    time.pass_(2)
+    old = await made.shown()
+
+    assert (young.is_complete, len(young.lines)) == (True, 1_200)
+    assert (old.is_complete, len(old.lines)) == (False, 0)
+    await made.close()
+
+
+async def test_the_list_says_how_old_it_is():
+    snapshot = PendingKeysSnapshot(lines=[], read_at=NOON - timedelta(seconds=75))
+
+    assert "UTC</time>, 1 min 15 s ago." in " ".join(shown_page(snapshot).split())
+
+
+async def test_a_failure_that_nobody_waited_for_is_not_told_to_who_comes_later(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The journal is back for an hour, and the first look says that it cannot be reached."""
+    many, gate = Many(3), asyncio.Semaphore(0)
+    made = board_of(many)
+    monkeypatch.setattr(pending_keys, "PATIENCE", 0.0)
+    many.before_page, many.error = gate.acquire, JournalFailed("the journal could not be read")
+    await made.shown()
+    reading = made._reading
+    assert reading is not None
+    gate.release()
+    await asyncio.wait([reading])
+    many.before_page, many.error = None, None
+    monkeypatch.setattr(pending_keys, "PATIENCE", 60.0)
+
+    assert len((await made.shown()).lines) == 3
+
+
+async def test_a_failure_of_what_began_before_the_look_is_tried_once_more():
+    many, gate = Many(3), asyncio.Semaphore(0)
+    made = board_of(many)
+
+    async def fails_once() -> None:
+        await gate.acquire()
+        many.before_page = None
+        raise JournalFailed("the journal could not be read")
+
+    many.before_page = fails_once
+    first = asyncio.create_task(made.shown())
+    await many.asked(1)
+    second = asyncio.create_task(made.shown())
+    await asyncio.sleep(0)
+    gate.release()
+    await asyncio.wait([first])
+
+    assert isinstance(first.exception(), JournalFailed)
+    assert len((await second).lines) == 3
+
+
+async def test_a_journal_that_never_answers_is_given_up_and_asked_again(monkeypatch: pytest.MonkeyPatch):
+    many = Many(3)
+    made = board_of(many)
+    monkeypatch.setattr(pending_keys, "ANSWER", 0.0)
+    many.before_page = asyncio.Event().wait
+    with pytest.raises(JournalFailed, match="did not answer"):
+        await made.shown()
+    monkeypatch.setattr(pending_keys, "ANSWER", 60.0)
+    many.before_page = None
+
+    assert len((await made.shown()).lines) == 3
+
+
+async def test_after_a_decision_one_line_is_changed_and_the_journal_is_not_read_again():
+    """At 6,000 keys the page after each decision took a second."""
+    many = Many(6_000)
+    made = board_of(many)
+    whole = await made.shown()
+    asked = len(many.pages)
+    for number in range(20):
+        ended = view(number)
+        object.__setattr__(ended, "entry", replace(ended.entry, state=KeyState.CREATED, intent=None))
+        made.changed(ended)
+        with Calls() as calls:
+            following = next_after(await made.at_hand(), ended.key, since=line_of(view(number)).since)  # type: ignore[union-attr]
+
+        assert following is not None
+        assert calls.number < 200
+    after = await made.shown()
+
+    assert len(many.pages) == asked
+    assert (len(after.lines), after.counts["doubt"]) == (5_980, 5_980)
+    assert after.stakes["NGN"]["doubt"] == whole.stakes["NGN"]["doubt"] - sum(
+        one.amount for one in whole.lines if one.key < "payment-000020" and one.amount is not None
+    )
+
+
+async def test_a_keys_page_does_not_wait_for_a_reading():
+    many, time = Many(1_200), Time()
+    made = board_of(many, time)
+    await made.shown()
+    time.pass_(30)
+    many.before_page = asyncio.Event().wait
+
+    assert len((await made.at_hand()).lines) == 1_200
+    await made.close()
 
 
 async def test_a_large_one_is_not_read_for_every_look():
@@ -201,7 +324,7 @@ async def test_a_large_one_is_not_read_for_every_look():
 
 
 async def test_while_it_is_read_what_there_is_is_shown(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(board, "PATIENCE", 0.0)
+    monkeypatch.setattr(pending_keys, "PATIENCE", 0.0)
     many, gate = Many(1_200), asyncio.Semaphore(0)
     made = board_of(many)
 
@@ -212,7 +335,7 @@ async def test_while_it_is_read_what_there_is_is_shown(monkeypatch: pytest.Monke
     then = await made.shown()
 
     assert (first.is_complete, len(first.lines)) == (False, 0)
-    assert (then.is_complete, len(then.lines)) == (False, board.PAGE)
+    assert (then.is_complete, len(then.lines)) == (False, pending_keys.PAGE)
     assert "still being read; 100 keys so far" in " ".join(shown_page(then).split())
     await made.close()
 
@@ -225,7 +348,7 @@ async def test_what_is_changed_here_shows_at_once_whatever_is_read_meanwhile():
     reading = asyncio.create_task(made.shown())
     await many.asked(len(many.pages) + 2)
     ended = view(0)
-    object.__setattr__(ended, "entry", ended.entry.but(state=KeyState.CREATED, intent=None))
+    object.__setattr__(ended, "entry", replace(ended.entry, state=KeyState.CREATED, intent=None))
     made.changed(ended)
 
     assert "payment-000000" not in {line.key for line in (await reading).lines}
@@ -244,7 +367,7 @@ async def test_a_journal_that_cannot_be_read_is_told_and_asked_again():
 
 
 async def test_a_reading_ends_with_the_desk(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(board, "PATIENCE", 0.0)
+    monkeypatch.setattr(pending_keys, "PATIENCE", 0.0)
     ended: list[BaseException] = []
 
     async def for_ever(*_: object, **__: object) -> None:
@@ -266,22 +389,22 @@ async def test_a_reading_ends_with_the_desk(world: World, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-async def snapshot() -> Snapshot:
+async def snapshot() -> PendingKeysSnapshot:
     return await board_of(Many(140)).shown()
 
 
-def keys_of(snapshot: Snapshot, **wanted: str) -> list[str]:
+def keys_of(snapshot: PendingKeysSnapshot, **wanted: str) -> list[str]:
     return [line.key for line in listing(snapshot, Choice.of(wanted, snapshot)).lines]
 
 
-async def test_pages_follow_each_other_without_a_gap(snapshot: Snapshot):
+async def test_pages_follow_each_other_without_a_gap(snapshot: PendingKeysSnapshot):
     keys = [key for page in "123" for key in keys_of(snapshot, page=page)]
 
     assert len(keys) == len(set(keys)) == 140
 
 
 @pytest.mark.parametrize("page", ["0", "-1", "99", "9999999", "x", "٣", ""])
-async def test_a_page_that_is_not_there_is_the_nearest(snapshot: Snapshot, page: str):
+async def test_a_page_that_is_not_there_is_the_nearest(snapshot: PendingKeysSnapshot, page: str):
     assert keys_of(snapshot, page=page) in (keys_of(snapshot), keys_of(snapshot, page="3"))
 
 
@@ -295,27 +418,27 @@ async def test_a_page_that_is_not_there_is_the_nearest(snapshot: Snapshot, page:
     ],
 )
 @pytest.mark.parametrize("turned", ["", "1"])
-async def test_it_is_sorted_as_wanted(snapshot: Snapshot, sort: str, value: Any, turned: str):
+async def test_it_is_sorted_as_wanted(snapshot: PendingKeysSnapshot, sort: str, value: Any, turned: str):
     lines = listing(snapshot, Choice.of({"sort": sort, "turned": turned}, snapshot)).lines
 
     assert [value(line) for line in lines] == sorted(map(value, lines), reverse=bool(turned))
 
 
 @pytest.mark.parametrize("name", ["kind", "currency", "cause", "sort"])
-async def test_what_is_not_known_is_not_chosen(snapshot: Snapshot, name: str):
+async def test_what_is_not_known_is_not_chosen(snapshot: PendingKeysSnapshot, name: str):
     assert Choice.of({name: "<script>"}, snapshot) == Choice()
 
 
-async def test_a_choice_is_in_the_address_and_what_is_usual_is_not(snapshot: Snapshot):
-    choice = Choice.of({"kind": "doubt", "currency": "NGN", "page": "2", "still": "1"}, snapshot)
+async def test_a_choice_is_in_the_address_and_what_is_usual_is_not(snapshot: PendingKeysSnapshot):
+    choice = Choice.of({"kind": "doubt", "currency": "NGN", "page": "2", "live": "1"}, snapshot)
 
-    assert choice.address(page=3) == "./?kind=doubt&currency=NGN&page=3&still=1"
-    assert choice.sorted_by("amount") == "./?kind=doubt&currency=NGN&sort=amount&still=1"
+    assert choice.address(page=3) == "./?kind=doubt&currency=NGN&page=3&live=1"
+    assert choice.sorted_by("amount") == "./?kind=doubt&currency=NGN&sort=amount&live=1"
     assert Choice(sort="amount").sorted_by("amount") == "./?sort=amount&turned=1"
     assert Choice().address() == "./"
 
 
-async def test_of_many_choices_the_last_ones_are_kept(snapshot: Snapshot):
+async def test_of_many_choices_the_last_ones_are_kept(snapshot: PendingKeysSnapshot):
     for sort in ("age", "amount", "cause", "key"):
         for turned in ("", "1"):
             for kind in ("", "doubt", "owed"):
@@ -324,7 +447,7 @@ async def test_of_many_choices_the_last_ones_are_kept(snapshot: Snapshot):
     assert len(snapshot.chosen) == 8
 
 
-async def test_the_next_key_is_the_one_that_waits_longest_after_it(snapshot: Snapshot):
+async def test_the_next_key_is_the_one_that_waits_longest_after_it(snapshot: PendingKeysSnapshot):
     oldest = sorted(snapshot.lines, key=lambda line: line.since)
 
     following = [next_after(snapshot, line.key, since=line.since) for line in oldest]

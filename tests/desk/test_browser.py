@@ -15,7 +15,7 @@ from tests.support import chromium
 from tests.support.bank import World
 from tests.support.chromium import Browser, Tab
 from transfer_async import OutcomeUnknown, SQLiteJournal, UnreadableOrder
-from transfer_async._cli.desk import loopback
+from transfer_async._cli import servers
 from transfer_async._pipeline.operators import Operators
 from transfer_async.desk import Operator, Role
 from transfer_async.sandbox import CloseAfterProcessing, WrongTypes
@@ -24,6 +24,8 @@ AXE = "AXE_CORE"
 """Names the file `axe.min.js` of the npm package axe-core."""
 
 pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="Chromium is not installed")
+
+WIDTHS = (320, 390, 600, 641, 700, 768, 800, 900, 961, 1024, 1280, 1600)
 
 HOSTILE = '"><script>document.title = "taken"</script><img src=x onerror=alert(1)>'
 
@@ -51,7 +53,7 @@ async def asserts_in_order(tab: Tab) -> None:
     for node in tree:
         if node["role"] in ("link", "button", "textbox", "searchbox", "combobox", "checkbox"):
             assert node["name"], node
-    for width in (390, 1600):
+    for width in WIDTHS:
         await tab.look(width=width)
         assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
     assert tab.troubles == []
@@ -102,7 +104,7 @@ async def test_the_commands_address_lets_a_browser_in_once(tmp_path: Path, brows
     journal, lines = SQLiteJournal(tmp_path / "journal.db"), asyncio.Queue[str]()
     operators = Operators(journal, "live")
     serving = asyncio.create_task(
-        loopback.serve(operators, journal, Operator("ada"), port=0, say=lines.put_nowait)
+        servers.serve_desk(operators, journal, Operator("ada"), port=0, say=lines.put_nowait)
     )
     await lines.get()
     address = await lines.get()
@@ -110,7 +112,7 @@ async def test_the_commands_address_lets_a_browser_in_once(tmp_path: Path, brows
 
     await ada.go(address)
     await eve.go(address)
-    await eve.go(address.replace("/enter", "/desk/"))
+    await eve.go(await ada.evaluate("location.href"))
     told = await ada.text(), await eve.text()
     os.kill(os.getpid(), signal.SIGINT)
     await serving
@@ -118,6 +120,24 @@ async def test_the_commands_address_lets_a_browser_in_once(tmp_path: Path, brows
     assert "Nothing waits." in told[0]
     assert eve.status == 403
     assert "Who are you?" in told[1]
+
+
+@pytest.mark.trial(ci=1, long=1)
+async def test_whoever_found_a_key_can_go_back_to_what_was_found(world: World, browser: Browser, size: int):
+    """An answer to a form is nothing that a browser goes back to: it shows an error of its own."""
+    async with world.client() as client, Desk.of(client) as desk:
+        for key in ("payment-1", "payment-2", "other"):
+            await world.in_doubt(key)
+        ada = await sits_down(browser, desk, "ada")
+
+        await ada.go(f"{desk.base}/")
+        await ada.write("Key, or a part of one", "payment")
+        await ada.follow("Find", role="button")
+        await ada.follow("payment-2", role="link")
+        where = await ada.back()
+
+        assert where == f"{desk.base}/found?key=payment-1&key=payment-2"
+        assert "Found 2 keys" in await ada.text()
 
 
 async def shown_pages(world: World, desk: Desk) -> list[str]:
@@ -134,7 +154,7 @@ async def shown_pages(world: World, desk: Desk) -> list[str]:
     await ada.does("resolve", key="payment-2", order_id="tx-abc", reason=HOSTILE)
     return [
         "/",
-        "/?still=1&kind=doubt",
+        "/?live=1&kind=doubt",
         "/key?key=payment-1",
         "/key?key=payment-2",
         "/key?key=owed",

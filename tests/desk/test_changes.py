@@ -3,12 +3,14 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
-from tests.desk.visitor import Desk, where_to
+from tests.desk.visitor import SAME, Desk, where_to
 from tests.support.bank import World, owed_hooks
 from transfer_async import KeyState
 from transfer_async.desk import Role
-from transfer_async.journal.moves import Refute, Resolve
+from transfer_async.journal import Unread
+from transfer_async.journal.transitions import Create, Refute, Resolve
 
 
 async def old_doubt(world: World, key: str = "k") -> None:
@@ -54,6 +56,20 @@ async def test_the_page_says_what_it_will_release_before_it_is_released(world: W
     assert "hold-731 of 155,025.00 NGN stays on hold" in shown.text
 
 
+@pytest.mark.parametrize("reported", [True, False])
+async def test_the_page_says_before_a_refutation_that_the_sender_may_only_be_stopped(
+    world: World, desk: Desk, reported: bool
+):
+    if reported:
+        await old_doubt(world)
+    else:
+        await world.abandoned(Create)
+        await world.recover()
+        world.time.pass_(600)
+
+    assert ("it may still send" in (await desk.visitor().key()).text) is not reported
+
+
 async def test_nothing_is_sent_to_the_service(world: World, desk: Desk):
     for key in ("a", "b", "c"):
         await old_doubt(world, key)
@@ -76,7 +92,7 @@ async def test_after_a_change_the_next_key_is_offered_and_the_list_is_new(world:
     _, query = where_to(await ada.does("refute", key="payment-1", certain="1"))
     shown = await ada.key(**query)
 
-    assert "Kept: no order exists." in shown.text
+    assert "Saved: no order exists." in shown.text
     assert "Next: payment-2" in shown.text
     assert "payment-1" in (await ada.get(kind="owed")).text
     assert "payment-1" not in (await ada.get(kind="doubt")).text
@@ -119,6 +135,62 @@ async def test_a_key_that_is_not_on_record_is_not_found(desk: Desk, form: str):
     answer = await desk.visitor().post(f"/{form}", {"key": "nobody knows it", "reason": "seen"})
 
     assert answer.status == 404
+
+
+# --- what the address says ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "done", ["resolved", "refuted", "amended", "takenback", "proposed", "approved", "withdrawn"]
+)
+async def test_what_an_address_says_was_done_is_not_told_unless_it_was(doubted: World, desk: Desk, done: str):
+    """A link said "no order exists" of a key in doubt, and somebody paid again."""
+    shown = await desk.visitor().key(done=done)
+
+    assert 'class="done"' not in shown.html
+    assert "Saved" not in shown.text
+
+
+async def test_what_another_did_is_not_told_as_ones_own(doubted: World, desk: Desk):
+    await desk.visitor("ada").does("refute", certain="1")
+
+    assert "Saved" in (await desk.visitor("ada").key(done="refuted")).text
+    assert "Saved" not in (await desk.visitor("ben").key(done="refuted")).text
+
+
+async def test_what_was_done_is_not_told_as_new_once_the_key_has_changed(doubted: World, desk: Desk):
+    """The hold is released by now, and the key may be in doubt again."""
+    ada = desk.visitor()
+    _, query = where_to(await ada.does("refute", certain="1"))
+    await doubted.recover()
+    recovered = await ada.key(**query)
+    await old_doubt(doubted)
+    again = await ada.key(**query)
+
+    for shown in (recovered, again):
+        assert "Saved: no order exists" not in shown.text
+        assert "The key has changed since then" in shown.text
+
+
+async def test_a_change_that_is_on_record_is_not_reported_as_failed(
+    doubted: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    """Who is told that the journal failed decides again."""
+    ada = desk.visitor()
+    page = (await ada.key()).page
+    read, decided = doubted.journal.read, []
+
+    async def fails_once_decided(scope: str, key: str) -> object:
+        if key == "k" and (entry := await read(scope, key)) is not None and entry.state is KeyState.CREATED:
+            decided.append(key)
+            raise OSError
+        return await read(scope, key)
+
+    monkeypatch.setattr(doubted.journal, "read", fails_once_decided)
+    answer = await ada.sends(page, "resolve", order_id="tx-abc", reason="seen")
+
+    assert decided
+    assert where_to(answer) == ("/key", {"key": "k", "done": "resolved"})
 
 
 # --- a page that is old ---------------------------------------------------------------------------
@@ -178,6 +250,58 @@ async def test_to_look_at_the_parties_makes_no_page_old(doubted: World, desk: De
     await ben.does("parties", reason="the customer calls")
 
     assert (await ada.sends(page, "resolve", order_id="tx-abc", reason="seen")).status == 303
+
+
+async def test_a_page_of_somebody_else_is_not_reported_as_a_move_of_the_key(doubted: World, desk: Desk):
+    """Nobody has moved the key: the operator would look for a decision that there is not."""
+    page = (await desk.visitor("ada").key()).page
+
+    answer = await desk.visitor("ben").sends(page, "resolve", order_id="tx-abc", reason="seen")
+
+    assert "This page is out of date, or was made for somebody else." in answer.text
+    assert "moved meanwhile" not in answer.text
+
+
+# --- what is typed --------------------------------------------------------------------------------
+
+
+async def test_what_was_typed_is_shown_again_exactly(doubted: World, desk: Desk):
+    """A marked text would be sent as if it had been typed, and the history would keep it."""
+    answer = await desk.visitor().does("resolve", order_id="no id", reason="seen ✔\ufe0f by Zoë")
+
+    assert answer.page.forms["resolve"]["reason"] == "seen ✔\ufe0f by Zoë"
+
+
+async def test_a_no_break_space_in_a_reason_is_a_space(doubted: World, desk: Desk):
+    """Texts that are copied from a statement hold them, and the refusal named no cause."""
+    answer = await desk.visitor().does("resolve", order_id="tx-abc", reason="on\u00a0the\u202fstatement")
+    steps = await doubted.journal.history(doubted.scope, "k")
+
+    assert answer.status == 303
+    assert steps[-1].reason == "on the statement"
+
+
+@pytest.mark.parametrize("form", ["find", "resolve", "parties"])
+async def test_a_form_that_holds_no_text_is_refused_as_such(doubted: World, desk: Desk, form: str):
+    """A journal that is well was reported as failed."""
+    ada = desk.visitor()
+    headers = {**SAME, "Content-Type": "application/x-www-form-urlencoded; charset=unicode_escape"}
+    body = b"key=k&stamp=x&text=\\ud800&reason=\\ud800&order_id=tx-1"
+    answer = await desk.asked("POST", f"/{form}", who=ada.name, headers=headers, data=body)
+
+    assert answer.status == 400
+
+
+async def test_a_refusal_names_a_hook_as_it_is_called(doubted: World, desk: Desk):
+    entries = doubted.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
+    unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), owed=())
+    entries[doubted.scope, "k"] = replace(entries[doubted.scope, "k"], intent=None, unread=unread)
+
+    answer = await desk.visitor().does("refute", certain="1")
+
+    assert answer.status == 422
+    assert "(funds_hold)" in answer.text
+    assert "must be said" not in answer.text
 
 
 # --- two at once ----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from tests.desk.visitor import EVERY_ROLE, MOUNT, SAME, Desk
 from tests.support.bank import World
 from tests.support.pages import ELSEWHERE
 from transfer_async.desk import Operator, Role, desk
-from transfer_async.desk.defences import HEADERS, checked_origin
+from transfer_async.desk.application import HEADERS, checked_origin
 
 ALLOWED = {
     "/find": [frozenset(), *({role} for role in Role)],
@@ -119,12 +119,66 @@ async def test_behind_a_proxy_the_origin_is_the_one_that_was_named(world: World)
     assert (inside.status, outside.status) == (403, 303)
 
 
+async def test_a_form_of_the_same_host_is_refused_where_another_origin_was_named(world: World):
+    """A proxy may have other pages under the name by which it asks: only the named origin is the desk's."""
+    await world.in_doubt()
+    async with world.client() as client, Desk.of(client, origin="https://desk.bank.example") as made:
+        ada = made.visitor()
+        page = (await ada.key()).page
+        tried = [
+            await ada.sends(page, "resolve", headers={**SAME, **origin}, order_id="tx-abc", reason="seen")
+            for origin in (
+                {},
+                {"Origin": "null"},
+                {"Origin": "https://other.bank.example"},
+                {"Origin": "https://desk.bank.example"},
+            )
+        ]
+
+    assert [answer.status for answer in tried] == [403, 403, 403, 303]
+
+
+async def test_the_mount_point_without_its_slash_leads_to_the_list(desk: Desk):
+    answer = await desk.visitor().get("", live="1")
+
+    assert (answer.status, answer.headers["Location"]) == (303, "./desk/?live=1")
+    odd = await desk.asked("GET", "?cause=a%26b", who="ada")
+    assert odd.headers["Location"] == "./desk/?cause=a%26b"
+    assert (await desk.asked("GET", "")).status == 403
+
+
 @pytest.mark.parametrize(
-    "origin", ["desk.bank.example", "https://desk.bank.example/", "ftp://a.example", "https://", 7, ""]
+    "origin",
+    [
+        *("desk.bank.example", "https://desk.bank.example/", "ftp://a.example", "https://", 7, ""),
+        *("https://u:p@a.example", "https://@a.example", "https://a b", "https://a.example:", "https://*"),
+        *("https://a.example:99999", "https://a.example:x", "https://a.example:-1", "https://[::1", "null"),
+        *("https://a.example?", "https://a.example#", "https://a\\b", "https://a%2eb", "https://a..b"),
+        *("https://[::1%lo]", "https://[1.2.3.4]", "https://a\tb", "https://a.example\n", "https:///a"),
+    ],
 )
 def test_an_origin_that_no_browser_writes_is_refused(origin: object):
     with pytest.raises(ValueError, match=r"^origin: "):
         checked_origin(origin)  # type: ignore[arg-type] # a wrong use, on purpose
+
+
+@pytest.mark.parametrize(
+    ("origin", "sent"),
+    [
+        ("https://desk.bank.example:443", "https://desk.bank.example"),
+        ("http://desk.bank.example:80", "http://desk.bank.example"),
+        ("http://desk.bank.example:443", "http://desk.bank.example:443"),
+        ("https://desk.bank.example:08443", "https://desk.bank.example:8443"),
+        ("HTTPS://Desk.Bank.Example", "https://desk.bank.example"),
+        ("https://désk.bank.example", "https://xn--dsk-bma.bank.example"),
+        ("https://[::1]:8443", "https://[::1]:8443"),
+        ("https://[0:0:0:0:0:0:0:1]", "https://[::1]"),
+        ("https://desk_1.bank.example", "https://desk_1.bank.example"),
+    ],
+)
+def test_an_origin_is_compared_as_browsers_send_it(origin: str, sent: str):
+    """Every form of the page would be refused: nobody could end a doubt there."""
+    assert checked_origin(origin) == sent
 
 
 async def test_every_answer_forbids_frames_scripts_and_being_kept(doubted: World, desk: Desk):
@@ -218,7 +272,7 @@ async def test_a_journal_that_cannot_be_read_is_told_as_such(doubted: World, des
     pages = [await ada.get(), await ada.key()]
 
     assert [page.status for page in pages] == [503, 503]
-    assert all("The journal cannot be reached" in page.text for page in pages)
+    assert all("The journal failed" in page.text for page in pages)
 
 
 async def test_who_must_be_given_and_the_client_must_be_one(world: World):

@@ -1,5 +1,6 @@
 """Where four eyes are demanded, one person proposes at the desk and another approves."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,6 +10,7 @@ from tests.support.bank import World, owed_hooks
 from transfer_async import KeyState
 from transfer_async.desk import Role
 from transfer_async.journal import FOUR_EYES, Decision
+from transfer_async.journal.transitions import Refute
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ async def test_the_proposal_says_who_why_and_what_approving_will_release(ada: Vi
 
     shown = await ben.key()
 
-    assert "Proposed by ada : no order exists, and none can appear" in shown.text
+    assert "Proposed by ada: no order exists, and none can appear" in shown.text
     assert "the service's support: none" in shown.text
     assert "Approving releases hold-731 of 155,025.00 NGN, at the next recovery" in shown.text
     assert "k in doubt proposed by ada" in (await ben.get(kind="proposed")).text
@@ -155,3 +157,113 @@ async def test_to_end_the_demand_is_proposed_elsewhere_and_approved_here(
     assert "Nothing here: transfer-async journal demands it" in (await ada.key(FOUR_EYES)).text
     steps = [step.move for step in await desk.operators_side.history(FOUR_EYES)]
     assert "waive" in steps
+
+
+# --- the rule changes while a page is open ---------------------------------------------------------
+
+
+@pytest.fixture
+async def changing(world: World) -> AsyncIterator[Desk]:
+    """A desk of a bank that demands four eyes in the journal alone, so that they can be waived."""
+    async with world.client() as client, Desk.of(client) as made:
+        await world.in_doubt()
+        world.time.pass_(600)
+        made.operators_side = client.operators
+        yield made
+
+
+async def demand(desk: Desk) -> None:
+    await desk.operators_side.demand_four_eyes(by="zoe", reason="rule 12")
+
+
+async def waive(desk: Desk) -> None:
+    proposal = await desk.operators_side.propose(FOUR_EYES, Decision.WAIVE, by="zoe", reason="ill")
+    await desk.operators_side.approve(FOUR_EYES, proposal=proposal.id, by="yan", reason="until Monday")
+
+
+FORMS = [("resolve", {"order_id": "tx-abc"}), ("refute", {"certain": "1"})]
+WRONG_ID_FORMS = [("amend", {"order_id": "tx-right"}), ("takeback", {})]
+
+
+@pytest.mark.parametrize(("form", "fields"), FORMS + WRONG_ID_FORMS)
+async def test_a_form_that_proposes_never_decides_alone(
+    world: World, changing: Desk, form: str, fields: dict[str, str]
+):
+    """Who pressed "Propose" relied on a second person, and the hold was released without one."""
+    if (form, fields) in WRONG_ID_FORMS:
+        await changing.operators_side.resolve("k", order_id="tx-wrong", by="zoe", reason="seen")
+    await demand(changing)
+    ada = changing.visitor()
+    page, before = (await ada.key()).page, await world.entry()
+    await waive(changing)
+
+    answer = await ada.sends(page, form, reason="seen", **fields)
+
+    assert answer.status == 409
+    assert "Nothing was changed: one person is enough now" in answer.text
+    assert "four eyes were no longer demanded by yan" in answer.text
+    assert await world.entry() == before
+    assert (await ada.sends(answer.page, form, reason="seen", **fields)).status == 303
+
+
+@pytest.mark.parametrize(("form", "fields"), FORMS + WRONG_ID_FORMS)
+async def test_a_form_that_decides_never_proposes(
+    world: World, changing: Desk, form: str, fields: dict[str, str]
+):
+    if (form, fields) in WRONG_ID_FORMS:
+        await changing.operators_side.resolve("k", order_id="tx-wrong", by="zoe", reason="seen")
+    ada = changing.visitor()
+    page, before = (await ada.key()).page, await world.entry()
+    await demand(changing)
+
+    answer = await ada.sends(page, form, reason="seen", **fields)
+
+    assert answer.status == 409
+    assert "Nothing was changed: two persons are needed now" in answer.text
+    assert "four eyes were demanded by zoe" in answer.text
+    assert await world.entry() == before
+
+
+async def test_a_demand_between_the_look_and_the_write_lets_nobody_decide_alone(world: World, changing: Desk):
+    world.meanwhile(Refute, lambda: demand(changing))
+
+    answer = await changing.visitor().does("refute", certain="1")
+
+    assert answer.status == 409
+    assert "two persons are needed now" in answer.text
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+# --- two who approve at once ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("form", "fields"), FORMS)
+async def test_of_two_who_approve_at_once_one_is_told_so_and_the_other_who_was_first(
+    world: World, desk: Desk, ada: Visitor, form: str, fields: dict[str, str]
+):
+    """Both were told "Approved", and the history has one of the names."""
+    await ada.does(form, **fields)
+    people = [desk.visitor(name, [Role.APPROVE]) for name in ("ben", "cleo")]
+    pages = [(await one.key()).page for one in people]
+
+    answers = await asyncio.gather(
+        *(one.sends(page, "approve", reason="me, too") for one, page in zip(people, pages, strict=True))
+    )
+
+    (by,) = [step.by for step in await world.journal.history(world.scope, "k") if step.move == form]
+    first, second = sorted(zip(answers, people, strict=True), key=lambda one: one[0].status)
+    assert (first[0].status, first[1].name, second[0].status) == (303, by, 409)
+    assert f"Nothing was changed: {by} approved it at " in second[0].text
+    assert "Approved: it is done." not in second[0].text + (await second[1].key(done="approved")).text
+    assert "Approved: it is done." in (await first[1].key(done="approved")).text
+
+
+async def test_an_approval_that_is_sent_twice_tells_its_sender_that_it_was_theirs(ada: Visitor, ben: Visitor):
+    await refutation(ada)
+    page = (await ben.key()).page
+    await ben.sends(page, "approve", reason="I asked, too")
+
+    again = await ben.sends(page, "approve", reason="I asked, too")
+
+    assert again.status == 409
+    assert "Nothing was changed: you approved it at " in again.text

@@ -1,14 +1,19 @@
 """Keys, names, reasons and receipts may be any text: on a page they are words, and no more."""
 
+import re
+from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 import transfer_async
 from tests.desk.visitor import EVERY_ROLE, Desk, where_to
 from tests.support.bank import World
 from transfer_async.desk import Operator
-from transfer_async.journal.moves import Suspect
+from transfer_async.journal import Suspect
+from transfer_async.testing.journal_contract import support
 
 HOSTILE = [
     '"><script>alert(1)</script>',
@@ -25,12 +30,16 @@ HOSTILE = [
 ]
 
 
+def suspicion(order_id: str, text: str) -> Suspect:
+    return msgspec.structs.replace(support.suspect(order_id, reason=text), by=text)
+
+
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda text: text[:12])
 async def test_they_are_words_on_every_page(world: World, hostile: str):
     world.bank.reference = hostile
     hooks = [world.bank.step("check")]
     await world.in_doubt(hostile, hooks=[*hooks, world.bank.hold])
-    await world.move(Suspect(order_id="tx-abc", reason=hostile, by=hostile), hostile)
+    await world.move(suspicion("tx-abc", hostile), hostile)
     world.time.pass_(600)
     async with world.client() as client, Desk.of(client) as made:
         eve = made.visitor("eve")
@@ -55,6 +64,55 @@ async def test_they_are_words_on_every_page(world: World, hostile: str):
             assert not (attributes.get("href") or "").startswith(("javascript:", ".."))
     assert hostile in pages[1].page.text or " ".join(hostile.split()) in pages[1].page.text
     assert where_to(gone_on) == ("/key", {"key": hostile, "done": "resolved"})
+
+
+TURNING = "\u202e71\u2066-\u05e9\u05dc\u05d5\u05dd\u0000\u001b[2J\u200b\u3164 7"
+"""Text that turns round what is beside it, text that is not seen, and text that steers a terminal."""
+
+
+class Inline(HTMLParser):
+    """The text outside every ``bdi``, and the raw text of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.outside, self._depth = "", 0
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self._depth += tag == "bdi"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._depth -= tag == "bdi"
+
+    def handle_data(self, data: str) -> None:
+        self.outside += "" if self._depth else data
+
+
+async def test_no_text_from_elsewhere_turns_round_an_amount_beside_it(world: World, desk: Desk):
+    """An operator would release another amount than the one that is shown."""
+    world.bank.reference = TURNING
+    await world.in_doubt()
+    await world.in_doubt("held", held="bank " + TURNING.replace("\0\x1b", ""))
+    entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
+    place = world.scope, "k"
+    entries[place] = replace(entries[place], candidates=(f"tx-{TURNING}", f"tx-2{TURNING}"))
+    await world.move(suspicion(f"tx-{TURNING}", TURNING))
+    world.time.pass_(600)
+    ada = desk.visitor()
+
+    pages = [
+        await ada.get(),
+        await ada.key(),
+        await ada.key("held"),
+        await ada.does("resolve", order_id=TURNING),
+    ]
+
+    for answer in pages:
+        shown = re.sub(r' value="[^"]*"', "", answer.html)  # a field holds what was typed, and isolates it
+        assert all(one.isprintable() or one == "\n" for one in shown)
+        assert "\u05e9" not in Inline(answer.html).outside
+    assert "[U+202E]71[U+2066]-\u05e9\u05dc\u05d5\u05dd[U+0000][U+001B][2J[U+200B][U+3164] 7" in pages[1].text
+    assert "of 155,025.00 NGN, at the next recovery" in Inline(pages[1].html).outside
 
 
 async def test_a_links_key_is_the_key(world: World, desk: Desk):

@@ -1,12 +1,16 @@
 """What is looked at: what waits, one key, and who pays whom."""
 
+import asyncio
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from tests.desk.visitor import Desk, where_to
 from tests.support.bank import World
 from transfer_async import OutcomeUnknown, PersonName, UnreadableOrder
-from transfer_async.desk import Role, office
-from transfer_async.journal import moves
+from transfer_async.desk import Role, pending_keys, views
+from transfer_async.journal import Look, Unread, transitions
 from transfer_async.sandbox import CloseAfterProcessing, WrongTypes
 
 PERSONAL = ("ada.eze", "ben.okri", "example.com", "Okri")
@@ -35,26 +39,106 @@ async def test_what_is_at_stake_is_summed_by_currency_and_reason(world: World, d
     assert "Currency In doubt Undo owed NGN 310,050.00 155,025.00" in shown.text
 
 
+async def test_every_page_names_its_scope(world: World, desk: Desk):
+    await world.in_doubt()
+    ada = desk.visitor()
+
+    pages = [await ada.get(), await ada.key(), await ada.key("never"), await ada.get("/found")]
+    pages += [await ada.get("/nothing"), await ada.does("resolve", order_id="no id")]
+
+    for shown in pages:
+        assert f"Scope {world.scope} " in shown.text
+    assert world.scope not in (await desk.asked("GET", "/")).text  # nobody is told who is not known
+
+
+async def test_a_page_of_another_scope_does_not_say_that_nothing_waits(world: World):
+    """With a wrong address 43 doubts would look like none: nobody would ever end them."""
+    await world.in_doubt()
+    async with world.client(scope="elsewhere") as client, Desk.of(client) as made:
+        ada = made.visitor()
+        pages = [await ada.get(), await ada.get(live="1"), await ada.get("/found"), await ada.key()]
+
+    for shown in pages:
+        assert f"The journal has no key of this scope, only keys of {world.scope}." in shown.text
+        assert "Nothing waits" not in shown.text
+
+
 async def test_what_a_dead_worker_left_behind_waits_too(world: World, desk: Desk):
-    await world.crash(moves.Mark, key="claimed")
-    await world.crash(moves.Create, key="sending")
+    await world.crash(transitions.MarkSending, key="claimed")
+    await world.crash(transitions.Create, key="sending")
     world.time.pass_(60)
 
     shown = await desk.visitor().get(kind="abandoned")
 
-    assert "claimed left behind" in shown.text
-    assert "sending left behind" in shown.text
+    assert "claimed abandoned" in shown.text
+    assert "sending abandoned" in shown.text
 
 
-async def test_the_list_refreshes_itself_until_somebody_keeps_it_still(desk: Desk):
+async def test_what_somebody_types_is_never_erased_by_a_refresh(world: World, desk: Desk):
+    await world.in_doubt()
     ada = desk.visitor()
 
-    moving, still = await ada.get(), await ada.get(still="1")
+    still, live = await ada.get(), await ada.get(live="1", currency="NGN")
 
-    assert moving.headers["Refresh"] == "30"
     assert "Refresh" not in still.headers
-    assert "./?still=1" in moving.page.links
-    assert "./" in still.page.links
+    assert {"find", "./"} <= set(still.page.forms)
+    assert "./?live=1" in still.page.links
+    assert live.headers["Refresh"] == "30"
+    assert live.page.forms == {}
+    assert "Only NGN." in live.text
+    assert "./?currency=NGN" in live.page.links
+
+
+async def test_a_display_on_a_wall_looks_again_after_the_journal_was_out_of_reach(world: World, desk: Desk):
+    ada = desk.visitor()
+
+    async def gone(*_: object, **__: object) -> None:
+        raise OSError("disk gone")
+
+    world.journal.work = gone  # type: ignore[assignment,method-assign] # a store that is gone
+    shown = await ada.get(live="1")
+
+    assert (shown.status, shown.headers["Refresh"]) == (503, "30")
+    assert shown.page.forms == {}
+    assert "Refresh" not in (await ada.get("/found")).headers
+
+
+@pytest.mark.parametrize(
+    ("query", "column", "direction"),
+    [
+        ({}, "Age ↓", "descending"),  # the oldest first
+        ({"turned": "1"}, "Age ↑", "ascending"),
+        ({"sort": "amount"}, "Amount ↓", "descending"),
+        ({"sort": "key"}, "Key ↑", "ascending"),
+        ({"sort": "key", "turned": "1"}, "Key ↓", "descending"),
+    ],
+)
+async def test_a_screen_reader_is_told_the_order_that_the_list_has(
+    world: World, desk: Desk, query: dict[str, str], column: str, direction: str
+):
+    await world.in_doubt()
+
+    shown = await desk.visitor().get(**query)
+
+    told = [attributes["aria-sort"] for _, attributes in shown.page.tags if "aria-sort" in attributes]
+    assert told == [direction]
+    assert column in shown.text
+
+
+async def test_a_damaged_record_did_not_begin_in_1970(world: World, desk: Desk):
+    await world.in_doubt()
+    unread = Unread(why="DecodeError", kept="{", hooks=(), owed=())
+    entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
+    lost = replace(entries[world.scope, "k"], intent=None, claimed_at=0.0, sent_until=0.0)
+    entries[world.scope, "k"] = replace(lost, unread=unread)
+    ada = desk.visitor()
+    damaged = await ada.key()
+    entries[world.scope, "k"] = replace(lost, laid_aside=("{",))
+    put_aside = await ada.key()
+
+    for shown in (damaged, put_aside):
+        assert "Began not known" in shown.text
+        assert "Sent until" not in shown.text
 
 
 # --- finding --------------------------------------------------------------------------------------
@@ -72,7 +156,9 @@ async def test_keys_that_wait_are_found_by_a_part_of_them(world: World, desk: De
     for key in ("Payment-1", "payment-2", "other"):
         await world.in_doubt(key)
 
-    found = await desk.visitor().post("/find", {"text": "PAYMENT"})
+    ada = desk.visitor()
+    path, query = where_to(await ada.post("/find", {"text": "PAYMENT"}), every=True)
+    found = await ada.get(path, key=query["key"])
 
     assert found.status == 200
     assert "2 keys" in found.text
@@ -85,10 +171,69 @@ async def test_keys_that_wait_are_found_by_a_part_of_them(world: World, desk: De
 async def test_what_is_looked_for_is_in_no_address(world: World, desk: Desk):
     await world.in_doubt()
 
-    found = await desk.visitor().post("/find", {"text": "ben.okri"})
+    ada = desk.visitor()
+    answer = await ada.post("/find", {"text": "ben.okri"})
+    found = await ada.get(where_to(answer)[0])
 
-    assert "No key is that" in found.text
+    assert "No such key, and no key that waits contains this text." in found.text
+    assert "okri" not in answer.headers["Location"]
     assert not any("okri" in link for link in found.page.links)
+
+
+async def test_whoever_finds_many_keys_gets_the_oldest_in_an_address_that_proxies_take(
+    world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(views, "LONGEST_ADDRESS", 30)
+    for key in ("payment-1", "payment-2", "payment-3"):
+        await world.in_doubt(key)
+        world.time.pass_(1)
+
+    ada = desk.visitor()
+    path, query = where_to(await ada.post("/find", {"text": "pay"}), every=True)
+    found = await ada.get(path, **query)
+
+    assert query == {"key": ["payment-1", "payment-2"], "more": ["1"]}
+    assert "The oldest 2 of 3 keys" in found.text
+
+
+async def test_a_key_is_not_denied_while_the_journal_is_still_being_read(
+    world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    """The operator is told that no such key waits, and pays the order again."""
+    monkeypatch.setattr(pending_keys, "PATIENCE", 0.0)
+    await world.in_doubt("payment-1")
+    gate, work = asyncio.Event(), world.journal.work
+
+    async def waits(*given: Any, **more: Any) -> Any:
+        await gate.wait()
+        return await work(*given, **more)
+
+    monkeypatch.setattr(world.journal, "work", waits)
+    ada = desk.visitor()
+    path, query = where_to(await ada.post("/find", {"text": "payment"}))
+    early = await ada.get(path, **query)
+    gate.set()
+
+    assert "The journal is still being read; search again." in early.text
+    assert "No such key" not in early.text
+
+
+async def test_a_key_that_was_found_and_ended_since_is_still_linked(world: World, desk: Desk):
+    """Who goes back to what was found is told that no such key exists, and looks for it elsewhere."""
+    for key in ("payment-1", "payment-2"):
+        await world.in_doubt(key)
+    ada = desk.visitor()
+    path, query = where_to(await ada.post("/find", {"text": "payment"}), every=True)
+    await ada.does("resolve", key="payment-1", order_id="tx-1")
+    one = await ada.get(path, **query)
+    await ada.does("resolve", key="payment-2", order_id="tx-2")
+    none = await ada.get(path, key=[*query["key"], "never used"])
+
+    assert "These keys no longer wait: payment-1" in one.text
+    assert "These keys no longer wait: payment-1 , payment-2" in none.text
+    assert {"key?key=payment-1", "key?key=payment-2"} <= set(none.page.links)
+    assert "never used" not in none.text
+    assert "No such key" not in none.text
 
 
 # --- one key --------------------------------------------------------------------------------------
@@ -105,14 +250,30 @@ async def test_a_key_is_shown_with_every_move(world: World, desk: Desk):
 
 
 async def test_of_a_long_history_the_end_is_shown(world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(office, "SHOWN_STEPS", 2)
+    monkeypatch.setattr(views, "SHOWN_STEPS", 2)
     await world.in_doubt()
 
     shown = await desk.visitor().key()
 
-    assert "1 earlier move: transfer-async journal show has them." in shown.text
+    assert "1 earlier move not shown: transfer-async journal show has them." in shown.text
     assert "a worker took the key" not in shown.text
     assert "the request was about to be sent" in shown.text
+
+
+async def test_look_ups_do_not_push_out_who_decided_what(world: World, desk: Desk):
+    """A curious colleague would hide that ada took the order's id back."""
+    await world.in_doubt()
+    ada = desk.visitor()
+    await ada.does("resolve", order_id="tx-wrong")
+    await ada.does("takeback", reason="not ours")
+    for _ in range(210):
+        await world.move(Look(by="eve", reason="curious"))
+
+    shown = await ada.key()
+
+    for move in ("a worker took the key", "the order was said to exist", "taken back by ada"):
+        assert move in shown.text
+    assert "the parties were looked at by eve" in shown.text
 
 
 async def test_why_it_is_in_doubt_is_told_with_its_attempts(world: World, desk: Desk):
@@ -149,7 +310,7 @@ async def test_a_key_that_is_not_on_record_is_told(desk: Desk):
 
 async def test_what_only_a_recovery_helps_has_no_form(world: World, desk: Desk):
     await world.owing("owed")
-    await world.crash(moves.Mark, key="claimed")
+    await world.crash(transitions.MarkSending, key="claimed")
     world.time.pass_(60)
     await world.create(key="created")
     ada = desk.visitor()
@@ -170,6 +331,51 @@ async def test_a_hold_of_the_banks_own_is_the_banks_to_release(world: World, des
 
     assert "The hold bank-7, which the bank placed itself, is the bank's to release." in shown.text
     assert "No hook of it has anything to undo." in shown.text
+
+
+async def test_no_release_is_promised_where_none_will_happen(world: World, desk: Desk):
+    """The operator waits for a release that never comes, and the customer's money stays on hold."""
+    await world.in_doubt(held="bank-7")
+    await world.in_doubt("placed")
+    await world.in_doubt("unreadable")
+    unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), owed=())
+    place = (world.scope, "unreadable")
+    entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
+    entries[place] = replace(entries[place], intent=None, unread=unread)
+    world.time.pass_(600)
+    ada = desk.visitor()
+
+    pages = {key: await ada.key(key) for key in ("k", "placed", "unreadable")}
+    uncertain = await ada.does("refute")
+    done = [await ada.does("refute", key=key, certain="1", undone="1") for key in pages]
+    after = {
+        key: await ada.get(*where_to(answer)[:1], **where_to(answer)[1])
+        for key, answer in zip(pages, done, strict=True)
+    }
+
+    assert "None exists: release the hold" in pages["placed"].text
+    assert "Now the next recovery releases hold-" in after["placed"].text
+    assert "undo them by hand first. Undo by hand: funds_hold." in pages["unreadable"].text
+    banks_own = "Now nothing is left for a recovery to undo; the hold bank-7 is the bank's to release."
+    assert f"Saved: no order exists. {banks_own}" in after["k"].text
+    assert "Saved: no order exists. Now nothing is left to undo." in after["unreadable"].text
+    for key in ("k", "unreadable"):
+        assert "None exists: free the key" in pages[key].text
+        for shown in (pages[key], after[key], uncertain):
+            assert "release" not in shown.text.replace("is the bank's to release", "")
+
+
+async def test_what_is_sealed_has_no_form_that_would_change_nothing(world: World, desk: Desk):
+    await world.in_doubt()
+    unread = Unread(why="SealFailed", kept="{", hooks=("funds_hold",), owed=(), is_sealed=True)
+    entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
+    entries[world.scope, "k"] = replace(entries[world.scope, "k"], intent=None, unread=unread)
+
+    shown = await desk.visitor().key()
+
+    assert not {"resolve", "refute"} & set(shown.page.forms)
+    assert "Start the desk with the keys that it was sealed with." in shown.text
+    assert "no recovery can end it" not in shown.text
 
 
 # --- who pays whom --------------------------------------------------------------------------------

@@ -29,11 +29,12 @@ def session(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 async def test_who_comes_through_the_proxy_is_known_with_their_groups(world: World, proxy: ModuleType):
     await world.in_doubt()
     given = {**SECRET, "X-Forwarded-User": "ada", "X-Forwarded-Groups": "everybody,payments-operations"}
+    origin = {"Origin": "https://payments.bank.example"}
     async with world.client() as client, TestClient(TestServer(proxy.application(client))) as http:
         shown = Page(await (await http.get("/operators/key?key=k", headers=given)).text())
         fields = {**shown.forms["resolve"], "order_id": "tx-abc", "reason": "seen"}
         sent = await http.post(
-            "/operators/resolve", headers={**given, **SAME}, data=fields, allow_redirects=False
+            "/operators/resolve", headers={**given, **SAME, **origin}, data=fields, allow_redirects=False
         )
 
     assert "You are ada change" in shown.text

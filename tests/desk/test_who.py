@@ -8,6 +8,7 @@ from aiohttp import web
 from tests.desk.visitor import Desk
 from tests.support.bank import World
 from transfer_async.desk import Operator, Role
+from transfer_async.desk.application import HEADERS
 
 
 def test_roles_may_be_given_by_their_values():
@@ -43,6 +44,38 @@ async def test_who_may_send_people_to_where_they_sign_in(world: World):
 
     assert (answer.status, answer.headers["Location"]) == (302, "https://sso.bank.example/")
     assert answer.headers["X-Frame-Options"] == "DENY"
+
+
+@pytest.mark.parametrize("error", [web.HTTPUnauthorized, web.HTTPForbidden, web.HTTPServiceUnavailable])
+async def test_what_a_who_says_about_signing_in_reaches_the_browser(world: World, error: Any):
+    """Without ``WWW-Authenticate`` no browser asks for a password, and nobody ever gets in."""
+
+    def who(request: web.Request) -> Operator:
+        answer = error(
+            headers={
+                "WWW-Authenticate": 'Basic realm="desk"',
+                "Retry-After": "7",
+                "X-Frame-Options": "ALLOW",
+            },
+            text="raised for ada.eze@example.com",
+            content_type="text/x-own",
+        )
+        answer.headers.add("WWW-Authenticate", "Negotiate")
+        answer.headers.add("Set-Cookie", "first=1")
+        answer.set_cookie("second", "2", httponly=True)
+        raise answer
+
+    async with world.client() as client, Desk.of(client, who=who) as made:
+        answer = await made.asked("GET", "/key", params={"key": "k"})
+
+    headers: Any = answer.headers
+    assert answer.status == error.status_code
+    assert headers.getall("WWW-Authenticate") == ['Basic realm="desk"', "Negotiate"]
+    assert headers.getall("Set-Cookie") == ["first=1", "second=2; HttpOnly; Path=/"]
+    assert headers["Retry-After"] == "7"
+    assert headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "ada.eze" not in answer.html
+    assert HEADERS.items() <= dict(headers).items()
 
 
 async def test_a_who_that_returns_anything_else_lets_nobody_in(

@@ -7,13 +7,12 @@ from decimal import Decimal
 import pytest
 
 from tests.support.cases import each
-from transfer_async._models.doubt_cause import Cause
-from transfer_async._models.errors import CauseKind
-from transfer_async.desk import words
-from transfer_async.desk.board import KINDS
-from transfer_async.journal import Decision, moves
-from transfer_async.journal.claim import Claim
-from transfer_async.journal.moves import Move
+from transfer_async._models.errors import Cause, CauseKind
+from transfer_async._support.clock import in_two_units
+from transfer_async.desk import labels
+from transfer_async.desk.pending_keys import KINDS
+from transfer_async.journal import Decision, transitions
+from transfer_async.journal.transitions import Claim, Move
 
 
 def kinds_of_moves(kind: type[Move] = Move) -> set[type[Move]]:
@@ -22,28 +21,28 @@ def kinds_of_moves(kind: type[Move] = Move) -> set[type[Move]]:
 
 
 def test_every_move_of_the_history_has_words():
-    assert {moves.Refute, Claim} < kinds_of_moves()
+    assert {transitions.Refute, Claim} < kinds_of_moves()
     names = {kind.name for kind in kinds_of_moves()} - {"attend"}  # it has no line in the history
 
-    assert {name for name in names if words.move(name) == name} == set()
+    assert {name for name in names if labels.move(name) == name} == set()
 
 
 def test_a_move_of_a_later_version_keeps_its_name():
-    assert words.move("teleport") == "teleport"
+    assert labels.move("teleport") == "teleport"
 
 
 def test_every_reason_to_wait_is_explained():
-    assert set(KINDS) == set(words.KINDS) == set(words.KINDS_EXPLAINED)
-    assert {one.value for one in Decision} == set(words.DECISIONS)
+    assert set(KINDS) == set(labels.KINDS) == set(labels.KINDS_EXPLAINED)
+    assert {one.value for one in Decision} == set(labels.DECISIONS)
 
 
 @each("kind", list(CauseKind))
 def test_every_cause_has_words(kind: CauseKind):
-    assert words.cause_in_short(Cause(kind=kind))
+    assert labels.cause_in_short(Cause(kind=kind))
 
 
 def test_a_status_is_told_by_its_number():
-    assert words.cause_in_short(Cause(kind=CauseKind.STATUS, status=502)) == "status 502"
+    assert labels.cause_in_short(Cause(kind=CauseKind.STATUS, status=502)) == "status 502"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_a_status_is_told_by_its_number():
     [("1234567.10", "1,234,567.10 NGN"), ("0.00000001", "0.00000001 NGN"), ("1E+3", "1,000 NGN")],
 )
 def test_an_amount_has_every_digit(amount: str, told: str):
-    assert words.money(Decimal(amount), "NGN") == told
+    assert labels.money(Decimal(amount), "NGN") == told
 
 
 @pytest.mark.parametrize(
@@ -59,16 +58,16 @@ def test_an_amount_has_every_digit(amount: str, told: str):
     [(-5, "0 s"), (0, "0 s"), (59.9, "59 s"), (61, "1 min 1 s"), (3600, "1 h 0 min"), (90_000, "1 d 1 h")],
 )
 def test_an_age_has_two_units(seconds: float, told: str):
-    assert words.age(seconds) == told
+    assert in_two_units(seconds) == told
 
 
 @pytest.mark.parametrize(
     ("seconds", "year"), [(0.0, 1970), (1e300, 9999), (-1e300, 1), (math.inf, 9999), (math.nan, 1)]
 )
 def test_a_damaged_time_is_the_nearest_there_is(seconds: float, year: int):
-    assert words.moment(seconds).year == year
+    assert labels.moment(seconds).year == year
 
 
 def test_a_time_is_in_utc():
-    assert words.time(datetime(2024, 5, 6, 12, tzinfo=UTC)) == "2024-05-06 12:00:00 UTC"
-    assert words.machine_time(datetime(2024, 5, 6, 12, tzinfo=UTC)) == "2024-05-06T12:00:00Z"
+    assert labels.time(datetime(2024, 5, 6, 12, tzinfo=UTC)) == "2024-05-06 12:00:00 UTC"
+    assert labels.machine_time(datetime(2024, 5, 6, 12, tzinfo=UTC)) == "2024-05-06T12:00:00Z"

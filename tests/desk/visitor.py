@@ -43,7 +43,7 @@ class Visitor:
     def __init__(self, desk: Desk, name: str) -> None:
         self.desk, self.name = desk, name
 
-    async def get(self, path: str = "/", **query: str) -> Answer:
+    async def get(self, path: str = "/", **query: Any) -> Answer:
         return await self.desk.asked("GET", path, who=self.name, params=query)
 
     async def key(self, key: str = "k", **query: str) -> Answer:
@@ -97,9 +97,12 @@ class Desk:
             return Answer(response.status, response.headers, await response.text())
 
 
-def where_to(answer: Answer) -> tuple[str, dict[str, str]]:
-    """Where a redirection leads: the path within the desk, and its query."""
+def where_to(answer: Answer, *, every: bool = False) -> tuple[str, dict[str, Any]]:
+    """Where a redirection leads: the path within the desk, and its query; ``every`` value, or the first."""
     assert answer.status == 303, answer.text
     parts = urlsplit(urljoin(f"{MOUNT}/here", answer.headers["Location"]))
     assert parts.path.startswith(MOUNT)
-    return parts.path.removeprefix(MOUNT), {name: value[0] for name, value in parse_qs(parts.query).items()}
+    query = parse_qs(parts.query)
+    return parts.path.removeprefix(MOUNT), {
+        name: value if every else value[0] for name, value in query.items()
+    }

@@ -41,6 +41,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [README, *sorted(ROOT.glob("docs/*.md"))]
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+(_PLUGIN,) = _PROJECT["project"]["entry-points"]["pytest11"].values()
 _EXTRAS = _PROJECT["project"]["optional-dependencies"]
 _OTHERS = {"opentelemetry-sdk", "pytest", "pytest-asyncio"}
 
@@ -251,7 +252,7 @@ class Story:
             return ""
         command = [sys.executable, "-m", "transfer_async", "sandbox"]
         sandbox = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=_environment()
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", env=_environment()
         )
         self._sandboxes.append(sandbox)
         assert sandbox.stdout is not None
@@ -264,21 +265,13 @@ class Story:
 def run_pytest(where: Path, *arguments: str) -> tuple[int, str]:
     """Run pytest as a reader would, with no plug-ins but the two that are meant: its code and its words."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    command += ["-p", "pytest_asyncio.plugin", "-p", _plugin()]
+    command += ["-p", "pytest_asyncio.plugin", "-p", _PLUGIN]
     env = {**_environment(), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     env["PYTHONPATH"] += f"{os.pathsep}{where}"
     ended = subprocess.run(
-        command, cwd=where, env=env, capture_output=True, text=True, timeout=100, check=False
+        command, cwd=where, env=env, capture_output=True, encoding="utf-8", timeout=100, check=False
     )
     return ended.returncode, ended.stdout
-
-
-def _plugin() -> str:
-    """The module with the fixture, wherever the build takes it from."""
-    included = _PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    (plugin,) = _PROJECT["project"]["entry-points"]["pytest11"].values()
-    (path,) = (path for path, there in included.items() if there == f"{plugin}.py")
-    return str(path).removesuffix(".py").replace("/", ".")
 
 
 def _environment() -> dict[str, str]:

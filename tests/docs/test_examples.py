@@ -36,7 +36,6 @@ from transfer_async import (
     KeyRecord,
     KeyState,
     MatchResult,
-    OpenElsewhere,
     Outcome,
     OutcomeUnknown,
     PreflightFailed,
@@ -48,6 +47,7 @@ from transfer_async import (
     TransferError,
     Unauthorized,
     UnreadableOrder,
+    WrongEventLoop,
 )
 from transfer_async._cli.app import app
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
@@ -160,8 +160,10 @@ async def at_service(
 def test_what_both_services_share_is_the_same() -> None:
     """Each directory stands by itself, so that it can be copied."""
     for name in ("answers.py", "bank.py", "callers.py"):
-        assert len({(EXAMPLES / one / name).read_text() for one in SERVICES}) == 1
-    assert (EXAMPLES / "worker/bank.py").read_text() == (EXAMPLES / "aiohttp_service/bank.py").read_text()
+        assert len({(EXAMPLES / one / name).read_text(encoding="utf-8") for one in SERVICES}) == 1
+    assert (EXAMPLES / "worker/bank.py").read_text(encoding="utf-8") == (
+        EXAMPLES / "aiohttp_service/bank.py"
+    ).read_text(encoding="utf-8")
 
 
 NO, MAY = {"order_may_exist": False}, {"order_may_exist": True}
@@ -195,7 +197,7 @@ STATUSES: list[tuple[TransferError, int]] = [
     (JournalFailed("the disk is full", outcome=Outcome.REFUSED), 202),
     (JournalFailed("the disk is full", outcome=Outcome.CREATED), 201),
     (ClientClosed("closing"), 503),
-    (OpenElsewhere("another loop"), 500),
+    (WrongEventLoop("another loop"), 500),
     (ServiceFailed("a read failed"), 503),
 ]
 
@@ -290,17 +292,22 @@ async def test_the_payroll_ends_with_every_line_created_once(
 
 def test_a_banks_own_tests_pass_for_it_and_fail_for_one_that_pays_twice(tmp_path: Path) -> None:
     """Tests that pass for any bank would be worth nothing."""
-    test, code = ((EXAMPLES / "own_tests" / name).read_text() for name in ("test_payments.py", "payments.py"))
+    test, code = (
+        (EXAMPLES / "own_tests" / name).read_text(encoding="utf-8")
+        for name in ("test_payments.py", "payments.py")
+    )
     twice = code.replace("key=payment_id", "key=None")
     assert twice != code
     for name, text in {"payments": code, "twice": twice}.items():
-        (tmp_path / f"{name}.py").write_text(text)
-        (tmp_path / f"test_{name}.py").write_text(test.replace("from payments import", f"from {name} import"))
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        (tmp_path / f"test_{name}.py").write_text(
+            test.replace("from payments import", f"from {name} import"), encoding="utf-8"
+        )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-p", "pytest_asyncio.plugin", "-p", "transfer_async.testing.pytest_plugin"]  # and no others
     env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(EXAMPLES.parents[1])}
     ended = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100, check=False
+        command, cwd=tmp_path, env=env, capture_output=True, encoding="utf-8", timeout=100, check=False
     )
     failed = dict.fromkeys(re.findall(r"^FAILED (test_\w+)\.py::(\w+)", ended.stdout, re.MULTILINE))
 
@@ -317,10 +324,16 @@ def test_a_banks_own_tests_pass_for_it_and_fail_for_one_that_pays_twice(tmp_path
 @pytest.mark.parametrize("directory", DIRECTORIES)
 def test_each_example_says_its_one_command(directory: str) -> None:
     (commands,) = re.findall(
-        r"^```sh\n(.*?)^```$", (EXAMPLES / directory / "README.md").read_text(), re.MULTILINE | re.DOTALL
+        r"^```sh\n(.*?)^```$",
+        (EXAMPLES / directory / "README.md").read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
     )
     install, run = commands.splitlines()
-    row = next(line for line in (EXAMPLES / "README.md").read_text().splitlines() if f"[{directory}]" in line)
+    row = next(
+        line
+        for line in (EXAMPLES / "README.md").read_text(encoding="utf-8").splitlines()
+        if f"[{directory}]" in line
+    )
 
     assert install.startswith("pip install ")
     assert run in (f"python docs/examples/{directory}", f"pytest docs/examples/{directory}")

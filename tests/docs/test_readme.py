@@ -30,7 +30,9 @@ def test_every_error_of_the_table_of_outcomes_is_there(page: Path) -> None:
 
 
 def test_the_refused_statuses_are_the_defaults() -> None:
-    listed = re.search(r"^\| ([\d–, ]+) \| `Refused`", (DOCS / "outcomes.md").read_text(), re.MULTILINE)
+    listed = re.search(
+        r"^\| ([\d–, ]+) \| `Refused`", (DOCS / "outcomes.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert listed
     statuses = set()
     for part in listed[1].split(","):

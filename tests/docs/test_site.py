@@ -98,18 +98,18 @@ def test_a_default_is_shown_as_one_would_write_it() -> None:
 # --- the drawings -------------------------------------------------------------------------------
 
 
-def test_every_import_goes_down_in_the_picture_of_the_floors(drawings: ModuleType) -> None:
-    floor_of = {box: number for number, boxes in enumerate(drawings.floors()) for box in boxes}
+def test_every_import_goes_down_in_the_picture_of_the_layers(drawings: ModuleType) -> None:
+    layer_of = {box: number for number, boxes in enumerate(drawings.layers()) for box in boxes}
     graph = drawings.arrows()
 
-    assert set(floor_of) == set(graph)
+    assert set(layer_of) == set(graph)
     for box, others in graph.items():
         for other in others:
             in_a_circle = box in drawings.reach(graph, other)
-            assert floor_of[other] < floor_of[box] or in_a_circle
-    assert floor_of["sandbox"] == 0
-    picture = drawings.draw_floors()
-    assert all(f">{box}</text>" in picture for box in floor_of)
+            assert layer_of[other] < layer_of[box] or in_a_circle
+    assert layer_of["sandbox"] == 0
+    picture = drawings.draw_layers()
+    assert all(f">{box}</text>" in picture for box in layer_of)
     assert picture.count('class="way"') == len(drawings.direct())
     for box in graph:  # what is left out can be come to all the same
         assert drawings.reach(graph, box) == drawings.reach(shown(drawings), box)
@@ -124,7 +124,7 @@ def test_every_way_between_two_states_is_in_their_picture(drawings: ModuleType) 
     ways, picture = drawings.ways(), drawings.draw_states()
 
     assert ways["free", "claimed"] == ["Claim"]
-    assert ways["claimed", "sending"] == ["Mark"]
+    assert ways["claimed", "sending"] == ["MarkSending"]
     assert "Resolve" in ways["in doubt", "created"]
     assert "Refute" in ways["in doubt", "free"]
     assert ("sending", "claimed") not in ways

@@ -20,7 +20,9 @@ STATUS = Path("/proc/self/status")
 
 def kilobytes(name: str) -> int:
     """A figure of this process's memory."""
-    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
+    line = next(
+        line for line in STATUS.read_text(encoding="utf-8").splitlines() if line.startswith(f"{name}:")
+    )
     return int(line.split()[1])
 
 
@@ -30,7 +32,7 @@ async def main(url: str, what: str, limit: int) -> dict[str, Any]:
         url, "token", max_response_bytes=limit, retry=RetryPolicy(attempts=1)
     ) as client:
         before = kilobytes("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # noqa: ASYNC240 - forgets the peak so far
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # noqa: ASYNC240 - forgets the peak so far
         try:
             if what == "order":
                 await client.create_order(samples.new_order(), held="hold-1")

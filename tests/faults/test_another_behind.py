@@ -15,9 +15,9 @@ import pytest
 from tests.support import samples
 from tests.support.bank import turns
 from transfer_async import Clock, RetryPolicy
-from transfer_async._http import unsolicited
+from transfer_async._http import write_guard
 from transfer_async._http.transport import Transport
-from transfer_async._http.unsolicited import Carrier
+from transfer_async._http.write_guard import ConnectionState
 from transfer_async._models.errors import OutcomeUnknown, Refused, TransferError
 
 from .parties import Bank, Certificates
@@ -76,15 +76,15 @@ async def only_begun(bank: Bank) -> None:
 
 async def in_the_socket(bank: Bank) -> None:
     """The loop was busy: our answer waits where aiohttp has not looked yet."""
-    look = Carrier.is_alone
+    look = ConnectionState.is_alone
     with pytest.MonkeyPatch.context() as patch:
         async with serving(answered(lambda _: REFUSALS[422])) as server:
 
-            async def just_after_it_came(one: Carrier, **told: Any) -> bool:
+            async def just_after_it_came(one: ConnectionState, **told: Any) -> bool:
                 server.open[0].send(order_reply(server.requests[-1]))
                 return await look(one, **told)
 
-            patch.setattr(Carrier, "is_alone", just_after_it_came)
+            patch.setattr(ConnectionState, "is_alone", just_after_it_came)
             is_in_doubt(bank, server, await second_order(bank, server))
 
 
@@ -117,7 +117,7 @@ async def in_a_pause_too_long(bank: Bank) -> None:
 async def before_the_question(bank: Bank) -> None:
     """The refusal came although not one byte of the request had arrived: it cannot be the answer to it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unsolicited, "_unacknowledged", lambda _: 100_000)
+        patch.setattr(write_guard, "_unacknowledged", lambda _: 100_000)
         async with serving(answered(lambda _: REFUSALS[422])) as server:
             is_in_doubt(bank, server, await second_order(bank, server))
 
@@ -141,22 +141,22 @@ async def test_a_no_with_another_answer_behind_it_is_a_doubt(check: Check, bank:
 
 
 def believe_every_no(patch: pytest.MonkeyPatch) -> None:
-    async def alone(_: Carrier, *, whole: bool) -> bool:
+    async def alone(_: ConnectionState, *, whole: bool) -> bool:
         return True
 
-    patch.setattr(Carrier, "is_alone", alone)
+    patch.setattr(ConnectionState, "is_alone", alone)
 
 
 def ask_only_what_aiohttp_shows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(unsolicited, "_is_amid_another", unsolicited._holds_another)
+    patch.setattr(write_guard, "_is_amid_another", write_guard._holds_another)
 
 
 def ask_only_the_socket(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(unsolicited, "_is_amid_another", lambda _: False)
+    patch.setattr(write_guard, "_is_amid_another", lambda _: False)
 
 
 def ask_only_aiohttp(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(unsolicited, "_bytes_waiting", lambda *_: 0)
+    patch.setattr(write_guard, "_bytes_waiting", lambda *_: 0)
 
 
 def look_once(patch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def look_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def believe_what_came_before_the_question(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Carrier, "sent", lambda *_: None)
+    patch.setattr(ConnectionState, "sent", lambda *_: None)
 
 
 CAUGHT = [
@@ -227,12 +227,12 @@ async def test_a_no_that_is_looked_at_while_the_client_closes_is_a_doubt(
     """Otherwise the hold of an order that was sent would be released."""
     looking = asyncio.Event()
 
-    async def look(_: Carrier, *, whole: bool) -> bool:
+    async def look(_: ConnectionState, *, whole: bool) -> bool:
         looking.set()
         await asyncio.Event().wait()
         return True
 
-    monkeypatch.setattr(Carrier, "is_alone", look)
+    monkeypatch.setattr(ConnectionState, "is_alone", look)
     async with serving(replies(REFUSALS[422])) as server:
         client = bank.client(server.url)
         call = asyncio.create_task(client.create_order(samples.new_order(), key="k"))
@@ -327,7 +327,7 @@ async def test_an_outage_of_a_hundred_orders_leaves_no_connection_that_the_next_
 async def test_a_distrusted_connection_that_carries_another_order_is_left_to_it():
     """Its order would go into doubt for no reason of its own."""
     protocol = _Protocol()
-    first, second = Carrier(), Carrier()
+    first, second = ConnectionState(), ConnectionState()
     first.take(None, protocol)
     first.trust()
     second.take(None, protocol)
@@ -359,4 +359,4 @@ def test_what_the_peer_has_not_acknowledged_is_counted():
             while True:  # nobody reads: at last nothing more is taken
                 ours.send(bytes(1 << 16))
 
-        assert unsolicited._unacknowledged(SimpleNamespace(get_extra_info=lambda _: ours)) > 0
+        assert write_guard._unacknowledged(SimpleNamespace(get_extra_info=lambda _: ours)) > 0

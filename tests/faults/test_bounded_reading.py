@@ -17,7 +17,7 @@ import pytest
 from tests.support import samples
 from tests.support.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts
-from transfer_async._http.decoder import BoundedBody
+from transfer_async._http.transport import BoundedBody
 from transfer_async._models.errors import Outcome, Refused, ServiceFailed, UnreadableOrder
 
 from .parties import Bank

@@ -21,11 +21,11 @@ from tests.support.bank import turns
 from tests.support.loop_time import LoopTime
 from transfer_async import Order, Timeouts
 from transfer_async._http import write_guard
-from transfer_async._http.classify import MAY_GO_AGAIN, Judgement
-from transfer_async._http.transport import Evidence, Transport
+from transfer_async._http.classify import MAY_GO_AGAIN, Classification
+from transfer_async._http.transport import ExchangeResult, Transport
 from transfer_async._http.write_guard import GuardedBody
 from transfer_async._models.errors import OutcomeUnknown
-from transfer_async._pipeline import send
+from transfer_async._pipeline import attempt
 
 from .parties import Bank, Certificates
 from .servers import (
@@ -110,7 +110,7 @@ class Posted:
     """One request of the trial, and what was concluded of it."""
 
     number: int
-    evidence: Evidence
+    evidence: ExchangeResult
     cancelled: bool
 
 
@@ -133,7 +133,7 @@ async def post(transport: Transport, number: int, draw: random.Random) -> Posted
     try:
         evidence = await task
     except asyncio.CancelledError:  # before its first step
-        evidence = Evidence(sent=False)
+        evidence = ExchangeResult(sent=False)
     return Posted(number, evidence, cancel)
 
 
@@ -213,7 +213,7 @@ async def test_what_is_said_never_to_be_sent_never_arrived(
 # --- a body that is large, and cancelled while it is written ------------------------------------
 
 
-async def cancel_while_writing() -> tuple[Evidence, Server]:
+async def cancel_while_writing() -> tuple[ExchangeResult, Server]:
     """Cancel a large order while it is written; the rest of it arrives all the same."""
     read_on = asyncio.Event()
 
@@ -373,7 +373,7 @@ def hand_a_body_over_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def try_again_after_a_time_out(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(send, "_may_go_again", lambda *_: True)
+    patch.setattr(attempt, "_may_go_again", lambda *_: True)
 
 
 def go_by_the_exceptions_type(patch: pytest.MonkeyPatch) -> None:
@@ -385,10 +385,10 @@ def take_a_status_from_an_exception(patch: pytest.MonkeyPatch) -> None:
     _evidence_as(patch, lambda found: {"status": getattr(found.error, "status", found.status)})
 
 
-def _evidence_as(patch: pytest.MonkeyPatch, seen: Callable[[Evidence], dict[str, Any]]) -> None:
+def _evidence_as(patch: pytest.MonkeyPatch, seen: Callable[[ExchangeResult], dict[str, Any]]) -> None:
     post_order = Transport.post_order
 
-    async def post(*args: Any, **named: Any) -> Evidence:
+    async def post(*args: Any, **named: Any) -> ExchangeResult:
         found = await post_order(*args, **named)
         return evolve(found, **seen(found))
 
@@ -433,5 +433,5 @@ async def test_a_body_that_tells_too_late_is_found_by_the_trial_too(monkeypatch:
 async def test_an_unknown_outcome_in_the_table_of_what_may_go_again_is_not_enough_to_send_twice(
     bank: Bank, loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("transfer_async._http.classify.MAY_GO_AGAIN", MAY_GO_AGAIN | {Judgement.UNKNOWN})
+    monkeypatch.setattr("transfer_async._http.classify.MAY_GO_AGAIN", MAY_GO_AGAIN | {Classification.UNKNOWN})
     await an_order_without_an_answer_is_sent_once(bank, loop_time)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support import samples
 from transfer_async import Refused, UnreadableOrder
-from transfer_async._http.unsolicited import Carrier
+from transfer_async._http.write_guard import ConnectionState
 
 from .parties import Bank
 from .servers import Connection, answers, foreign_reply, http, order_body, serving
@@ -45,7 +45,7 @@ async def test_the_next_order_is_not_sent_where_the_last_answer_was_not_ours(ban
 async def test_without_that_the_next_order_would_have_got_the_refusal_of_the_one_before(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(Carrier, "distrust", Carrier.trust)
+    monkeypatch.setattr(ConnectionState, "distrust", ConnectionState.trust)
     late = asyncio.Event()
     async with serving(shifting(foreign_reply(), late)) as server, bank.client(server.url) as client:
         with pytest.raises(UnreadableOrder):

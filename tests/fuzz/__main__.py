@@ -44,7 +44,7 @@ def guided(seconds: int, found: Path) -> Run:
             cwd=ROOT,
             check=False,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             errors="replace",
         )
     told = ended.stdout + ended.stderr

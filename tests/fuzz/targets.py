@@ -13,11 +13,11 @@ from typing import Any
 
 import attrs
 
-from transfer_async._converters import converter, order
+from transfer_async._converters import converter, reader
 from transfer_async._converters.wire_format import Unreadable
 from transfer_async._http import classify
 from transfer_async._http.retry import RetryPolicy
-from transfer_async._http.transport import Evidence
+from transfer_async._http.transport import ExchangeResult
 from transfer_async._models import responses
 from transfer_async._models.errors import ServiceFailed, TransferError, UnreadableOrder
 
@@ -66,7 +66,7 @@ def check(data: bytes) -> None:
 def read_answer(raw: bytes) -> None:
     """An answer is read, or `Unreadable` names the path."""
     try:
-        answer = order.read_answer(raw)
+        answer = reader.read_answer(raw)
     except Unreadable as error:
         promise("S3CRET" not in str(error), "an error shows a value")
         return
@@ -120,9 +120,9 @@ def judge(raw: bytes) -> None:
     """Whatever the evidence, there is a verdict, and an error of ours that can be told and pickled."""
     evidence = read_evidence(raw)
     for table in (classify.ORDER_ANSWERS, classify.READ_ANSWERS):
-        verdict = classify.judge(evidence, POLICY, table)
-        promise(isinstance(verdict, classify.Judgement), "no verdict")
-        for verdict in classify.Judgement:
+        verdict = classify.classify_response(evidence, POLICY, table)
+        promise(isinstance(verdict, classify.Classification), "no verdict")
+        for verdict in classify.Classification:
             for reading in (False, True):
                 error = classify.error_of(verdict, evidence, now=NOW, reading=reading)
                 look_at_error(error, shown=evidence.request_id or "")
@@ -138,12 +138,12 @@ _ERRORS = (None, ConnectionResetError("reset"), TimeoutError(), ValueError(SECRE
 _HEADERS = ("Retry-After", "X-Request-Id", "Content-Type")
 
 
-def read_evidence(raw: bytes) -> Evidence:
+def read_evidence(raw: bytes) -> ExchangeResult:
     """Evidence from bytes: flags, status, a header's length, the header, the body."""
     head, rest = raw[:4].ljust(4, b"\0"), raw[4:]
     flags, length = head[0], head[3]
     header, body = rest[:length].decode("latin-1"), rest[length:]
-    return Evidence(
+    return ExchangeResult(
         sent=bool(flags & 1),
         status=int.from_bytes(head[1:3]) if flags & 2 else None,
         headers={_HEADERS[(flags >> 5) % len(_HEADERS)]: header},

@@ -47,7 +47,7 @@ def test_a_reply_of_any_bytes_keeps_the_promises(target: int, raw: bytes):
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed")
 def test_a_search_guided_by_coverage_finds_no_promise_broken(tmp_path: Path, size: int):
     command = [sys.executable, "-m", "tests.fuzz", "--seconds", str(size), "--found", str(tmp_path)]
-    ended = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    ended = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, encoding="utf-8")
 
     assert ended.returncode == 0, ended.stdout
     assert int(ended.stdout.split()[1]) > 0  # how many there are in a second is the machine's doing

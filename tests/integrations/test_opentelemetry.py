@@ -25,8 +25,8 @@ from transfer_async import (
     UnreadableOrder,
 )
 from transfer_async.integrations.opentelemetry import Telemetry
-from transfer_async.journal import moves
-from transfer_async.journal.claim import Claim
+from transfer_async.journal import transitions
+from transfer_async.journal.transitions import Claim
 from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
 
 ANSWERED = {"http.request.method": "POST", "url.template": "/api/api/v1/order/create"}
@@ -246,7 +246,7 @@ async def test_what_becomes_of_a_doubt_does_not_change_what_its_attempt_was(
 
 
 async def test_an_order_that_is_answered_after_its_doubt_was_refuted(at_work: World, traced: Traced):
-    at_work.meanwhile(moves.Create, at_work.refute)
+    at_work.meanwhile(transitions.Create, at_work.refute)
     await ended(at_work, traced, JournalFailed)
 
     span, (attempt,) = traced.order(), traced.attempts
@@ -263,10 +263,10 @@ async def test_an_order_that_is_answered_after_its_doubt_was_refuted(at_work: Wo
 @pytest.mark.parametrize(
     ("move", "faults", "attempts"),
     [
-        (moves.Mark, [], 0),
-        (moves.Create, [], 1),
-        (moves.Free, [Status(422)], 1),
-        (moves.GoInDoubt, [GarbageBody("?")], 1),
+        (transitions.MarkSending, [], 0),
+        (transitions.Create, [], 1),
+        (transitions.Release, [Status(422)], 1),
+        (transitions.GoInDoubt, [GarbageBody("?")], 1),
     ],
 )
 async def test_a_journal_that_fails_leaves_no_span_open(
@@ -286,7 +286,7 @@ async def test_a_journal_that_fails_leaves_no_span_open(
 
 
 async def test_a_worker_that_dies_leaves_no_span_open(at_work: World, traced: Traced):
-    await at_work.crash(moves.Create, observers=[traced.telemetry])
+    await at_work.crash(transitions.Create, observers=[traced.telemetry])
 
     assert [span.name for span in traced.spans] == [ATTEMPT, ORDER]
     assert traced.nothing_is_open()
@@ -383,7 +383,7 @@ async def test_two_orders_at_once_do_not_mix(at_work: World, traced: Traced):
 
 
 async def test_what_recover_tells_goes_to_the_span_that_is_current(at_work: World, traced: Traced):
-    intent_id = await at_work.crash(moves.Create)
+    intent_id = await at_work.crash(transitions.Create)
     at_work.time.pass_(1000.0)
     async with at_work.client(observers=[traced.telemetry], resolve=found(at_work)) as client:
         with traced.tracers.get_tracer("the bank's").start_as_current_span("sweep"):

@@ -24,7 +24,7 @@ from transfer_async import (
 )
 from transfer_async._models.events import Event
 from transfer_async.integrations.opentelemetry import context_from, headers_of_context
-from transfer_async.journal import moves
+from transfer_async.journal import transitions
 from transfer_async.sandbox import CloseAfterProcessing, Status
 
 ROOT = Path(__file__).parent.parent.parent
@@ -121,11 +121,11 @@ async def everything_that_can_happen(world: World, telemetry) -> None:
         await failed(OutcomeUnknown, client.create_order(new_order(), key="doubt", **whose))
         answer.append(list(world.sandbox.orders)[-1])
         await failed(AlreadyCreated, client.create_order(new_order(), key="doubt", **whose))
-        world.meanwhile(moves.Create, lambda: world.refute("duplicate"))
+        world.meanwhile(transitions.Create, lambda: world.refute("duplicate"))
         await failed(JournalFailed, client.create_order(new_order(), key="duplicate", **whose))
-        world.journal.fail_on, world.journal.error = moves.Create, OSError(f"{MARK}-disk")
+        world.journal.fail_on, world.journal.error = transitions.Create, OSError(f"{MARK}-disk")
         await failed(JournalFailed, client.create_order(new_order(), key="unrecorded", **whose))
-        world.journal.fail_on = moves.Mark
+        world.journal.fail_on = transitions.MarkSending
         await failed(JournalFailed, client.create_order(new_order(), key="broken", **whose))
         world.journal.fail_on = None
         telemetry.report(await client.recover())
@@ -192,7 +192,7 @@ def test_without_it_the_import_says_what_to_install(monkeypatch):
 @pytest.mark.usefixtures("nothing_imported")
 def test_an_api_that_is_broken_is_not_taken_for_a_missing_one(monkeypatch, tmp_path):
     (tmp_path / "opentelemetry").mkdir()
-    (tmp_path / "opentelemetry" / "__init__.py").write_text("import what_it_needs")
+    (tmp_path / "opentelemetry" / "__init__.py").write_text("import what_it_needs", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
 
     with pytest.raises(ModuleNotFoundError, match="No module named 'what_it_needs'"):
@@ -201,7 +201,9 @@ def test_an_api_that_is_broken_is_not_taken_for_a_missing_one(monkeypatch, tmp_p
 
 def test_it_needs_nothing_but_the_api():
     told = f"import sys, {OURS}; print(*(name for name in sys.modules if name.startswith('opentelemetry.')))"
-    done = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", told], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
+    )
 
     assert "opentelemetry.trace" in done.stdout.split()
     assert not any(part in done.stdout for part in ("opentelemetry.sdk", "opentelemetry.semconv"))

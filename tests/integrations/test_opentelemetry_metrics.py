@@ -23,9 +23,8 @@ from transfer_async import (
 )
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async.integrations.opentelemetry import Telemetry
-from transfer_async.integrations.opentelemetry.ages import Oldest
-from transfer_async.integrations.opentelemetry.timed_journal import SYSTEMS
-from transfer_async.journal import Entry, Owed, Promise, address, moves
+from transfer_async.integrations.opentelemetry.observer import SYSTEMS, Oldest
+from transfer_async.journal import Entry, PendingUndo, RequestNotification, address, transitions
 from transfer_async.journal.protocol import Journal
 from transfer_async.sandbox import CloseAfterProcessing, Status
 from transfer_async.worker.handler import Handler
@@ -137,7 +136,7 @@ async def test_two_services_are_told_apart(traced: Traced, caplog):
 async def test_an_undo_that_this_client_has_no_hook_for_has_no_sentence_in_its_attributes(
     at_work: World, traced: Traced
 ):
-    await at_work.crash(moves.Mark, hooks=[at_work.bank.step("ledger"), at_work.bank.hold])
+    await at_work.crash(transitions.MarkSending, hooks=[at_work.bank.step("ledger"), at_work.bank.hold])
     at_work.time.pass_(1000.0)
     async with at_work.client(observers=[traced.telemetry]) as client:
         await client.recover()
@@ -147,7 +146,7 @@ async def test_an_undo_that_this_client_has_no_hook_for_has_no_sentence_in_its_a
 
 
 async def test_duplicates_are_counted(at_work: World, traced: Traced):
-    at_work.meanwhile(moves.Create, at_work.refute)
+    at_work.meanwhile(transitions.Create, at_work.refute)
     await ended(at_work, traced, JournalFailed)
 
     assert traced.points("transfer_async.duplicates.suspected") == [(1, {})]
@@ -182,7 +181,9 @@ async def test_the_ages_of_what_waits_are_measured_by_every_recover(at_work: Wor
         at_work.time.pass_(50.0)
         await at_work.in_doubt("younger")
         await at_work.in_doubt("owing")
-        await at_work.move(Promise(intent_id=(await at_work.entry("owing")).intent_id), key="owing")
+        await at_work.move(
+            RequestNotification(intent_id=(await at_work.entry("owing")).intent_id), key="owing"
+        )
         at_work.time.pass_(30.0)
         await client.refute("owing", by="ada", reason="sure")
         at_work.time.pass_(20.0)
@@ -198,7 +199,7 @@ async def test_the_ages_of_what_waits_are_measured_by_every_recover(at_work: Wor
 
 async def test_what_kept_no_time_yet_counts_from_its_beginning():
     oldest = Oldest()
-    owed = Owed(intent=intent(), hook="hold", receipt=None)
+    owed = PendingUndo(intent=intent(), hook="hold", receipt=None)
     entry = Entry(
         state=KeyState.FREE, fingerprint="", intent_id="", intent=None, claimed_at=5.0, owed=(owed,)
     )
@@ -227,15 +228,15 @@ async def test_each_move_of_a_journal_is_measured(at_work: World, traced: Traced
 
 async def test_a_doubt_and_a_move_of_two_words_keep_their_names(at_work: World, traced: Traced):
     async with traced.telemetry.journal(at_work.journal) as journal:
-        await journal.move(at_work.scope, "k", moves.GoInDoubt(attempt="a"))
-        await journal.move(at_work.scope, "k", moves.TakeOver(intent_id="i", epoch=1, lease=1.0))
+        await journal.move(at_work.scope, "k", transitions.GoInDoubt(attempt="a"))
+        await journal.move(at_work.scope, "k", transitions.TakeOver(intent_id="i", epoch=1, lease=1.0))
 
     points = traced.points("db.client.operation.duration")
     assert [told["db.operation.name"] for _, told in points] == ["doubt", "take_over"]
 
 
 async def test_a_move_that_fails_is_measured_with_its_error(at_work: World, traced: Traced):
-    at_work.journal.fail_on = moves.Mark
+    at_work.journal.fail_on = transitions.MarkSending
     journal = traced.telemetry.journal(at_work.journal)
     error = await ended(at_work, traced, JournalFailed, journal=journal)
 

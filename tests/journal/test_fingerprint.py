@@ -2,11 +2,15 @@ from decimal import ROUND_UP, Decimal, localcontext
 from typing import Any, cast
 
 import attrs
+import pytest
+from attrs import field, frozen
 
 from tests.support.bank import external_order, new_order
 from tests.support.cases import each
+from tests.support.samples import TWO_PEOPLE
 from transfer_async import NewExternalOrder, NewOrder
-from transfer_async.journal.fingerprint import fingerprint
+from transfer_async._models import requests
+from transfer_async._models.requests import fingerprint
 
 
 @each(
@@ -43,6 +47,40 @@ def test_the_same_wish_has_the_same_fingerprint_however_it_is_written(changes: d
 )
 def test_every_field_of_the_request_but_the_balance_tells_wishes_apart(changes: dict[str, Any]):
     assert fingerprint(new_order(**changes)) != fingerprint(new_order())
+
+
+@each("pair", TWO_PEOPLE)
+@each("name", ["poster_username", "poster_recipient_username"])
+def test_an_order_to_another_person_is_another_wish_whatever_unicode_folds(name: str, pair: tuple[str, str]):
+    """A key that is bound to one of them would give back that order, and the other is never paid."""
+    one, other = (fingerprint(new_order(**{name: username})) for username in pair)
+
+    assert one != other
+
+
+def test_what_journals_hold_of_ascii_usernames_stays_the_same():
+    """Were it another, every redelivery of an order that exists would be a conflict."""
+    known = "d395cb13a0fa9839d460f01bf3cc4a3249616c5d7fd67dd4ddab0c1a7b7f5562"
+    louder = new_order(
+        poster_username="ADA.EZE@EXAMPLE.COM", poster_recipient_username="BEN.OKRI@EXAMPLE.COM"
+    )
+
+    assert fingerprint(new_order()) == fingerprint(louder) == known
+
+
+@frozen(kw_only=True)
+class LongerOrder(NewOrder):
+    purpose: str | None = field(default=None, metadata={"problem": lambda _: None})
+
+
+def test_an_optional_field_that_is_added_changes_no_digest_that_is_stored(monkeypatch: pytest.MonkeyPatch):
+    """Otherwise each key with an order would answer with `KeyConflict` after an update."""
+    known = fingerprint(new_order())
+    monkeypatch.setattr(requests, "NewOrder", LongerOrder)
+    order = attrs.asdict(new_order(), recurse=False)
+
+    assert fingerprint(LongerOrder(**order)) == known
+    assert len({known, *(fingerprint(LongerOrder(**order, purpose=text)) for text in ("gift", "rent"))}) == 3
 
 
 class Watched:

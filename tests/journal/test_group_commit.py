@@ -13,11 +13,10 @@ from tests.support.journalling import claim, judged, made, mark
 from tests.support.loop_time import LoopTime
 from transfer_async import JournalFailed
 from transfer_async.journal import rows
-from transfer_async.journal.group_commit import QUIET, SHARED, DurableJournal
+from transfer_async.journal.durable import QUIET, SHARED, DurableJournal, PendingMove, Transaction
+from transfer_async.journal.encryption import RecordId
 from transfer_async.journal.protocol import KEPT
-from transfer_async.journal.rows import VERSION
-from transfer_async.journal.transaction import PendingMove, Place, Transaction
-from transfer_async.journal.upgrading import NOTHING, Upgradable, Upgrade
+from transfer_async.journal.rows import NOTHING, VERSION, Upgradable, Upgrade
 
 
 class Store(DurableJournal):
@@ -25,7 +24,7 @@ class Store(DurableJournal):
 
     def __init__(self, *, at_once: int = 1) -> None:
         super().__init__(at_once=at_once)
-        self.rows: dict[Place, rows.EntryRow] = {}
+        self.rows: dict[RecordId, rows.EntryRow] = {}
         self.commits: list[int] = []
         self.opened = self.closed = 0
         self.old: list[int] = []
@@ -62,9 +61,8 @@ class Store(DurableJournal):
     async def now(self) -> float:
         return NOON.timestamp() + 10 * KEPT
 
-    async def _other_scope(self, scope: str) -> str | None:
-        scopes = {place[0] for place in self.rows}
-        return None if scope in scopes else min(scopes, default=None)
+    async def scopes(self) -> list[str]:
+        return sorted({scope for scope, _ in self.rows})
 
     async def _prune_some(self, scope: str, before: float) -> int:
         self.pruned.append(before)

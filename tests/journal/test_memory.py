@@ -12,10 +12,10 @@ from tests.support import bank as banks
 from tests.support import journalling as j
 from tests.support.bank import Time, World, new_order
 from tests.support.journalling import judged, made
-from transfer_async import JournalFailed, MemoryJournal, OutcomeUnknown
+from transfer_async import AlreadyCreated, JournalFailed, KeyBusy, MemoryJournal, OutcomeUnknown
 from transfer_async._models.errors import Outcome
-from transfer_async.journal import state_machine
-from transfer_async.journal.entries import Denial
+from transfer_async.journal import state_machine, transitions
+from transfer_async.journal.model import Rejection
 from transfer_async.sandbox import CloseAfterProcessing
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ async def test_the_order_of_a_forgotten_key_is_bound_to_it_still(time: Time):
     await made(journal, j.claim(), j.mark())
     verdict = await judged(journal, j.create(order_id="tx-made"))
 
-    assert verdict.denial is Denial.FOREIGN
+    assert verdict.denial is Rejection.FOREIGN
 
 
 async def test_a_callers_key_is_kept_as_long_as_it_was_asked_for(time: Time):
@@ -147,6 +147,86 @@ async def test_suspicion_of_a_key_that_the_client_made_is_kept(time: Time):
     assert [step.move for step in await journal.history(j.SCOPE, "k")][-2:] == ["refute", "suspect"]
 
 
+@pytest.mark.parametrize("end", ["resolve", "sender", "recover"])
+async def test_a_key_given_out_with_a_doubt_never_pays_twice(world: World, end: str):
+    """The client made the key, and the caller has it from the error: another call with it is no new wish."""
+    world.journal = banks.SpiedJournal(MemoryJournal(clock=world.time.clock))
+    world.sandbox.faults.add(CloseAfterProcessing())
+
+    async def resolve(*_: object) -> str | None:
+        return next(iter(world.sandbox.orders)) if end == "recover" else None
+
+    async with world.client() as client:
+        doubt = await banks.failure(client.create_order(new_order()), OutcomeUnknown)
+        (order_id,) = world.sandbox.orders
+        attempt = (await world.entry(doubt.key)).attempt
+        if end == "resolve":
+            await client.resolve(doubt.key, order_id=order_id, by="ada", reason="seen")
+        elif end == "sender":
+            reply = world.sandbox.orders[order_id].to_json()
+            await world.move(transitions.Create(attempt=attempt, order_id=order_id, reply=reply), doubt.key)
+    async with world.client(resolve=resolve) as client:
+        await client.recover()
+        if end == "sender":
+            assert (await client.create_order(new_order(), key=doubt.key)).id == order_id
+        else:
+            known = await banks.failure(client.create_order(new_order(), key=doubt.key), AlreadyCreated)
+            assert known.order_id == order_id
+
+    assert len(world.sandbox.requests) == 1
+
+
+async def test_a_doubt_without_a_cause_is_kept_like_any_other(time: Time):
+    journal = journal_of(time)
+    for key, end in (("resolved", j.resolve()), ("sent", j.create(order_id="tx-2"))):
+        await made(journal, j.claim(client_made=True), j.mark(), j.doubt(), end, key=key)
+    await judged(journal, j.suspect(), key="resolved")
+
+    assert [await has(journal, key) for key in ("resolved", "sent")] == [True, True]
+
+
+async def test_the_key_of_a_refuted_doubt_is_kept_when_its_hold_is_released(time: Time):
+    journal = journal_of(time)
+    await made(journal, j.claim(client_made=True), j.mark(), j.doubt())
+    time.pass_(j.SETTLE_AFTER + j.WINDOW)
+    refuted = await made(journal, j.refute(owed=j.owing("hold")))
+    await made(journal, j.paid("hold", lease_until=refuted.owed[0].lease_until))
+
+    assert await has(journal, "k")
+
+
+async def test_a_key_given_out_with_an_unrecorded_order_never_pays_twice(world: World):
+    """The order's record failed at first, and is made up for: the caller has the key from the error."""
+    world.journal = banks.SpiedJournal(MemoryJournal(clock=world.time.clock))
+    world.journal.fail_on = transitions.Create
+    async with world.client() as client:
+        failed = await banks.failure(client.create_order(new_order()), JournalFailed)
+        world.journal.fail_on = None
+        await client.recover()
+        again = await client.create_order(new_order(), key=failed.key)
+
+    assert again == failed.order
+    assert len(world.sandbox.requests) == 1
+
+
+async def test_a_hold_placed_after_others_freed_the_clients_key_is_released(world: World):
+    """The worker slept through its lease in its hook; to it the key must not look lost with the journal."""
+    world.journal = banks.SpiedJournal(MemoryJournal(clock=world.time.clock))
+
+    async def sleep(_: object) -> None:
+        world.bank.on_place = None
+        world.time.pass_(100.0)
+        await world.recover()
+
+    world.bank.on_place = sleep
+    async with world.client() as client:
+        busy = await banks.failure(client.create_order(new_order()), KeyBusy)
+
+    assert busy.key is not None
+    assert world.bank.open == {}
+    assert not world.sandbox.requests
+
+
 async def test_memory_does_not_grow_with_orders_of_keys_that_the_client_made(time: Time):
     journal = journal_of(time, max_keys=100)
     for number in range(1_000):
@@ -178,12 +258,12 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 def denials_of_two_threads(
     journal: MemoryJournal, patch: pytest.MonkeyPatch, *, patience: float
-) -> list[Denial | None]:
+) -> list[Rejection | None]:
     """What two threads hear that claim one key, the second while the first has looked and not yet written.
 
     So long the first one gives the second one time to be through.
     """
-    heard: list[Denial | None] = []
+    heard: list[Rejection | None] = []
     decide = state_machine.decide
 
     def claim_it(number: int) -> None:
@@ -212,7 +292,7 @@ def test_two_threads_do_not_get_one_key(time: Time, monkeypatch: pytest.MonkeyPa
         journal_of(time), monkeypatch, patience=0.05
     )  # it runs out: the other waits
 
-    assert sorted(heard, key=str) == [Denial.BUSY, None]
+    assert sorted(heard, key=str) == [None, Rejection.BUSY]
 
 
 def test_without_its_lock_they_would(time: Time, monkeypatch: pytest.MonkeyPatch):

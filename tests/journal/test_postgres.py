@@ -10,12 +10,26 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.support.journalling import LEASE, SCOPE, claim, create, free, judged, made, mark
+from tests.support.journalling import (
+    LEASE,
+    SCOPE,
+    amend,
+    claim,
+    create,
+    demand,
+    doubt,
+    free,
+    judged,
+    made,
+    mark,
+    resolve,
+)
 from tests.support.postgres import PostgresServer, is_installed
 from transfer_async import JournalFailed, PostgresJournal
-from transfer_async.journal.entries import Denial
-from transfer_async.journal.moves import Move
-from transfer_async.journal.transaction import PendingMove, Transaction
+from transfer_async.journal.durable import PendingMove, Transaction
+from transfer_async.journal.model import FOUR_EYES, Rejection
+from transfer_async.journal.rows import ENTRY_TABLE
+from transfer_async.journal.transitions import Move
 
 
 async def say(dsn: str, *statements: str) -> Any:
@@ -55,8 +69,9 @@ async def test_a_schema_may_be_called_like_a_word_of_sql(database: str, schema: 
 
 @pytest.mark.skipif(not is_installed(), reason="there is no PostgreSQL")  # for this platform
 async def test_a_server_that_does_not_write_to_the_disk_is_refused():
-    server = await asyncio.to_thread(lambda: PostgresServer(extra={"fsync": "off"}).start())
+    server = await asyncio.to_thread(PostgresServer, extra={"fsync": "off"})
     try:
+        await asyncio.to_thread(server.start)
         assert "fsync=off" in await refusal(server.dsn)
     finally:
         await asyncio.to_thread(server.close)
@@ -73,6 +88,31 @@ class FromStandby(PostgresJournal):
 async def test_a_server_that_says_it_is_a_standby_is_refused(database: str):
     with pytest.raises(JournalFailed, match="standby"):
         await judged(FromStandby(database), claim())
+
+
+# --- the rule of four eyes ----------------------------------------------------------------------
+
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+
+
+async def test_the_first_demand_waits_for_a_decision_that_has_looked_at_the_rule(database: str):
+    """There is no row of the rule that could be locked: one person's decision would come after the demand."""
+    async with PostgresJournal(database) as journal, PostgresJournal(database) as beside:
+        await made(journal, claim(), mark(), doubt())
+        holder = await asyncpg.connect(database)
+        await holder.execute(f"BEGIN; SELECT FROM transfer_async.{ENTRY_TABLE} FOR UPDATE")
+        decision = asyncio.create_task(judged(journal, resolve()))
+        while await holder.fetchval(WAITING) < 1:  # noqa: ASYNC110 - only the server knows who waits
+            await asyncio.sleep(0.01)
+        demanded = asyncio.create_task(judged(beside, demand(), key=FOUR_EYES))
+        while await holder.fetchval(WAITING) < 2 and not demanded.done():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        overtook = demanded.done()
+        await holder.close()
+        await demanded
+
+        assert (overtook, (await decision).denial) == (False, None)
+        assert (await judged(journal, amend())).denial is Rejection.ALONE
 
 
 # --- rights -------------------------------------------------------------------------------------
@@ -164,7 +204,7 @@ async def test_what_others_have_written_meanwhile_is_not_overwritten(database: s
         denied = await judged(one, mark())
         again = await judged(one, claim(2))
 
-        assert denied.denial is Denial.LOST
+        assert denied.denial is Rejection.LOST
         assert again.denial is None
         assert [step.move for step in await other.history(SCOPE, "k")] == ["claim", "free", "claim"]
 
@@ -228,7 +268,7 @@ async def test_many_journals_that_want_the_same_keys_get_each_once(
     verdicts = await asyncio.gather(*wanted)
     await asyncio.gather(*(journal.close() for journal in journals))
 
-    assert Counter(verdict.denial for verdict in verdicts) == {None: 20, Denial.BUSY: 140}
+    assert Counter(verdict.denial for verdict in verdicts) == {None: 20, Rejection.BUSY: 140}
     assert await say(database, "SELECT count(DISTINCT key_id) FROM transfer_async.history") == 20
     assert caplog.records == []
 
@@ -242,7 +282,7 @@ async def test_an_order_that_is_answered_for_two_keys_at_once_is_bound_to_one(da
             *(judged(journal, create(order_id="tx-same"), key=key) for journal, key in both)
         )
 
-    assert {verdict.denial for verdict in verdicts} == {None, Denial.FOREIGN}
+    assert {verdict.denial for verdict in verdicts} == {None, Rejection.FOREIGN}
 
 
 async def test_a_journal_that_many_ask_first_at_once_is_opened_for_all(database: str):

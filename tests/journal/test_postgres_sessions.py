@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.loop_time import LoopTime
-from transfer_async.journal.postgres_sessions import IDLE, ReckonedTime, Session, Sessions
+from transfer_async.journal.postgres_sql import IDLE, EstimatedServerClock, Session, Sessions
 
 
 class Connection:
@@ -111,7 +111,7 @@ async def test_what_is_open_is_closed_somehow(error: BaseException | None, ended
 
 
 async def test_the_servers_time_goes_on_as_the_loops_does(loop_time: LoopTime):
-    reckoned = ReckonedTime()
+    reckoned = EstimatedServerClock()
     reckoned.heard(1000.0, asked=asyncio.get_running_loop().time())
     await loop_time.pass_(5.0)
 
@@ -126,7 +126,7 @@ async def test_the_servers_time_goes_on_as_the_loops_does(loop_time: LoopTime):
 async def test_an_answer_puts_it_right_as_far_as_it_proves_it_wrong(
     loop_time: LoopTime, said: float, took: float, reckons: float
 ):
-    reckoned, loop = ReckonedTime(), asyncio.get_running_loop()
+    reckoned, loop = EstimatedServerClock(), asyncio.get_running_loop()
     reckoned.heard(1000.0, asked=loop.time())
     asked = loop.time()
     await loop_time.pass_(took)
@@ -136,4 +136,4 @@ async def test_an_answer_puts_it_right_as_far_as_it_proves_it_wrong(
 
 
 async def test_before_the_server_said_anything_no_time_is_its():
-    assert ReckonedTime().now < 0
+    assert EstimatedServerClock().now < 0

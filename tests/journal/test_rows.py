@@ -6,10 +6,12 @@ from decimal import Decimal
 from typing import Any
 from unittest.mock import ANY
 
+import attrs
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.bank import new_order
 from tests.support.ids import told
@@ -17,7 +19,7 @@ from tests.support.journalling import intent
 from transfer_async import Outcome, PersonName
 from transfer_async._models.requests import OrderIntent
 from transfer_async.journal import KeySeal, rows
-from transfer_async.journal.entries import Ending, Entry, KeyState, Owed, Step
+from transfer_async.journal.model import Ending, Entry, HistoryEvent, KeyState, PendingUndo
 
 TEXTS = st.text(max_size=12)  # without surrogates, but with every control character
 NAMES = st.text("abcdefgh-", min_size=1, max_size=8)
@@ -40,8 +42,8 @@ intents = st.builds(
 endings = st.builds(
     Ending, outcome=st.sampled_from(Outcome), error=NAMES, status=st.none() | st.integers(400, 599)
 )
-debts = st.builds(Owed, intent=intents, hook=NAMES, receipt=st.none() | TEXTS, lease_until=TIMES)
-entries = st.builds(
+debts = st.builds(PendingUndo, intent=intents, hook=NAMES, receipt=st.none() | TEXTS, lease_until=TIMES)
+made = st.builds(
     Entry,
     state=st.sampled_from(KeyState),
     fingerprint=NAMES,
@@ -57,14 +59,27 @@ entries = st.builds(
     attempt=st.none() | NAMES,
     sent_until=TIMES,
     order_id=st.none() | NAMES,
-    reply=st.none() | st.binary(max_size=20),
+    reply=st.none() | st.binary(max_size=20).map(b"?".__add__),
     ending=st.none() | endings,
     owed=st.lists(debts, max_size=2).map(tuple),
     candidates=st.lists(NAMES, max_size=2).map(tuple),
     laid_aside=st.lists(TEXTS, max_size=2).map(tuple),
 )
+
+
+def _of_one_intent(entry: Entry) -> Entry:
+    wish, owed = entry.intent, entry.owed
+    return replace(
+        entry,
+        order_id=(entry.order_id or "tx-1") if entry.state is KeyState.CREATED else None,
+        intent=None if wish is None else attrs.evolve(wish, id=entry.intent_id, key="k"),
+        owed=tuple(attrs.evolve(one, intent=attrs.evolve(one.intent, key="k")) for one in owed),
+    )
+
+
+entries = made.map(_of_one_intent)
 steps = st.builds(
-    Step,
+    HistoryEvent,
     at=TIMES,
     move=NAMES,
     state=st.sampled_from(KeyState),
@@ -85,11 +100,14 @@ SEAL = KeySeal({"a": bytes(32)}, current="a")
 @given(entry=entries)
 def test_every_entry_comes_back_as_it_was(written: KeySeal | None, read: KeySeal | None, entry: Entry):
     """Sealed too; and what was written before there was a seal."""
-    assert rows.entry_of(rows.row_of(entry, token="t", now=0.0, seal=written), read) == entry
+    for place in (("scope", "k"), None):
+        row = rows.row_of(entry, token="t", now=0.0, seal=written, place=place)
+        for found in (place, ("scope", "k")):
+            assert rows.entry_of(row, read, place=found) == entry
 
 
 @given(steps)
-def test_every_line_of_history_comes_back_as_it_was(step: Step):
+def test_every_line_of_history_comes_back_as_it_was(step: HistoryEvent):
     assert rows.step_of(rows.step_values(step)) == step
 
 
@@ -126,14 +144,14 @@ def test_an_order_that_is_none_any_more_is_said_to_be_unreadable():
     assert row.intent is not None
     entry = rows.entry_of(msgspec.structs.replace(row, intent=row.intent.replace('"NGN"', '"?"')))
 
-    assert entry == _claimed().but(intent=None, unread=entry.unread)
+    assert entry == replace(_claimed(), intent=None, unread=entry.unread)
     assert entry.unread is not None
     assert entry.unread.why == "InvalidOrder"
 
 
 def test_an_undo_that_cannot_be_read_is_named_and_the_others_stay_owed():
-    debts = tuple(Owed(intent=intent(number), hook=f"hook-{number}", receipt="r") for number in (1, 2))
-    row = rows.row_of(_claimed().but(owed=debts), token="t", now=0.0)
+    debts = tuple(PendingUndo(intent=intent(number), hook=f"hook-{number}", receipt="r") for number in (1, 2))
+    row = rows.row_of(replace(_claimed(), owed=debts), token="t", now=0.0)
     entry = rows.entry_of(msgspec.structs.replace(row, body=row.body.replace('"NGN"', '"?"', 1)))
 
     assert entry.unread is not None
@@ -145,11 +163,11 @@ def test_one_entry_that_cannot_be_read_is_named_in_the_log_and_hides_no_other(
 ):
     good = rows.row_of(_claimed(), token="t", now=0.0)
     bad = msgspec.structs.replace(good, body="{")
-    found = rows.entries_of([("k1", bad), ("k2", good)])
+    found = rows.entries_of("s", [("bad", bad), ("k", good)])
 
-    assert [(key, entry.unread is None) for key, entry in found] == [("k1", False), ("k2", True)]
+    assert [(key, entry.unread is None) for key, entry in found] == [("bad", False), ("k", True)]
     assert [record.getMessage() for record in caplog.records] == [
-        "the entry of key 'k1' cannot be read (DecodeError)"
+        "the entry of key 'bad' cannot be read (DecodeError)"
     ]
 
 

@@ -2,21 +2,33 @@
 
 import asyncio
 import base64
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import attrs
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.support import commands
 from tests.support.bank import World, new_order
 from tests.support.journalling import SCOPE, claim, create, doubt, intent, made, mark, owing
-from transfer_async import JournalFailed, PersonName, SQLiteJournal, TransferClient
-from transfer_async.journal import Denial, DoesNotOpen, Entry, KeySeal, KeyState, LayAside, decide, rows
+from transfer_async import JournalFailed, Operators, PersonName, SQLiteJournal, TransferClient
+from transfer_async.journal import (
+    DoesNotOpen,
+    Entry,
+    KeySeal,
+    KeyState,
+    Quarantine,
+    Rejection,
+    decide,
+    rows,
+)
 from transfer_async.journal.address import seal_from_env
-from transfer_async.journal.seal import MARK
+from transfer_async.journal.encryption import MARK
 
 OLD, NEW = bytes(range(32)), bytes(range(32, 64))
 PERSONS = (b"ada.eze", b"ben.okri", b"Okonkwo", b"Ngozi", b"22212345678")
@@ -74,7 +86,9 @@ def test_keys_that_are_no_good_are_named_and_not_shown(keys: dict[str, Any], cur
 
 def test_keys_come_from_a_file(tmp_path: Path):
     path = tmp_path / "keys.json"
-    path.write_text(json.dumps({"current": "a", "keys": {"a": base64.b64encode(OLD).decode()}}))
+    path.write_text(
+        json.dumps({"current": "a", "keys": {"a": base64.b64encode(OLD).decode()}}), encoding="utf-8"
+    )
 
     assert seal(a=OLD).opened(KeySeal.from_file(path).sealed(b"data", owner="o"), owner="o") == b"data"
 
@@ -82,7 +96,7 @@ def test_keys_come_from_a_file(tmp_path: Path):
 @pytest.mark.parametrize("text", ["{", "[]", '{"current": "a"}', '{"current": "a", "keys": {"a": "?"}}'])
 def test_a_file_that_is_no_file_of_keys_is_told(tmp_path: Path, text: str):
     path = tmp_path / "keys.json"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
 
     with pytest.raises(ValueError, match="the file of keys must be"):
         KeySeal.from_file(path)
@@ -94,11 +108,13 @@ def test_a_client_from_the_environment_has_the_seal_that_is_named_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     path = tmp_path / "keys.json"
-    path.write_text(json.dumps({"current": "a", "keys": {"a": base64.b64encode(OLD).decode()}}))
+    path.write_text(
+        json.dumps({"current": "a", "keys": {"a": base64.b64encode(OLD).decode()}}), encoding="utf-8"
+    )
     monkeypatch.setenv("TRANSFER_SEAL", str(path))
     assert isinstance(seal_from_env(), KeySeal)
 
-    path.write_text("{")
+    path.write_text("{", encoding="utf-8")
     monkeypatch.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
     monkeypatch.setenv("TRANSFER_BASE_URL", "https://orders.example")
     monkeypatch.setenv("TRANSFER_API_TOKEN", "t")
@@ -147,9 +163,9 @@ def test_what_does_not_open_is_bound_and_keeps_all_else(other: KeySeal | None):
 
     assert entry.unread is not None
     assert (entry.unread.is_sealed, entry.reply, entry.state) == (True, None, KeyState.IN_DOUBT)
-    verdict = decide(entry, LayAside(by="ada", reason="unreadable"), now=1e9)
+    verdict = decide(entry, Quarantine(by="ada", reason="unreadable"), now=1e9)
     assert verdict is not None
-    assert (verdict.denial, verdict.entry) == (Denial.UNREAD, entry)
+    assert (verdict.denial, verdict.entry) == (Rejection.UNREAD, entry)
 
 
 def test_a_sealed_wish_beside_another_intent_does_not_open():
@@ -163,6 +179,129 @@ def test_a_sealed_wish_beside_another_intent_does_not_open():
     assert moved.unread is not None
 
 
+# --- a record beside another key ------------------------------------------------------------------
+
+SEALS = [None, seal(a=OLD)]
+
+
+async def rewritten(path: Path, *statements: str) -> None:
+    """Whoever can write to the file does this."""
+
+    def write() -> None:
+        with contextlib.closing(sqlite3.connect(path)) as db, db:
+            for statement in statements:
+                assert db.execute(statement).rowcount
+
+    await asyncio.to_thread(write)
+
+
+@pytest.mark.parametrize("one", SEALS, ids=["plain", "sealed"])
+@pytest.mark.parametrize("column", ["intent", "body", "intent and body"])
+async def test_a_wish_copied_beside_another_key_releases_nobodys_hold(
+    world: World, tmp_path: Path, one: KeySeal | None, column: str
+):
+    """Refuting the key would pay back the hold of the other's order, which may exist."""
+    path = tmp_path / "journal.db"
+    async with SQLiteJournal(path, seal=one) as journal:
+        world.journal.journal = journal
+        for key in ("theirs", "ours"):
+            await world.in_doubt(key)
+    copied = ", ".join(
+        f"{name} = (SELECT {name} FROM keys_2 WHERE key = 'theirs')" for name in column.split(" and ")
+    )
+    await rewritten(path, f"UPDATE keys_2 SET {copied} WHERE key = 'ours'")
+    placed = len(world.bank.placed)
+    async with SQLiteJournal(path, seal=one) as journal:
+        world.journal.journal = journal
+        entry = await world.entry("ours")
+        theirs = await world.entry("theirs")
+        operators = Operators(journal, world.scope, settle_after=0.0)
+        with pytest.raises(ValueError, match=r"^(undone|key): "):
+            await operators.refute("ours", by="ada", reason="seen")
+        await operators.refute("ours", by="ada", reason="seen", undone=True)
+        await world.recover()
+
+    assert entry.unread is not None
+    assert not entry.unread.is_sealed
+    assert entry.intent is None
+    assert theirs.is_readable
+    assert placed == 2
+    assert world.bank.released == []
+
+
+@pytest.mark.parametrize("one", SEALS, ids=["plain", "sealed"])
+async def test_an_undo_copied_beside_another_key_does_not_run(
+    world: World, tmp_path: Path, one: KeySeal | None
+):
+    """The hold that it would release is of an order that may exist."""
+    path = tmp_path / "journal.db"
+    async with SQLiteJournal(path, seal=one) as journal:
+        world.journal.journal = journal
+        await world.owing("theirs")
+        await world.owing("ours")
+    await rewritten(
+        path,
+        "UPDATE keys_2 SET body = json_set(body, '$.owed', "
+        "json((SELECT json_extract(body, '$.owed') FROM keys_2 WHERE key = 'theirs'))) WHERE key = 'ours'",
+        "DELETE FROM history WHERE key_id = (SELECT id FROM keys_2 WHERE key = 'theirs')",
+        "DELETE FROM keys_2 WHERE key = 'theirs'",
+    )
+    world.bank.release_error = None
+    async with SQLiteJournal(path, seal=one) as journal:
+        world.journal.journal = journal
+        entry = await world.entry("ours")
+        await world.recover()
+
+    assert entry.owed == ()
+    assert entry.unread is not None
+    assert entry.unread.owed == ("funds_hold",)
+    assert world.bank.released == []
+
+
+@pytest.mark.parametrize("one", SEALS, ids=["plain", "sealed"])
+async def test_the_reply_of_another_keys_order_is_not_given_back(
+    world: World, tmp_path: Path, one: KeySeal | None
+):
+    """The caller would take another customer's order for its own."""
+    path = tmp_path / "journal.db"
+    async with SQLiteJournal(path, seal=one) as journal:
+        world.journal.journal = journal
+        await world.create(key="theirs")
+        await world.create(key="ours")
+    number = "(SELECT id FROM keys_2 WHERE key = '{}')".format
+    reply = f"(SELECT reply FROM replies WHERE key_id = {number('theirs')})"
+    await rewritten(path, f"UPDATE replies SET reply = {reply} WHERE key_id = {number('ours')}")
+    async with SQLiteJournal(path, seal=one) as journal:
+        world.journal.journal = journal
+        error = await world.fails(JournalFailed, key="ours")
+        entry = await world.entry("ours")
+
+    assert error.order_may_exist
+    assert (entry.state, entry.reply) == (KeyState.CREATED, None)
+
+
+@pytest.mark.parametrize("at", [("test", "k"), ("live", "l"), ("live-k", ""), None])
+def test_what_is_sealed_for_one_key_does_not_open_beside_another(at: tuple[str, str] | None):
+    """However the rest of the row is changed: the scope and the key are what it was sealed for."""
+    one, entry = seal(a=OLD), replace(_persons(), owed=())
+    row = rows.row_of(entry, token="t", now=0.0, seal=one, place=("live", "k"))
+    assert row.intent is not None
+    key = "k" if at is None else at[1]
+    moved = msgspec.structs.replace(row, intent=row.intent.replace('"key":"k"', f'"key":"{key}"'), reply=None)
+    alone = msgspec.structs.replace(row, intent=None)
+
+    assert rows.entry_of(row, one, place=("live", "k")) == entry
+    for other in (moved, alone):
+        assert rows.entry_of(other, one, place=at).unread is not None
+
+
+def test_what_was_sealed_before_records_were_bound_to_their_key_still_opens():
+    one = seal(a=OLD)
+    row = rows.row_of(_persons(), token="t", now=0.0, seal=one)
+
+    assert rows.entry_of(row, one, place=("live", "k")) == _persons()
+
+
 # --- journals -------------------------------------------------------------------------------------
 
 
@@ -173,7 +312,7 @@ async def test_a_key_that_does_not_open_ends_in_a_journal_that_failed_and_stays_
     async with SQLiteJournal(path, seal=seal(a=NEW)) as journal:
         verdict = await journal.move(SCOPE, "k", claim(number=2))
         assert verdict is not None
-        assert verdict.denial is Denial.UNREAD
+        assert verdict.denial is Rejection.UNREAD
         other = await made(journal, claim(number=3), key="other")
         assert other.state is KeyState.CLAIMED  # nobody else suffers
     async with SQLiteJournal(path, seal=seal(a=OLD)) as journal:
@@ -202,7 +341,7 @@ async def test_a_client_and_an_operator_are_told_what_is_missing(world: World, t
         await world.in_doubt()
     async with SQLiteJournal(path) as journal:
         world.journal.journal = journal
-        await world.fails(JournalFailed, match="is sealed, and does not open here")
+        await world.fails(JournalFailed, match="cannot be decrypted: configure its encryption key")
         async with world.client() as client:
             with pytest.raises(ValueError, match="bring the keys it was sealed with"):
                 await client.resolve("k", order_id="tx-1", by="ada", reason="seen")

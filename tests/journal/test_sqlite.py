@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.support.bank import Time, turns
-from tests.support.journalling import SCOPE, claim, free, judged, keep, made, mark
+from tests.support.journalling import SCOPE, claim, free, judged, keep, made, mark, of_key
 from transfer_async import JournalFailed, SQLiteJournal
-from transfer_async.journal.entries import Denial
+from transfer_async.journal.model import Rejection
 from transfer_async.journal.protocol import KEPT
 from transfer_async.journal.sqlite import VERSION
 
@@ -132,7 +132,8 @@ async def test_moves_that_wait_when_it_is_closed_are_finished(path: Path):
 
 async def test_a_directory_is_no_journal_and_its_mode_is_left_alone(tmp_path: Path):
     there = tmp_path / "there"
-    await asyncio.to_thread(there.mkdir, mode=0o755)
+    await asyncio.to_thread(there.mkdir)
+    await asyncio.to_thread(there.chmod, 0o755)  # whatever the umask is
     with pytest.raises(JournalFailed, match="is not a file"):
         async with SQLiteJournal(there):
             pass
@@ -197,7 +198,7 @@ async def test_an_entry_that_cannot_be_read_denies_its_own_key_and_no_other_of_t
         await in_file(path, "UPDATE keys_2 SET body = '{', token = 'by hand' WHERE key = 'k-2'")
         found = await asyncio.gather(*(judged(journal, mark(), key=f"k-{number}") for number in range(5)))
 
-    assert [one.denial for one in found] == [None, None, Denial.UNREAD, None, None]
+    assert [one.denial for one in found] == [None, None, Rejection.UNREAD, None, None]
 
 
 # --- several of them on one file ----------------------------------------------------------------
@@ -211,7 +212,7 @@ async def test_what_another_has_written_is_believed_rather_than_what_was_remembe
         entry = await made(other, mark(check="r-1", hold="r-2"))
         late = await judged(one, keep())
 
-    assert (late.denial, late.entry) == (Denial.LOST, entry)
+    assert (late.denial, late.entry) == (Rejection.LOST, entry)
     assert entry.receipts == {"check": "r-1", "hold": "r-2"}
 
 
@@ -244,7 +245,7 @@ async def test_a_file_that_was_moved_while_in_use_takes_no_further_move(tmp_path
         await asyncio.to_thread(path.rename, tmp_path / "elsewhere.db")
         for _ in range(2):
             with pytest.raises(JournalFailed, match=r"moved|FileNotFoundError"):
-                await journal.move(SCOPE, "k2", claim())
+                await journal.move(SCOPE, "k2", of_key(claim(), "k2"))
         there = await asyncio.to_thread(path.exists)
 
     assert not there
@@ -258,7 +259,7 @@ async def test_a_file_that_was_replaced_while_in_use_is_not_gone_on_with(tmp_pat
         await asyncio.to_thread((tmp_path / "other.db").rename, path)
         for _ in range(2):
             with pytest.raises(JournalFailed, match=r"moved|another file"):
-                await journal.move(SCOPE, "k2", claim())
+                await journal.move(SCOPE, "k2", of_key(claim(), "k2"))
 
 
 def test_a_path_means_the_same_file_whatever_directory_the_process_changes_to(

@@ -14,9 +14,9 @@ import pytest
 
 from tests.journal.other_process import other_process
 from tests.support.bank import Time, new_order
-from tests.support.journalling import SCOPE, claim, made
+from tests.support.journalling import SCOPE, claim, made, of_key
 from transfer_async import JournalFailed, Outcome, SQLiteJournal, TransferClient
-from transfer_async.journal import sqlite_file, sqlite_opening
+from transfer_async.journal import sqlite_file
 from transfer_async.sandbox import Sandbox
 
 Check = Callable[[Path], Awaitable[None]]
@@ -107,7 +107,7 @@ async def a_log_that_is_deleted_during_the_commit_is_noticed(path: Path) -> None
         await made(journal, claim())
         time.strikes = True
         with pytest.raises(JournalFailed, match="-wal was moved"):
-            await journal.move(SCOPE, "k2", claim())
+            await journal.move(SCOPE, "k2", of_key(claim(), "k2"))
         time.strikes = False
 
 
@@ -133,7 +133,7 @@ def opening_closes_a_descriptor(patch: pytest.MonkeyPatch) -> None:
         os.close(os.open(real, os.O_RDWR))
         return real
 
-    patch.setattr(sqlite_opening, "found", touched)
+    patch.setattr(sqlite_file, "found", touched)
 
 
 def nobody_looks_at_the_log(patch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ async def test_a_log_that_others_have_begun_anew_is_not_written_into_the_file(tm
     await asyncio.to_thread(log.touch)
     for one in (journal, journal, SQLiteJournal(path)):
         with pytest.raises(JournalFailed, match="stop every process"):
-            await one.move(SCOPE, "k2", claim())
+            await one.move(SCOPE, "k2", of_key(claim(), "k2"))
     await journal.close()
 
     assert await asyncio.to_thread(log.exists)

@@ -6,25 +6,40 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support import journalling as j
 from tests.support.bank import new_order, other_order
 from tests.support.cases import each
 from transfer_async import journal
 from transfer_async._models.errors import Outcome
-from transfer_async._models.requests import PersonName
-from transfer_async.journal import entries, moves, state_machine
-from transfer_async.journal.claim import Claim
-from transfer_async.journal.entries import Denial, Entry, KeyState, Verdict
-from transfer_async.journal.fingerprint import fingerprint
-from transfer_async.journal.moves import Move
+from transfer_async._models.requests import PersonName, fingerprint
+from transfer_async.journal import model, state_machine, transitions
+from transfer_async.journal.model import (
+    Entry,
+    HistoryEvent,
+    KeyState,
+    Rejection,
+    TransitionResult,
+)
+from transfer_async.journal.state_machine import latest
+from transfer_async.journal.transitions import Claim, Move
 
 NOW = 1000.0
 MOVES: dict[type, Move] = {
     type(move): move
     for move in (
         *(j.claim(2), j.keep(), j.take_over(), j.mark("a"), j.create(), j.free(), j.doubt(), j.expire()),
-        *(j.resolve(), j.refute(), j.paid(), j.attend(), j.owe("hold"), j.suspect(), j.promise(), j.told()),
+        *(
+            j.resolve(),
+            j.refute(),
+            j.paid(),
+            j.attend(),
+            j.owe("hold"),
+            j.suspect(),
+            j.promise(),
+            j.told(),
+        ),
         *(j.lay_aside(), j.propose(), j.withdraw(), j.amend(), j.take_back(), j.look(), j.demand()),
         j.waive(),
     )
@@ -35,13 +50,13 @@ DECIDED = {
     KeyState.FREE: journal.Decision.WAIVE,
 }
 """What can be proposed, by where the key stands."""
-UNREAD = entries.Unread(why="DecodeError", kept="{", hooks=("hold",), owed=())
+UNREAD = model.Unread(why="DecodeError", kept="{", hooks=("hold",), owed=())
 KINDS = {
     one
     for one in (getattr(journal, name) for name in journal.__all__)
     if isinstance(one, type) and issubclass(one, Move) and one is not Move
 }
-ROWS = {(row.move, row.source): row.to for row in state_machine.TABLE}
+ROWS = {(row.move, row.source): row.to for row in state_machine.TRANSITIONS}
 PAIRS = [(kind, state) for kind in MOVES for state in KeyState]
 
 
@@ -61,7 +76,7 @@ def entry_in(state: KeyState) -> Entry:
     return gone(*j.WAYS[state])
 
 
-def judged(entry: Entry, move: Move, *, now: float = NOW, id_taken: bool = False) -> Verdict:
+def judged(entry: Entry, move: Move, *, now: float = NOW, id_taken: bool = False) -> TransitionResult:
     verdict = state_machine.decide(entry, move, now=now, id_taken=id_taken)
     assert verdict is not None
     return verdict
@@ -75,8 +90,8 @@ def named(value: object) -> str:
 
 
 def test_the_table_speaks_of_every_move_and_of_no_pair_twice():
-    assert {row.move for row in state_machine.TABLE} == set(MOVES) == KINDS
-    assert len(ROWS) == len(state_machine.TABLE)
+    assert {row.move for row in state_machine.TRANSITIONS} == set(MOVES) == KINDS
+    assert len(ROWS) == len(state_machine.TRANSITIONS)
 
 
 STORED = (
@@ -94,21 +109,21 @@ def test_each_move_has_the_name_that_histories_hold_already():
 
 
 def test_every_row_has_its_reason():
-    assert all(len(row.reason) > 10 for row in state_machine.TABLE)
+    assert all(len(row.reason) > 10 for row in state_machine.TRANSITIONS)
 
 
 def when_allowed(kind: type, state: KeyState) -> float:
     """A time at which nothing but the table speaks against a move."""
-    live = (kind in (moves.Keep, moves.Mark), state is KeyState.FREE)
+    live = (kind in (transitions.RenewLease, transitions.MarkSending), state is KeyState.FREE)
     return NOW if any(live) else NOW + j.LEASE + j.WINDOW + j.SETTLE_AFTER
 
 
 def ready_for(kind: type, entry: Entry) -> Entry:
     """``entry`` as people need it for what they decide of it."""
     if kind in (journal.Amend, journal.TakeBack, journal.Propose):
-        entry = entry.but(reply=None)
+        entry = replace(entry, reply=None)
     if kind in (journal.Demand, journal.Waive) or (kind is journal.Propose and entry.state is KeyState.FREE):
-        entry = entry.but(four_eyes=True)
+        entry = replace(entry, four_eyes=True)
     if kind in (journal.Withdraw, journal.Waive):
         entry = judged(ready_for(journal.Propose, entry), move_for(journal.Propose, entry.state)).entry
     return entry
@@ -125,10 +140,10 @@ def move_for(kind: type, state: KeyState) -> Move:
 @pytest.mark.parametrize(("kind", "state"), [*ROWS], ids=named)
 def test_every_row_of_the_table_can_be_gone(kind: type, state: KeyState):
     entry = entry_in(state)
-    if (kind, state) == (moves.Create, KeyState.FREE):
-        entry = entry.but(attempt="a")  # of the very attempt that was refuted
-    if kind is moves.LayAside:
-        entry = entry.but(unread=UNREAD)
+    if (kind, state) == (transitions.Create, KeyState.FREE):
+        entry = replace(entry, attempt="a")  # of the very attempt that was refuted
+    if kind is transitions.Quarantine:
+        entry = replace(entry, unread=UNREAD)
     verdict = judged(ready_for(kind, entry), move_for(kind, state), now=when_allowed(kind, state))
 
     assert verdict.denial is None
@@ -141,65 +156,65 @@ def test_every_other_pair_is_denied_as_lost_and_changes_nothing(kind: type, stat
     entry = entry_in(state)
     verdict = judged(entry, MOVES[kind], now=NOW + later)
 
-    assert verdict.denial is Denial.LOST
+    assert verdict.denial is Rejection.LOST
     assert verdict.entry is entry
 
 
 @each("state", KeyState)
-@each("kind", [kind for kind in MOVES if kind is not moves.LayAside])
+@each("kind", [kind for kind in MOVES if kind is not transitions.Quarantine])
 def test_what_cannot_be_read_binds_its_key_whatever_is_asked_for(kind: type, state: KeyState):
-    entry = entry_in(state).but(unread=UNREAD)
+    entry = replace(entry_in(state), unread=UNREAD)
     verdict = judged(entry, MOVES[kind], now=NOW + 10_000.0)
 
-    assert (verdict.denial, verdict.entry) == (Denial.UNREAD, entry)
+    assert (verdict.denial, verdict.entry) == (Rejection.UNREAD, entry)
 
 
-@pytest.mark.parametrize(("state", "denial"), [(KeyState.CLAIMED, Denial.BUSY), (KeyState.FREE, None)])
-def test_what_cannot_be_read_is_laid_aside_once_no_worker_is_at_it(state: KeyState, denial: Denial | None):
-    entry = entry_in(state).but(unread=UNREAD)
+@pytest.mark.parametrize(("state", "denial"), [(KeyState.CLAIMED, Rejection.BUSY), (KeyState.FREE, None)])
+def test_what_cannot_be_read_is_laid_aside_once_no_worker_is_at_it(state: KeyState, denial: Rejection | None):
+    entry = replace(entry_in(state), unread=UNREAD)
 
     assert judged(entry, j.lay_aside()).denial is denial
-    assert judged(entry.but(unread=None), j.lay_aside()).denial is Denial.LOST
+    assert judged(replace(entry, unread=None), j.lay_aside()).denial is Rejection.LOST
 
 
 def test_a_claim_that_was_laid_aside_is_a_doubt_that_waits_like_any_other():
-    claimed = entry_in(KeyState.CLAIMED).but(unread=UNREAD)
+    claimed = replace(entry_in(KeyState.CLAIMED), unread=UNREAD)
     aside = judged(claimed, j.lay_aside(), now=NOW + j.LEASE)
     early = judged(aside.entry, j.refute(""), now=NOW + j.LEASE + j.SETTLE_AFTER - 1.0)
 
     assert (aside.entry.intent, aside.entry.laid_aside) == (None, ("{",))
-    assert early.denial is Denial.TOO_EARLY
+    assert early.denial is Rejection.TOO_EARLY
     assert judged(aside.entry, j.refute(""), now=NOW + j.LEASE + j.SETTLE_AFTER).denial is None
 
 
 @each(
     ("state", "later", "denial"),
     [
-        (KeyState.CLAIMED, 0.0, Denial.BUSY),
-        (KeyState.SENDING, 0.0, Denial.BUSY),
-        (KeyState.SENDING, 10_000.0, Denial.IN_DOUBT),
-        (KeyState.IN_DOUBT, 0.0, Denial.IN_DOUBT),
-        (KeyState.IN_DOUBT, 10_000.0, Denial.IN_DOUBT),
-        (KeyState.CREATED, 0.0, Denial.CREATED),
-        (KeyState.CREATED, 10_000.0, Denial.CREATED),
+        (KeyState.CLAIMED, 0.0, Rejection.BUSY),
+        (KeyState.SENDING, 0.0, Rejection.BUSY),
+        (KeyState.SENDING, 10_000.0, Rejection.IN_DOUBT),
+        (KeyState.IN_DOUBT, 0.0, Rejection.IN_DOUBT),
+        (KeyState.IN_DOUBT, 10_000.0, Rejection.IN_DOUBT),
+        (KeyState.CREATED, 0.0, Rejection.CREATED),
+        (KeyState.CREATED, 10_000.0, Rejection.CREATED),
     ],
 )
-def test_a_claim_that_is_denied_says_why(state: KeyState, later: float, denial: Denial):
+def test_a_claim_that_is_denied_says_why(state: KeyState, later: float, denial: Rejection):
     assert judged(entry_in(state), j.claim(2), now=NOW + later).denial is denial
 
 
 @pytest.mark.parametrize("state", [KeyState.FREE, KeyState.CREATED, KeyState.CLAIMED], ids=named)
 def test_an_answer_with_the_id_of_another_key_is_foreign_whatever_the_key_has_become(state: KeyState):
-    assert judged(entry_in(state), j.create(), id_taken=True).denial is Denial.FOREIGN
+    assert judged(entry_in(state), j.create(), id_taken=True).denial is Rejection.FOREIGN
 
 
 def test_a_free_claim_is_a_matter_of_its_epoch_and_a_sent_one_of_its_attempt():
     claimed, sending = entry_in(KeyState.CLAIMED), entry_in(KeyState.SENDING)
 
     assert judged(claimed, j.free("whatever", epoch=1)).denial is None
-    assert judged(claimed, j.free("whatever", epoch=2)).denial is Denial.LOST
+    assert judged(claimed, j.free("whatever", epoch=2)).denial is Rejection.LOST
     assert judged(sending, j.free("a", epoch=7)).denial is None
-    assert judged(sending, j.free(None, epoch=1)).denial is Denial.LOST
+    assert judged(sending, j.free(None, epoch=1)).denial is Rejection.LOST
 
 
 BEN = PersonName("Ben", "Okri")
@@ -227,7 +242,7 @@ def test_what_hooks_did_for_other_words_is_owed_and_a_new_intent_begins(
 
     assert (entry.intent_id, entry.epoch, entry.receipts) == ("intent-2", 1, {})
     assert (entry.intent, entry.held, entry.hooks) == (again.intent, again.intent.held, hooks)
-    assert entry.owed == entries.owed_by(first)
+    assert entry.owed == model.owed_by(first)
     assert [(one.hook, one.receipt) for one in entry.owed] == [("hold", None), ("check", "match")]
 
 
@@ -242,13 +257,13 @@ def test_the_same_words_and_more_hooks_go_on_with_a_dead_workers_claim():
 
 
 def test_what_an_entry_without_an_intent_owes_is_nothing():
-    assert entries.owed_by(entry_in(KeyState.CREATED)) == ()
+    assert model.owed_by(entry_in(KeyState.CREATED)) == ()
 
 
 def test_a_late_undo_without_a_receipt_does_not_hide_the_receipt_on_record():
-    entry = entry_in(KeyState.FREE).but(owed=j.owing("hold"))
+    entry = replace(entry_in(KeyState.FREE), owed=j.owing("hold"))
     nothing_known = tuple(attrs.evolve(one, receipt=None) for one in j.owing("hold", "check"))
-    owing = judged(entry, moves.Owe(owed=nothing_known, lease=j.LEASE)).entry
+    owing = judged(entry, transitions.AddPendingUndos(owed=nothing_known, lease=j.LEASE)).entry
 
     assert {one.hook: one.receipt for one in owing.owed} == {"hold": "r-hold", "check": None}
 
@@ -331,7 +346,7 @@ WALKED: st.SearchStrategy[Move] = st.one_of(
 PAUSES = st.sampled_from([0.0, 0.0, 0.0, 1.0, j.LEASE, j.SETTLE_AFTER, j.MAX_AGE + 1])
 STEPS = st.lists(st.tuples(PAUSES, WALKED), max_size=25)
 BOUND = (KeyState.SENDING, KeyState.IN_DOUBT, KeyState.CREATED)
-Walk = list[tuple[Entry | None, Move, float, Verdict]]
+Walk = list[tuple[Entry | None, Move, float, TransitionResult]]
 
 
 def walk(steps: list[tuple[float, Move]]) -> Walk:
@@ -351,18 +366,21 @@ def no_way_leads_out_of_sending_or_doubt_but_an_answer_to_that_very_attempt(walk
         if before is None or before.state not in BOUND or after.state in BOUND:
             continue
         right = getattr(move, "attempt", None) == before.attempt
-        late = isinstance(move, moves.Refute) and now >= before.sent_until + move.settle_after
+        late = isinstance(move, transitions.Refute) and now >= before.sent_until + move.settle_after
 
         assert after.state is KeyState.FREE
         assert right
         assert before.state is not KeyState.CREATED
-        assert isinstance(move, moves.Free) or (late and before.state is KeyState.IN_DOUBT)
+        assert isinstance(move, transitions.Release) or (late and before.state is KeyState.IN_DOUBT)
 
 
 def nothing_is_marked_but_a_live_claim_by_its_own_epoch_and_no_attempt_is_marked_over(walked: Walk):
     for before, move, now, verdict in walked:
         if before is not None and verdict.entry.attempt != before.attempt and verdict.entry.attempt:
-            assert isinstance(move, moves.Mark)
+            if isinstance(move, transitions.Suspect):  # it binds a free key to its own attempt again
+                assert before.state is KeyState.FREE
+                continue
+            assert isinstance(move, transitions.MarkSending)
             assert before.state is KeyState.CLAIMED
             assert (before.epoch, now < before.lease_until) == (move.epoch, True)
 
@@ -405,13 +423,20 @@ def a_debt_goes_only_when_it_is_paid(walked: Walk):
         left = [(one.intent.id, one.hook) for one in verdict.entry.owed]
         gone = [debt for debt in due if debt not in left]
 
-        assert not gone or (isinstance(move, moves.Paid) and all(debt[0] == move.intent_id for debt in gone))
+        undone = move.intent_id if isinstance(move, transitions.MarkUndone) else None
+        kept = (
+            move.intent.id if isinstance(move, transitions.Suspect) else None
+        )  # for an order that may exist
+        assert all(debt[0] in (undone, kept) for debt in gone)
 
 
 def an_intent_changes_with_a_claim_of_a_key_that_is_free_or_serves_no_more_and_is_then_owed(walked: Walk):
     for before, move, now, verdict in walked:
         after = verdict.entry
         if before is None or after.intent_id == before.intent_id or verdict.denial is not None:
+            continue
+        if isinstance(move, transitions.Suspect):
+            assert before.state is KeyState.FREE
             continue
         assert isinstance(move, Claim)
         abandoned = before.state is KeyState.CLAIMED and now >= before.lease_until
@@ -438,11 +463,15 @@ def a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds(walked: Walk)
     for before, move, _, verdict in walked:
         if verdict.denial is None or verdict.entry == before:
             continue
-        assert isinstance(move, Claim)
         assert before is not None
+        if before.is_suspected:
+            assert (verdict.found_doubt, verdict.entry.state) == (True, KeyState.IN_DOUBT)
+            assert verdict.entry.is_suspected
+            continue
+        assert isinstance(move, Claim)
         assert before.state is KeyState.SENDING
-        found = {"state": KeyState.IN_DOUBT, "cause": entries.LEFT_ALONE, "moves": before.moves + 1}
-        assert verdict.entry == before.but(**found)
+        found = {"state": KeyState.IN_DOUBT, "cause": model.ABANDONED_CAUSE, "moves": before.moves + 1}
+        assert verdict.entry == replace(before, **found)
 
 
 def what_is_in_doubt_keeps_all_that_undoing_and_resolving_need(walked: Walk):
@@ -452,8 +481,15 @@ def what_is_in_doubt_keeps_all_that_undoing_and_resolving_need(walked: Walk):
             assert entry.intent is not None
             assert entry.intent.id == entry.intent_id
         if entry.state in (KeyState.SENDING, KeyState.IN_DOUBT):
-            assert entry.attempt
+            assert entry.attempt or (entry.is_suspected and entry.attempt is not None)
             assert entry.sent_until > 0
+
+
+def a_key_under_which_another_order_may_exist_is_freed_by_a_person_alone(walked: Walk):
+    for before, move, _, verdict in walked:
+        if before is not None and before.is_suspected and verdict.entry.state is KeyState.FREE:
+            assert isinstance(move, transitions.Refute)
+            assert not move.by_program
 
 
 KEPT_BY_EVERY_WALK = (
@@ -467,6 +503,7 @@ KEPT_BY_EVERY_WALK = (
     a_claim_is_gone_on_with_only_where_what_its_hooks_did_serves,
     a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds,
     what_is_in_doubt_keeps_all_that_undoing_and_resolving_need,
+    a_key_under_which_another_order_may_exist_is_freed_by_a_person_alone,
 )
 
 
@@ -481,8 +518,8 @@ def test_whatever_is_asked_for_in_whatever_order_every_promise_is_kept(steps: li
 
 
 def ended_in(error: str, status: int | None, outcome: Outcome = Outcome.REFUSED) -> Entry:
-    ending = entries.Ending(outcome=outcome, error=error, status=status)
-    return entry_in(KeyState.FREE).but(ending=ending)
+    ending = model.Ending(outcome=outcome, error=error, status=status)
+    return replace(entry_in(KeyState.FREE), ending=ending)
 
 
 @each(
@@ -507,7 +544,7 @@ def test_a_refusal_of_the_order_itself_answers_whoever_asks_once(
     entry = ended_in(error, status, outcome)
     verdict = judged(entry, j.claim(2, once=True))
 
-    assert verdict.denial is (Denial.REFUSED if is_answer else None)
+    assert verdict.denial is (Rejection.REFUSED if is_answer else None)
     assert (verdict.entry is entry) is is_answer
     assert judged(entry, j.claim(2)).denial is None
 
@@ -544,7 +581,7 @@ def test_a_doubt_that_ends_is_told_to_nobody_who_did_not_ask():
 
 
 def test_only_the_intent_that_is_in_doubt_can_be_promised():
-    assert judged(after(), j.promise(2)).denial is Denial.LOST
+    assert judged(after(), j.promise(2)).denial is Rejection.LOST
 
 
 def test_what_is_untold_keeps_the_key_from_being_forgotten_and_waits_for_somebody():
@@ -575,7 +612,7 @@ def test_an_order_that_appears_after_its_refutation_is_told_too():
 
 
 def test_every_order_that_an_answer_named_is_kept_once():
-    named_ones = (moves.GoInDoubt(attempt="a", candidate=one) for one in ("tx-1", "tx-2", "tx-1"))
+    named_ones = (transitions.GoInDoubt(attempt="a", candidate=one) for one in ("tx-1", "tx-2", "tx-1"))
 
     assert after(*named_ones).candidates == ("tx-1", "tx-2")
 
@@ -587,3 +624,17 @@ def test_two_intents_begin_with_receipts_of_their_own():
     assert other is not None
     assert one.entry.receipts == other.entry.receipts == {}
     assert one.entry.receipts is not other.entry.receipts
+
+
+def test_of_a_long_history_what_decides_nothing_is_left_out_first():
+    """Look-ups would push out of a journal in memory, and off the page, who decided what."""
+
+    def step(move: str, at: int) -> HistoryEvent:
+        return HistoryEvent(at=float(at), move=move, state=KeyState.IN_DOUBT, intent_id="i", epoch=1)
+
+    names = ["claim", "keep", "look", "resolve", "look", "takeback", "look"]
+    steps = [step(move, at) for at, move in enumerate(names)]
+
+    assert latest(steps, 7) == steps
+    assert [one.move for one in latest(steps, 5)] == ["claim", "resolve", "look", "takeback", "look"]
+    assert [one.move for one in latest(steps, 3)] == ["resolve", "takeback", "look"]

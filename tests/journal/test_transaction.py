@@ -4,28 +4,29 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.journalling import SCOPE, attend, claim, create, free, keep, mark, owing, paid, resolve
-from transfer_async.journal import moves, rows, state_machine
-from transfer_async.journal.entries import Denial, Entry, KeyState
-from transfer_async.journal.transaction import PendingMove, Recent, Transaction
+from transfer_async.journal import rows, state_machine, transitions
+from transfer_async.journal.durable import PendingMove, Transaction, WriteCache
+from transfer_async.journal.model import Entry, KeyState, Rejection
 
 
 class Makes:
     """Transactions over what a test has stored."""
 
     def __init__(self) -> None:
-        self.recent = Recent()
+        self.recent = WriteCache()
         self.stored: dict[str, tuple[str, Entry]] = {}
 
-    def wanted(self, *wishes: tuple[str, moves.Move], in_question: bool = False) -> list[PendingMove]:
+    def wanted(self, *wishes: tuple[str, transitions.Move], in_question: bool = False) -> list[PendingMove]:
         loop = asyncio.get_running_loop()
         return [
             PendingMove((SCOPE, key), move, f"t{n}", loop.create_future(), in_question=in_question)
             for n, (key, move) in enumerate(wishes)
         ]
 
-    def store(self, key: str, token: str, *way: moves.Move) -> Entry:
+    def store(self, key: str, token: str, *way: transitions.Move) -> Entry:
         entry: Any = None
         for move in way:
             verdict = state_machine.decide(entry, move, now=0.0)
@@ -35,7 +36,7 @@ class Makes:
         self.recent.keep((SCOPE, key), token, entry)
         return entry
 
-    def transaction(self, *wishes: tuple[str, moves.Move], **settings: Any) -> Transaction:
+    def transaction(self, *wishes: tuple[str, transitions.Move], **settings: Any) -> Transaction:
         made = Transaction(self.wanted(*wishes, **settings), self.recent)
         for place in made.places:
             token, _ = self.stored.get(place[1], (None, None))
@@ -48,7 +49,7 @@ def makes() -> Makes:
     return Makes()
 
 
-def denials(transaction: Transaction) -> list[Denial | None]:
+def denials(transaction: Transaction) -> list[Rejection | None]:
     return [None if one is None else one.denial for one in transaction.verdicts]
 
 
@@ -72,19 +73,21 @@ async def test_a_denied_move_writes_nothing(makes: Makes):
     transaction = makes.transaction(("k", create("another")))
     transaction.decide(0.0)
 
-    assert denials(transaction) == [Denial.LOST]
+    assert denials(transaction) == [Rejection.LOST]
     assert (transaction.writes, transaction.steps) == ([], [])
 
 
 @pytest.mark.parametrize("second", [create(), resolve()])
-async def test_an_id_that_is_bound_earlier_in_the_commit_is_foreign_later(makes: Makes, second: moves.Move):
+async def test_an_id_that_is_bound_earlier_in_the_commit_is_foreign_later(
+    makes: Makes, second: transitions.Move
+):
     makes.store("k-1", "a", claim(), mark())
-    doubted = (moves.GoInDoubt(attempt="a"),) if isinstance(second, moves.Resolve) else ()
+    doubted = (transitions.GoInDoubt(attempt="a"),) if isinstance(second, transitions.Resolve) else ()
     makes.store("k-2", "b", claim(), mark(), *doubted)
     transaction = makes.transaction(("k-1", create()), ("k-2", second))
     transaction.decide(0.0)
 
-    assert denials(transaction) == [None, Denial.FOREIGN]
+    assert denials(transaction) == [None, Rejection.FOREIGN]
 
 
 async def test_places_are_in_one_order_whatever_comes_first(makes: Makes):
@@ -106,12 +109,12 @@ async def test_a_move_whose_token_is_committed_is_believed_and_not_made_again(ma
 
 
 @pytest.mark.parametrize(
-    ("move", "denial"), [(claim(), Denial.IN_DOUBT), (mark(), Denial.LOST)], ids=["claim", "mark"]
+    ("move", "denial"), [(claim(), Rejection.IN_DOUBT), (mark(), Rejection.LOST)], ids=["claim", "mark"]
 )
 async def test_a_claim_or_mark_that_was_committed_is_lost_once_others_moved_on(
-    makes: Makes, move: moves.Move, denial: Denial
+    makes: Makes, move: transitions.Move, denial: Rejection
 ):
-    makes.store("k", "somebody else's", claim(), mark(), moves.GoInDoubt(attempt="a"))
+    makes.store("k", "somebody else's", claim(), mark(), transitions.GoInDoubt(attempt="a"))
     transaction = makes.transaction(("k", move), in_question=True)
     transaction.decide(0.0, committed=["t0"])
 
@@ -119,17 +122,17 @@ async def test_a_claim_or_mark_that_was_committed_is_lost_once_others_moved_on(
 
 
 async def test_a_claim_that_committed_the_doubt_it_found_is_not_taken_for_one_that_was_granted(makes: Makes):
-    makes.store("k", "t0", claim(), mark(), moves.GoInDoubt(attempt="a"))  # what the denied claim wrote
+    makes.store("k", "t0", claim(), mark(), transitions.GoInDoubt(attempt="a"))  # what the denied claim wrote
     transaction = makes.transaction(("k", claim(2)), in_question=True)
     transaction.decide(0.0, committed=["t0"])
 
-    assert denials(transaction) == [Denial.IN_DOUBT]
+    assert denials(transaction) == [Rejection.IN_DOUBT]
     assert transaction.writes == []
 
 
 @pytest.mark.parametrize("move", [create(), free(), paid("hold")], ids=["create", "free", "paid"])
 async def test_another_move_that_was_committed_is_believed_even_if_others_moved_on(
-    makes: Makes, move: moves.Move
+    makes: Makes, move: transitions.Move
 ):
     makes.store("k", "somebody else's", claim(), mark(), free(owed=owing("hold")))
     transaction = makes.transaction(("k", move), in_question=True)
@@ -162,7 +165,7 @@ async def test_what_was_committed_is_remembered_under_the_token_that_is_stored(m
 
 async def test_no_more_is_remembered_than_the_limit(makes: Makes):
     entry = makes.store("k", "a", claim())
-    recent = Recent(limit=3)
+    recent = WriteCache(limit=3)
     for number in range(5):
         recent.keep((SCOPE, f"k-{number}"), "t", entry)
 
@@ -172,19 +175,19 @@ async def test_no_more_is_remembered_than_the_limit(makes: Makes):
 
 async def test_what_others_have_written_since_is_what_counts(makes: Makes):
     mine = makes.store("k", "mine", claim())
-    theirs = rows.row_of(mine.but(epoch=2), token="theirs", now=0.0)
+    theirs = rows.row_of(replace(mine, epoch=2), token="theirs", now=0.0)
     transaction = Transaction(makes.wanted(("k", mark())), makes.recent)
     transaction.load((SCOPE, "k"), "theirs", theirs)
     transaction.decide(0.0)
 
-    assert denials(transaction) == [Denial.LOST]
+    assert denials(transaction) == [Rejection.LOST]
     assert transaction.writes == []
 
 
 # --- without a look -----------------------------------------------------------------------------
 
 
-def assumed(makes: Makes, *wishes: tuple[str, moves.Move]) -> Transaction:
+def assumed(makes: Makes, *wishes: tuple[str, transitions.Move]) -> Transaction:
     transaction = Transaction(makes.wanted(*wishes), makes.recent)
     transaction.assume(0.0)
     return transaction
@@ -209,7 +212,7 @@ async def test_without_a_look_a_write_replaces_what_is_known_and_nothing_else(ma
     [(claim(2),), (mark(), claim(2)), (attend(0.0), keep("another"))],
     ids=["busy", "granted, then busy", "denied"],
 )
-async def test_no_denial_is_believed_without_a_look(makes: Makes, wishes: tuple[moves.Move, ...]):
+async def test_no_denial_is_believed_without_a_look(makes: Makes, wishes: tuple[transitions.Move, ...]):
     makes.store("k", "t", claim())
     transaction = assumed(makes, *(("k", wish) for wish in wishes))
 

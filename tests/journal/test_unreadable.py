@@ -5,12 +5,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+from rich.pretty import pretty_repr
 
 from tests.support.bank import World, new_order, refused_order
 from transfer_async import (
     AlreadyCreated,
     Decision,
     KeyState,
+    Operators,
     OrderCommand,
     PersonName,
     PostgresJournal,
@@ -18,7 +20,7 @@ from transfer_async import (
     SQLiteJournal,
     TransferClient,
 )
-from transfer_async._cli.journal import terminal
+from transfer_async._cli import journal_output
 from transfer_async._models.errors import JournalFailed, Outcome
 from transfer_async.worker.handler import Handler
 
@@ -72,13 +74,13 @@ async def test_a_row_that_cannot_be_read_is_shown_bound_and_ended_by_operators_a
         await damage(journal, *damaged)
     async with opened() as journal, world.client(journal=journal, settle_after=0.0) as client:
         doubts = {doubt.key: doubt.readable for doubt in await client.in_doubt()}
-        async with terminal.opened(opened(), world.scope) as at:
+        async with journal_output.opened(opened(), world.scope) as at:
             listed = {view.key: view.entry.is_readable for view in await at.operators.waiting()}
             shown, steps = await at.one("a")
         known = await client.known("a")
         report = await client.recover()
         await bound(client, "a")
-        with pytest.raises(ValueError, match=r"undone: must be said: .* \(funds_hold\)"):
+        with pytest.raises(ValueError, match=r"undone: is required: .* \(funds_hold\)"):
             await client.refute("a", **SAID)
         await bound(client, "a")
         freed = await client.refute("a", **SAID, undone=True)
@@ -104,6 +106,25 @@ async def test_a_row_that_cannot_be_read_is_shown_bound_and_ended_by_operators_a
     assert damaged[2].replace('"', '\\"') in kept
 
 
+async def test_nothing_of_what_cannot_be_read_is_shown_of_any_object(world: World, opened: Callable[[], Any]):
+    """It names both parties, and error trackers draw every object that a call had in hand."""
+    async with opened() as journal:
+        await in_doubt(world, journal, "k")
+        await damage(journal, "intent", '["Ben","Okri",null]', "[1,2,null]")
+    async with opened() as journal:
+        operators = Operators(journal, world.scope, settle_after=0.0)
+        entry = await journal.read(world.scope, "k")
+        held = [entry, await operators.view("k"), *await operators.in_doubt()]
+        await operators.refute("k", **SAID, undone=True)
+        aside = await journal.read(world.scope, "k")
+        held += [aside, await operators.view("k")]
+
+    assert "ben.okri" in entry.unread.kept
+    assert "ben.okri" in aside.laid_aside[0]
+    for one in held:
+        assert [text for text in (repr(one), pretty_repr(one)) if "ben.okri" in text] == []
+
+
 async def undo_that_cannot_be_read(world: World, opened: Callable[[], Any]) -> None:
     """It is owed: the order was refused, and its hold could not be released."""
     world.bank.release_error = RuntimeError()
@@ -117,26 +138,28 @@ async def test_an_undo_that_cannot_be_read_is_given_up_by_word_alone(world: Worl
     async with opened() as journal, world.client(journal=journal) as client:
         report = await client.recover()
         await bound(client, "k")
-        for ended in (client.refute("k", **SAID), client.resolve("k", order_id="tx-1", **SAID)):
-            with pytest.raises(ValueError, match=r"undone: must be said: .* \(funds_hold\)"):
-                await ended
+        with pytest.raises(ValueError, match=r"undone: is required: .* \(funds_hold\)"):
+            await client.refute("k", **SAID)
         freed = await client.refute("k", **SAID, undone=True)
         assert await client.recover() == type(report)()
 
-    assert (report.unreadable, report.still_owed) == (1, 0)
+    assert (report.unreadable, report.undos_pending) == (1, 0)
     assert (freed.state, freed.readable) == (KeyState.FREE, True)
 
 
-async def test_of_what_is_free_once_it_is_laid_aside_nothing_is_left_to_propose(
+async def test_a_proposal_to_free_a_damaged_key_that_comes_too_early_writes_nothing(
     world: World, opened: Callable[[], Any]
 ):
+    """The record was set aside, and the key free, without anybody else's approval."""
     await undo_that_cannot_be_read(world, opened)
     async with opened() as journal, world.client(journal=journal) as client:
-        with pytest.raises(ValueError, match="is laid aside; nothing is left to be decided"):
+        before = await client.history("k")
+        with pytest.raises(ValueError, match="it is too early"):
             await client.operators.propose("k", Decision.REFUTE, **SAID, undone=True)
-        steps = await client.history("k")
+        after = await client.history("k")
+        await bound(client, "k")
 
-    assert (steps[-1].move, steps[-1].by) == ("layaside", "ada")
+    assert after == before
 
 
 async def test_what_must_be_told_of_others_is_told_beside_it(world: World, tmp_path: Any):

@@ -16,7 +16,7 @@ from tests.journal.released import BACK_ENDS, HERE, SCOPE, SEAL_KEYS, versions_o
 from tests.journal.released.stores import Content, FileStore, Store, TableStore
 from tests.support.bank import World, world
 from tests.support.commands import invoke
-from tests.support.journalling import claim
+from tests.support.journalling import claim, of_key
 from transfer_async import (
     JournalFailed,
     KeyState,
@@ -29,7 +29,7 @@ from transfer_async import (
     SQLiteJournal,
     TransferError,
 )
-from transfer_async.journal import Journal, KeySeal, Upgrade, moves, postgres_upgrade
+from transfer_async.journal import Journal, KeySeal, Upgrade, postgres, transitions
 from transfer_async.journal.rows import ENTRY_TABLE, VERSION
 
 __all__ = ["world"]  # a fixture
@@ -80,7 +80,7 @@ async def refusal(store: Store) -> str:
 
 
 async def claimed(journal: Journal, key: str) -> None:
-    verdict = await journal.move(SCOPE, key, claim())
+    verdict = await journal.move(SCOPE, key, of_key(claim(), key))
     assert verdict is not None
     assert verdict.denial is None
 
@@ -170,7 +170,7 @@ async def test_a_second_upgrade_has_nothing_to_do(store: Store):
 
 async def test_all_scopes_are_upgraded_at_once(store: Store):
     async with store.old_journal() as old:
-        await old.move("other", "claimed", claim())
+        await old.move("other", "claimed", of_key(claim(), "claimed"))
     await upgrade(store)
     async with store.journal() as journal:
         found = [await journal.read(scope, "claimed") for scope in (SCOPE, "other")]
@@ -371,7 +371,7 @@ async def test_an_order_on_its_way_during_the_upgrade_is_not_sent_again_by_anybo
 ):
     async with store.old_journal() as old:
         world.journal.journal = old
-        world.meanwhile(moves.Create, lambda: upgrade(store))
+        world.meanwhile(transitions.Create, lambda: upgrade(store))
         error = await world.fails(TransferError, key="mine", scope=SCOPE)
     async with store.journal() as journal:
         world.journal.journal = journal
@@ -412,7 +412,7 @@ def test_while_an_old_program_writes_to_the_file_it_is_refused(tmp_path: Path):
 async def test_while_a_transaction_of_an_old_program_is_open_it_is_refused(
     database: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(postgres_upgrade, "WAIT", 0.05)
+    monkeypatch.setattr(postgres, "WAIT", 0.05)
     store = await asyncio.to_thread(TableStore, database)
     before = await content(store)
     other = await asyncpg.connect(database)

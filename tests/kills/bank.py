@@ -36,7 +36,11 @@ class Book:
 
 def lines(path: Path) -> Iterator[list[str]]:
     """The words of every line of a book."""
-    return (line.split(" ") for line in path.read_text().splitlines()) if path.exists() else iter(())
+    return (
+        (line.split(" ") for line in path.read_text(encoding="utf-8").splitlines())
+        if path.exists()
+        else iter(())
+    )
 
 
 def open_holds(path: Path) -> dict[str, frozenset[str]]:

@@ -20,7 +20,7 @@ from tests.kills.report import Report
 from tests.kills.service import service
 from tests.kills.setting import SCOPE, Place
 from tests.support.order_files import csv_file, rows, told
-from transfer_async._cli.serve_sandbox import fault_shares
+from transfer_async._cli.servers import fault_shares
 
 DEADLINE, LEASE = 2.0, 3.0
 ENDS = (0, 3, 5)

@@ -18,9 +18,9 @@ from tests.kills.setting import LEASE, POLICY, SCOPE, Place
 from transfer_async import TransferClient
 from transfer_async._models.errors import JournalFailed, OutcomeUnknown
 from transfer_async._models.requests import OrderIntent
-from transfer_async._pipeline.resolution import NO_ORDER
+from transfer_async._pipeline.call import NO_ORDER
 from transfer_async.journal import Journal, KeyState, journal_at
-from transfer_async.journal.entries import Entry, Step
+from transfer_async.journal.model import Entry, HistoryEvent
 
 IN_THE_END = 60.0
 """Seconds in which every lease must be over and every debt paid; and some for every key."""
@@ -52,7 +52,7 @@ class KeyEvidence:
     entry: Entry | None = None
     is_listed: bool = False
     resolved: Entry | None = None
-    history: Sequence[Step] = ()
+    history: Sequence[HistoryEvent] = ()
     holds: frozenset[str] = frozenset()
     holds_resolved: frozenset[str] = frozenset()
 
@@ -95,7 +95,7 @@ class _Books:
     """What was written down while there were processes to kill, by key."""
 
     def __init__(self, place: Place) -> None:
-        service = json.loads(place.path("service").read_text())
+        service = json.loads(place.path("service").read_text(encoding="utf-8"))
         self.received: dict[str, int] = service["received"]
         self.orders: dict[str, list[str]] = {}
         self.sends: dict[str, list[tuple[str, float]]] = {}
@@ -163,7 +163,13 @@ async def _at_rest(
 ) -> Mapping[str, Entry | None]:
     """Every entry, once `recover` has nothing left to do but doubts; with ``resolve``, not even those."""
     waiting = {KeyState.CLAIMED, KeyState.SENDING, *({KeyState.IN_DOUBT} if resolve else ())}
-    settings: dict[str, Any] = {"scope": SCOPE, "retry": POLICY, "lease": LEASE, "settle_after": 0.0}
+    settings: dict[str, Any] = {
+        "scope": SCOPE,
+        "retry": POLICY,
+        "lease": LEASE,
+        "settle_after": 0.0,
+        "abandoned_settle_after": 0.0,
+    }
     until = time.monotonic() + IN_THE_END + 0.02 * len(keys)
     client = TransferClient(
         "http://127.0.0.1:9", "t", journal=journal, hooks=bank.hooks, resolve=resolve, **settings

@@ -10,17 +10,18 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.kills.bank import Book
 from tests.kills.setting import Place
 from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
-from transfer_async._cli.probe.spending import Ledger
+from transfer_async._cli.probe_budget import Ledger
 from transfer_async._models.errors import OutcomeUnknown
 from transfer_async._models.responses import Order
-from transfer_async.journal import postgres_upgrade, sqlite_file, sqlite_opening, sqlite_upgrade
-from transfer_async.journal.claim import Claim
-from transfer_async.journal.entries import Entry, KeyState, Verdict
-from transfer_async.journal.moves import Create, Mark, Move
-from transfer_async.journal.upgrading import statements_from
+from transfer_async.journal import postgres, sqlite, sqlite_file
+from transfer_async.journal.model import Entry, KeyState, TransitionResult
+from transfer_async.journal.rows import statements_from
+from transfer_async.journal.transitions import Claim, Create, MarkSending, Move
 from transfer_async.worker.consumer import Worker
 from transfer_async.worker.handler import Handler
 
@@ -31,9 +32,9 @@ def resend() -> None:
     """A journal that lets a worker take over what another is sending."""
     decide = Claim.decide
 
-    def mutated(self: Claim, entry: Entry | None, now: float) -> Verdict:
+    def mutated(self: Claim, entry: Entry | None, now: float) -> TransitionResult:
         if entry is not None and entry.state is KeyState.SENDING and entry.lease_until <= now:
-            entry = entry.but(state=KeyState.CLAIMED)
+            entry = replace(entry, state=KeyState.CLAIMED)
         return decide(self, entry, now)
 
     async def nothing(_: TransferClient) -> None:
@@ -44,7 +45,7 @@ def resend() -> None:
 
 def unmarked() -> None:
     """A journal that forgets the mark."""
-    _forget_moves(Mark, KeyState.SENDING)
+    _forget_moves(MarkSending, KeyState.SENDING)
 
 
 def unsettled() -> None:
@@ -59,14 +60,14 @@ def _forget_moves(kind: type, state: KeyState) -> None:
 
 
 def _forgetful(make: Callable[..., Any], kind: type, state: KeyState) -> Callable[..., Any]:
-    async def move(self: Any, scope: str, key: str, move: Move) -> Verdict | None:
+    async def move(self: Any, scope: str, key: str, move: Move) -> TransitionResult | None:
         if not isinstance(move, kind):
             return await make(self, scope, key, move)
         entry = await self.read(scope, key)
         if entry is None:
             return None
-        made = entry.but(state=state, order_id=getattr(move, "order_id", None))
-        return Verdict(entry=made, now=0.0)
+        made = replace(entry, state=state, order_id=getattr(move, "order_id", None))
+        return TransitionResult(entry=made, now=0.0)
 
     return move
 
@@ -89,8 +90,10 @@ def released() -> None:
 def unlocked() -> None:
     """A journal that closes a descriptor of its file, as it once was, which drops SQLite's locks."""
 
+    as_it_is = sqlite_file.found
+
     def touched(path: Path, *, make: bool) -> Path:
-        real = sqlite_file.found(path, make=make)
+        real = as_it_is(path, make=make)
         if not make:
             os.close(os.open(real, os.O_RDWR))
         return real
@@ -98,17 +101,17 @@ def unlocked() -> None:
     def forget(_: sqlite_file.Files) -> None:
         """As it once was: nobody looks at the log."""
 
-    sqlite_opening.found, sqlite_file.Files.remember = touched, forget  # type: ignore[assignment,method-assign] # a mutant
+    sqlite_file.found, sqlite_file.Files.remember = touched, forget  # type: ignore[assignment,method-assign] # a mutant
 
 
 def send_again() -> None:
     """A journal that takes a dead worker's request for one that was never sent."""
     decide = Claim.decide
 
-    def trusting(self: Claim, entry: Entry | None, now: float) -> Verdict:
+    def trusting(self: Claim, entry: Entry | None, now: float) -> TransitionResult:
         sent = entry is not None and entry.state in (KeyState.SENDING, KeyState.IN_DOUBT)
         if entry is not None and sent and now >= entry.lease_until:
-            return Verdict(now=now, entry=self._begin(now, before=entry))
+            return TransitionResult(now=now, entry=self._begin(now, before=entry))
         return decide(self, entry, now)
 
     Claim.decide = trusting  # type: ignore[method-assign] # a mutant
@@ -119,7 +122,7 @@ def send_again() -> None:
 
 def half_upgraded() -> None:
     """An upgrade whose steps are committed before the version is."""
-    for module in (sqlite_upgrade, postgres_upgrade):
+    for module in (sqlite, postgres):
         module.statements_from = _in_halves  # type: ignore[attr-defined] # a mutant
 
 

@@ -21,10 +21,11 @@ from tests.kills.service import UNREAD, service
 from tests.kills.setting import Place
 from tests.support.bank import new_order
 from transfer_async import SQLiteJournal
-from transfer_async._cli import app  # noqa: F401 - forked processes find it imported, as the next
-from transfer_async._cli.probe import probe_run  # noqa: F401
-from transfer_async._cli.probe.order_plan import NAMES, planned
-from transfer_async._cli.probe.spending import Ledger
+from transfer_async._cli import (
+    app,  # noqa: F401 - forked processes find it imported, as the next
+    probe_run,  # noqa: F401
+)
+from transfer_async._cli.probe_budget import Ledger, Plan
 from transfer_async.sandbox import (
     CloseAfterProcessing,
     Fault,
@@ -63,15 +64,15 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
         trial = _Trial(options, directory, place, troubles)
         trial.run()
     violations = [("trouble", why) for why in troubles]
-    received = json.loads((directory / "service").read_text())["received"]
+    received = json.loads((directory / "service").read_text(encoding="utf-8"))["received"]
     counted = [_counted(one, place.base_url) for one in trial.rounds]
     for one, names in zip(trial.rounds, counted, strict=True):
         theirs = received.get(one.poster.partition("@")[0], 0)
         if len(names) > CAP:
             violations.append(("beyond", f"{one.poster}: {len(names)} orders were counted"))
-        if theirs > len(names - NOBODYS):
+        if theirs > sum(name not in NOBODYS for name in names):
             violations.append(("beyond", f"{one.poster}: {theirs} were received, {sorted(names)} counted"))
-    if received.get("None", 0) > sum(len(names & NOBODYS) for names in counted):
+    if received.get("None", 0) > sum(name in NOBODYS for names in counted for name in names):
         violations.append(("beyond", f"{received['None']} without a poster were received"))
     in_all, counted_in_all = sum(received.values()), sum(map(len, counted))
     if in_all > counted_in_all:  # of some the service has read no body
@@ -153,15 +154,14 @@ def _changed(path: Path) -> int | None:
     return path.stat().st_mtime_ns if path.exists() else None
 
 
-def _counted(one: _Round, base_url: str) -> frozenset[str]:
-    """The names of the orders that the journal says were, or may have been, sent."""
+def _counted(one: _Round, base_url: str) -> list[str]:
+    """The names of the orders that the journal says were, or may have been, sent, each as often as it was."""
 
-    async def look() -> frozenset[str]:
-        plan = planned(new_order(poster_username=one.poster), apart=new_order().matcher_amount, limits={})
+    async def look() -> list[str]:
+        order = new_order(poster_username=one.poster)
+        plan = Plan(order=order, apart=order.matcher_amount, limits={})
         async with SQLiteJournal(one.path("journal")) as journal:
-            ledger = Ledger(journal, scope=base_url)
-            assert {order.name for order in plan} <= {*NAMES}
-            return await ledger.spent(plan)
+            return [order.name for order in await Ledger(journal, scope=base_url).sent(plan)]
 
     return asyncio.run(look())
 

@@ -164,7 +164,9 @@ def as_options(settings: Mapping[str, object]) -> list[str]:
 
 def last_words() -> str:
     """What the last command said before its end, or why it failed."""
-    return Place.here().path("log").read_text(errors="replace").split("Traceback")[-1][-2000:]
+    return (
+        Place.here().path("log").read_text(errors="replace", encoding="utf-8").split("Traceback")[-1][-2000:]
+    )
 
 
 class Channel:

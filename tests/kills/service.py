@@ -32,7 +32,7 @@ def service(
 
 
 def _serve(end: socket.socket, *, seed: int, faults: Mapping[Fault, float], results: Path) -> None:
-    results.write_text(json.dumps(asyncio.run(_served(Channel(end), seed, faults))))
+    results.write_text(json.dumps(asyncio.run(_served(Channel(end), seed, faults))), encoding="utf-8")
 
 
 async def _served(channel: Channel, seed: int, faults: Mapping[Fault, float]) -> dict[str, Any]:

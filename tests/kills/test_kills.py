@@ -21,7 +21,11 @@ needs_nats = pytest.mark.skipif(not NatsServer.is_installed(), reason="there is 
 def trial(*options: object, patience: int = PATIENCE) -> subprocess.CompletedProcess[str]:
     words = [*map(str, options), "--patience", str(patience)]
     return subprocess.run(
-        [sys.executable, "-m", "tests.kills", *words], cwd=ROOT, check=False, capture_output=True, text=True
+        [sys.executable, "-m", "tests.kills", *words],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
     )
 
 

@@ -27,7 +27,7 @@ from tests.journal.released.stores import FileStore, Store, TableStore
 from tests.kills.mutants import MUTANTS
 from tests.kills.processes import Child, await_end, fork, listen
 from tests.support.postgres import PostgresServer
-from transfer_async.journal.postgres_sessions import Session
+from transfer_async.journal.postgres_sql import Session
 from transfer_async.journal.rows import ENTRY_TABLE, VERSION
 
 LONGEST = 0.01

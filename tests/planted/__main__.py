@@ -55,7 +55,7 @@ def logged(path: Path | None) -> dict[str, str]:
     """What an earlier run came to."""
     if path is None or not path.exists():
         return {}
-    return dict(line.split(" ", 1) for line in path.read_text().splitlines())
+    return dict(line.split(" ", 1) for line in path.read_text(encoding="utf-8").splitlines())
 
 
 def say(found: Found) -> None:
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(found)
         results[found.name] = found.verdict
         if options.log is not None:
-            with options.log.open("a") as log:
+            with options.log.open("a", encoding="utf-8") as log:
                 log.write(f"{found.name} {results[found.name]}\n")
     caught = {name: by for name, by in results.items() if not by.startswith(("SURVIVED", "FAILS"))}
     if options.record:

@@ -42,14 +42,14 @@ class Found:
 
 def recorded() -> dict[str, str]:
     """The test that caught each fault when that was last written down."""
-    lines = RECORD.read_text().splitlines() if RECORD.exists() else []
+    lines = RECORD.read_text(encoding="utf-8").splitlines() if RECORD.exists() else []
     return dict(line.split(" ", 1) for line in lines)
 
 
 def record(found: dict[str, str]) -> None:
     """Write down which test caught which fault, in the order of `FAULTS`."""
     lines = [f"{fault.name} {found[fault.name]}\n" for fault in FAULTS if fault.name in found]
-    RECORD.write_text("".join(lines))
+    RECORD.write_text("".join(lines), encoding="utf-8")
 
 
 def ask(fault: Fault, checkout: Checkout, *, last: str | None, sound: Container[str] = frozenset()) -> Found:

@@ -33,7 +33,7 @@ class Checkout:
         self._top = top
         self._changes = 0
         command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-        listed = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout
+        listed = subprocess.run(command, cwd=HERE, capture_output=True, encoding="utf-8", check=True).stdout
         for name in filter(None, listed.split("\0")):
             if (HERE / name).is_file():
                 (top / name).parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ class Checkout:
             SnippetNotFound: it does not fit.
         """
         path = self._top / path_of(fault.module)
-        sound = path.read_text()
+        sound = path.read_text(encoding="utf-8")
         self._write(path, fault.planted(sound))
         try:
             yield
@@ -56,7 +56,7 @@ class Checkout:
 
     def _write(self, path: Path, source: str) -> None:
         """Write a module so that Python sees it as new: its bytecode goes by whole seconds and size."""
-        path.write_text(source)
+        path.write_text(source, encoding="utf-8")
         self._changes += 1
         when = time.time() - 1_000_000 + self._changes
         os.utime(path, (when, when))
@@ -89,7 +89,7 @@ class Checkout:
             cwd=self._top,
             env=self._environment(),
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=PATIENCE,
             check=False,
         )

@@ -7,8 +7,8 @@ MUTATED = (
     Fault(
         "first-journal-failure-frees-the-hold",
         "create_order",
-        "stamped(lost, call.work, order_may_exist=True)",
-        "stamped(lost, call.work, order_may_exist=False)",
+        "annotate_error(lost, call.work, order_may_exist=True)",
+        "annotate_error(lost, call.work, order_may_exist=False)",
         "the bank releases a hold although nobody knows what the journal has",
     ),
     Fault(
@@ -21,8 +21,8 @@ MUTATED = (
     Fault(
         "doubt-may-be-released",
         "doubt",
-        "stamped(doubt, work, order_may_exist=True)",
-        "stamped(doubt, work, order_may_exist=False)",
+        "\n    annotate_error(doubt, work, order_may_exist=True)",
+        "\n    annotate_error(doubt, work, order_may_exist=False)",
         "a hold is released although the order may exist",
     ),
     Fault(
@@ -42,8 +42,8 @@ MUTATED = (
     Fault(
         "stale-undos-of-others-at-work",
         "claimed_key",
-        "if one.lease_until <= 0.0 and one.intent.id",
-        "if one.lease_until <= 0.0 or one.intent.id",
+        "if undo.lease_until <= 0.0 and undo.intent.id",
+        "if undo.lease_until <= 0.0 or undo.intent.id",
         "two workers release the same hold at once",
     ),
     Fault(
@@ -84,8 +84,8 @@ MUTATED = (
     Fault(
         "suspect-kept-only-where-it-is-known",
         "settle",
-        "    if not recorded:\n        suspect",
-        "    if recorded:\n        suspect",
+        "await context.journal.write(intent.key, suspect, certain=outcome, order=order)",
+        "pass",
         "the second order of a key leaves no trace in the history",
     ),
     Fault(
@@ -154,8 +154,8 @@ MUTATED = (
     Fault(
         "refuted-before-it-settled",
         "doubt",
-        "found.now >= entry.sent_until + context.settle_after",
-        "found.now >= entry.sent_until - context.settle_after",
+        "answer is NO_ORDER and found.now >= settled_at",
+        "answer is NO_ORDER",
         "a doubt is refuted while its request may still take effect",
     ),
     Fault(
@@ -175,8 +175,8 @@ MUTATED = (
     Fault(
         "failed-undo-is-done",
         "undoing",
-        "error=type(error).__name__)\n        return False",
-        "error=type(error).__name__)\n        return True",
+        "error=name_of(undone.error))\n        return False",
+        "error=name_of(undone.error))\n        return True",
         "a hold whose release failed is never released",
     ),
     Fault(
@@ -252,7 +252,7 @@ MUTATED = (
     Fault(
         "late-record-is-not-counted",
         "unrecorded",
-        "        return False\n    return True",
+        "        return False\n    return order is not None",
         "        return False\n    return False",
         "recovery does not count the orders that it wrote down late",
     ),
@@ -273,8 +273,8 @@ MUTATED = (
     Fault(
         "new-client-may-do-all",
         "retry",
-        "min(AT_START * settings.cost, settings.capacity)",
-        "max(AT_START * settings.cost, settings.capacity)",
+        "self.left: int = min(start, self._capacity)",
+        "self.left: int = max(start, self._capacity)",
         "thousands of new clients that send little become a storm",
     ),
     Fault(
@@ -309,7 +309,7 @@ MUTATED = (
     Fault(
         "equal-amounts-differ",
         "answers",
-        "if shown != wanted and amounts.differ",
+        "if shown != wanted and requests.differ",
         "if shown != wanted or amounts.differ",
         "every rounding of the service's is a doubt",
     ),
@@ -331,8 +331,8 @@ MUTATED = (
     Fault(
         "never-sent-is-sent",
         "transport",
-        "evidence = Evidence(sent=False, error=AnsweredEarly())",
-        "evidence = Evidence(sent=True, error=AnsweredEarly())",
+        "evidence = ExchangeResult(sent=False, error=AnsweredEarly())",
+        "evidence = ExchangeResult(sent=True, error=AnsweredEarly())",
         "what an old connection answers before it is asked leaves the order in doubt",
     ),
     Fault(
@@ -373,8 +373,8 @@ MUTATED = (
     Fault(
         "distrusted-connection-is-taken",
         "guards",
-        "if not Carrier.may_take(protocol) or await",
-        "if not Carrier.may_take(protocol) and await",
+        "if not ConnectionState.may_take(protocol) or await",
+        "if not ConnectionState.may_take(protocol) and await",
         "an order goes out on a connection that still owes an answer",
     ),
     Fault(
@@ -410,22 +410,22 @@ MUTATED = (
     Fault(
         "conflict-turned",
         "claim",
-        "        if entry.fingerprint != self.fingerprint:\n            return Verdict",
-        "        if entry.fingerprint == self.fingerprint:\n            return Verdict",
+        "        if entry.fingerprint != self.fingerprint:\n            return TransitionResult",
+        "        if entry.fingerprint == self.fingerprint:\n            return TransitionResult",
         "a key gives back the order of somebody else",
     ),
     Fault(
         "live-claim-is-taken",
         "claim",
-        "        if now < entry.lease_until:\n            return Verdict",
-        "        if now > entry.lease_until:\n            return Verdict",
+        "        if now < entry.lease_until:\n            return TransitionResult",
+        "        if now > entry.lease_until:\n            return TransitionResult",
         "two workers create the order of one key",
     ),
     Fault(
         "found-doubt-is-not-written",
         "claim",
-        "denial=Denial.IN_DOUBT, found_doubt=True)",
-        "denial=Denial.IN_DOUBT, found_doubt=False)",
+        "denial=Rejection.IN_DOUBT, found_doubt=True)",
+        "denial=Rejection.IN_DOUBT, found_doubt=False)",
         "the history says nothing of the doubt that a claim found",
     ),
     Fault(
@@ -459,8 +459,8 @@ MUTATED = (
     Fault(
         "refute-any-attempt",
         "moves",
-        "is_settled = now >= entry.sent_until + self.settle_after",
-        "is_settled = now >= entry.sent_until - self.settle_after",
+        "is_settled = now >= entry.settled_at(",
+        "is_settled = now >= -entry.settled_at(",
         "a hold is released while the request may still take effect",
     ),
     Fault(
@@ -473,8 +473,8 @@ MUTATED = (
     Fault(
         "debts-of-others-are-paid",
         "moves",
-        "if (one.intent.id, one.lease_until) != (self.intent_id, self.lease_until):",
-        "if (one.intent.id, one.lease_until) == (self.intent_id, self.lease_until):",
+        "if (undo.intent.id, undo.lease_until) != (self.intent_id, self.lease_until):",
+        "if (undo.intent.id, undo.lease_until) == (self.intent_id, self.lease_until):",
         "what is owed for another intent is taken off the record, and what was done is done again",
     ),
     Fault(
@@ -522,8 +522,8 @@ MUTATED = (
     Fault(
         "refuted-key-is-forgotten",
         "memory",
-        "if ended and entry.client_made and not _was_refuted(entry):",
-        "if ended and entry.client_made and _was_refuted(entry):",
+        "if entry.epoch > 1 or (entry.ending is not None and entry.ending.error == REFUTED):",
+        "if entry.epoch > 1:",
         "an order that is answered after its refutation is not suspected",
     ),
     Fault(

@@ -12,7 +12,9 @@ from tests.planted.places import PLACES, PROMISE
 
 
 def test_every_fault_fits_its_module_once_and_leaves_python_behind():
-    sources = {place.module: (HERE / path_of(place.module)).read_text() for place in PLACES.values()}
+    sources = {
+        place.module: (HERE / path_of(place.module)).read_text(encoding="utf-8") for place in PLACES.values()
+    }
     for fault in FAULTS:
         ast.parse(fault.planted(sources[fault.module]))
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import samples
 from tests.support.cases import each
 from transfer_async.sandbox import Account, Accounts, CurrencyAccount, load_accounts
 from transfer_async.sandbox.accounts import accounts_from_json
@@ -20,6 +21,14 @@ def test_accounts_are_found_whatever_the_case_of_their_username():
     assert "aDa@example.com" in accounts
     assert 7 not in accounts
     assert accounts.get("nobody@example.com") is None
+
+
+@each(("one", "other"), samples.TWO_PEOPLE)
+def test_two_people_are_two_accounts_whatever_unicode_folds(one: str, other: str):
+    people = [Account(username=name, firstname="A", lastname="B") for name in (one, other)]
+    accounts = Accounts([BANK, *people])
+
+    assert [accounts[name] for name in (one, other)] == people
 
 
 def test_accounts_know_their_bank_and_their_order():
@@ -74,7 +83,8 @@ def test_accounts_are_loaded_from_a_file_with_exact_amounts(tmp_path: Path):
                 {"username": "a-bank", "firstname": "A", "lastname": "Bank", "is_bank": True},
                 {"username": "a@example.com", "firstname": "A", "lastname": "B", "currencies": [currency]},
             ]
-        )
+        ),
+        encoding="utf-8",
     )
     bank, person = load_accounts(path)
 

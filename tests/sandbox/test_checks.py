@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cases import each
-from transfer_async.sandbox import CreateOrder, exact_json
+from transfer_async.sandbox import CreateOrder, validation
 from transfer_async.sandbox.validation import amounts_agree, parse
 
 from .wire_client import order_body
 
 
 def parsed(body: object) -> tuple[CreateOrder | None, dict[str, list[str]]]:
-    return parse(exact_json.read(exact_json.write(body)))
+    return parse(validation.read(validation.write(body)))
 
 
 def changed(path: str, value: object) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 
 from tests.support.cases import each
 from tests.support.commands import invoke, refused, running
-from transfer_async._cli import serve_sandbox
+from transfer_async._cli import servers
 from transfer_async.sandbox import (
     FAULTS,
     CloseAfterProcessing,
@@ -50,7 +50,7 @@ def test_every_fault_is_named_in_the_help_under_what_it_does_to_the_order():
     ],
 )
 def test_a_fault_is_read_with_its_share_and_settings(text, fault, share):
-    assert serve_sandbox.fault_shares([text]) == {fault: share}
+    assert servers.fault_shares([text]) == {fault: share}
 
 
 @each(
@@ -89,7 +89,7 @@ def test_a_key_that_needs_a_password_is_told_and_nobody_is_asked_for_it(tmp_path
 
 async def test_the_mix_is_announced():
     async with Sandbox(faults={CloseAfterProcessing(): 0.05, Status(429): 0.1}) as sandbox:
-        assert serve_sandbox.announcement(sandbox)[5:] == [
+        assert servers.announcement(sandbox)[5:] == [
             "fault close-after-processing for 0.05 of all orders",
             "fault status for 0.1 of all orders",
         ]
@@ -99,8 +99,8 @@ def test_the_key_may_be_in_the_certificates_own_file(tmp_path):
     issued = trustme.CA().issue_cert("127.0.0.1")
     issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
 
-    assert isinstance(serve_sandbox.tls_context(tmp_path / "both.pem", None), ssl.SSLContext)
-    assert serve_sandbox.tls_context(None, None) is None
+    assert isinstance(servers.tls_context(tmp_path / "both.pem", None), ssl.SSLContext)
+    assert servers.tls_context(None, None) is None
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ async def statuses(address: str, trusting: ssl.SSLContext) -> list[int]:
 
 async def expected() -> list[int]:
     async with (
-        Sandbox(seed=7, faults=serve_sandbox.fault_shares(MIX)) as sandbox,
+        Sandbox(seed=7, faults=servers.fault_shares(MIX)) as sandbox,
         connected(sandbox) as client,
     ):
         return [(await client.ask(order_body())).status for _ in range(30)]

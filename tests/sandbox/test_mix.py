@@ -19,7 +19,7 @@ from transfer_async.sandbox import (
     Status,
 )
 from transfer_async.sandbox.control import make_fault
-from transfer_async.sandbox.fault_script import Waiting
+from transfer_async.sandbox.faults import Waiting
 
 from .test_script import record
 from .wire_client import WHO_AM_I, WireClient

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cases import each
-from transfer_async.sandbox import Sandbox, exact_json
+from transfer_async.sandbox import Sandbox, validation
 
 from .wire_client import WHO_AM_I, WireClient, connected, order_body
 
@@ -43,13 +43,13 @@ def with_changes(changes: dict[str, Any]) -> bytes:
     for path in sorted(changes, key="external_order".__eq__):  # last: nothing more fits inside it then
         parent, _, name = path.rpartition(".")
         (body["external_order"] if parent else body)[name] = changes[path]
-    return exact_json.write(body)
+    return validation.write(body)
 
 
 ODD_BODIES = (
     st.binary(max_size=300)
     | st.dictionaries(st.sampled_from(FIELDS[::-1]), ODD_VALUES, min_size=1, max_size=3).map(with_changes)
-    | ODD_VALUES.map(exact_json.write)
+    | ODD_VALUES.map(validation.write)
     | st.integers(0, 400).map(lambda cut: json.dumps(order_body()).encode()[:cut])
 )
 

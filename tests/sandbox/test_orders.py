@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support import samples
-from transfer_async.sandbox import DEFAULT_ACCOUNTS, Accounts, Order, exact_json
+from transfer_async.sandbox import DEFAULT_ACCOUNTS, Accounts, Order, validation
 from transfer_async.sandbox.validation import parse
 
 from .wire_client import order_body
@@ -17,7 +17,7 @@ NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 @pytest.fixture
 def order() -> Order:
-    request, _ = parse(exact_json.read(exact_json.write(order_body())))
+    request, _ = parse(validation.read(validation.write(order_body())))
     assert request is not None
     return Order(
         id="tx-abc123",

@@ -14,8 +14,7 @@ from transfer_async.sandbox import (
     ServiceProfile,
     load_profile,
 )
-from transfer_async.sandbox.imitation import keep_alive_of
-from transfer_async.sandbox.profile import IDLE, WITHIN, amid, rung
+from transfer_async.sandbox.profile import IDLE, WITHIN, amid, keep_alive_of, rung
 
 from .wire_client import connected, order_body
 
@@ -63,11 +62,12 @@ def test_a_profile_that_cannot_be_written_leaves_the_one_before(tmp_path, monkey
         ),
         ({"answers": {"order": {"headers": {"a b": ""}}}}, "headers: hold what HTTP does not allow"),
         ({"answers": {"order": {"fields": ["Ada Eze"]}}}, "fields: hold what is no name of a field"),
+        ({"answers": {"order": {"unreadable": "a\nb"}}}, "unreadable: holds what is no line of text"),
         ({"request_ids": ["a b"]}, "request_ids: hold what is no name of a header"),
     ],
 )
 def test_what_is_no_profile_is_named(tmp_path, changes, said):
-    (tmp_path / "p.json").write_text(json.dumps({"version": 1, **changes}))
+    (tmp_path / "p.json").write_text(json.dumps({"version": 1, **changes}), encoding="utf-8")
 
     with pytest.raises(ValueError, match=said):
         load_profile(tmp_path / "p.json")
@@ -75,7 +75,7 @@ def test_what_is_no_profile_is_named(tmp_path, changes, said):
 
 @each("text", ["", "[]", "no json"])
 def test_what_is_no_json_object_is_no_profile(tmp_path, text):
-    (tmp_path / "p.json").write_text(text)
+    (tmp_path / "p.json").write_text(text, encoding="utf-8")
 
     with pytest.raises(ValueError, match="profile: "):
         load_profile(tmp_path / "p.json")
@@ -119,10 +119,10 @@ async def test_an_order_that_needs_fewer_fields_is_made():
         assert answer.json["poster_currency"] == "NGN"
 
 
-async def test_what_the_service_takes_the_sandbox_takes_whatever_it_is():
+async def test_what_the_service_was_seen_to_take_the_sandbox_takes():
     taken = SeenAnswer(status=200, body="json", order="new")
     names = ("not-json", "empty-object", "unknown-beneficiary", "negative-amount", "order", "above-greatest")
-    limits = {"NGN": SeenLimits(least=Decimal(1000), greatest=Decimal(2000))}
+    limits = {"NGN": SeenLimits(least=Decimal(1000), greatest=Decimal(155_025))}
     profile = ServiceProfile(answers=dict.fromkeys(names, taken), limits=limits)
     nobody = "nobody.is.called.so@example.com"
     async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
@@ -130,14 +130,75 @@ async def test_what_the_service_takes_the_sandbox_takes_whatever_it_is():
             b"garbage",
             {},
             order_body(poster_recipient_username=nobody),
-            order_body(poster_recipient_username=nobody, matcher_currency="XYZ"),
             order_body(poster_amount="-1"),
-            order_body(external_order=7),
             order_body(),
+            order_body(poster_amount="310050.00", matcher_amount="200"),
         ):
             assert (await client.ask(body)).status == 200
-        assert len(sandbox.orders) == 7
-        assert [*sandbox.orders.values()][-1].poster_amount == Decimal("155025.00")
+        assert len(sandbox.orders) == 6
+        assert [*sandbox.orders.values()][-1].poster_amount == Decimal("310050.00")
+
+
+def without(*paths: str) -> dict:
+    body = order_body()
+    for path in paths:
+        outer, _, inner = path.rpartition(".")
+        (body[outer] if outer else body).pop(inner)
+    return body
+
+
+OTHERWISE = {"poster_amount": "310050.00", "matcher_amount": "200"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        order_body(poster_recipient_username="somebody.else@example.com"),
+        order_body(poster_recipient_username="noah.lind@example.com"),
+        order_body(poster_currency="KES"),
+        order_body(matcher_currency="XYZ"),
+        order_body(matcher_currency="JPY"),
+        order_body(**OTHERWISE),  # above the limit that the profile shows
+        order_body(poster_amount="155025000.00", matcher_amount="100000"),
+        order_body(poster_amount="200000.00"),  # not matcher_amount times exchange_rate
+        order_body(poster_payment_method_type="cash"),
+        order_body(external_order=7),
+        without("external_order"),
+        without("poster_country", "matcher_country"),
+        without("external_order.transaction_fee", "external_order.current_account_balance"),
+        without("poster_country") | {"poster_recipient_username": "somebody.else@example.com"},
+        b'{"matcher_amount": "100.00"}',
+    ],
+)
+async def test_a_sandbox_with_a_profile_creates_nothing_that_neither_it_nor_the_service_would(body):
+    """Else a bank's tests pass with orders that the service refuses."""
+    taken = SeenAnswer(status=200, body="json", order="new")
+    names = (
+        "order",
+        "without-poster_country",
+        "without-matcher_country",
+        "without-external_order.transaction_fee",
+        "without-external_order.current_account_balance",
+    )
+    limits = {"NGN": SeenLimits(least=Decimal(1000), greatest=Decimal(200_000))}
+    profile = ServiceProfile(answers=dict.fromkeys(names, taken), limits=limits)
+    async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
+        assert (await client.ask(body)).status == 422
+        assert (await client.ask(order_body(), headers={"Accept": "text/html"})).status == 406
+        assert (await client.ask(order_body(), headers={"Content-Type": "text/plain"})).status == 415
+        assert not sandbox.orders
+        assert (await client.ask(order_body())).status == 200
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+async def test_a_connection_is_closed_with_a_word_only_where_the_service_says_one(is_announced):
+    """A close that nobody announced meets the next order of a client, which ends in doubt."""
+    seen = SeenConnection(asked=9, requests=2, announced=is_announced)
+    async with Sandbox(profile=ServiceProfile(connection=seen)) as sandbox, connected(sandbox) as client:
+        told = [(await client.ask(order_body())).headers.get("Connection", "") for _ in range(2)]
+
+        assert told == ["", "close" if is_announced else ""]
+        assert await client.rest() == b""
 
 
 async def test_who_am_i_says_who_under_whatever_good_status():
@@ -173,9 +234,9 @@ async def test_no_body_however_odd_is_too_much_for_it():
     async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
         for name in order_body():
             for odd in (None, [], {}, [[]], 7, True, "", "XXX", "-0", 1e300):
-                assert (await client.ask(order_body(**{name: odd}))).status in (200, 400)
+                assert (await client.ask(order_body(**{name: odd}))).status in (400, 422)
         for body in (b"null", b"[]", b"7", b'"x"', b"{", b""):
-            assert (await client.ask(body)).status in (200, 400)
+            assert (await client.ask(body)).status in (400, 422)
 
 
 async def test_a_connection_that_was_seen_to_be_closed_is_closed():

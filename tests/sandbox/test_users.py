@@ -2,7 +2,14 @@ import re
 
 from tests.support.cases import each
 from tests.support.samples import currency_json, user_json
-from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CurrencyAccount, exact_json, rendering
+from transfer_async.sandbox import (
+    DEFAULT_ACCOUNTS,
+    Account,
+    Accounts,
+    CurrencyAccount,
+    rendering,
+    validation,
+)
 
 from .wire_client import names
 
@@ -69,4 +76,4 @@ def test_a_currency_of_an_unknown_code_is_shown_by_its_code():
 def test_the_written_user_is_the_user_object():
     account = ACCOUNTS["maria.silva.santos@example.com"]
 
-    assert bytes(rendering.user_json(account)) == exact_json.write(rendering.user_object(account))
+    assert bytes(rendering.user_json(account)) == validation.write(rendering.user_object(account))

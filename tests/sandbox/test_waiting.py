@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from transfer_async.sandbox.fault_script import Waiting
+from transfer_async.sandbox.faults import Waiting
 
 
 async def test_a_waiter_wakes_when_its_own_condition_is_true():

@@ -5,10 +5,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.sandbox.wire_client import Answer, WireClient, order_body
+from tests.sandbox.wire_client import Answer, WireClient, connected, order_body
 from tests.support.pages import ELSEWHERE, Page
 from transfer_async.sandbox import FAULTS, Sandbox, StallBeforeProcessing
-from transfer_async.sandbox.web_page import CLICKS
+from transfer_async.sandbox.control import CLICKS
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -157,6 +157,17 @@ async def test_the_cookies_of_others_on_this_host_do_not_matter(client: WireClie
     among = Developer(client, f"a/b=1; {developer.cookie}; c")
 
     assert "What the client did Run the matcher bot now" in read(await among.get()).text
+
+
+async def test_a_second_sandbox_signs_nobody_out(developer: Developer):
+    """Cookies ignore ports: a cookie of the same name would take the place of the first one."""
+    async with Sandbox() as second, connected(second) as client:
+        answer = await entered(client, second.token)
+    another = answer.headers["Set-Cookie"].partition(";")[0]
+
+    assert another.partition("=")[0] != developer.cookie.partition("=")[0]
+    both = Developer(developer.client, f"{developer.cookie}; {another}")
+    assert "Run the matcher bot now" in read(await both.get()).text
 
 
 async def test_a_wrong_token_is_told(client: WireClient):

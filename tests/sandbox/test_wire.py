@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cases import each
-from transfer_async.sandbox import exact_json
+from transfer_async.sandbox import validation
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=6))
 def test_what_is_written_is_read_back_digit_for_digit(number: Decimal):
-    assert str(exact_json.read(exact_json.write(number))) == str(number)
+    assert str(validation.read(validation.write(number))) == str(number)
 
 
 @each(
@@ -41,24 +41,24 @@ def test_what_is_written_is_read_back_digit_for_digit(number: Decimal):
     ],
 )
 def test_what_is_not_json_is_refused_with_a_reason(body: bytes, reason: str):
-    with pytest.raises(exact_json.BadJson, match=reason):
-        exact_json.read(body)
+    with pytest.raises(validation.BadJson, match=reason):
+        validation.read(body)
 
 
 def test_whole_surrogate_pairs_are_text():
-    assert exact_json.read(b'{"a": ["\\ud83d\\ude00", null]}') == {"a": ["\N{GRINNING FACE}", None]}
+    assert validation.read(b'{"a": ["\\ud83d\\ude00", null]}') == {"a": ["\N{GRINNING FACE}", None]}
 
 
 @given(st.binary())
 def test_reading_never_fails_in_another_way(body: bytes):
-    with suppress(exact_json.BadJson):
-        exact_json.read(body)
+    with suppress(validation.BadJson):
+        validation.read(body)
 
 
 def test_an_object_that_is_written_can_be_extended():
-    written = exact_json.extended(exact_json.raw({"a": 1}), "b", {"c": Decimal("0.10")})
+    written = validation.extended(validation.raw({"a": 1}), "b", {"c": Decimal("0.10")})
 
-    assert exact_json.write([written]) == b'[{"a":1,"b":{"c":0.10}}]'
+    assert validation.write([written]) == b'[{"a":1,"b":{"c":0.10}}]'
     assert json.loads(bytes(written)) == {"a": 1, "b": {"c": 0.1}}
 
 
@@ -71,4 +71,4 @@ def test_an_object_that_is_written_can_be_extended():
     ],
 )
 def test_timestamps_are_utc_with_milliseconds(moment: datetime, text: str):
-    assert exact_json.timestamp(moment) == text
+    assert validation.timestamp(moment) == text

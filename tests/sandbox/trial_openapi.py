@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from schemathesis.specs.openapi import checks as openapi
 
 from tests.sandbox.wire_client import CREATE, order_body
-from transfer_async.sandbox import DEFAULT_ACCOUNTS, Sandbox, exact_json
+from transfer_async.sandbox import DEFAULT_ACCOUNTS, Sandbox, validation
 from transfer_async.sandbox.accounts import CURRENCY_LIMITS, default_payment_types
 from transfer_async.sandbox.control import DOCUMENT
 from transfer_async.testing import RunningSandbox
@@ -164,9 +164,9 @@ def test_a_good_order_is_created_as_it_was_sent(service: Service, size: int):
 
 
 def created_as_sent(service: Service, order: dict[str, Any]) -> None:
-    body = exact_json.write(order)
+    body = validation.write(order)
     response = service.create(body)
-    answer = exact_json.read(response.content)
+    answer = validation.read(response.content)
     sent = ("poster_currency", "poster_payment_method_type", "matcher_currency", "matcher_country")
 
     assert response.status_code == 200, response.text
@@ -185,5 +185,5 @@ def test_the_documents_example_creates_an_order(service: Service):
     before = len(service.sandbox.orders)
 
     assert fits("NewOrder", example["value"])
-    assert service.create(exact_json.write(example["value"])).status_code == 200
+    assert service.create(validation.write(example["value"])).status_code == 200
     assert len(service.sandbox.orders) == before + 1

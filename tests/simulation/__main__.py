@@ -7,7 +7,7 @@ import time
 
 from tests.simulation import trials
 from tests.simulation.mutants import MUTANTS
-from tests.simulation.story import Verdict
+from tests.simulation.story import TransitionResult
 
 SHOWN = 20  # broken seeds
 
@@ -27,12 +27,12 @@ def main() -> int:
     return _many(seeds, asked.jobs) if asked.mutant is None else _mutant(asked.mutant, seeds)
 
 
-def _one(verdict: Verdict) -> int:
+def _one(verdict: TransitionResult) -> int:
     print("\n".join(verdict.trace))
     return _verdict(verdict)
 
 
-def _verdict(verdict: Verdict) -> int:
+def _verdict(verdict: TransitionResult) -> int:
     for found in verdict.broken:
         print(f"seed {verdict.seed}: {found}")
     if not verdict.broken:

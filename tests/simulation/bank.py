@@ -63,6 +63,9 @@ class Step:
             raise RuntimeError
         if how == "hangs":
             await world.sleep(FOREVER)
+        if not world.calm and world.lateness.once_in(0.2):
+            world.saw("late undo")
+            await world.sleep(100.0 * world.lateness.random())
         world.bank.take_back(self.name, intent)
         world.witness.taken_back(self.name, intent, receipt)
         await world.sleep(world.chance.latency())

@@ -7,11 +7,13 @@ stopped, who survived has finished, and a healthy worker has recovered what the 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from tests.simulation.loop import PROCESS
+from transfer_async._converters.messages import OrderOutcome
 from transfer_async._models.errors import JournalFailed, Outcome, TransferError
 from transfer_async._models.events import DuplicateSuspected
 from transfer_async._models.requests import OrderIntent
-from transfer_async.journal.entries import Entry, KeyState
-from transfer_async.journal.moves import Move, Refute, Resolve
+from transfer_async.journal.model import Entry, KeyState
+from transfer_async.journal.transitions import Move, Refute, Resolve
 
 if TYPE_CHECKING:
     from tests.simulation.service import Made
@@ -174,6 +176,35 @@ def a_certain_no_is_true(world: "World", record: "Record") -> str | None:
     return None
 
 
+def no_order_of_its_key_exists_when_none_may(world: "World", record: "Record") -> str | None:
+    """At the moment when a caller receives an error, the service agrees that its key has no order."""
+    error = record.error
+    if not isinstance(error, TransferError) or error.order_may_exist:
+        return None
+    made = world.service.order_of_key(record.key, seen=_seen_by(world, record))
+    return None if made is None else f"the caller of {record.key} receives {error!r}, but {made.id} exists"
+
+
+def _seen_by(world: "World", record: "Record") -> int | None:
+    """How many orders there were when a call last read its key; None, for all, unless it slept since."""
+    process = PROCESS.get()
+    return record.orders_seen if process is not None and process.thawed_at > record.read_at else None
+
+
+def nothing_is_published_as_free_that_has_an_order(
+    world: "World", record: "Record", outcome: OrderOutcome
+) -> str | None:
+    """At the moment when a worker publishes that no order may exist, no order of the key exists."""
+    if outcome.order_may_exist:
+        return None
+    made = world.service.order_of_key(outcome.key, seen=_seen_by(world, record))
+    return (
+        None
+        if made is None
+        else f"{outcome.intent_id} is published as {outcome.outcome}, but {made.id} exists"
+    )
+
+
 def a_created_without_a_record_carries_its_order(world: "World", record: "Record") -> str | None:
     """Whoever hears that the order was created, but not recorded, is given an order that exists.
 
@@ -207,6 +238,7 @@ OF_WHAT_IS_TOLD: tuple[Callable[["World", "Record"], str | None], ...] = (
     what_is_told_is_an_outcome,
     an_order_given_back_exists_and_is_on_record,
     a_certain_no_is_true,
+    no_order_of_its_key_exists_when_none_may,
     a_created_without_a_record_carries_its_order,
     an_unknown_leaves_the_key_bound,
 )
@@ -309,6 +341,21 @@ def what_is_published_is_true(world: "World") -> Iterator[str]:
             yield f"{one.order_id} was published for key {one.key}, and is not its order"
         if not one.order_may_exist and world.service.order_of(one.intent_id) is not None:
             yield f"{one.intent_id} was published as {one.outcome}, and its order exists"
+
+
+def what_nobody_could_prevent_is_detected(world: "World") -> Iterator[str]:
+    """A sender that continued after its doubt was ended, beyond every wait, left a trace for people.
+
+    Unless it died, or lost the journal, before it could say so.
+    """
+    published = {one.intent_id for one in world.witness.outcomes if one.error == "DuplicateSuspected"}
+    for intent_id, (process, when) in world.witness.beyond.items():
+        if process.dead or process.troubled_at >= when:
+            continue
+        if intent_id not in world.witness.suspected:
+            yield f"{intent_id} was sent beyond every wait, and nothing on record says so"
+        elif intent_id in world.witness.by_messages and intent_id not in published:
+            yield f"{intent_id} was sent beyond every wait, and nothing was published of it"
 
 
 IN_THE_END: tuple[Callable[["World"], Iterator[str]], ...] = (

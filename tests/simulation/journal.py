@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.chance import Weighted
 from tests.simulation.loop import OUTSIDE, PROCESS
 from transfer_async.journal import state_machine
-from transfer_async.journal.claim import Claim
-from transfer_async.journal.entries import Entry, KeyState, Step, Verdict
-from transfer_async.journal.moves import Mark, Move
+from transfer_async.journal.model import FOUR_EYES, Entry, HistoryEvent, KeyState, TransitionResult
 from transfer_async.journal.protocol import Journal
+from transfer_async.journal.transitions import Claim, MarkSending, Move
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -42,14 +41,15 @@ class Database:
         self.world.saw("clock set back")
         self.ahead = 0.0
 
-    def commit(self, key: str, move: Move) -> Verdict | None:
+    def commit(self, key: str, move: Move) -> TransitionResult | None:
         before = self.entries.get(key)
         taken = move.order_bound is not None and self.ids.get(move.order_bound, key) != key
-        verdict = state_machine.decide(before, move, now=self.now(), id_taken=taken)
+        rule = self.entries.get(FOUR_EYES)
+        verdict = state_machine.decide(before, move, now=self.now(), id_taken=taken, four_eyes=rule)
         self.store(key, before, move, verdict)
         return verdict
 
-    def store(self, key: str, before: Entry | None, move: Move, verdict: Verdict | None) -> None:
+    def store(self, key: str, before: Entry | None, move: Move, verdict: TransitionResult | None) -> None:
         if verdict is None:
             return
         entry = verdict.entry
@@ -67,17 +67,17 @@ class WorkerJournal(Journal):
     def __init__(self, world: "World") -> None:
         self.world = world
 
-    async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+    async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
         world = self.world
         trouble = TROUBLE.draw(world.chance) if world.trouble("journal") else "none"
         done = world.loop.create_future()
         # The way there is the worker's own: its death loses the write, its caller's cancellation does not.
         world.loop.call_later(self._latency(), self._arrive, key, move, trouble, done)
         PROCESS.get().on_the_way_to(type(move).__name__)
-        if isinstance(move, Mark):
+        if isinstance(move, MarkSending):
             ATTEMPT.set(move.attempt)
         try:
-            verdict: Verdict | None = await done
+            verdict: TransitionResult | None = await done
         except DatabaseGone:
             PROCESS.get().troubled_at = world.loop.time()
             raise
@@ -90,7 +90,7 @@ class WorkerJournal(Journal):
 
     def _commit(self, key: str, move: Move, trouble: str, done: Any) -> None:
         world = self.world
-        verdict: Verdict | DatabaseGone | None = None
+        verdict: TransitionResult | DatabaseGone | None = None
         if trouble != "none":
             world.saw(f"commit {trouble}")
             verdict = DatabaseGone()
@@ -112,6 +112,7 @@ class WorkerJournal(Journal):
 
     async def read(self, scope: str, key: str) -> Entry | None:
         await self._reading()
+        self.world.witness.reads_key()
         return self.world.database.entries.get(key)
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
@@ -128,7 +129,7 @@ class WorkerJournal(Journal):
         entries = self.world.database.entries.items()
         return [(key, entry) for key, entry in entries if entry.state is KeyState.IN_DOUBT]
 
-    async def history(self, scope: str, key: str) -> tuple[Step, ...]:
+    async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
         await self._reading()
         return ()
 
@@ -142,7 +143,7 @@ class WorkerJournal(Journal):
             raise DatabaseGone
 
 
-def _answer(done: Any, verdict: Verdict | DatabaseGone | None) -> None:
+def _answer(done: Any, verdict: TransitionResult | DatabaseGone | None) -> None:
     if done.done():
         return
     if isinstance(verdict, DatabaseGone):

@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -46,6 +47,7 @@ class Process:
     frozen: bool = False
     client: Any = None
     troubled_at: float = -1.0
+    thawed_at: float = -1.0
     parked: list[Handle] = field(factory=list, repr=False)
 
     def on_the_way_to(self, what: str) -> None:
@@ -86,6 +88,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, Handle]] = []
         self._count = 0
         self._tasks: list[asyncio.Task[Any]] = []
+        self.running = False
 
     # --- what asyncio asks for ------------------------------------------------------------------
 
@@ -133,6 +136,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def run(self) -> bool:
         """Run until nothing is left to do; false if that never comes."""
         asyncio._set_running_loop(self)
+        self.running, hooks = True, sys.get_asyncgen_hooks()
+        # A generator of a dead process must not run on when it is collected.
+        sys.set_asyncgen_hooks(finalizer=lambda _: None)
         try:
             for _ in range(STEPS):
                 if not self._ready and not self._jump():
@@ -143,6 +149,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     handle.context.run(handle.callback, *handle.args)
             return False
         finally:
+            self.running = False
+            sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(None)
 
     def _jump(self) -> bool:
@@ -165,11 +173,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def bury(self) -> None:
         """End the coroutines of the dead here, lest the garbage collector do so in another story."""
+        asyncio._set_running_loop(self)  # which a coroutine that is closed asks for
         for task in self._tasks:
             if not task.done():
                 coro = task.get_coro()
                 with suppress(BaseException):
                     coro.close()
+        asyncio._set_running_loop(None)
         self._ready.clear()
         self._timers.clear()
         self._tasks.clear()

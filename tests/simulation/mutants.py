@@ -8,27 +8,18 @@ from typing import Any
 import attrs
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.simulation import world
 from tests.simulation.journal import Database
+from transfer_async import _client
 from transfer_async._http import classify
 from transfer_async._models.errors import JournalFailed, Outcome
-from transfer_async._pipeline import (
-    attempt,
-    certain_no,
-    create_order,
-    decisions,
-    doubt,
-    preflight,
-    recovery,
-    send,
-    settle,
-    undo,
-)
-from transfer_async._support.deadlines import NEVER, is_over
-from transfer_async.journal import claim, entries, moves, state_machine
-from transfer_async.journal.claim import Claim
-from transfer_async.journal.entries import KeyState
+from transfer_async._pipeline import attempt, batch, create_order, operators, outcomes, recovery
+from transfer_async._support.clock import NEVER, is_over
+from transfer_async.journal import model, state_machine, transitions
+from transfer_async.journal.model import KeyState
+from transfer_async.journal.transitions import Claim
 from transfer_async.worker import handler
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -38,32 +29,32 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 def retry_after_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     """A time-out is taken for a failure."""
-    patch.setattr(classify, "MAY_GO_AGAIN", classify.MAY_GO_AGAIN | {classify.Judgement.UNKNOWN})
+    patch.setattr(classify, "MAY_GO_AGAIN", classify.MAY_GO_AGAIN | {classify.Classification.UNKNOWN})
     patch.setattr(
-        send, "_may_go_again", lambda _, __, sending, ___: sending.judgement in classify.MAY_GO_AGAIN
+        attempt, "_may_go_again", lambda _, __, sending, ___: sending.judgement in classify.MAY_GO_AGAIN
     )
 
 
 def retry_after_503(patch: pytest.MonkeyPatch) -> None:
     """A 503 is taken for a promise that nothing was done."""
-    may = send._may_go_again
+    may = attempt._may_go_again
 
     def may_go_again(*arguments: Any) -> bool:
         return getattr(arguments[-1], "status", None) == 503 or may(*arguments)
 
-    patch.setattr(send, "_may_go_again", may_go_again)
+    patch.setattr(attempt, "_may_go_again", may_go_again)
 
 
 def lost_answer_is_a_no(patch: pytest.MonkeyPatch) -> None:
     """An exchange without an answer ends as if nothing had been sent."""
-    judge = classify.judge
+    judge = classify.classify_response
 
-    def judged(evidence: Any, policy: Any, table: Any) -> classify.Judgement:
+    def judged(evidence: Any, policy: Any, table: Any) -> classify.Classification:
         verdict = judge(evidence, policy, table)
-        lost = verdict is classify.Judgement.UNKNOWN and evidence.status is None
-        return classify.Judgement.NOT_SENT if lost else verdict
+        lost = verdict is classify.Classification.UNKNOWN and evidence.status is None
+        return classify.Classification.NOT_SENT if lost else verdict
 
-    patch.setattr(classify, "judge", judged)
+    patch.setattr(classify, "classify_response", judged)
 
 
 def mark_after_send(patch: pytest.MonkeyPatch) -> None:
@@ -120,7 +111,7 @@ def deadline_passed_is_a_no(patch: pytest.MonkeyPatch) -> None:
 
 def deadline_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     """Hooks run for a caller who waits no longer."""
-    patch.setattr(preflight, "too_late", lambda *_: None)
+    patch.setattr(create_order, "too_late", lambda *_: None)
 
 
 def foreign_order_accepted(patch: pytest.MonkeyPatch) -> None:
@@ -132,8 +123,8 @@ def id_of_another_key_accepted(patch: pytest.MonkeyPatch) -> None:
     """An order's id is not looked up among the other keys."""
     taken = state_machine.decide
 
-    def decide(entry: Any, move: Any, *, now: float, id_taken: bool = False) -> Any:
-        return taken(entry, move, now=now)
+    def decide(entry: Any, move: Any, **rest: Any) -> Any:
+        return taken(entry, move, **{**rest, "id_taken": False})
 
     patch.setattr(state_machine, "decide", decide)
 
@@ -147,7 +138,7 @@ def take_over_what_was_sending(patch: pytest.MonkeyPatch) -> None:
 
     def taken(self: Claim, entry: Any, now: float) -> Any:
         if entry is not None and entry.state is KeyState.SENDING and entry.lease_until <= now:
-            entry = entry.but(state=KeyState.CLAIMED)
+            entry = replace(entry, state=KeyState.CLAIMED)
         return decide(self, entry, now)
 
     patch.setattr(Claim, "decide", taken)
@@ -155,20 +146,20 @@ def take_over_what_was_sending(patch: pytest.MonkeyPatch) -> None:
 
 def free_what_was_sending(patch: pytest.MonkeyPatch) -> None:
     """A lease that ran out on `SENDING` frees the key."""
-    patch.setitem(state_machine._TO, (moves.Expire, KeyState.SENDING), KeyState.FREE)
+    patch.setitem(state_machine._TO, (transitions.Expire, KeyState.SENDING), KeyState.FREE)
 
 
 def no_compare_and_set(patch: pytest.MonkeyPatch) -> None:
     """Neither epoch nor lease is looked at before the mark."""
-    patch.setattr(moves.Mark, "denial", moves.Move.denial)
-    patch.setattr(moves.Keep, "denial", moves.Move.denial)
+    patch.setattr(transitions.MarkSending, "denial", transitions.Move.denial)
+    patch.setattr(transitions.RenewLease, "denial", transitions.Move.denial)
 
 
 def any_attempt_will_do(patch: pytest.MonkeyPatch) -> None:
     """A certain no is written whatever attempt or claim it was about."""
-    patch.setattr(moves.Free, "denial", moves.Move.denial)
+    patch.setattr(transitions.Release, "denial", transitions.Move.denial)
     for state in KeyState:
-        patch.setitem(state_machine._TO, (moves.Free, state), KeyState.FREE)
+        patch.setitem(state_machine._TO, (transitions.Release, state), KeyState.FREE)
 
 
 def check_then_insert(patch: pytest.MonkeyPatch) -> None:
@@ -189,12 +180,40 @@ def check_then_insert(patch: pytest.MonkeyPatch) -> None:
 
 def receipts_not_kept(patch: pytest.MonkeyPatch) -> None:
     """A claim that is kept does not keep its receipts."""
-    patch.setattr(moves.Keep, "apply", lambda move, entry, now: entry.but(lease_until=now + move.lease))
+    patch.setattr(
+        transitions.RenewLease, "apply", lambda move, entry, now: replace(entry, lease_until=now + move.lease)
+    )
 
 
 def refute_without_waiting(patch: pytest.MonkeyPatch) -> None:
     """`NO_ORDER` is believed at once."""
     patch.setattr(world, "BELIEVED_AFTER", 0.0)
+
+
+def abandoned_like_any_other(patch: pytest.MonkeyPatch) -> None:
+    """`NO_ORDER` is believed of a sender that is only paused as soon as of one that reported its end."""
+    as_it_is = model.Entry.settled_at
+    patch.setattr(model.Entry, "settled_at", lambda entry, after, _=None: as_it_is(entry, after))
+
+
+def late_report_begins_no_wait(patch: pytest.MonkeyPatch) -> None:
+    """A sender that reports after a pause is taken to have sent in time."""
+    apply = transitions.GoInDoubt.apply
+    patch.setattr(
+        transitions.GoInDoubt,
+        "apply",
+        lambda move, entry, now: replace(apply(move, entry, now), sent_until=min(entry.sent_until, now)),
+    )
+
+
+def superseded_sender_leaves_no_trace(patch: pytest.MonkeyPatch) -> None:
+    """A sender that goes on beyond every wait, and does not know its outcome, is silent."""
+    patch.setattr(outcomes, "_is_superseded", lambda *_: False)
+
+
+def superseded_sender_is_not_published(patch: pytest.MonkeyPatch) -> None:
+    """What it finds is on record, and no worker publishes it."""
+    patch.setattr(transitions, "_suspicion_to_be_told", lambda entry, *_, **__: entry)
 
 
 def leases_of_another_clock_believed(patch: pytest.MonkeyPatch) -> None:
@@ -208,15 +227,19 @@ def requests_of_another_clock_forgotten(patch: pytest.MonkeyPatch) -> None:
 
     def on_this_clock(entry: Any, now: float) -> Any:
         found = as_it_is(entry, now)
-        return found if found.sent_until == entry.sent_until else found.but(sent_until=0.0)
+        return found if found.sent_until == entry.sent_until else replace(found, sent_until=-world.YEARS)
 
     patch.setattr(state_machine, "_on_this_clock", on_this_clock)
 
 
 def doubt_forgets_the_mark(patch: pytest.MonkeyPatch) -> None:
     """Whoever expires a request counts from the mark, not from the last time it may have left."""
-    apply = moves.Mark.apply
-    patch.setattr(moves.Mark, "apply", lambda move, entry, now: apply(move, entry, now).but(sent_until=now))
+    apply = transitions.MarkSending.apply
+    patch.setattr(
+        transitions.MarkSending,
+        "apply",
+        lambda move, entry, now: replace(apply(move, entry, now), sent_until=now),
+    )
 
 
 # --- what is told -------------------------------------------------------------------------------
@@ -224,7 +247,7 @@ def doubt_forgets_the_mark(patch: pytest.MonkeyPatch) -> None:
 
 def told_before_it_is_settled(patch: pytest.MonkeyPatch) -> None:
     """The caller has the order although it could not be recorded."""
-    settled_first = settle.settle
+    settled_first = outcomes.settle
 
     async def settled(context: Any, call: Any, claimed: Any, answered: Any) -> Any:
         try:
@@ -237,7 +260,7 @@ def told_before_it_is_settled(patch: pytest.MonkeyPatch) -> None:
 
 def unrecorded_doubt_is_a_no(patch: pytest.MonkeyPatch) -> None:
     """A journal that fails on a doubt is said to have failed before anything was sent."""
-    went = settle.went_in_doubt
+    went = outcomes.went_in_doubt
 
     async def went_in_doubt(*arguments: Any, **options: Any) -> Any:
         try:
@@ -247,7 +270,25 @@ def unrecorded_doubt_is_a_no(patch: pytest.MonkeyPatch) -> None:
             raise
 
     patch.setattr(create_order, "went_in_doubt", went_in_doubt)
-    patch.setattr(settle, "went_in_doubt", went_in_doubt)
+    patch.setattr(outcomes, "went_in_doubt", went_in_doubt)
+
+
+def key_not_read_again_after_the_undos(patch: pytest.MonkeyPatch) -> None:
+    """That no order may exist is said as it was when the no was written down."""
+
+    async def check_key(*_: Any) -> None:
+        pass
+
+    patch.setattr(_client, "check_key", check_key)
+
+
+def waiting_result_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """A result of many orders says what was true when its call ended."""
+
+    def made(*arguments: Any, **options: Any) -> batch.Batch:
+        return batch.Batch(*arguments, **{**options, "check": None})
+
+    patch.setattr(_client, "Batch", made)
 
 
 # --- the hooks ----------------------------------------------------------------------------------
@@ -255,27 +296,27 @@ def unrecorded_doubt_is_a_no(patch: pytest.MonkeyPatch) -> None:
 
 def undone_on_unknown(patch: pytest.MonkeyPatch) -> None:
     """A doubt is taken for a no."""
-    went = settle.went_in_doubt
+    went = outcomes.went_in_doubt
 
     async def undoing(context: Any, call: Any, claimed: Any, unknown: Any, **options: Any) -> Any:
-        debts = undo.what_is_owed(context, call.work, claimed)
-        await undo.undo(context, call.work, call.cancellation, debts)
+        debts = outcomes.what_is_owed(context, call.work, claimed)
+        await outcomes.undo(context, call.work, call.cancellation, debts, is_recorded=False)
         return await went(context, call, claimed, unknown, **options)
 
     patch.setattr(create_order, "went_in_doubt", undoing)
-    patch.setattr(settle, "went_in_doubt", undoing)
+    patch.setattr(outcomes, "went_in_doubt", undoing)
 
 
 def undone_before_the_no_is_recorded(patch: pytest.MonkeyPatch) -> None:
     """The hold is released first, and the no written down after."""
-    recorded_first = certain_no.certain_no
+    recorded_first = outcomes.definite_failure
 
     async def hasty(context: Any, call: Any, claimed: Any, no: Any) -> None:
-        debts = undo.what_is_owed(context, call.work, claimed)
-        await undo.undo(context, call.work, call.cancellation, debts)
+        debts = outcomes.what_is_owed(context, call.work, claimed)
+        await outcomes.undo(context, call.work, call.cancellation, debts, is_recorded=False)
         await recorded_first(context, call, claimed, no)
 
-    patch.setattr(create_order, "certain_no", hasty)
+    patch.setattr(create_order, "definite_failure", hasty)
 
 
 def inherited_hooks_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -292,28 +333,28 @@ def inherited_hooks_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def late_acts_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Who slept while others ended its intent leaves what it did since."""
-    patch.setattr(certain_no, "_is_over", lambda *_: False)
+    patch.setattr(outcomes, "_is_over", lambda *_: False)
 
 
 def owed_undos_forgotten(patch: pytest.MonkeyPatch) -> None:
     """An undo that fails is recorded as done."""
-    for module in (undo, certain_no, doubt, recovery):
+    for module in (outcomes, outcomes, outcomes, recovery):
         done = module.undo
 
         async def once(context: Any, work: Any, cancellation: Any, debts: Any, done: Any = done) -> None:
             await done(context, work, cancellation, debts)
             if debts:
                 hooks = tuple(one.hook for one in debts)
-                paid = moves.Paid(intent_id=debts[0].intent.id, hooks=hooks, lease_until=0.0)
+                paid = transitions.MarkUndone(intent_id=debts[0].intent.id, hooks=hooks, lease_until=0.0)
                 with suppress(JournalFailed):
-                    await context.write(work.intent.key, paid, certain=Outcome.NOT_SENT)
+                    await context.journal.write(work.intent.key, paid, certain=Outcome.NOT_SENT)
 
         patch.setattr(module, "undo", once)
 
 
 def checked_for_anybody(patch: pytest.MonkeyPatch) -> None:
     """A dead worker's checks serve whatever beneficiary the redelivery names."""
-    patch.setattr(claim, "_words", lambda intent: intent.held)
+    patch.setattr(transitions, "_words", lambda intent: intent.held)
 
 
 def hold_beside_the_banks_own(patch: pytest.MonkeyPatch) -> None:
@@ -331,7 +372,7 @@ def hooks_that_are_lacking_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         Claim,
         "_is_served_by",
-        lambda self, entry: claim._words(entry.intent) == claim._words(self.intent),
+        lambda self, entry: transitions._words(entry.intent) == transitions._words(self.intent),
     )
 
 
@@ -348,14 +389,14 @@ def doubts_end_not_promised(patch: pytest.MonkeyPatch) -> None:
 
 
 def refusal_on_record_is_any_no(patch: pytest.MonkeyPatch) -> None:
-    """A claim in doubt is answered as if it had been refused."""
+    """A key in doubt is freed, and its claim answered, as if the order had been refused."""
     decide = Claim.decide
 
     def decided(self: Claim, entry: Any, now: float) -> Any:
         if entry is not None and self.once and entry.state is KeyState.IN_DOUBT:
-            ending = entries.Ending(outcome=Outcome.REFUSED, error="Refused", status=422)
-            refused = entry.but(ending=ending)
-            return entries.Verdict(now=now, entry=refused, denial=entries.Denial.REFUSED)
+            ending = model.Ending(outcome=Outcome.REFUSED, error="Refused", status=422)
+            refused = replace(entry, state=KeyState.FREE, ending=ending)
+            return model.TransitionResult(now=now, entry=refused, denial=model.Rejection.REFUSED)
         return decide(self, entry, now)
 
     patch.setattr(Claim, "decide", decided)
@@ -366,8 +407,8 @@ def refusal_on_record_is_any_no(patch: pytest.MonkeyPatch) -> None:
 
 def proposer_may_approve(patch: pytest.MonkeyPatch) -> None:
     """Nobody asks whether it is another person."""
-    patch.setattr(moves, "is_same_person", lambda *_: False)
-    patch.setattr(decisions, "is_same_person", lambda *_: False)
+    patch.setattr(transitions, "is_same_person", lambda *_: False)
+    patch.setattr(operators, "is_same_person", lambda *_: False)
 
 
 def stale_proposal_believed(patch: pytest.MonkeyPatch) -> None:
@@ -379,7 +420,7 @@ def stale_proposal_believed(patch: pytest.MonkeyPatch) -> None:
         if verdict is None or entry is None or verdict.entry is entry or entry.proposal is None:
             return verdict
         kept = verdict.entry.proposal or entry.proposal
-        return msgspec.structs.replace(verdict, entry=verdict.entry.but(proposal=kept))
+        return msgspec.structs.replace(verdict, entry=replace(verdict.entry, proposal=kept))
 
     patch.setattr(state_machine, "decide", decide)
 
@@ -390,7 +431,7 @@ def demand_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     async def refuse_alone(_: Any) -> None:
         pass
 
-    patch.setattr(decisions.Decisions, "refuse_alone", refuse_alone)
+    patch.setattr(operators.Operators, "_refuse_alone", refuse_alone)
 
 
 MUTANTS: dict[str, Mutant] = {

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field, frozen
 
 from tests.simulation.chance import Weighted
-from tests.simulation.loop import OUTSIDE, this_call
+from tests.simulation.loop import OUTSIDE, PROCESS, this_call
 from tests.support.bank import new_order
-from transfer_async._http.transport import Evidence, TransportClosed
-from transfer_async._http.unsolicited import Carrier
-from transfer_async._http.write_guard import GuardedBody
+from transfer_async._http.transport import ExchangeResult, TransportClosed
+from transfer_async._http.write_guard import ConnectionState, GuardedBody
 from transfer_async._models.requests import NewOrder, OrderIntent
+from transfer_async.journal.model import SETTLE_AFTER
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-SETTLE_AFTER = 300.0
+ABANDONED_AFTER = 4500.0  # longer than two freezes of one process
 WISH, OTHER_WISH = new_order(), new_order(poster_amount="310050.00", matcher_amount=Decimal(200))
 FLAGS = ("is_matched", "is_confirmed", "is_completed", "is_accepted", "is_cancelled", "is_processing")
 
@@ -103,7 +103,7 @@ class Request:
     intent_id: str
     latest: float
     wish: NewOrder
-    reply: "asyncio.Future[Evidence]" = field(repr=False)
+    reply: "asyncio.Future[ExchangeResult]" = field(repr=False)
 
 
 class Service:
@@ -116,6 +116,10 @@ class Service:
 
     def order_of(self, intent_id: str) -> Made | None:
         return next((order for order in self.orders if order.intent_id == intent_id), None)
+
+    def order_of_key(self, key: str | None, *, seen: int | None = None) -> Made | None:
+        """The key's first order, among the first ``seen`` orders if that is given."""
+        return next((order for order in self.orders[:seen] if order.key == key), None)
 
     def take(self, request: Request) -> None:
         """A request has left a worker."""
@@ -154,7 +158,7 @@ class Service:
             return
         body = answer.body if isinstance(answer.body, bytes) else self._body(request, answer.body)
         self.world.saw(f"status {answer.status}")
-        request.reply.set_result(Evidence(sent=True, status=answer.status, body=body, intact=True))
+        request.reply.set_result(ExchangeResult(sent=True, status=answer.status, body=body, intact=True))
 
     def _body(self, request: Request, what: str) -> bytes:
         made = self.order_of(request.intent_id)
@@ -191,10 +195,15 @@ class Wire:
         """The last look is over; a process may still sleep between it and the first byte."""
         world, intent = self.world, self.intent
         world.witness.looked(intent)
-        latest = world.loop.time() + SETTLE_AFTER - 1.0
+        looked = world.loop.time()
+        PROCESS.get().on_the_way_to("write")
         await asyncio.sleep(0)
-        if world.loop.time() >= latest:
-            raise ConnectionResetError  # no connection outlives this
+        if (paused := world.loop.time() - looked) >= SETTLE_AFTER - 1.0:
+            world.witness.continued(intent, paused)
+            if world.pauses.once_in(0.3):
+                raise ConnectionResetError  # most connections outlive it, if nobody sends on them
+            world.saw("sent after a pause")
+        latest = world.loop.time() + SETTLE_AFTER - 1.0
         world.witness.sending(intent)
         request = Request(intent.key, intent.id, latest, intent.order, self.reply)
         world.loop.call_soon(world.service.take, request, context=OUTSIDE)
@@ -220,20 +229,20 @@ class SimulatedTransport:
             if not wire.reply.done():
                 wire.reply.set_exception(TransportClosed())
 
-    def stays_quiet(self, carrier: Carrier) -> bool:
+    def stays_quiet(self, carrier: ConnectionState) -> bool:
         """Nothing comes after an answer here."""
         return True
 
-    async def post_order(self, body: GuardedBody, *, headers: Any, left: float) -> Evidence:
+    async def post_order(self, body: GuardedBody, *, headers: Any, left: float) -> ExchangeResult:
         try:
             async with asyncio.timeout(min(25.0, max(left, 0.001))):
                 return await self._exchange(body)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - its type proves nothing
-            return Evidence(sent=body.handed_over, error=error)
+            return ExchangeResult(sent=body.handed_over, error=error)
         finally:
             body.spent = True
 
-    async def _exchange(self, body: GuardedBody) -> Evidence:
+    async def _exchange(self, body: GuardedBody) -> ExchangeResult:
         world = self.world
         how = CONNECTING.draw(world.chance) if world.trouble("service", 0.3) else "fast"
         await world.sleep(40.0 * world.chance.random() if how == "slow" else world.chance.latency())

@@ -14,13 +14,13 @@ from tests.simulation.service import OTHER_WISH, WISH
 from tests.simulation.witness import Record
 from tests.simulation.world import Worker, World
 from transfer_async import _client
-from transfer_async.journal.entries import LONGEST_LEASE
+from transfer_async.journal.model import LONGEST_LEASE
 
 LONG = LONGEST_LEASE + 1500.0  # beyond every lease, claim and doubt, whatever a clock did
 
 
 @frozen
-class Verdict:
+class TransitionResult:
     """What is wrong with a seed, if anything; what was seen in it; and its trace, if asked for."""
 
     seed: int
@@ -57,7 +57,7 @@ def staged() -> Iterator[None]:
         log.disabled = disabled
 
 
-def tell(seed: int, *, trace: bool = False) -> Verdict:
+def tell(seed: int, *, trace: bool = False) -> TransitionResult:
     """One story."""
     _ids.count = 0
     world = World(seed, trace=trace)
@@ -74,8 +74,10 @@ def tell(seed: int, *, trace: bool = False) -> Verdict:
     for invariant in invariants.IN_THE_END:
         for found in invariant(world):
             world.witness.check(found)
+    for found in invariants.what_nobody_could_prevent_is_detected(world):
+        world.witness.detected(found)
     world.loop.bury()
-    return Verdict(seed, tuple(world.witness.broken), world.counts, tuple(world.trace or ()))
+    return TransitionResult(seed, tuple(world.witness.broken), world.counts, tuple(world.trace or ()))
 
 
 def _begin(world: World) -> None:

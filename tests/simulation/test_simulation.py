@@ -19,9 +19,11 @@ CAUGHT_BY = {
     "hold_beside_the_banks_own": 123,
     "hooks_that_are_lacking_forgotten": 146,
     "inherited_hooks_forgotten": 199,
+    "key_not_read_again_after_the_undos": 210,
     "late_acts_forgotten": 645,
     "no_compare_and_set": 131,
     "stale_proposal_believed": 2542,
+    "waiting_result_not_checked": 739,
 }
 """Late seeds that catch a mutant, tried first; where one no longer does, all the others are tried."""
 
@@ -30,13 +32,15 @@ seeded = pytest.mark.trial(short=2_000, ci=4_000, long=1_000_000)
 
 MUST_BE_SEEN = (
     # callers
-    *("cancelled", "close", "TurnCame", "Expired at a deadline", "OutcomeUnknown at a deadline"),
+    *("cancelled", "close", "RateLimitWaited", "result taken late"),
+    *("Expired at a deadline", "OutcomeUnknown at a deadline"),
     # the service
     *("status 200", "status 401", "status 422", "status 429", "status 503"),
     *("late effect", "foreign order", "twin's order"),
     # workers, and their hooks
+    *("paused before the write", "sent after a pause", "paused beyond every wait"),
     *("crash", "freeze", "takeover", "claim taken over", "stale claim ended", "acted late"),
-    *("undo failed", "owe", "owed paid"),
+    *("undo failed", "late undo", "owe", "owed paid"),
     # the journal
     *("commit lost", "commit unknown", "commit unknown, and later", "slow commit", "clock set back"),
     # doubts, and people

@@ -10,7 +10,7 @@ import pytest
 from attrs import define, field
 
 from tests.simulation.mutants import MUTANTS
-from tests.simulation.story import Verdict, staged, tell
+from tests.simulation.story import TransitionResult, staged, tell
 
 SHARE = 500  # seeds that a process is given at once
 BOUND = 3000
@@ -23,16 +23,16 @@ class Tally:
 
     seeds: int = 0
     counts: Counter[str] = field(factory=Counter)
-    broken: list[Verdict] = field(factory=list)
+    broken: list[TransitionResult] = field(factory=list)
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: TransitionResult) -> None:
         self.seeds += 1
         self.counts += verdict.counts
         if verdict.broken:
             self.broken.append(verdict)
 
 
-def stories(seeds: Iterable[int]) -> Iterator[Verdict]:
+def stories(seeds: Iterable[int]) -> Iterator[TransitionResult]:
     """Each seed's verdict; garbage is collected between stories, and looked for in what they made alone."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -73,14 +73,14 @@ def trial(seeds: range, *, jobs: int) -> Iterator[Tally]:
             yield total
 
 
-def caught(mutant: str, seeds: Iterable[int]) -> Verdict | None:
+def caught(mutant: str, seeds: Iterable[int]) -> TransitionResult | None:
     """The first seed that catches a mutant."""
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[mutant](patch)
         return next((verdict for verdict in stories(seeds) if verdict.broken), None)
 
 
-def traced(seed: int, mutant: str | None = None) -> Verdict:
+def traced(seed: int, mutant: str | None = None) -> TransitionResult:
     """One seed with its trace."""
     with pytest.MonkeyPatch.context() as patch, staged():
         if mutant is not None:
@@ -88,6 +88,6 @@ def traced(seed: int, mutant: str | None = None) -> Verdict:
         return tell(seed, trace=True)
 
 
-def replay(verdict: Verdict) -> str:
+def replay(verdict: TransitionResult) -> str:
     """The command that shows a seed again, exactly."""
     return f"python -m tests.simulation --seed {verdict.seed}"

@@ -8,17 +8,17 @@ from attrs import define
 
 from tests.simulation import invariants
 from tests.simulation.journal import ATTEMPT, EPOCH
-from tests.simulation.service import Made
+from tests.simulation.loop import PROCESS, this_call
+from tests.simulation.service import ABANDONED_AFTER, Made
 from transfer_async._converters.messages import OrderOutcome
 from transfer_async._models.errors import Expired, OutcomeUnknown
-from transfer_async._models.events import DuplicateSuspected, Event, TurnCame
+from transfer_async._models.events import DuplicateSuspected, Event, RateLimitWaited
 from transfer_async._models.requests import NewOrder, OrderIntent, PersonName
 from transfer_async._models.responses import Order
-from transfer_async.journal import moves
-from transfer_async.journal.claim import Claim
-from transfer_async.journal.entries import Entry, KeyState, Verdict
-from transfer_async.journal.moves import Move
-from transfer_async.journal.operator_moves import Propose
+from transfer_async.journal import transitions
+from transfer_async.journal.model import Entry, KeyState, TransitionResult
+from transfer_async.journal.operator_transitions import Propose
+from transfer_async.journal.transitions import Claim, Move
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -36,6 +36,8 @@ class Record:
     intent_id: str | None = None
     order: Order | None = None
     error: Any = None
+    read_at: float = float("inf")
+    orders_seen: int = 0
 
 
 RECORD: ContextVar[Record | None] = ContextVar("RECORD", default=None)
@@ -55,16 +57,24 @@ class Witness:
         self.undone: set[tuple[str, str]] = set()
         self.changes: Counter[str] = Counter()
         self.proposed: dict[tuple[str, str], int] = {}
+        self.beyond: dict[str, tuple[Any, float]] = {}
+        self.suspected: set[str] = set()
+        self.by_messages: set[str] = set()
         self._kept_when_claimed: dict[tuple[str, int], set[str]] = {}
 
     def check(self, found: str | None) -> None:
+        """Once a sender continued that was paused beyond every wait, only `detected` is asked for."""
+        if found is not None and not self.beyond:
+            self.detected(found)
+
+    def detected(self, found: str | None) -> None:
         if found is not None:
             self.world.note(f"BROKEN: {found}")
             self.broken.append(found)
 
     # --- the journal ----------------------------------------------------------------------------
 
-    def moved(self, key: str, before: Entry | None, move: Move, verdict: Verdict) -> None:
+    def moved(self, key: str, before: Entry | None, move: Move, verdict: TransitionResult) -> None:
         world, entry = self.world, verdict.entry
         denied = verdict.denial.name if verdict.denial else "made"
         world.note(f"{type(move).__name__} of {key}: {denied}, {entry.state.value}, {entry.intent_id}")
@@ -76,17 +86,25 @@ class Witness:
         self.check(invariants.what_is_owed_has_its_receipt(world, entry))
         if isinstance(move, Claim):
             self._claimed(before, entry)
-        elif isinstance(move, (moves.Keep, moves.Mark)):
+        elif isinstance(move, (transitions.RenewLease, transitions.MarkSending)):
             for hook, receipt in move.receipts.items():
                 self.kept.setdefault((move.intent_id, hook), receipt)
-        elif isinstance(move, (moves.Free, moves.Refute)):
+        elif isinstance(move, (transitions.Release, transitions.Refute)):
             self.over.add(entry.intent_id)
-        elif isinstance(move, moves.Paid) and move.hooks:
+        elif isinstance(move, transitions.MarkUndone) and move.hooks:
             world.saw("paid")
-        if isinstance(move, (moves.TakeOver, moves.Resolve, moves.Refute, moves.Owe)):
+        if isinstance(
+            move, (transitions.TakeOver, transitions.Resolve, transitions.Refute, transitions.AddPendingUndos)
+        ):
             world.saw(move.name)
 
-    def _decided(self, key: str, before: Entry | None, move: Move, verdict: Verdict) -> None:
+    def _decided(self, key: str, before: Entry | None, move: Move, verdict: TransitionResult) -> None:
+        if verdict.denial is None and isinstance(move, transitions.Suspect):
+            self.suspected.add(move.intent.id)
+        elif (
+            verdict.denial is None and isinstance(move, transitions.Create) and before.state is KeyState.FREE
+        ):
+            self.suspected.add(before.intent_id)
         if verdict.denial is None:
             self.check(invariants.nobody_decides_alone(self.world, key, before, move))
         if move.is_a_change and (verdict.denial is None or verdict.found_doubt):
@@ -125,6 +143,14 @@ class Witness:
         self.check(invariants.nothing_is_sent_too_late(self.world, intent, ATTEMPT.get()))
         self.check(invariants.nothing_is_done_for_whoever_waits_no_longer(self.world, RECORD.get(), "sent"))
 
+    def continued(self, intent: OrderIntent, paused: float) -> None:
+        """A process goes on that was paused between the last look and the write."""
+        if paused >= ABANDONED_AFTER and intent.id in self.over:
+            self.world.saw("paused beyond every wait")
+            self.beyond[intent.id] = (PROCESS.get(), self.world.loop.time())
+            if this_call().is_published:
+                self.by_messages.add(intent.id)
+
     def sending(self, intent: OrderIntent) -> None:
         self.world.note(f"the first byte of {intent.id} leaves")
         self.check(invariants.nothing_is_sent_without_its_mark(self.world, intent, ATTEMPT.get()))
@@ -146,6 +172,15 @@ class Witness:
         for invariant in invariants.OF_WHAT_IS_TOLD:
             self.check(invariant(self.world, record))
 
+    def reads_key(self) -> None:
+        """A call reads its key: what it does not see now, it cannot tell."""
+        if (record := RECORD.get()) is not None:
+            record.read_at, record.orders_seen = self.world.loop.time(), len(self.world.service.orders)
+
+    def publishing(self, record: Record, outcome: OrderOutcome) -> None:
+        """A worker hands an outcome to its broker."""
+        self.check(invariants.nothing_is_published_as_free_that_has_an_order(self.world, record, outcome))
+
     def published(self, outcome: OrderOutcome) -> None:
         """Whoever reads the outcomes has this one."""
         self.world.note(f"published: {outcome}")
@@ -154,8 +189,8 @@ class Witness:
     def event(self, record: Record, event: Event) -> None:
         """An observer: events tell which intent a call came to be about."""
         record.intent_id = event.intent_id or record.intent_id
-        if isinstance(event, TurnCame):
-            self.world.saw("TurnCame")
+        if isinstance(event, RateLimitWaited):
+            self.world.saw("RateLimitWaited")
         if isinstance(event, DuplicateSuspected):
             self.check(invariants.no_duplicate_is_suspected(event))
         self.world.note(f"{type(event).__name__} {event.key} {event.intent_id}")

@@ -3,18 +3,28 @@
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from contextvars import Context
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from tests.simulation.bank import Bank, Step
 from tests.simulation.chance import GAPS, Chance, setting
 from tests.simulation.journal import Database, WorkerJournal
 from tests.simulation.loop import OUTSIDE, PROCESS, Process, VirtualLoop
-from tests.simulation.service import SETTLE_AFTER, Service, SimulatedTransport
+from tests.simulation.service import ABANDONED_AFTER, SETTLE_AFTER, Service, SimulatedTransport
 from tests.simulation.witness import RECORD, Record, Witness
-from transfer_async import Decision, Doubt, FundsHold, Rate, RetryPolicy, Timeouts, TransferClient
+from transfer_async import (
+    Decision,
+    Doubt,
+    FundsHold,
+    OrderRequest,
+    OrderResult,
+    Rate,
+    RetryPolicy,
+    Timeouts,
+    TransferClient,
+)
 from transfer_async._converters.messages import OrderCommand, OrderOutcome
 from transfer_async._models.errors import TransferError
 from transfer_async._models.events import Event
@@ -25,10 +35,25 @@ from transfer_async.worker.handler import Handler
 
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 MOMENTS = (
-    *("before", "before", "Keep", "Mark", "Mark", "Create", "GoInDoubt", "Free", "Refute", "Resolve", "Paid"),
+    *(
+        "before",
+        "before",
+        "RenewLease",
+        "MarkSending",
+        "MarkSending",
+        "Create",
+        "GoInDoubt",
+        "Release",
+        "Refute",
+        "Resolve",
+        "MarkUndone",
+    ),
     "undo",
 )
 BELIEVED_AFTER = SETTLE_AFTER  # what clients are told: as long as a request may take
+PAUSES = (40.0, 350.0, 1000.0, 1800.0, 4000.0, 9000.0)
+"""Seconds between the last look and the write: within every wait, and, the last of them, beyond."""
+
 YEARS = 3e8
 ADDRESS = "https://service.example"
 POLICY, TIMEOUTS = RetryPolicy(), Timeouts()
@@ -44,6 +69,10 @@ class World:
         self.clocks = Chance(f"clocks {seed}")
         self.people = Chance(f"people {seed}")
         self.patience = Chance(f"patience {seed}")
+        self.lateness = Chance(f"lateness {seed}")
+        self.stopped_until = 0.0
+        self.pauses = Chance(f"pauses {seed}")
+        self.pause = self.pauses.one_of(PAUSES) if self.pauses.once_in(0.15) else 0.0
         pace = Chance(f"pace {seed}")
         self.rate = (
             Rate(pace.one_of((0.01, 0.1, 1.0)), burst=pace.one_of((1, 2))) if pace.once_in(0.2) else None
@@ -110,6 +139,8 @@ class Worker:
     def _start(self) -> None:
         self.lives += 1
         fates = self._fates() if self.mortal else {}
+        if self.mortal and self.world.pause and self.lives == 1:
+            fates["write"] = self._pause
         self.process = Process(f"{self.name}.{self.lives}", fates)
         self._checks = self.world.setting.checks and not self._lacks_the_check()
 
@@ -135,6 +166,7 @@ class Worker:
             clock=world.clock,
             resolve=None if setting.resolve == "none" else world.bank.resolve,
             settle_after=BELIEVED_AFTER,
+            abandoned_settle_after=max(BELIEVED_AFTER, ABANDONED_AFTER),
             retry=POLICY,
             timeouts=TIMEOUTS,
             rate=world.rate,
@@ -165,14 +197,32 @@ class Worker:
         seconds = world.chance.one_of((1.0, 70.0, 200.0, 400.0, 400.0, 1200.0)) * (
             0.5 + world.chance.random()
         )
-        world.note(f"{process.name} freezes for {seconds:g} s")
+        self._stop(process, seconds)
         world.saw("freeze")
+
+    def _pause(self, process: Process) -> None:
+        """Between the last look and the write, once in a story; others recover meanwhile."""
+        world, seconds = self.world, self.world.pause
+        if not seconds:
+            return
+        world.pause = 0.0
+        self._stop(process, seconds)
+        world.saw("paused before the write")
+        for after in (400.0, 2000.0, ABANDONED_AFTER + 500.0, ABANDONED_AFTER + 1000.0):
+            world.loop.call_later(after, world.desk.recover, context=OUTSIDE)
+
+    def _stop(self, process: Process, seconds: float) -> None:
+        self.world.note(f"{process.name} freezes for {seconds:g} s")
         process.frozen = True
-        world.loop.call_later(seconds, self._thaw, process, context=OUTSIDE)
+        self.world.stopped_until = max(
+            self.world.stopped_until, self.world.loop.time() + seconds + 2 * SETTLE_AFTER
+        )
+        self.world.loop.call_later(seconds, self._thaw, process, context=OUTSIDE)
 
     def _thaw(self, process: Process) -> None:
         self.world.note(f"{process.name} goes on")
         process.frozen = False
+        process.thawed_at = self.world.loop.time()
         parked, process.parked = process.parked, []
         self.world.loop.again(parked)
 
@@ -208,17 +258,37 @@ class Worker:
             words |= {"send_before": limit, "deadline": deadline}
             if self.world.by_messages and record.key is not None:
                 outcome = await self._handle(client, record, words)
+            elif self.world.lateness.once_in(0.15):
+                await self._take_late(client, record, words)
             else:
                 record.order = await client.create_order(record.wish, **words)
         except asyncio.CancelledError:
             self.world.saw("cancelled")
             raise
-        except Exception as error:  # noqa: BLE001 - the witness judges it
+        except Exception as error:
+            if not self.world.loop.running:  # what is left of a dead process is buried: it is told nothing
+                raise
             record.error = error
         record.key = record.key or getattr(record.error, "key", None) or self._key_of(record)
         self.world.witness.told(record)
         if outcome is not None:
+            self.world.witness.publishing(record, outcome)
             await self._publish(outcome)
+
+    async def _take_late(self, client: TransferClient, record: Record, words: Any) -> None:
+        """One of two in a file: its result may wait while the other's is written down."""
+        world, wish = self.world, OrderRequest(record.wish, **words)
+        requests = [OrderRequest(cast("Any", None)), wish]
+        taken: OrderResult | None = None
+        async with aclosing(client.create_orders(requests)) as results:
+            async for result in results:
+                if result.request is wish:
+                    taken = result
+                    break
+                world.saw("result taken late")
+                await world.sleep(100.0 * world.lateness.random())
+        if taken is not None:
+            record.order, record.error = taken.order, taken.error
 
     async def _handle(self, client: TransferClient, record: Record, words: Any) -> OrderOutcome | None:
         """As a message that may have been delivered before."""
@@ -273,7 +343,9 @@ class Worker:
         with suppress(TransferError, ValueError):  # no journal, too early, or somebody was faster
             for doubt in await client.in_doubt():
                 seen = world.service.order_of(doubt.intent_id)
-                if seen is None and world.utc() <= doubt.sent_until + timedelta(seconds=SETTLE_AFTER):
+                is_stopped = not doubt.sender_reported and world.loop.time() < world.stopped_until
+                wait = ABANDONED_AFTER if is_stopped else SETTLE_AFTER  # a person looks for the process
+                if seen is None and world.utc() <= doubt.sent_until + timedelta(seconds=wait):
                     continue
                 if world.four_eyes and not world.people.once_in(0.2):
                     await self._by_two(client, doubt, None if seen is None else seen.id)

@@ -10,9 +10,11 @@ from typing import Any, Self, TypeVar
 
 import pytest
 
+from tests.support.journalling import of_key
 from tests.support.order_fields import EXTERNAL, ORDER
 from transfer_async import (
     FundsHold,
+    JournalFailed,
     MemoryJournal,
     NewExternalOrder,
     NewOrder,
@@ -27,9 +29,9 @@ from transfer_async import (
 from transfer_async._models.events import Event
 from transfer_async._models.requests import OrderIntent
 from transfer_async._support.clock import Clock
-from transfer_async.journal.entries import Entry, KeyState, Step, Verdict, owed_by
-from transfer_async.journal.moves import Expire, Move, Refute, Resolve
+from transfer_async.journal.model import Entry, HistoryEvent, KeyState, TransitionResult, owed_by
 from transfer_async.journal.protocol import Journal
+from transfer_async.journal.transitions import Expire, Move, Refute, Resolve
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox, StallAfterProcessing, Status
 
 E = TypeVar("E", bound=BaseException)
@@ -202,7 +204,7 @@ class SpiedJournal:
     def kinds(self) -> list[str]:
         return [type(move).__name__ for move in self.moves]
 
-    async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+    async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
         self.moves.append(move)
         if self.fail_at == len(self.moves) or (self.fail_on and isinstance(move, self.fail_on)):
             raise self.error
@@ -230,6 +232,10 @@ class SpiedJournal:
     async def read(self, scope: str, key: str) -> Entry | None:
         return await self.journal.read(scope, key)
 
+    async def scopes(self) -> list[str]:
+        found: list[str] = await getattr(self.journal, "scopes")()  # noqa: B009 - optional: the protocol lacks it
+        return found
+
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         return await self.journal.work(scope, limit=limit, after=after)
 
@@ -239,7 +245,7 @@ class SpiedJournal:
     async def count_in_doubt(self, scope: str) -> int:
         return await self.journal.count_in_doubt(scope)
 
-    async def history(self, scope: str, key: str) -> tuple[Step, ...]:
+    async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
         return await self.journal.history(scope, key)
 
     async def prune(self, scope: str, *, before: datetime) -> int:
@@ -247,7 +253,7 @@ class SpiedJournal:
 
 
 class Gone(BaseException):
-    """Ends a worker as a crash would: no code of ours catches it."""
+    """What a journal raises where a worker dies: the call writes nothing after it."""
 
 
 class World:
@@ -306,9 +312,9 @@ class World:
     async def known(self, key: str = "k") -> Entry | None:
         return await self.journal.read(self.scope, key)
 
-    async def move(self, move: Move, key: str = "k") -> Verdict | None:
+    async def move(self, move: Move, key: str = "k") -> TransitionResult | None:
         """A move made by somebody else."""
-        return await self.journal.journal.move(self.scope, key, move)
+        return await self.journal.journal.move(self.scope, key, of_key(move, key))
 
     async def ended(self, key: str = "k") -> None:
         """Return once a call with a key that was at work has ended."""
@@ -327,7 +333,7 @@ class World:
             raise Gone
 
         self.journal.before[at] = die
-        with suppress(Gone):
+        with suppress(JournalFailed):
             await self.create(key=key, **settings)
         self.journal.before.pop(at, None)
         return (await self.entry(key)).intent_id

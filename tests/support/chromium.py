@@ -127,13 +127,29 @@ class Tab:
         await self.ask("Page.navigate", url=address)
         await self._load()
 
+    async def back(self) -> str:
+        """Go back, as by the browser's own button; where that led."""
+        history = await self.ask("Page.getNavigationHistory")
+        before = history["entries"][history["currentIndex"] - 1]
+        self._loaded.clear()
+        await self.ask("Page.navigateToHistoryEntry", entryId=before["id"])
+        await self._load()
+        where: str = (await self.ask("Page.getNavigationHistory"))["entries"][history["currentIndex"] - 1][
+            "url"
+        ]
+        return where
+
     async def _load(self) -> None:
         async with asyncio.timeout(PATIENCE):
             await self._loaded.wait()
 
     async def tree(self) -> list[dict[str, Any]]:
         """What a screen reader is told: each with its role, its name and whether it has the focus."""
-        nodes = (await self.ask("Accessibility.getFullAXTree"))["nodes"]
+        found = {node["nodeId"]: node for node in (await self.ask("Accessibility.getFullAXTree"))["nodes"]}
+        nodes, left = [], [node["nodeId"] for node in found.values() if "parentId" not in node]
+        while left:  # as it is read: each with what is in it, before the next
+            nodes.append(found[left.pop()])
+            left += [child for child in reversed(nodes[-1].get("childIds", ())) if child in found]
         return [
             {
                 "role": node["role"]["value"],
@@ -149,7 +165,8 @@ class Tab:
 
     async def text(self) -> str:
         """All that is said on the page."""
-        return " ".join(node["name"] for node in await self.tree() if node["role"] == "StaticText")
+        said = " ".join(node["name"] for node in await self.tree() if node["role"] == "StaticText")
+        return " ".join(said.split())
 
     async def press(self, key: str) -> None:
         """A key of the keyboard."""

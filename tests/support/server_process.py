@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import pwd
-import random
+import secrets
 import shutil
 import signal
 import socket
@@ -33,6 +33,23 @@ _ENOUGH = 1 << 30
 
 _WATCHDOG = 'read _; kill -s "$1" "$2"; shift 2; rm -rf "$@" || { sleep 1; rm -rf "$@"; }'
 """Waits until its owner is gone; what a dying server still writes can be in the way of the first removal."""
+
+
+_REMOVER = 'read _; rm -rf "$1"'
+_removers: list[subprocess.Popen[bytes]] = []
+
+
+class ServerNotStarted(RuntimeError):
+    """A server did not start.
+
+    Args:
+        name: what the server is called.
+        why: what it said.
+    """
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name} did not start:\n{why}")
+        self.name = name
 
 
 class ServerProcess(ABC):
@@ -61,7 +78,7 @@ class ServerProcess(ABC):
     def __init__(self, *, patience: float = 30.0, user: str | None = None) -> None:
         self.patience = patience
         self.port = _free_port()
-        self.directory = directory_of(user, prefix=f"{self.NAME.lower()}-", within=data_place())
+        self.directory = directory_of(user, prefix=f"{self.NAME.lower()}-", within=data_place(user))
         self._user = user
         self._data = self.directory / "data"
         self._log = self.directory / "log"
@@ -76,19 +93,29 @@ class ServerProcess(ABC):
         """Make what it keeps its data in, before its first start."""
         self._data.mkdir()
 
-    def _files(self) -> Sequence[str]:
-        """What is to be removed should this process be killed."""
-        return [str(self.directory)]
-
     @property
     def log(self) -> str:
         """What it said so far."""
-        return self._log.read_text(errors="replace") if self._log.exists() else ""
+        return self._log.read_text(errors="replace", encoding="utf-8") if self._log.exists() else ""
 
     # --- life -----------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start it, and return once it takes connections."""
+        """Start it, and return once it takes connections.
+
+        Raises:
+            ServerNotStarted: it did not; its process is gone.
+        """
+        try:
+            self._begin()
+        except BaseException as error:
+            self._stop(self.AT_ONCE)
+            if isinstance(error, (OSError, RuntimeError)):
+                raise ServerNotStarted(self.NAME, str(error)) from error
+            raise
+        return self
+
+    def _begin(self) -> None:
         if not self._data.exists():
             self._make_data()
         with self._log.open("ab") as log:
@@ -102,13 +129,12 @@ class ServerProcess(ABC):
             )
         end = self.AT_ONCE.name.removeprefix("SIG")
         self._watchdog = subprocess.Popen(
-            ["sh", "-c", _WATCHDOG, "watchdog", end, str(self._process.pid), *self._files()],
+            ["sh", "-c", _WATCHDOG, "watchdog", end, str(self._process.pid), str(self.directory)],
             stdin=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         self._await_ready(self._process)
-        return self
 
     def stop(self) -> None:
         """Stop it in order: everything is written."""
@@ -158,7 +184,7 @@ class ServerProcess(ABC):
         deadline = time.monotonic() + self.patience
         while not self._answers():
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{self.NAME} did not start:\n{self.log[-2000:]}")
+                raise RuntimeError(self.log[-2000:] or f"it said nothing for {self.patience:g} s")
             time.sleep(BETWEEN_LOOKS)
 
     def _answers(self) -> bool:
@@ -173,20 +199,47 @@ class ServerProcess(ABC):
 
 def directory_of(user: str | None, *, prefix: str, within: Path | None = None) -> Path:
     """Make a directory of a user's own (None: whoever runs the tests), removed when the process ends."""
-    made = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
+    made = Path(tempfile.mkdtemp(prefix=prefix, dir=within or _disk_place(user)))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     if user is not None:
         shutil.chown(made, user)
     return made
 
 
-def data_place() -> Path | None:
+def shared_directory_of(user: str | None, *, prefix: str, within: Path | None = None) -> Path:
+    """The same for what the servers of this process share: removed even where the process is killed."""
+    made = directory_of(user, prefix=prefix, within=within)
+    remover = subprocess.Popen(
+        ["sh", "-c", _REMOVER, "remover", str(made)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    _removers.append(remover)  # what is collected closes the pipe, on which the remover waits
+    atexit.register(remover.communicate)
+    return made
+
+
+def data_place(user: str | None = None) -> Path:
     """Where servers keep their data: in memory where there is room, for they write a lot, and recover often.
 
     What a server wrote survives its end there as it does on a disk.
     """
     has_room = _IN_MEMORY.is_dir() and shutil.disk_usage(_IN_MEMORY).free > _ENOUGH
-    return _IN_MEMORY if has_room else None
+    return _IN_MEMORY if has_room and _reaches(user, _IN_MEMORY) else _disk_place(user)
+
+
+def _disk_place(user: str | None) -> Path:
+    """The directory for temporary files, or another that the server's user can reach, too."""
+    places = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]
+    for place in places:
+        if _reaches(user, place):
+            return place
+    raise RuntimeError(f"the user {user} reaches none of {', '.join(map(str, places))}: set TMPDIR")
+
+
+def _reaches(user: str | None, place: Path) -> bool:
+    return user is None or subprocess.run(["test", "-x", place], check=False, **as_user(user)).returncode == 0
 
 
 def as_user(user: str | None) -> dict[str, Any]:
@@ -195,7 +248,7 @@ def as_user(user: str | None) -> dict[str, Any]:
 
 
 def _free_port() -> int:
-    for port in random.sample(PORTS, k=100):
+    for port in secrets.SystemRandom().sample(PORTS, k=100):
         with closing(socket.socket()) as probe:
             try:
                 probe.bind(("127.0.0.1", port))

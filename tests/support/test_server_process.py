@@ -1,5 +1,7 @@
 """The servers of the tests come back with what they had, and leave nothing behind."""
 
+import gc
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import pytest
 
 from tests.support.brokers import Broker, NatsServer, RedisServer
 from tests.support.postgres import PostgresServer, is_installed
-from tests.support.server_process import ServerProcess
+from tests.support.server_process import ServerNotStarted, ServerProcess
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,3 +96,32 @@ def test_a_server_is_gone_with_its_files_when_its_process_was_killed(kind: type[
             owner.stdout.read()  # until the watchdog, which writes there too, is done
 
     assert not Path(directory).exists()
+
+
+def test_a_server_that_is_given_up_takes_nothing_from_the_others(server: ServerProcess):
+    """Its watchdog, whose pipe is closed when it is collected, is for its own files."""
+    lost = type(server)()
+    with socket.socket() as thief:
+        thief.bind(("127.0.0.1", lost.port))
+        with pytest.raises(ServerNotStarted, match="already in use"):
+            lost.start()
+    lost_directory = lost.directory
+    del lost
+    gc.collect()
+    with type(server)() as another:
+        connected(another)
+
+    connected(server)
+    shutil.rmtree(lost_directory)
+
+
+def test_a_server_that_never_answers_is_gone_when_this_is_told(
+    kind: type[ServerProcess], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kind, "_answers", lambda _: False)
+    server = kind(patience=0.0)
+    with pytest.raises(ServerNotStarted), server:
+        pass
+
+    assert server._process is None
+    assert not server.directory.exists()

@@ -12,6 +12,7 @@ from transfer_async.testing import (
     assert_hold_released,
     assert_no_order,
     assert_one_order,
+    assert_one_payment,
     make_new_order,
 )
 
@@ -49,6 +50,42 @@ async def test_a_doubt_is_one_order_too_and_a_second_one_is_seen(client, holds):
 
     with pytest.raises(AssertionError, match="'k': there should be one order, and there are 2: tx-"):
         await assert_one_order("k", client=client, sandbox=client.sandbox)
+
+
+async def test_a_payment_under_a_new_key_with_a_new_quote_is_paid_twice(client):
+    """A bank that asks for a new rate before it tries again, under a new key, pays twice."""
+    client.sandbox.faults.add(CloseAfterProcessing())
+    with pytest.raises(OutcomeUnknown):
+        await created(client)
+    await created(client, "another payment", matcher_amount="7.00")
+    payment = {
+        "poster_username": "ada.eze@example.com",
+        "poster_recipient_username": "ben.okri@example.com",
+        "matcher_amount": "100.0",
+    }
+    assert_one_payment(sandbox=client.sandbox, **payment)
+    with pytest.raises(
+        AssertionError, match=r"\{'matcher_amount': 1\}: there should be one order, .* are 0$"
+    ):
+        assert_one_payment(sandbox=client.sandbox, matcher_amount=1)
+
+    await created(client, "paid-again", exchange_rate="1501")
+
+    await assert_one_order("k", client=client, sandbox=client.sandbox)
+    with pytest.raises(AssertionError, match="there should be one order, and there are 2") as caught:
+        assert_one_payment(sandbox=client.sandbox, **payment)
+    assert all(f"100.00 USD at {rate}" in str(caught.value) for rate in (1500, 1501))
+
+
+def test_a_payment_is_named_by_fields_of_an_order():
+    for fields, told in (
+        ({}, "name at least one field"),
+        ({"amount": 1}, "amount: an order has no such field; it has poster_username"),
+        ({"matcher_amount": 100.0}, "matcher_amount: "),
+        ({"matcher_amount": "1,000"}, "matcher_amount: "),
+    ):
+        with pytest.raises(ValueError, match=told):
+            assert_one_payment(sandbox=None, **fields)
 
 
 async def test_a_refused_order_is_none_and_its_hold_is_released(client, holds):

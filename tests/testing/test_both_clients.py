@@ -17,12 +17,22 @@ from transfer_async import (
     OutcomeUnknown,
     PersonName,
     Refused,
+    RetryPolicy,
     ServiceFailed,
+    Timeouts,
     TransferClient,
     TransferError,
+    UnreadableOrder,
     UserLookup,
 )
-from transfer_async.sandbox import BrokenChunk, CloseAfterProcessing, StallBeforeProcessing, Status
+from transfer_async.sandbox import (
+    BrokenChunk,
+    CloseAfterProcessing,
+    Fault,
+    SlowBytes,
+    StallBeforeProcessing,
+    Status,
+)
 from transfer_async.testing import (
     EACH_FAULT,
     FakeClient,
@@ -180,6 +190,34 @@ async def test_an_answer_that_breaks_ends_in_doubt(opened, kind, loop_time):
     async with opened() as client:
         kind.sandbox.faults.add(BrokenChunk())
         await in_doubt_in_the_end(client, kind, loop_time)
+
+
+class StallsAmidTheBody(Fault):
+    """The order exists: its answer begins, and the rest of it never comes."""
+
+    name = "stalls-amid-the-body"
+
+    async def __call__(self, exchange):
+        reply = exchange.process()
+        body = await exchange.begin(reply, length=len(reply.body))
+        await body.write(reply.body[:-10])
+        await exchange.stall()
+
+
+async def test_an_answer_that_begins_and_outlasts_the_time_out_is_unreadable(kind):
+    """A bank that tells the two apart would test the wrong branch with a fake that does not."""
+    async with kind.client(timeouts=Timeouts(sock_read=0.5), retry=RetryPolicy(attempts=1)) as client:
+        kind.sandbox.faults.add(StallsAmidTheBody())
+        error = await fails(OutcomeUnknown, client, held="ours")
+
+    assert (type(error), error.status, bool(error.raw)) == (UnreadableOrder, 200, True)
+
+
+async def test_an_answer_whose_bytes_keep_coming_is_waited_for(kind):
+    """The time between two pieces is the limit, and not that of all of them."""
+    async with kind.client(timeouts=Timeouts(sock_read=1.0), retry=RetryPolicy(attempts=1)) as client:
+        kind.sandbox.faults.add(SlowBytes(delay=0.4, size=2000))
+        await create(client, held="ours")
 
 
 async def test_a_stall_ends_in_doubt_and_the_order_may_come_late(opened, kind, loop_time):

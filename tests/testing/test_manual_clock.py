@@ -1,28 +1,33 @@
 """Time in a test's hands: what takes minutes is over in a line."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.support.bank import Gone
 from transfer_async import NO_ORDER, KeyBusy, OutcomeUnknown, Refuted, SQLiteJournal
 from transfer_async.sandbox import CloseBeforeReading, Status
 from transfer_async.testing import FakeClient, ManualClock, assert_hold_released, make_new_order
 
 
 async def test_a_dead_workers_lease_passes_at_once(holds, hands, tmp_path):
+    entered = asyncio.Event()
+
     async def die(intent):
-        raise Gone
+        entered.set()
+        await asyncio.Event().wait()
 
     async with SQLiteJournal(tmp_path / "journal", clock=hands) as journal:
         one = FakeClient(hooks=[die, holds.hook], journal=journal, clock=hands)
         other = FakeClient(hooks=[holds.hook], journal=journal, clock=hands)
-        with pytest.raises(Gone):
-            await one.create_order(make_new_order(), key="k")
+        dead = asyncio.create_task(one.create_order(make_new_order(), key="k"))
+        await entered.wait()
         with pytest.raises(KeyBusy):
             await other.create_order(make_new_order(), key="k")
         hands.advance(61)
         order = await other.create_order(make_new_order(), key="k")
+        dead.cancel()
+        await asyncio.wait([dead])
         await one.close()
         await other.close()
 

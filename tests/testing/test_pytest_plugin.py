@@ -2,6 +2,7 @@
 
 import shutil
 import tomllib
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ pytest_plugins = ["pytester"]
 
 SOURCE = Path(pytest_plugin.__file__)
 ROOT = SOURCE.parents[2]
-MODULE = "transfer_async_pytest"
+MODULE = "transfer_async.testing.pytest_plugin"
 ASYNC = """
 import pytest
 from transfer_async import TransferClient
@@ -69,7 +70,10 @@ def test_some(transfer_fault, transfer_sandbox):
     assert rule.fault is transfer_fault
 """
 BY_NAME = ["-p", "no:transfer_async"]  # and not as the entry point, if the package is installed
-OTHERS = ["aiohttp", "cacheprovider", "cov", "hypothesispytest", "pytest_cov", "schemathesis", "timeout"]
+OF_LOOPS = {"anyio", "asyncio"}
+OURS = {"transfer_async", "xdist", "xdist.looponfail"}
+INSTALLED = {plugin.name for plugin in entry_points(group="pytest11")}
+OTHERS = ["cacheprovider", *sorted(INSTALLED - OF_LOOPS - OURS)]
 ALONE = [word for name in OTHERS for word in ("-p", f"no:{name}")]
 """No other plug-ins than those of event loops, and ours."""
 INI = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
@@ -77,8 +81,8 @@ NOT_USED = """
 import sys
 
 def test_nothing_of_ours_is_imported(request):
-    assert "transfer_async_pytest" in sys.modules
-    assert not {"aiohttp", "cattrs", "transfer_async"} & set(sys.modules)
+    assert "transfer_async.testing.pytest_plugin" in sys.modules
+    assert not {"aiohttp", "attrs", "cattrs"} & set(sys.modules)
 """
 
 
@@ -86,13 +90,13 @@ def test_nothing_of_ours_is_imported(request):
 def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Runs of pytest that find the plugin as an installed package's entry point, and nothing else of ours."""
     site = pytester.mkdir("site")
-    shutil.copy(SOURCE, site / f"{MODULE}.py")
     about = site / "transfer_async_fixtures-1.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: transfer_async_fixtures\nVersion: 1\n")
-    (about / "entry_points.txt").write_text(f"[pytest11]\ntransfer_async = {MODULE}\n")
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: transfer_async_fixtures\nVersion: 1\n", encoding="utf-8"
+    )
+    (about / "entry_points.txt").write_text(f"[pytest11]\ntransfer_async = {MODULE}\n", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", f"{site}:{ROOT}")
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytester.makeini(INI)
     return pytester
 
@@ -165,6 +169,30 @@ def test_a_fault_that_is_not_there_and_a_fixture_without_its_marker_say_what_is_
     other.stdout.fnmatch_lines(["*transfer_fault is for tests with @pytest.mark.transfer_faults*"])
 
 
+def test_a_method_of_a_test_case_with_the_marker_is_told_what_to_do(here):
+    test = """
+    import unittest
+    import pytest
+
+    class TestPayments(unittest.TestCase):
+        @pytest.mark.transfer_faults
+        def test_it(self): pass
+
+    @pytest.mark.transfer_faults
+    class TestAsync(unittest.IsolatedAsyncioTestCase):
+        async def test_it(self): pass
+    """
+    result = run_here(here, test_it=test)
+
+    found = result.parseoutcomes()
+    assert found.get("passed", 0) == 0
+    assert found.get("failed", 0) + found.get("errors", 0) >= 2
+    assert "is for tests with" not in str(result.stdout)
+    assert "cannot run a method of unittest.TestCase once for each fault: make it a function" in str(
+        result.stdout
+    )
+
+
 def test_the_other_fixtures_are_what_a_client_takes(here):
     test = """
     from transfer_async.testing import FakeClient, make_new_order
@@ -224,9 +252,9 @@ def test_a_line_is_tried_in_strict_mode_and_a_failure_shows_what_was_there(here)
     test = """
     import pytest
     from tests.contract.own_line import TableLine
-    from transfer_async.testing.line_contract import LineContract
+    from transfer_async.testing.line_contract import BrokerContract
 
-    class Trial(LineContract):
+    class Trial(BrokerContract):
         ack_wait = 0.5
         kind = TableLine
 
@@ -262,9 +290,7 @@ def test_it_may_be_named_twice(here):
     run_here(here, *named, test_it=FAULTS).assert_outcomes(passed=19 + 3)
 
 
-def test_the_package_declares_the_entry_point_and_brings_the_module():
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wheel = settings["tool"]["hatch"]["build"]["targets"]["wheel"]
+def test_the_package_declares_the_entry_point():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
     assert settings["project"]["entry-points"]["pytest11"] == {"transfer_async": MODULE}
-    assert wheel["force-include"][str(SOURCE.relative_to(ROOT))] == f"{MODULE}.py"

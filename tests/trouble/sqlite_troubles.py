@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from transfer_async.journal import SQLiteJournal, sqlite_opening
+from transfer_async.journal import SQLiteJournal, sqlite_file
 
 READ_ONLY = "PRAGMA query_only=ON"
 
@@ -36,7 +36,7 @@ class ReadOnlyFile:
         self._patch = pytest.MonkeyPatch()
 
     async def begin(self) -> None:
-        self._patch.setattr(sqlite_opening, "_SETTINGS", (*sqlite_opening._SETTINGS, READ_ONLY))
+        self._patch.setattr(sqlite_file, "_SETTINGS", (*sqlite_file._SETTINGS, READ_ONLY))
         await self._journal._in_thread(self._refuse)
 
     def _refuse(self) -> None:

@@ -8,14 +8,13 @@ from attrs import frozen
 
 from tests.support.bank import SpiedJournal, World, new_order, refused_order
 from transfer_async import JournalFailed
-from transfer_async.journal import moves
-from transfer_async.journal.claim import Claim
+from transfer_async.journal import transitions
+from transfer_async.journal.model import LEASE
 from transfer_async.journal.protocol import Journal
+from transfer_async.journal.transitions import Claim
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 
-LEASE = 60.0
-
-BEFORE_THE_REQUEST = (Claim, moves.Mark)
+BEFORE_THE_REQUEST = (Claim, transitions.MarkSending)
 
 
 class Trouble(Protocol):
@@ -60,9 +59,9 @@ async def struck(world: World, trouble: Trouble, at: type) -> Struck:
         await client.create_order(new_order(), key="an earlier one")
         world.bank.open.clear()
         already = len(world.sandbox.requests)
-        if at is moves.GoInDoubt:
+        if at is transitions.GoInDoubt:
             world.sandbox.faults.add(CloseAfterProcessing())
-        order = refused_order() if at is moves.Free else new_order()
+        order = refused_order() if at is transitions.Release else new_order()
         world.journal.before[at] = lambda _: trouble.begin()
         try:
             error = await _failure(client.create_order(order, key="k"))

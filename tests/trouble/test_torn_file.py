@@ -27,12 +27,12 @@ from tests.support.journalling import (
     paid,
 )
 from transfer_async import JournalFailed, SQLiteJournal
-from transfer_async.journal import moves
+from transfer_async.journal import transitions
 from transfer_async.journal.sqlite import _File
 
 IN_MEMORY = Path("/dev/shm")
 
-STORY: list[tuple[str, moves.Move]] = [
+STORY: list[tuple[str, transitions.Move]] = [
     *((f"created-{n}", move) for n in range(4) for move in (claim(), mark(), create(order_id=f"tx-{n}"))),
     *((f"doubt-{n}", move) for n in range(4) for move in (claim(), keep(check="r"), mark(), doubt())),
     *((f"free-{n}", move) for n in range(2) for move in (claim(), mark(), free(owed=owing("hold", "check")))),

@@ -11,8 +11,8 @@ from tests.support.bank import World, new_order
 from tests.trouble import postgres_troubles, sqlite_troubles
 from tests.trouble.storm import BEFORE_THE_REQUEST, Trouble, stormy_world, struck
 from transfer_async import KeyState, Outcome, OutcomeUnknown, SQLiteJournal
-from transfer_async.journal import moves
-from transfer_async.journal.claim import Claim
+from transfer_async.journal import transitions
+from transfer_async.journal.transitions import Claim
 
 OF_A_FILE, OF_A_DATABASE = sqlite_troubles.TROUBLES, postgres_troubles.TROUBLES
 
@@ -50,7 +50,7 @@ def trouble(request: pytest.FixtureRequest, kind: str, place: Any, world: World)
 
 @pytest.mark.parametrize("kind", OF_A_FILE, indirect=True)
 async def test_the_trouble_is_a_real_one(world: World, trouble: Any):
-    call = await struck(world, trouble, moves.Mark)
+    call = await struck(world, trouble, transitions.MarkSending)
 
     assert isinstance(call.error.__cause__, sqlite3.Error)
     assert call.error.__cause__.sqlite_errorname.startswith(trouble.error)
@@ -73,14 +73,18 @@ async def test_nothing_is_sent_that_could_not_be_marked_and_its_hold_goes_once_t
     entry = await world.known()
 
     assert (call.error.outcome, call.error.order_may_exist) == (Outcome.NOT_SENT, True)
-    assert (call.requests, held) == (0, 1 if at is moves.Mark else 0)
+    assert (call.requests, held) == (0, 1 if at is transitions.MarkSending else 0)
     assert entry is None or entry.state is KeyState.FREE
     assert world.bank.open == {}
 
 
 @pytest.mark.parametrize(
     ("at", "certain"),
-    [(moves.Create, Outcome.CREATED), (moves.GoInDoubt, Outcome.UNKNOWN), (moves.Free, Outcome.REFUSED)],
+    [
+        (transitions.Create, Outcome.CREATED),
+        (transitions.GoInDoubt, Outcome.UNKNOWN),
+        (transitions.Release, Outcome.REFUSED),
+    ],
 )
 async def test_what_was_sent_is_in_doubt_afterwards_and_is_not_sent_again(
     world: World, trouble: Trouble, at: type, certain: Outcome
@@ -99,7 +103,7 @@ async def test_what_was_sent_is_in_doubt_afterwards_and_is_not_sent_again(
 
 
 async def test_what_was_recorded_before_is_there_afterwards(world: World, trouble: Trouble):
-    await struck(world, trouble, moves.Create)
+    await struck(world, trouble, transitions.Create)
     async with world.client() as client:
         order = await client.create_order(new_order(), key="an earlier one")
 

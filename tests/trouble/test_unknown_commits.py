@@ -11,9 +11,9 @@ from tests.support.journalling import SCOPE, claim, create, doubt, free, judged,
 from tests.support.loop_time import LoopTime
 from tests.trouble.pg_proxies import Cut, CuttingProxy, Message
 from transfer_async import JournalFailed, KeyState, PostgresJournal
-from transfer_async.journal import moves
-from transfer_async.journal.entries import Denial
-from transfer_async.journal.transaction import PendingMove, Transaction
+from transfer_async.journal import transitions
+from transfer_async.journal.durable import PendingMove, Transaction
+from transfer_async.journal.model import Rejection
 
 CUTS = [Cut.BEFORE, Cut.AFTER, Cut.LATE]
 
@@ -85,7 +85,7 @@ class Once:
         return self.cut
 
 
-WAYS: list[tuple[moves.Move, ...]] = [
+WAYS: list[tuple[transitions.Move, ...]] = [
     (claim(),),
     (claim(), mark()),
     (claim(), mark(), create()),
@@ -98,7 +98,7 @@ WAYS: list[tuple[moves.Move, ...]] = [
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: type(way[-1]).__name__)
 async def test_a_move_whose_commit_was_cut_is_made_once_and_believed(
-    database: str, cut: Cut, way: tuple[moves.Move, ...], kind: type[RecordedJournal]
+    database: str, cut: Cut, way: tuple[transitions.Move, ...], kind: type[RecordedJournal]
 ):
     choose = Once(cut)
     async with CuttingProxy(database, choose) as proxy, kind(proxy.dsn) as journal:
@@ -191,7 +191,7 @@ async def _work(journal: PostgresJournal, number: int, key: str) -> None:
     """One worker of two that want the same key: whoever gets it goes on to the end."""
     try:
         verdict = await judged(journal, claim(number), key=key)
-        if verdict.denial is Denial.BUSY:
+        if verdict.denial is Rejection.BUSY:
             return
         await judged(journal, mark(f"a-{number}", number=number), key=key)
         await judged(journal, create(f"a-{number}", f"tx-{key}"), key=key)
@@ -232,5 +232,5 @@ async def test_a_journal_that_does_not_read_back_is_found_out(database: str):
         choose.armed = True
         verdict = await judged(journal, claim())
 
-        assert (verdict.denial, proxy.cuts) == (Denial.BUSY, [Cut.AFTER])
+        assert (verdict.denial, proxy.cuts) == (Rejection.BUSY, [Cut.AFTER])
         assert len(await wrong_beliefs(database, [journal])) == 1

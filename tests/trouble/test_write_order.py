@@ -38,7 +38,7 @@ def watched(directory: Path, *clients: object) -> list[list[str]]:
     how = ["-f", "--seccomp-bpf", "-y", "-s", "64", "-e", f"trace={CALLS}", "-o", str(trace)]
     command = [STRACE or "", *how, *child, *map(str, clients)]
     subprocess.run(command, check=True, capture_output=True, timeout=55)
-    seen = [event for event, _ in groupby(_events(trace.read_text().splitlines()))]
+    seen = [event for event, _ in groupby(_events(trace.read_text(encoding="utf-8").splitlines()))]
     found = [list(events) for is_end, events in groupby(seen, END.__eq__) if not is_end]
     return [events[:-1] if events[-1] == SYNC else events for events in found]  # that one is the closing's
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.bank import new_order
 from transfer_async import FundsHold, SQLiteJournal, TransferClient
 from transfer_async._models.requests import OrderIntent
-from transfer_async.journal import sqlite_opening
+from transfer_async.journal import sqlite_file
 from transfer_async.sandbox import Sandbox
 
 
@@ -35,9 +35,9 @@ async def _orders(path: Path, count: int) -> None:
 
 def main() -> None:
     directory, *clients = sys.argv[1:]
-    as_they_are = sqlite_opening._SETTINGS
+    as_they_are = sqlite_file._SETTINGS
     for count, level in zip(clients[::2], clients[1::2], strict=True):
-        sqlite_opening._SETTINGS = tuple(one.replace("=FULL", f"={level}") for one in as_they_are)
+        sqlite_file._SETTINGS = tuple(one.replace("=FULL", f"={level}") for one in as_they_are)
         path = Path(directory) / level
         path.mkdir()
         asyncio.run(_orders(path / "journal.db", int(count)))

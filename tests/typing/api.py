@@ -19,6 +19,7 @@ from transfer_async import (
     Doubt,
     Event,
     FundsHold,
+    HistoryEvent,
     HoldFailed,
     InvalidOrder,
     JournalFailed,
@@ -48,7 +49,6 @@ from transfer_async import (
     RetryBudget,
     RetryPolicy,
     ServiceFailed,
-    Step,
     Timeouts,
     TransferClient,
     TransferError,
@@ -255,7 +255,7 @@ async def operate(client: TransferClient) -> None:
         assert_type(doubt.order, NewOrder | None)
     assert_type(await client.resolve("payment-1", order_id="tx-1", by="ada", reason="seen"), KeyRecord)
     assert_type(await client.refute("payment-1", by="ada", reason="sure"), KeyRecord)
-    assert_type(await client.history("payment-1"), tuple[Step, ...])
+    assert_type(await client.history("payment-1"), tuple[HistoryEvent, ...])
     assert_type(await client.prune(before=datetime.now(UTC) - timedelta(days=90)), int)
     desk = Operators(MemoryJournal(), "live", settle_after=timedelta(minutes=5), observers=[observe])
     assert_type(await desk.in_doubt(), tuple[Doubt, ...])

@@ -10,14 +10,14 @@ from tests.worker.sides import PATIENCE, until
 from transfer_async import RetryPolicy, SQLiteJournal, TransferClient
 from transfer_async._converters.messages import OrderCommand
 from transfer_async._support.clock import Clock
-from transfer_async.integrations.faststream import OrderWorker, line_at
+from transfer_async.integrations.faststream import OrderWorker, broker_at
 from transfer_async.sandbox import Sandbox
-from transfer_async.worker.disposition import TABLE, Delays
+from transfer_async.worker.disposition import RULES, Delays
 from transfer_async.worker.handler import Handler
 
 LABELS = [
-    row.reason + " (again)" * [other.reason for other in TABLE[:number]].count(row.reason)
-    for number, row in enumerate(TABLE)
+    row.reason + " (again)" * [other.reason for other in RULES[:number]].count(row.reason)
+    for number, row in enumerate(RULES)
 ]
 """The rows of the table by their reasons, and the second of two with the same one so marked."""
 
@@ -25,7 +25,7 @@ DELAYS = Delays(first=0.05, longest=0.1)
 
 
 def row_of(result):
-    return next(number for number, row in enumerate(TABLE) if row.fits(result))
+    return next(number for number, row in enumerate(RULES) if row.fits(result))
 
 
 def command(key="k", **changes):
@@ -135,7 +135,7 @@ class Run:
     def __init__(self, case, **settings):
         self.client = case.client()
         self.stopping = asyncio.Event()
-        self.line = line_at(case.side.address, case.side.settings)
+        self.line = broker_at(case.side.address, case.side.settings)
         handler = Watched(self.client, case, **settings)
         self.worker = OrderWorker(self.client, self.line, handler=handler)
         self.health = self.worker.health

@@ -46,7 +46,7 @@ class FakeDelivery:
     async def retry(self, after):
         await self.log.step("retry", after)
 
-    async def park(self, reason):
+    async def dead_letter(self, reason):
         await self.log.step("park", reason)
 
     async def beat(self):

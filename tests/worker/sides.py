@@ -10,7 +10,7 @@ import pytest
 import redis.asyncio
 from faststream.redis.parser import BinaryMessageFormatV1
 
-from transfer_async.integrations.faststream.line import WorkerSettings
+from transfer_async.integrations.faststream.broker import WorkerSettings
 
 PATIENCE = 60.0
 
@@ -29,7 +29,7 @@ class Side:
     def __init__(self, server, **settings):
         self.server = server
         mine = f"t{secrets.token_hex(5)}"
-        names = {name: f"{mine}.{name}" for name in ("commands", "outcomes", "parked")}
+        names = {name: f"{mine}.{name}" for name in ("commands", "outcomes", "dead_letters")}
         times = {"ack_wait": 1.0, "poll": 0.05, "concurrency": 4}
         self.settings = WorkerSettings(**names, **times | settings)
 
@@ -43,7 +43,7 @@ class Side:
 
     async def parked(self):
         """The next parked message: its body and its headers."""
-        return await self._next(self.settings.parked)
+        return await self._next(self.settings.dead_letters)
 
     async def gone(self):
         """Return once the broker has no command any more."""
@@ -63,7 +63,7 @@ class NatsSide(Side):
         self._jetstream = self._connection.jetstream()
         self._seen = {}
         self._streams = {}
-        for name in (self.settings.commands, self.settings.outcomes, self.settings.parked):
+        for name in (self.settings.commands, self.settings.outcomes, self.settings.dead_letters):
             self._streams[name] = name.upper().replace(".", "_")
         retention = nats.js.api.RetentionPolicy.WORK_QUEUE
         await self._jetstream.add_stream(

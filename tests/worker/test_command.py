@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sqlite3
 import sys
@@ -22,13 +23,13 @@ from tests.support.commands import ROOT, invoke, refused, running
 from tests.worker.case import command
 from tests.worker.sides import PATIENCE, NatsSide, on_redis
 from transfer_async import Rate, integrations
-from transfer_async._cli.worker import address_option, embedded_nats, publishing, trial
-from transfer_async._cli.worker import process as working
+from transfer_async._cli import worker_command, worker_trial
+from transfer_async._cli import worker_process as working
 from transfer_async._models.errors import JournalFailed
-from transfer_async.integrations.faststream.line import WorkerSettings
+from transfer_async.integrations.faststream.broker import WorkerSettings
 from transfer_async.journal.address import journal_at
 from transfer_async.sandbox import Sandbox
-from transfer_async.worker.health import Health
+from transfer_async.worker.consumer import Health
 
 NEEDED = ["--broker", "nats://127.0.0.1:1", "--journal", "j.db", "--base-url", "http://127.0.0.1:2"]
 NEEDED += ["--token", "a-secret-token"]
@@ -100,15 +101,15 @@ def test_the_program_is_told_as_it_was_called(monkeypatch, tmp_path):
     program.touch()
     monkeypatch.chdir(program.parent)
     monkeypatch.setattr(sys, "argv", ["transfer-async"])
-    assert trial.called() == f"'{program}'"
+    assert worker_trial.called() == shlex.quote(str(program))
 
     monkeypatch.setattr(sys, "argv", ["/elsewhere/__main__.py"])
-    assert trial.called() == f"{sys.executable} -m transfer_async"
+    assert worker_trial.called() == f"{shlex.quote(sys.executable)} -m transfer_async"
 
 
 def test_who_has_no_nats_server_is_told_what_to_install_whatever_the_environment_has(monkeypatch):
     monkeypatch.setenv("TRANSFER_BROKER", "nats://host")
-    monkeypatch.setattr(embedded_nats, "PROGRAM", "no-such-server")
+    monkeypatch.setattr(worker_trial, "PROGRAM", "no-such-server")
 
     told = refused("worker", "--try")
 
@@ -117,18 +118,18 @@ def test_who_has_no_nats_server_is_told_what_to_install_whatever_the_environment
 
 async def test_a_server_that_does_not_start_is_told(tmp_path):
     with pytest.raises(OSError, match="did not start"):
-        async with embedded_nats.nats_server("/bin/false", tmp_path):
+        async with worker_trial.nats_server("/bin/false", tmp_path):
             pass
 
 
 async def test_a_server_that_takes_too_long_to_start_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded_nats, "PATIENCE", 0.05)
+    monkeypatch.setattr(worker_trial, "START_TIMEOUT", 0.05)
     program = tmp_path / "slow"
     await asyncio.to_thread(program.write_text, "#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o700)
 
     with pytest.raises(OSError, match=r"did not start within 0\.05 s"):
-        async with embedded_nats.nats_server(str(program), tmp_path):
+        async with worker_trial.nats_server(str(program), tmp_path):
             pass
 
 
@@ -165,7 +166,7 @@ async def worker(side, sandbox, tmp_path, *more):
     await asyncio.to_thread((tmp_path / "our_hooks.py").write_text, HOOKS)
     settings = side.settings
     arguments = ["worker", "--hooks", "our_hooks:make", "--commands", settings.commands]
-    arguments += ["--outcomes", settings.outcomes, "--parked", settings.parked, *more]
+    arguments += ["--outcomes", settings.outcomes, "--dead-letters", settings.dead_letters, *more]
     environment = {"TRANSFER_BROKER": side.address, "TRANSFER_JOURNAL": str(tmp_path / "journal.db")}
     environment |= {"TRANSFER_BASE_URL": sandbox.base_url, "TRANSFER_API_TOKEN": sandbox.token}
     async with running(*arguments, cwd=tmp_path, **environment) as process:
@@ -224,23 +225,26 @@ def without(option):
 @each(
     ("arguments", "why"),
     [
-        (without("--broker"), "--broker, or TRANSFER_BROKER: must be given; or --try, "),
-        (without("--journal"), "--journal, or TRANSFER_JOURNAL: must be given"),
-        (without("--base-url"), "--base-url, or TRANSFER_BASE_URL: must be given"),
-        (without("--token"), "--token, or TRANSFER_API_TOKEN: must be given"),
+        (without("--broker"), "--broker, or TRANSFER_BROKER, is required; or --try, "),
+        (without("--journal"), "--journal, or TRANSFER_JOURNAL, is required"),
+        (without("--base-url"), "--base-url, or TRANSFER_BASE_URL, is required"),
+        (without("--token"), "--token, or TRANSFER_API_TOKEN, is required"),
         ([*NEEDED, "--broker", "amqp://host"], "broker: must be an address that begins with one of"),
         ([*NEEDED, "--journal", "mysql://host"], "a journal is the path of a file, or a postgresql://"),
         ([*NEEDED, "--journal", "postgresql://me:a-secret/a-secret@host"], "dsn: must be postgresql://user:"),
-        ([*NEEDED, "--base-url", "http://example.org"], "base_url: must be https"),
+        ([*NEEDED, "--base-url", "http://example.org"], "--base-url: must be https"),
         ([*NEEDED, "--hooks", "nowhere"], "--hooks: must be module:factory"),
         ([*NEEDED, "--health", "8080"], "--health: must be HOST:PORT"),
         ([*NEEDED, "--health", "127.0.0.1:99999"], "--health: must be HOST:PORT"),
         ([*NEEDED, "--concurrency", "0"], "concurrency: must be a whole number, 1 or more"),
         ([*NEEDED, "--ack-wait", "-1"], "ack_wait: must be a number of seconds"),
         ([*NEEDED, "--commands", "all.>"], "commands: must be a name without blanks"),
-        ([*NEEDED, "--commands", "a", "--parked", "a"], "commands, outcomes, parked: must differ"),
+        (
+            [*NEEDED, "--commands", "a", "--dead-letters", "a"],
+            "commands, outcomes, dead_letters: must differ",
+        ),
         ([*NEEDED, "--max-deliveries", "0"], "max_deliveries: must be a whole number"),
-        ([*NEEDED, "--lease", "1"], "lease: must be finite and at least 1.5 times"),
+        ([*NEEDED, "--lease", "1"], "--lease: must be finite and at least 1.5 times"),
         ([*NEEDED, "--rate", "nan"], "--rate: must be more than 0 orders a second, and finite"),
         ([*NEEDED, "--burst", "5"], "--burst: goes with --rate"),
         (
@@ -262,7 +266,7 @@ def test_what_cannot_be_is_told_in_one_line(arguments, why, tmp_path, monkeypatc
 @each(
     ("arguments", "lines", "why"),
     [
-        (["-"], b"", "--broker, or TRANSFER_BROKER: must be given"),
+        (["-"], b"", "--broker, or TRANSFER_BROKER, is required"),
         (["-", *NEEDED[:2]], command().to_json() + b"\n\n{}\n", "line 3: version: is not 1; key: is missing"),
         (["nowhere", *NEEDED[:2]], b"", "nowhere: cannot be read (No such file or directory)"),
     ],
@@ -302,11 +306,11 @@ def test_a_worker_keeps_the_rate_that_it_is_given(monkeypatch):
     ],
 )
 def test_no_address_is_shown_with_its_secrets(address, shown):
-    assert address_option.public(address) == shown
+    assert worker_command.public(address) == shown
 
 
 def test_where_health_is_told():
-    assert address_option.host_and_port("[::1]:80") == ("::1", 80)
+    assert worker_command.host_and_port("[::1]:80") == ("::1", 80)
 
 
 # --- sending ----------------------------------------------------------------------------------------
@@ -326,7 +330,7 @@ async def test_sending_makes_nothing_but_what_it_needs(there, tmp_path):
 @pytest.mark.parametrize("scheme", ["nats", "redis"])
 def test_a_broker_whose_port_is_closed_is_told_at_once(scheme, monkeypatch):
     """Told that it did not answer, an operator would look for a slow network in place of the port."""
-    monkeypatch.setattr(publishing, "PATIENCE", 60.0)
+    monkeypatch.setattr(worker_command, "SEND_TIMEOUT", 60.0)
 
     result = invoke("send", "--broker", f"{scheme}://me:secret@127.0.0.1:1", "-", answers=command().to_json())
 
@@ -343,8 +347,8 @@ def test_a_broker_that_says_nothing_is_told(monkeypatch):
 
         async def close(self): ...
 
-    monkeypatch.setattr(publishing, "PATIENCE", 0.05)
-    monkeypatch.setattr(publishing, "line_at", lambda *_: Silent())
+    monkeypatch.setattr(worker_command, "SEND_TIMEOUT", 0.05)
+    monkeypatch.setattr(worker_command, "broker_at", lambda *_: Silent())
     result = invoke("send", "--broker", "nats://host", "-", answers=command().to_json())
 
     assert result.exit_code == 1
@@ -359,7 +363,7 @@ async def test_of_a_cluster_one_server_that_is_there_is_enough(nats, tmp_path):
     servers = ",".join(["nats://127.0.0.1:1", nats.address, "nats://127.0.0.1:2"])
     for number in range(3):  # the driver shuffles them
         sent = command(f"to-a-cluster-{number}")
-        await publishing.send(servers, [sent], settings)
+        await worker_command.publish(servers, [sent], settings)
 
 
 async def test_what_is_too_large_for_the_broker_is_named_and_not_tried_for_ever(nats, tmp_path, monkeypatch):
@@ -390,7 +394,7 @@ def test_a_byte_order_mark_is_no_part_of_a_command(tmp_path):
     file = tmp_path / "commands"
     file.write_bytes(b"\xef\xbb\xbf" + command().to_json() + b"\n")
 
-    assert [one.key for one in publishing.commands_in(file)] == ["k"]
+    assert [one.key for one in worker_command.commands_in(file)] == ["k"]
 
 
 # --- journals, tokens and addresses ----------------------------------------------------------------
@@ -406,7 +410,11 @@ def another_database(path):
     [
         (lambda path: None, "none/journal.db", "No such file or directory"),
         (Path.mkdir, "journal.db", "is not a file"),
-        (lambda path: path.write_text("no database" * 100), "journal.db", "is no database at all"),
+        (
+            lambda path: path.write_text("no database" * 100, encoding="utf-8"),
+            "journal.db",
+            "is no database at all",
+        ),
         (another_database, "journal.db", "is a database, but not a journal"),
     ],
 )
@@ -475,7 +483,7 @@ async def test_the_factory_may_bring_the_token(plan):
     bare = attrs.evolve(plan, token=None, factory=lambda: {"hooks": [], "token": plan.token})
     await working.work(bare, say=said.append, log=str, beside=beside)
 
-    assert 'no hook holds funds: a command without "held" is parked' in said
+    assert 'no hook holds funds: a command without "held" is dead-lettered' in said
 
 
 # --- the same in this process -----------------------------------------------------------------------
@@ -493,8 +501,8 @@ async def test_a_trial_tells_what_it_does_and_ends_when_it_is_told_to(nats, tmp_
         if line.startswith("echo "):
             stop()
 
-    program = await asyncio.to_thread(trial.program)
-    await trial.run(program, tmp_path, WorkerSettings(poll=0.05), say=say, log=said.append)
+    program = await asyncio.to_thread(worker_trial.program)
+    await worker_trial.run(program, tmp_path, WorkerSettings(poll=0.05), say=say, log=said.append)
 
     assert any(line.startswith("outcome: payment-1: created, tx-") for line in said)
     assert any(line.startswith("bank: payment-1: hold-1 placed") for line in said)
@@ -558,12 +566,12 @@ STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True);
 
 
 async def test_a_server_that_does_not_stop_when_asked_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded_nats, "PATIENCE", 0.05)
+    monkeypatch.setattr(worker_trial, "START_TIMEOUT", 0.05)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", STUBBORN), stdout=asyncio.subprocess.PIPE
     )
     await process.stdout.readline()
 
-    await embedded_nats._stop(process)
+    await worker_trial._stop(process)
 
     assert process.returncode == -signal.SIGKILL

@@ -7,9 +7,9 @@ import pytest
 
 from transfer_async._models import errors as e
 from transfer_async._models.errors import MatchResult, Outcome, TransferError
-from transfer_async.worker.disposition import TABLE, Action, Delays, disposition
+from transfer_async.worker.disposition import RULES, Action, Delays, disposition
 
-ACK, RETRY, PARK, LEAVE = Action.ACK, Action.RETRY, Action.PARK, Action.LEAVE
+ACK, RETRY, DEAD_LETTER, LEAVE = Action.ACK, Action.RETRY, Action.DEAD_LETTER, Action.LEAVE
 
 
 def public(of: type) -> set[type]:
@@ -38,7 +38,7 @@ EXPECTED: list[tuple[BaseException, Action, dict[str, Any]]] = [
     (e.BeneficiaryNotVerified(result=MatchResult.NO_MATCH), ACK, {}),
     (e.BeneficiaryNotVerified(result=MatchResult.CLOSE_MATCH), ACK, {}),
     (e.BeneficiaryNotVerified(result=MatchResult.NOT_POSSIBLE), RETRY, {"counts": True}),
-    (e.HoldRequired(), PARK, {}),
+    (e.HoldRequired(), DEAD_LETTER, {}),
     (e.HoldFailed(refused=True), ACK, {}),
     (e.HoldFailed(refused=False), RETRY, {"counts": True}),
     (e.PreflightFailed(refused=True), ACK, {}),
@@ -55,10 +55,10 @@ EXPECTED: list[tuple[BaseException, Action, dict[str, Any]]] = [
     (e.JournalFailed(outcome=Outcome.UNKNOWN), LEAVE, {}),
     (e.JournalFailed(outcome=Outcome.CREATED), LEAVE, {}),
     (e.JournalFailed(outcome=Outcome.REFUSED), LEAVE, {}),
-    (e.InvalidOrder([("key", "is missing")]), PARK, {}),
-    (e.KeyConflict(), PARK, {}),
+    (e.InvalidOrder([("key", "is missing")]), DEAD_LETTER, {}),
+    (e.KeyConflict(), DEAD_LETTER, {}),
     (e.ClientClosed(), LEAVE, {}),
-    (e.OpenElsewhere(), LEAVE, {}),
+    (e.WrongEventLoop(), LEAVE, {}),
     (e.ServiceFailed(), LEAVE, {}),
     (asyncio.CancelledError(), LEAVE, {}),
     (RuntimeError("ours"), LEAVE, {}),
@@ -88,9 +88,9 @@ def test_every_error_there_is_has_been_thought_of():
 
 def test_every_row_is_met_by_one_of_these():
     results = [result for result, _, _ in EXPECTED]
-    met = {next(row for row in TABLE if row.fits(result)) for result in results}
+    met = {next(row for row in RULES if row.fits(result)) for result in results}
 
-    assert [row.reason for row in TABLE if row not in met] == [
+    assert [row.reason for row in RULES if row not in met] == [
         "the order exists",
         "nothing that create-order is known to raise",
     ][:1]

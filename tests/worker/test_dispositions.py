@@ -10,10 +10,9 @@ from tests.support.ports import held_port
 from tests.worker.case import DELAYS, LABELS, command, row_of
 from transfer_async import BeneficiaryNotVerified, MatchResult, PreflightFailed, RetryPolicy
 from transfer_async._models.errors import ServiceFailed
-from transfer_async.journal.claim import Claim
-from transfer_async.journal.moves import Create
+from transfer_async.journal.transitions import Claim, Create
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status
-from transfer_async.worker.disposition import TABLE, Action
+from transfer_async.worker.disposition import RULES, Action
 
 LEASE = 60.0
 """Seconds: however busy the machine, it is not over by the worker's own time."""
@@ -235,7 +234,7 @@ def test_no_row_is_forgotten():
 @pytest.mark.parametrize("label", LABELS)
 async def test_a_row_of_the_table_on_a_real_broker(case, label):
     number, way = LABELS.index(label), WAYS[label]
-    row = TABLE[number]
+    row = RULES[number]
     if way in AFTERWARDS:
         run = await case.worker()
         await way(case)
@@ -251,7 +250,7 @@ async def test_a_row_of_the_table_on_a_real_broker(case, label):
     assert first.deliveries == 1
     if row.action is Action.ACK:
         await expect_acked(case, first)
-    elif row.action is Action.PARK:
+    elif row.action is Action.DEAD_LETTER:
         await expect_parked(case, row)
         assert len(case.sandbox.orders) == orders_before
     else:

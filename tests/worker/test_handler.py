@@ -1,6 +1,8 @@
 """Messages that come more than once: at most one order, an answer each time, and every doubt's end told."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from typing import Any
 
 import attrs
@@ -23,8 +25,8 @@ from transfer_async._models.errors import (
 )
 from transfer_async._models.requests import NewOrder
 from transfer_async._models.responses import Order
-from transfer_async.journal import moves
-from transfer_async.journal.claim import Claim
+from transfer_async.journal import transitions
+from transfer_async.journal.transitions import Claim
 from transfer_async.sandbox import CloseAfterProcessing, Status
 from transfer_async.worker.disposition import Action
 from transfer_async.worker.handler import Handled, Handler
@@ -91,6 +93,41 @@ async def test_a_redelivered_refusal_is_answered_from_the_record(world: World, h
     assert len(world.bank.placed) == len(world.bank.released) == 1
 
 
+@pytest.mark.parametrize("no", ["hook", "late"])
+async def test_nobody_reads_not_sent_after_another_worker_published_created(
+    world: World, monkeypatch: pytest.MonkeyPatch, no: str
+):
+    """The message was delivered twice: one worker was refused, and the other created the order meanwhile."""
+    published: list[tuple[Outcome, bool]] = []
+    check, moment = world.bank.step("check"), None
+    world.bank.place_error = HoldFailed("too little on the account")
+    if no == "late":
+        world.bank.place_error, moment = None, world.time.clock.utc() + timedelta(seconds=1)
+        world.bank.on_placed = world.passing(2.0)
+
+    async def work(deliveries: int) -> Handled:
+        async with world.client(hooks=[check, world.bank.hold]) as client:
+            at_limit = None if deliveries > 1 else moment
+            handled = await Handler(client).handle(command(send_before=at_limit), deliveries=deliveries)
+        if handled.outcome is not None:
+            published.append((handled.outcome.outcome, handled.outcome.order_may_exist))
+        return handled
+
+    async def undo(*_: object) -> None:
+        monkeypatch.undo()
+        world.bank.place_error = world.bank.on_placed = None
+        await work(2)
+
+    monkeypatch.setattr(check, "undo", undo)
+    late = await work(1)
+    again = await work(3)
+
+    assert published == [(Outcome.CREATED, True)] * 2
+    assert said(late) == (Action.RETRY, None)
+    assert said(again) == (Action.ACK, Outcome.CREATED)
+    assert len(world.sandbox.requests) == 1
+
+
 async def test_the_banks_own_hold_is_in_every_outcome(handler: Handler):
     first = await handler.handle(command(refused_order(), held="h-1"))
     again = await handler.handle(command(refused_order(), held="h-1"))
@@ -138,13 +175,13 @@ async def test_a_message_that_is_no_command_is_parked(handler: Handler):
     handled = await handler.handle(b'{"version": 1, "key": "k"}')
     garbage = await handler.handle(b"\x00")
 
-    assert said(handled) == said(garbage) == (Action.PARK, None)
+    assert said(handled) == said(garbage) == (Action.DEAD_LETTER, None)
     assert (handled.key, garbage.key) == ("k", None)
     assert "order: is missing" in handled.disposition.reason
 
 
 async def test_a_busy_key_waits_for_its_lease(world: World, handler: Handler):
-    await world.crash(moves.Mark)
+    await world.crash(transitions.MarkSending)
     world.time.pass_(20.0)
     handled = await handler.handle(command())
 
@@ -159,7 +196,7 @@ async def test_a_no_of_a_call_that_lost_its_claim_is_not_the_last_word(world: Wo
         world.time.pass_(70.0)
         world.journal.before.clear()
         world.bank.on_place = None
-        await world.crash(moves.Create)
+        await world.crash(transitions.Create)
         raise HoldFailed("no funds")
 
     world.bank.on_place = slept
@@ -201,7 +238,7 @@ async def test_a_command_that_is_never_sent_is_parked_in_the_end(world: World):
         handler = Handler(client, max_deliveries=3)
         handled = [await handler.handle(command(), deliveries=1) for _ in range(5)]
 
-    assert [one.disposition.action for one in handled] == [Action.RETRY] * 3 + [Action.PARK] * 2
+    assert [one.disposition.action for one in handled] == [Action.RETRY] * 3 + [Action.DEAD_LETTER] * 2
     assert handled[3].disposition.reason == "a hook broke; it was not sent 4 times"
 
 
@@ -232,7 +269,7 @@ async def test_what_a_hook_breaks_with_counts_by_its_class_whatever_its_name(
         handler = Handler(client, max_deliveries=2)
         handled = [await handler.handle(command()) for _ in range(4)]
 
-    assert [one.disposition.action for one in handled] == [Action.RETRY] * 2 + [Action.PARK] * 2
+    assert [one.disposition.action for one in handled] == [Action.RETRY] * 2 + [Action.DEAD_LETTER] * 2
 
 
 async def test_what_a_hook_refused_before_does_not_count(world: World):
@@ -245,7 +282,7 @@ async def test_what_a_hook_refused_before_does_not_count(world: World):
         hook.error = _LimitsDown(refused=False)
         handled = [await handler.handle(command()) for _ in range(2)]
 
-    assert [one.disposition.action for one in handled] == [Action.RETRY, Action.PARK]
+    assert [one.disposition.action for one in handled] == [Action.RETRY, Action.DEAD_LETTER]
 
 
 async def test_only_what_may_be_the_orders_own_fault_is_counted(world: World):
@@ -261,15 +298,15 @@ async def test_only_what_may_be_the_orders_own_fault_is_counted(world: World):
         world.journal.fail_on = None
         world.bank.place_error = RuntimeError("down")
         assert (await handler.handle(command(), deliveries=99)).disposition.action is Action.RETRY
-        assert (await handler.handle(command(), deliveries=99)).disposition.action is Action.PARK
+        assert (await handler.handle(command(), deliveries=99)).disposition.action is Action.DEAD_LETTER
 
 
 # --- the journal --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("move", [moves.Create, moves.GoInDoubt])
+@pytest.mark.parametrize("move", [transitions.Create, transitions.GoInDoubt])
 async def test_a_journal_that_is_down_after_it_was_sent_leaves_the_message(world: World, move: type):
-    if move is moves.GoInDoubt:
+    if move is transitions.GoInDoubt:
         world.sandbox.faults.add(CloseAfterProcessing())
     world.journal.fail_on = move
     async with world.client() as client:
@@ -400,6 +437,52 @@ async def test_a_refutation_is_told_with_what_may_be_released(world: World):
     assert end.intent_id == doubt.intent_id
 
 
+@pytest.mark.parametrize("taken_again", [False, True])
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("outcome", [Outcome.CREATED, Outcome.UNKNOWN])
+async def test_what_a_superseded_sender_found_is_published_though_its_worker_stops(
+    world: World, outcome: Outcome, cancelled: bool, taken_again: bool
+):
+    """Two orders may exist for one wish, and the systems that read the outcomes would not know of it."""
+    at = transitions.Create if outcome is Outcome.CREATED else transitions.GoInDoubt
+    if outcome is Outcome.UNKNOWN:
+        world.sandbox.faults.add(CloseAfterProcessing())
+
+    async def superseded() -> None:
+        if cancelled:
+            call.cancel()
+        await world.refute()
+        if taken_again:
+            await world.create()
+
+    world.meanwhile(at, superseded)
+    async with world.client() as client:
+        call = asyncio.create_task(Handler(client).handle(command()))
+        await asyncio.wait([call])
+    first = next(iter(world.sandbox.orders))
+    async with world.client() as client:
+        handler = Handler(client)
+        suspected = [one for one in await untold(handler) if one.error == "DuplicateSuspected"]
+        for one in suspected:
+            await handler.told(one)
+        assert await untold(handler) == []
+
+    (one,) = suspected
+    assert (one.outcome, one.order_may_exist) == (outcome, True)
+    assert one.order_id == (first if outcome is Outcome.CREATED else None)
+    assert one.intent_id == world.bank.intents[0].id
+    assert OrderOutcome.from_json(one.to_json()) == one
+
+
+async def test_a_client_that_publishes_nothing_owes_no_publication(world: World):
+    """Its key would wait for a worker for ever."""
+    world.sandbox.faults.add(CloseAfterProcessing())
+    world.meanwhile(transitions.GoInDoubt, world.refute)
+    await world.fails(OutcomeUnknown)
+
+    assert (await world.entry()).untold == ()
+
+
 async def test_a_late_word_that_the_first_end_was_told_does_not_stand_for_the_last(world: World):
     """Two that sweep: the slower one's word comes after an id was amended, and amended back."""
     await in_doubt(world)
@@ -429,7 +512,7 @@ async def test_a_key_that_comes_again_in_doubt_is_told_the_doubt_again(world: Wo
 
 async def test_a_doubt_whose_promise_cannot_be_written_is_left(world: World, handler: Handler):
     world.sandbox.faults.add(CloseAfterProcessing())
-    world.journal.fail_on = moves.Promise
+    world.journal.fail_on = transitions.RequestNotification
     handled = await handler.handle(command())
 
     assert said(handled) == (Action.LEAVE, None)
@@ -444,7 +527,7 @@ async def test_a_doubt_that_ends_before_its_promise_is_answered_when_the_message
     async def resolve(_: object) -> None:
         await world.resolve("tx-seen")
 
-    world.journal.before[moves.Promise] = resolve
+    world.journal.before[transitions.RequestNotification] = resolve
     handled = await handler.handle(command())
     again = await handler.handle(command())
     assert await untold(handler) == []

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async._models.errors import JournalFailed
-from transfer_async.worker.health import Health
+from transfer_async.worker.consumer import Health
 
 
 async def asked(address, path):

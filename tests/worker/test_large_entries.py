@@ -5,7 +5,7 @@ from redis.exceptions import ResponseError
 
 from tests.worker.case import Case, command
 from tests.worker.sides import PATIENCE, RedisSide, until
-from transfer_async.integrations.faststream import line_at
+from transfer_async.integrations.faststream import broker_at
 from transfer_async.integrations.faststream.redis import DELIVERIES, FORGET_AFTER, PUT_BACK
 
 MANY = 5000
@@ -29,7 +29,7 @@ async def case(redis, tmp_path):
 
 @pytest.fixture
 async def line(case):
-    line = line_at(case.side.address, case.side.settings)
+    line = broker_at(case.side.address, case.side.settings)
     await line.open()
     yield line
     await line.close()
@@ -80,18 +80,18 @@ async def test_a_large_entry_is_parked_with_its_reason_and_the_others_pass(case,
 async def test_a_large_entry_is_parked_with_all_else_in_one_field(case, line, taken, caplog):
     await case.side.send(b"x", fields(MANY))
 
-    await (await taken()).park("not valid")
+    await (await taken()).dead_letter("not valid")
 
-    ((_, parked),) = await case.side._client.xrange(case.side.settings.parked)
+    ((_, parked),) = await case.side._client.xrange(case.side.settings.dead_letters)
     assert parked.keys() == {b"__data__", b"body", b"transfer-fields", b"Transfer-Reason"}
     assert (parked[b"body"], parked[b"Transfer-Reason"]) == (b"x", b"not valid")
-    assert "a message is parked with its fields in one, as they are too many: not valid" in caplog.text
+    assert "a message is dead-lettered with its fields in one, as they are too many: not valid" in caplog.text
 
 
 async def test_a_large_entry_that_was_parked_can_be_sent_again(case, line, taken):
     await case.side.send(b"x", fields(MANY))
-    await (await taken()).park("not valid")
-    ((_, parked),) = await case.side._client.xrange(case.side.settings.parked)
+    await (await taken()).dead_letter("not valid")
+    ((_, parked),) = await case.side._client.xrange(case.side.settings.dead_letters)
 
     await case.side.send(parked[b"body"], {b"transfer-fields": parked[b"transfer-fields"]})
 

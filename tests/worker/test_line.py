@@ -11,8 +11,7 @@ from tests.worker.case import Run, command
 from tests.worker.sides import on_nats, until
 from transfer_async import MemoryJournal, TransferClient
 from transfer_async.integrations.faststream import OrderWorker
-from transfer_async.integrations.faststream.broker import LINES, line_at, reason
-from transfer_async.integrations.faststream.line import WorkerSettings
+from transfer_async.integrations.faststream.broker import BROKERS, WorkerSettings, broker_at, reason
 from transfer_async.sandbox import CloseAfterProcessing
 from transfer_async.worker.handler import Handler
 
@@ -30,9 +29,9 @@ def test_durations_may_be_timedeltas():
         ({"poll": "soon"}, "poll: must be"),
         ({"patience": float("inf")}, "patience: must be"),
         ({"commands": ""}, "commands: must be a name"),
-        ({"parked": "a b"}, "parked: must be a name"),
+        ({"dead_letters": "a b"}, "dead_letters: must be a name"),
         ({"group": None}, "group: must be a name"),
-        ({"outcomes": "transfer.commands"}, "commands, outcomes, parked: must differ"),
+        ({"outcomes": "transfer.commands"}, "commands, outcomes, dead_letters: must differ"),
     ],
 )
 def test_a_setting_that_cannot_be_is_named(settings, why):
@@ -45,19 +44,19 @@ def test_an_address_of_no_known_broker_is_refused(address):
     with pytest.raises(
         ValueError, match="broker: must be an address that begins with one of nats://, tls://"
     ):
-        line_at(address)
+        broker_at(address)
 
 
-@pytest.mark.parametrize("scheme", LINES)
+@pytest.mark.parametrize("scheme", BROKERS)
 def test_a_broker_whose_library_is_missing_says_which_extra_it_needs(scheme, monkeypatch):
-    module, _, extra = LINES[scheme]
+    module, _, extra = BROKERS[scheme]
     monkeypatch.delitem(sys.modules, module, raising=False)
     for one in ("faststream", "faststream.exceptions"):
         monkeypatch.setitem(sys.modules, one, None)
 
     needed = rf"{scheme}:// needs an extra: pip install \"transfer_async\[{extra}\]\"$"
     with pytest.raises(ValueError, match=needed):
-        line_at(f"{scheme}://host")
+        broker_at(f"{scheme}://host")
 
 
 class ServiceUnavailableError(Exception):
@@ -98,7 +97,7 @@ def test_why_a_broker_cannot_be_used_is_said_in_words_where_there_are_some(error
 async def test_a_journal_that_dies_with_its_process_is_refused():
     async with TransferClient("http://127.0.0.1:1", "token", journal=MemoryJournal()) as client:
         with pytest.raises(ValueError, match="journal: must survive the process"):
-            OrderWorker(client, line_at("nats://127.0.0.1:1"))
+            OrderWorker(client, broker_at("nats://127.0.0.1:1"))
 
 
 async def test_a_part_that_ends_by_itself_ends_the_worker(case, monkeypatch):
@@ -184,7 +183,7 @@ async def sweep(handler, line):
 async def test_the_last_id_that_is_told_is_the_one_on_record_although_it_was_told_before(case):
     """A person amends an id, and amends it back: readers go by the last that they are told."""
     async with case.client() as client:
-        handler, line = Handler(client), line_at(case.side.address, case.side.settings)
+        handler, line = Handler(client), broker_at(case.side.address, case.side.settings)
         await line.open()
         await in_doubt(case, handler)
         words = {"by": "ada", "reason": "seen on the statement"}
@@ -202,7 +201,7 @@ async def test_the_last_id_that_is_told_is_the_one_on_record_although_it_was_tol
 @on_nats
 async def test_one_end_that_two_workers_tell_is_stored_once(case):
     async with case.client() as client:
-        handler, line = Handler(client), line_at(case.side.address, case.side.settings)
+        handler, line = Handler(client), broker_at(case.side.address, case.side.settings)
         await line.open()
         await in_doubt(case, handler)
         await client.resolve("k", order_id="tx-1", by="ada", reason="seen")

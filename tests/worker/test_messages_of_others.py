@@ -7,7 +7,7 @@ from faststream.redis import RedisBroker
 from tests.support.cases import each
 from tests.worker.case import command
 from tests.worker.sides import PATIENCE, on_nats, on_redis
-from transfer_async.integrations.faststream.headers import LONGEST, fitting, reason_header
+from transfer_async.integrations.faststream.broker import LONGEST, fitting, reason_header
 
 KINDS = {"nats": NatsBroker, "redis": RedisBroker}
 
@@ -91,11 +91,11 @@ async def test_a_header_that_the_client_takes_for_the_servers_does_not_hide_a_co
 async def test_the_servers_headers_and_what_is_taken_for_them_are_not_parked_under_their_names(
     case, worker, sent, parked
 ):
-    """So that whoever fetches parked messages gets them."""
+    """So that whoever fetches dead letters gets them."""
     await case.side.send(b"x", sent)
     _, headers = await case.side.parked()
-    so_far = case.side._seen[case.side.settings.parked]
-    reader = await case.side._jetstream.pull_subscribe(case.side.settings.parked)
+    so_far = case.side._seen[case.side.settings.dead_letters]
+    reader = await case.side._jetstream.pull_subscribe(case.side.settings.dead_letters)
 
     assert parked.items() <= headers.items()
     assert headers["Nats-Msg-Id"].startswith("parked:")
@@ -147,7 +147,7 @@ async def test_the_fields_of_other_programs_are_parked_unchanged(case, worker):
     await case.side._client.xadd(case.side.settings.commands, {**fields, "transfer-deliveries": 3})
     _, headers = await case.side.parked()
 
-    ((_, parked),) = await case.side._client.xrange(case.side.settings.parked)
+    ((_, parked),) = await case.side._client.xrange(case.side.settings.dead_letters)
     del parked[b"__data__"]
     assert parked.pop(b"Transfer-Reason").decode() == headers["Transfer-Reason"]
     assert parked == fields

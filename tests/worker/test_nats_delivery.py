@@ -11,15 +11,15 @@ from tests.support.cases import each
 from transfer_async._converters.messages import EndOfDoubt, OrderOutcome
 from transfer_async._models.errors import Outcome
 from transfer_async._models.responses import OrderState
-from transfer_async.integrations.faststream.line import WorkerSettings
-from transfer_async.integrations.faststream.nats import NatsDelivery, NatsLine
+from transfer_async.integrations.faststream.broker import WorkerSettings
+from transfer_async.integrations.faststream.nats import JetStreamBroker, NatsDelivery
 
 AT_HOME = "$JS.ACK.TRANSFER_COMMANDS.transfer-workers.7.81.92.1790000000000000000.3"
 IN_A_DOMAIN = "$JS.ACK.hub.acc-hash.TRANSFER_COMMANDS.transfer-workers.7.81.92.1790000000000000000.3"
 
 
 def delivery(reply: str) -> NatsDelivery:
-    line = NatsLine(None, WorkerSettings())
+    line = JetStreamBroker(None, WorkerSettings())
     return NatsDelivery(line, Msg(_client=None, subject="transfer.commands", reply=reply, data=b"{}"))
 
 
@@ -78,7 +78,7 @@ def ended(**changes: Any) -> EndOfDoubt:
 
 
 async def published(broker: Broker, headers: dict[str, str], outcome: OrderOutcome | None = None) -> None:
-    line = NatsLine(broker, WorkerSettings())
+    line = JetStreamBroker(broker, WorkerSettings())
     line._streams[line.settings.outcomes] = "OUTCOMES"
     await line.publish(outcome or OrderOutcome(**OUTCOME), headers)
 
@@ -133,7 +133,7 @@ async def test_the_middlewares_of_a_broker_see_what_is_published():
 
 async def test_what_belongs_to_nothing_belongs_together_all_the_same():
     broker = Broker()
-    line = NatsLine(broker, WorkerSettings())
+    line = JetStreamBroker(broker, WorkerSettings())
     for _ in range(2):
         await line.send(line.settings.commands, b"{}", {})
     first, second = (told["headers"]["correlation_id"] for told in broker.client.published)

@@ -7,7 +7,7 @@ import pytest
 from attrs import define, field
 
 from tests.support.loop_time import LoopTime
-from transfer_async.integrations.faststream.nats_pull import (
+from transfer_async.integrations.faststream.nats import (
     LATE,
     LONGEST,
     REMEMBERED,

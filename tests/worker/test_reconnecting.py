@@ -9,7 +9,7 @@ import pytest
 from tests.support.listening import stop_listening
 from tests.worker.case import Case, command
 from tests.worker.sides import PATIENCE, NatsSide, until
-from transfer_async.integrations.faststream.nats import NatsLine
+from transfer_async.integrations.faststream.nats import JetStreamBroker
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # the driver forgets what was refused
 
@@ -151,7 +151,7 @@ async def test_who_is_told_of_the_connections_errors_is_still_told(case, door):
 
 
 async def test_a_connection_that_nobody_makes_again_ends_the_worker(case, door, monkeypatch):
-    monkeypatch.setattr(NatsLine, "chores", [])  # the lanes see it by themselves, and sooner
+    monkeypatch.setattr(JetStreamBroker, "chores", [])  # the lanes see it by themselves, and sooner
     run, connection = await working(case)
 
     async def break_down():

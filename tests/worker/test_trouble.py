@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 from tests.support.bank import Gate
 from tests.worker.case import Case, Run, command
 from tests.worker.sides import PATIENCE, NatsSide, RedisSide, on_nats, on_redis, until
-from transfer_async.integrations.faststream import line_at, worker
+from transfer_async.integrations.faststream import broker_at, worker
 from transfer_async.integrations.faststream.redis import DELIVERIES, FORGET_AFTER, PUT_BACK
 from transfer_async.sandbox import CloseAfterProcessing
 
@@ -175,7 +175,7 @@ async def test_messages_of_a_stream_that_was_made_anew_are_parked_too(case):
 async def taken(redis, tmp_path):
     """A message in hand, at Redis, and the case."""
     async with Case(RedisSide(redis), tmp_path) as case:
-        line = line_at(case.side.address, case.side.settings)
+        line = broker_at(case.side.address, case.side.settings)
         await line.open()
         await case.side.send(b"x")
         subscriber = line.subscriber()
@@ -187,11 +187,11 @@ async def taken(redis, tmp_path):
 
 async def test_a_message_that_redis_cannot_park_or_delay_stays(taken):
     case, line, delivery = taken
-    for name in (case.side.settings.parked, line._keys[1]):
+    for name in (case.side.settings.dead_letters, line._keys[1]):
         await case.side._client.set(name, "something else")
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        await delivery.park("not valid")
+        await delivery.dead_letter("not valid")
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         await delivery.retry(0.0)
 
@@ -205,10 +205,10 @@ async def test_a_message_that_somebody_else_has_is_neither_parked_nor_delayed(ta
     case, line, delivery = taken
     await line.run(PUT_BACK, line._keys[:1], [case.side.settings.group, 0, DELIVERIES, FORGET_AFTER])
 
-    await delivery.park("not valid")
+    await delivery.dead_letter("not valid")
     await delivery.retry(0.0)
 
-    assert await case.side._client.xlen(case.side.settings.parked) == 0
+    assert await case.side._client.xlen(case.side.settings.dead_letters) == 0
     assert await case.side.left() == 1
 
 
@@ -229,7 +229,7 @@ async def test_a_count_of_others_making_does_not_keep_messages_from_being_put_ba
 
 @on_redis
 async def test_a_group_that_is_lost_before_a_lane_begins_is_made_from_the_streams_beginning(case):
-    line = line_at(case.side.address, case.side.settings)
+    line = broker_at(case.side.address, case.side.settings)
     await line.open()
     await case.side.send(b"x")
     await case.side.forget()

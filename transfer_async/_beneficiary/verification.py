@@ -11,16 +11,23 @@ import asyncio
 import re
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from transfer_async._http import urls
-from transfer_async._models.causes import bare
-from transfer_async._models.errors import BeneficiaryNotVerified, MatchResult, Refused
-from transfer_async._models.requests import OrderIntent, PersonName
+from transfer_async._models.errors import (
+    BeneficiaryNotVerified,
+    MatchResult,
+    Refused,
+    TransferError,
+    name_of,
+    sanitize_exception,
+    without_frames,
+)
+from transfer_async._models.requests import OrderIntent, PersonName, ascii_lower
 from transfer_async._models.responses import Currency, User
-from transfer_async._support.callables import checked_async
 from transfer_async._support.clock import Duration, duration
+from transfer_async._support.util import Raised, checked_async, tried
 
 if TYPE_CHECKING:
     from transfer_async._client import TransferClient
@@ -80,6 +87,14 @@ class UserLookup:
             RuntimeError: no client was given this look-up.
             TransferError: any other answer, or none; see `TransferClient.request`.
         """
+        try:
+            return await self._found(username)
+        except (RuntimeError, TransferError) as error:
+            del username
+            without_frames(error)  # they have it in their variables
+            raise
+
+    async def _found(self, username: str) -> User | None:
         client = self._bound()
         if client is None:
             raise RuntimeError(
@@ -185,6 +200,13 @@ class BeneficiaryVerification:
         Raises:
             BeneficiaryNotVerified: with ``result``; see the class.
         """
+        try:
+            return await self._verified(intent)
+        except BeneficiaryNotVerified as error:
+            without_frames(error)  # they have the account that was found in their variables
+            raise
+
+    async def _verified(self, intent: OrderIntent) -> str:
         given = intent.beneficiary
         if given is None or not any(part and part.strip() for part in (given.first, given.last)):
             raise _not(MatchResult.NOT_POSSIBLE, "no name of the beneficiary was given")
@@ -200,14 +222,10 @@ class BeneficiaryVerification:
         """A check has nothing to undo."""
 
     async def _look_up(self, username: str) -> User:
-        cause: BaseException | None = None
-        try:
-            async with asyncio.timeout(self._timeout):
-                user = await self._lookup(username)
-        except Exception as error:  # noqa: BLE001 - told below, where it is no context of what is raised
-            cause = bare(error)
-        if cause is not None:
-            why = f"the look-up failed ({type(cause).__name__})"
+        user = await _within(self._timeout, self._lookup, username)
+        if type(user) is Raised:
+            cause = sanitize_exception(user.error)
+            why = f"the look-up failed ({name_of(cause)})"
             raise _not(MatchResult.NOT_POSSIBLE, why) from cause
         if user is None:
             raise _not(MatchResult.NO_MATCH, "nobody is registered under the username")
@@ -228,15 +246,22 @@ class BeneficiaryVerification:
         raise _not(match.result, match.reason)
 
     async def _ask(self, intent: OrderIntent, user: User) -> None:
-        cause: BaseException | None = None
-        try:
-            if self._accept_close is not None:
-                async with asyncio.timeout(self._timeout):
-                    if await self._accept_close(intent, user) is True:
-                        return
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is no yes
-            cause = bare(error)
+        answer: object = None
+        if self._accept_close is not None:
+            answer = await _within(self._timeout, self._accept_close, intent, user)
+        if answer is True:
+            return
+        cause = sanitize_exception(answer.error) if type(answer) is Raised else None
         raise _not(MatchResult.CLOSE_MATCH, "the names are close, which was not accepted") from cause
+
+
+async def _within(seconds: float, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
+    """What the bank's ``function`` returns within so many seconds; or what it, or their end, raised."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await tried(function, *args)
+    except TimeoutError as error:
+        return Raised(error)
 
 
 def _not(result: MatchResult, why: str) -> BeneficiaryNotVerified:
@@ -247,7 +272,7 @@ def _check_account(user: User, username: str) -> None:
     """Whether ``user`` is the active account of ``username``."""
     if not user.username or not _is_text_or_none(user.username):
         raise _not(MatchResult.NOT_POSSIBLE, "the look-up does not show whose account it found")
-    if user.username.casefold() != username.casefold():
+    if ascii_lower(user.username) != ascii_lower(username):
         raise _not(MatchResult.NO_MATCH, "the look-up found the account of another username")
     if not isinstance(user.is_active, bool):  # a bank's own look-up may say "false", which is true
         raise _not(MatchResult.NOT_POSSIBLE, "the look-up does not show whether the account is active")
@@ -265,7 +290,7 @@ def _check_payable(user: User, currency: str) -> None:
 
 def _pays(held: Currency, currency: str) -> bool:
     shown = held.payment_types is None or len(held.payment_types) > 0
-    return shown and (held.currency_code or "").casefold() == currency.casefold()
+    return shown and ascii_lower(held.currency_code or "") == ascii_lower(currency)
 
 
 def _is_text_or_none(value: object) -> bool:

@@ -2,28 +2,84 @@
 
 from __future__ import annotations
 
+import getpass
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
+import aiohttp
 import typer
 
-from transfer_async._cli import who_am_i
-from transfer_async._cli.console import hook_loading
-from transfer_async._cli.console.event_loop import run
-from transfer_async._cli.console.exit_codes import DONE, FAILED, USAGE
-from transfer_async._cli.console.output import complain, fail, failing, tell
-from transfer_async._cli.console.usage import PlainUsage
-from transfer_async._cli.create import create_command
-from transfer_async._cli.desk import desk_command
-from transfer_async._cli.journal import journal_commands
-from transfer_async._cli.probe import probe_command
-from transfer_async._cli.reconcile import reconcile_command
-from transfer_async._cli.worker import worker_commands
-from transfer_async._http import bearer
-from transfer_async._models.errors import TransferError
-from transfer_async._support.validators import is_positive
-from transfer_async._support.version import VERSION
+from transfer_async._cli import (
+    clients,
+    create_command,
+    journal_commands,
+    options,
+    probe_command,
+    reconcile_command,
+    worker_command,
+)
+from transfer_async._cli.event_loop import run
+from transfer_async._cli.exit_codes import DONE, FAILED, USAGE
+from transfer_async._cli.journal_output import explained, journal_named, scope_of
+from transfer_async._cli.output import PlainUsage, complain, fail, failing, in_one_line, shown, tell
+from transfer_async._client import TransferClient
+from transfer_async._http import request
+from transfer_async._models.errors import ConnectionFailed, TransferError, Unauthorized
+from transfer_async._models.responses import User
+from transfer_async._pipeline.operators import Operators
+from transfer_async._support.util import VERSION, is_positive
+from transfer_async.journal.memory import MemoryJournal
+from transfer_async.journal.model import SETTLE_AFTER
+
+# --- desk command ------------------------------------------------------------------------------------
+# The command ``desk``: its options, its words and its exit codes.
+
+
+def desk(
+    *,
+    journal: options.JournalNeeded,
+    scope: options.Scope = None,
+    base_url: options.BaseUrl = None,
+    by: Annotated[str | None, typer.Option(help="Who sits there; the login name by default.")] = None,
+    may: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROLE", help="What they may do beside looking; may be repeated."),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
+    settle_after: options.SettleAfter = SETTLE_AFTER,
+) -> None:
+    """Serve the operators' page on this machine until Ctrl-C.
+
+    It shows what waits in a journal and, to who may, how to end it; it sends nothing to the service.
+    Prints an address that lets one browser in, once. Nobody else can use it, and no other machine.
+
+    ROLE is change (end doubts), approve (what another has proposed) or parties (see who pays whom).
+    Exit codes: 0 stopped; 1 the journal or the port is not to be had; 2 a wrong use.
+    """
+    with failing("desk", {ImportError: USAGE}):
+        from transfer_async._cli import servers  # brings Jinja2 and aiohttp's server: 90 ms
+        from transfer_async.desk import Operator
+    if by is None:
+        try:
+            by = getpass.getuser()
+        except (OSError, KeyError, ImportError):
+            fail("desk: --by: must say who you are; there is no login name here", USAGE)
+    with failing("desk", {ValueError: USAGE}):
+        where, store = scope_of(scope, base_url), journal_named(journal)
+        operator = Operator(by, may or ())
+        operators = Operators(store, where, settle_after=settle_after)
+    served = servers.serve_desk(operators, store, operator, port=port, say=tell)
+    with failing("desk", {TransferError: FAILED, OSError: FAILED}, words=lambda error: _why(error, port)):
+        run(served)
+
+
+def _why(error: Exception, port: int) -> str:
+    if not isinstance(error, OSError):
+        return explained(error)
+    return f"--port: cannot listen on port {port} ({error.strerror or error}): name a free one, or 0 for any"
+
 
 app = typer.Typer(
     help="The async client for cross-border transfer orders: see it work, develop against a sandbox, "
@@ -36,9 +92,9 @@ app = typer.Typer(
 app.add_typer(journal_commands.app, name="journal")
 journal_commands.app.command(cls=PlainUsage)(reconcile_command.reconcile)
 app.command(cls=PlainUsage)(create_command.create)
-app.command()(worker_commands.worker)
-app.command(cls=PlainUsage)(worker_commands.send)
-app.command()(desk_command.desk)
+app.command()(worker_command.worker)
+app.command(cls=PlainUsage)(worker_command.send)
+app.command()(desk)
 app.command()(probe_command.probe)
 
 
@@ -49,7 +105,7 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def common_options(
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
@@ -66,7 +122,8 @@ def demo() -> None:
     The demo checks what it tells: its last line begins with "demo ok" and the exit code is 0; after any
     surprise it is 1.
     """
-    from transfer_async._cli.demo import narration, tour  # bring the sandbox: 80 ms
+    from transfer_async._cli import demo as narration  # bring the sandbox: 80 ms
+    from transfer_async._cli import demo as tour
 
     with failing("demo failed", {narration.Surprise: FAILED}):
         run(tour.run(tell, live=sys.stdout.isatty()))
@@ -132,10 +189,10 @@ def sandbox(
       close-before-reading      stall-before-processing   status
       redirect
     """
-    from transfer_async._cli import serve_sandbox  # brings the sandbox: 80 ms
+    from transfer_async._cli import servers  # brings the sandbox: 80 ms
     from transfer_async.sandbox import Sandbox, load_accounts, load_profile
 
-    if not (beyond_loopback or serve_sandbox.is_loopback(host)):
+    if not (beyond_loopback or servers.is_loopback(host)):
         fail(
             f"--host: {host} is not this machine's loopback. The sandbox is for development, and without "
             "--tls-cert the client would refuse it; --beyond-loopback says that you want it all the same",
@@ -145,18 +202,18 @@ def sandbox(
         fail("--match-every: must be a finite number of seconds, more than 0", USAGE)
     with failing("sandbox", {ValueError: USAGE, OSError: USAGE}):
         served = Sandbox(
-            token=None if token is None else bearer.checked(token),
+            token=None if token is None else request.checked(token),
             accounts=None if accounts is None else load_accounts(accounts),
             profile=None if profile is None else load_profile(profile),
-            faults=serve_sandbox.fault_shares(fault or []),
-            ssl=serve_sandbox.tls_context(tls_cert, tls_key),
+            faults=servers.fault_shares(fault or []),
+            ssl=servers.tls_context(tls_cert, tls_key),
             host=host,
             port=port,
             match_every=match_every,
             seed=seed,
         )
     try:
-        run(serve_sandbox.serve(served, say=tell, log=complain))
+        run(servers.serve_sandbox(served, say=tell, log=complain))
     except OSError as error:
         fail(f"sandbox: cannot listen on {host}, port {port}: {error.strerror or error}", FAILED)
 
@@ -172,10 +229,10 @@ def whoami(
     Exit codes: 0 answered; 1 refused or out of reach; 2 the environment is not set, or wrong.
     """
     with failing("whoami", {ValueError: USAGE}):
-        client = who_am_i.client_from_env()
-    with failing("whoami", {TransferError: FAILED}, words=who_am_i.explained):
-        user = run(who_am_i.ask(client))
-    tell(who_am_i.as_json(user) if as_json else "\n".join(who_am_i.as_lines(user)))
+        client = client_from_env()
+    with failing("whoami", {TransferError: FAILED}, words=_explained_failure):
+        user = run(ask(client))
+    tell(_account_as_json(user) if as_json else "\n".join(as_lines(user)))
 
 
 @app.command(name="verify-hooks")
@@ -195,9 +252,9 @@ def verify_hooks(
     """Try a bank's hooks against what will happen to them in service.
 
     They place and release some hundreds of holds in the ledger that the factory connects them to: give them
-    one for tests. They are called twice, at once, after a time-out, cancelled at each await, by a new worker,
-    and undone without a receipt, twice, and without anything to undo. Then held(intent_id) is asked, and
-    balance(), if the factory gives one.
+    one for tests, with room for six holds. They are called twice, at once, by a new worker, cancelled at each
+    await, with time-outs and lost connections, and undone without a receipt, twice, and without anything to
+    undo. Then held(intent_id) is asked, and balance(), if the factory gives one.
 
     Says which rules were broken, what was done, what was seen, and what helps.
     Exit codes: 0 all rules kept; 1 a rule broken; 2 there is no such factory, or it makes something else.
@@ -207,9 +264,78 @@ def verify_hooks(
     if not is_positive(patience):
         fail("--patience: must be a finite number of seconds, more than 0", USAGE)
     with failing("verify-hooks", {ValueError: USAGE}):
-        made = hook_loading.factory_named(factory, option="MODULE:FACTORY")
+        made = clients.factory_named(factory, option="MODULE:FACTORY")
         report = run(
             hook_verification.verified(made, seed=seed, sequences=sequences, late=late, patience=patience)
         )
     tell(hook_verification.as_text(report))
     raise typer.Exit(FAILED if report.broken else DONE)
+
+
+# --- who am i ----------------------------------------------------------------------------------------
+# Who the caller is, asked of the service that the environment names.
+
+
+_ADVICE: dict[type[TransferError], str] = {
+    Unauthorized: "is TRANSFER_API_TOKEN the token of this service?",
+    ConnectionFailed: "is the service at TRANSFER_BASE_URL up?",
+}
+
+
+_VARIABLES = {"base_url": "TRANSFER_BASE_URL", "token": "TRANSFER_API_TOKEN"}
+
+
+def client_from_env() -> TransferClient:
+    """A client that only reads: it leaves the journal that the environment may name alone.
+
+    Raises:
+        ValueError: a variable is missing or wrong; the message does not show the token.
+    """
+    try:
+        return TransferClient.from_env(journal=MemoryJournal())
+    except ValueError as error:
+        name, colon, rest = str(error).partition(":")
+    raise ValueError(f"{_VARIABLES.get(name, name)}{colon}{rest}")
+
+
+async def ask(client: TransferClient) -> User:
+    """Ask who the caller is, and close the client."""
+    async with client:
+        return await client.who_am_i()
+
+
+def _account_as_json(user: User) -> str:
+    """``user`` as one line of JSON: ``id``, ``username``, ``role``, ``active``; null where not said."""
+    told = {"id": user.id, "username": user.username, "role": user.role, "active": user.is_active}
+    return json.dumps(told)
+
+
+def as_lines(user: User) -> list[str]:
+    """``user`` as four lines for people."""
+    active = {True: "yes", False: "no", None: "-"}[user.is_active]
+    return [
+        f"id        {shown(user.id)}",
+        f"username  {shown(user.username)}",
+        f"role      {shown(user.role)}",
+        f"active    {active}",
+    ]
+
+
+_NOT_THERE = "is TRANSFER_BASE_URL right, with the path before /api/api/v1 if there is one, and no more?"
+
+
+_NO_TLS = (
+    "something answers there, but no TLS connection could be made: is the port of TRANSFER_BASE_URL one for "
+    "https, and is its certificate trusted on this machine?"
+)
+
+
+def _explained_failure(error: Exception) -> str:
+    """``error`` in one line, with what to look at where that is known."""
+    advice = next((said for kind, said in _ADVICE.items() if isinstance(error, kind)), None)
+    if getattr(error, "status", None) in (404, 405) and not isinstance(error, Unauthorized):
+        advice = _NOT_THERE
+    if isinstance(error.__cause__, aiohttp.ClientSSLError):
+        advice = _NO_TLS
+    told = in_one_line(error)
+    return f"{told}; {advice}" if advice else told

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from transfer_async._cli.console.exit_codes import USAGE
+from transfer_async._cli.exit_codes import USAGE
 
 if TYPE_CHECKING:
     from typer import Typer
@@ -53,11 +53,11 @@ def narrowed(app: Typer, words: Sequence[str]) -> Typer:
 
     asked = words[0] if words else None
     commands = [
-        one
-        for one in app.registered_commands
-        if asked == (one.name or (one.callback and get_command_name(one.callback.__name__)))
+        command
+        for command in app.registered_commands
+        if asked == (command.name or (command.callback and get_command_name(command.callback.__name__)))
     ]
-    groups = [one for one in app.registered_groups if asked == one.name]
+    groups = [group for group in app.registered_groups if asked == group.name]
     if not commands and not groups:
         return app
     alone = copy.copy(app)

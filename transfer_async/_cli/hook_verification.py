@@ -1,11 +1,15 @@
-"""A bank's hooks on trial: what ``verify-hooks`` does, and says."""
+"""What the command ``verify-hooks`` runs and prints.
+
+It is a module of its own because it imports `transfer_async.testing`, which no other command needs.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 
-from transfer_async._cli.console.output import in_one_line, shown_lines
+from transfer_async._cli.output import in_one_line, shown_lines
 from transfer_async.testing import HookReport, verify_hooks
 
 
@@ -18,6 +22,7 @@ async def verified(
         ValueError: the factory failed, or does not make what is needed; in one line.
     """
 
+    @functools.wraps(factory)  # a worker in a process of its own imports it by its name
     async def make() -> object:
         try:
             made = factory()

@@ -1,8 +1,4 @@
-"""The command ``transfer-async`` as it is installed: it answers ``--version`` at once.
-
-In the wheel this module stands beside the package, as `transfer_async_launcher`, because whatever is inside
-the package brings the whole client: 400 ms, before a word of the command line is read.
-"""
+"""The command ``transfer-async``, which answers ``--version`` before it imports the command line."""
 
 from __future__ import annotations
 
@@ -16,6 +12,6 @@ def main() -> None:
 
         sys.stdout.write(f"transfer-async {version('transfer_async')}\n")
         return
-    from transfer_async._cli import entry  # the package
+    from transfer_async._cli import entry  # needs typer, and the whole client
 
     entry.main()

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import attrs
 import msgspec
 
-from transfer_async._converters import lenient, order, wire_format
+from transfer_async._converters import reader, wire_format
 from transfer_async._converters.wire_format import LEAVES, Reader, Unreadable, decode, fields_of
 from transfer_async._models import requests, responses
-from transfer_async._models.base import CODEC
 from transfer_async._models.errors import InvalidOrder, ServiceFailed, UnreadableOrder
 from transfer_async._models.requests import Problem
+from transfer_async._models.responses import CODEC
 
 if TYPE_CHECKING:
     import cattrs
@@ -41,7 +41,9 @@ def from_json(cls: type[T], data: bytes | str) -> T:
     except Unreadable as error:
         problem = error
     if cls is responses.Order:
-        raise UnreadableOrder(f"not readably an order: {problem}", raw=raw, order_id=order.find_order_id(raw))
+        raise UnreadableOrder(
+            f"not readably an order: {problem}", raw=raw, order_id=reader.find_order_id(raw)
+        )
     if cls in (requests.NewOrder, requests.NewExternalOrder):
         raise InvalidOrder([(problem.path, problem.why)])
     raise ServiceFailed(f"not readably a {cls.__name__}: {problem}", body=raw)
@@ -69,10 +71,10 @@ def make_converter() -> cattrs.Converter:
     converter = cattrs.Converter()
     for kind, read in LEAVES.items():
         converter.register_structure_hook(kind, _as_hook(read))
-    converter.register_structure_hook(responses.Order, _as_model_hook(order.read_order))
-    converter.register_structure_hook(responses.ExternalOrder, _as_model_hook(order.read_external_order))
+    converter.register_structure_hook(responses.Order, _as_model_hook(reader.read_order))
+    converter.register_structure_hook(responses.ExternalOrder, _as_model_hook(reader.read_external_order))
     for part in (responses.User, responses.ExternalUser, responses.Currency, responses.UserOption):
-        converter.register_structure_hook(part, _as_model_hook(functools.partial(lenient.read_part, part)))
+        converter.register_structure_hook(part, _as_model_hook(functools.partial(reader.read_part, part)))
     for request in (requests.NewOrder, requests.NewExternalOrder):
         converter.register_structure_hook(request, _as_model_hook(functools.partial(_read_request, request)))
     converter.register_unstructure_hook(datetime, _write_time)
@@ -100,12 +102,12 @@ def _writer(cls: Any, *, converter: cattrs.Converter) -> Callable[[Any], Any]:
     from cattrs.gen import make_dict_unstructure_fn, override
 
     overrides: dict[str, Any] = {
-        one.name: override(
-            rename=None if one.wire_name == one.name else one.wire_name,
-            unstruct_hook=_write_flag if one.is_flag else None,
+        item.name: override(
+            rename=None if item.wire_name == item.name else item.wire_name,
+            unstruct_hook=_write_flag if item.is_flag else None,
         )
-        for one in fields_of(cls)
-        if one.is_flag or one.wire_name != one.name
+        for item in fields_of(cls)
+        if item.is_flag or item.wire_name != item.name
     }
     if cls in (responses.Order, responses.User):
         overrides["unread"] = override(omit=True)
@@ -116,11 +118,11 @@ def _request_writer(cls: Any, converter: cattrs.Converter) -> Callable[[Any], An
     from cattrs.gen import make_dict_unstructure_fn, override
 
     overrides: dict[str, Any] = {
-        one.name: override(unstruct_hook=_write_fee if one.name == "transaction_fee" else _write_amount)
-        for one in fields_of(cls)
-        if one.kind is Decimal
+        item.name: override(unstruct_hook=_write_fee if item.name == "transaction_fee" else _write_amount)
+        for item in fields_of(cls)
+        if item.kind is Decimal
     }
-    return make_dict_unstructure_fn(cls, converter, **overrides)
+    return make_dict_unstructure_fn(cls, converter, _cattrs_omit_if_default=True, **overrides)
 
 
 def encode(value: Any) -> bytes:
@@ -178,8 +180,11 @@ def request_in(cls: type[T], tree: Any, problems: list[Problem], prefix: str) ->
     if type(tree) is not dict:
         problems.append((prefix.rstrip(".") or "$", "is not an object"))
         return None
-    names = _names_of(cast("Any", cls))
-    values: dict[str, Any] = dict(zip(names, map(tree.get, names), strict=True))
+    values: dict[str, Any] = {
+        name: tree.get(name)
+        for name, may_be_absent in _fields_read(cast("Any", cls))
+        if not may_be_absent or tree.get(name) is not None
+    }
     known = {name for name, value in values.items() if value is None}
     problems += [(f"{prefix}{name}", "is missing") for name in values if name in known]
     if cls is requests.NewOrder and "external_order" not in known:
@@ -196,8 +201,8 @@ def request_in(cls: type[T], tree: Any, problems: list[Problem], prefix: str) ->
 
 
 @functools.cache
-def _names_of(cls: Any) -> tuple[str, ...]:
-    return tuple(attribute.name for attribute in attrs.fields(cls))
+def _fields_read(cls: Any) -> tuple[tuple[str, bool], ...]:
+    return tuple((item.name, requests.is_optional(item)) for item in attrs.fields(cls))
 
 
 def _write_time(value: datetime) -> str:

@@ -25,10 +25,10 @@ from typing import Any, Self
 import attrs
 import msgspec
 from attrs import field, frozen
+from attrs.converters import optional
 
 from transfer_async._converters import converter, wire_format
-from transfer_async._models import keys, texts
-from transfer_async._models.base import ByValue
+from transfer_async._models import requests
 from transfer_async._models.errors import InvalidOrder, Outcome, TransferError
 from transfer_async._models.requests import (
     NewExternalOrder,
@@ -38,6 +38,7 @@ from transfer_async._models.requests import (
     Problem,
     call_problems,
     refuse,
+    refuse_call,
 )
 from transfer_async._models.responses import Order, OrderState
 
@@ -57,8 +58,8 @@ RECORDED = (
 _encode = msgspec.json.Encoder().encode
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class OrderCommand(ByValue):
+@frozen(kw_only=True)
+class OrderCommand:
     """A command to create one order: what `OrderRequest` says, with a key that the sender must give.
 
     Args:
@@ -73,57 +74,47 @@ class OrderCommand(ByValue):
         InvalidOrder: with every fault in ``.problems``.
     """
 
-    key: str = field(converter=texts.to_text)
+    key: str = field(converter=requests.to_text)
     order: NewOrder
     beneficiary: PersonName | None = None
-    held: str | None = field(default=None, converter=texts.to_optional_text, repr=False)
-    send_before: datetime | None = field(default=None, converter=texts.to_moment)
-    deadline: datetime | None = field(default=None, converter=texts.to_moment)
+    held: str | None = field(default=None, converter=optional(requests.to_text), repr=False)
+    send_before: datetime | None = field(default=None, converter=optional(requests.to_moment))
+    deadline: datetime | None = field(default=None, converter=optional(requests.to_moment))
 
     def __attrs_post_init__(self) -> None:
-        problems = [
-            *call_problems(
-                order=self.order,
-                key=self.key,
-                beneficiary=self.beneficiary,
-                held=self.held,
-                send_before=self.send_before,
-                deadline=self.deadline,
-            )
-        ]
+        problems = [*call_problems(self.request)]
         if self.key is None:
             problems.append(("key", "is missing"))
-        refuse(problems)
+        refuse_call(problems, key=self.key)
 
     @property
     def request(self) -> OrderRequest:
         """The same as `TransferClient.create_orders` takes it."""
-        return OrderRequest(
-            self.order, self.key, self.beneficiary, self.held, self.send_before, self.deadline
-        )
+        return OrderRequest(**attrs.asdict(self, recurse=False))
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Self:
         """Read a command.
 
         Raises:
-            InvalidOrder: it cannot be read, or is not valid; names every fault by its JSON path.
+            InvalidOrder: it cannot be read, or is not valid; names every fault by its JSON path. Unless it
+                could be read and has no key, ``order_may_exist`` is true: an earlier one may have its key.
         """
         data = data.encode(errors="surrogatepass") if isinstance(data, str) else data
         try:
             tree = wire_format.decode(data)
             has_twins = wire_format.has_twins(data, tree)
         except wire_format.Unreadable as error:
-            raise InvalidOrder([(error.path, error.why)]) from None
+            raise InvalidOrder([(error.path, error.why)], order_may_exist=True) from None
         if has_twins:
-            raise InvalidOrder([("$", "has a field twice")])
+            raise InvalidOrder([("$", "has a field twice")], order_may_exist=True)
         return cls.from_tree(tree)
 
     @classmethod
     def from_tree(cls, tree: object) -> Self:
         """Read a command that was decoded already, numbers as `Decimal` or ``int``; see `from_json`."""
         if not isinstance(tree, dict):
-            raise InvalidOrder([("$", "is not an object")])
+            raise InvalidOrder([("$", "is not an object")], order_may_exist=True)
         problems: list[Problem] = []
         if type(version := tree.get("version")) is not int or version != VERSION:
             problems.append(("version", f"is not {VERSION}"))
@@ -134,7 +125,7 @@ class OrderCommand(ByValue):
         else:
             problems += _unknown_in_order(tree["order"])
             values["order"] = converter.request_in(NewOrder, tree["order"], problems, "order.")
-        for name, read in _READERS.items():
+        for name, (read, _) in BESIDE.items():
             if (given := tree.get(name)) is not None:
                 values[name] = _read(read, given, name, problems)
         try:
@@ -143,36 +134,35 @@ class OrderCommand(ByValue):
             problems += error.problems
             made = None
         if made is None:
-            key = values["key"]
-            raise InvalidOrder(problems, key=key, order_may_exist=key is not None)
+            may_exist = tree.get("key") is not None
+            raise InvalidOrder(problems, key=values["key"], order_may_exist=may_exist)
         return made
 
     def to_json(self) -> bytes:
         """Write the command, digits kept."""
         tree = {"version": VERSION, "key": self.key, "order": msgspec.Raw(self.order.to_json())}
-        if self.beneficiary is not None:
-            tree["beneficiary"] = {
-                name: value for name in _NAME if (value := getattr(self.beneficiary, name)) is not None
-            }
-        if self.held is not None:
-            tree["held"] = self.held
-        for name in ("send_before", "deadline"):
-            if (moment := getattr(self, name)) is not None:
-                tree[name] = moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        for name, (_, write) in BESIDE.items():
+            if (value := getattr(self, name)) is not None:
+                tree[name] = write(value)
         return _encode(tree)
 
 
-_COMMAND = frozenset(("version", "key", "order", "beneficiary", "held", "send_before", "deadline"))
-_NAME = ("first", "last", "middle")
+_COMMAND = frozenset(("version", *(attribute.name for attribute in attrs.fields(OrderRequest))))
+_NAME = tuple(attribute.name for attribute in attrs.fields(PersonName))
 _ORDER = frozenset(attribute.name for attribute in attrs.fields(NewOrder))
 _EXTERNAL = frozenset(attribute.name for attribute in attrs.fields(NewExternalOrder))
 
 
 def _unknown(tree: dict[str, Any], known: frozenset[str], prefix: str) -> list[Problem]:
-    # How it is called is somebody's own text; where it is, is enough to find it.
-    if known.issuperset(tree):
+    # Its name is somebody's own text: its place, and the known name that is nearest, are enough to find it.
+    place = next((number for number, name in enumerate(tree, 1) if name not in known), None)
+    if place is None:
         return []
-    return [(prefix.rstrip(".") or "$", "has a field that is not known")]
+    from difflib import get_close_matches  # 2 ms, for a command that is refused
+
+    near = get_close_matches(list(tree)[place - 1][:100], sorted(known), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"the known ones are {', '.join(sorted(known))}"
+    return [(prefix.rstrip(".") or "$", f"its field number {place} is unknown; {hint}")]
 
 
 def _unknown_in_order(order: object) -> list[Problem]:
@@ -185,9 +175,9 @@ def _unknown_in_order(order: object) -> list[Problem]:
 
 def _key(value: object, problems: list[Problem]) -> str | None:
     """``value``, if a journal may hold it, whatever is wrong with it now."""
-    if why := "is missing" if value is None else keys.problem(value):
+    if why := "is missing" if value is None else requests.problem(value):
         problems.append(("key", why))
-    return value if keys.may_be_on_record(value) else None
+    return value if requests.may_be_on_record(value) else None
 
 
 def _read(read: Callable[[Any], Any], value: object, name: str, problems: list[Problem]) -> Any:
@@ -208,7 +198,7 @@ def _read_name(value: object) -> PersonName:
         text = value.get(name)
         if text is None and name != "middle":
             problems.append((name, "is missing"))
-        elif text is not None and not (isinstance(text, str) and text.strip() and texts.is_clean(text)):
+        elif text is not None and not (isinstance(text, str) and text.strip() and requests.is_clean(text)):
             problems.append((name, "is not a name"))
     refuse(problems)
     return PersonName(value["first"], value["last"], value.get("middle"))
@@ -220,19 +210,32 @@ def _read_text(value: object) -> str:
     raise ValueError("is not a string")
 
 
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "beneficiary": _read_name,
-    "held": _read_text,
-    "send_before": wire_format.read_time,
-    "deadline": wire_format.read_time,
+def _write_name(name: PersonName) -> dict[str, str]:
+    return {part: text for part in _NAME if (text := getattr(name, part)) is not None}
+
+
+def _write_time(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+_OF_KIND: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    PersonName: (_read_name, _write_name),
+    str: (_read_text, str),
+    datetime: (wire_format.read_time, _write_time),
 }
+BESIDE = {
+    item.name: _OF_KIND[item.kind]
+    for item in wire_format.fields_of(OrderRequest)
+    if item.name not in ("order", "key")
+}
+"""What may stand beside the order and its key: how each is read and written."""
 
 
 # --- what became of it --------------------------------------------------------------------------
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class OrderOutcome(ByValue):
+@frozen(kw_only=True)
+class OrderOutcome:
     """What became of a command; told at least once, so the same may come twice.
 
     Of one ``intent_id``, ``unknown`` may be followed by another outcome, once the doubt has ended. The two
@@ -244,7 +247,8 @@ class OrderOutcome(ByValue):
         outcome: what is certain.
         order_may_exist: whether an order for the key may exist: only if not may its hold be released.
         order_id: of the order, once it exists.
-        error: the name of the error's class, where it is not created.
+        error: the name of the error's class, where it is not created. ``DuplicateSuspected``, whatever the
+            outcome: a sender found that others had ended its doubt otherwise, and two orders may exist.
         status: the HTTP status that the service answered with, where it said no.
         fields: those of the request that the service named as it said no.
         receipts: what the hooks handed back, by hook name; ``"held"`` for the command's ``held``.
@@ -330,7 +334,7 @@ class OrderOutcome(ByValue):
         return _encode(tree)
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@frozen(kw_only=True)
 class EndOfDoubt(OrderOutcome):
     """How a doubt ended: an outcome that is written and compared as any other.
 

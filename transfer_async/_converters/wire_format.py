@@ -16,8 +16,8 @@ import attrs
 import msgspec
 
 from transfer_async._models import responses
-from transfer_async._models.texts import is_sendable
-from transfer_async._support.state import Fixed
+from transfer_async._models.requests import is_sendable
+from transfer_async._support.util import FrozenStruct
 
 Reader = Callable[[Any], Any]
 
@@ -146,7 +146,7 @@ def as_decoded(written: Any, *, levels: int = LEVELS) -> Any:
         raise ValueError("is nested too deeply")
     if isinstance(written, Fields):
         return {as_decoded(name): as_decoded(one, levels=levels - 1) for name, one in written}
-    return [as_decoded(one, levels=levels - 1) for one in written]
+    return [as_decoded(item, levels=levels - 1) for item in written]
 
 
 def _whole(text: str) -> int:
@@ -182,17 +182,17 @@ def _names(tree: Any) -> int:
         count, inside = len(tree), tree.values()
     elif type(tree) is list:
         inside = tree
-    for one in inside:
-        if type(one) is dict or type(one) is list:
-            count += _names(one)
+    for item in inside:
+        if type(item) is dict or type(item) is list:
+            count += _names(item)
     return count
 
 
 def _is_deep(tree: Any) -> bool:
     level = [tree]
     for _ in range(LEVELS):
-        insides = (one.values() if type(one) is dict else one for one in level)
-        level = [one for inside in insides for one in inside if type(one) in (dict, list)]
+        insides = (item.values() if type(item) is dict else item for item in level)
+        level = [item for inside in insides for item in inside if type(item) in (dict, list)]
         if not level:
             return False
     return True
@@ -204,7 +204,7 @@ _decoder = msgspec.json.Decoder(float_hook=EVERY_DIGIT.create_decimal)
 # --- what is on the wire, as each model's fields say ----------------------------------------------
 
 
-class WireField(Fixed, frozen=True):
+class WireField(FrozenStruct, frozen=True):
     """A field of a model, as it is on the wire.
 
     Args:
@@ -230,21 +230,21 @@ def fields_of(cls: type) -> tuple[WireField, ...]:
     hints = typing.get_type_hints(cls)
     return tuple(
         WireField(
-            name=one.name,
-            wire_name=one.metadata.get("name", one.name),
-            kind=(kind := _without_none(hints[one.name])),
+            name=field.name,
+            wire_name=field.metadata.get("name", field.name),
+            kind=(kind := _without_none(hints[field.name])),
             part=_part(kind),
-            is_flag="is_flag" in one.metadata,
-            is_strict=one.default is attrs.NOTHING,
+            is_flag="is_flag" in field.metadata,
+            is_strict=field.default is attrs.NOTHING,
         )
-        for one in attrs.fields(cls)
-        if one.name != "unread"  # ours, never the service's
+        for field in attrs.fields(cls)
+        if field.name != "unread"  # ours, never the service's
     )
 
 
 def _without_none(kind: Any) -> Any:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        (kind,) = (one for one in typing.get_args(kind) if one is not type(None))
+        (kind,) = (arg for arg in typing.get_args(kind) if arg is not type(None))
     return kind
 
 

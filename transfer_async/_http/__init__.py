@@ -1,4 +1,4 @@
-"""One exchange with the service: where to, with which token, and what the answer proves.
+"""One exchange with the service: its address, its token, the request, and what the response proves.
 
-It may know the converters, and no journal.
+It imports the converters, but no journal.
 """

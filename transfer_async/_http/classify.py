@@ -1,6 +1,7 @@
-"""What the evidence of an exchange means: is it an answer, a refusal, nothing at all, or a doubt?
+"""Classification of responses: what the result of an exchange proves about the request.
 
-Pure. Two tables, one for orders and one for everything else; the first row that fits decides.
+The functions are pure. There are two tables, one for orders and one for reads; the first matching row
+decides.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 
 import attrs
 
-from transfer_async._converters.order import Answer
+from transfer_async._converters.reader import Answer
 from transfer_async._converters.wire_format import Unreadable, decode, has_twins
 from transfer_async._http.retry import RetryPolicy, retry_after
-from transfer_async._http.transport import SHORT, Evidence
-from transfer_async._models import amounts
+from transfer_async._http.transport import SHORT, ExchangeResult
+from transfer_async._models import requests
 from transfer_async._models.errors import (
     CauseKind,
     ConnectionFailed,
@@ -27,43 +28,45 @@ from transfer_async._models.errors import (
     ServiceFailed,
     TransferError,
     Unauthorized,
+    is_a,
+    name_of,
 )
-from transfer_async._models.requests import NewExternalOrder, NewOrder
-from transfer_async._support.state import Fixed
+from transfer_async._models.requests import NewExternalOrder, NewOrder, ascii_lower
+from transfer_async._support.util import FrozenStruct
 
 WRONG_TOKEN = {"message": "Unauthorized"}
-"""The one error body that the specification shows (section 7)."""
+"""The only error body that the specification shows (section 7)."""
 
 
-class Judgement(enum.Enum):
-    """What is certain of one exchange."""
+class Classification(enum.Enum):
+    """What is certain after one exchange."""
 
     NOT_SENT = "not sent"
     NOT_PROCESSED = "not processed"
-    WRONG_TOKEN = "wrong token"  # noqa: S105 - a judgement
+    WRONG_TOKEN = "wrong token"  # noqa: S105 - no password
     ANSWERED = "answered"
     REFUSED = "refused"
     FAILED = "failed"
     UNKNOWN = "unknown"
 
 
-MAY_GO_AGAIN = frozenset({Judgement.NOT_SENT, Judgement.NOT_PROCESSED})
-"""What certainly did nothing: an order may be sent again after these, and after nothing else."""
+MAY_GO_AGAIN = frozenset({Classification.NOT_SENT, Classification.NOT_PROCESSED})
+"""The results after which an order may be sent again: the request certainly had no effect."""
 
 
-SAID_NO = frozenset({Judgement.NOT_PROCESSED, Judgement.WRONG_TOKEN, Judgement.REFUSED})
-"""What a service says to a request that it will not carry out; the connection it says it on is good."""
+SAID_NO = frozenset({Classification.NOT_PROCESSED, Classification.WRONG_TOKEN, Classification.REFUSED})
+"""The results in which the service answered the request with a refusal, so the connection can be reused."""
 
 
-class Row(Fixed, frozen=True):
-    """One row of a table: does it fit, what is certain then, and why."""
+class Rule(FrozenStruct, frozen=True):
+    """One row of a table: the condition, the classification, and the reason."""
 
-    fits: Callable[[Evidence, RetryPolicy], bool]
-    judgement: Judgement
+    fits: Callable[[ExchangeResult, RetryPolicy], bool]
+    judgement: Classification
     reason: str
 
 
-def _status(evidence: Evidence) -> int:
+def _status(evidence: ExchangeResult) -> int:
     return evidence.status or 0
 
 
@@ -74,107 +77,115 @@ def _json(body: bytes) -> object:
         return None
 
 
-def _says_wrong_token(evidence: Evidence) -> bool:
-    # 16 MB of JSON need not be read to know that it is not 27 bytes of it.
+def _says_wrong_token(evidence: ExchangeResult) -> bool:
+    # A long body cannot be this short one, so it need not be parsed.
     short = len(evidence.body) < SHORT and evidence.intact
     return short and _json(evidence.body) == WRONG_TOKEN and not has_twins(evidence.body)
 
 
-_NEVER_SENT = Row(
+_NEVER_SENT = Rule(
     lambda e, _: not e.sent,
-    Judgement.NOT_SENT,
-    "no byte of the body left us: the service cannot have it",
+    Classification.NOT_SENT,
+    "no byte of the body was sent: the service cannot have it",
 )
-_TOKEN_REFUSED = Row(
+_TOKEN_REFUSED = Rule(
     lambda e, _: _status(e) == 401 or (_status(e) // 100 in (2, 4) and _says_wrong_token(e)),
-    Judgement.WRONG_TOKEN,
-    "the caller was not known, so nothing was done in its name (specification, section 7)",
+    Classification.WRONG_TOKEN,
+    "the service did not accept the token, so it did nothing (specification, section 7)",
 )
-_SUCCESS = Row(
+_SUCCESS = Rule(
     lambda e, _: 200 <= _status(e) <= 299,
-    Judgement.ANSWERED,
-    "an order, if it reads as ours; otherwise one may exist that we cannot read",
+    Classification.ANSWERED,
+    "the order, if it can be read as the one sent; otherwise an order may exist that cannot be read",
 )
-_PROMISED = Row(
+_PROMISED = Rule(
     lambda e, policy: _status(e) in policy.not_processed,
-    Judgement.NOT_PROCESSED,
-    "425 and 429 are given before the work begins; others by the bank's contract with the service",
+    Classification.NOT_PROCESSED,
+    "a service sends 425 and 429 before it starts the work; a bank's contract may add others",
 )
 
-_NOT_ALONE = "somebody else's answer was on the connection: ours is another, or still to come"
+_NOT_ALONE = "another response was on the connection, so this one may not belong to the request"
 
-ORDER_ANSWERS: tuple[Row, ...] = (
+ORDER_ANSWERS: tuple[Rule, ...] = (
     _NEVER_SENT,
-    Row(
+    Rule(
         lambda e, _: e.status is None,
-        Judgement.UNKNOWN,
-        "the body left and nothing came back: 96 % of such orders turned out to be processed",
+        Classification.UNKNOWN,
+        "the body was sent and no response came: in a trial 96 % of such orders had been processed",
     ),
-    Row(lambda e, _: not e.alone, Judgement.UNKNOWN, _NOT_ALONE),
+    Rule(lambda e, _: not e.alone, Classification.UNKNOWN, _NOT_ALONE),
     _TOKEN_REFUSED,
     _SUCCESS,
     _PROMISED,
-    Row(
+    Rule(
         lambda e, _: _status(e) == 403 and not (e.intact and _json(e.body) is not None),
-        Judgement.UNKNOWN,
-        "a firewall may put its own page over the answer to an order that was processed",
+        Classification.UNKNOWN,
+        "a firewall may replace the answer to a processed order with its own page",
     ),
-    Row(
+    Rule(
         lambda e, policy: _status(e) in policy.refused,
-        Judgement.REFUSED,
-        "the request itself was found wanting; a cut or foreign body does not change that",
+        Classification.REFUSED,
+        "the service refused the request itself; a cut or unexpected body does not change that",
     ),
-    Row(
+    Rule(
         lambda _, __: True,
-        Judgement.UNKNOWN,
-        "5xx, 408, 409, 3xx and 1xx are said by proxies and services that may have the order already",
+        Classification.UNKNOWN,
+        "5xx, 408, 409, 3xx and 1xx come from proxies and services that may have the order already",
     ),
 )
 
-READ_ANSWERS: tuple[Row, ...] = (
+READ_ANSWERS: tuple[Rule, ...] = (
     _NEVER_SENT,
-    Row(
-        lambda e, _: e.status is None, Judgement.FAILED, "the answer was lost, and asking again does no harm"
+    Rule(
+        lambda e, _: e.status is None,
+        Classification.FAILED,
+        "the response was lost, and sending again does no harm",
     ),
-    Row(lambda e, _: not e.alone, Judgement.FAILED, _NOT_ALONE),
+    Rule(lambda e, _: not e.alone, Classification.FAILED, _NOT_ALONE),
     _TOKEN_REFUSED,
     _SUCCESS,
     _PROMISED,
-    Row(
+    Rule(
         lambda e, policy: _status(e) in policy.refused,
-        Judgement.REFUSED,
-        "the request itself was found wanting; asking again changes nothing",
+        Classification.REFUSED,
+        "the service refused the request itself; sending again changes nothing",
     ),
-    Row(
+    Rule(
         lambda e, _: _status(e) in (408, 500, 502, 503, 504),
-        Judgement.FAILED,
-        "a passing trouble of the service or of a proxy before it; asking again does no harm",
+        Classification.FAILED,
+        "a temporary failure of the service or of a proxy; sending again does no harm",
     ),
-    Row(lambda _, __: True, Judgement.UNKNOWN, "not an answer, and no reason to think that the next one is"),
+    Rule(
+        lambda _, __: True,
+        Classification.UNKNOWN,
+        "no usable response, and no reason to expect one from a retry",
+    ),
 )
 
 
-def judge(evidence: Evidence, policy: RetryPolicy, table: tuple[Row, ...]) -> Judgement:
-    """The judgement of the first row of ``table`` that fits."""
+def classify_response(
+    evidence: ExchangeResult, policy: RetryPolicy, table: tuple[Rule, ...]
+) -> Classification:
+    """Return the classification of the first matching row of ``table``."""
     for row in table:
         if row.fits(evidence, policy):
             break
-    return row.judgement  # the last one fits anything
+    return row.judgement  # The last row always matches.
 
 
 _CENT = Decimal("0.01")
-"""No amount is answered further than this from the one sent, even where its last place is whole units."""
+"""The maximum difference between an amount sent and the amount answered."""
 
 
 def other_order(sent: NewOrder, answer: Answer) -> str | None:
-    """The first field that shows ``answer`` to be to another order than the one sent; None if none does."""
+    """Return the first field in which ``answer`` differs from the order sent; None if none does."""
     order = answer.order
     for name in ("poster_currency", "matcher_currency"):
-        if getattr(order, name).casefold() != getattr(sent, name).casefold():
+        if _is_other(getattr(order, name), getattr(sent, name)):
             return name
     for name in ("poster_amount", "matcher_amount"):
         shown, wanted = getattr(order, name), getattr(sent, name)
-        if shown != wanted and amounts.differ(shown, wanted, by_more_than=min(amounts.unit(wanted), _CENT)):
+        if shown != wanted and requests.differ(shown, wanted, by_more_than=min(requests.unit(wanted), _CENT)):
             return name
     if _is_other(answer.poster_username, sent.poster_username):
         return "poster's username"
@@ -184,18 +195,20 @@ def other_order(sent: NewOrder, answer: Answer) -> str | None:
 
 
 def _is_other(shown: str | None, sent: str) -> bool:
-    return shown is not None and shown.casefold() != sent.casefold()
+    return shown not in (None, sent) and ascii_lower(shown) != ascii_lower(sent)
 
 
-def error_of(judgement: Judgement, evidence: Evidence, *, now: datetime, reading: bool) -> TransferError:
-    """The error that says what ``judgement`` says; ``reading`` where no order is at stake."""
+def error_of(
+    judgement: Classification, evidence: ExchangeResult, *, now: datetime, reading: bool
+) -> TransferError:
+    """Create the error for a classification; ``reading`` is true for a request that creates no order."""
     common: dict[str, Any] = {"status": evidence.status, "request_id": evidence.request_id}
     wait = retry_after(evidence.headers.get("Retry-After"), now=now)
-    if judgement is Judgement.NOT_SENT:
-        error: TransferError = ConnectionFailed(_why(evidence, "no byte of the request left"))
-    elif judgement is Judgement.WRONG_TOKEN:
+    if judgement is Classification.NOT_SENT:
+        error: TransferError = ConnectionFailed(_why(evidence, "no byte of the request was sent"))
+    elif judgement is Classification.WRONG_TOKEN:
         error = Unauthorized(message=_message(evidence), body=evidence.body, **common)
-    elif judgement in (Judgement.NOT_PROCESSED, Judgement.REFUSED):
+    elif judgement in (Classification.NOT_PROCESSED, Classification.REFUSED):
         kind = RateLimited if evidence.status == 429 else Refused
         common["fields"] = () if reading else fields_named(evidence.body)
         error = kind(message=_message(evidence), body=evidence.body, retry_after=wait, **common)
@@ -206,13 +219,14 @@ def error_of(judgement: Judgement, evidence: Evidence, *, now: datetime, reading
         raw = evidence.body if evidence.status is not None else None
         why = _why(evidence, "the request may have been processed")
         error = OutcomeUnknown(why, raw=raw, kind=_kind(evidence), **common)
-    error.__cause__ = evidence.error if isinstance(evidence.error, Exception) else None
+    if evidence.error is not None and is_a(evidence.error, Exception):
+        error.__cause__ = evidence.error
     if reading:
         error.order_may_exist = False
     return error
 
 
-def _kind(evidence: Evidence) -> CauseKind:
+def _kind(evidence: ExchangeResult) -> CauseKind:
     if evidence.status is None:
         return CauseKind.NO_ANSWER
     if not evidence.alone:
@@ -221,28 +235,28 @@ def _kind(evidence: Evidence) -> CauseKind:
 
 
 _FIELDS = (
-    *(one.name for one in attrs.fields(NewOrder)),
-    *(f"external_order.{one.name}" for one in attrs.fields(NewExternalOrder)),
+    *(field.name for field in attrs.fields(NewOrder)),
+    *(f"external_order.{field.name}" for field in attrs.fields(NewExternalOrder)),
 )
 
 
 def fields_named(body: bytes) -> tuple[str, ...]:
-    """The fields of the request that a refusal's ``errors`` name, by the specification's names alone."""
+    """Return the request's fields that a refusal's ``errors`` name; only names of the specification."""
     said = _json(body)
     errors = said.get("errors") if isinstance(said, dict) else None
     return tuple(name for name in _FIELDS if name in errors) if isinstance(errors, dict) else ()
 
 
-def _message(evidence: Evidence) -> str | None:
+def _message(evidence: ExchangeResult) -> str | None:
     body = _json(evidence.body)
     said = body.get("message") if isinstance(body, dict) else None
     return said if isinstance(said, str) else None
 
 
-def _why(evidence: Evidence, what: str) -> str:
-    told = [f"status {evidence.status}"] if evidence.status is not None else []
+def _why(evidence: ExchangeResult, what: str) -> str:
+    facts = [f"status {evidence.status}"] if evidence.status is not None else []
     if evidence.request_id is not None:
-        told.append(f"request {evidence.request_id}")
+        facts.append(f"request {evidence.request_id}")
     if evidence.error is not None:
-        told.append(type(evidence.error).__name__)
-    return f"{what} ({', '.join(told)})" if told else what
+        facts.append(name_of(evidence.error))
+    return f"{what} ({', '.join(facts)})" if facts else what

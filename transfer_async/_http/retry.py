@@ -1,11 +1,13 @@
-"""How often and when a request is sent again: the settings, the delays, and the loop, which is tenacity's.
+"""Retries and the rate limiter: their settings, the delays, and the retry loop on top of tenacity.
 
-*What* may be sent again is decided by the evidence, in `classify`. This module never sees a status.
+`classify` decides *whether* a request may be retried. This module decides when, and how often.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -14,74 +16,83 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import attrs
 from attrs import field, frozen
 
-from transfer_async._models.base import ByValue
 from transfer_async._models.errors import RateLimited, TransferError, Unauthorized
 from transfer_async._support.clock import Clock, in_seconds
-from transfer_async._support.state import Fixed
-from transfer_async._support.validators import at_least, count, instance_of
+from transfer_async._support.util import FrozenStruct, at_least, count, instance_of, is_positive, positive
 
 if TYPE_CHECKING:
     import tenacity
 
+
 T = TypeVar("T")
 
 REFUSED = frozenset({*range(400, 408), *range(410, 418), 421, 422, 426, 428, 431, 451})
-"""The statuses that say no by default: see the rows of `classify`."""
+"""The statuses that count as a refusal by default: see the rows of `classify`."""
 
 AT_START = 3
-"""How many retries a new client can pay for: those of one call, by default."""
+"""The minimum number of retries that a new client can pay for: those of one call, by default."""
+
+CAPACITY = 500
+"""The default maximum number of tokens of a `RetryBudget`."""
 
 _SECONDS = re.compile(r"[0-9]+")
 
 
 def _statuses(_: Any, attribute: attrs.Attribute[frozenset[int]], value: frozenset[int]) -> None:
-    if not isinstance(value, frozenset) or not all(type(one) is int and 100 <= one <= 599 for one in value):
+    if not isinstance(value, frozenset) or not all(
+        type(item) is int and 100 <= item <= 599 for item in value
+    ):
         raise ValueError(f"{attribute.name}: must hold HTTP statuses, 100 to 599")
     if any(200 <= status <= 299 for status in value):
-        raise ValueError(f"{attribute.name}: must not hold a 2xx, which is an answer to be read")
+        raise ValueError(f"{attribute.name}: must not hold a 2xx, which is never a refusal")
 
 
 def _as_a_set(value: Iterable[int]) -> frozenset[int]:
     try:
         return frozenset(value)
-    except TypeError:  # the validator will name it
+    except TypeError:  # The validator reports it.
         return cast("frozenset[int]", value)
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class RetryBudget(ByValue):
-    """The settings of a token bucket, one a client, so that an outage does not become a storm.
+@frozen(kw_only=True)
+class RetryBudget:
+    """The settings of a client's token bucket, which limits retries so that they do not prolong an outage.
 
-    A new client has tokens for `AT_START` retries, and of these, one ``cost`` is all that may be spent after
-    a 429: two retries, by default. More must be earned by exchanges that end well, for thousands of clients
-    that send little are a storm, too.
+    A new client has tokens for the retries of one order (``attempts - 1``), and for at least three. It may
+    spend a third of them after a 429: two retries, by default. Successful exchanges earn more tokens. A new
+    client gets few, because thousands of clients that send little can overload the service too.
 
     Args:
-        capacity: tokens at most.
-        cost: what going again costs.
-        throttle_cost: what it costs after a 429, which comes from a service that is alive.
-        refund: what an exchange that ends well gives back.
+        capacity: the maximum number of tokens, also for a new client. Only the default value grows, to the
+            number that one order may need.
+        cost: the tokens that a retry costs.
+        throttle_cost: the tokens that a retry after a 429 costs; a 429 shows that the service is alive.
+        refund: the tokens that a successful exchange adds.
     """
 
-    capacity: int = field(default=500, validator=count(0))
+    capacity: int = field(default=CAPACITY, validator=count(0))
     cost: int = field(default=14, validator=count(0))
     throttle_cost: int = field(default=5, validator=count(0))
     refund: int = field(default=1, validator=count(0))
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class RetryPolicy(ByValue):
-    """What may be sent again, how often, and until when; settings only.
+@frozen(kw_only=True)
+class RetryPolicy:
+    """The settings of retries: which statuses are retried, how often, and for how long.
 
     Args:
-        attempts: HTTP attempts of one call at most, the first included.
-        first_delay: seconds; the first pause is a random part of it, each further bound doubles.
-        max_delay: seconds; the bound grows no further.
-        deadline: seconds from just before the mark, for all attempts together; hooks do not count.
-        not_processed: statuses that promise, by your contract with the service, that the order
-            was not processed: they are sent again.
-        refused: statuses that say no.
+        attempts: the maximum number of HTTP attempts of one call, including the first.
+        first_delay: the upper bound of the first pause in seconds; each pause is a random part of its bound,
+            and the bound doubles each time.
+        max_delay: the maximum of the bound in seconds.
+        deadline: the seconds for all attempts together, from just before the first one; hooks do not count.
+        not_processed: the statuses that guarantee, by your contract with the service, that the order was not
+            processed; these are retried.
+        refused: the statuses that count as a refusal.
         budget: see `RetryBudget`.
+
+    Raises:
+        ValueError: a setting is invalid; the text names the setting and the rule.
     """
 
     attempts: int = field(default=4, validator=count(1))
@@ -101,23 +112,37 @@ class RetryPolicy(ByValue):
             raise ValueError("max_delay: must not be less than first_delay")
 
     def delay(self, failures: int, *, chance: float, retry_after: float | None = None) -> float:
-        """Seconds to wait after so many failures: exponential, full jitter, never before ``Retry-After``."""
+        """Return the seconds to wait after so many failures: exponential, with full jitter.
+
+        Args:
+            failures: the number of failed attempts, 1 or more.
+            chance: a random number from 0 to 1.
+            retry_after: the seconds of the service's ``Retry-After``; the result is never less.
+        """
         bound = min(self.max_delay, self.first_delay * 2.0 ** min(failures - 1, 60))
         return max(chance * bound, retry_after or 0.0)
 
 
 class TokenBucket:
-    """A client's retry budget, as it stands."""
+    """The current state of a client's retry budget.
 
-    def __init__(self, settings: RetryBudget) -> None:
+    Args:
+        settings: see `RetryBudget`.
+        attempts: the ``attempts`` of the client's `RetryPolicy`.
+    """
+
+    def __init__(self, settings: RetryBudget, *, attempts: int = AT_START + 1) -> None:
         self._settings = settings
-        self.left: int = min(AT_START * settings.cost, settings.capacity)
-        # Who is told to send less is not to spend what is there for connections that get lost.
-        self._kept = max(0, self.left - settings.cost)
+        start = max(AT_START, attempts - 1) * settings.cost
+        # A capacity that the bank chose is a strict limit; the default one may grow.
+        self._capacity = max(start, CAPACITY) if settings.capacity == CAPACITY else settings.capacity
+        self.left: int = min(start, self._capacity)
+        # These tokens are reserved for lost connections: retries after a 429 cannot spend them.
+        self._kept = max(0, self.left - max(settings.cost, self.left // AT_START))
 
     def take(self, error: BaseException) -> bool:
-        """Pay for going again after ``error``; false, and nothing paid, if too little is left."""
-        if isinstance(error, Unauthorized):  # with another token, once a call: no outage makes a storm of it
+        """Pay for a retry after ``error``; return false, and take nothing, if too few tokens are left."""
+        if isinstance(error, Unauthorized):  # It is retried only once per call, with a new token.
             return True
         throttled = isinstance(error, RateLimited)
         cost = self._settings.throttle_cost if throttled else self._settings.cost
@@ -127,12 +152,12 @@ class TokenBucket:
         return True
 
     def refund(self) -> None:
-        """An exchange ended well."""
-        self.left = min(self._settings.capacity, self.left + self._settings.refund)
+        """Add the refund for a successful exchange."""
+        self.left = min(self._capacity, self.left + self._settings.refund)
 
 
-class Pause(Fixed, frozen=True):
-    """What is about to be waited for: after which error, and how many seconds."""
+class Pause(FrozenStruct, frozen=True):
+    """A pause before a retry: the error before it, and its length in seconds."""
 
     error: TransferError
     seconds: float
@@ -149,22 +174,22 @@ async def go_again(
     may: Callable[[TransferError], bool],
     pause: Callable[[Pause], Awaitable[None]],
 ) -> T:
-    """Send again after a first failure, as often as the policy lets us.
+    """Retry after a first failure, as often as the policy allows, and return the result.
 
-    The happy path never comes here: entering tenacity costs as much as an eighth of a request.
+    It is called only after a failure, because entering tenacity takes an eighth of a request's time.
 
     Args:
-        attempt: one more attempt.
-        first: how the first attempt failed; told to tenacity as if it had seen it.
-        policy: how often, and the delays.
-        bucket: pays for each further attempt.
-        clock: the randomness.
-        until: whether there is still time for an attempt in that many seconds.
-        may: whether an error allows for another attempt.
-        pause: waits, and tells of it.
+        attempt: makes one more attempt.
+        first: the error of the first attempt; tenacity counts it as the first attempt.
+        policy: the number of attempts and the delays.
+        bucket: pays for each retry.
+        clock: the source of randomness.
+        until: returns whether an attempt may still begin in that many seconds.
+        may: returns whether an error allows a retry.
+        pause: waits, and publishes the event.
 
     Raises:
-        TransferError: the last attempt's own.
+        TransferError: the error of the last attempt.
     """
     import tenacity
 
@@ -201,11 +226,11 @@ async def go_again(
 
 
 async def _slept(_: float) -> None:
-    """The pause is made before, by ``before_sleep``, which knows the error."""
+    """Do nothing: ``before_sleep``, which knows the error, has made the pause."""
 
 
 def prepare() -> None:
-    """Import tenacity now, 9 ms, and not while an order waits that has to go again."""
+    """Import tenacity now, which takes 9 ms, and not while an order waits for its retry."""
     import tenacity  # noqa: F401
 
 
@@ -217,7 +242,7 @@ def _error(state: tenacity.RetryCallState) -> TransferError:
 
 
 def retry_after(header: str | None, *, now: datetime) -> float | None:
-    """The seconds that a ``Retry-After`` asks for: a number, or an HTTP date; None if it is neither."""
+    """Return the seconds of a ``Retry-After`` header (a number or an HTTP date); None if it is neither."""
     if header is None:
         return None
     text = header.strip()
@@ -228,3 +253,123 @@ def retry_after(header: str | None, *, now: datetime) -> float | None:
         return max(0.0, ((date if date.tzinfo else date.replace(tzinfo=UTC)) - now).total_seconds())
     except (TypeError, ValueError, IndexError, OverflowError):
         return None
+
+
+# --- rate limiter ------------------------------------------------------------------------------------
+# A client may limit its requests per second; further orders wait in a queue.
+#
+# The library aiolimiter does not suffice. It cannot tell how long a wait will be, so no order could be
+# refused early. New orders may overtake waiting ones. Its clock is always the event loop's.
+
+
+def _as_float(value: Any) -> Any:
+    return float(value) if type(value) is int else value
+
+
+@frozen
+class Rate:
+    """The maximum rate of a client's requests that create an order; every attempt counts.
+
+    In any ``w`` seconds the client sends at most ``burst + per_second * w`` requests. The limit applies to
+    one client: divide the service's limit among your clients, processes and machines.
+
+    Args:
+        per_second: the requests per second on average; 0.2 is one in five seconds.
+        burst: the number of requests that may be sent at once after a pause.
+    """
+
+    per_second: float = field(
+        converter=_as_float, validator=positive("must be more than 0 orders a second, and finite")
+    )
+    burst: int = field(default=1, validator=count(), kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        try:
+            seconds = self.burst / self.per_second
+        except OverflowError:
+            seconds = float("inf")
+        if not is_positive(seconds):  # Sums of such times would be infinite or zero.
+            raise ValueError("per_second and burst: burst / per_second must be a finite number of seconds")
+
+
+class RateLimitQueue:
+    """A queue that serves its waiters in order, no faster than a rate.
+
+    Args:
+        rate: the maximum rate.
+        clock: the source of time and sleep.
+    """
+
+    def __init__(self, rate: Rate, clock: Clock) -> None:
+        self._clock = clock
+        self._interval = 1.0 / rate.per_second
+        self._slack = (rate.burst - 1) * self._interval
+        self._due = float("-inf")  # when the next request would be due at an even rate
+        # An ordered dictionary lets any waiter leave in O(1).
+        self._line: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+
+    @property
+    def ahead(self) -> float:
+        """The seconds that a new waiter would wait, if no other waiter leaves the queue."""
+        return max(0.0, self._due - self._slack + len(self._line) * self._interval - self._clock.now())
+
+    async def turn(self, *, within: float | None = None) -> float:
+        """Wait in order for a slot, and take it; a cancelled waiter gives up its place.
+
+        Args:
+            within: the maximum seconds to wait; None for no limit.
+
+        Returns:
+            The seconds waited.
+
+        Raises:
+            TimeoutError: the wait would take, or took, longer than ``within``.
+        """
+        began, ahead = self._clock.now(), self.ahead
+        if not self._line and ahead == 0.0:
+            self.count()
+            return 0.0
+        if within is not None and ahead >= within:
+            raise TimeoutError
+        async with asyncio.timeout(within):
+            await self._wait_in_line()
+        return self._clock.now() - began
+
+    def count(self) -> None:
+        """Take a slot without waiting; the waiters wait longer."""
+        self._due = max(self._due, self._clock.now()) + self._interval
+
+    def uncount(self) -> None:
+        """Give back a slot that was taken but not used."""
+        self._due -= self._interval
+
+    async def _wait_in_line(self) -> None:
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line[place] = None
+        try:
+            if self._first is not place:
+                await place  # Only the first waiter needs a timer.
+            while (wait := self._due - self._slack - self._clock.now()) > 0.0:
+                await self._clock.sleep(wait)
+            self.count()
+        finally:
+            was_first = self._first is place
+            del self._line[place]
+            if was_first and self._line and not self._first.done():
+                self._first.set_result(None)
+
+    @property
+    def _first(self) -> asyncio.Future[None]:
+        return next(iter(self._line))
+
+
+class RateLimiter:
+    """A client's rate limiter: one queue before the hooks, and one after them.
+
+    Orders wait in ``entrance``, before any funds are held. Slow hooks of many orders may finish at the same
+    time, so ``exit`` limits the requests again; most orders do not wait there.
+    """
+
+    def __init__(self, rate: Rate, clock: Clock) -> None:
+        self.entrance = RateLimitQueue(rate, clock)
+        self.exit = RateLimitQueue(rate, clock)

@@ -1,25 +1,26 @@
 """One exchange over aiohttp, and the evidence of how far it got.
 
-What a failed POST proves is never in the exception's type: the same ``TimeoutError`` stands for a
-name that did not resolve and for an order that was processed. What proves it is whether the body
-was handed over to the connection:
+The type of an exception never proves whether a POST was processed: the same ``TimeoutError`` stands for a
+name that did not resolve and for an order that was processed. The proof is whether the body was handed
+over to the connection:
 
 ========================  ===================  ==================================================
 body handed over          response             what is certain
 ========================  ===================  ==================================================
-no                        any                  never sent; a response here answers somebody else
+no                        any                  never sent; a response here is not to this request
 yes                       none                 nothing: it may have been processed
 yes                       a response object    what its status says, even if its body is cut
 ========================  ===================  ==================================================
 
-A pooled connection may already hold bytes that answer nobody's question. So just before the first
-byte it is looked at, and if it is closing or readable, nothing is written and another is taken.
+A pooled connection may already hold unsolicited bytes. So it is checked just before the first byte. If it
+is closing or readable, nothing is written and another connection is taken.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl as tls
+import zlib
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from functools import cache
@@ -32,34 +33,39 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from transfer_async._http import urls
-from transfer_async._http.decoder import BoundedBody
-from transfer_async._http.unsolicited import Carrier
-from transfer_async._http.write_guard import AnsweredEarly, GuardedBody, GuardedRequest, WriteGuard
-from transfer_async._models.base import ByValue
-from transfer_async._models.causes import bare
-from transfer_async._support.clock import in_seconds
-from transfer_async._support.deadlines import NEVER
-from transfer_async._support.validators import positive
+from transfer_async._http.write_guard import (
+    AnsweredEarly,
+    ConnectionState,
+    GuardedBody,
+    GuardedRequest,
+    WriteGuard,
+)
+from transfer_async._models.errors import bare_alone, is_a, without_frames
+from transfer_async._support.clock import NEVER, in_seconds
+from transfer_async._support.util import is_end, passes, positive
 
 POOL_KEEPALIVE = 4.0
-"""Seconds a connection may idle: clearly below the 5 s after which common servers close theirs."""
+"""Maximum idle seconds of a pooled connection; common servers close theirs after 5 s."""
 
 SHORT = 200
-"""Bytes of a body that may be the specification's error body, which is a no whatever its status."""
+"""Only a body with fewer bytes may be the specification's error body, which is a refusal with any status."""
 
-_STALE_IN_A_ROW = 16  # connections that fail the look, before the exchange counts as failed
+_STALE_IN_A_ROW = 16  # consecutive stale connections after which the exchange fails
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class Timeouts(ByValue):
-    """How long each part of a call may take, in seconds or as ``timedelta``.
+@frozen(kw_only=True)
+class Timeouts:
+    """The timeouts of the parts of a call, in seconds or as ``timedelta``.
 
     Args:
-        connect: from asking the pool to a usable connection: pool, name, TCP and TLS.
+        connect: to get a usable connection: waiting for the pool, DNS, TCP and TLS.
         sock_connect: TCP and TLS alone.
-        sock_read: between two pieces of an answer, once the request is written.
-        total: one whole exchange; a broken answer may hang until then.
+        sock_read: between two parts of a response, after the request is written.
+        total: one whole exchange.
         hook: one hook's ``before`` or ``undo``, and one call of ``resolve`` or of the token callable.
+
+    Raises:
+        ValueError: a timeout is not more than 0 and finite.
     """
 
     connect: float = field(default=5.0, converter=in_seconds, validator=positive())
@@ -70,9 +76,9 @@ class Timeouts(ByValue):
 
 
 def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
-    """aiohttp's form of ``timeouts``, cut to the seconds that are ``left``, never rounded up."""
+    """Convert ``timeouts`` for aiohttp, cut to the ``left`` seconds, never rounded up."""
     total = min(timeouts.total, max(left, 0.001))
-    # A part of `connect`, and begun later: as long as the whole, it never ends first, and is a timer less.
+    # It is a part of `connect`. If it is not shorter, it never ends first, and omitting it saves a timer.
     sock_connect = None if timeouts.sock_connect >= timeouts.connect else min(timeouts.sock_connect, total)
     return aiohttp.ClientTimeout(
         total=total,
@@ -85,45 +91,45 @@ def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
 
 @cache
 def _default_context() -> tls.SSLContext:
-    """One for all clients, made where it is needed: it reads the system's certificates, for 10 ms or more."""
+    """Return the TLS context that all clients share; it is created when needed, which takes 10 ms."""
     context = tls.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 def _verifying(base_url: str, *, borrowed: bool) -> tls.SSLContext | bool:
-    """What makes aiohttp verify certificates, whatever the connector of a borrowed session says."""
-    # True leaves it to the connector, which may have been told not to; our own have not.
+    """Return the ``ssl`` option with which aiohttp verifies certificates, even with a borrowed session."""
+    # True would leave it to the connector, and that of a borrowed session may not verify them.
     return _default_context() if borrowed and base_url.startswith("https:") else True
 
 
 def _keep_large_blocks() -> None:
-    """Have the C library keep the memory that answers are read into, where it would go back with each.
+    """Make glibc keep the memory that responses are read into, instead of returning it each time.
 
-    asyncio asks for 256 KiB whenever it reads. glibc has the kernel map blocks as large, and fill in empty
-    pages, until it has seen a larger one freed: 17 µs of the processor for each answer.
+    asyncio allocates 256 KiB for every read. Until glibc has seen a larger block freed, it maps such blocks
+    anew each time, which takes 17 µs of processor time for each response.
     """
     bytes(1 << 20)
 
 
 def _without_secrets(error: BaseException | None) -> BaseException | None:
-    """``error`` fit to be chained; the frames that it went through have the token in their variables."""
-    return None if error is None else bare(error).with_traceback(None)
+    """Return ``error`` sanitized, without the frames whose variables hold the token."""
+    return None if error is None else without_frames(bare_alone(error))
 
 
-@frozen(kw_only=True, slots=False)  # with a dict, it is made in three quarters of the time
-class Evidence:
-    """How far one exchange got.
+@frozen(kw_only=True, slots=False)  # With a dict it is created in three quarters of the time.
+class ExchangeResult:
+    """The evidence of how far one exchange got.
 
     Args:
         sent: whether the body was handed over to the connection; without a body, the request.
-        status: the status, from a response object only; never from an exception.
+        status: the HTTP status of a response object; never taken from an exception.
         headers: the response's headers; case-insensitive.
-        body: what was read of the response's body, cut at the limit.
+        body: the part of the response's body that was read, cut at the limit.
         intact: whether the whole body was read, as far as HTTP can tell.
-        alone: whether it is all that came, and came after its question, as far as was looked: a 2xx to
-            an order is known by what it says.
-        error: what went wrong beneath, if anything did: without the request, and whatever else it carried.
+        alone: whether the response is the only one that came, and came after its request. It is not checked
+            for a 2xx to an order, which is recognised by its contents.
+        error: the underlying error, if any; sanitized.
     """
 
     sent: bool
@@ -136,29 +142,29 @@ class Evidence:
 
     @property
     def request_id(self) -> str | None:
-        """The service's ``X-Request-Id``, if it is fit to be shown in a log."""
-        told = self.headers.get("X-Request-Id", "")
-        return told if 0 < len(told) <= 100 and told.isascii() and told.isprintable() else None
+        """The service's ``X-Request-Id``, if it is safe to log: at most 100 printable ASCII characters."""
+        given = self.headers.get("X-Request-Id", "")
+        return given if 0 < len(given) <= 100 and given.isascii() and given.isprintable() else None
 
 
 class TransportClosed(aiohttp.ClientConnectionError):
-    """The client was closed in the meantime; nothing was sent."""
+    """The client was closed before the request; nothing was sent."""
 
 
 class Transport:
-    """The sessions of one client, and one exchange at a time over them.
+    """The HTTP sessions of one client.
 
-    Orders have a pool of their own: aiohttp hands out the connection that has idled longest, and
-    other traffic would keep the oldest alive.
+    Orders have a pool of their own, because aiohttp hands out the connection that has idled longest: other
+    traffic would keep old connections alive.
 
     Args:
-        base_url: normalised.
-        session: a session that somebody else owns; used as it is, never closed.
+        base_url: the normalised base URL.
+        session: a borrowed session, which is never closed; None to create sessions.
         ssl: a TLS context, or None for the default one.
         proxy: a proxy's address, or None.
         timeouts: see `Timeouts`.
-        max_response_bytes: how much of a response's body, decompressed, is read at most.
-        max_connections: how many connections each of the two pools may hold at once.
+        max_response_bytes: the maximum bytes read from a response's body, after decompression.
+        max_connections: the maximum number of connections in each of the two pools.
     """
 
     def __init__(
@@ -198,14 +204,14 @@ class Transport:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was opened, and not closed since."""
+        """Whether it was opened and is not closed."""
         return self._opened and not self._closed
 
     def open(self) -> None:
-        """Make the sessions; needs a running loop.
+        """Create the sessions; needs a running event loop.
 
         Raises:
-            TransportClosed: it was closed.
+            TransportClosed: the transport was closed.
         """
         if self._closed:
             raise TransportClosed
@@ -220,12 +226,12 @@ class Transport:
         return session
 
     def _with_proxy(self, headers: CIMultiDict[str]) -> CIMultiDict[str]:
-        """``headers``; without TLS, what a proxy is to know goes along with the request itself."""
+        """Return ``headers``; without TLS, add the proxy's credentials, which the request must carry."""
         if self._proxy_authorization is None:
             return headers
-        told = headers.copy()
-        told[hdrs.PROXY_AUTHORIZATION] = self._proxy_authorization
-        return told
+        authorized = headers.copy()
+        authorized[hdrs.PROXY_AUTHORIZATION] = self._proxy_authorization
+        return authorized
 
     def _session(self) -> aiohttp.ClientSession:
         _keep_large_blocks()
@@ -235,27 +241,27 @@ class Transport:
         )
 
     async def close(self) -> None:
-        """Close the sessions, unless they were borrowed; nothing is sent from now on."""
+        """Close the sessions unless they were borrowed; nothing is sent after that."""
         self._closed = True
         if not self._borrowed:
             orders, others, self._orders, self._others = self._orders, self._others, None, None
-            async with AsyncExitStack() as left:  # whoever is cancelled at the one closes the other, too
+            async with AsyncExitStack() as left:  # If closing one is cancelled, the other is closed too.
                 for session in (orders, others):
                     if session is not None:
                         left.push_async_callback(session.close)
 
     def post_order(
         self, body: GuardedBody, *, headers: CIMultiDict[str], left: float
-    ) -> Coroutine[Any, Any, Evidence]:
-        """Send one create-order request (specification 4.1), once.
+    ) -> Coroutine[Any, Any, ExchangeResult]:
+        """Send one create-order request (specification 4.1), at most once.
 
         Args:
-            body: guards itself; its ``handed_over`` stays true to the wire also if this is cancelled.
-            headers: with the authorization.
-            left: seconds until the deadline.
+            body: the guarded body; its ``handed_over`` is correct even if this is cancelled.
+            headers: the headers with the authorization.
+            left: the seconds until the deadline.
 
         Returns:
-            The evidence, also when this is cancelled: then what it had come to.
+            The evidence, also after a cancellation.
         """
         return self._carry_out(
             "POST",
@@ -268,9 +274,9 @@ class Transport:
             is_order=True,
         )
 
-    def stays_quiet(self, carrier: Carrier) -> bool:
-        """Whether nothing has come after the answer on ``carrier`` since it was read."""
-        if self._borrowed or not carrier.trusted:  # others may use it by now, or it is closed
+    def stays_quiet(self, carrier: ConnectionState) -> bool:
+        """Return whether nothing more has come on ``carrier`` since its response was read."""
+        if self._borrowed or not carrier.trusted:  # Others may use it by now, or it is closed.
             return True
         return carrier.is_quiet()
 
@@ -283,13 +289,13 @@ class Transport:
         headers: CIMultiDict[str],
         left: float,
         in_time: Callable[[], bool],
-    ) -> Evidence:
-        """Send any other request, once; ``path`` is appended to the base address as it is."""
+    ) -> ExchangeResult:
+        """Send any other request, at most once; ``path`` is appended to the base URL unchanged."""
         url, guard = URL(self._base_url + path, encoded=True), GuardedRequest(in_time)
         evidence = await self._carry_out(
             method, url, guard, data=content, headers=headers, middlewares=(guard,), left=left, is_order=False
         )
-        if isinstance(evidence.error, asyncio.CancelledError):
+        if evidence.error is not None and passes(evidence.error):
             raise evidence.error
         return evidence
 
@@ -304,8 +310,8 @@ class Transport:
         middlewares: tuple[GuardedRequest, ...],
         left: float,
         is_order: bool,
-    ) -> Evidence:
-        """Carry out one exchange: elsewhere, if its connection has gone bad before the first byte."""
+    ) -> ExchangeResult:
+        """Run one exchange; if its connection is stale before the first byte, use another one."""
         loop, headers = asyncio.get_running_loop(), self._with_proxy(headers)
         until = loop.time() + left
         try:
@@ -321,18 +327,21 @@ class Transport:
                         timeout=self._timeout(left=until - loop.time()),
                         **self._options,
                     )
-                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - its type proves nothing
-                    evidence = Evidence(sent=guard.handed_over, error=error)
-                    # Time to read begins with the body written: this is a timer of the request before.
-                    guard.stale = guard.stale or isinstance(error, aiohttp.SocketTimeoutError)
+                except BaseException as error:  # The error's type proves nothing.
+                    if is_end(error):
+                        raise
+                    evidence = ExchangeResult(sent=guard.handed_over, error=error)
+                    # The read timeout starts when the body is written: this one is of an earlier request.
+                    guard.stale = guard.stale or is_a(error, aiohttp.SocketTimeoutError)
                 else:
                     if guard.handed_over or not guard.adopted:
                         return await self._heard(response, guard.carrier, is_order=is_order)
-                    # What answered before it was asked is a connection gone bad, like any other.
+                    # A connection that delivers a response before the request is stale.
                     response.close()
                     guard.stale = True
-                    evidence = Evidence(sent=False, error=AnsweredEarly())
-                if guard.handed_over or not guard.stale or isinstance(evidence.error, asyncio.CancelledError):
+                    evidence = ExchangeResult(sent=False, error=AnsweredEarly())
+                was_cancelled = evidence.error is not None and is_a(evidence.error, asyncio.CancelledError)
+                if guard.handed_over or not guard.stale or was_cancelled:
                     break
             return evidence
         finally:
@@ -342,10 +351,12 @@ class Transport:
         full = left >= self._timeouts.total
         return self._full_timeout if full else _for_exchange(self._timeouts, left=left)
 
-    async def _heard(self, response: aiohttp.ClientResponse, carrier: Carrier, *, is_order: bool) -> Evidence:
-        """What ``response`` says, and, where that is believed as it is, whether it is ours."""
+    async def _heard(
+        self, response: aiohttp.ClientResponse, carrier: ConnectionState, *, is_order: bool
+    ) -> ExchangeResult:
+        """Read ``response``, and check that it belongs to the request if its contents cannot show that."""
         content, error = await self._read(response)
-        # After HEAD an older aiohttp waits for the body that does not come: what is left there tells nothing.
+        # After HEAD an older aiohttp waits for a body that never comes, so its state proves nothing.
         whole = response.content.is_eof() and response.method != hdrs.METH_HEAD
         alone = True
         if not is_order or response.status // 100 != 2 or len(content) < SHORT:
@@ -353,12 +364,12 @@ class Transport:
                 alone = await carrier.is_alone(whole=whole)
             except asyncio.CancelledError as cancelled:
                 alone, error = False, cancelled
-        if not is_order:  # an order's is judged by what it says
+        if not is_order:  # An order's response is judged by its contents.
             if error is None and alone and whole and response.status < 500:
                 carrier.trust()
             else:
                 carrier.distrust()
-        return Evidence(
+        return ExchangeResult(
             sent=True,
             status=response.status,
             headers=response.headers,
@@ -369,16 +380,109 @@ class Transport:
         )
 
     async def _read(self, response: aiohttp.ClientResponse) -> tuple[bytes, BaseException | None]:
-        """The body, within bounds, and what cut it: how far it got never changes what the status says."""
+        """Return the body within the limit, and the error that cut it; a cut body keeps its status."""
         body = BoundedBody(self._max_response_bytes, encoding=response.headers.get("Content-Encoding"))
         try:
             while chunk := await response.content.readany():
                 body.take(chunk)
-                if response.content.at_eof():  # mostly it is all there at once, and need not be asked again
+                if response.content.at_eof():  # Most bodies arrive in one part.
                     break
             body.end()
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a cut answer is an answer
+        except BaseException as error:  # A cut response still has its status.
             response.close()
+            if is_end(error):
+                raise
             return body.content, error
         response.release()
         return body.content, None
+
+
+# --- decompression -----------------------------------------------------------------------------------
+# A response's body is decompressed here, up to the limit.
+#
+# Older versions of aiohttp decompress a whole chunk at once, which may be a thousand times larger. aiohttp
+# also does not distinguish a compressed body that was cut from a complete one.
+
+
+ACCEPTED = "gzip, deflate"
+"""The supported content encodings."""
+
+_GZIP_OR_ZLIB = 47  # zlib's number for detecting gzip or zlib from the header
+_PACKING = 1 << 16  # bytes that compression may add to a body
+_BARE = -zlib.MAX_WBITS  # "deflate" without its header
+
+
+class BodyTooLarge(aiohttp.ClientPayloadError):
+    """The response's body is larger than the client's limit; the rest was not read."""
+
+
+class BodyCut(aiohttp.ClientPayloadError):
+    """The response's compressed body is incomplete, or does not match its encoding."""
+
+
+class BoundedBody:
+    """The part of a response's body that was received, decompressed.
+
+    Args:
+        limit: the maximum number of bytes after decompression.
+        encoding: the response's ``Content-Encoding``, if it has one.
+    """
+
+    def __init__(self, limit: int, *, encoding: str | None) -> None:
+        self._room = limit
+        self._chunks: list[bytes] = []
+        self._encoding = (encoding or "identity").strip().lower()
+        self._unpack: zlib._Decompress | None = None
+        self._packed_room = limit + _PACKING
+
+    @property
+    def content(self) -> bytes:
+        """The contents received so far."""
+        return b"".join(self._chunks)
+
+    def take(self, chunk: bytes) -> None:
+        """Add a received chunk.
+
+        Raises:
+            BodyTooLarge: the body exceeds the limit; the part within it is kept.
+            BodyCut: the chunk does not match the encoding, or follows the end of the compressed data.
+        """
+        if self._encoding != "identity":
+            chunk = self._unpacked(chunk)
+        self._take(chunk)
+
+    def _take(self, chunk: bytes) -> None:
+        self._chunks.append(chunk[: self._room])
+        self._room -= len(chunk)
+        if self._room < 0:
+            raise BodyTooLarge
+
+    def end(self) -> None:
+        """Check at the end of the response that the body is complete.
+
+        Raises:
+            BodyCut: the compressed data is incomplete.
+        """
+        if self._unpack is not None and not self._unpack.eof:
+            raise BodyCut
+
+    def _unpacked(self, chunk: bytes) -> bytes:
+        if self._unpack is None:
+            self._unpack = zlib.decompressobj(self._wbits(chunk))
+        if self._unpack.eof:  # zlib would keep, and copy, all following bytes each time.
+            raise BodyCut
+        self._packed_room -= len(chunk)
+        try:
+            unpacked = self._unpack.decompress(chunk, self._room + 1)  # One byte more shows an excess.
+        except zlib.error as error:
+            raise BodyCut from error
+        if self._unpack.unused_data or self._packed_room < 0:
+            self._take(unpacked)
+            raise BodyCut
+        return unpacked
+
+    def _wbits(self, chunk: bytes) -> int:
+        if self._encoding not in ("gzip", "x-gzip", "deflate"):
+            raise BodyCut("the response uses an encoding that was not asked for")
+        bare = self._encoding == "deflate" and chunk[:1] != b"" and chunk[0] & 0x0F != 8
+        return _BARE if bare else _GZIP_OR_ZLIB

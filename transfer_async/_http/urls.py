@@ -1,4 +1,4 @@
-"""Where requests may go: the base address, the paths below it, and the proxy."""
+"""Checks of the addresses that requests may go to: the base URL, the paths below it, and the proxy."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _BEHIND = re.compile(r"[?#].*")
 
 
 def normalised(base_url: str) -> str:
-    """``base_url`` in the one form that names its service: lower case, nothing that may be left out.
+    """Return ``base_url`` in its normal form: lower case, without a default port or a final slash.
 
     Raises:
-        ValueError: it is not https (or http to this machine), or carries more than host, port and path.
+        ValueError: it is not https (or http to this machine), or holds more than host, port and path.
     """
     if isinstance(base_url, str) and (not base_url.isprintable() or " " in base_url):
         raise ValueError("base_url: must not hold spaces or control characters")
@@ -34,36 +34,71 @@ def normalised(base_url: str) -> str:
         raise ValueError("base_url: is not an https address")
     if url.scheme == "http" and not _is_loopback(host.removesuffix(".")):
         raise ValueError("base_url: must be https, unless the host is this machine's loopback")
-    if url.user is not None or url.password is not None or "@" in base_url:  # one with a "/" ends the host
+    if url.user is not None or url.password is not None or "@" in base_url:  # A "/" ends the host.
         raise ValueError("base_url: must not carry a user or a password")
     if url.query_string or url.fragment:
         raise ValueError("base_url: must not carry a query or a fragment")
-    if ".." in host or host == ".":
+    if ".." in host or host == "." or is_odd_host(host.removesuffix(".")):
         raise ValueError("base_url: is not an https address")
-    if host.endswith("."):  # the root of all names, which none needs to say
+    if host.endswith("."):  # The final dot of a host name has no effect.
         url = url.with_host(host.removesuffix("."))
     if port == {"https": 443, "http": 80}[url.scheme]:
         url = url.with_port(None)
-    return str(url).rstrip("/")
+    address = str(url).rstrip("/")
+    _refuse_second_spelling(url.raw_path.rstrip("/"))
+    return address
+
+
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+
+def is_odd_host(host: str) -> bool:
+    """Return whether ``host`` is an unusual spelling of an IPv4 address, such as 127.1 or 0x7f000001."""
+    if ":" in host:
+        return False  # `yarl` normalises IPv6 addresses.
+    if "%" in host:
+        return True
+    if not _NUMBER.fullmatch(host.rpartition(".")[2]):
+        return False
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return True
+    return False
+
+
+def _refuse_second_spelling(path: str) -> None:
+    """Refuse a path prefix that a server may treat like another one: it would be another scope.
+
+    It is not rewritten, because that would change what is sent.
+    """
+    for stage in _stages(path, "base_url"):
+        segments = stage.split("/")[1:]
+        if "" in segments or "." in segments or ".." in segments or "\\" in stage:
+            raise ValueError(
+                "base_url: must not hold an empty path segment ('//'), a dot segment or a backslash, "
+                "encoded or not; remove it, and if keys are recorded under the old base_url, pass that one "
+                "as scope="
+            )
 
 
 def _url(text: object) -> URL | None:
-    """``text`` as a URL; None, and no error that would show it, if it is none."""
+    """Return ``text`` as a URL, or None; an error could show the text."""
     try:
-        url = URL(text)  # type: ignore[arg-type] # whatever it is, it is told whether it is one
+        url = URL(text)  # type: ignore[arg-type] # any object may be given
         _ = url.raw_host, url.explicit_port
-    except (TypeError, ValueError, IndexError):  # the last is yarl's own, of brackets without a host
+    except (TypeError, ValueError, IndexError):  # yarl raises IndexError for brackets without a host.
         return None
     return url
 
 
 def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
-    """A proxy's address without its user and password, and the header that says them.
+    """Return a proxy's address without user and password, and the header value with them.
 
-    aiohttp shows the address in its errors, and in what it logs of a connection.
+    They are separated because aiohttp shows the address in its errors and logs.
 
     Raises:
-        ValueError: it is no address; the message does not show it.
+        ValueError: ``proxy`` is not a valid address; the text does not show it.
     """
     if proxy is None:
         return None, None
@@ -82,10 +117,10 @@ def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
 
 
 def checked_path(path: str, *, below: str = "") -> str:
-    """``path`` as given, if it is safe to append to the base address ``below`` which it lies.
+    """Return ``path`` unchanged if it is safe to append to the base address ``below``.
 
     Raises:
-        ValueError: it is not absolute below the base address, or is the create-order path in any disguise.
+        ValueError: it does not stay below the base address, or is the create-order path in any spelling.
     """
     if not isinstance(path, str) or not _PLAIN_PATH.fullmatch(path) or "#" in path or "\\" in path:
         raise ValueError("path: must begin with one '/' and be percent-encoded ASCII without '#'")
@@ -100,23 +135,27 @@ def checked_path(path: str, *, below: str = "") -> str:
         raise ValueError("path: must not hold dot segments")
     prefix = URL(below).path if below else ""
     if any(_bare(start + stage).endswith(CREATE_ORDER) for stage in stages for start in ("", prefix)):
-        raise ValueError("path: orders are created by create_order alone, which keeps one key to one order")
+        raise ValueError("path: call create_order to create orders: it ensures at most one order per key")
     return path
 
 
-def _stages(path: str) -> list[str]:
-    """``path``, then decoded once, twice, and so on until there is nothing left to decode."""
+def _stages(path: str, name: str = "path") -> list[str]:
+    """Return ``path``, and then each result of decoding it once more, until nothing is left to decode.
+
+    Raises:
+        ValueError: it is encoded more than ten times; the text names the argument ``name``.
+    """
     stages = [path]
-    for _ in range(10):  # however often it was encoded; a proxy on the way may decode once more than we think
+    for _ in range(10):  # Proxies may decode a path once more than expected.
         further = unquote(stages[-1])
         if further == stages[-1]:
             return stages
         stages.append(further)
-    raise ValueError("path: is percent-encoded too many times")
+    raise ValueError(f"{name}: is percent-encoded too many times")
 
 
 def _bare(path: str) -> str:
-    """``path`` as the most lenient of servers would take it: parameters dropped, from this stage on."""
+    """Return ``path`` as the most lenient server would read it: decoded, without parameters and query."""
     path, before = _PARAMETERS.sub("", _BEHIND.sub("", path)), path
     while path != before:
         path, before = _PARAMETERS.sub("", _BEHIND.sub("", unquote(path))), path

@@ -1,55 +1,61 @@
-"""The last look before the first byte: nothing is sent twice, too late, or on a connection gone bad.
+"""The last check before the first byte: nothing is sent twice, too late, or on a stale connection.
 
-A pooled connection may be about to close, or may hold bytes that answer nobody's question and would
-be taken for the answer to ours. aiohttp has no public place between "a connection is had" and "the
-first byte is written", but two that serve: a body is asked to write itself, and a middleware may
-wrap a request's ``send``.
+A pooled connection may be about to close, or may hold bytes that no request asked for. Those bytes would be
+taken for the response to the next request. aiohttp has no public hook between getting a connection and
+writing the first byte. Two places serve instead: a body writes itself, and a middleware may wrap a
+request's ``send``.
+
+A session may have traces (``aiohttp.TraceConfig``), and aiohttp awaits some of them while it writes. A slow
+one could delay the request after the check. So these traces are awaited before the check. After the check,
+nothing is awaited until the bytes are written.
 """
 
 from __future__ import annotations
 
 import asyncio
 import select
+import socket
+import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_exceptions import HttpProcessingError
 
-from transfer_async._http.unsolicited import Carrier
-
-_TLS_TURNS = 4  # turns of the loop in which a session ticket is digested
+_TLS_TURNS = 4  # turns of the event loop in which a TLS session ticket is processed
 
 
 class ConnectionStale(aiohttp.ClientConnectionError):
-    """The pooled connection was closing, or held bytes that nobody asked for; nothing was written."""
+    """The pooled connection was closing, or held unsolicited bytes; nothing was written."""
 
 
 class AnsweredEarly(aiohttp.ClientConnectionError):
-    """A response came although the request's body had not left: it answers something else."""
+    """A response came before the request's body was sent, so it does not belong to the request."""
 
 
 class TooLate(aiohttp.ClientConnectionError):
-    """The time in which the request may be sent was over before its first byte."""
+    """The request's time limit passed before its first byte was sent."""
 
 
 class NeverTwice(aiohttp.ClientConnectionError):
-    """A request was about to be sent a second time without being asked for."""
+    """aiohttp was about to send a request a second time by itself."""
 
 
 class WriteGuard:
-    """What one request passes just before its first byte, and what it knows of that afterwards.
+    """The check of one request just before its first byte, and the check's result.
 
     Args:
-        in_time: whether it may still be sent; asked at the last moment.
+        in_time: returns whether the request may still be sent; called at the last moment.
 
     Attributes:
-        adopted: aiohttp has made a real request of it.
-        stale: the last connection had gone bad.
-        late: its time was over.
-        handed_over: its bytes may have left; as long as this is false, none has.
-        spent: it goes nowhere any more, handed over or not.
-        carrier: of the connection that it was handed over to.
+        adopted: whether aiohttp has made a real request of it.
+        stale: whether the last connection was stale.
+        late: whether its time limit had passed.
+        handed_over: whether bytes of it may have been sent; while this is false, none were.
+        spent: whether it must not be sent any more.
+        carrier: the state of the connection that it was handed over to.
     """
 
     adopted: bool = False
@@ -60,19 +66,19 @@ class WriteGuard:
 
     def __init__(self, in_time: Callable[[], bool] = lambda: True) -> None:
         self._in_time = in_time
-        self.carrier: Carrier = Carrier()
+        self.carrier: ConnectionState = ConnectionState()
 
     async def take(self, transport: Any, protocol: Any) -> None:
-        """Take a connection, if nothing speaks against it: the request is written next.
+        """Check a connection and take it; the request is written next.
 
         Raises:
-            NeverTwice: it was handed over before, or given up.
-            ConnectionStale: the connection has gone bad.
-            TooLate: its time is over.
+            NeverTwice: the request was handed over before, or given up.
+            ConnectionStale: the connection is stale.
+            TooLate: the request's time limit has passed.
         """
         if self.spent:  # aiohttp sends GET, PUT and DELETE again by itself
             raise NeverTwice
-        if not Carrier.may_take(protocol) or await _is_stale(transport, protocol):
+        if not ConnectionState.may_take(protocol) or await _is_stale(transport, protocol):
             self.stale = True
             raise ConnectionStale
         if self.spent:  # given up while the connection was looked at
@@ -85,10 +91,10 @@ class WriteGuard:
 
 
 class GuardedBody(aiohttp.BytesPayload, WriteGuard):
-    """An order's body: handed over once, in time, on a clean connection, and it knows whether it was.
+    """An order's body, which is handed over at most once, in time, and on a clean connection.
 
-    aiohttp only buffers the headers until the body is written, so as long as ``handed_over`` is
-    false, no byte of the request has left.
+    aiohttp only buffers the headers until the body is written. So while ``handed_over`` is false, no byte
+    of the request was sent.
     """
 
     def __init__(self, content: bytes, *, in_time: Callable[[], bool]) -> None:
@@ -98,42 +104,62 @@ class GuardedBody(aiohttp.BytesPayload, WriteGuard):
     @property
     def size(self) -> int:
         """The length in bytes; aiohttp asks for it when it makes a real request of this body."""
-        # A stand-in that answers in aiohttp's place (aioresponses, say) never asks, and its answer
-        # is then the only evidence there is. A real response always comes after this.
+        # A test library that replaces aiohttp's responses (for example aioresponses) never reads this; its
+        # response is then the only evidence. A real response always comes after this.
         self.adopted = True
         return len(self._value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GuardedBody:
-        """Itself: what may be handed over once exists once, also for a stand-in that keeps copies."""
+        """Return the same object: a body that may be sent once must not be copied, even by a test library."""
         return self
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """Hand the body over, if nothing speaks against it."""
+        """Check the connection, and write the body to it."""
+        trace = getattr(writer, "_on_chunk_sent", None)  # `on_request_chunk_sent` of all traces
+        if trace is not None:
+            writer._on_chunk_sent = None  # type: ignore[attr-defined] # aiohttp names no public way
+            await trace(self._value)
         await self.take(writer.transport, getattr(writer, "protocol", None))
         await super().write_with_length(writer, content_length)
         self.carrier.sent(getattr(writer, "output_size", 0))
 
 
 class GuardedRequest(WriteGuard):
-    """Any other request, as a client middleware: sent once, on a clean connection."""
+    """A client middleware for all other requests: each is sent at most once, on a clean connection."""
 
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Send ``request`` at the last moment only."""
+        """Send ``request`` after the check of its connection."""
         self.adopted = True
         send = request.send
 
         async def send_guarded(connection: Any) -> aiohttp.ClientResponse:
+            await _trace_first(request)
             await self.take(connection.transport, connection.protocol)
             return await send(connection)
 
-        request.send = send_guarded  # type: ignore # the one place between a connection and its first byte
+        request.send = send_guarded  # type: ignore # the only place between a connection and its first byte
         return await handler(request)
 
 
+async def _trace_first(request: Any) -> None:
+    """Await the traces of a request's headers and body now; aiohttp would await them while it writes."""
+    if not getattr(request, "_traces", None):
+        return
+    trace_headers, trace_chunk = request._on_headers_request_sent, request._on_chunk_request_sent
+    request._on_headers_request_sent = request._on_chunk_request_sent = _no_trace
+    await trace_headers(request.method, request.url, request.headers)
+    if request.body:
+        await trace_chunk(request.method, request.url, await request.body.as_bytes())
+
+
+async def _no_trace(*_: object) -> None:
+    """Do nothing: it replaces a trace that was awaited before."""
+
+
 async def _is_stale(transport: Any, protocol: Any) -> bool:
-    """Whether a connection is closing, or holds bytes that came before anything was asked on it."""
+    """Return whether a connection is closing, or holds bytes that came before the request."""
     if transport is None or transport.is_closing() or (protocol is not None and protocol.should_close):
         return True
     socket = transport.get_extra_info("socket")
@@ -141,8 +167,8 @@ async def _is_stale(transport: Any, protocol: Any) -> bool:
         return False
     if transport.get_extra_info("sslcontext") is None:
         return True
-    # Over TLS what waits may be a session ticket: let the loop digest it, then look again. Bytes of
-    # an answer show as `should_close` as soon as they are decrypted.
+    # Over TLS the waiting bytes may be a session ticket: let the loop process it, then check again. Bytes of
+    # a response set `should_close` as soon as they are decrypted.
     for _ in range(_TLS_TURNS):
         await asyncio.sleep(0)
         if transport.is_closing() or (protocol is not None and protocol.should_close):
@@ -158,3 +184,158 @@ def _is_readable(socket: Any) -> bool:
     poll = select.poll()  # select.select cannot watch descriptors past 1,023
     poll.register(socket.fileno(), select.POLLIN)
     return bool(poll.poll(0))
+
+
+# --- unsolicited responses ---------------------------------------------------------------------------
+# Does a response belong to the request, and may its connection carry another request?
+#
+# A reused connection may deliver an unsolicited response that was still in flight at the check before the
+# first byte. The real response comes after it. If the first one is a refusal, and is taken for the real one,
+# an order that exists counts as refused. So a refusal is accepted only under two conditions:
+#
+# * Nothing came after it: no further message in aiohttp's buffers and no byte in the socket. This is
+#   checked at once, and again just before a retry of the order.
+# * It did not come before the request arrived. A peer that answers has received the request, and its TCP
+#   segments acknowledge that. If nothing of the request is acknowledged, the response is not to it.
+#
+# This cannot detect an unsolicited refusal that comes after the acknowledgement, if the real response comes
+# after the last check (after a final refusal there is only the immediate one), or if it comes over TLS
+# behind a refusal that closes the connection.
+
+
+_PLAIN_TURNS = 4  # turns of the event loop in which waiting TLS bytes are decrypted
+_LONGEST_ALERT = 100  # maximum bytes of a TLS alert; an order is longer
+
+_LAST: weakref.WeakKeyDictionary[Any, ConnectionState] = weakref.WeakKeyDictionary()
+"""The state of the last exchange on each connection."""
+
+
+class ConnectionState:
+    """The state of the connection of one exchange; empty until the exchange takes a connection.
+
+    Attributes:
+        trusted: whether the response belonged to the request, so that the connection may be reused.
+    """
+
+    __slots__ = ("__weakref__", "_protocol", "_size", "_transport", "trusted")
+
+    def __init__(self) -> None:
+        self._protocol: Any = None
+        self._transport: Any = None
+        self._size = 0
+        self.trusted: bool = False
+
+    @staticmethod
+    def may_take(protocol: Any) -> bool:
+        """Return whether a connection may be reused: its last response came, and belonged to its request."""
+        last = None if protocol is None else _LAST.get(protocol)
+        return last is None or last.trusted
+
+    def take(self, transport: Any, protocol: Any) -> None:
+        """Record that this connection carries the request; it is not reused until it is trusted again."""
+        # After an unsolicited response, the real response would be taken for that of the next order.
+        self._transport, self._protocol = transport, protocol
+        if protocol is not None:
+            _LAST[protocol] = self
+
+    def sent(self, size: int) -> None:
+        """Record that the request was written, with at least ``size`` bytes."""
+        self._size = size
+
+    def trust(self) -> None:
+        """Record that the response belonged to the request: the connection may be reused."""
+        self.trusted = True
+
+    def distrust(self) -> None:
+        """Close the connection, without a proper response, unless it carries another request already."""
+        self.trusted = False
+        if self._is_last:
+            self._protocol.close()
+
+    @property
+    def _is_last(self) -> bool:
+        return self._protocol is not None and _LAST.get(self._protocol) is self
+
+    async def is_alone(self, *, whole: bool) -> bool:
+        """Return whether the response is the only one that came, and came after its request.
+
+        Args:
+            whole: whether the response was read to its end. Otherwise waiting bytes may be its rest.
+        """
+        if not self._is_last:
+            return True
+        if 0 < self._size <= _unacknowledged(self._transport):
+            return False
+        if not whole:
+            return not _holds_another(self._protocol)
+        for _ in range(_PLAIN_TURNS):
+            if not self.is_quiet():
+                return False
+            if self._transport.is_closing() or not _bytes_waiting(self._transport, self._protocol):
+                return True
+            await asyncio.sleep(0)  # Over TLS, wait until the bytes are decrypted.
+        return False
+
+    def is_quiet(self) -> bool:
+        """Return whether nothing more has come after the response, as far as it is visible now."""
+        if not self._is_last:
+            return True
+        if _is_amid_another(self._protocol):
+            return False
+        over_tls = _extra(self._transport, "sslcontext") is not None
+        return _bytes_waiting(self._transport, self._protocol) <= (_LONGEST_ALERT if over_tls else 0)
+
+
+def _holds_another(protocol: Any) -> bool:
+    """Return whether aiohttp has buffered another head, or unreadable bytes, after the response."""
+    try:
+        return bool(protocol._buffer or protocol._tail)
+    except AttributeError:  # An unknown version of aiohttp is not trusted.
+        return True
+
+
+def _is_amid_another(protocol: Any) -> bool:
+    """Return whether aiohttp has buffered, or begun to read, another message after the response."""
+    if _holds_another(protocol) or isinstance(error := protocol.exception(), HttpProcessingError):
+        return True
+    try:
+        parser = protocol._parser
+        if parser is None:  # The connection is lost; its error shows whether a message had begun.
+            return not isinstance(getattr(error, "message", ""), str)
+        # Between two messages this does nothing. Within a message it returns, or keeps, the part received.
+        return parser.feed_eof() is not None or bool(getattr(parser, "_lines", ()))
+    except Exception:  # noqa: BLE001 - within a body, or with an unknown version of aiohttp
+        return True
+
+
+def _extra(transport: Any, name: str) -> Any:
+    try:
+        return transport.get_extra_info(name)
+    except AttributeError:  # A closed TLS transport has no socket; its waiting bytes cannot be read.
+        return None
+
+
+def _bytes_waiting(transport: Any, protocol: Any) -> int:
+    """Return the number of bytes waiting in the socket, at most a few hundred; 0 at the end of the stream."""
+    if protocol._parser is None:  # The connection is lost, and its descriptor may be reused by now.
+        return 0
+    try:
+        with _extra(transport, "socket").dup() as twin:
+            return len(twin.recv(4 * _LONGEST_ALERT, socket.MSG_PEEK))
+    except (AttributeError, OSError):  # There is no socket, no byte waits, or the connection was reset.
+        return 0
+
+
+def _unacknowledged(transport: Any) -> int:
+    """Return the number of sent bytes that the peer has not acknowledged; 0 except on Linux."""
+    if sys.platform != "linux":
+        return 0
+    import fcntl
+    import termios
+
+    count = bytearray(4)
+    try:
+        fcntl.ioctl(_extra(transport, "socket").fileno(), termios.TIOCOUTQ, count)
+    except (AttributeError, OSError, ValueError):
+        return 0
+    return int.from_bytes(count, sys.byteorder)

@@ -1,1 +1,1 @@
-"""The words of the service and of a call, as typed values: orders, errors, events. It may know `_support`."""
+"""The data types of the service and of a call: orders, errors and events. It imports only `_support`."""

@@ -1,54 +1,57 @@
-"""Every way a call can fail, and what is certain after each.
+"""The exceptions that a call can raise, and what each one says about the order.
 
 ::
 
     TransferError
     ├── InvalidOrder (also ValueError)   NOT_SENT   the order contradicts itself or the specification
-    ├── PreflightFailed                  NOT_SENT   a hook refused, or broke
-    │   ├── HoldFailed                   NOT_SENT   the bank's ``place`` refused, or broke
-    │   ├── HoldRequired                 NOT_SENT   neither a hold hook nor ``held=``
+    ├── PreflightFailed                  NOT_SENT   a hook refused the order, or failed
+    │   ├── HoldFailed                   NOT_SENT   the bank's ``place`` refused or failed
+    │   ├── HoldRequired                 NOT_SENT   neither a hold hook nor ``held=`` was given
     │   └── BeneficiaryNotVerified       NOT_SENT   close match, no match, or not possible
-    ├── ConnectionFailed                 NOT_SENT   no byte of the body left, by evidence
+    ├── ConnectionFailed                 NOT_SENT   no byte of the body was sent, by evidence
     ├── TokenUnavailable                 NOT_SENT   the token callable failed
     ├── Expired                          NOT_SENT   ``send_before`` or the call's ``deadline`` passed first
-    ├── Refused                          REFUSED    the service answered no
+    ├── Refused                          REFUSED    the service refused the request
     │   ├── Unauthorized                 REFUSED    401, or the specification's "Unauthorized"
     │   ├── RateLimited                  REFUSED    429
-    │   └── Refuted                      REFUSED    certain after a doubt: no order, none to come
+    │   └── Refuted                      REFUSED    a doubt ended: no order exists, and none can appear
     ├── OutcomeUnknown                   UNKNOWN    the request may have been processed
-    │   └── UnreadableOrder              UNKNOWN    a 2xx that is not readably our order
+    │   └── UnreadableOrder              UNKNOWN    a 2xx response that cannot be read as this order
     ├── AlreadyCreated                   CREATED    the order exists; only its id is known here
     ├── KeyConflict                      NOT_SENT   the key is bound to a different order
-    ├── KeyBusy                          NOT_SENT   another task or worker is at work on the key
-    ├── JournalFailed                    (certain)  the journal could not be read or written
+    ├── KeyBusy                          NOT_SENT   another task or worker is using the key
+    ├── JournalFailed                    (varies)   the journal could not be read or written
     ├── ClientClosed                     NOT_SENT   the client is closed
-    │   └── OpenElsewhere                NOT_SENT   it is another event loop's, or was opened before a fork
-    └── ServiceFailed                    NOT_SENT   a read (never an order) got no usable answer
+    │   └── WrongEventLoop               NOT_SENT   the client belongs to another event loop or process
+    └── ServiceFailed                    NOT_SENT   a read (never an order) got no usable response
 
-``outcome`` speaks of *this call*; ``order_may_exist`` of *the key*.
-Only when ``order_may_exist`` is false may a hold for the key be released.
+``outcome`` describes *this call*; ``order_may_exist`` describes *the key*.
+Release a hold for the key only when ``order_may_exist`` is false.
 
-``str`` and ``repr`` show a status, a request id, a hook's name and our own words: never the
-token, a body, the service's message, or anything about a person.
+``str`` and ``repr`` show a status, a request id, a hook's name and fixed texts. They never show the
+token, a body, the service's message, or personal data.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+import functools
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, TypeVar, cast, get_args
 
 from attrs import frozen
 
-from transfer_async._models.base import ByValue
+from transfer_async._support.util import ENDS_THE_PROGRAM
 
 if TYPE_CHECKING:
     from transfer_async._models.responses import Order
 
 
 class Outcome(enum.Enum):
-    """What is certain after a call."""
+    """What is known for certain about the order after a call."""
 
     NOT_SENT = "not_sent"
     REFUSED = "refused"
@@ -57,7 +60,7 @@ class Outcome(enum.Enum):
 
 
 class MatchResult(enum.Enum):
-    """The four results of a beneficiary check (the terms of Verification of Payee)."""
+    """The four results of a beneficiary check, in the terms of Verification of Payee."""
 
     MATCH = "match"
     CLOSE_MATCH = "close_match"
@@ -66,45 +69,48 @@ class MatchResult(enum.Enum):
 
 
 class CauseKind(enum.Enum):
-    """Why nobody knows whether an order exists."""
+    """The reason why it is unknown whether an order exists."""
 
     NO_ANSWER = "no_answer"
-    """It was sent, and nothing came back."""
+    """The request was sent, and no response came."""
 
     CUT_ANSWER = "cut_answer"
-    """The answer began, and broke off."""
+    """The response ended before it was complete."""
 
     STATUS = "status"
-    """The answer's status says nothing of the order: a proxy may have given it."""
+    """The response's status does not tell whether the order exists: a proxy may have sent it."""
 
     UNREADABLE_ANSWER = "unreadable_answer"
-    """A 2xx that is not readably the order: it cannot be read, or it is to another order."""
+    """A 2xx response that cannot be read, or that describes another order."""
 
     SECOND_ANSWER = "second_answer"
-    """More than one answer came, or one that nobody had asked for."""
+    """More than one response came, or one without a request."""
 
     ABANDONED = "abandoned"
-    """The process ended after the mark, and left no word of what it sent."""
+    """The sender marked the order as sending and never reported an end: its process is gone or stopped."""
 
     CLOSED = "closed"
-    """The client was closed, and waited no longer."""
+    """The client was closed before the response came."""
 
     TAKEN_BACK = "taken_back"
-    """An operator had said that the order exists, and it was taken back."""
+    """An operator recorded that the order exists, and later withdrew that."""
+
+    SUPERSEDED = "superseded"
+    """A sender reported after its key had been freed: its order exists, or may. See `DuplicateSuspected`."""
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class Attempt(ByValue):
-    """One HTTP attempt of a call, as its errors remember it.
+@frozen(kw_only=True)
+class Attempt:
+    """One HTTP attempt of a call, as recorded on the call's error.
 
     Args:
-        number: 1 for the first.
-        seconds: how long the attempt took.
-        outcome: what is certain of this attempt alone.
-        status: the HTTP status, where a response came.
-        error: the class name of what went wrong beneath, where something did.
-        request_id: the service's ``X-Request-Id``, where it sent one.
-        began: when, in UTC; None in what was recorded before this was kept.
+        number: the position in the call; the first attempt is 1.
+        seconds: the duration of the attempt.
+        outcome: what is certain after this attempt alone.
+        status: the HTTP status, if a response came.
+        error: the class name of the underlying error, if there was one.
+        request_id: the service's ``X-Request-Id``, if it sent one.
+        began: the start time in UTC; None in records of earlier versions.
     """
 
     number: int
@@ -124,15 +130,16 @@ def _rebuild(cls: type[TransferError], message: str, state: dict[str, Any]) -> T
 
 
 class TransferError(Exception):
-    """The root of the tree.
+    """The base class of every error that this package raises for a call.
 
     Args:
-        message: safe to log.
+        message: the text of the error; safe to log.
         outcome: what is certain after this call; each class has its own default.
-        order_may_exist: whether an order for the key may exist; true unless known better.
+        order_may_exist: whether an order for the key may exist at the moment the error is delivered;
+            true unless it is certain that none exists.
         key: the key of the call.
         attempts: the HTTP attempts made, oldest first.
-        receipts: what the hooks handed back, by hook name; ``"held"`` for ``held=``.
+        receipts: the receipts that the hooks returned, by hook name; ``"held"`` for ``held=``.
     """
 
     default_outcome: ClassVar[Outcome] = Outcome.NOT_SENT
@@ -158,15 +165,15 @@ class TransferError(Exception):
         self.receipts: dict[str, str | None] = dict(receipts or {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Keyword-only arguments do not survive BaseException's own way of pickling.
+        # BaseException's own pickling loses keyword-only arguments.
         return _rebuild, (type(self), str(self), self.__dict__.copy())
 
 
 class InvalidOrder(TransferError, ValueError):
-    """The order, or what was said beside it, contradicts itself or the specification.
+    """The order, or another argument of the call, contradicts itself or the specification.
 
     Args:
-        problems: every fault found, as ``(field, why)``; never a value.
+        problems: every problem found, as ``(field, why)``; never a field's value.
     """
 
     default_order_may_exist = False
@@ -177,12 +184,12 @@ class InvalidOrder(TransferError, ValueError):
 
 
 class PreflightFailed(TransferError):
-    """A hook refused, or broke; nothing was sent.
+    """A hook refused the order, or failed; nothing was sent.
 
-    A hook that raises this itself vouches that it did nothing, and is not undone.
+    A hook that raises this error itself guarantees that it did nothing. It is then not undone.
 
     Args:
-        refused: true where the hook said no, false where it broke (the cause is chained).
+        refused: true if the hook refused the order, false if it failed (the cause is chained).
         hook: the hook's name.
     """
 
@@ -195,7 +202,7 @@ class PreflightFailed(TransferError):
 
 
 class HoldFailed(PreflightFailed):
-    """The bank's ``place`` refused, or broke; raised by the bank itself, it says that nothing was placed."""
+    """The bank's ``place`` refused or failed. A bank raises it itself if it is sure that no hold exists."""
 
 
 class HoldRequired(PreflightFailed):
@@ -206,7 +213,7 @@ class BeneficiaryNotVerified(PreflightFailed):
     """The beneficiary check did not end in a match.
 
     Args:
-        result: ``CLOSE_MATCH``, ``NO_MATCH`` or ``NOT_POSSIBLE``; the last is not a refusal.
+        result: ``CLOSE_MATCH``, ``NO_MATCH`` or ``NOT_POSSIBLE``; with the last, ``refused`` is false.
     """
 
     def __init__(self, message: str = "", *, result: MatchResult, **common: Any) -> None:
@@ -216,22 +223,26 @@ class BeneficiaryNotVerified(PreflightFailed):
 
 
 class ConnectionFailed(TransferError):
-    """No byte of the request's body left: DNS, refused, TLS, no free connection, connect timeout."""
+    """No byte of the request's body was sent.
+
+    For example: a DNS or TLS failure, a refused connection, no free connection, or a connect timeout.
+    """
 
 
 class TokenUnavailable(TransferError):
-    """The token callable failed, or gave something that is no token."""
+    """The token callable failed, or returned something that is not a token."""
 
 
 Limit = Literal["send_before", "deadline"]
-"""What of a call may pass before its request can be sent."""
+LIMITS: tuple[Limit, ...] = get_args(Limit)
+"""The two limits that can pass before a request is sent."""
 
 
 class Expired(TransferError):
     """``send_before``, or the call's ``deadline``, passed before the request could be sent.
 
     Args:
-        limit: which of the two: ``"send_before"`` is the order's own, ``"deadline"`` this call's alone.
+        limit: the one that passed: ``"send_before"`` belongs to the order, ``"deadline"`` to this call.
     """
 
     def __init__(self, text: str = "", *, limit: Limit = "send_before", **common: Any) -> None:
@@ -240,16 +251,16 @@ class Expired(TransferError):
 
 
 class Refused(TransferError):
-    """The service answered no; the order does not exist.
+    """The service refused the request; this call created no order.
 
     Args:
         status: the HTTP status; ``None`` for ``Refuted``.
-        message: the service's own words, where it sent a JSON ``message``; never in ``str``.
+        message: the ``message`` of the service's JSON body, if it sent one; never in ``str``.
         body: the body as received, cut at the client's limit; never in ``str``.
-        request_id: the service's ``X-Request-Id``, where it sent one.
-        retry_after: seconds the service asked to wait, where it did.
-        fields: those of the request that the service named in its ``errors``: names of the specification
-            (``external_order.transaction_fee``), none of the service's own words.
+        request_id: the service's ``X-Request-Id``, if it sent one.
+        retry_after: the seconds that the service asked to wait, if it did.
+        fields: the request's fields that the service named in its ``errors``. They are names of the
+            specification, for example ``external_order.transaction_fee``, never the service's own text.
     """
 
     default_outcome = Outcome.REFUSED
@@ -276,23 +287,26 @@ class Refused(TransferError):
 
     @property
     def is_final(self) -> bool:
-        """Whether the same order, asked for again, would be refused again; see `is_final_no`."""
+        """Whether the service would refuse the same order again; see `is_final_no`."""
         return is_final_no(type(self).__name__, self.status)
 
 
 class Unauthorized(Refused):
-    """401, or a 2xx or 4xx whose body is the specification's ``{"message": "Unauthorized"}`` (section 7)."""
+    """The service did not accept the token (specification 7).
+
+    The response was a 401, or a 2xx or 4xx whose body is exactly ``{"message": "Unauthorized"}``.
+    """
 
 
 class RateLimited(Refused):
-    """429; ``retry_after`` says how many seconds the service asked to wait."""
+    """The service answered 429; ``retry_after`` holds the seconds that it asked to wait."""
 
 
 class Refuted(Refused):
-    """After a doubt it is certain: there is no order, and none can appear; the doubt is chained."""
+    """A doubt ended: it is certain that no order exists and none can appear; the doubt is chained."""
 
     def __init__(
-        self, text: str = "after a doubt, certain: no order exists, and none can appear", **rest: Any
+        self, text: str = "the doubt is resolved: no order exists, and none can appear", **rest: Any
     ) -> None:
         super().__init__(text, **rest)
 
@@ -301,10 +315,10 @@ class OutcomeUnknown(TransferError):
     """The request may have been processed; keep the hold, and do not send again.
 
     Args:
-        status: the HTTP status, where a response came.
-        raw: the bytes of the reply, where one came; never in ``str``.
-        request_id: the service's ``X-Request-Id``, where it sent one.
-        kind: why it is unknown, where this call has sent it.
+        status: the HTTP status, if a response came.
+        raw: the bytes of the response, if one came; never in ``str``.
+        request_id: the service's ``X-Request-Id``, if it sent one.
+        kind: why the outcome is unknown, if this call sent the request.
     """
 
     default_outcome = Outcome.UNKNOWN
@@ -329,10 +343,10 @@ class OutcomeUnknown(TransferError):
 
 
 class UnreadableOrder(OutcomeUnknown):
-    """A 2xx that is not readably our order.
+    """A 2xx response that cannot be read as the order that was sent.
 
     Args:
-        order_id: the order's id, if one could be found in the bytes all the same.
+        order_id: the order's id, if the response's bytes contain one.
     """
 
     def __init__(self, text: str = "", *, order_id: str | None = None, **rest: Any) -> None:
@@ -341,7 +355,7 @@ class UnreadableOrder(OutcomeUnknown):
 
 
 class AlreadyCreated(TransferError):
-    """The key's order exists, but only its id is known here."""
+    """The key's order exists already, but only its id is known here."""
 
     default_outcome = Outcome.CREATED
 
@@ -355,10 +369,10 @@ class KeyConflict(TransferError):
 
 
 class KeyBusy(TransferError):
-    """Another task or worker is at work on the key now.
+    """Another task or worker is using the key now.
 
     Args:
-        retry_after: seconds until its lease ends, unless it is renewed.
+        retry_after: the seconds until the other's lease ends, unless it renews the lease.
     """
 
     def __init__(self, text: str = "", *, retry_after: float | None = None, **common: Any) -> None:
@@ -370,7 +384,7 @@ class JournalFailed(TransferError):
     """The journal could not be read or written; the cause is chained.
 
     Args:
-        order: the order, where one was created that the journal could not record.
+        order: the order, if one was created that the journal could not record.
     """
 
     def __init__(self, text: str = "", *, order: Order | None = None, **common: Any) -> None:
@@ -379,21 +393,21 @@ class JournalFailed(TransferError):
 
 
 class ClientClosed(TransferError):
-    """The client is closed, or was closed before this call could send anything."""
+    """The client was closed before the call, or before the call could send anything."""
 
 
-class OpenElsewhere(ClientClosed):
-    """The client belongs to another event loop, or to the process that this one was forked from."""
+class WrongEventLoop(ClientClosed):
+    """The client belongs to another event loop, or to the parent of this forked process."""
 
 
 class ServiceFailed(TransferError):
-    """A read got no usable answer: 5xx, an unreadable reply, or a lost answer, after the retries.
+    """A read got no usable response: after all retries a 5xx, an unreadable response, or none.
 
     Args:
-        status: the HTTP status, where a response came.
+        status: the HTTP status, if a response came.
         body: the body as received, cut at the client's limit; never in ``str``.
-        request_id: the service's ``X-Request-Id``, where it sent one.
-        retry_after: seconds the service asked to wait, where it did.
+        request_id: the service's ``X-Request-Id``, if it sent one.
+        retry_after: the seconds that the service asked to wait, if it did.
     """
 
     default_order_may_exist = False
@@ -419,31 +433,372 @@ _NOT_ABOUT_THE_ORDER = frozenset({401, 404, 405, 408, 425, 429})
 
 
 def is_final_no(error: str, status: int | None) -> bool:
-    """Whether a refusal speaks of the order, not of the token, the address or the load.
+    """Return whether a refusal is about the order, and not about the token, the address or the load.
 
     Args:
-        error: the name of its class.
+        error: the class name of the refusal.
         status: the HTTP status; None for `Refuted`.
     """
     if error in (Unauthorized.__name__, RateLimited.__name__):
-        return False  # the first may come with any status
+        return False  # Unauthorized may come with any status.
     return status is None or (status not in _NOT_ABOUT_THE_ORDER and status < 500)
 
 
 def is_in_vain(error: object) -> bool:
-    """Whether a call certainly sent nothing, for a reason that may be the order's own, and that may pass.
+    """Return whether a call certainly sent nothing, for a reason that may pass and may lie in the order.
 
-    This alone decides what counts towards parking a message: the journal keeps it of each call that ended,
-    and a worker asks it of the call that it has just seen. By class, so that a bank's own kind of one of
-    these is what it is derived from.
+    This alone decides which calls count towards moving a message to the dead-letter queue. The journal
+    records it for each call that ended; a worker asks it for the call that it has just made. It looks at
+    the class, so a bank's own subclass counts as its base class.
     """
     if isinstance(error, PreflightFailed):
-        return not error.refused  # a hook broke: whoever refuses has answered
+        return not error.refused  # A hook failed. A hook that refuses has given a final answer.
     return isinstance(error, ConnectionFailed)
 
 
 def _answered(what: str, status: int | None, request_id: str | None) -> str:
-    told = [f"status {status}"] if status is not None else []
+    facts = [f"status {status}"] if status is not None else []
     if request_id is not None:
-        told.append(f"request {request_id}")
-    return f"{what} ({', '.join(told)})" if told else what
+        facts.append(f"request {request_id}")
+    return f"{what} ({', '.join(facts)})" if facts else what
+
+
+# --- sanitized causes --------------------------------------------------------------------------------
+# An underlying error is chained to ours only as far as it is safe to show.
+#
+# An aiohttp error carries its request with the token in a header, or a connection key with a proxy's
+# password. An asyncpg error carries the values of a row. Printing such an error, sending it to an error
+# tracker or pickling it would leak them. So it is replaced by an error of the same class name without them.
+#
+# An error that a bank's hook or callable raises stays as it is. Every error of aiohttp or asyncpg in its
+# chain is replaced.
+#
+# A bank's error may be of any class: one that refuses attributes, that raises when it is read, compared or
+# printed, or that lies about its class. So code that handles such an error never calls a method or reads an
+# attribute that the class can override. `name_of`, `is_a`, `text_of` and `sanitize_exception` work for
+# every error and every chain.
+
+
+E = TypeVar("E", bound=BaseException)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_CARRIERS = frozenset({"aiohttp", "asyncpg"})
+
+_FACTS: dict[str, tuple[type, ...]] = {
+    "status": (int,),
+    "errno": (int,),
+    "strerror": (str,),
+    "sqlstate": (str,),
+}
+
+_OF_THE_SERVER = frozenset({"08", "0A", "25", "3D", "3F", "42", "53", "54", "55", "57", "58"})
+"""The classes of PostgreSQL's SQLSTATE whose messages describe the server and tables, never row values."""
+
+# These accessors belong to the interpreter. They never run code of the error's class.
+_name = vars(type)["__name__"].__get__
+_module = vars(type)["__module__"].__get__
+_mro = vars(type)["__mro__"].__get__
+_own = vars(BaseException)
+_args = _own["args"]
+_cause = _own["__cause__"]
+_context = _own["__context__"]
+_suppress_context = _own["__suppress_context__"]
+_traceback = _own["__traceback__"]
+_members = vars(BaseExceptionGroup)["exceptions"].__get__
+_message = vars(BaseExceptionGroup)["message"].__get__
+
+
+class _Bare:
+    """The safe contents of an error that replaces another: the original class, a text, and facts."""
+
+    kind: type[BaseException]
+    told: str
+    facts: dict[str, Any]
+
+    __setattr__ = object.__setattr__
+    __getattribute__ = object.__getattribute__
+
+    def __str__(self) -> str:
+        return self.told
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.told!r})" if self.told else f"{type(self).__name__}()"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (self.kind, self.told, self.facts)
+
+
+def sanitize_exception(error: BaseException) -> BaseException:
+    """Return ``error`` without secrets: itself if it is safe, or else a safe error of the same class name.
+
+    The errors that it is chained to are treated in the same way.
+    """
+    found = _reachable(error)
+    made: dict[int, BaseException] = {}
+    for item in found:
+        made[id(item)] = _replaced(item) if _carries(item) else _kept(item, made)
+    for item in found:
+        cause, context, is_suppressed = _links(item)
+        new = made[id(item)]
+        _cause.__set__(new, None if cause is None else made[id(cause)])
+        _context.__set__(new, None if context is None else made[id(context)])
+        _suppress_context.__set__(new, is_suppressed)  # Setting a cause changes it, so it comes last.
+    return made[id(error)]
+
+
+def bare_alone(error: BaseException) -> BaseException:
+    """Return the sanitized ``error`` without its traceback, whose variables may hold a token or a row."""
+    made = sanitize_exception(error)
+    _traceback.__set__(made, None)
+    return made
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """Return the error that ``error`` was raised from, or None."""
+    return cast("BaseException | None", _cause.__get__(error))
+
+
+def name_of(error: BaseException) -> str:
+    """Return the name of the class of ``error``."""
+    return cast("str", _name(type(error)))
+
+
+def is_a(error: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
+    """Return whether ``error`` is an instance of one of ``kinds``, even if its class claims otherwise."""
+    return issubclass(type(error), kinds)
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of ``error``; an empty string if its class fails to produce one."""
+    try:
+        return str(str(error))
+    except ENDS_THE_PROGRAM:
+        raise
+    except BaseException:  # noqa: BLE001 - the class may raise anything
+        return ""
+
+
+def said(error: BaseException) -> str:
+    """Return the first line of the text of ``error`` if its class is known to be safe; else an empty string.
+
+    The text of other errors may contain a secret: a ``ValueError`` about a malformed address may quote a
+    part of its password.
+    """
+    is_known = is_a(error, (_Bare, OSError, sqlite3.Error, TransferError))  # type: ignore[arg-type]
+    return text_of(error).partition("\n")[0] if is_known else ""
+
+
+def _reachable(error: BaseException) -> list[BaseException]:
+    """Return ``error`` and every error in its chain and groups; a group's members come before the group.
+
+    It does not use recursion, because loops that raise within ``except`` make chains of thousands.
+    """
+    found: list[BaseException] = []
+    seen: set[int] = set()
+    left = [(error, False)]
+    while left:
+        one, members_are_found = left.pop()
+        if members_are_found:
+            found.append(one)
+        elif id(one) not in seen:
+            seen.add(id(one))
+            left += [(link, False) for link in _links(one)[:2] if link is not None]
+            left.append((one, True))
+            if is_a(one, BaseExceptionGroup):
+                left += [(member, False) for member in _members(one)]
+    return found
+
+
+def _links(error: BaseException) -> tuple[BaseException | None, BaseException | None, bool]:
+    """Return the cause of ``error``, its context if that is shown, and whether the context is suppressed."""
+    is_suppressed = bool(_suppress_context.__get__(error))
+    return _cause.__get__(error), None if is_suppressed else _context.__get__(error), is_suppressed
+
+
+def is_ours(error: BaseException) -> bool:
+    """Return whether the class of ``error`` is defined in this package; subclasses elsewhere do not count."""
+    return _package(type(error)) == "transfer_async"
+
+
+def _package(kind: type) -> str:
+    module = _module(kind)
+    return module.partition(".")[0] if isinstance(module, str) else ""
+
+
+def _carries(error: BaseException) -> bool:
+    return not is_ours(error) and any(_package(kind) in _CARRIERS for kind in _mro(type(error)))
+
+
+def _kept(error: BaseException, made: dict[int, BaseException]) -> BaseException:
+    """Return ``error`` itself, or a plain group with the same message if one of its members is replaced."""
+    if not is_a(error, BaseExceptionGroup):
+        return error
+    before = _members(error)
+    members = [made[id(item)] for item in before]
+    if all(new is old for new, old in zip(members, before, strict=True)):
+        return error
+    return BaseExceptionGroup(_message(error), members)
+
+
+def _replaced(error: BaseException) -> BaseException:
+    facts = {name: value for name in _FACTS if (value := _fact(error, name)) is not None}
+    return _made(type(error), _told(error, facts), facts)
+
+
+def _fact(error: BaseException, name: str) -> Any:
+    try:
+        value = getattr(error, name, None)
+    except ENDS_THE_PROGRAM:
+        raise
+    except BaseException:  # noqa: BLE001 - a property of a bank's own class may raise anything
+        return None
+    return value if type(value) in _FACTS[name] else None
+
+
+def _told(error: BaseException, facts: dict[str, Any]) -> str:
+    if {"errno", "strerror"} <= facts.keys():
+        return f"[Errno {facts['errno']}] {facts['strerror']}"
+    if "sqlstate" in facts:
+        args = _args.__get__(error)
+        is_shown = args and type(args[0]) is str and facts["sqlstate"][:2] in _OF_THE_SERVER
+        line = args[0].partition("\n")[0] if is_shown else ""
+        return f"{line} (state {facts['sqlstate']})".strip()
+    return f"status {facts['status']}" if "status" in facts else ""
+
+
+def _made(kind: type[BaseException], told: str, facts: dict[str, Any]) -> BaseException:
+    made = _instance(kind)
+    _args.__set__(made, (told,) if told else ())
+    for name, value in {"kind": kind, "told": told, "facts": facts, **facts}.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _instance(kind: type[BaseException]) -> BaseException:
+    """Create an empty error of ``kind``, or of its nearest base class that can be instantiated."""
+    for base in _mro(kind):
+        try:
+            own = _class_of(base, _name(kind))
+            return cast("BaseException", own.__new__(own))
+        except ENDS_THE_PROGRAM:
+            raise
+        except BaseException:  # noqa: BLE001, S112 - the class may raise anything; its base class is next
+            continue
+    raise AssertionError("every exception class has a base class that can be instantiated")
+
+
+@functools.cache
+def _class_of(base: Any, name: str) -> Any:
+    """Create a class of that name for replaced errors, in which no property of ``base`` hides a fact."""
+    facts = {fact: None for fact in _FACTS if any(fact in vars(item) for item in _mro(base))}
+    return type(base)(name, (_Bare, base), facts | {"__module__": __name__})
+
+
+# --- traceback frames -------------------------------------------------------------------------------
+# Some error trackers record the variables of each frame, so frames that may hold secrets are removed.
+
+
+def without_frames(error: E) -> E:
+    """Remove the frames of this package and of its drivers from ``error`` and its chain; return ``error``.
+
+    The variables of these frames hold tokens, passwords and personal data. The frames of a bank's own
+    code stay.
+    """
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        _traceback.__set__(one, _of_the_bank(_traceback.__get__(one)))
+        left += [_cause.__get__(one), _context.__get__(one)]  # The context counts even if it is suppressed.
+        if is_a(one, BaseExceptionGroup):
+            left += _members(one)
+    return error
+
+
+def _of_the_bank(traceback: TracebackType | None) -> TracebackType | None:
+    kept: list[TracebackType] = []
+    while traceback is not None:
+        module = str(traceback.tb_frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in ("transfer_async", *_CARRIERS):
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    made: TracebackType | None = None
+    for item in reversed(kept):
+        made = TracebackType(made, item.tb_frame, item.tb_lasti, item.tb_lineno)
+    return made
+
+
+def hides_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Wrap ``function`` so that an error that it raises shows none of its arguments and variables."""
+
+    @functools.wraps(function)
+    def hiding(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            del args, kwargs
+            without_frames(error)
+            raise
+
+    return hiding
+
+
+# --- cause of a doubt --------------------------------------------------------------------------------
+# The journal stores with a key why it is in doubt, for the operator who resolves it. It holds no personal
+# data.
+
+
+KEPT_ATTEMPTS = 20
+"""The maximum number of attempts stored with a doubt (the last ones): a policy may allow any number."""
+
+_WORDS = {
+    CauseKind.NO_ANSWER: "no answer came",
+    CauseKind.CUT_ANSWER: "the answer was cut off",
+    CauseKind.STATUS: "the answer's status does not show whether the order exists",
+    CauseKind.UNREADABLE_ANSWER: "the answer cannot be read as this order",
+    CauseKind.SECOND_ANSWER: "more than one answer came",
+    CauseKind.ABANDONED: "abandoned: the sender never reported an end; if its process only stopped, "
+    "it may still send",
+    CauseKind.CLOSED: "the client was closed before the answer came",
+    CauseKind.TAKEN_BACK: "the recorded order id was withdrawn",
+    CauseKind.SUPERSEDED: "an order may exist whose sender reported after its key was freed",
+}
+
+
+@frozen(kw_only=True)
+class Cause:
+    """The reason why a key is in doubt.
+
+    Args:
+        kind: see `CauseKind`.
+        status: the HTTP status of the last response, if one came.
+        error: the class name of the underlying error, if there was one.
+        candidate: the id of an order that the response names although it cannot be read as this order.
+        attempts: the HTTP attempts of the call, oldest first; empty if the process did not report them.
+    """
+
+    kind: CauseKind
+    status: int | None = None
+    error: str | None = None
+    candidate: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def is_from_sender(self) -> bool:
+        """Whether the sender itself reported the doubt; it sends nothing after that."""
+        return bool(self.attempts)
+
+    @property
+    def told(self) -> str:
+        """The cause as one line of text."""
+        facts = [] if self.status is None else [f"status {self.status}"]
+        if self.attempts and (last := self.attempts[-1]).request_id is not None:
+            facts.append(f"request {last.request_id}")
+        if self.error is not None:
+            facts.append(self.error)
+        words = _WORDS[self.kind] + (f" ({', '.join(facts)})" if facts else "")
+        return words if self.candidate is None else f"{words}; the answer names {self.candidate}"

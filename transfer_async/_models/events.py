@@ -1,13 +1,12 @@
-"""What happened, as typed events: the one seam for logs, metrics, traces and progress.
+"""Typed events about a call. Logs, metrics, traces and progress displays are all built on them.
 
-An observer is any callable that takes an event. It is called in the client's own task, so it
-must return at once; one that raises is logged, and never touches the call.
-No event carries the order, a body or anything about a person.
+An observer is any callable that takes an event. It runs in the client's own task, so it must return at
+once. An error that it raises is logged and does not affect the call. No event carries the order, a body
+or personal data.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,22 +14,21 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from transfer_async._models.base import ByValue
-from transfer_async._models.errors import Outcome
-from transfer_async._support.callables import is_async
+from transfer_async._models.errors import Outcome, name_of
+from transfer_async._support.util import ENDS_THE_PROGRAM, is_async
 
 _log = logging.getLogger("transfer_async")
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class Event(ByValue):
-    """Something that happened to an intent.
+@frozen(kw_only=True)
+class Event:
+    """Base class of the events; each is about one intent.
 
     Args:
         key: the key.
-        intent_id: the intent's id; empty for what happens before there is one.
+        intent_id: the intent's id; empty if the event comes before the intent has one.
         attempt: the number of HTTP attempts begun in this call so far.
-        seconds: since the call began.
+        seconds: the seconds since the call began.
     """
 
     key: str
@@ -39,52 +37,53 @@ class Event(ByValue):
     seconds: float
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@frozen(kw_only=True)
 class Claimed(Event):
-    """The key is taken by this call; ``taken_over`` if from a worker that was gone."""
+    """This call claimed the key; ``taken_over`` is true if an earlier worker had abandoned it."""
 
     taken_over: bool = False
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class TurnCame(Event):
-    """The order may go on at the client's `Rate`, for which it waited ``waited`` seconds.
+@frozen(kw_only=True)
+class RateLimitWaited(Event):
+    """The rate limiter let the order continue after ``waited`` seconds; see `Rate`.
 
-    Before its hold most often; or before a request, after slow hooks or an attempt that failed.
+    Most orders wait before their hold is placed. An order may also wait before a request, after slow hooks
+    or a failed attempt.
     """
 
     waited: float
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@frozen(kw_only=True)
 class HookPassed(Event):
-    """A hook let the order pass; ``took`` seconds."""
+    """A hook accepted the order; it took ``took`` seconds."""
 
     hook: str
     took: float
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@frozen(kw_only=True)
 class HookUndone(Event):
     """A hook was undone."""
 
     hook: str
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class UndoOwed(Event):
-    """Undoing a hook failed: it is owed, and `TransferClient.recover` tries again."""
+@frozen(kw_only=True)
+class UndoPending(Event):
+    """Undoing a hook failed: the undo stays pending, and `TransferClient.recover` tries it again."""
 
     hook: str
     error: str
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@frozen(kw_only=True)
 class AttemptStarted(Event):
     """An HTTP attempt begins."""
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@frozen(kw_only=True)
 class AttemptFailed(Event):
     """An HTTP attempt did not create the order."""
 
@@ -94,69 +93,73 @@ class AttemptFailed(Event):
     request_id: str | None = None
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@frozen(kw_only=True)
 class RetryScheduled(Event):
     """Another attempt follows in ``pause`` seconds."""
 
     pause: float
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@frozen(kw_only=True)
 class OrderCreated(Event):
-    """The order exists, and the journal knows; the HTTP attempt that was answered with it took ``took`` s."""
+    """The order exists and is recorded; the successful HTTP attempt took ``took`` seconds."""
 
     order_id: str
     status: int | None = None
     took: float | None = None
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@frozen(kw_only=True)
 class OrderUnrecorded(Event):
-    """The service answered, and the journal could not be told: write the order's id down yourself.
+    """The service answered, but the journal could not record it: keep the order's id yourself.
 
-    ``CREATED``: the order exists. ``UNKNOWN``: an answer that is not readably ours names it.
+    ``CREATED``: the order exists. ``UNKNOWN``: a response that cannot be read as this order names the id.
     """
 
     outcome: Outcome
     order_id: str
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@frozen(kw_only=True)
 class OrderRefused(Event):
-    """The service said no, and the journal knows."""
+    """The service refused the order, and the journal recorded that."""
 
     error: str
     status: int | None = None
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@frozen(kw_only=True)
 class NotSent(Event):
-    """Nothing was sent, and the journal knows."""
+    """Nothing was sent, and the journal recorded that."""
 
     error: str
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class WentInDoubt(Event):
-    """The order may exist: the hold is kept until this is resolved."""
+@frozen(kw_only=True)
+class OrderInDoubt(Event):
+    """The order may exist: the hold is kept until the doubt is resolved."""
 
     error: str
     status: int | None = None
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@frozen(kw_only=True)
 class Resolved(Event):
-    """A doubt ended: ``CREATED`` with the order's id, or ``REFUSED``: none exists, and none will."""
+    """A doubt ended: ``CREATED`` with the order's id, or ``REFUSED`` if no order exists or can appear."""
 
     outcome: Outcome
     order_id: str | None = None
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@frozen(kw_only=True)
 class DuplicateSuspected(Event):
-    """An order was answered for a key whose doubt had been refuted: see to it at once."""
+    """Two orders may exist for one key: an operator must check this at once.
 
-    order_id: str
+    A sender found that its doubt had been ended with another result than its own. ``order_id`` is the order
+    that the sender created, or the one that an unreadable response named; None if neither is known.
+    """
+
+    order_id: str | None
 
 
 Observer = Callable[[Event], Any]
@@ -166,7 +169,7 @@ class Observers:
     """All observers of one client.
 
     Raises:
-        ValueError: they are not a sequence of plain functions.
+        ValueError: ``observers`` is not a sequence of callables, or one of them is async or a class.
     """
 
     def __init__(self, observers: Sequence[Observer]) -> None:
@@ -175,49 +178,51 @@ class Observers:
         if any(isinstance(observer, type) for observer in observers):
             raise ValueError("observers: must be a sequence of callables, not a class")
         if any(map(is_async, observers)):
-            raise ValueError("observers: must be plain functions: nobody would wait for an async one")
+            raise ValueError("observers: must be plain functions, not async: the client does not await them")
         self.all: tuple[Observer, ...] = tuple(observers)
 
     def tell(self, event: Event) -> None:
-        """Tell every observer, whatever the others do."""
+        """Call every observer with ``event``, even if some of them raise."""
         for observer in self.all:
             try:
                 observer(event)
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - it never hurts the call
-                # Without its text or a traceback: both are the observer's own, and may tell of people.
-                _log.warning("an observer failed on %s (%s)", type(event).__name__, type(error).__name__)
+            except ENDS_THE_PROGRAM:
+                raise
+            except BaseException as error:  # noqa: BLE001 - an observer must not affect the call
+                # The error's text and traceback are not logged: they may contain personal data.
+                _log.warning("an observer failed on %s (%s)", type(event).__name__, name_of(error))
 
 
 _LEVELS: dict[type[Event], int] = {
-    UndoOwed: logging.WARNING,
+    UndoPending: logging.WARNING,
     AttemptFailed: logging.WARNING,
-    WentInDoubt: logging.WARNING,
+    OrderInDoubt: logging.WARNING,
     DuplicateSuspected: logging.ERROR,
     OrderUnrecorded: logging.ERROR,
     AttemptStarted: logging.DEBUG,
     HookPassed: logging.DEBUG,
-    TurnCame: logging.DEBUG,
+    RateLimitWaited: logging.DEBUG,
 }
 
 
 def log_events(event: Event) -> None:
-    """An observer that writes one line an event to the logger ``transfer_async``.
+    """Log one line for ``event`` to the logger ``transfer_async``; pass this function as an observer.
 
-    Key, intent id and attempt are in the record's ``extra`` (``key``, ``intent_id``, ``attempt``);
-    every other field of the event is too, under ``transfer_`` and its name.
+    The record's ``extra`` holds ``key``, ``intent_id`` and ``attempt``. Every other field of the event is
+    there too, as ``transfer_`` followed by its name.
     """
     level = _LEVELS.get(type(event), logging.INFO)
     if not _log.isEnabledFor(level):
         return
     extra: dict[str, Any] = {"key": event.key, "intent_id": event.intent_id, "attempt": event.attempt}
-    told = []
+    parts = []
     for attribute in attrs.fields(type(event)):
         if attribute.name not in extra:
             value = getattr(event, attribute.name)
             extra[f"transfer_{attribute.name}"] = value
             if value is not None:
-                told.append(f"{attribute.name}={_plain(value)}")
-    _log.log(level, "%s key=%s %s", type(event).__name__, event.key, " ".join(told), extra=extra)
+                parts.append(f"{attribute.name}={_plain(value)}")
+    _log.log(level, "%s key=%s %s", type(event).__name__, event.key, " ".join(parts), extra=extra)
 
 
 def _plain(value: object) -> object:

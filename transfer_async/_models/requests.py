@@ -1,78 +1,373 @@
-"""What a caller asks for, checked when it is made, all faults at once."""
+"""The request models. Each is checked when it is created, and one error names all its problems."""
 
 from __future__ import annotations
 
+import decimal
+import functools
+import hashlib
 import re
-from collections.abc import Iterator, Sequence
+import string
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, TypeGuard, cast
 
+import attrs
 from attrs import field, frozen
+from attrs.converters import optional
 
-from transfer_async._models import amounts, keys, texts
-from transfer_async._models.amounts import EXACT, differ, number_problem, places
-from transfer_async._models.base import ByValue, Wire
-from transfer_async._models.errors import InvalidOrder
-from transfer_async._models.texts import NAME, REFERENCE, is_clean
+from transfer_async._models.errors import LIMITS, InvalidOrder
+from transfer_async._models.responses import Wire
+
+# --- texts and times ---------------------------------------------------------------------------------
+# Subclasses of ``str`` and ``datetime`` become plain values, and texts are checked for unsafe characters.
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class NewExternalOrder(ByValue, Wire):
+REFERENCE = 10_000
+"""The maximum length of a hold's reference or a receipt, in characters: messages carry it."""
+
+NAME = 1_000
+"""The maximum length of one part of a person's name, in characters."""
+
+UNSEEN: re.Pattern[str] = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "\u2800\u2d7f\ufffc\U0001107f\U00013441\U00013442\U00016fe4\U0001bc9d\U0001d159]"
+)
+"""The characters that render as nothing.
+
+They are those with Default_Ignorable_Code_Point in Unicode's DerivedCoreProperties.txt, and some blanks: the
+Braille pattern without dots, a notehead, two Egyptian signs, the object replacement character, and joiners,
+fillers and selectors of four scripts. Characters that Python does not call printable are refused elsewhere.
+"""
+
+
+def to_text(value: str) -> str:
+    """Convert a subclass of ``str`` to a plain ``str``: those of numpy or lxml cannot be written as JSON.
+
+    Any other value is returned unchanged, so that a later check can report it.
+    """
+    return str.__str__(value) if isinstance(value, str) and type(value) is not str else value
+
+
+def to_moment(value: datetime | None) -> datetime | None:
+    """Convert an aware ``datetime`` of any class and time zone to a plain ``datetime`` in UTC.
+
+    Any other value is returned unchanged, so that a later check can report it.
+    """
+    if not isinstance(value, datetime) or (type(value) is datetime and value.tzinfo is UTC):
+        return value
+    try:
+        offset = value.utcoffset()
+        plain = datetime(  # noqa: DTZ001 - the time zone is added below
+            value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond
+        )
+        return value if offset is None else (plain - offset).replace(tzinfo=UTC)
+    except Exception:  # noqa: BLE001 - a time zone may be any code, and raise anything
+        return value
+
+
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
+def ascii_lower(text: str) -> str:
+    """Return ``text`` with only its ASCII letters in lower case; usernames are compared in this form.
+
+    Unicode's case folding would merge different people: ``straße`` with ``strasse``, or the Kelvin sign
+    with ``k``.
+    """
+    return text.lower() if text.isascii() else text.translate(_LOWER)
+
+
+def is_clean(text: str) -> bool:
+    """Return whether ``text`` holds no control character, no lone surrogate and no line separator."""
+    # Nearly every text here is printable ASCII. Otherwise: Cc are control characters, Cs cannot be sent
+    # as UTF-8, and Zl and Zp break a line in a log or a terminal.
+    if text.isascii() and text.isprintable():
+        return True
+    return not any(unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} for character in text)
+
+
+def checked_scope(given: str) -> str:
+    """Return ``given`` as a plain string if it can be a scope, the name of a service in a journal.
+
+    Raises:
+        ValueError: it is not a string, is empty, or holds a control character.
+    """
+    if not (isinstance(given, str) and given and is_clean(given)):
+        raise ValueError("scope: must be a non-empty string without control characters")
+    return to_text(given)
+
+
+def is_sendable(text: str) -> bool:
+    """Return whether ``text`` can be encoded as UTF-8; half of a surrogate pair cannot."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+# --- keys --------------------------------------------------------------------------------------------
+# Two keys that look the same must be the same key, or one payment creates two orders.
+#
+# Typical differences that nobody sees are a blank that a spreadsheet left behind, an accent written as two
+# code points, and a variation selector.
+
+
+LONGEST = 200
+"""The maximum length of a key, in characters."""
+
+
+def problem(key: object) -> str | None:
+    """Return why ``key`` is not a valid key; None if it is valid."""
+    if not may_be_on_record(key):
+        return f"is not 1 to {LONGEST} printable characters"
+    if key != key.strip():
+        return "begins or ends with a blank: it would look like the key without it, and be another key"
+    if key.isascii():
+        return None
+    if UNSEEN.search(key):
+        return (
+            "holds a character that renders as nothing: it would look like the key without it, "
+            "and be another key"
+        )
+    if not unicodedata.is_normalized("NFC", key):
+        return "is not in Unicode's normal form C: it would look like the key in NFC, and be another key"
+    return None
+
+
+def may_be_on_record(key: object) -> TypeGuard[str]:
+    """Return whether a journal may hold ``key``: earlier versions accepted any printable characters."""
+    return isinstance(key, str) and 1 <= len(key) <= LONGEST and key.isprintable()
+
+
+def refuse_key(key: object) -> None:
+    """Raise `InvalidOrder` unless ``key`` is valid; for a key that has no record."""
+    if why := problem(key):
+        raise InvalidOrder([("key", why)])
+
+
+# --- amounts -----------------------------------------------------------------------------------------
+# Amounts and rates are exact: nothing rounds implicitly, and the caller's decimal context has no effect.
+
+
+Exact = Decimal | int | str
+"""The types accepted for an amount or a rate. A float is not one of them: a type checker reports it too."""
+
+EXACT = decimal.Context(
+    prec=decimal.MAX_PREC,
+    Emax=decimal.MAX_EMAX,
+    Emin=decimal.MIN_EMIN,
+    rounding=decimal.ROUND_HALF_EVEN,
+    traps=[decimal.InvalidOperation, decimal.DivisionByZero],
+)
+
+# Maximum digits on either side of the decimal point. No amount of money needs more, and a huge exponent
+# cannot use up the memory.
+DIGITS = 64
+
+_TOO_LONG = f"has more than {DIGITS} digits on one side of the decimal point"
+_NOT_PLAIN = "is not a plain decimal such as '1250.00' (no exponent, no spaces, no separators)"
+_PLAIN = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+
+
+def to_decimal(value: Exact) -> Any:
+    """Convert an exact value to `Decimal`; return any other value unchanged, for `number_problem`."""
+    if type(value) is not Decimal:
+        value = _made_decimal(value)
+    if isinstance(value, Decimal) and value.is_zero():
+        return value.copy_abs()  # "-0" is not a negative amount
+    return value
+
+
+def _made_decimal(value: Exact) -> Any:
+    if isinstance(value, str):
+        text = to_text(value)
+        return EXACT.create_decimal(text) if len(text) <= 3 * DIGITS and _PLAIN.fullmatch(text) else text
+    if isinstance(value, Decimal):
+        return Decimal(value)
+    if type(value) is int and value.bit_length() <= 4 * DIGITS:  # A longer one is refused anyway.
+        return EXACT.create_decimal(value)
+    return value
+
+
+def number_problem(value: object) -> str | None:
+    """Return why ``value`` is not an exact, finite amount; None if it is one."""
+    if isinstance(value, float):
+        return "is a float, which cannot hold most decimal amounts exactly: pass a Decimal or a string"
+    if isinstance(value, str):
+        # A shorter plain decimal string was converted already.
+        return _TOO_LONG if _PLAIN.fullmatch(value) else _NOT_PLAIN
+    if type(value) is int:
+        return _TOO_LONG
+    if not isinstance(value, Decimal):
+        return "is not a Decimal, an int or a plain decimal string"
+    if not value.is_finite():
+        return "is not a finite number"
+    text = EXACT.to_sci_string(value)  # In the caller's context the E may be lower case.
+    if len(text) <= DIGITS and "E" not in text:  # This quick test suffices for nearly every amount.
+        return None
+    return _length_problem(value)
+
+
+def _length_problem(value: Decimal) -> str | None:
+    if not value.is_zero() and not (-DIGITS <= value.adjusted() < DIGITS and places(value) <= DIGITS):
+        return _TOO_LONG
+    if value.is_zero() and abs(_exponent(value)) > DIGITS:
+        return _TOO_LONG
+    return None
+
+
+def places(value: Decimal) -> int:
+    """Return the number of decimal places of ``value``, 0 or more."""
+    return max(0, -_exponent(value))
+
+
+def unit(value: Decimal) -> Decimal:
+    """Return one unit of the last decimal place of ``value``: 0.01 for 12.50."""
+    return Decimal((0, (1,), -places(value)))
+
+
+def product(amount: Exact, rate: Exact, *, places: int) -> Decimal:
+    """Return ``amount × rate``, rounded half-even to ``places`` decimals.
+
+    It returns 1 if ``amount`` or ``rate`` is invalid: the check of that field reports the problem.
+
+    Raises:
+        InvalidOrder: ``places`` is not a whole number from 0 to 64.
+    """
+    if type(places) is not int or not 0 <= places <= DIGITS:
+        raise InvalidOrder([("places", f"is not a whole number from 0 to {DIGITS}")])
+    left, right = to_decimal(amount), to_decimal(rate)
+    if number_problem(left) or number_problem(right):
+        return Decimal(1)
+    return EXACT.quantize(EXACT.multiply(left, right), Decimal((0, (1,), -places)))
+
+
+def differ(a: Decimal, b: Decimal, *, by_more_than: Decimal) -> bool:
+    """Return whether the exact difference of ``a`` and ``b`` is greater than ``by_more_than``."""
+    if abs(a.adjusted() - b.adjusted()) > 4 * DIGITS:  # The exact difference could take gigabytes.
+        return a != b and max(a.copy_abs(), b.copy_abs()) > by_more_than
+    return EXACT.subtract(a, b).copy_abs() > by_more_than
+
+
+def _exponent(value: Decimal) -> int:
+    exponent = value.as_tuple().exponent
+    return exponent if isinstance(exponent, int) else 0  # NaN and infinity have no exponent.
+
+
+# --- rules of fields ---------------------------------------------------------------------------------
+# What each field of an order may hold. Its check, journals' fingerprints, messages and CSV columns follow
+# from what the field itself says, and whether it is optional from whether it has a default.
+
+
+def _text_problem(pattern: re.Pattern[str] | None, rule: str, value: object) -> str | None:
+    if not isinstance(value, str):
+        return "is not a string"
+    if not is_clean(value):
+        return "holds a control character"
+    if not value.strip() or len(value) > 254 or (pattern is not None and not pattern.fullmatch(value)):
+        return f"is not {rule}"
+    return None
+
+
+def _price_problem(value: Decimal) -> str | None:
+    return number_problem(value) or ("is not more than zero" if value <= 0 else None)
+
+
+def _fee_problem(value: Decimal) -> str | None:
+    return number_problem(value) or ("is negative" if value < 0 else None)
+
+
+def _text_rule(pattern: str | None, rule: str, **more: Any) -> dict[str, Any]:
+    return {"problem": partial(_text_problem, None if pattern is None else re.compile(pattern), rule), **more}
+
+
+_USERNAME = _text_rule(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+", "an e-mail address", ignores_case=True)
+_CURRENCY = _text_rule(r"[A-Z0-9]{2,10}", "2 to 10 of A-Z and 0-9")
+_COUNTRY = _text_rule(r"[A-Z]{2}", "two letters, upper case")
+_METHOD = _text_rule(None, "a payment method type's name")
+_PRICE = {"problem": _price_problem, "is_number": True}
+_FEE = {"problem": _fee_problem, "is_number": True}
+_BALANCE = {"problem": number_problem, "is_number": True, "is_reread": True}  # a redelivery reads it anew
+
+
+@functools.cache
+def _checks(kind: Any) -> tuple[tuple[str, Callable[[Any], str | None], bool], ...]:
+    return tuple(
+        (item.name, item.metadata["problem"], is_optional(item))
+        for item in attrs.fields(kind)
+        if "problem" in item.metadata
+    )
+
+
+def is_optional(item: attrs.Attribute[Any]) -> bool:
+    """Whether there is a model without this field of it."""
+    return item.default is not attrs.NOTHING
+
+
+def _field_problems(new: NewOrder | NewExternalOrder) -> Iterator[Problem]:
+    for name, problem_of, may_be_absent in _checks(cast("Any", type(new))):
+        value = getattr(new, name)
+        if not (may_be_absent and value is None) and (why := problem_of(value)):
+            yield name, why
+
+
+@frozen(kw_only=True)
+class NewExternalOrder(Wire):
     """The bank's own data with an order (specification 4.1, ``external_order``).
 
     Args:
-        current_account_balance: the customer's balance just before; may be zero or negative.
-        transaction_fee: what the bank charges its customer; may be zero.
-        transaction_fee_currency: 2 to 10 of ``[A-Z0-9]``.
+        current_account_balance: the customer's balance just before the order; may be zero or negative.
+        transaction_fee: the fee that the bank charges its customer; may be zero.
+        transaction_fee_currency: the fee's currency, 2 to 10 characters of ``[A-Z0-9]``.
 
     Raises:
-        InvalidOrder: with every fault in ``.problems``.
+        InvalidOrder: a field is invalid; ``.problems`` lists all of them.
     """
 
-    current_account_balance: Decimal = field(converter=amounts.to_decimal, repr=False)
-    transaction_fee: Decimal = field(converter=amounts.to_decimal)
-    transaction_fee_currency: str = field(converter=texts.to_text)
+    current_account_balance: Decimal = field(converter=to_decimal, repr=False, metadata=_BALANCE)
+    transaction_fee: Decimal = field(converter=to_decimal, metadata=_FEE)
+    transaction_fee_currency: str = field(converter=to_text, metadata=_CURRENCY)
 
     def __attrs_post_init__(self) -> None:
-        refuse(external_order_problems(self))
+        refuse(_field_problems(self))
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class NewOrder(ByValue, Wire):
-    """An order to be created (specification 4.1), every field required.
+@frozen(kw_only=True)
+class NewOrder(Wire):
+    """An order to be created (specification 4.1); every field is required.
 
-    Amounts and the rate are `Decimal`; ``int`` and plain-decimal ``str`` are taken exactly,
-    ``float`` is refused. ``poster_amount`` equals ``matcher_amount × exchange_rate`` to within
-    half a unit of the last decimal place that ``poster_amount`` carries.
+    Amounts and the rate are `Decimal`. ``int`` and plain decimal ``str`` are converted exactly;
+    ``float`` is refused. ``poster_amount`` must equal ``matcher_amount × exchange_rate`` to within
+    half a unit of its own last decimal place.
 
     Args:
-        poster_username: e-mail of the bank's customer.
-        poster_recipient_username: e-mail of the beneficiary, a registered account.
-        poster_currency: 2 to 10 of ``[A-Z0-9]``.
-        poster_country: two letters, upper case.
-        poster_amount: what is sent, more than zero.
-        poster_payment_method_type: a payment method type's name.
-        matcher_currency: the receiving currency.
-        matcher_country: the receiving country.
-        matcher_amount: what the beneficiary receives, more than zero.
-        exchange_rate: units of the poster's currency for one of the matcher's.
+        poster_username: the e-mail address of the bank's customer.
+        poster_recipient_username: the e-mail address of the beneficiary, a registered account.
+        poster_currency: the currency that is sent, 2 to 10 characters of ``[A-Z0-9]``.
+        poster_country: the sending country, two upper-case letters.
+        poster_amount: the amount that is sent, more than zero.
+        poster_payment_method_type: the name of a payment method type.
+        matcher_currency: the currency that the beneficiary receives, 2 to 10 characters of ``[A-Z0-9]``.
+        matcher_country: the receiving country, two upper-case letters.
+        matcher_amount: the amount that the beneficiary receives, more than zero.
+        exchange_rate: units of the poster's currency for one unit of the matcher's.
         external_order: the bank's own data.
 
     Raises:
-        InvalidOrder: with every fault in ``.problems``.
+        InvalidOrder: a field is invalid; ``.problems`` lists all of them.
     """
 
-    poster_username: str = field(converter=texts.to_text, repr=False)
-    poster_recipient_username: str = field(converter=texts.to_text, repr=False)
-    poster_currency: str = field(converter=texts.to_text)
-    poster_country: str = field(converter=texts.to_text)
-    poster_amount: Decimal = field(converter=amounts.to_decimal)
-    poster_payment_method_type: str = field(converter=texts.to_text)
-    matcher_currency: str = field(converter=texts.to_text)
-    matcher_country: str = field(converter=texts.to_text)
-    matcher_amount: Decimal = field(converter=amounts.to_decimal)
-    exchange_rate: Decimal = field(converter=amounts.to_decimal)
+    poster_username: str = field(converter=to_text, repr=False, metadata=_USERNAME)
+    poster_recipient_username: str = field(converter=to_text, repr=False, metadata=_USERNAME)
+    poster_currency: str = field(converter=to_text, metadata=_CURRENCY)
+    poster_country: str = field(converter=to_text, metadata=_COUNTRY)
+    poster_amount: Decimal = field(converter=to_decimal, metadata=_PRICE)
+    poster_payment_method_type: str = field(converter=to_text, metadata=_METHOD)
+    matcher_currency: str = field(converter=to_text, metadata=_CURRENCY)
+    matcher_country: str = field(converter=to_text, metadata=_COUNTRY)
+    matcher_amount: Decimal = field(converter=to_decimal, metadata=_PRICE)
+    exchange_rate: Decimal = field(converter=to_decimal, metadata=_PRICE)
     external_order: NewExternalOrder
 
     def __attrs_post_init__(self) -> None:
@@ -89,18 +384,27 @@ class NewOrder(ByValue, Wire):
         poster_payment_method_type: str,
         matcher_currency: str,
         matcher_country: str,
-        matcher_amount: amounts.Exact,
-        exchange_rate: amounts.Exact,
+        matcher_amount: Exact,
+        exchange_rate: Exact,
         external_order: NewExternalOrder,
         places: int = 2,
     ) -> Self:
-        """Make an order whose ``poster_amount`` is worked out, half-even, to ``places`` decimals."""
+        """Create an order whose ``poster_amount`` is computed as ``matcher_amount × exchange_rate``.
+
+        Args:
+            places: the number of decimals of ``poster_amount``, rounded half-even; 0 to 64.
+
+        The other arguments are those of `NewOrder`.
+
+        Raises:
+            InvalidOrder: a field is invalid; ``.problems`` lists all of them.
+        """
         return cls(
             poster_username=poster_username,
             poster_recipient_username=poster_recipient_username,
             poster_currency=poster_currency,
             poster_country=poster_country,
-            poster_amount=amounts.product(matcher_amount, exchange_rate, places=places),
+            poster_amount=product(matcher_amount, exchange_rate, places=places),
             poster_payment_method_type=poster_payment_method_type,
             matcher_currency=matcher_currency,
             matcher_country=matcher_country,
@@ -110,47 +414,53 @@ class NewOrder(ByValue, Wire):
         )
 
 
-@frozen(eq=False, repr=False)
-class PersonName(ByValue):
+@frozen
+class PersonName:
     """A person's name as the bank's customer typed it.
 
+    Args:
+        first: the first name.
+        last: the last name.
+        middle: the middle name, if any.
+
     Raises:
-        InvalidOrder: a part is no text.
+        InvalidOrder: a part is not a string.
     """
 
-    first: str = field(converter=texts.to_text, repr=False)
-    last: str = field(converter=texts.to_text, repr=False)
-    middle: str | None = field(default=None, converter=texts.to_optional_text, repr=False)
+    first: str = field(converter=to_text, repr=False)
+    last: str = field(converter=to_text, repr=False)
+    middle: str | None = field(default=None, converter=optional(to_text), repr=False)
 
     def __attrs_post_init__(self) -> None:
         refuse(person_name_problems(self))
 
 
-@frozen(eq=False, repr=False)
-class OrderRequest(ByValue):
-    """One wish to create one order, as `TransferClient.create_orders` takes it.
+@frozen
+class OrderRequest:
+    """One request to create one order, for `TransferClient.create_orders`.
 
-    ``send_before`` and ``deadline`` become times in UTC. What is wrong with any of it is said when it is
-    carried out.
+    The fields are the arguments of `TransferClient.create_order`. ``send_before`` and ``deadline`` are
+    converted to UTC. The fields are checked when the request is executed, not here.
     """
 
     order: NewOrder
-    key: str | None = field(default=None, converter=texts.to_optional_text)
+    key: str | None = field(default=None, converter=optional(to_text))
     beneficiary: PersonName | None = None
-    held: str | None = field(default=None, converter=texts.to_optional_text)
-    send_before: datetime | None = field(default=None, converter=texts.to_moment)
-    deadline: datetime | None = field(default=None, converter=texts.to_moment)
+    held: str | None = field(default=None, converter=optional(to_text))
+    send_before: datetime | None = field(default=None, converter=optional(to_moment))
+    deadline: datetime | None = field(default=None, converter=optional(to_moment))
 
 
-@frozen(eq=False, repr=False)
-class OrderIntent(ByValue):
-    """One wish to create one order, as hooks see it.
+@frozen
+class OrderIntent:
+    """One intent to create one order, as hooks receive it.
 
     Args:
-        id: stable through retries and take-overs; new when a key is used again after a certain no.
-        key: the caller's own id, or one the client made.
-        order: what is to be created.
-        beneficiary: who the customer says the beneficiary is.
+        id: the intent's id: the same for retries and take-overs, and a new one when the key is used again
+            after a definite failure.
+        key: the caller's own id, or one that the client generated.
+        order: the order to create.
+        beneficiary: the beneficiary's name, as the customer typed it.
         held: the reference of a hold that the bank placed itself.
         send_before: an aware time after which the order must not be sent.
     """
@@ -164,48 +474,30 @@ class OrderIntent(ByValue):
 
 
 Problem = tuple[str, str]
-_EMAIL = re.compile(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+")
-_CURRENCY = re.compile(r"[A-Z0-9]{2,10}")
-_COUNTRY = re.compile(r"[A-Z]{2}")
 
 
 def refuse(problems: Sequence[Problem] | Iterator[Problem]) -> None:
-    """Raise `InvalidOrder` with all ``problems``, if there are any."""
+    """Raise `InvalidOrder` with all ``problems`` if there are any."""
     if found := tuple(problems):
         raise InvalidOrder(found)
 
 
-def refuse_call(problems: Iterator[Problem], *, key: object) -> None:
-    """Raise `InvalidOrder` with all ``problems`` of a call, if there are any.
+def refuse_call(problems: Sequence[Problem] | Iterator[Problem], *, key: object) -> None:
+    """Raise `InvalidOrder` with all ``problems`` of a call if there are any.
 
-    An earlier call with the same key may have created an order, unless this one names no valid order,
-    or nothing that was ever taken for a key.
+    If a key was given, ``order_may_exist`` is true: an earlier call with it may have created an order. This
+    holds for invalid keys too, because another version, or a newer Unicode, may have accepted them.
     """
     if found := tuple(problems):
-        may_exist = keys.may_be_on_record(key) and "order" not in {name for name, _ in found}
-        raise InvalidOrder(found, key=key if isinstance(key, str) else None, order_may_exist=may_exist)
-
-
-def external_order_problems(new: NewExternalOrder) -> Iterator[Problem]:
-    """Every fault of ``new`` (specification 4.1, ``external_order``)."""
-    if why := number_problem(new.current_account_balance):
-        yield "current_account_balance", why
-    if why := number_problem(new.transaction_fee):
-        yield "transaction_fee", why
-    elif new.transaction_fee < 0:
-        yield "transaction_fee", "is negative"
-    if why := _text_problem(new.transaction_fee_currency, _CURRENCY, "2 to 10 of A-Z and 0-9"):
-        yield "transaction_fee_currency", why
+        given = key if isinstance(key, str) else None
+        raise InvalidOrder(found, key=given, order_may_exist=key is not None)
 
 
 def order_problems(new: NewOrder) -> Iterator[Problem]:
-    """Every fault of ``new`` (specification 4.1)."""
-    for name, (pattern, rule) in _TEXTS.items():
-        if why := _text_problem(getattr(new, name), pattern, rule):
-            yield name, why
-    wrong = dict(_amount_problems(new))
-    yield from wrong.items()
-    if not wrong and not _amounts_agree(new):
+    """Yield every problem of ``new`` (specification 4.1)."""
+    problems = dict(_field_problems(new))
+    yield from problems.items()
+    if not problems.keys() & _AMOUNTS and not _amounts_agree(new):
         yield (
             "poster_amount",
             "is not matcher_amount × exchange_rate to within half a unit of its last decimal place",
@@ -214,42 +506,35 @@ def order_problems(new: NewOrder) -> Iterator[Problem]:
         yield "external_order", "is not a NewExternalOrder"
 
 
-def call_problems(
-    *,
-    order: object,
-    key: object,
-    beneficiary: object,
-    held: object,
-    send_before: object,
-    deadline: object,
-) -> Iterator[Problem]:
-    """Every fault of what a caller passes to ``create_order``, as `OrderRequest` has made it plain."""
-    if not isinstance(order, NewOrder):
+def call_problems(call: OrderRequest) -> Iterator[Problem]:
+    """Yield every problem of the arguments of ``create_order``."""
+    key, beneficiary, held = call.key, call.beneficiary, call.held
+    if not isinstance(call.order, NewOrder):
         yield "order", "is not a NewOrder"
-    if key is not None and (why := keys.problem(key)):
+    if key is not None and (why := problem(key)):
         yield "key", why
     if beneficiary is not None and not isinstance(beneficiary, PersonName):
         yield "beneficiary", "is not a PersonName"
     elif beneficiary is not None:
         yield from _name_problems(beneficiary)
     if held is not None and not (isinstance(held, str) and held.strip() and is_clean(held)):
-        yield "held", "is not the reference of a hold: a text with something in it"
+        yield "held", "is not the reference of a hold: pass a non-blank string without control characters"
     elif held is not None and len(held) > REFERENCE:
         yield "held", f"is longer than {REFERENCE:,} characters"
-    for name, moment in (("send_before", send_before), ("deadline", deadline)):
-        if moment is not None and (why := moment_problem(moment)):
+    for name in LIMITS:
+        if why := moment_problem(getattr(call, name)):
             yield name, why
 
 
 def moment_problem(moment: object) -> str | None:
-    """What is wrong with a moment of the wall clock, as `texts.to_moment` has made it plain."""
+    """Return why ``moment``, converted by `to_moment`, is not a valid time; None if it is one or is None."""
     if moment is None or (type(moment) is datetime and moment.tzinfo is UTC):
         return None
     return "is not a datetime with a time zone, within the years 1 to 9999 of UTC"
 
 
 def person_name_problems(name: PersonName) -> Iterator[Problem]:
-    """The parts of ``name`` that are no texts."""
+    """Return a problem for each part of ``name`` that is not a string."""
     for part in ("first", "last", "middle"):
         value = getattr(name, part)
         if not (isinstance(value, str) or (value is None and part == "middle")):
@@ -265,27 +550,7 @@ def _name_problems(name: Any) -> Iterator[Problem]:
             yield f"beneficiary.{part}", f"is longer than {NAME:,} characters"
 
 
-_MAIL = (_EMAIL, "an e-mail address")
-_CODE = (_CURRENCY, "2 to 10 of A-Z and 0-9")
-_LAND = (_COUNTRY, "two letters, upper case")
-_TEXTS: dict[str, tuple[re.Pattern[str] | None, str]] = {
-    "poster_username": _MAIL,
-    "poster_recipient_username": _MAIL,
-    "poster_currency": _CODE,
-    "poster_country": _LAND,
-    "poster_payment_method_type": (None, "a payment method type's name"),
-    "matcher_currency": _CODE,
-    "matcher_country": _LAND,
-}
-
-
-def _amount_problems(new: NewOrder) -> Iterator[Problem]:
-    for name in ("poster_amount", "matcher_amount", "exchange_rate"):
-        value: Decimal = getattr(new, name)
-        if why := number_problem(value):
-            yield name, why
-        elif value <= 0:
-            yield name, "is not more than zero"
+_AMOUNTS = frozenset(("poster_amount", "matcher_amount", "exchange_rate"))
 
 
 def _amounts_agree(new: NewOrder) -> bool:
@@ -295,11 +560,44 @@ def _amounts_agree(new: NewOrder) -> bool:
     )
 
 
-def _text_problem(value: object, pattern: re.Pattern[str] | None, rule: str) -> str | None:
-    if not isinstance(value, str):
-        return "is not a string"
-    if not is_clean(value):
-        return "holds a control character"
-    if not value.strip() or len(value) > 254 or (pattern is not None and not pattern.fullmatch(value)):
-        return f"is not {rule}"
-    return None
+# --- fingerprint -------------------------------------------------------------------------------------
+# A fingerprint identifies the order that a key is bound to; equal orders have the same fingerprint.
+
+
+def fingerprint(order: NewOrder) -> str:
+    """Return a digest of an order's fields: numbers by value, usernames without their ASCII case.
+
+    Fields that a redelivery reads anew (``is_reread``) are left out. An optional field counts only if it is
+    set, so adding an optional field to the model does not change stored digests.
+    """
+    external = order.external_order
+    parts = [*_parts(order, NewOrder), *_parts(external, NewExternalOrder)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _parts(model: NewOrder | NewExternalOrder, kind: type) -> Iterator[str]:
+    for name, write, may_be_absent in _written(kind):
+        value = getattr(model, name)
+        if not may_be_absent:
+            yield write(value)
+        elif value is not None:
+            yield f"{name}={write(value)}"
+
+
+@functools.cache
+def _written(kind: Any) -> tuple[tuple[str, Callable[[Any], str], bool], ...]:
+    return tuple(
+        (item.name, _writer_of(item), is_optional(item))
+        for item in attrs.fields(kind)
+        if "problem" in item.metadata and "is_reread" not in item.metadata
+    )
+
+
+def _writer_of(item: attrs.Attribute[Any]) -> Callable[[Any], str]:
+    if "is_number" in item.metadata:
+        return _number
+    return ascii_lower if "ignores_case" in item.metadata else str
+
+
+def _number(value: Decimal) -> str:
+    return EXACT.to_sci_string(EXACT.normalize(value))  # in a caller's context the E may be a small one

@@ -1,21 +1,87 @@
-"""What the service said, typed."""
+"""The response models: typed objects for the service's JSON."""
 
 from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 from msgspec import Meta
 
-from transfer_async._models.base import FLAG, ByValue, ReadLate, Wire, called
+# --- base classes ------------------------------------------------------------------------------------
+# Every model is read from the service's JSON and written as JSON. Optional fields are read on first access.
+
+
+class Codec:
+    """The functions that read and write models; `transfer_async._converters` registers them."""
+
+    from_json: Callable[[type[Any], bytes | str], Any]
+    to_json: Callable[[Any], bytes]
+
+
+CODEC = Codec()
+
+FLAG: Mapping[str, Any] = {"is_flag": True}
+"""Metadata for a field that the service writes as 0 or 1."""
+
+
+def called(name: str) -> Mapping[str, Any]:
+    """Return metadata for a field whose name in the JSON is ``name``."""
+    return {"name": name}
+
+
+class Wire:
+    """Base class of the models: reads and writes the service's JSON."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Self:
+        """Read one object from JSON; numbers keep all digits.
+
+        Raises:
+            UnreadableOrder: ``data`` is not a readable ``Order``; the text names the JSON path.
+            InvalidOrder: ``data`` is a request that is not valid.
+            ServiceFailed: ``data`` cannot be read as any other model.
+        """
+        read: Self = CODEC.from_json(cls, data)
+        return read
+
+    def to_json(self) -> bytes:
+        """Write the object as the service's JSON; numbers keep all digits."""
+        return CODEC.to_json(self)
+
+
+class ReadLate:
+    """A model whose optional fields are read when one of them is first accessed.
+
+    ``_late`` then fills every empty slot. It never raises, and is deleted after it has run.
+    """
+
+    __slots__ = ("_late",)
+    _late: Callable[[Any], None]
+
+    # Type checkers must not see this method, or they would accept every misspelt field.
+    if not TYPE_CHECKING:  # pragma: no branch - it runs
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "_late" or name not in _field_names(type(self)):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            self._late(self)
+            return object.__getattribute__(self, name)
+
+
+@functools.cache
+def _field_names(cls: Any) -> frozenset[str]:
+    return frozenset(attribute.name for attribute in fields(cls))
+
 
 Timestamp = Annotated[datetime, Meta(tz=True)]
-"""An aware ``datetime``, in UTC once read."""
+"""An aware ``datetime``; the reader converts it to UTC."""
 
 _quiet = functools.partial(field, default=None, repr=False)
 _shapeless = functools.partial(field, default=None, repr=False, hash=False)
@@ -26,8 +92,8 @@ _quiet_flag = functools.partial(_flag, repr=False)
 # --- responses (specification 2) --------------------------------------------------------------
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class Currency(ByValue, Wire):
+@frozen(kw_only=True)
+class Currency(Wire):
     """A currency of a user (specification 2.5)."""
 
     currency_code: str | None = None
@@ -41,8 +107,8 @@ class Currency(ByValue, Wire):
     can_trade_with: tuple[str, ...] | None = _quiet()
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class UserOption(ByValue, Wire):
+@frozen(kw_only=True)
+class UserOption(Wire):
     """An option of a user (specification 2.2, ``userOptions``)."""
 
     id: int | None = None
@@ -54,11 +120,12 @@ class UserOption(ByValue, Wire):
     updated_at: Timestamp | None = _quiet()
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class User(ByValue, Wire):
-    """A user of the service (specification 2.2); every field loose.
+@frozen(kw_only=True)
+class User(Wire):
+    """A user of the service (specification 2.2).
 
-    ``unread`` holds the JSON paths whose values had another type than the specification says.
+    Every field is None if it is absent or has another type than the specification says. ``unread`` holds
+    the JSON paths of the values with another type.
     """
 
     id: str | None = None
@@ -105,8 +172,8 @@ class User(ByValue, Wire):
     unread: tuple[str, ...] = field(default=(), repr=False, eq=False)
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class ExternalUser(ByValue, Wire):
+@frozen(kw_only=True)
+class ExternalUser(Wire):
     """The bank's data about the poster (specification 2.4)."""
 
     id: int | None = None
@@ -119,9 +186,12 @@ class ExternalUser(ByValue, Wire):
     creator: User | None = _quiet(metadata=called("createdBy"))
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class ExternalOrder(ByValue, Wire):
-    """The bank's data with an order (specification 2.3); balance, fee and its currency are strict."""
+@frozen(kw_only=True)
+class ExternalOrder(Wire):
+    """The bank's data with an order (specification 2.3).
+
+    Balance, fee and the fee's currency are required; the other fields are None if absent or of another type.
+    """
 
     current_account_balance: Decimal = field(repr=False)
     transaction_fee: Decimal
@@ -136,7 +206,7 @@ class ExternalOrder(ByValue, Wire):
 
 
 class OrderState(enum.Enum):
-    """Where an order stands: our reading of its flags (the specification shows no transitions)."""
+    """The state of an order, derived from its flags; the specification does not define transitions."""
 
     CANCELLED = "cancelled"
     COMPLETED = "completed"
@@ -150,12 +220,13 @@ class OrderState(enum.Enum):
 _FLAGS = tuple((f"is_{state.value}", state) for state in OrderState if state is not OrderState.UNKNOWN)
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class Order(ReadLate, ByValue, Wire):
+@frozen(kw_only=True)
+class Order(ReadLate, Wire):
     """An order as the service recorded it (specification 2.1).
 
-    The first block is strict: read, checked and exact, or there is no `Order`. All else is
-    loose: ``None`` where absent or of another type, with the JSON path in ``unread``.
+    The fields from ``id`` to ``external_order`` are required and checked: without them there is no `Order`.
+    Every other field is ``None`` if it is absent or of another type; ``unread`` then holds the JSON path of
+    a value of another type.
     """
 
     id: str
@@ -203,7 +274,7 @@ class Order(ReadLate, ByValue, Wire):
 
     @property
     def state(self) -> OrderState:
-        """The first true flag, in the order of `OrderState`."""
+        """The first state, in the order of `OrderState`, whose flag is true; else ``UNKNOWN``."""
         for flag, state in _FLAGS:
             if getattr(self, flag):
                 return state
@@ -211,4 +282,4 @@ class Order(ReadLate, ByValue, Wire):
 
 
 MODELS = (UserOption, Currency, ExternalUser, User, ExternalOrder, Order)
-"""All that the service answers with."""
+"""All models of the service's responses."""

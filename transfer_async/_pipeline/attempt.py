@@ -1,4 +1,4 @@
-"""One HTTP attempt at an order, and what is certain after it."""
+"""The HTTP attempts of one order: when one may be sent, and what is certain after it."""
 
 from __future__ import annotations
 
@@ -8,50 +8,51 @@ from functools import partial
 
 from multidict import CIMultiDict
 
-from transfer_async._converters.order import find_order_id, read_answer
+from transfer_async._converters.reader import find_order_id, read_answer
 from transfer_async._converters.wire_format import Unreadable
-from transfer_async._http import classify
-from transfer_async._http.classify import Judgement
-from transfer_async._http.transport import Evidence
-from transfer_async._http.unsolicited import Carrier
-from transfer_async._http.write_guard import GuardedBody
+from transfer_async._http import classify, retry
+from transfer_async._http.classify import Classification
+from transfer_async._http.retry import RateLimiter, RateLimitQueue
+from transfer_async._http.transport import ExchangeResult
+from transfer_async._http.write_guard import ConnectionState, GuardedBody
 from transfer_async._models.errors import (
     Attempt,
     CauseKind,
     ConnectionFailed,
+    Expired,
+    Limit,
     Outcome,
     OutcomeUnknown,
+    TokenUnavailable,
     TransferError,
     UnreadableOrder,
+    name_of,
 )
-from transfer_async._models.events import AttemptFailed, AttemptStarted
+from transfer_async._models.events import AttemptFailed, AttemptStarted, RateLimitWaited, RetryScheduled
 from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.call import Call
-from transfer_async._pipeline.cancellation import Cancellation
-from transfer_async._pipeline.context import Context
-from transfer_async._pipeline.time_limits import is_time, too_late
-from transfer_async._pipeline.work import Work
-from transfer_async._support.clock import Clock
-from transfer_async._support.deadlines import is_over
-from transfer_async._support.state import State
+from transfer_async._pipeline.call import Cancellation, ClientCore, OrderCall, OrderProgress
+from transfer_async._support.clock import NEVER, Clock, is_over, seconds_left
+from transfer_async._support.util import MutableStruct
 
 _NONE_YET: CIMultiDict[str] = CIMultiDict()
 
 
-class Sending(State, kw_only=True):
-    """What is sent, and what is certain of it so far.
+class SendState(MutableStruct, kw_only=True):
+    """The request of one call, and what is certain about it so far.
 
     Args:
-        intent: the wish.
-        body: its order, as JSON.
-        headers: with the token, once it is known.
-        clock: the client's.
-        deadline: on the client's clock: that of all attempts, from just before the mark, or the caller's.
-        judgement: what was certain of the last exchange.
-        last_no: the certain no that the last HTTP attempt ended in.
-        last_carrier: of the last body that was handed over; the body itself would hold this in a circle.
-        token_renewed: another token was asked for, and none will be again.
+        intent: the intent.
+        body: the intent's order as JSON.
+        headers: the request's headers, with the token once it is known.
+        clock: the client's clock.
+        deadline: the time on the client's clock, in seconds, until which attempts may begin: the earlier one
+            of the retry deadline, which starts just before the mark, and the caller's deadline.
+        judgement: the classification of the last exchange.
+        last_no: the definite failure in which the last HTTP attempt ended.
+        last_carrier: the connection of the last body that was handed over. The body itself is not kept,
+            because it would make a reference cycle.
+        token_renewed: whether the token was renewed in this call; it is renewed only once.
     """
 
     intent: OrderIntent
@@ -59,40 +60,40 @@ class Sending(State, kw_only=True):
     clock: Clock
     headers: CIMultiDict[str] = _NONE_YET
     deadline: float = float("inf")
-    judgement: Judgement | None = None
+    judgement: Classification | None = None
     last_no: TransferError | None = None
-    last_carrier: Carrier | None = None
+    last_carrier: ConnectionState | None = None
     token_renewed: bool = False
 
     def is_time(self) -> bool:
-        """Whether a request may leave now."""
+        """Return whether a request may be sent now."""
         return is_time(self.clock, self.intent, self.deadline)
 
 
-class Answered(State, kw_only=True):
-    """The service answered with our order.
+class OrderResponse(MutableStruct, kw_only=True):
+    """A response that contains the order.
 
     Args:
-        order: as it was read.
-        reply: the bytes it was read from.
-        status: the answer's.
-        took: seconds that the attempt took.
-        carrier: the connection that it came on.
+        order: the order that was read.
+        reply: the bytes that it was read from.
+        status: the HTTP status.
+        took: the duration of the attempt in seconds.
+        carrier: the connection that the response came on.
     """
 
     order: Order
     reply: bytes
     status: int | None
     took: float
-    carrier: Carrier
+    carrier: ConnectionState
 
 
-async def attempt(context: Context, call: Call, sending: Sending) -> Answered:
-    """One HTTP attempt, and what is certain after it.
+async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> OrderResponse:
+    """Make one HTTP attempt, and return the response with the order.
 
     Raises:
-        OutcomeUnknown: it may have been processed.
-        TransferError: any other: a certain no.
+        OutcomeUnknown: the request may have been processed.
+        TransferError: any other: a definite failure.
         asyncio.CancelledError: the call was abandoned before anything was sent.
     """
     body = _body(context, call, sending)
@@ -116,7 +117,7 @@ async def attempt(context: Context, call: Call, sending: Sending) -> Answered:
         raise
     _note(context, work, evidence, None, began)
     context.bucket.refund()
-    return Answered(
+    return OrderResponse(
         order=order,
         reply=evidence.body,
         status=evidence.status,
@@ -125,8 +126,13 @@ async def attempt(context: Context, call: Call, sending: Sending) -> Answered:
     )
 
 
-def _body(context: Context, call: Call, sending: Sending) -> GuardedBody:
-    """What is handed over, if it may still be sent."""
+def _body(context: ClientCore, call: OrderCall, sending: SendState) -> GuardedBody:
+    """Return the body for the next attempt, if it may still be sent.
+
+    Raises:
+        TransferError: the time is over, or an unexpected response came.
+        asyncio.CancelledError: the call was abandoned.
+    """
     if call.cancellation.abandoned:
         raise sending.last_no or asyncio.CancelledError
     if not sending.is_time():
@@ -135,24 +141,26 @@ def _body(context: Context, call: Call, sending: Sending) -> GuardedBody:
     return GuardedBody(sending.body, in_time=sending.is_time)
 
 
-def _came_back(cancellation: Cancellation, sending: Sending, body: GuardedBody) -> None:
-    """The exchange is over, however it ended: what was handed over stays so."""
+def _came_back(cancellation: Cancellation, sending: SendState, body: GuardedBody) -> None:
+    """Record at the end of an exchange whether its body was handed over to a connection."""
     cancellation.on_the_way = None
     if body.handed_over:
         cancellation.sent, sending.last_carrier = True, body.carrier
     cancellation.swallow()
 
 
-def _answer(context: Context, call: Call, sending: Sending, body: GuardedBody, evidence: Evidence) -> Order:
-    if call.cancellation.abandoned and not evidence.sent:  # it waited: nothing is lost by stopping
+def _answer(
+    context: ClientCore, call: OrderCall, sending: SendState, body: GuardedBody, evidence: ExchangeResult
+) -> Order:
+    if call.cancellation.abandoned and not evidence.sent:  # It only waited for a connection.
         raise sending.last_no or asyncio.CancelledError
     if body.late or (not evidence.sent and is_over(context.clock, call.work.deadline)):
         raise _too_late(context, call.work, sending.last_no)
-    sending.judgement = classify.judge(evidence, context.policy, classify.ORDER_ANSWERS)
-    if sending.judgement is not Judgement.ANSWERED:
+    sending.judgement = classify.classify_response(evidence, context.policy, classify.ORDER_ANSWERS)
+    if sending.judgement is not Classification.ANSWERED:
         if evidence.intact and sending.judgement in classify.SAID_NO:
             body.carrier.trust()
-        if sending.judgement is Judgement.WRONG_TOKEN:
+        if sending.judgement is Classification.WRONG_TOKEN:
             context.tokens.distrust(sending.headers)
         raise classify.error_of(sending.judgement, evidence, now=context.clock.utc(), reading=False)
     order = _order_in(evidence, call.work.intent.order)
@@ -160,19 +168,27 @@ def _answer(context: Context, call: Call, sending: Sending, body: GuardedBody, e
     return order
 
 
-def _order_in(evidence: Evidence, sent: NewOrder) -> Order:
+def _order_in(evidence: ExchangeResult, sent: NewOrder) -> Order:
+    found = _read(evidence, sent)
+    if isinstance(found, Order):
+        return found
+    raise found  # This frame holds no response, which may name another customer.
+
+
+def _read(evidence: ExchangeResult, sent: NewOrder) -> Order | UnreadableOrder:
     try:
         answer = read_answer(evidence.body)
     except Unreadable as error:
-        answer, why = None, f"the answer is not readably an order: {error}"
-    if answer is None:  # and what was not readable is no context of this
-        raise _unreadable(evidence, why, order_id=find_order_id(evidence.body)) from evidence.error
+        why = f"the answer cannot be read as an order: {error}"
+        unreadable = _unreadable(evidence, why, order_id=find_order_id(evidence.body))
+        unreadable.__cause__ = evidence.error
+        return unreadable
     if other := classify.other_order(sent, answer):
-        raise _unreadable(evidence, f"the answer is to another order: {other} differs")
+        return _unreadable(evidence, f"the answer describes another order: {other} differs")
     return answer.order
 
 
-def _unreadable(evidence: Evidence, why: str, *, order_id: str | None = None) -> UnreadableOrder:
+def _unreadable(evidence: ExchangeResult, why: str, *, order_id: str | None = None) -> UnreadableOrder:
     return UnreadableOrder(
         why,
         order_id=order_id,
@@ -184,9 +200,13 @@ def _unreadable(evidence: Evidence, why: str, *, order_id: str | None = None) ->
 
 
 def _note(
-    context: Context, work: Work, evidence: Evidence, error: TransferError | None, began: float
+    context: ClientCore,
+    work: OrderProgress,
+    evidence: ExchangeResult,
+    error: TransferError | None,
+    began: float,
 ) -> Outcome:
-    """Remember the attempt, tell of it, and say what it came to."""
+    """Record the attempt, publish its failure, and return its outcome."""
     outcome = Outcome.CREATED if error is None else error.outcome if evidence.sent else Outcome.NOT_SENT
     seconds, name = context.clock.now() - began, None if error is None else type(error).__name__
     work.note(
@@ -215,7 +235,7 @@ def _note(
 
 def _ended(
     clock: Clock,
-    evidence: Evidence,
+    evidence: ExchangeResult,
     *,
     number: int,
     began: float,
@@ -228,29 +248,195 @@ def _ended(
         seconds=seconds,
         outcome=outcome,
         status=evidence.status,
-        error=type(evidence.error).__name__ if evidence.error is not None else error,
+        error=name_of(evidence.error) if evidence.error is not None else error,
         request_id=evidence.request_id,
         began=clock.utc() - timedelta(seconds=clock.now() - began),
     )
 
 
-def check_quiet(context: Context, sending: Sending) -> None:
-    """Look once more whether the last no is all that came on its connection.
+def check_quiet(context: ClientCore, sending: SendState) -> None:
+    """Check that nothing more came on the connection of the last definite failure.
 
     Raises:
-        OutcomeUnknown: it is not: what came later is the answer to the order.
+        OutcomeUnknown: more came, which may be the real answer to the order.
     """
     if sending.last_carrier is not None and sending.last_no is not None:
         if context.transport.stays_quiet(sending.last_carrier):
             return
         sending.last_carrier.distrust()
-        why = "another answer came after the service's no"
+        why = "another answer came after the service's refusal"
         raise OutcomeUnknown(why, kind=CauseKind.SECOND_ANSWER) from sending.last_no
 
 
-def _too_late(context: Context, work: Work, last_no: TransferError | None) -> TransferError:
+def _too_late(context: ClientCore, work: OrderProgress, last_no: TransferError | None) -> TransferError:
     if last_no is not None:
         return last_no
     if expired := too_late(context.clock, work):
         return expired
-    return ConnectionFailed("the deadline of all attempts passed before a connection could be had")
+    return ConnectionFailed("the retry deadline passed before there was a connection")
+
+
+# --- retries -----------------------------------------------------------------------------------------
+# An order is sent again only if the last attempt was certainly not processed, and only within the limits.
+# A doubt ends the sending at once.
+
+
+async def send_again(
+    context: ClientCore, call: OrderCall, sending: SendState, first: TransferError
+) -> OrderResponse:
+    """Retry the order after a first attempt that was certainly not processed.
+
+    Raises:
+        OutcomeUnknown: a request may have been processed.
+        TransferError: any other: a definite failure. It is ``first`` if no retry is allowed after it.
+    """
+    if not _may_go_again(context, call.cancellation, sending, first):
+        raise first
+    try:
+        return await retry.go_again(
+            partial(_another, context, call, sending),
+            first,
+            policy=context.policy,
+            bucket=context.bucket,
+            clock=context.clock,
+            until=partial(_is_time, context, call, sending),
+            may=partial(_may_go_again, context, call.cancellation, sending),
+            pause=partial(_pause, context, call),
+        )
+    except TransferError as error:
+        if error is sending.last_no:  # pauses have passed since it was said
+            check_quiet(context, sending)
+        raise
+
+
+def _may_go_again(
+    context: ClientCore, cancellation: Cancellation, sending: SendState, error: TransferError
+) -> bool:
+    if cancellation.abandoned or error is not sending.last_no:
+        return False
+    if sending.judgement is Classification.WRONG_TOKEN:
+        return context.tokens.renewable and not sending.token_renewed
+    return sending.judgement in classify.MAY_GO_AGAIN
+
+
+def _is_time(context: ClientCore, call: OrderCall, sending: SendState, ahead: float) -> bool:
+    if context.pace is not None:
+        ahead = max(ahead, context.pace.exit.ahead)
+    return is_time(context.clock, call.work.intent, sending.deadline, ahead)
+
+
+async def _another(context: ClientCore, call: OrderCall, sending: SendState) -> OrderResponse:
+    if sending.judgement is Classification.WRONG_TOKEN:
+        await _renew_token(context, call.cancellation, sending)
+    if context.pace is not None:
+        await _wait_again(context, call, sending, context.pace)
+    return await attempt(context, call, sending)
+
+
+async def _wait_again(context: ClientCore, call: OrderCall, sending: SendState, pace: RateLimiter) -> None:
+    """Wait at the rate limiter before a retry; orders without a hold wait longer in its place."""
+    pace.entrance.count()
+    try:
+        await wait_for_turn(context, call, pace.exit, until=sending.deadline)
+    except (Expired, asyncio.CancelledError) as error:
+        pace.entrance.uncount()
+        call.cancellation.swallow()
+        sending.judgement = None  # No further retry may follow.
+        no = sending.last_no or error
+        raise no from no.__cause__
+
+
+async def _renew_token(context: ClientCore, cancellation: Cancellation, sending: SendState) -> None:
+    sending.token_renewed = True
+    try:
+        with cancellation.stoppable():
+            async with asyncio.timeout(seconds_left(context.clock, sending.deadline)):
+                sending.headers = await context.tokens.headers(instead_of=sending.headers)
+    except (TokenUnavailable, TimeoutError, asyncio.CancelledError) as error:
+        cancellation.swallow()
+        raise sending.last_no or error from error  # The refusal is what is certain about the order.
+
+
+async def _pause(context: ClientCore, call: OrderCall, pause: retry.Pause) -> None:
+    context.tell(RetryScheduled, call.work, pause=pause.seconds)
+    try:
+        with call.cancellation.stoppable():
+            await context.clock.sleep(pause.seconds)
+    except asyncio.CancelledError:
+        call.cancellation.swallow()
+        raise pause.error from pause.error.__cause__
+
+
+# --- time limits -------------------------------------------------------------------------------------
+# Three limits apply to sending: the retry deadline, and the caller's ``send_before`` and ``deadline``.
+#
+# The caller's limits can only shorten the retry deadline. ``send_before`` belongs to the order: no byte of
+# it is sent after that time. ``deadline`` is the time at which the caller stops waiting: it also ends hooks
+# and exchanges.
+
+
+NAMED: dict[Limit, str] = {"send_before": "send_before", "deadline": "the call's deadline"}
+
+
+def is_time(clock: Clock, intent: OrderIntent, deadline: float, ahead: float = 0.0) -> bool:
+    """Return whether ``intent`` may still be sent in ``ahead`` seconds."""
+    return clock.now() + ahead < deadline and not is_expired(clock, intent, ahead)
+
+
+def is_expired(clock: Clock, intent: OrderIntent, ahead: float = 0.0) -> bool:
+    """Return whether ``send_before`` has passed, or will have passed in ``ahead`` seconds."""
+    limit = intent.send_before
+    return limit is not None and (limit - clock.utc()).total_seconds() <= ahead
+
+
+def too_late(clock: Clock, work: OrderProgress) -> Expired | None:
+    """Return an `Expired` if one of the caller's limits has passed, else None."""
+    if work.deadline == NEVER and work.intent.send_before is None:  # the usual case, tested for each hook
+        return None
+    if (limit := limit_passed(clock, work)) is None:
+        return None
+    return Expired(f"{NAMED[limit]} passed before the order could be sent", limit=limit)
+
+
+def limit_passed(clock: Clock, work: OrderProgress, ahead: float = 0.0) -> Limit | None:
+    """Return the caller's limit that has passed, or will have passed in ``ahead`` seconds; else None."""
+    if is_expired(clock, work.intent, ahead):
+        return "send_before"
+    return "deadline" if is_over(clock, work.deadline, ahead) else None
+
+
+def patience(clock: Clock, work: OrderProgress, deadline: float) -> float | None:
+    """Return the seconds until the first of the caller's limits and ``deadline``; None without a limit."""
+    left = seconds_left(clock, min(work.deadline, deadline))
+    if work.intent.send_before is not None:
+        seconds = max(0.0, (work.intent.send_before - clock.utc()).total_seconds())
+        left = seconds if left is None else min(left, seconds)
+    return left
+
+
+# --- rate limiter ------------------------------------------------------------------------------------
+# At a limited rate, an order waits before its hold is placed, and again before each request.
+#
+# If its waiting time would be too long, an order without a hold fails at once.
+
+
+async def wait_for_turn(
+    context: ClientCore, call: OrderCall, turnstile: RateLimitQueue, *, until: float = NEVER
+) -> None:
+    """Wait until the rate limiter lets the order continue, but not beyond ``until`` on the client's clock.
+
+    Raises:
+        Expired: the order would have to wait too long; raised at once if that is known.
+        asyncio.CancelledError: the call was abandoned.
+    """
+    work = call.work
+    ahead = turnstile.ahead
+    try:
+        with call.cancellation.stoppable():
+            waited = await turnstile.turn(within=patience(context.clock, work, until))
+    except TimeoutError:
+        limit = limit_passed(context.clock, work, ahead) or "deadline"
+        why = f"the rate limit would delay the order by {ahead:.3g} s, and {NAMED[limit]} comes first"
+        raise Expired(why, limit=limit) from None
+    if waited:
+        context.tell(RateLimitWaited, work, waited=waited)

@@ -7,19 +7,27 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from functools import partial
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import fields, frozen
 
-from transfer_async._models.base import ByValue
-from transfer_async._models.errors import ClientClosed, InvalidOrder, OutcomeUnknown
+from transfer_async._models.errors import (
+    ClientClosed,
+    InvalidOrder,
+    OutcomeUnknown,
+    TransferError,
+    name_of,
+    sanitize_exception,
+)
 from transfer_async._models.requests import OrderRequest
 from transfer_async._models.responses import Order
+from transfer_async._pipeline.call import Check
+from transfer_async._support.util import passes
 
 Create = Callable[[OrderRequest], Awaitable[Order]]
 Requests = Iterable[OrderRequest] | AsyncIterable[OrderRequest]
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class OrderResult(ByValue):
+@frozen(kw_only=True)
+class OrderResult:
     """What became of one request: its order, or the error that says what is certain."""
 
     request: OrderRequest
@@ -43,10 +51,13 @@ class Batch:
         requests: may be endless; the next one is taken only when a place is free. An async one may take
             its time: results are handed out meanwhile. One that is not async must not block.
         concurrency: how many orders are in flight, or done and not yet handed out, at most.
+        check: see `transfer_async._pipeline.call.Check`; for results, which wait for whoever takes them.
     """
 
-    def __init__(self, create: Create, requests: Requests, *, concurrency: int) -> None:
-        self._create = create
+    def __init__(
+        self, create: Create, requests: Requests, *, concurrency: int, check: Check | None = None
+    ) -> None:
+        self._create, self._check = create, check
         self._places = asyncio.Semaphore(concurrency)
         self._taken = 0
         self._running: set[asyncio.Task[Order]] = set()
@@ -77,7 +88,10 @@ class Batch:
                 done = await self._done.get()
                 if done is _INPUT_ENDED:
                     continue
-                yield (result := _result(*done))
+                result = _result(*done)
+                if self._check is not None and isinstance(result.error, TransferError):
+                    await self._check(result.error, client_made=_is_client_made(result.request))
+                yield result
                 self._taken -= 1
                 self._places.release()
                 if isinstance(result.error, ClientClosed):
@@ -116,9 +130,10 @@ class Batch:
         task.add_done_callback(partial(self._ended, request))
 
     async def _one(self, request: Any) -> Order:
-        if not isinstance(request, OrderRequest):
-            raise InvalidOrder([("request", "is not an OrderRequest")])
-        return await self._create(request)
+        # Whatever it is, it may have been meant for a key that has an order.
+        if not issubclass(type(request), OrderRequest):
+            raise InvalidOrder([("request", "is not an OrderRequest")], order_may_exist=True)
+        return await self._create(request if type(request) is OrderRequest else _plain(request))
 
     def _ended(self, request: Any, task: asyncio.Task[Order]) -> None:
         self._running.discard(task)
@@ -138,6 +153,22 @@ class Batch:
             raise
 
 
+def _plain(request: OrderRequest) -> OrderRequest:
+    """A bank's own kind of request as one of ours.
+
+    Raises:
+        InvalidOrder: it raised something as it was read.
+    """
+    try:
+        return OrderRequest(*(getattr(request, field.name) for field in fields(OrderRequest)))
+    except BaseException as error:
+        if passes(error):
+            raise
+        failed = sanitize_exception(error)
+    why = f"cannot be read ({name_of(failed)})"
+    raise InvalidOrder([("request", why)], order_may_exist=True) from failed
+
+
 async def _next_of_async(requests: Any) -> Any:
     try:
         return await anext(requests)
@@ -154,6 +185,10 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         if not task.cancelled():
             task.exception()  # nobody is left to hear of it
+
+
+def _is_client_made(request: Any) -> bool:
+    return type(request) is OrderRequest and request.key is None  # a class of the bank may raise here
 
 
 def _result(request: Any, task: asyncio.Task[Order]) -> OrderResult:

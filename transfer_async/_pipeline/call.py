@@ -1,8 +1,8 @@
-"""One call of ``create_order``, and the task that carries it.
+"""One call of ``create_order``, and the task that runs it.
 
-A call is carried by a task of its own, because its caller may be cancelled while its request is on
-the way, and aiohttp binds a request to the task that began it. The caller then hears of it at once,
-and the task finishes what remains.
+Each call runs in a task of its own: its caller may be cancelled while the request is in flight, and
+aiohttp binds a request to the task that began it. The caller then gets its `CancelledError` at once, and
+the task finishes the remaining work.
 """
 
 from __future__ import annotations
@@ -10,75 +10,105 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from typing import Any, Final, Protocol
 
 import msgspec
+from attrs import evolve
+from msgspec.structs import force_setattr
 
-from transfer_async._models.errors import JournalFailed, Outcome, TransferError
+from transfer_async._http.request import Access
+from transfer_async._http.retry import RateLimiter
+from transfer_async._http.write_guard import GuardedBody
+from transfer_async._models.errors import (
+    Attempt,
+    JournalFailed,
+    Outcome,
+    OutcomeUnknown,
+    TransferError,
+    is_a,
+    name_of,
+    sanitize_exception,
+)
+from transfer_async._models.events import Event, Observers
+from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.cancellation import Cancellation
-from transfer_async._pipeline.work import Work, stamped
-from transfer_async._support.state import State
-from transfer_async._support.tasks import finished
+from transfer_async._pipeline.hooks import PreflightHook, is_hold
+from transfer_async._support.clock import NEVER
+from transfer_async._support.util import MutableStruct, is_end
+from transfer_async.journal.model import Entry, PendingUndo
+from transfer_async.journal.protocol import ScopedJournal
 
 NAME = "transfer_async order"
-"""Of each task that carries an order: one for all takes no room in each."""
+"""The name of every task that runs a call. All tasks share one string, to save memory."""
 
 
 def _promise() -> asyncio.Future[Order]:
-    return asyncio.get_running_loop().create_future()  # a `shield` at half its cost
+    return asyncio.get_running_loop().create_future()  # It does what `asyncio.shield` does, at half the cost.
 
 
-class Call(State, kw_only=True):
-    """What a caller asked for, what is done about it, and who may stop that.
+class OrderCall(MutableStruct, kw_only=True):
+    """One call of ``create_order``: its arguments, its progress, and its cancellation.
 
     Args:
-        client_made: the client made the key.
-        once: a refusal on record is the answer.
-        work: with the intent, as the caller made it to begin with.
-        cancellation: the caller's, and the client's that closes.
-        outcome: what its caller waits for.
+        client_made: whether the client generated the key.
+        once: whether a recorded refusal is raised again instead of sending the order again.
+        work: the progress of the call; at first it holds the intent as the caller made it.
+        cancellation: tracks whether the caller or the closing client has cancelled the call.
+        outcome: the future that the caller awaits.
+        is_published: whether a worker publishes the outcome.
     """
 
     client_made: bool
     once: bool
-    work: Work
+    work: OrderProgress
     cancellation: Cancellation
     outcome: asyncio.Future[Order] = msgspec.field(default_factory=_promise)
+    is_published: bool = False
 
 
 def fresh_id() -> str:
-    """128 random bits, in hexadecimal: a `uuid4` at a third of its cost."""
+    """Return 128 random bits in hexadecimal; this takes a third of the time of `uuid4`."""
     return os.urandom(16).hex()
 
 
+_Run = Callable[[OrderCall], Coroutine[Any, Any, Order]]
+
+
+class Check(Protocol):
+    """An async function that sets ``order_may_exist`` of an error just before the error is delivered."""
+
+    def __call__(self, error: TransferError, /, *, client_made: bool) -> Awaitable[None]: ...
+
+
 class InFlight:
-    """The calls that a client carries.
+    """The calls that a client is running.
 
     Args:
-        run: takes a call the whole way.
+        run: runs a call from the claim to its outcome.
+        check: see `Check`.
     """
 
-    def __init__(self, run: Callable[[Call], Coroutine[Any, Any, Order]]) -> None:
-        self._run = run
-        self._calls: dict[asyncio.Task[None], Call] = {}
+    def __init__(self, run: _Run, check: Check) -> None:
+        self._run, self._check = run, check
+        self._calls: dict[asyncio.Task[None], OrderCall] = {}
 
     def __len__(self) -> int:
         return len(self._calls)
 
     def carries(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether ``task`` carries one of the calls."""
+        """Return whether ``task`` runs one of the calls."""
         return task in self._calls
 
-    async def carry(self, call: Call) -> Order:
-        """Run ``call`` in a task of its own, and wait for it.
+    async def carry(self, call: OrderCall) -> Order:
+        """Run ``call`` in a task of its own, and wait for its order.
 
         Raises:
-            asyncio.CancelledError: the caller was cancelled. Before anything was sent it hears of it
-                when the hooks are undone and the key is free, from then on at once.
+            asyncio.CancelledError: the caller was cancelled. If nothing was sent, it is raised after the
+                hooks are undone and the key is free; otherwise at once.
+            TransferError: as `TransferClient.create_order` does.
         """
-        task = _started(_carried(call, self._run), asyncio.get_running_loop())
+        task = _started(_carried(call, self._run, self._check), asyncio.get_running_loop())
         if not task.done():
             self._calls[task] = call
             task.add_done_callback(self._done)
@@ -93,54 +123,351 @@ class InFlight:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         call = self._calls.pop(task)
-        call.cancellation.task = None  # or the two keep each other alive
-        if not call.outcome.done():  # the task was cancelled before it had begun
+        call.cancellation.task = None  # This breaks a reference cycle.
+        if not call.outcome.done():  # The task was cancelled before it began.
             call.outcome.cancel()
 
     def cut_off(self) -> None:
-        """Wait for none of them any longer."""
+        """Stop waiting for the calls: a request in flight is given up and becomes a doubt."""
         for call in list(self._calls.values()):
             call.cancellation.cut_off()
 
     async def finish(self, *, patience: float, grace: float) -> None:
-        """Wait for all calls; those that last longer are cut off, and get ``grace`` to write that down."""
+        """Wait for all calls.
+
+        Args:
+            patience: the seconds to wait; calls that take longer are cut off.
+            grace: the seconds that calls then get to record their outcome.
+        """
         await finished(lambda: self._calls, self.cut_off, patience=patience, grace=grace)
 
 
-async def _carried(call: Call, run: Callable[[Call], Coroutine[Any, Any, Order]]) -> None:
-    """Run ``call``, and tell whoever still waits; the journal and the observers have heard in any case."""
+async def finished(
+    under_way: Callable[[], Collection[asyncio.Task[Any]]],
+    cut_off: Callable[[], None],
+    *,
+    patience: float,
+    grace: float,
+) -> None:
+    """Wait for all tasks; those that last longer are cut off, and get ``grace`` to say where they stand.
+
+    Args:
+        under_way: the tasks that have not ended yet.
+        cut_off: waits for none of them any longer.
+        patience: seconds before that.
+        grace: seconds after it.
+    """
+    if tasks := under_way():
+        await asyncio.wait(tasks, timeout=patience)
+    cut_off()
+    if tasks := under_way():
+        await asyncio.wait(tasks, timeout=grace)
+
+
+async def _carried(call: OrderCall, run: _Run, check: Check) -> None:
+    """Run ``call`` and deliver its result to the caller, if the caller still waits."""
     call.cancellation.task = asyncio.current_task()
     try:
         order = await run(call)
     except asyncio.CancelledError:
-        if call.cancellation.sent and not call.outcome.done():  # it was not the caller who was cancelled
+        if call.cancellation.sent and not call.outcome.done():  # The caller was not cancelled.
             call.outcome.set_exception(_cut_short(call.work))
         call.outcome.cancel()
     except BaseException as error:
+        if isinstance(error, TransferError) and not call.outcome.done():
+            try:
+                await check(error, client_made=call.client_made)
+            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - the error must be delivered anyway
+                error.order_may_exist = True
+                call.cancellation.swallow()
         if not call.outcome.done():
-            call.outcome.set_exception(error)
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            call.outcome.set_exception(_ended_by(error, call.work))
+        if is_end(error):
             raise
     else:
         if not call.outcome.done():
             call.outcome.set_result(order)
 
 
-def _cut_short(work: Work) -> TransferError:
-    """What a caller hears if others cancelled the task, a hook's own timer say, amid the journal's work.
+def _ended_by(error: BaseException, work: OrderProgress) -> BaseException:
+    """Return ``error`` if a call may end in it, or else a `JournalFailed` that refers to the journal."""
+    if is_a(error, TransferError) or is_end(error):
+        return error
+    why = f"the call failed unexpectedly ({name_of(error)}): ask the journal what became of it"
+    failed = JournalFailed(why, outcome=Outcome.UNKNOWN)
+    failed.__cause__ = sanitize_exception(error)
+    return annotate_error(failed, work, order_may_exist=True)
 
-    Heard as a cancellation it would mean that nothing was sent; and a task group asks no further.
+
+def _cut_short(work: OrderProgress) -> TransferError:
+    """Create the error for a call whose task something other than its caller cancelled after sending.
+
+    For example, a hook's own timer may do that. A `CancelledError` would mean that nothing was sent, and a
+    task group would ignore it.
     """
-    why = "the task that carried the call was cancelled from elsewhere: ask the journal what became of it"
-    return stamped(JournalFailed(why, outcome=Outcome.UNKNOWN), work, order_may_exist=True)
+    why = "something other than the caller cancelled the call: ask the journal what became of it"
+    return annotate_error(JournalFailed(why, outcome=Outcome.UNKNOWN), work, order_may_exist=True)
 
 
 if sys.version_info >= (3, 12):
 
     def _started(carried: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        return asyncio.Task(carried, loop=loop, name=NAME, eager_start=True)  # a turn of the loop less
+        return asyncio.Task(carried, loop=loop, name=NAME, eager_start=True)  # saves a turn of the loop
 
 else:
 
     def _started(carried: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
         return loop.create_task(carried, name=NAME)
+
+
+# --- cancellation ------------------------------------------------------------------------------------
+# A call stops only where nothing is lost by it, or when the client stops waiting as it closes.
+
+
+class Cancellation(MutableStruct, kw_only=True):
+    """The state of cancellation of the work in one task.
+
+    Args:
+        task: the task that runs the call; None if the caller's own task does (`recover`).
+        is_stoppable: whether the task is in a `stoppable` block now.
+        on_the_way: the request body of the exchange in progress, if any.
+        sent: whether an exchange that handed over its body to the connection has ended.
+        abandoned: whether the caller stopped waiting, or the client is closing.
+        cut: whether the closing client has stopped waiting.
+    """
+
+    task: asyncio.Task[Any] | None = None
+    is_stoppable: bool = False
+    on_the_way: GuardedBody | None = None
+    sent: bool = False
+    abandoned: bool = False
+    cut: bool = False
+
+    def stoppable(self) -> Stoppable:
+        """Return a context manager for code that may be cancelled without loss, such as a hook or a pause."""
+        return Stoppable(self)
+
+    @property
+    def may_have_been_sent(self) -> bool:
+        """Whether a body was handed over to a connection; before that, a cancelled caller waits for undos."""
+        return self.sent or (self.on_the_way is not None and self.on_the_way.handed_over)
+
+    def abandon(self) -> None:
+        """Record that the caller no longer waits: begin nothing new, and stop if nothing is lost by it."""
+        self.abandoned = True
+        waiting = self.on_the_way is not None and not self.on_the_way.handed_over
+        if self.on_the_way is not None and waiting:
+            self.on_the_way.spent = True  # It waits for a connection, and must not be sent on it.
+        if self.task is not None and (self.is_stoppable or waiting):
+            self.is_stoppable = False
+            self.task.cancel()
+
+    def cut_off(self) -> None:
+        """Stop even a request in flight, which becomes a doubt; used when the client closes."""
+        self.cut = True
+        handed_over = self.on_the_way is not None and self.on_the_way.handed_over
+        self.abandon()
+        if handed_over and self.task is not None:
+            self.task.cancel()
+
+    def swallow(self) -> None:
+        """Clear the task's cancellation request, so that the remaining work is not interrupted.
+
+        Raises:
+            asyncio.CancelledError: the call has no task of its own, and the caller's task was cancelled.
+        """
+        if self.task is not None:
+            if self.task.cancelling():
+                self.task.uncancel()
+        elif (task := asyncio.current_task()) is not None and task.cancelling():
+            raise asyncio.CancelledError
+
+
+class Stoppable:
+    """See `Cancellation.stoppable`.
+
+    Raises:
+        asyncio.CancelledError: on entry, if the call was abandoned before.
+    """
+
+    __slots__ = ("_cancellation",)
+
+    def __init__(self, cancellation: Cancellation) -> None:
+        self._cancellation = cancellation
+
+    def __enter__(self) -> None:
+        if self._cancellation.abandoned:
+            raise asyncio.CancelledError
+        self._cancellation.is_stoppable = True
+
+    def __exit__(self, *exc: object) -> None:
+        self._cancellation.is_stoppable = False
+
+
+# --- progress ----------------------------------------------------------------------------------------
+# Errors, events and messages report the progress of the work on one intent.
+
+
+class OrderProgress(MutableStruct, kw_only=True):
+    """What one call, or one run of `recover`, has done for an intent so far.
+
+    Args:
+        intent: the intent as the caller made it; once the key's record is read, with the recorded id.
+        began: the start time on the client's clock, in seconds.
+        deadline: the time on the client's clock until which the caller waits, in seconds.
+        receipts: the receipts that hooks returned in this call, and before a take-over.
+        attempts_begun: the number of HTTP attempts begun.
+        undone: the number of hooks undone.
+        owed: the number of undos that failed and stay pending.
+    """
+
+    intent: OrderIntent
+    began: float
+    deadline: float = NEVER
+    receipts: dict[str, str | None] = msgspec.field(default_factory=dict)
+    attempts_begun: int = 0
+    undone: int = 0
+    owed: int = 0
+    _attempts: tuple[Attempt, ...] = ()
+    _noted: tuple[Callable[[], Attempt], ...] = ()
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The HTTP attempts that have ended."""
+        self._attempts += tuple(tell() for tell in self._noted)
+        self._noted = ()
+        return self._attempts
+
+    def note(self, tell: Callable[[], Attempt]) -> None:
+        """Record that an attempt has ended; ``tell`` builds its report only if `attempts` is read."""
+        self._noted += (tell,)
+
+    def correct_last(self, outcome: Outcome) -> None:
+        """Replace the outcome of the last attempt."""
+        *before, last = self.attempts
+        self._attempts = (*before, evolve(last, outcome=outcome))
+
+
+def annotate_error(error: TransferError, work: OrderProgress, *, order_may_exist: bool) -> TransferError:
+    """Set the key, attempts, receipts and ``order_may_exist`` on ``error``, sanitize its chain; return it."""
+    sanitize_exception(error)
+    error.key = work.intent.key
+    error.attempts = work.attempts
+    error.receipts = dict(work.receipts)
+    if work.intent.held is not None:
+        error.receipts.setdefault("held", work.intent.held)  # A recorded reference takes precedence.
+    error.order_may_exist = order_may_exist
+    return error
+
+
+# --- claimed key -------------------------------------------------------------------------------------
+# While a call holds a claim, it tracks which hooks may have acted.
+
+
+class ClaimedKey(MutableStruct, kw_only=True):
+    """What a worker knows about the key that it has claimed.
+
+    Args:
+        epoch: the number of the claim; each worker that takes over the intent adds one.
+        attempt: the attempt token of `MarkSending`; None before it. The journal counts all HTTP attempts
+            of the call as one attempt.
+        inherited: the hooks that an earlier worker may have entered for this intent.
+        entered: the hooks whose ``before`` was entered and did not guarantee that it did nothing.
+        earlier: the pending undos of earlier intents of the key that this call has not tried yet.
+    """
+
+    epoch: int
+    attempt: str | None = None
+    inherited: tuple[str, ...] = ()
+    entered: tuple[str, ...] = ()
+    earlier: tuple[PendingUndo, ...] = ()
+
+
+def claimed_key(entry: Entry) -> ClaimedKey:
+    """Create the `ClaimedKey` for ``entry``, a record that was claimed just now."""
+    claimed = ClaimedKey(epoch=entry.epoch)
+    if entry.epoch > 1:  # An earlier worker may have entered any hook without a record.
+        claimed.inherited = entry.hooks
+    if entry.owed:
+        claimed.earlier = tuple(
+            undo for undo in entry.owed if undo.lease_until <= 0.0 and undo.intent.id != entry.intent_id
+        )
+    return claimed
+
+
+# --- client core -------------------------------------------------------------------------------------
+# What one client's calls share: its parts, and what they all do with them.
+
+
+class ClientCore(Access, frozen=True, kw_only=True):
+    """The parts and settings of one client; times are in seconds."""
+
+    journal: ScopedJournal
+    hooks: tuple[PreflightHook, ...]
+    observers: Observers
+    resolve: Resolver | None
+    settle_after: float
+    abandoned_settle_after: float
+    lease: float
+    max_claim_age: float
+    pace: RateLimiter | None
+    undoable: tuple[str, ...] = ()
+    """The names of the hooks that can be undone, last first; derived from ``hooks``, as the next two are."""
+
+    undoable_but_hold: tuple[str, ...] = ()
+    """The same names without the hold, for orders whose hold the bank has placed itself."""
+
+    places_hold: bool = False
+    """Whether one of the hooks is the hold."""
+
+    unrecorded: dict[str, Callable[[], Awaitable[object]]] = msgspec.field(default_factory=dict)
+    """By key, a function that writes an answer that the journal could not record before.
+
+    Only this process knows these answers.
+    """
+
+    def __post_init__(self) -> None:
+        holds = {hook.name for hook in self.hooks if is_hold(hook)}
+        undoable = tuple(
+            hook.name for hook in reversed(self.hooks) if not getattr(hook, "nothing_to_undo", False)
+        )
+        force_setattr(self, "places_hold", bool(holds))
+        force_setattr(self, "undoable", undoable)
+        force_setattr(self, "undoable_but_hold", tuple(name for name in undoable if name not in holds))
+
+    def tell(self, kind: type[Event], work: OrderProgress, **fields: Any) -> None:
+        """Publish an event about ``work`` to the observers; it costs nothing without observers."""
+        if self.observers.all:
+            self.observers.tell(
+                kind(
+                    key=work.intent.key,
+                    intent_id=work.intent.id,
+                    attempt=work.attempts_begun,
+                    seconds=self.clock.now() - work.began,
+                    **fields,
+                )
+            )
+
+
+# --- resolution --------------------------------------------------------------------------------------
+# These are the possible answers of a bank's ``resolve`` to a doubt.
+
+
+class _NoOrder:
+    """The type of `NO_ORDER`."""
+
+    def __repr__(self) -> str:
+        return "NO_ORDER"
+
+    def __reduce__(self) -> str:
+        return "NO_ORDER"  # Unpickling returns the one instance.
+
+
+NO_ORDER: Final = _NoOrder()
+"""The answer of ``resolve`` if it is certain that no order exists *and none can appear any more*."""
+
+Resolution = Order | str | _NoOrder | None
+"""The answers of ``resolve``: the order, its id, `NO_ORDER`, or None if it does not know."""
+
+Resolver = Callable[[OrderIntent, OutcomeUnknown], Awaitable[Resolution]]
+"""An async function with which the bank finds out what became of an intent in doubt."""

@@ -1,62 +1,90 @@
-"""The way of one order, from its key to the order itself::
+"""The life of one call, from the key to the order::
 
     NewOrder + key ──> claim ──> hooks, in order ──> mark sending ──> send (retry) ──> settle ──> Order
                          │            │                                   │
-                    already made?   refused: undo what ran,      never sent, refused: undo hooks, in reverse
-                    give it back    nothing was sent             unknown: undo nothing, keep everything
+                      created?     refused: undo hooks that ran,   never sent, refused: undo hooks, in reverse
+                      return it    nothing was sent                unknown: undo nothing, keep everything
 
-Each write to the journal comes before the step that it guards. Whatever is raised in between is one
-of three things: a *certain no* (the hooks are undone and the key is free), a *doubt* (nothing is
-undone and the key is bound), or the journal's own failure, after which only the journal knows.
+Each journal write comes before the step that it guards. An error in between is one of three things:
 
-What is handed on: `Call` is what was asked for, and who may stop it; its `Work` is what errors, events
-and messages tell of; `ClaimedKey` is what the journal compares this call's moves with, and what its hooks
-may have done; `Sending` is the request, and until when it may leave; `Answered` is the order, and the
-connection it came on.
+- a *definite failure*: the hooks are undone and the key is free;
+- a *doubt*: nothing is undone and the key stays bound;
+- a failure of the journal: only the journal's record tells what is true.
+
+The steps share these objects. `OrderCall` holds the arguments and who may cancel the call. `OrderProgress`
+is what errors, events and messages report. `ClaimedKey` holds the tokens that the journal compares, and
+which hooks may have acted. `SendState` is the request and its time limits. `OrderResponse` is the order and
+the connection that it came on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
+from typing import Any, Generic, Self, TypeVar, cast
 
+from multidict import CIMultiDict
+
+from transfer_async._converters import converter
+from transfer_async._http.retry import RateLimiter
 from transfer_async._models.errors import (
+    BeneficiaryNotVerified,
+    CauseKind,
+    Expired,
+    HoldFailed,
+    HoldRequired,
     JournalFailed,
     KeyBusy,
     KeyConflict,
+    MatchResult,
     Outcome,
     OutcomeUnknown,
+    PreflightFailed,
     TransferError,
+    cause_of,
+    is_a,
+    name_of,
+    sanitize_exception,
+    text_of,
 )
-from transfer_async._models.events import Claimed, WentInDoubt
+from transfer_async._models.events import Claimed, HookPassed, OrderInDoubt
+from transfer_async._models.requests import fingerprint
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.attempt import Sending, attempt
-from transfer_async._pipeline.call import Call, fresh_id
-from transfer_async._pipeline.certain_no import certain_no
-from transfer_async._pipeline.claimed_key import ClaimedKey, claimed_key
-from transfer_async._pipeline.context import Context
-from transfer_async._pipeline.doubt import (
-    ABANDONED,
-    doubt_on_record,
-    given_back,
-    refused_before,
-    settle_doubt,
+from transfer_async._pipeline.attempt import SendState, attempt, send_again, too_late, wait_for_turn
+from transfer_async._pipeline.call import (
+    ClaimedKey,
+    ClientCore,
+    OrderCall,
+    OrderProgress,
+    annotate_error,
+    claimed_key,
+    fresh_id,
 )
-from transfer_async._pipeline.preflight import preflight
-from transfer_async._pipeline.send import send_again
-from transfer_async._pipeline.settle import settle, went_in_doubt
-from transfer_async._pipeline.unrecorded import made_up
-from transfer_async._pipeline.work import Work, stamped
-from transfer_async.journal.claim import Claim
-from transfer_async.journal.entries import Denial, Entry, Verdict
-from transfer_async.journal.fingerprint import fingerprint
-from transfer_async.journal.moves import Mark
+from transfer_async._pipeline.hooks import PreflightHook, checked_receipt, is_hold
+from transfer_async._pipeline.outcomes import (
+    definite_failure,
+    doubt_on_record,
+    flush_unjournaled,
+    replay_created,
+    replay_refused,
+    settle,
+    settle_doubt,
+    undo_earlier,
+    went_in_doubt,
+)
+from transfer_async._support.clock import seconds_left, within
+from transfer_async._support.util import Raised, is_end, log, passes, tried
+from transfer_async.journal.model import ABANDONED, Entry, Rejection, TransitionResult
+from transfer_async.journal.transitions import Claim, MarkSending, RenewLease
 
 
-async def create_order(context: Context, call: Call) -> Order:
-    """Take one call the whole way.
+async def create_order(context: ClientCore, call: OrderCall) -> Order:
+    """Run one call from the claim to its outcome, and return the order.
 
     Raises:
-        TransferError: what is certain, with the call's key, attempts and receipts on it.
+        TransferError: the outcome is not an order; the error carries the key, attempts and receipts.
         asyncio.CancelledError: the caller was cancelled before anything was sent.
     """
     claimed = await _claim(context, call)
@@ -70,18 +98,38 @@ async def create_order(context: Context, call: Call) -> Order:
         except TransferError as failed:
             answered = await send_again(context, call, sending, failed)
     except JournalFailed as lost:
-        stamped(lost, call.work, order_may_exist=True)
+        annotate_error(lost, call.work, order_may_exist=True)
         raise
     except OutcomeUnknown as doubt:
         return await went_in_doubt(context, call, claimed, doubt)
     except (TransferError, asyncio.CancelledError) as no:
-        await certain_no(context, call, claimed, no)
+        await definite_failure(context, call, claimed, no)
         raise
+    except BaseException as error:
+        if is_end(error):
+            raise
+        return await _broken(context, call, claimed, sanitize_exception(error))
     return await settle(context, call, claimed, answered)
 
 
-async def _claim(context: Context, call: Call) -> ClaimedKey | Order:
-    """Take the key; or give back what it has come to already."""
+async def _broken(context: ClientCore, call: OrderCall, claimed: ClaimedKey, error: BaseException) -> Order:
+    """End the call after an unexpected error: in doubt if a request may have been sent, else as not sent."""
+    why = f"the call failed unexpectedly ({name_of(error)})"
+    if call.cancellation.may_have_been_sent:
+        doubt = OutcomeUnknown(why, kind=CauseKind.NO_ANSWER)
+        doubt.__cause__ = error
+        return await went_in_doubt(context, call, claimed, doubt)
+    no = PreflightFailed(why, refused=False)
+    await definite_failure(context, call, claimed, no)
+    raise no from error
+
+
+async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
+    """Claim the key, or return the order that it already has.
+
+    Raises:
+        TransferError: the key cannot be claimed.
+    """
     work, intent = call.work, call.work.intent
     if intent.key in context.unrecorded:
         await _make_up(context, work)
@@ -95,51 +143,55 @@ async def _claim(context: Context, call: Call) -> ClaimedKey | Order:
         once=call.once,
     )
     try:
-        verdict = await context.write(intent.key, move, certain=Outcome.NOT_SENT)
+        verdict = await context.journal.write(intent.key, move, certain=Outcome.NOT_SENT)
     except JournalFailed as error:
-        raise stamped(error, work, order_may_exist=not call.client_made) from error.__cause__
+        raise annotate_error(error, work, order_may_exist=not call.client_made) from error.__cause__
     if verdict.denial is not None:
         return await _already(context, call, verdict)
     return _taken(context, work, verdict.entry)
 
 
-async def _make_up(context: Context, work: Work) -> None:
-    """Write down first what an earlier call with the key was answered: nobody else can."""
+async def _make_up(context: ClientCore, work: OrderProgress) -> None:
+    """Record the answer to an earlier call with the key first: only this process knows it."""
     try:
-        await made_up(context, work.intent.key)
+        await flush_unjournaled(context, work.intent.key)
     except JournalFailed as error:
         again = JournalFailed(str(error))
-        raise stamped(again, work, order_may_exist=True) from error.__cause__
+        raise annotate_error(again, work, order_may_exist=True) from error.__cause__
 
 
-def _taken(context: Context, work: Work, entry: Entry) -> ClaimedKey:
+def _taken(context: ClientCore, work: OrderProgress, entry: Entry) -> ClaimedKey:
     assert entry.intent is not None  # noqa: S101 - a claim has its intent
     work.intent, work.receipts = entry.intent, dict(entry.receipts)
     context.tell(Claimed, work, taken_over=entry.epoch > 1)
     return claimed_key(entry)
 
 
-async def _already(context: Context, call: Call, verdict: Verdict) -> Order:
+async def _already(context: ClientCore, call: OrderCall, verdict: TransitionResult) -> Order:
     work, entry, denial = call.work, verdict.entry, verdict.denial
-    if denial is Denial.CREATED:
-        return given_back(entry, work)
-    if denial is Denial.REFUSED:
-        raise refused_before(entry, work)
-    if denial is Denial.IN_DOUBT:
+    if denial is Rejection.CREATED:
+        return replay_created(entry, work)
+    if denial is Rejection.REFUSED:
+        raise replay_refused(entry, work)
+    if denial is Rejection.IN_DOUBT:
         if verdict.found_doubt:
-            context.tell(WentInDoubt, work, error=ABANDONED)
+            context.tell(OrderInDoubt, work, error=ABANDONED)
         doubt = doubt_on_record(entry, "an earlier call with this key is in doubt; nothing was sent now")
         return await settle_doubt(context, work, call.cancellation, verdict, doubt)
-    if denial is Denial.CONFLICT:
-        raise stamped(KeyConflict("this key is bound to a different order"), work, order_may_exist=True)
-    raise stamped(KeyBusy(retry_after=verdict.lease_left), work, order_may_exist=True)
+    if denial is Rejection.CONFLICT:
+        raise annotate_error(
+            KeyConflict("this key is bound to a different order"), work, order_may_exist=True
+        )
+    raise annotate_error(KeyBusy(retry_after=verdict.lease_left), work, order_may_exist=True)
 
 
-async def _mark_sending(context: Context, work: Work, claimed: ClaimedKey, sending: Sending) -> None:
-    """Write down that a request may be sent from now on."""
+async def _mark_sending(
+    context: ClientCore, work: OrderProgress, claimed: ClaimedKey, sending: SendState
+) -> None:
+    """Record that a request may be sent from now on."""
     claimed.attempt = fresh_id()
     sending.deadline = min(context.clock.now() + context.policy.deadline, work.deadline)
-    mark = Mark(
+    mark = MarkSending(
         intent_id=work.intent.id,
         epoch=claimed.epoch,
         attempt=claimed.attempt,
@@ -147,7 +199,270 @@ async def _mark_sending(context: Context, work: Work, claimed: ClaimedKey, sendi
         lease=context.lease,
         window=context.policy.deadline,
     )
-    verdict = await context.write(work.intent.key, mark, certain=Outcome.NOT_SENT)
+    verdict = await context.journal.write(work.intent.key, mark, certain=Outcome.NOT_SENT)
     if verdict.denial is not None:
         claimed.attempt = None  # it marks nothing
+        why = "the claim's lease ran out before the order was sent"
+        if verdict.entry.is_suspected:
+            why = "an order of an earlier call with this key may exist: nothing was sent now"
+        raise KeyBusy(why, retry_after=verdict.lease_left)
+
+
+# --- preflight ---------------------------------------------------------------------------------------
+# Before an order is sent, the hooks run in their order, and the receipts that they return are recorded.
+
+
+async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -> SendState:
+    """Run the hooks in their order; the hold is the last one.
+
+    Returns:
+        The request, which may be sent once the journal has recorded that.
+
+    Raises:
+        TransferError: a hook refused or failed, there is no hold, or a limit passed.
+    """
+    intent = call.work.intent
+    held = intent.held is not None
+    if not held and not context.places_hold:
+        raise HoldRequired(
+            "the customer's funds must be held before an order is sent: give the client a hold hook "
+            "(hooks=[..., FundsHold(place, release)]), or the call the reference of your own hold (held=...)"
+        )
+    if expired := too_late(context.clock, call.work):
+        raise expired
+    sending = SendState(intent=intent, body=converter.encode(intent.order), clock=context.clock)
+    hooks = EagerStart(
+        _run_hooks(context, call, claimed, sending, held=held)
+        if context.pace is None
+        else _run_hooks_in_turn(context, call, claimed, sending, context.pace, held=held)
+    )
+    if not hooks.done:
+        with LeaseKeeper(partial(_keep, context, call.work, claimed), every=context.lease / 3):
+            await hooks
+    return sending
+
+
+async def _run_hooks_in_turn(
+    context: ClientCore,
+    call: OrderCall,
+    claimed: ClaimedKey,
+    sending: SendState,
+    pace: RateLimiter,
+    *,
+    held: bool,
+) -> None:
+    """Run the hooks at the client's rate; the order waits before any funds are held."""
+    if claimed.earlier:
+        await undo_earlier(context, call.work, call.cancellation, claimed)
+    await wait_for_turn(context, call, pace.entrance)
+    try:
+        await _run_hooks(context, call, claimed, sending, held=held)
+        await wait_for_turn(context, call, pace.exit)
+    except BaseException:
+        pace.entrance.uncount()  # nothing is sent
+        raise
+
+
+async def _run_hooks(
+    context: ClientCore, call: OrderCall, claimed: ClaimedKey, sending: SendState, *, held: bool
+) -> None:
+    work = call.work
+    if claimed.earlier:
+        await undo_earlier(context, work, call.cancellation, claimed)
+    # The token comes before the hooks, so that no funds are held if there is no token. It is not kept in a
+    # local variable, because error trackers record the variables of each frame.
+    sending.headers = context.tokens.current or await _first_headers(context, call)
+    to_be_kept = False
+    for hook in context.hooks:
+        if hook.name in work.receipts or (held and is_hold(hook)):
+            continue
+        if to_be_kept:
+            await _keep(context, work, claimed)
+        if expired := too_late(context.clock, work):  # a hook would be in vain
+            raise expired
+        await _run_hook(context, call, claimed, hook)
+        to_be_kept = hook.name in context.undoable or work.receipts[hook.name] is not None
+
+
+async def _first_headers(context: ClientCore, call: OrderCall) -> CIMultiDict[str]:
+    try:
+        with call.cancellation.stoppable():
+            async with asyncio.timeout(seconds_left(context.clock, call.work.deadline)):
+                return await context.tokens.headers()
+    except TimeoutError as error:
+        why = "the call's deadline passed before the token callable returned a token"
+        raise Expired(why, limit="deadline") from sanitize_exception(error)
+
+
+async def _run_hook(context: ClientCore, call: OrderCall, claimed: ClaimedKey, hook: PreflightHook) -> None:
+    began = context.clock.now()
+    broke = HoldFailed if is_hold(hook) else PreflightFailed
+    limit: asyncio.Timeout | None = None
+    try:
+        with call.cancellation.stoppable():
+            claimed.entered += (hook.name,)
+            before = EagerStart(tried(hook.before, call.work.intent))
+            if before.done:
+                receipt = before.result
+            else:
+                left = within(context.timeouts.hook, context.clock, call.work.deadline)
+                async with asyncio.timeout(left) as limit:
+                    receipt = await before
+    except (TimeoutError, asyncio.CancelledError) as error:  # this call's own
+        if isinstance(error, asyncio.CancelledError) and call.cancellation.abandoned:
+            raise
+        receipt = Raised(error)
+    if type(receipt) is Raised:
+        cause = sanitize_exception(receipt.error)
+        if is_a(cause, PreflightFailed):
+            claimed.entered = claimed.entered[:-1]  # it vouches that it did nothing
+            raise _own(cast("PreflightFailed", cause), hook) from cause_of(cause)
+        if limit is not None and limit.expired() and left < context.timeouts.hook:
+            why = f"the call's deadline passed while the hook {hook.name!r} ran"
+            raise Expired(why, limit="deadline") from cause
+        why = f"the hook {hook.name!r} failed ({name_of(cause)})"
+        raise broke(why, refused=False, hook=hook.name) from cause
+    try:
+        call.work.receipts[hook.name] = checked_receipt(hook, receipt)
+    except (TypeError, ValueError) as error:
+        raise broke(str(error), refused=False, hook=hook.name) from error
+    context.tell(HookPassed, call.work, hook=hook.name, took=context.clock.now() - began)
+
+
+def _own(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
+    """Return a copy of a hook's ``error`` for this call alone; for a hold it is a `HoldFailed`.
+
+    A copy is needed because the bank may raise one error object for many calls. If an error of the bank's
+    own class cannot be copied, read or written, an error of this package takes its place.
+    """
+    try:
+        if not (is_hold(hook) and type(error) is PreflightFailed):
+            return _complete(copy.copy(error), _of_ours(error), hook)
+        return HoldFailed(text_of(error), refused=error.refused, hook=hook.name)
+    except BaseException as failed:
+        if passes(failed):
+            raise
+    own = _of_ours(error)
+    own.hook = hook.name
+    return own
+
+
+def _of_ours(error: PreflightFailed) -> PreflightFailed:
+    """Create a default error of the nearest base class of ``error`` that this package defines."""
+    if is_a(error, BeneficiaryNotVerified):
+        return BeneficiaryNotVerified(text_of(error), result=MatchResult.NOT_POSSIBLE)
+    kind = next(kind for kind in (HoldFailed, HoldRequired, PreflightFailed) if is_a(error, kind))
+    return kind(text_of(error))
+
+
+def _complete(own: PreflightFailed, default: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
+    """Set every attribute on ``own`` that a call and its journal need, and return it.
+
+    Raises:
+        Exception: the class of ``own`` does not allow that.
+    """
+    for name, value in vars(default).items():
+        given = getattr(own, name, value)
+        setattr(own, name, given)
+        if getattr(own, name) is not given:
+            raise AttributeError(name)
+    own.outcome, own.hook = Outcome.NOT_SENT, hook.name
+    if type(own.refused) is not bool or type(getattr(own, "result", MatchResult.MATCH)) is not MatchResult:
+        raise TypeError
+    return own
+
+
+async def _keep(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -> None:
+    keep = RenewLease(
+        intent_id=work.intent.id, epoch=claimed.epoch, lease=context.lease, receipts=dict(work.receipts)
+    )
+    verdict = await context.journal.write(work.intent.key, keep, certain=Outcome.NOT_SENT)
+    if verdict.denial is not None:
         raise KeyBusy("the claim's lease ran out before the order was sent", retry_after=verdict.lease_left)
+
+
+# --- lease -------------------------------------------------------------------------------------------
+# A claim's lease is renewed while its hooks run.
+
+
+class LeaseKeeper:
+    """A context manager that renews a lease while its block runs; a quick block costs only a timer.
+
+    Args:
+        renew: renews the lease once. After a `JournalFailed` it is called again; any other `TransferError`
+            ends the renewals. The block continues in any case: `MarkSending` fails if the lease was lost.
+        every: the seconds between two renewals.
+    """
+
+    def __init__(self, renew: Callable[[], Awaitable[None]], *, every: float) -> None:
+        self._renew = renew
+        self._every = every
+        self._task: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._timer = asyncio.get_running_loop().call_later(self._every, self._start)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._renew_again_and_again())
+
+    async def _renew_again_and_again(self) -> None:
+        while True:
+            try:
+                await self._renew()
+            except TransferError as error:
+                log.warning("a claim's lease could not be renewed (%s)", type(error).__name__)
+                if not isinstance(error, JournalFailed):
+                    return
+            await asyncio.sleep(self._every)
+
+
+# --- eager start -------------------------------------------------------------------------------------
+# Work is often done without waiting, so a caller can check that before it starts a timer.
+# Two timers (the hook's timeout and the lease's) take a tenth of the time of a whole call, and a hook that
+# only looks into memory needs neither. So the first step of a hook runs without them, and only a hook that
+# waits for something gets the timers.
+
+
+T = TypeVar("T")
+
+
+class EagerStart(Generic[T]):
+    """A coroutine that has run until it first waits; await this object for its result.
+
+    Args:
+        work: the coroutine. An error before its first wait is raised by the constructor.
+    """
+
+    __slots__ = ("_waits_for", "_work", "done", "result")
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self.done: bool = False
+        self.result: T | None = None
+        try:
+            self._waits_for = work.send(None)
+        except StopIteration as end:
+            self.done, self.result = True, end.value
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        """Hand on what the work waits for, and whatever comes back, until it is done."""
+        waits_for, work = self._waits_for, self._work
+        while True:
+            error: BaseException | None = None
+            try:
+                sent = yield waits_for
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as thrown:  # noqa: BLE001 - the work's own, a cancellation most of all
+                error = thrown
+            try:
+                waits_for = work.send(sent) if error is None else work.throw(error)
+            except StopIteration as end:
+                return cast("T", end.value)

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
+from typing import Any
 
 from attrs import field, frozen
 
-from transfer_async._models.base import ByValue
-from transfer_async._models.doubt_cause import Cause
+from transfer_async._models import requests
+from transfer_async._models.errors import Cause
 from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async._models.responses import Order
-from transfer_async.journal.entries import Entry, KeyState
-from transfer_async.journal.proposal import Proposal
+from transfer_async._pipeline.outcomes import order_id_of
+from transfer_async._support.clock import Duration, duration
+from transfer_async.journal.model import (
+    ABANDONED_SETTLE_AFTER,
+    Decision,
+    Entry,
+    HistoryEvent,
+    KeyState,
+    PendingUndo,
+    Proposal,
+    Rejection,
+    TransitionResult,
+    is_same_person,
+    owed_by,
+)
+from transfer_async.journal.operator_transitions import Amend, Look, Propose, TakeBack, Waive
 from transfer_async.journal.protocol import order_on_record
+from transfer_async.journal.transitions import Move, Refute, Resolve
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class Doubt(ByValue):
+@frozen(kw_only=True)
+class Doubt:
     """A key in doubt, as an operator needs it to find out what became of its order.
 
     Args:
@@ -25,7 +44,8 @@ class Doubt(ByValue):
         intent_id: the intent's id, under which the bank's hooks know it.
         summary: amounts, currencies and countries; nothing about a person.
         claimed_at: when work on the intent began, in UTC; if that is damaged, the nearest time that there is.
-        sent_until: no request can have been sent after it, in UTC; the same.
+        sent_until: no request was to be sent after it, in UTC; the same. A sender that is stopped between its
+            last check and the write sends later, when it continues: see ``sender_reported``.
         order: what was to be created; not in the ``repr``.
         receipts: what the hooks handed back, by hook name; not in the ``repr``.
         held: the reference of a hold that the bank placed itself; not in the ``repr``.
@@ -50,9 +70,17 @@ class Doubt(ByValue):
     proposal: Proposal | None = None
     moves: int = 0
 
+    @property
+    def sender_reported(self) -> bool:
+        """Whether the sender itself reported the doubt, and sends no more.
 
-@frozen(kw_only=True, eq=False, repr=False)
-class KeyView(ByValue):
+        Otherwise find its process before you refute: if it is only stopped, its request may still leave.
+        """
+        return self.cause is not None and self.cause.is_from_sender
+
+
+@frozen(kw_only=True)
+class KeyView:
     """What is on record of one key, with its times as people read them.
 
     Args:
@@ -60,7 +88,8 @@ class KeyView(ByValue):
         entry: all of it.
         began: when work on its intent began, in UTC; None where what is on record is no time.
         age: seconds since then; None as well.
-        sent_until: no request can have been sent after it; None where none was, or that is no time.
+        sent_until: as for `Doubt`; None where nothing was sent, or that is no time.
+        lease_until: until when a worker has the key, in UTC; None where none is at work on it.
         refutable_at: when a refutation is believed, at the earliest; None where never, or not in doubt.
     """
 
@@ -69,6 +98,7 @@ class KeyView(ByValue):
     began: datetime | None
     age: float | None
     sent_until: datetime | None
+    lease_until: datetime | None
     refutable_at: datetime | None
 
     @property
@@ -77,10 +107,10 @@ class KeyView(ByValue):
         return self.entry.state
 
     @property
-    def order(self) -> NewOrder | None:
-        """What was to be created, as long as it is kept."""
-        intent = self.entry.intent or next((one.intent for one in self.entry.owed), None)
-        return None if intent is None else intent.order
+    def order(self) -> NewOrder | Order | None:
+        """What was to be created, as long as it is kept; then the order as the service answered it."""
+        intent = self.entry.intent or next((undo.intent for undo in self.entry.owed), None)
+        return order_on_record(self.entry) if intent is None else intent.order
 
     @property
     def summary(self) -> str:
@@ -100,17 +130,22 @@ class KeyView(ByValue):
     @property
     def owed(self) -> tuple[str, ...]:
         """The hooks that must still be undone."""
-        return tuple(one.hook for one in self.entry.owed)
+        return tuple(undo.hook for undo in self.entry.owed)
 
     @property
     def untold(self) -> tuple[str, ...]:
         """The outcomes that must still be told."""
-        return tuple(one.outcome.value for one in self.entry.untold)
+        return tuple(item.outcome.value for item in self.entry.untold)
 
     @property
     def cause(self) -> Cause | None:
         """Why it is, or was, in doubt."""
         return self.entry.cause
+
+    @property
+    def sender_reported(self) -> bool:
+        """As for `Doubt`."""
+        return self.entry.sender_reported
 
     @property
     def proposal(self) -> Proposal | None:
@@ -128,13 +163,18 @@ class KeyView(ByValue):
         return self.entry.is_readable
 
     @property
+    def is_sealed(self) -> bool:
+        """Whether it is sealed with keys that are not here: whoever has them can read it."""
+        return self.entry.unread is not None and self.entry.unread.is_sealed
+
+    @property
     def amendable(self) -> bool:
         """Whether the order's id may be amended: it was given by a person, or by the bank's own means."""
         return self.entry.is_amendable
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class FourEyes(ByValue):
+@frozen(kw_only=True)
+class FourEyes:
     """Whether a scope demands that what one person decides is approved by another.
 
     Args:
@@ -146,13 +186,13 @@ class FourEyes(ByValue):
     proposal: Proposal | None = None
 
 
-def summary_of(order: NewOrder | None) -> str:
+def summary_of(order: NewOrder | Order | None) -> str:
     """``order`` in a line that names nobody."""
     if order is None:
         return "an order that is no longer on record"
     return (
-        f"{order.poster_amount:f} {order.poster_currency} ({order.poster_country})"
-        f" for {order.matcher_amount:f} {order.matcher_currency} ({order.matcher_country})"
+        f"{order.poster_amount:f} {order.poster_currency} ({order.poster_country or '-'})"
+        f" for {order.matcher_amount:f} {order.matcher_currency} ({order.matcher_country or '-'})"
     )
 
 
@@ -176,19 +216,26 @@ def doubt_of(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Doubt:
     )
 
 
+_AT_WORK = (KeyState.CLAIMED, KeyState.SENDING)
+
 Calendar = Callable[[float], datetime | None]
 """Turns the journal's seconds into times; None where there is no such time."""
 
 
 def view_of(key: str, entry: Entry, utc: Calendar, *, now: datetime, settle_after: float) -> KeyView:
     """The view of ``entry``."""
-    began = utc(entry.claimed_at)
+    # Of a damaged record, zero stands for a time that cannot be read; it stays there when that is put aside.
+    was_damaged = not entry.is_readable or bool(entry.laid_aside)
+    began = None if was_damaged and not entry.claimed_at else utc(entry.claimed_at)
+    is_sent = entry.attempt is not None and not (was_damaged and not entry.sent_until)
+    is_leased = entry.state in _AT_WORK and not (was_damaged and not entry.lease_until)
     return KeyView(
         key=key,
         entry=entry,
         began=began,
         age=None if began is None else (now - began).total_seconds(),
-        sent_until=utc(entry.sent_until) if entry.attempt is not None else None,
+        sent_until=utc(entry.sent_until) if is_sent else None,
+        lease_until=utc(entry.lease_until) if is_leased else None,
         refutable_at=_refutable_at(entry, utc, settle_after=settle_after),
     )
 
@@ -196,9 +243,392 @@ def view_of(key: str, entry: Entry, utc: Calendar, *, now: datetime, settle_afte
 def _refutable_at(entry: Entry, utc: Calendar, *, settle_after: float) -> datetime | None:
     if entry.state is not KeyState.IN_DOUBT:
         return None
-    return utc(entry.sent_until + settle_after)  # never, if `settle_after` is infinite
+    return utc(entry.settled_at(settle_after))  # never, if `settle_after` is infinite
 
 
 def parties_of(entry: Entry) -> OrderIntent | Order | None:
     """What tells who the parties of the order are; None if nothing on record does."""
-    return entry.intent or order_on_record(entry) or next((one.intent for one in entry.owed), None)
+    return entry.intent or order_on_record(entry) or next((undo.intent for undo in entry.owed), None)
+
+
+# --- what ending it will cause --------------------------------------------------------------------
+
+
+@frozen
+class Sentence:
+    """A sentence for people about a key.
+
+    Args:
+        text: the sentence, with ``{}`` for each of the values.
+        values: texts from elsewhere, such as references: whoever shows them makes them fit to be shown.
+    """
+
+    text: str
+    values: tuple[str, ...] = ()
+
+    def shown(self, fit: Callable[[str], str]) -> str:
+        """The whole sentence, with every value made ``fit``."""
+        return self.text.format(*map(fit, self.values))
+
+
+def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
+    """The hooks that no recovery can undo, because what they acted for cannot be read; None: all can.
+
+    The hooks of an order that exists are not to be undone, only those of earlier intents of its key.
+    """
+    unread = entry.unread
+    if unread is not None and not refuting:
+        return unread.owed or None
+    if unread is not None:
+        every = (*unread.hooks, *unread.owed)
+        return every or (
+            None if entry.state is KeyState.FREE else ()
+        )  # a free key owes what is pending alone
+    return entry.hooks if entry.state is KeyState.IN_DOUBT and entry.intent is None else None
+
+
+def releases_hold(view: KeyView, *, holds: AbstractSet[str]) -> bool:
+    """Whether refuting the key makes the next recovery release a hold; ``holds`` are hooks that place one."""
+    return any(item.hook in holds for item in owed_by(view.entry))
+
+
+def effects_of(
+    view: KeyView, decision: Decision, verb: str, *, holds: AbstractSet[str], order_id: str | None = None
+) -> tuple[Sentence, ...]:
+    """What a decision about a key will cause, by what is on record: nothing else may promise a release.
+
+    Args:
+        view: the key.
+        decision: what is decided; ``AMEND`` without an order's id takes the id back.
+        verb: begins the sentences, as "Refuting" or "this".
+        holds: names of hooks that place a hold.
+        order_id: of the order that is named.
+    """
+    if decision is Decision.WAIVE:
+        return (Sentence(f"{verb} ends the demand for four eyes: from then on one person decides alone."),)
+    if view.is_sealed:
+        return (Sentence(f"{verb} changes nothing: the record is sealed with keys that are not here."),)
+    if decision is Decision.REFUTE:
+        return tuple(_of_refuting(view, verb, holds))
+    if decision is Decision.RESOLVE:
+        return tuple(_of_resolving(view, verb, holds, order_id))
+    if order_id is None:
+        return (
+            Sentence(f"{verb} puts the key in doubt again: nothing is sent and nothing is released."),
+            *_kept(view, holds, ""),
+        )
+    known = view.order_id or "another one"
+    return (Sentence(f"{verb} binds the key to {{}}, and no longer to {{}}.", (order_id, known)),)
+
+
+def pending(view: KeyView, *, holds: AbstractSet[str]) -> Sentence:
+    """What the next recovery will undo, and what the bank itself must."""
+    entry = view.entry
+    undone = _in_a_row("the next recovery", entry.owed, holds)
+    if entry.held is None:
+        return undone or Sentence("nothing is left to undo")
+    undone = undone or Sentence("nothing is left for a recovery to undo")
+    return Sentence(f"{undone.text}; the hold {{}} is the bank's to release", (*undone.values, entry.held))
+
+
+def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str]) -> Iterator[Sentence]:
+    entry = view.entry
+    by_hand, owed = to_undo_by_hand(entry, refuting=True), owed_by(entry)
+    frees = "puts aside what cannot be read" if entry.state is KeyState.FREE else "frees the key"
+    undone = _in_a_row(verb, owed, holds)
+    if by_hand is not None:
+        yield Sentence(
+            f"{verb} {frees}. Its hooks cannot be undone by a recovery: undo them by hand first."
+            if by_hand
+            else f"{verb} {frees}. Whether a hook has anything to undo cannot be read: look first, by hand."
+        )
+        if by_hand:
+            yield Sentence(f"Undo by hand: {', '.join(['{}'] * len(by_hand))}.", by_hand)
+    elif undone is not None:
+        yield Sentence(f"{undone.text}, at the next recovery, and {frees}.", undone.values)
+    elif entry.state is KeyState.FREE and entry.owed:
+        yield Sentence(f"{verb} {frees}.")
+    else:
+        yield Sentence(f"{verb} {frees}. No hook of it has anything to undo.")
+    pending_undos = _in_a_row("Then the next recovery", entry.owed, holds)
+    if entry.unread is not None and pending_undos is not None:  # not by hand, too: a hold is released once
+        yield Sentence(f"{pending_undos.text}.", pending_undos.values)
+    if entry.held is not None:
+        yield Sentence("The hold {}, which the bank placed itself, is the bank's to release.", (entry.held,))
+    if entry.state is not KeyState.FREE and not view.sender_reported:
+        yield Sentence(
+            "Its sender never reported an end: if that process is only stopped, it may still send."
+        )
+    if entry.state is not KeyState.FREE:
+        loses_hold = by_hand is not None or entry.held is not None or releases_hold(view, holds=holds)
+        paid = "it is paid without a hold, and may be paid twice" if loses_hold else "it may be paid twice"
+        yield Sentence(f"If the order exists all the same, {paid}.")
+        yield Sentence(
+            "What is still to be paid needs another key: the same message is answered from the record."
+        )
+
+
+def _in_a_row(subject: str, owed: tuple[PendingUndo, ...], holds: AbstractSet[str]) -> Sentence | None:
+    """What ``subject`` undoes, in one sentence without its full stop; None for nothing."""
+    texts: list[str] = []
+    values: list[str] = []
+    for undo in owed:
+        if undo.hook in holds:
+            order = undo.intent.order
+            amount = f" of {order.poster_amount:,f} {order.poster_currency}"
+            texts.append(f"releases {'{}' if undo.receipt else 'the hold, if one was placed,'}{amount}")
+            values += [undo.receipt] if undo.receipt else []
+        else:
+            texts.append("undoes {} ({})" if undo.receipt else "undoes {}")
+            values += [undo.hook, undo.receipt] if undo.receipt else [undo.hook]
+    return Sentence(f"{subject} {' and '.join(texts)}", tuple(values)) if texts else None
+
+
+def _of_resolving(
+    view: KeyView, verb: str, holds: AbstractSet[str], order_id: str | None
+) -> Iterator[Sentence]:
+    named = "{}" if order_id else "that order"
+    if view.state is KeyState.CREATED:  # damaged, or nothing were to resolve
+        known = view.order_id or "no id"
+        yield Sentence(f"{verb} puts aside what cannot be read. The order on record stays: {{}}.", (known,))
+        return
+    yield Sentence(
+        f"{verb} binds the key to {named}: whoever uses it again is given this order.",
+        (order_id,) if order_id else (),
+    )
+    yield from _kept(view, holds, ": the order is paid from it")
+    if by_hand := to_undo_by_hand(view.entry, refuting=False):
+        yield Sentence(
+            "Undos of an earlier wish cannot be read. "
+            f"Undo by hand first: {', '.join(['{}'] * len(by_hand))}.",
+            by_hand,
+        )
+
+
+def _kept(view: KeyView, holds: AbstractSet[str], why: str) -> Iterator[Sentence]:
+    order, entry = view.order, view.entry
+    amount = "" if order is None else f" of {order.poster_amount:,f} {order.poster_currency}"
+    receipts = entry.all_receipts
+    if entry.state is KeyState.FREE:
+        receipts = {undo.hook: undo.receipt for undo in entry.owed}
+        yield Sentence("The key was free: a hold that is released by now stays released.")
+    for name, receipt in receipts.items():
+        if (name in holds or name == "held") and receipt:
+            yield Sentence(f"{{}}{amount} stays on hold{why}.", (receipt,))
+
+
+LOOK: str = Look.name
+"""Of the history: somebody saw the parties. It changes nothing, and makes no page stale."""
+
+_DECISIONS = (Resolve.name, Refute.name, Amend.name, TakeBack.name, Waive.name)
+
+
+def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:
+    """Return the step by which another person approved the last proposal; None if nobody did."""
+    changes = [step for step in steps if step.move != LOOK]
+    last = max((number for number, step in enumerate(changes) if step.move == Propose.name), default=None)
+    if last is None or last + 1 == len(changes):
+        return None
+    proposed, step = changes[last], changes[last + 1]
+    is_same = is_same_person(step.by or "", proposed.by or "")
+    return step if step.move in _DECISIONS and not is_same else None
+
+
+MOST_SCOPES = 10
+"""So many other scopes are named."""
+
+
+def only_scopes(names: Sequence[str]) -> Sentence:
+    """Return the end of a sentence: the journal has keys of these scopes only."""
+    shown = tuple(names[:MOST_SCOPES])
+    more = f" and {len(names) - MOST_SCOPES:,} more" if len(names) > MOST_SCOPES else ""
+    return Sentence(f"only keys of {', '.join(['{}'] * len(shown))}{more}", shown)
+
+
+# --- refusals ----------------------------------------------------------------------------------------
+# What an operator hears where something is no good, or the journal says no.
+
+
+def nothing_on_record(key: str) -> ValueError:
+    """What an operator hears who names a key that the journal does not have."""
+    why = requests.problem(key)
+    return ValueError(f"key: {why}" if why else "key: nothing is on record of it in this scope")
+
+
+def told(entry: Entry) -> str:
+    """Where a key stands, in words."""
+    state = entry.state.value.replace("_", " ")
+    return f"{state} ({entry.order_id})" if entry.order_id else state
+
+
+class ApprovalRequired(ValueError):
+    """The scope demands four eyes: one person proposes it, and another approves."""
+
+    def __init__(self) -> None:
+        super().__init__("four_eyes: are demanded in this scope: propose it, and another person approves")
+
+
+class ApproverIsProposer(ValueError):
+    """Whoever proposed it may not approve it, nor anybody whose name looks the same."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "by: proposed it, or has a name that looks like the proposer's; another person must approve it, "
+            "under a name that nobody can take for the proposer's"
+        )
+
+
+class RecordSetAside(ValueError):
+    """A damaged record was set aside for a decision, which was then refused: the key is as it was left."""
+
+
+class KeyChanged(ValueError):
+    """The key has moved since it was looked at, or the proposal that was seen is void.
+
+    Args:
+        entry: as it is now.
+    """
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(f"key: has moved since it was looked at; it is {told(entry)}")
+        self.state: KeyState = entry.state
+        self.moves: int = entry.moves
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is pickled by its arguments, and these are not the ones it was made with.
+        return _key_changed, (str(self), self.state, self.moves)
+
+
+def _key_changed(text: str, state: KeyState, moves: int) -> KeyChanged:
+    made = KeyChanged.__new__(KeyChanged, text)
+    made.args, made.state, made.moves = (text,), state, moves
+    return made
+
+
+FOR_EVER = 1e10
+"""Seconds after which nobody asks again: three hundred years."""
+
+
+def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
+    """What is raised where the journal said no to ``move``."""
+    entry, denial = verdict.entry, verdict.denial
+    if denial is Rejection.ALONE:
+        return ApprovalRequired()
+    if denial in (Rejection.MOVED, Rejection.VOID) or _is_stale(entry, move):
+        return KeyChanged(entry)
+    if denial is Rejection.SAME_PERSON:
+        return ApproverIsProposer()
+    if denial is Rejection.ANSWERED:
+        return ValueError("key: the service itself answered with its order: it is not to be amended")
+    if denial is Rejection.TOO_EARLY:
+        return too_early(entry.settled_at(getattr(move, "settle_after", 0.0)) - verdict.now)
+    if denial is Rejection.FOREIGN:
+        return ValueError("order_id: is the order of another key")
+    return ValueError(f"key: was changed by somebody else just now; it is {told(entry)}")
+
+
+def too_early(wait: float) -> ValueError:
+    """Return what is raised where a refutation is believed in ``wait`` seconds only."""
+    left = math.ceil(wait) if wait < FOR_EVER else math.inf
+    return ValueError(f"key: it is too early, a request may still take effect; ask again in {left} s")
+
+
+def _is_stale(entry: Entry, move: Move | None) -> bool:
+    """Whether ``move`` is about the key as it was, and so was denied whatever else speaks against it."""
+    seen, proposal = getattr(move, "seen", None), getattr(move, "proposal", None)
+    if seen is not None and entry.moves != seen:
+        return True
+    return proposal is not None and (entry.proposal is None or entry.proposal.id != proposal)
+
+
+def checked_settle_after(settle_after: Duration) -> float:
+    """``settle_after`` in seconds.
+
+    Raises:
+        ValueError: it is no duration, or less than 0.
+    """
+    seconds = duration("settle_after", settle_after)
+    if not seconds >= 0:
+        raise ValueError("settle_after: must be 0 seconds or more")
+    return seconds
+
+
+def checked_abandoned_settle_after(given: Duration | None, *, settle_after: float) -> float:
+    """``abandoned_settle_after`` in seconds; by default a day, or ``settle_after`` where that is longer.
+
+    Raises:
+        ValueError: it is no duration, or less than ``settle_after``.
+    """
+    if given is None:
+        return max(ABANDONED_SETTLE_AFTER, settle_after)
+    seconds = duration("abandoned_settle_after", given)
+    if not seconds >= settle_after:
+        raise ValueError(f"abandoned_settle_after: must be at least settle_after, {settle_after:g} seconds")
+    return seconds
+
+
+def checked_order_id(order_id: str) -> str:
+    """``order_id``, trimmed.
+
+    Raises:
+        ValueError: it does not look like an order's id.
+    """
+    checked = order_id_of(order_id)
+    if checked is None:
+        raise ValueError("order_id: must look like 'tx-…'")
+    return checked
+
+
+_SPACES = re.compile(r"[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+
+
+def checked_text(name: str, text: str) -> str:
+    """``text``, which goes into the history, trimmed.
+
+    Raises:
+        ValueError: there is nothing in it, or what would spoil a line.
+    """
+    # Copied from a web page or a statement, a space may be one that does not break.
+    line = _SPACES.sub(" ", requests.to_text(text)).strip() if isinstance(text, str) else ""
+    if not (line and line.isprintable()):
+        raise ValueError(f"{name}: must be a line of text with something in it; it is kept in the history")
+    if len(line) > requests.REFERENCE:
+        raise ValueError(f"{name}: must be no longer than {requests.REFERENCE:,} characters")
+    return line
+
+
+def checked_name(name: str, text: str) -> str:
+    """``text``, the name of a person, trimmed.
+
+    Raises:
+        ValueError: see `checked_text`; or it holds what renders as nothing.
+    """
+    line = checked_text(name, text)
+    if requests.UNSEEN.search(line):
+        raise ValueError(
+            f"{name}: holds a character that renders as nothing, so that two names look the same"
+        )
+    return line
+
+
+def checked_decision(decision: Decision) -> Decision:
+    """``decision``, if it is one.
+
+    Raises:
+        ValueError: it is not.
+    """
+    try:
+        return Decision(decision)
+    except ValueError:
+        raise ValueError(f"decision: must be one of {', '.join(item.value for item in Decision)}") from None
+
+
+def checked_flag(name: str, flag: bool) -> bool:
+    """``flag``, if it is one.
+
+    Raises:
+        ValueError: it is neither true nor false.
+    """
+    if flag is not True and flag is not False:
+        raise ValueError(f"{name}: must be True or False")
+    return flag

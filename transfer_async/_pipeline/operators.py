@@ -8,33 +8,95 @@ Where a scope demands four eyes, one person proposes and another approves: the w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
+from typing import Any
 
-from transfer_async._models import keys, texts
+import attrs
+from attrs import frozen
+
+from transfer_async._models import requests
 from transfer_async._models.errors import Outcome
-from transfer_async._models.events import Observer, Observers
+from transfer_async._models.events import Event, Observer, Observers, OrderInDoubt, Resolved
 from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.decisions import Decisions, Word, is_demanded
-from transfer_async._pipeline.key_views import Doubt, FourEyes, KeyView, doubt_of, parties_of, view_of
-from transfer_async._pipeline.refusals import (
+from transfer_async._pipeline.call import fresh_id
+from transfer_async._pipeline.key_views import (
+    ApprovalRequired,
+    ApproverIsProposer,
+    Doubt,
+    FourEyes,
+    KeyChanged,
+    KeyView,
+    RecordSetAside,
     checked_decision,
     checked_flag,
+    checked_name,
     checked_order_id,
     checked_settle_after,
     checked_text,
+    doubt_of,
     nothing_on_record,
+    parties_of,
+    refusal,
+    to_undo_by_hand,
+    told,
+    too_early,
+    view_of,
 )
 from transfer_async._support.clock import EARLIEST, LATEST, Clock, Duration, time_after
-from transfer_async.journal.entries import Entry, Step
-from transfer_async.journal.operator_moves import Look
-from transfer_async.journal.proposal import FOUR_EYES, Decision, Proposal
-from transfer_async.journal.protocol import Journal, KeyRecord, checked_journal
-from transfer_async.journal.scoped import ScopedJournal
+from transfer_async.journal.model import (
+    ABANDONED,
+    FOUR_EYES,
+    SETTLE_AFTER,
+    Decision,
+    Entry,
+    HistoryEvent,
+    KeyState,
+    Proposal,
+    Rejection,
+    TransitionResult,
+    demands_four_eyes,
+    is_same_person,
+    owed_by,
+)
+from transfer_async.journal.operator_transitions import (
+    Amend,
+    Demand,
+    Look,
+    Propose,
+    TakeBack,
+    Waive,
+    Withdraw,
+)
+from transfer_async.journal.protocol import Journal, KeyRecord, ScopedJournal, checked_journal, record_of
+from transfer_async.journal.transitions import Expire, Move, Quarantine, Refute, Resolve
 
 PAGE = 500
 """Keys that are asked for at once."""
+
+
+TAKEN_BACK = "TakenBack"
+"""In place of an error's name: an operator took an order's id back."""
+
+
+@frozen(kw_only=True)
+class OperatorDecision:
+    """What somebody says: who, how they know, and of the key as they saw it.
+
+    Args:
+        by: who says so.
+        reason: how they know.
+        seen: the entry's ``moves`` when they looked; None for whatever it has become.
+        proposal: the id of the proposal that this approves, if it does.
+    """
+
+    by: str
+    reason: str
+    seen: int | None = None
+    proposal: str | None = None
 
 
 class Operators:
@@ -46,7 +108,7 @@ class Operators:
         settle_after: seconds after the last possible send before a refutation is believed.
         four_eyes: the scope is to demand, from now on and of everybody, that what one person decides is
             approved by another. It is stored in the journal; false obeys what is stored there.
-        observers: called with `Resolved`, and with `WentInDoubt` for a dead worker's request.
+        observers: called with `Resolved`, and with `OrderInDoubt` for a dead worker's request.
         clock: time; for tests.
 
     Raises:
@@ -58,21 +120,16 @@ class Operators:
         journal: Journal,
         scope: str,
         *,
-        settle_after: Duration = 300.0,
+        settle_after: Duration = SETTLE_AFTER,
         four_eyes: bool = False,
         observers: Sequence[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
-        self._journal = ScopedJournal(checked_journal(journal), texts.checked_scope(scope))
+        self._journal = ScopedJournal(checked_journal(journal), requests.checked_scope(scope))
         self._settle_after = checked_settle_after(settle_after)
         self._clock = clock or Clock()
         self._four_eyes = checked_flag("four_eyes", four_eyes)
-        self._decisions = Decisions(
-            self._journal,
-            settle_after=self._settle_after,
-            four_eyes=self._four_eyes,
-            observers=Observers(observers),
-        )
+        self._observers = Observers(observers)
 
     async def prepare(self) -> None:
         """Store the demand for four eyes, if these are to make it; each decision does so, too.
@@ -81,7 +138,22 @@ class Operators:
             JournalFailed: the journal could not be read or written.
         """
         if self._four_eyes:
-            await self._decisions.setting()
+            await self._setting()
+
+    @property
+    def scope(self) -> str:
+        """Names the service whose keys these are."""
+        return self._journal.scope
+
+    async def other_scopes(self) -> tuple[str, ...]:
+        """The scopes of which the journal has keys, if it has none of this one: the scope may be wrong.
+
+        Empty as well if the journal has no keys at all, or cannot tell.
+
+        Raises:
+            JournalFailed: the journal could not be read.
+        """
+        return await self._journal.other_scopes()
 
     # --- what there is to see -------------------------------------------------------------------
 
@@ -132,7 +204,7 @@ class Operators:
             ValueError: nothing is.
             JournalFailed: the journal could not be read.
         """
-        key = texts.to_text(key)
+        key = requests.to_text(key)
         entry = await self._journal.read(key)
         if entry is None:
             raise nothing_on_record(key)
@@ -154,8 +226,8 @@ class Operators:
             ValueError: nothing is on record of them, or an argument is no good.
             JournalFailed: the journal could not be read or written: nothing is shown then.
         """
-        look = Look(by=checked_text("by", by), reason=checked_text("reason", reason))
-        key = texts.to_text(key)
+        look = Look(by=checked_name("by", by), reason=checked_text("reason", reason))
+        key = requests.to_text(key)
         entry = await self._journal.read(key)
         if entry is None:
             raise nothing_on_record(key)
@@ -166,17 +238,17 @@ class Operators:
             raise ValueError("key: was changed just now; nothing is on record of the parties any more")
         return parties
 
-    async def history(self, key: str) -> tuple[Step, ...]:
+    async def history(self, key: str) -> tuple[HistoryEvent, ...]:
         """Every move of the key that is remembered, oldest first; empty for a key never heard of.
 
         Raises:
             InvalidOrder: there is none, and it cannot be a key.
             JournalFailed: the journal could not be read.
         """
-        key = texts.to_text(key)
+        key = requests.to_text(key)
         steps = await self._journal.history(key)
         if not steps:
-            keys.refuse(key)
+            requests.refuse_key(key)
         return steps
 
     # --- what they decide ------------------------------------------------------------------------
@@ -208,44 +280,53 @@ class Operators:
             What is on record of the key now.
 
         Raises:
-            FourEyesNeeded: the scope demands that another person approves: see `propose`.
-            Moved: the key has moved since ``seen``.
+            ApprovalRequired: the scope demands that another person approves: see `propose`.
+            KeyChanged: the key has moved since ``seen``.
             ValueError: the key is neither in doubt nor created by that id, the id is another key's, or an
                 argument is no good. The two above are of its kind.
             JournalFailed: the journal could not be read or written.
         """
-        word, order_id = _word(by, reason, seen=seen), checked_order_id(order_id)
-        await self._decisions.refuse_alone()
-        return await self._decisions.resolve(texts.to_text(key), order_id, word, undone=undone)
+        word, order_id, key = _word(by, reason, seen=seen), checked_order_id(order_id), requests.to_text(key)
+        await self._refuse_alone()
+        async with self._in_doubt(key, word, undone=undone, order_id=order_id) as (entry, word):
+            if _is_made(entry, order_id):
+                return record_of(entry)
+            return await self._end(key, self._move(Decision.RESOLVE, entry, order_id, word))
 
     async def refute(
         self, key: str, *, by: str, reason: str, undone: bool = False, seen: int | None = None
     ) -> KeyRecord:
         """Write down that the order of a doubt does not exist, and that none can appear any more.
 
-        This frees the key, and the undos of its hooks become owed: `TransferClient.recover` pays them,
-        and so releases the hold. An order that appears all the same is a duplicate, or a loss.
+        This frees the key, and the undos of its hooks become owed: `TransferClient.recover` pays them, and so
+        releases a hold that they placed; one given as ``held=`` is the bank's to release. An order that
+        appears all the same is a duplicate, or a loss.
 
         Args:
             key: a key in doubt, ``settle_after`` after the last possible send.
             by: who says so.
             reason: how they know; it is kept in the key's history.
-            undone: where the key's record cannot be read, whatever its state: what its hooks did is undone,
-                and the hold released, by hand; no `recover` could. What cannot be read is kept.
+            undone: required if the record cannot be read and names hooks, or may have had some, that
+                `recover` cannot undo: you have undone them, and released the hold, by hand. The stored
+                record is kept.
             seen: as for `resolve`.
 
         Returns:
             What is on record of the key now.
 
         Raises:
-            FourEyesNeeded: as for `resolve`; so is `Moved`.
-            ValueError: the key is not in doubt, it is too early, ``undone`` must be said, or an argument
+            ApprovalRequired: as for `resolve`; so is `KeyChanged`.
+            ValueError: the key is not in doubt, it is too early, ``undone`` is required, or an argument
                 is no good.
             JournalFailed: the journal could not be read or written.
         """
         word = _word(by, reason, seen=seen)
-        await self._decisions.refuse_alone()
-        return await self._decisions.refute(texts.to_text(key), word, undone=undone)
+        key = requests.to_text(key)
+        await self._refuse_alone()
+        async with self._in_doubt(key, word, undone=undone) as (entry, word):
+            if entry.state is KeyState.FREE:
+                return record_of(entry)
+            return await self._end(key, self._move(Decision.REFUTE, entry, None, word))
 
     async def amend(
         self, key: str, *, order_id: str | None, by: str, reason: str, seen: int | None = None
@@ -263,15 +344,17 @@ class Operators:
             What is on record of the key now. Whoever was told of the wrong id by a worker is told anew.
 
         Raises:
-            FourEyesNeeded: as for `resolve`; so is `Moved`.
+            ApprovalRequired: as for `resolve`; so is `KeyChanged`.
             ValueError: the key is not created, the service itself answered with its order, the id is the
                 same or another key's, or an argument is no good.
             JournalFailed: the journal could not be read or written.
         """
         word = _word(by, reason, seen=seen)
         right = None if order_id is None else checked_order_id(order_id)
-        await self._decisions.refuse_alone()
-        return await self._decisions.amend(texts.to_text(key), right, word)
+        key = requests.to_text(key)
+        await self._refuse_alone()
+        entry = await self._amendable(key, right, word)
+        return await self._end(key, self._move(Decision.AMEND, entry, right, word))
 
     # --- four eyes ------------------------------------------------------------------------------
 
@@ -300,7 +383,7 @@ class Operators:
             seen: as for `resolve`.
 
         Raises:
-            Moved: as for `resolve`.
+            KeyChanged: as for `resolve`.
             ValueError: it could not be decided now by whoever may, or an argument is no good.
             JournalFailed: the journal could not be read or written.
         """
@@ -310,10 +393,45 @@ class Operators:
             order_id = checked_order_id(order_id or "")
         elif order_id is not None:
             raise ValueError(f"order_id: must not be given to {decision.value}")
-        key = texts.to_text(key)
+        key = requests.to_text(key)
         if (decision is Decision.WAIVE) != (key == FOUR_EYES):
             raise ValueError("key: FOUR_EYES is what is to be waived, and nothing else is")
-        return await self._decisions.propose(key, decision, order_id, word, undone=undone)
+        if decision is Decision.WAIVE:
+            entry = await self._setting()
+            if entry is None or not demands_four_eyes(entry):
+                raise ValueError("four_eyes: are not demanded in this scope; there is nothing to waive")
+        elif decision is Decision.AMEND:
+            entry = await self._amendable(key, order_id, word)
+        else:
+            doubted = self._in_doubt(key, word, undone=undone, order_id=order_id, proposing=True)
+            async with doubted as (entry, word):
+                return await self._proposed(key, decision, entry, order_id, word, undone=undone)
+        return await self._proposed(key, decision, entry, order_id, word, undone=undone)
+
+    async def _proposed(
+        self,
+        key: str,
+        decision: Decision,
+        entry: Entry,
+        order_id: str | None,
+        word: OperatorDecision,
+        *,
+        undone: bool,
+    ) -> Proposal:
+        move = Propose(
+            id=fresh_id(),
+            decision=decision,
+            attempt=entry.attempt,
+            order_id=order_id,
+            by=word.by,
+            said=word.reason,
+            undone=undone,
+            settle_after=self._settle_after,
+            seen=word.seen,
+        )
+        proposal = (await self._made(key, move)).entry.proposal
+        assert proposal is not None  # noqa: S101 - the move has just made it
+        return proposal
 
     async def approve(self, key: str, *, proposal: str, by: str, reason: str) -> KeyRecord:
         """Let what another person proposed be done: the key becomes what was proposed.
@@ -328,12 +446,17 @@ class Operators:
             What is on record of the key now.
 
         Raises:
-            SamePerson: ``by`` proposed it.
-            Moved: the proposal is void, or another has taken its place.
+            ApproverIsProposer: ``by`` proposed it.
+            KeyChanged: the proposal is void, or another has taken its place.
             ValueError: it cannot be done now, or an argument is no good. The two above are of its kind.
             JournalFailed: the journal could not be read or written.
         """
-        return await self._decisions.approve(texts.to_text(key), _word(by, reason, proposal=proposal))
+        word, key = _word(by, reason, proposal=proposal), requests.to_text(key)
+        entry = await self._read(key)
+        proposed = _proposed(entry, word)
+        if is_same_person(word.by, proposed.by):
+            raise ApproverIsProposer
+        return await self._end(key, self._move(proposed.decision, entry, proposed.order_id, word))
 
     async def withdraw(self, key: str, *, proposal: str, by: str, reason: str) -> KeyRecord:
         """Take a proposal back, or turn it down; anybody may, and the key stays as it is.
@@ -345,11 +468,14 @@ class Operators:
             reason: why; it is kept in the key's history.
 
         Raises:
-            Moved: as for `approve`.
+            KeyChanged: as for `approve`.
             ValueError: nothing is on record of the key, or an argument is no good.
             JournalFailed: the journal could not be read or written.
         """
-        return await self._decisions.withdraw(texts.to_text(key), _word(by, reason, proposal=proposal))
+        word, key = _word(by, reason, proposal=proposal), requests.to_text(key)
+        proposed = _proposed(await self._read(key), word)
+        withdraw = Withdraw(proposal=proposed.id, by=word.by, reason=word.reason)
+        return record_of((await self._made(key, withdraw)).entry)
 
     async def four_eyes(self) -> FourEyes:
         """Whether the scope demands two persons, and whether it is proposed that one shall be enough.
@@ -357,8 +483,8 @@ class Operators:
         Raises:
             JournalFailed: the journal could not be read; or written, if these `Operators` demand it first.
         """
-        entry = await self._decisions.setting()
-        return FourEyes(demanded=is_demanded(entry), proposal=None if entry is None else entry.proposal)
+        entry = await self._setting()
+        return FourEyes(demanded=demands_four_eyes(entry), proposal=None if entry is None else entry.proposal)
 
     async def demand_four_eyes(self, *, by: str, reason: str) -> FourEyes:
         """From now on two persons are needed in this scope; one may say so, and two that it is waived.
@@ -371,8 +497,8 @@ class Operators:
             ValueError: an argument is no good.
             JournalFailed: the journal could not be written.
         """
-        entry = await self._decisions.demand(_word(by, reason))
-        return FourEyes(demanded=is_demanded(entry), proposal=entry.proposal)
+        entry = await self._demand(_word(by, reason))
+        return FourEyes(demanded=demands_four_eyes(entry), proposal=entry.proposal)
 
     # --- the rest ---------------------------------------------------------------------------------
 
@@ -415,8 +541,224 @@ class Operators:
         wait = self._settle_after
         return tuple(view_of(key, entry, utc, now=now, settle_after=wait) for key, entry in found)
 
+    async def _setting(self) -> Entry | None:
+        """The entry of the scope's own demand, stored anew if these are to demand it and it was not."""
+        entry = await self._journal.read(FOUR_EYES)
+        if not self._four_eyes or demands_four_eyes(entry):
+            return entry
+        return await self._demand(OperatorDecision(by="the setting", reason="four_eyes=True"))
 
-def _word(by: str, reason: str, *, seen: int | None = None, proposal: str | None = None) -> Word:
-    return Word(
-        by=checked_text("by", by), reason=checked_text("reason", reason), seen=seen, proposal=proposal
+    async def _demand(self, word: OperatorDecision) -> Entry:
+        return (await self._write(FOUR_EYES, Demand(by=word.by, reason=word.reason))).entry
+
+    async def _refuse_alone(self) -> None:
+        """Raise `ApprovalRequired` where one person's word is not enough.
+
+        This only refuses early: the write itself looks at the rule again, see `Move.is_by_one_person`.
+        """
+        if demands_four_eyes(await self._setting()):
+            raise ApprovalRequired
+
+    # --- what must be so before it --------------------------------------------------------------
+
+    async def _read(self, key: str) -> Entry:
+        entry = await self._journal.read(key)
+        if entry is None:
+            raise nothing_on_record(key)
+        return entry
+
+    async def _amendable(self, key: str, order_id: str | None, word: OperatorDecision) -> Entry:
+        entry = await self._read(key)
+        _refuse_if_moved(entry, word)
+        if entry.state is not KeyState.CREATED:
+            raise ValueError(f"key: must be created; it is {told(entry)}")
+        if not entry.is_amendable:
+            raise refusal(TransitionResult(now=0.0, entry=entry, denial=Rejection.ANSWERED))
+        if order_id == entry.order_id:
+            raise ValueError("order_id: is the one on record")
+        return entry
+
+    @asynccontextmanager
+    async def _in_doubt(
+        self,
+        key: str,
+        word: OperatorDecision,
+        *,
+        undone: bool,
+        order_id: str | None = None,
+        proposing: bool = False,
+    ) -> AsyncIterator[tuple[Entry, OperatorDecision]]:
+        """Give the entry of a key in doubt for the decision within: that ``order_id`` exists, or no order.
+
+        A damaged record is set aside first; then it may also be free, or created by that id. And the word,
+        of the key as it has become here: what is done here is no move of others.
+
+        Raises:
+            RecordSetAside: the damaged record was set aside, and then the decision was refused.
+            ValueError: nothing was written.
+        """
+        entry = await self._read(key)
+        _refuse_if_moved(entry, word)
+        if entry.unread is not None and entry.unread.is_sealed:
+            raise ValueError(
+                "key: its record is sealed, and does not open here: bring the keys it was sealed with"
+            )
+        is_damaged = entry.unread is not None
+        if entry.state is KeyState.CREATED:  # before anything is written
+            _refuse_created(entry, order_id, proposing=proposing)
+        by_hand = to_undo_by_hand(entry, refuting=order_id is None)
+        if by_hand is not None and not undone:
+            raise ValueError(
+                "undone: is required: the record cannot be read, so recover cannot undo its hooks "
+                f"({', '.join(by_hand) or 'not known'}). Undo them by hand first"
+            )
+        if is_damaged:
+            if order_id is None and (proposing or entry.state is not KeyState.FREE):
+                await self._refuse_too_early(entry)
+            entry = await self._laid_aside(
+                key,
+                word,
+                by_hand=by_hand or (),
+                proposing=proposing,
+                order_may_exist=proposing or order_id is not None,
+            )
+        try:
+            if entry.state is KeyState.SENDING and entry.attempt is not None:
+                entry = await self._expired(key, entry.attempt)
+            may_be_free = is_damaged and order_id is None
+            if not (may_be_free and entry.state is KeyState.FREE):
+                _refuse_unless_in_doubt(entry, order_id)
+            yield entry, word if word.seen is None else attrs.evolve(word, seen=entry.moves)
+        except ValueError as error:
+            if not is_damaged:
+                raise
+            why = str(error).removeprefix("key: ")
+            raise RecordSetAside(
+                f"key: the damaged record was set aside. Nothing was decided: {why}"
+            ) from error
+
+    async def _refuse_too_early(self, entry: Entry) -> None:
+        """Refuse a refutation before the record is written, if its last possible send can be read."""
+        wait = entry.settled_at(self._settle_after) - await self._journal.now()
+        if entry.sent_until and wait > 0:
+            raise too_early(wait)
+
+    async def _expired(self, key: str, attempt: str) -> Entry:
+        """What becomes of a request whose worker is gone."""
+        verdict = await self._write(key, Expire(attempt=attempt))
+        if verdict.denial is None:
+            self._tell(OrderInDoubt, key, verdict.entry, error=ABANDONED)
+        elif verdict.denial is Rejection.BUSY:
+            left = math.ceil(verdict.lease_left)
+            raise ValueError(f"key: a worker is sending its order; ask again in {left} s")
+        return verdict.entry
+
+    async def _laid_aside(
+        self,
+        key: str,
+        word: OperatorDecision,
+        *,
+        by_hand: tuple[str, ...],
+        proposing: bool,
+        order_may_exist: bool,
+    ) -> Entry:
+        why = f"{word.reason}; what could not be read is kept"
+        if by_hand:
+            why += f"; undone by hand: {', '.join(by_hand)}"
+        quarantine = Quarantine(by=word.by, reason=why, proposing=proposing, order_may_exist=order_may_exist)
+        verdict = await self._write(key, quarantine)
+        if verdict.denial is Rejection.ALONE:
+            raise ApprovalRequired
+        if verdict.denial is Rejection.BUSY:
+            left = math.ceil(verdict.lease_left)
+            raise ValueError(f"key: a worker may be at work on it; ask again in {left} s")
+        return verdict.entry
+
+    # --- the move, and what is heard of it ------------------------------------------------------
+
+    def _move(self, decision: Decision, entry: Entry, order_id: str | None, word: OperatorDecision) -> Move:
+        said: dict[str, Any] = attrs.asdict(word)
+        attempt, wrong = entry.attempt or "", entry.order_id or ""
+        if decision is Decision.RESOLVE and order_id is not None:
+            return Resolve(attempt=attempt, order_id=order_id, reply=None, **said)
+        if decision is Decision.REFUTE:
+            return Refute(
+                attempt=attempt,
+                settle_after=self._settle_after,
+                owed=owed_by(entry),
+                lease=0.0,  # nobody is at it yet: the next `recover` is
+                **said,
+            )
+        if decision is Decision.WAIVE:
+            return Waive(**said)
+        if order_id is not None:
+            return Amend(attempt=attempt, wrong=wrong, order_id=order_id, **said)
+        return TakeBack(attempt=attempt, wrong=wrong, **said)
+
+    async def _end(self, key: str, move: Move) -> KeyRecord:
+        verdict = await self._write(key, move)
+        entry = verdict.entry
+        if verdict.denial is not None:
+            # Somebody else was faster, and said the same. What was said of the key as it was seen, or of a
+            # proposal, is not on record then, and must not be reported as done.
+            is_idempotent = isinstance(move, Resolve) and move.proposal is None and move.seen is None
+            if is_idempotent and _is_made(entry, move.order_bound):
+                return record_of(entry)
+            raise refusal(verdict, move)
+        if isinstance(move, Resolve):
+            self._tell(Resolved, key, entry, outcome=Outcome.CREATED, order_id=move.order_id)
+        elif isinstance(move, Refute):
+            self._tell(Resolved, key, entry, outcome=Outcome.REFUSED)
+        elif isinstance(move, TakeBack):
+            self._tell(OrderInDoubt, key, entry, error=TAKEN_BACK)
+        return record_of(entry)
+
+    async def _made(self, key: str, move: Move) -> TransitionResult:
+        verdict = await self._write(key, move)
+        if verdict.denial is not None:
+            raise refusal(verdict, move)
+        return verdict
+
+    async def _write(self, key: str, move: Move) -> TransitionResult:
+        return await self._journal.write(key, move, certain=Outcome.UNKNOWN)
+
+    def _tell(self, kind: type[Event], key: str, entry: Entry, **fields: Any) -> None:
+        self._observers.tell(kind(key=key, intent_id=entry.intent_id, attempt=0, seconds=0.0, **fields))
+
+
+def _word(by: str, reason: str, *, seen: int | None = None, proposal: str | None = None) -> OperatorDecision:
+    return OperatorDecision(
+        by=checked_name("by", by), reason=checked_text("reason", reason), seen=seen, proposal=proposal
     )
+
+
+def _proposed(entry: Entry, word: OperatorDecision) -> Proposal:
+    if entry.proposal is None or entry.proposal.id != word.proposal:
+        raise KeyChanged(entry)
+    return entry.proposal
+
+
+def _refuse_if_moved(entry: Entry, word: OperatorDecision) -> None:
+    if word.seen is not None and word.seen != entry.moves:
+        raise KeyChanged(entry)
+
+
+def _refuse_created(entry: Entry, order_id: str | None, *, proposing: bool) -> None:
+    """Refuse to end what has ended, but for what changes nothing of the order on record."""
+    if _is_made(entry, order_id) and (entry.unread is not None or not proposing):
+        return
+    if entry.unread is not None and order_id is not None:
+        raise ValueError(
+            f"order_id: the damaged record has {entry.order_id}. Give this id to set the record aside; "
+            "a wrong id can be amended then"
+        )
+    raise ValueError(f"key: must be in doubt; it is {told(entry)}")
+
+
+def _refuse_unless_in_doubt(entry: Entry, order_id: str | None) -> None:
+    if entry.state is not KeyState.IN_DOUBT and not _is_made(entry, order_id):
+        raise ValueError(f"key: must be in doubt; it is {told(entry)}")
+
+
+def _is_made(entry: Entry, order_id: str | None) -> bool:
+    return entry.state is KeyState.CREATED and entry.order_id == order_id

@@ -1,45 +1,57 @@
-"""What is left when workers die, doubts linger and undos fail: worked off, one key at a time.
+"""`recover`: processes abandoned claims, doubts and pending undos, one key at a time.
 
-Safe to run from many workers at once: every key is taken under a lease, and every step is a
-compare-and-set. No journal write is pending while the bank's own code runs.
+Many workers may run it at once: every key is taken under a lease, and every step is a compare-and-set. No
+transaction of the journal is open while the bank's own code runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from contextvars import Context as Variables
+from typing import Any
 
 from attrs import frozen
 
-from transfer_async._models.base import ByValue
-from transfer_async._models.errors import AlreadyCreated, JournalFailed, Outcome, OutcomeUnknown, Refuted
-from transfer_async._models.events import WentInDoubt
+from transfer_async._models.errors import (
+    AlreadyCreated,
+    ClientClosed,
+    JournalFailed,
+    Outcome,
+    OutcomeUnknown,
+    Refuted,
+)
+from transfer_async._models.events import OrderInDoubt
 from transfer_async._models.requests import OrderIntent
-from transfer_async._pipeline.cancellation import Cancellation
-from transfer_async._pipeline.context import Context
-from transfer_async._pipeline.doubt import ABANDONED, doubt_on_record, settle_doubt
-from transfer_async._pipeline.undo import recorded, undo
-from transfer_async._pipeline.unrecorded import made_up
-from transfer_async._pipeline.work import Work
-from transfer_async._support.log import log
-from transfer_async.journal.entries import Ending, Entry, KeyState, Owed, owed_by
-from transfer_async.journal.moves import Attend, Expire, Free, TakeOver
+from transfer_async._pipeline.call import Cancellation, ClientCore, OrderProgress, finished
+from transfer_async._pipeline.outcomes import (
+    doubt_on_record,
+    flush_unjournaled,
+    recorded,
+    settle_doubt,
+    undo,
+)
+from transfer_async._support.clock import Periodic
+from transfer_async._support.util import log
+from transfer_async.journal.model import ABANDONED, Ending, Entry, KeyState, PendingUndo, owed_by
+from transfer_async.journal.transitions import AcquireLease, Expire, Release, TakeOver
 
-BATCH = 100  # keys asked for at once
-IN_A_ROW = 3  # keys that fail, one after the other, before the journal is taken to be gone
+BATCH = 100  # keys read from the journal at once
+IN_A_ROW = 3  # consecutive keys that may fail before the run stops, because the journal seems to be down
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class RecoveryReport(ByValue):
-    """What one run of ``recover`` did, and what it leaves.
+@frozen(kw_only=True)
+class RecoveryReport:
+    """The results of one run of ``recover``, as counts.
 
     Args:
-        taken_over: claims of dead workers that were undone.
-        in_doubt: keys that are in doubt now.
+        taken_over: abandoned claims that were undone.
+        in_doubt: keys that are still in doubt.
         resolved: doubts that ended with an order.
-        refuted: doubts that ended with the certainty that there is none.
-        released: undos done that were owed.
-        still_owed: undos that are owed still.
-        unreadable: keys of which the record cannot be read: an operator must end them.
+        refuted: doubts that ended because no order exists and none can appear.
+        released: pending undos that were done.
+        undos_pending: undos that are still pending.
+        unreadable: keys with a corrupt record; an operator must resolve them.
     """
 
     taken_over: int = 0
@@ -47,7 +59,7 @@ class RecoveryReport(ByValue):
     resolved: int = 0
     refuted: int = 0
     released: int = 0
-    still_owed: int = 0
+    undos_pending: int = 0
     unreadable: int = 0
 
 
@@ -55,21 +67,21 @@ class Recovery:
     """One run of ``recover``.
 
     Args:
-        context: the client's parts.
-        stop: asked before each key; once true, the rest is left to the next run.
+        context: the client's shared parts.
+        stop: a function called before each key; once it returns true, the run ends.
     """
 
-    def __init__(self, context: Context, *, stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, context: ClientCore, *, stop: Callable[[], bool] = lambda: False) -> None:
         self._context = context
         self._stop = stop
         self._last = ""
         self._failure: JournalFailed | None = None
         self._failed_in_a_row = 0
-        self._taken_over = self._resolved = self._refuted = self._released = self._still_owed = 0
+        self._taken_over = self._resolved = self._refuted = self._released = self._undos_pending = 0
         self._unreadable = 0
 
     async def run(self) -> RecoveryReport:
-        """Work off every key that waits, once.
+        """Process every waiting key once, and return the report.
 
         Raises:
             JournalFailed: the journal could not be read or written.
@@ -89,25 +101,25 @@ class Recovery:
             resolved=self._resolved,
             refuted=self._refuted,
             released=self._released,
-            still_owed=self._still_owed,
+            undos_pending=self._undos_pending,
             unreadable=self._unreadable,
         )
 
     async def _make_up(self) -> None:
-        """What this process alone knows goes on record first."""
+        """Record the answers that only this process knows, before anything else."""
         try:
             for key in list(self._context.unrecorded):
-                self._resolved += await made_up(self._context, key)
+                self._resolved += await flush_unjournaled(self._context, key)
         except JournalFailed as error:
             self._failure = error
 
     async def _try_to_work_off(self, key: str, entry: Entry) -> None:
-        """One key that cannot be written does not keep the others from their turn."""
+        """Process one key; if its journal writes fail, the run continues with the next key."""
         try:
             await self._work_off(key, entry)
             self._failed_in_a_row = 0
         except JournalFailed as error:
-            log.warning("the key %r could not be worked off (%s)", key, error)
+            log.warning("the key %r could not be recovered (%s)", key, error)
             self._failure = self._failure or error
             self._failed_in_a_row += 1
             if self._failed_in_a_row == IN_A_ROW:
@@ -130,7 +142,7 @@ class Recovery:
             await self._undo_abandoned(key, entry)
         elif entry.state is KeyState.SENDING and entry.attempt is not None:
             expire = Expire(attempt=entry.attempt)
-            expired = await self._context.write(key, expire, certain=Outcome.UNKNOWN)
+            expired = await self._context.journal.write(key, expire, certain=Outcome.UNKNOWN)
             if expired.denial is None:
                 self._tell_of_doubt(expired.entry)
                 asked = await self._ask(key, expired.entry)
@@ -140,14 +152,14 @@ class Recovery:
 
     async def _undo_abandoned(self, key: str, entry: Entry) -> None:
         context = self._context
-        taken = await context.write(
+        taken = await context.journal.write(
             key,
             TakeOver(intent_id=entry.intent_id, epoch=entry.epoch, lease=context.lease),
             certain=Outcome.NOT_SENT,
         )
         if taken.denial is not None:
             return
-        move = Free(
+        move = Release(
             intent_id=taken.entry.intent_id,
             epoch=taken.entry.epoch,
             attempt=None,
@@ -155,22 +167,26 @@ class Recovery:
             owed=owed_by(taken.entry),
             lease=context.lease,
         )
-        freed = await context.write(key, move, certain=Outcome.NOT_SENT)
+        freed = await context.journal.write(key, move, certain=Outcome.NOT_SENT)
         if freed.denial is None:
             self._taken_over += 1
             await self._undo(recorded(freed.entry, move.owed))
 
     def _tell_of_doubt(self, entry: Entry) -> None:
         if entry.intent is not None:
-            self._context.tell(WentInDoubt, self._work(entry.intent), error=ABANDONED)
+            self._context.tell(OrderInDoubt, self._work(entry.intent), error=ABANDONED)
 
     async def _ask(self, key: str, entry: Entry) -> Entry | None:
-        """Ask of a doubt; if it has ended, the entry with the lease that what is owed beside it still has."""
+        """Ask ``resolve`` about a doubt.
+
+        Returns:
+            If the doubt ended: the entry, whose lease still covers its other pending undos. Else None.
+        """
         context = self._context
         if context.resolve is None or entry.intent is None:
             return None
-        attend = Attend(lease=context.lease)
-        attended = await context.write(key, attend, certain=Outcome.UNKNOWN)
+        attend = AcquireLease(lease=context.lease)
+        attended = await context.journal.write(key, attend, certain=Outcome.UNKNOWN)
         if attended.denial is not None:
             return None
         work = self._work(entry.intent)
@@ -183,30 +199,32 @@ class Recovery:
         except Refuted:
             self._refuted += 1
         except OutcomeUnknown:
-            await context.write(key, Attend(lease=0.0), certain=Outcome.UNKNOWN)
+            await context.journal.write(key, AcquireLease(lease=0.0), certain=Outcome.UNKNOWN)
             return None
         finally:
             self._count(work)
         return attended.entry
 
-    async def _pay(self, key: str, debts: tuple[Owed, ...], asked: Entry | None) -> None:
-        """Undo what was owed; ``asked`` is the entry, if this run has its debts under a lease already."""
+    async def _pay(self, key: str, debts: tuple[PendingUndo, ...], asked: Entry | None) -> None:
+        """Run the pending undos; ``asked`` is the entry if this run already holds a lease on them."""
         if not debts:
             return
         context, entry = self._context, asked
         if entry is None:
-            attended = await context.write(key, Attend(lease=context.lease), certain=Outcome.NOT_SENT)
+            attended = await context.journal.write(
+                key, AcquireLease(lease=context.lease), certain=Outcome.NOT_SENT
+            )
             if attended.denial is not None:
                 return
             entry = attended.entry
         due = {(debt.intent.id, debt.hook) for debt in debts}
-        await self._undo(tuple(one for one in entry.owed if (one.intent.id, one.hook) in due))
-        if asked is None and entry.state is KeyState.IN_DOUBT:  # it was taken along, and waits for others
-            await context.write(key, Attend(lease=0.0), certain=Outcome.UNKNOWN)
+        await self._undo(tuple(item for item in entry.owed if (item.intent.id, item.hook) in due))
+        if asked is None and entry.state is KeyState.IN_DOUBT:  # the lease covers the doubt too; free it
+            await context.journal.write(key, AcquireLease(lease=0.0), certain=Outcome.UNKNOWN)
 
-    async def _undo(self, debts: Iterable[Owed]) -> None:
-        """Undo what is owed, intent by intent."""
-        by_intent: dict[str, list[Owed]] = {}
+    async def _undo(self, debts: Iterable[PendingUndo]) -> None:
+        """Run pending undos, grouped by intent."""
+        by_intent: dict[str, list[PendingUndo]] = {}
         for debt in debts:
             by_intent.setdefault(debt.intent.id, []).append(debt)
         for owed in by_intent.values():
@@ -214,9 +232,120 @@ class Recovery:
             await undo(self._context, work, Cancellation(), owed)
             self._count(work)
 
-    def _work(self, intent: OrderIntent) -> Work:
-        return Work(intent=intent, began=self._context.clock.now())
+    def _work(self, intent: OrderIntent) -> OrderProgress:
+        return OrderProgress(intent=intent, began=self._context.clock.now())
 
-    def _count(self, work: Work) -> None:
+    def _count(self, work: OrderProgress) -> None:
         self._released += work.undone
-        self._still_owed += work.owed
+        self._undos_pending += work.owed
+
+
+# --- recovery runs -----------------------------------------------------------------------------------
+# A client tracks its runs of ``recover``: those that callers requested, and its own periodic runs.
+
+
+class Recoveries:
+    """Runs of ``recover``, each in a task of its own, so that closing can wait for it.
+
+    Args:
+        context: the client's shared parts.
+        every: the seconds between two periodic runs; None for no periodic runs.
+    """
+
+    def __init__(self, context: ClientCore, *, every: float | None) -> None:
+        self._context = context
+        self._unasked: Periodic | None = None
+        if every is not None:
+            self._unasked = Periodic(
+                lambda: Recovery(context, stop=lambda: self._ending).run(),
+                every=every,
+                until=lambda: self._ending,
+                failed=_told_failed,
+                clock=context.clock,
+            )
+        self.is_due = every is not None
+        """Whether the periodic runs are still to be started."""
+        self._asked: set[asyncio.Task[RecoveryReport]] = set()
+        self._background: asyncio.Task[None] | None = None
+        self._ending = False
+        self._cut = False
+
+    def begin(self) -> None:
+        """Start the periodic runs, if they are configured and not started yet."""
+        if self._unasked is not None and self._background is None and not self._ending:
+            loop = asyncio.get_running_loop()
+            # It gets empty context variables: those of the first caller have nothing to do with it.
+            self._background = loop.create_task(self._unasked.run(), context=Variables())
+            self._background.add_done_callback(_heard)
+            self.is_due = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether the periodic runs were started and have not ended."""
+        return self._background is not None and not self._background.done()
+
+    def carries(self, task: asyncio.Task[Any] | None) -> bool:
+        """Return whether ``task`` is one of the runs."""
+        return task is not None and (task in self._asked or task is self._background)
+
+    async def run(self) -> RecoveryReport:
+        """Run once for a caller, and return the report.
+
+        Raises:
+            JournalFailed: the journal could not be read or written.
+            ClientClosed: the client was closed before the run ended.
+        """
+        task = self._started(Recovery(self._context).run())
+        try:
+            return await task
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self._cut and caller is not None and not caller.cancelling():
+                raise ClientClosed("the client was closed before the recovery ended") from None
+            raise
+
+    def _started(self, run: Coroutine[Any, Any, RecoveryReport]) -> asyncio.Task[RecoveryReport]:
+        task = asyncio.get_running_loop().create_task(run)
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
+        return task
+
+    async def finish(self, *, patience: float, grace: float) -> None:
+        """Wait for the runs in progress; a periodic run stops after its current key.
+
+        Args:
+            patience: the seconds to wait; runs that take longer are cancelled.
+            grace: the seconds that cancelled runs get to end.
+        """
+        self._ending = True
+        if self._background is not None and self._unasked is not None and self._unasked.resting:
+            self._background.cancel()
+        await finished(self._under_way, self.cut_off, patience=patience, grace=grace)
+
+    def cut_off(self) -> None:
+        """Cancel all runs; an undo in progress stays pending."""
+        self._ending = self._cut = True
+        for task in self._under_way():
+            task.cancel()
+
+    def abandon(self) -> None:
+        """Stop the periodic runs, if their event loop is not closed."""
+        self._ending = True
+        if self._background is not None and not self._background.get_loop().is_closed():
+            self._background.cancel()
+
+    def _under_way(self) -> list[asyncio.Task[Any]]:
+        tasks: list[asyncio.Task[Any]] = [*self._asked]
+        if self._background is not None and not self._background.done():
+            tasks.append(self._background)
+        return tasks
+
+
+def _told_failed(error: Exception) -> None:
+    log.warning("a periodic recovery failed (%s)", type(error).__name__)
+
+
+def _heard(task: asyncio.Task[None]) -> None:
+    """Read the task's exception, so that asyncio does not log it when the task is garbage-collected."""
+    if not task.cancelled():
+        task.exception()

@@ -1,4 +1,4 @@
-"""What a client is made with: each argument checked by name and rule, and made into the client's parts."""
+"""The settings of a client: each argument is checked, then the client's parts are built from them."""
 
 from __future__ import annotations
 
@@ -10,34 +10,29 @@ import aiohttp
 from attrs import field, frozen, validators
 from attrs.converters import optional
 
-from transfer_async._http.bearer import TokenSource
-from transfer_async._http.rate import Pace, Rate
-from transfer_async._http.retry import RetryPolicy, TokenBucket
+from transfer_async._http.request import TokenSource
+from transfer_async._http.retry import Rate, RateLimiter, RetryPolicy, TokenBucket
 from transfer_async._http.transport import Timeouts, Transport
 from transfer_async._models.events import Observer, Observers
-from transfer_async._pipeline.context import Context
+from transfer_async._pipeline.call import ClientCore, Resolver
 from transfer_async._pipeline.hooks import Hook, PreflightHook
-from transfer_async._pipeline.refusals import checked_settle_after
-from transfer_async._pipeline.resolution import Resolver
-from transfer_async._support.callables import checked_async
+from transfer_async._pipeline.key_views import checked_abandoned_settle_after, checked_settle_after
 from transfer_async._support.clock import Clock, Duration, in_seconds
-from transfer_async._support.validators import a_duration, count, instance_of, positive
-from transfer_async._support.version import VERSION
-from transfer_async.journal.entries import LONGEST_LEASE
-from transfer_async.journal.protocol import Journal
-from transfer_async.journal.scoped import ScopedJournal
+from transfer_async._support.util import VERSION, a_duration, checked_async, count, instance_of, positive
+from transfer_async.journal.model import LONGEST_LEASE
+from transfer_async.journal.protocol import Journal, ScopedJournal
 
 T = TypeVar("T")
 
 MAX_CLAIM_AGE = 900.0
-"""Seconds after which an abandoned claim's hold and checks are stale."""
+"""Seconds after which the hold and the checks of an abandoned claim are too old to be used."""
 
 
 USER_AGENT = f"transfer_async/{VERSION}"
 
 
 class ClientSettings(TypedDict, total=False):
-    """What `TransferClient` takes beside the address and the token, each under its own name."""
+    """The keyword arguments of `TransferClient`, without the base URL and the token."""
 
     hooks: Sequence[Hook]
     journal: Journal | None
@@ -46,6 +41,7 @@ class ClientSettings(TypedDict, total=False):
     timeouts: Timeouts | None
     resolve: Resolver | None
     settle_after: Duration
+    abandoned_settle_after: Duration | None
     four_eyes: bool
     lease: Duration
     recover_every: Duration | None
@@ -62,12 +58,12 @@ class ClientSettings(TypedDict, total=False):
 _OFTEN_OR_NEVER = positive("must be finite and more than 0 seconds, or None")
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@frozen(kw_only=True)
 class Times:
-    """Whatever of a client is measured in seconds, checked, also against each other; and by which clock.
+    """The client's time settings in seconds, and its clock; also checked against each other.
 
     Raises:
-        ValueError: names the argument and the rule.
+        ValueError: a setting is invalid; the text names the argument and the rule.
     """
 
     retry: RetryPolicy = field(validator=instance_of(RetryPolicy))
@@ -75,6 +71,7 @@ class Times:
     clock: Clock = field(validator=instance_of(Clock))
     lease: float = field(converter=in_seconds, validator=a_duration)
     settle_after: float = field(converter=checked_settle_after)
+    abandoned_settle_after: Duration | None
     recover_every: float | None = field(
         converter=optional(in_seconds),
         validator=validators.optional([a_duration, _OFTEN_OR_NEVER]),
@@ -82,25 +79,25 @@ class Times:
 
     @lease.validator
     def _long_enough_and_no_longer(self, _: object, lease: float) -> None:
-        least = round(1.5 * self.retry.deadline, 9)  # 1.5 * 0.8 is a little over 1.2
+        least = round(1.5 * self.retry.deadline, 9)  # 1.5 * 0.8 is slightly more than 1.2 as a float.
         if not least <= lease < float("inf"):
             raise ValueError(
                 f"lease: must be finite and at least 1.5 times the retry deadline, {least:g} s, "
-                "or a claim may run out while its request is on the way"
+                "or a claim may expire while its request is in flight"
             )
         if lease > LONGEST_LEASE:
             raise ValueError(
-                f"lease: must not be more than {LONGEST_LEASE:g} s, for which the key of a dead worker is "
-                f"bound; so the retry deadline can be {LONGEST_LEASE / 1.5:g} s at most"
+                f"lease: must not be more than {LONGEST_LEASE:g} s, because the key of a dead worker stays "
+                f"bound for that long; so the retry deadline can be {LONGEST_LEASE / 1.5:g} s at most"
             )
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@frozen(kw_only=True)
 class Limits:
-    """Whatever of a client is counted.
+    """The client's limits of size and rate.
 
     Raises:
-        ValueError: one is not a whole number, 1 or more, or is no `Rate`.
+        ValueError: a limit is not a whole number of 1 or more, or ``rate`` is not a `Rate`.
     """
 
     max_response_bytes: int = field(validator=count())
@@ -117,10 +114,10 @@ def transport(
     ssl: tls.SSLContext | None,
     proxy: str | None,
 ) -> Transport:
-    """The transport to ``base_url``.
+    """Create the transport to ``base_url``.
 
     Raises:
-        ValueError: names the argument and the rule.
+        ValueError: an argument is invalid; the text names the argument and the rule.
     """
     if ssl is not None and not isinstance(ssl, tls.SSLContext):
         raise ValueError("ssl: must be an ssl.SSLContext; certificates are always verified without one")
@@ -139,7 +136,7 @@ def _checked_session(session: aiohttp.ClientSession | None) -> aiohttp.ClientSes
     if session is not None and not isinstance(session, aiohttp.ClientSession):
         raise ValueError("session: must be an aiohttp.ClientSession")
     if session is not None and session.auth is not None:
-        raise ValueError("session: has an auth of its own, which would stand in the way of the bearer token")
+        raise ValueError("session: must have no auth of its own, because it would replace the bearer token")
     return session
 
 
@@ -154,27 +151,30 @@ def context(
     tokens: TokenSource,
     observers: Observers,
     resolve: Resolver | None,
-) -> Context:
-    """The parts of a client, and the times that they keep.
+) -> ClientCore:
+    """Create the shared parts of a client.
 
     Raises:
         ValueError: ``resolve`` is not async.
     """
     if resolve is not None:
         checked_async(resolve, "resolve(intent, error)", name="resolve", kind="an async callable")
-    return Context(
+    return ClientCore(
         journal=ScopedJournal(journal, scope),
         hooks=hooks,
         transport=transport,
         tokens=tokens,
         policy=times.retry,
-        bucket=TokenBucket(times.retry.budget),
+        bucket=TokenBucket(times.retry.budget, attempts=times.retry.attempts),
         timeouts=times.timeouts,
         clock=times.clock,
         observers=observers,
         resolve=resolve,
         settle_after=times.settle_after,
+        abandoned_settle_after=checked_abandoned_settle_after(
+            times.abandoned_settle_after, settle_after=times.settle_after
+        ),
         lease=times.lease,
         max_claim_age=MAX_CLAIM_AGE,
-        pace=None if limits.rate is None else Pace(limits.rate, times.clock),
+        pace=None if limits.rate is None else RateLimiter(limits.rate, times.clock),
     )

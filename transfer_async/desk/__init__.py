@@ -11,6 +11,6 @@ except ModuleNotFoundError as _error:
     raise ImportError("transfer_async.desk needs Jinja2: pip install 'transfer_async[desk]'") from _error
 
 from transfer_async.desk.application import desk
-from transfer_async.desk.who import Operator, Role
+from transfer_async.desk.auth import Operator, Role
 
 __all__ = ["Operator", "Role", "desk"]

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import inspect
+import re
 from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
 
 from aiohttp import web
+from yarl import URL
 
 from transfer_async._client import TransferClient
+from transfer_async._http.urls import is_odd_host
 from transfer_async._models.errors import ClientClosed, JournalFailed
-from transfer_async._pipeline.hooks import FundsHold, is_hold
+from transfer_async._pipeline.hooks import USUAL_HOLD, is_hold
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock
-from transfer_async._support.log import log
-from transfer_async.desk import pages
-from transfer_async.desk.board import Board
-from transfer_async.desk.changes import Changes
-from transfer_async.desk.defences import HEADERS, checked_origin, is_from_elsewhere
-from transfer_async.desk.looks import Looks
-from transfer_async.desk.office import OPERATOR, Office
-from transfer_async.desk.who import Who, checked_who, operator_of
+from transfer_async._support.util import log
+from transfer_async.desk import views
+from transfer_async.desk.actions import Actions
+from transfer_async.desk.auth import Who, checked_who, operator_of
+from transfer_async.desk.pending_keys import PendingKeysCache
+from transfer_async.desk.views import OPERATOR, REFRESH, SharedHandlers, Views, looks_again
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_USUAL_HOLD: str = inspect.signature(FundsHold).parameters["name"].default
-
-_PLAIN = {"desk.css": (pages.STYLE, "text/css"), "icon.svg": (pages.ICON, "image/svg+xml")}
+_PLAIN = {"desk.css": (views.STYLE, "text/css"), "icon.svg": (views.ICON, "image/svg+xml")}
 """What is the same for everybody, and shows nothing."""
 
 
@@ -39,8 +38,8 @@ def desk(client: TransferClient, *, who: Who, origin: str | None = None) -> web.
     Args:
         client: whose journal; it is not closed with the desk.
         who: tells who asks: called with every request, plain or async; an `Operator`, or None for nobody.
-        origin: of the page, as ``https://desk.bank.example``, where a proxy changes the ``Host``: for
-            browsers that do not say by ``Sec-Fetch-Site`` where a form comes from.
+        origin: of the page, as ``https://desk.bank.example``. If given, every form must come from it.
+            Give it where a proxy changes the ``Host``.
 
     Raises:
         ValueError: names the argument and the rule.
@@ -63,19 +62,21 @@ def application(
 ) -> web.Application:
     """The same for the operators' side of a journal; ``holds`` are the names of hooks that place a hold."""
     clock = clock or Clock()
-    board = Board(operators, clock)
-    office = Office(operators=operators, board=board, clock=clock, holds=holds | {_USUAL_HOLD})
-    door = _Door(office, who=checked_who(who), origin=checked_origin(origin))
+    board = PendingKeysCache(operators, clock)
+    office = SharedHandlers(operators=operators, board=board, clock=clock, holds=holds | {USUAL_HOLD})
+    door = _AuthMiddleware(office, who=checked_who(who), origin=checked_origin(origin))
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await door.answer(request, handler)
 
     app = web.Application(middlewares=[answer])
-    looks, changes = Looks(office), Changes(office)
+    looks, changes = Views(office), Actions(office)
+    app.router.add_get("", _with_slash)
     app.router.add_get("/", looks.waiting)
     app.router.add_get("/key", looks.key)
     app.router.add_post("/find", looks.find)
+    app.router.add_get("/found", looks.found)
     app.router.add_post("/parties", looks.parties)
     for name, change in changes.by_name.items():
         app.router.add_post(f"/{name}", change)
@@ -90,10 +91,16 @@ async def _plain(request: web.Request) -> web.Response:
     return web.Response(text=text, content_type=kind)
 
 
-class _Door:
+async def _with_slash(request: web.Request) -> web.Response:
+    """Send the browser from the mount point to the list: relative links need the slash."""
+    query = f"?{request.rel_url.raw_query_string}" if request.query_string else ""
+    raise web.HTTPSeeOther(f"./{request.rel_url.raw_path.rpartition('/')[2]}/{query}")
+
+
+class _AuthMiddleware:
     """Who comes in: nobody from another page, nobody unknown; and what every answer has on it."""
 
-    def __init__(self, office: Office, *, who: Who, origin: str | None) -> None:
+    def __init__(self, office: SharedHandlers, *, who: Who, origin: str | None) -> None:
         self._office, self._who, self._origin = office, who, origin
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -104,39 +111,143 @@ class _Door:
             if error.status < 400:  # to another page, or to where people sign in
                 error.headers.update(HEADERS)
                 raise
-            response = _as_page(request, error)
+            response = self._as_page(request, error)
         response.headers.update(HEADERS)
+        if response.status >= 500 and looks_again(request):
+            response.headers["Refresh"] = str(REFRESH)  # a display on a wall must not stop at it
         return response
 
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             if is_from_elsewhere(request, origin=self._origin):
-                return _told(request, 403, "Not from here", "This was not asked for on a page of the desk.")
+                return self._told(
+                    request, 403, "Not from here", "This was not asked for on a page of the desk."
+                )
             if handler is not _plain:
                 request[OPERATOR] = operator = await operator_of(self._who, request)
                 if operator is None:
-                    return _told(request, 403, "Who are you?", "Nobody is signed in who may see this.")
+                    return self._told(request, 403, "Who are you?", "Nobody is signed in who may see this.")
             return await handler(request)
         except (JournalFailed, ClientClosed) as error:
-            return _told(request, 503, "The journal cannot be reached", f"{error}. Look again.")
+            return self._told(request, 503, "The journal failed", f"{error}. Look again.")
         except web.HTTPException:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it says may be about people, and is shown to nobody
             log.error("the desk failed on %s %s (%s)", request.method, request.path, type(error).__name__)
-            return _told(request, 500, "That went wrong", "The log says what kind of error it was.")
+            return self._told(request, 500, "That went wrong", "The log says what kind of error it was.")
+
+    def _as_page(self, request: web.Request, error: web.HTTPException) -> web.Response:
+        """A no of aiohttp's own, or of ``who``, as a page."""
+        titles = {401: "Sign in first", 404: "There is no such page", 405: "Not this way"}
+        title = titles.get(error.status, "That cannot be")
+        told = {404: "Go back to what waits."}.get(error.status, error.reason)
+        response = self._told(request, error.status, title, told)
+        keep_headers(error, response)  # the way to sign in, and when to try again
+        return response
+
+    def _told(self, request: web.Request, status: int, title: str, told: str) -> web.Response:
+        text = views.page(
+            "message",
+            title=title,
+            told=told,
+            operator=request.get(OPERATOR),
+            scope=self._office.operators.scope,
+            live=status >= 500,
+        )
+        return web.Response(text=text, content_type="text/html", status=status)
 
 
-def _as_page(request: web.Request, error: web.HTTPException) -> web.Response:
-    """A no of aiohttp's own, or of ``who``, as a page."""
-    titles = {404: "There is no such page", 405: "Not this way"}
-    title = titles.get(error.status, "That cannot be")
-    told = {404: "Go back to what waits."}.get(error.status, error.reason)
-    response = _told(request, error.status, title, told)
-    if "Allow" in error.headers:
-        response.headers["Allow"] = error.headers["Allow"]
-    return response
+# --- defences ----------------------------------------------------------------------------------------
+# What stands between the page and whoever else is in the browser.
+#
+# The cookie or the header that says who asks is sent whoever has made the form; so a change is believed
+# only from a page of the desk's own. And nobody else may frame a page, keep it, or run a script in it.
 
 
-def _told(request: web.Request, status: int, title: str, told: str) -> web.Response:
-    text = pages.page("message", title=title, told=told, operator=request.get(OPERATOR))
-    return web.Response(text=text, content_type="text/html", status=status)
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # Not `no-referrer`: a browser would then hide the origin of the desk's own forms, too.
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "X-Robots-Tag": "noindex, nofollow",
+}
+"""Of every answer."""
+
+_OF_THE_BODY = frozenset({"transfer-encoding", "etag", "last-modified"})
+"""Headers that describe the body of an answer, as do all that begin with ``Content-``."""
+
+_ORIGIN = re.compile(
+    r"(?P<scheme>https?)://(?P<host>\[[0-9a-f:]+\]|[^\s/?#@\\%:\[\]]+)(:(?P<port>[0-9]{1,9}))?", re.IGNORECASE
+)
+_HOST_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+READING = frozenset({"GET", "HEAD"})
+
+
+def keep_headers(error: web.HTTPException, response: web.Response) -> None:
+    """Give ``response``, which has another body, what ``error`` says in its headers and cookies."""
+    for name, value in error.headers.items():
+        if name.lower() not in _OF_THE_BODY and not name.lower().startswith("content-"):
+            response.headers.add(name, value)
+    for name, cookie in error.cookies.items():
+        response.cookies[name] = cookie
+
+
+def checked_origin(origin: str | None) -> str | None:
+    """``origin`` as browsers write it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if origin is None:
+        return None
+    given = _ORIGIN.fullmatch(origin) if isinstance(origin, str) else None
+    found = None if given is None else _as_sent(given["scheme"].lower(), given["host"], given["port"])
+    if found is None:
+        raise ValueError("origin: must be scheme and host, as in https://desk.bank.example")
+    return found
+
+
+def _as_sent(scheme: str, host: str, port: str | None) -> str | None:
+    """Return the origin as browsers send it: the host in IDNA, no default port; None if they send no such."""
+    number = int(port) if port else _DEFAULT_PORTS[scheme]
+    try:
+        name = URL.build(scheme=scheme, host=host.strip("[]"), port=number).raw_host or ""
+    except ValueError:
+        return None
+    if ":" in name:
+        name = f"[{name}]"
+    elif not _HOST_NAME.fullmatch(name) or is_odd_host(name.removesuffix(".")):
+        return None
+    return f"{scheme}://{name}" + ("" if number == _DEFAULT_PORTS[scheme] else f":{number}")
+
+
+def is_from_elsewhere(request: web.Request, *, origin: str | None) -> bool:
+    """Whether ``request`` would change something and does not come, for certain, from a page of the desk.
+
+    Args:
+        request: any.
+        origin: of the desk, where it is known; else that of the ``Host`` that was asked.
+    """
+    if request.method in READING:
+        return False
+    site = request.headers.getall("Sec-Fetch-Site", [])
+    if site and site != ["same-origin"]:  # a browser that says where the form was: no page can make it lie
+        return True
+    if site and origin is None:
+        return False
+    given = request.headers.getall("Origin", [])
+    if len(given) != 1:
+        return True
+    if origin is not None:
+        return given[0].lower() != origin
+    try:
+        return urlsplit(given[0]).netloc.lower() != request.host.lower()
+    except ValueError:
+        return True

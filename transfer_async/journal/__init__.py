@@ -3,100 +3,119 @@
 A bank that writes a journal of its own needs what is here and nothing else: see `Journal`.
 """
 
+from typing import Any
+
 from transfer_async.journal.address import journal_at
-from transfer_async.journal.claim import Claim
-from transfer_async.journal.entries import (
+from transfer_async.journal.encryption import DoesNotOpen, KeySeal, Seal
+from transfer_async.journal.memory import MemoryJournal
+from transfer_async.journal.model import (
+    FOUR_EYES,
     LONGEST_LEASE,
-    Denial,
+    Decision,
     Ending,
     Entry,
+    HistoryEvent,
     KeyState,
-    Owed,
-    Step,
+    OutboxEntry,
+    PendingUndo,
+    Proposal,
+    Rejection,
+    TransitionResult,
     Unread,
-    Untold,
-    Verdict,
 )
-from transfer_async.journal.memory import MemoryJournal
-from transfer_async.journal.moves import (
-    Attend,
+from transfer_async.journal.operator_transitions import (
+    Amend,
+    Demand,
+    Look,
+    Propose,
+    TakeBack,
+    Waive,
+    Withdraw,
+)
+from transfer_async.journal.postgres import PostgresJournal
+from transfer_async.journal.protocol import KEPT, Journal, KeyRecord, NotToBeForgotten, forgettable
+from transfer_async.journal.rows import (
+    STEP_COLUMNS,
+    EntryRow,
+    Upgrade,
+    entry_of,
+    row_of,
+    step_of,
+    step_values,
+)
+from transfer_async.journal.sqlite import SQLiteJournal
+from transfer_async.journal.state_machine import decide, due_at, history_step, is_ended, is_told, is_waiting
+from transfer_async.journal.transitions import (
+    AcquireLease,
+    AddPendingUndos,
+    Claim,
     Create,
     Expire,
-    Free,
     GoInDoubt,
-    Keep,
-    LayAside,
-    Mark,
+    MarkNotified,
+    MarkSending,
+    MarkUndone,
     Move,
-    Owe,
-    Paid,
-    Promise,
+    Quarantine,
     Refute,
+    Release,
+    RenewLease,
+    RequestNotification,
     Resolve,
     Suspect,
     TakeOver,
-    Told,
 )
-from transfer_async.journal.operator_moves import Amend, Demand, Look, Propose, TakeBack, Waive, Withdraw
-from transfer_async.journal.postgres import PostgresJournal
-from transfer_async.journal.proposal import FOUR_EYES, Decision, Proposal
-from transfer_async.journal.protocol import KEPT, Journal, KeyRecord, NotToBeForgotten, forgettable
-from transfer_async.journal.rows import STEP_COLUMNS, EntryRow, entry_of, row_of, step_of, step_values
-from transfer_async.journal.seal import DoesNotOpen, KeySeal, Seal
-from transfer_async.journal.sqlite import SQLiteJournal
-from transfer_async.journal.state_machine import decide, due_at, history_step, is_ended, is_told, is_waiting
-from transfer_async.journal.upgrading import Upgrade
 
 __all__ = [
     "FOUR_EYES",
     "KEPT",
     "LONGEST_LEASE",
     "STEP_COLUMNS",
+    "AcquireLease",
+    "AddPendingUndos",
     "Amend",
-    "Attend",
     "Claim",
     "Create",
     "Decision",
     "Demand",
-    "Denial",
     "DoesNotOpen",
     "Ending",
     "Entry",
     "EntryRow",
     "Expire",
-    "Free",
     "GoInDoubt",
+    "HistoryEvent",
     "Journal",
-    "Keep",
     "KeyRecord",
     "KeySeal",
     "KeyState",
-    "LayAside",
     "Look",
-    "Mark",
+    "MarkNotified",
+    "MarkSending",
+    "MarkUndone",
     "MemoryJournal",
     "Move",
     "NotToBeForgotten",
-    "Owe",
-    "Owed",
-    "Paid",
+    "OutboxEntry",
+    "PendingUndo",
     "PostgresJournal",
-    "Promise",
     "Proposal",
     "Propose",
+    "Quarantine",
     "Refute",
+    "Rejection",
+    "Release",
+    "RenewLease",
+    "RequestNotification",
     "Resolve",
     "SQLiteJournal",
     "Seal",
-    "Step",
     "Suspect",
     "TakeBack",
     "TakeOver",
-    "Told",
+    "TransitionResult",
     "Unread",
-    "Untold",
     "Upgrade",
-    "Verdict",
     "Waive",
     "Withdraw",
     "decide",
@@ -112,3 +131,26 @@ __all__ = [
     "step_of",
     "step_values",
 ]
+
+_FORMER_NAMES = {
+    "Attend": AcquireLease,
+    "Denial": Rejection,
+    "Free": Release,
+    "Keep": RenewLease,
+    "LayAside": Quarantine,
+    "Mark": MarkSending,
+    "Owe": AddPendingUndos,
+    "Owed": PendingUndo,
+    "Paid": MarkUndone,
+    "Promise": RequestNotification,
+    "Told": MarkNotified,
+    "Untold": OutboxEntry,
+    "Verdict": TransitionResult,
+}
+"""What a journal of your own may still import, until version 1.0."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FORMER_NAMES:
+        return _FORMER_NAMES[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,17 +1,19 @@
-"""Which journal an address means."""
+"""Creation of a journal from its address, and of its encryption keys from the environment."""
 
 from __future__ import annotations
 
 import os
 
-from transfer_async._support.addresses import public
+from transfer_async._models.errors import hides_arguments
+from transfer_async._support.util import public
+from transfer_async.journal.encryption import KeySeal, Seal
 from transfer_async.journal.postgres import PostgresJournal
-from transfer_async.journal.seal import KeySeal, Seal
 from transfer_async.journal.sqlite import SQLiteJournal
 
 
+@hides_arguments
 def journal_at(address: str, *, seal: Seal | None = None) -> SQLiteJournal | PostgresJournal:
-    """The journal at a ``postgresql://`` address, or in the file of that path; it opens when it is used.
+    """Create the journal at a ``postgresql://`` address or a file path; it opens at its first use.
 
     Args:
         address: where it is.
@@ -28,7 +30,7 @@ def journal_at(address: str, *, seal: Seal | None = None) -> SQLiteJournal | Pos
 
 
 def seal_from_env() -> Seal | None:
-    """The seal of the keys in the file that ``TRANSFER_SEAL`` names; None if it names none.
+    """Create the `KeySeal` of the key file that ``TRANSFER_SEAL`` names; None if it is not set.
 
     Raises:
         ValueError: the file is no good.

@@ -1,4 +1,4 @@
-"""The journal of one process: it keeps the promise as long as the process lives."""
+"""The in-memory journal of one process: its records are lost when the process ends."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ import msgspec
 
 from transfer_async._models.errors import JournalFailed
 from transfer_async._support.clock import Clock, Duration, seconds
-from transfer_async._support.validators import check_count
+from transfer_async._support.util import check_count
 from transfer_async.journal import state_machine
-from transfer_async.journal.claim import Claim
-from transfer_async.journal.entries import REFUTED, Entry, KeyState, Step, Verdict
-from transfer_async.journal.moves import Move, Refute
-from transfer_async.journal.protocol import forgettable
+from transfer_async.journal.model import FOUR_EYES, REFUTED, Entry, HistoryEvent, KeyState, TransitionResult
+from transfer_async.journal.protocol import KEPT, forgettable
+from transfer_async.journal.transitions import Claim, Create, Move, Refute, Resolve
 
 HISTORY = 100
-"""How many of a key's last moves are remembered."""
+"""The maximum number of history lines per key; lines without a decision are dropped first."""
 
 _Place = tuple[str, str]  # scope and key
 
@@ -29,8 +28,9 @@ _Place = tuple[str, str]  # scope and key
 class MemoryJournal:
     """Keys and their states in memory, within bounds.
 
-    Claimed, sending and in-doubt keys and owed undos are never forgotten. Keys that a client made
-    are forgotten once they ended; callers' keys are kept for ``keep``, or until newer ones need the room.
+    Claimed, sending and in-doubt keys and owed undos are never forgotten. A key that a client made is
+    forgotten once it ends, unless an error may have given it to the caller while an order may exist.
+    Other keys are kept for ``keep``, or until newer ones need the room.
     Clients of several threads, each with a loop of its own, may share one.
 
     Args:
@@ -41,42 +41,46 @@ class MemoryJournal:
 
     durable = False
 
-    def __init__(
-        self, *, max_keys: int = 100_000, keep: Duration = 86_400.0, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, *, max_keys: int = 100_000, keep: Duration = KEPT, clock: Clock | None = None) -> None:
         check_count("max_keys", max_keys)
         self._max_keys = max_keys
         self._keep = seconds(keep)
         self._clock = clock or Clock()
         self._lock = Lock()
         self._entries: dict[_Place, Entry] = {}
-        self._steps: dict[_Place, list[Step]] = {}  # at times on the clock
-        self._ended: OrderedDict[_Place, float] = OrderedDict()  # what may be forgotten, oldest first
+        self._steps: dict[_Place, list[HistoryEvent]] = {}  # with the clock's times
+        self._ended: OrderedDict[_Place, float] = OrderedDict()  # ended keys, oldest first
         self._ids: OrderedDict[_Place, str] = OrderedDict()  # scope and order id -> key
 
     async def __aenter__(self) -> Self:
-        """There is nothing to open."""
+        """Return the journal; it needs no opening."""
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """There is nothing to close."""
+        """Do nothing: the journal needs no closing."""
 
     async def close(self) -> None:
-        """There is nothing to close: what it holds lives as long as the object."""
+        """Do nothing: the contents live as long as the object."""
 
     async def now(self) -> float:
         """See `Journal.now`."""
         return self._clock.now()
 
-    async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+    async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
         """See `Journal.move`."""
         place = (scope, key)
-        with self._lock:  # another thread must not come between the look and the write
+        with self._lock:  # No other thread may write between the read and the write.
             now = self._clock.now()
             before = self._entries.get(place)
             if before is None and isinstance(move, Claim):
                 self._make_room(now)
-            verdict = state_machine.decide(before, move, now=now, id_taken=self._is_taken(scope, key, move))
+            verdict = state_machine.decide(
+                before,
+                move,
+                now=now,
+                id_taken=self._is_taken(scope, key, move),
+                four_eyes=self._entries.get((scope, FOUR_EYES)),
+            )
             if verdict is not None and verdict.entry is not before:
                 self._store(place, before, verdict, move, now)
         return verdict
@@ -85,7 +89,9 @@ class MemoryJournal:
         order_id = move.order_bound
         return order_id is not None and self._ids.get((scope, order_id), key) != key
 
-    def _store(self, place: _Place, before: Entry | None, verdict: Verdict, move: Move, now: float) -> None:
+    def _store(
+        self, place: _Place, before: Entry | None, verdict: TransitionResult, move: Move, now: float
+    ) -> None:
         entry = verdict.entry
         if before is not None and before.order_id not in (None, entry.order_id):
             self._ids.pop((place[0], before.order_id), None)
@@ -94,7 +100,7 @@ class MemoryJournal:
             if len(self._ids) > self._max_keys:
                 self._ids.popitem(last=False)
         ended = state_machine.is_ended(entry)
-        if ended and entry.client_made and not _was_refuted(entry):
+        if ended and place not in self._ended and not _may_be_used_again(before, entry, move):
             self._forget(place)
             return
         self._entries[place] = entry
@@ -104,7 +110,7 @@ class MemoryJournal:
             # Made now, and not when somebody asks: the entries and moves of then are four times as large.
             steps.append(state_machine.history_step(entry, move, now=now))
             if len(steps) > HISTORY:
-                del steps[0]
+                steps[:] = state_machine.latest(steps, HISTORY)
         if ended:
             self._ended.setdefault(place, now)
         else:
@@ -162,6 +168,11 @@ class MemoryJournal:
         """See `Journal.count_in_doubt`."""
         return sum(entry.state is KeyState.IN_DOUBT for _, entry in self._of(scope))
 
+    async def scopes(self) -> list[str]:
+        """See `Journal`."""
+        with self._lock:
+            return sorted({scope for scope, key in self._entries if key != FOUR_EYES})
+
     async def orders(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
         """See `Journal`."""
         known = [
@@ -173,11 +184,18 @@ class MemoryJournal:
 
     async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:  # noqa: ARG002 - all at once
         """See `Journal`."""
+        return self._with_move(scope, Refute.name), ""
+
+    async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:  # noqa: ARG002 - the same
+        """See `Journal`."""
+        return self._with_move(scope, Resolve.name), ""
+
+    def _with_move(self, scope: str, move: str) -> list[str]:
         with self._lock:
             told = [(key, list(steps)) for (at, key), steps in self._steps.items() if at == scope]
-        return [key for key, steps in told if any(step.move == Refute.name for step in steps)], ""
+        return [key for key, steps in told if any(step.move == move for step in steps)]
 
-    async def history(self, scope: str, key: str) -> tuple[Step, ...]:
+    async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
         """See `Journal.history`."""
         since_1970 = self._clock.utc().timestamp() - self._clock.now()
         with self._lock:
@@ -195,6 +213,16 @@ class MemoryJournal:
         return len(old)
 
 
-def _was_refuted(entry: Entry) -> bool:
-    """Whether an order may still be answered for a key that nobody but its sender knows."""
-    return entry.ending is not None and entry.ending.error == REFUTED
+def _may_be_used_again(before: Entry | None, entry: Entry, move: Move) -> bool:
+    """Return whether a call, or a slow sender, may still come with the key of an entry that ``move`` ends.
+
+    A caller without a key of its own receives the client's key only with an error. Where that error said
+    that an order may exist, the key must stay known: a forgotten key is free, and would be paid again.
+    """
+    if not entry.client_made or entry.cause is not None:  # An entry that was ever in doubt has a cause.
+        return True
+    if before is not None and before.state is KeyState.IN_DOUBT:
+        return True
+    if entry.epoch > 1 or (entry.ending is not None and entry.ending.error == REFUTED):
+        return True  # The sender may not know yet that others ended it.
+    return isinstance(move, Create) and move.retried

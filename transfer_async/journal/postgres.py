@@ -19,20 +19,43 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from transfer_async._models.errors import JournalFailed
-from transfer_async._support.addresses import checked_database
+from transfer_async._models.errors import JournalFailed, hides_arguments, without_frames
 from transfer_async._support.clock import Duration
-from transfer_async._support.validators import positive_seconds
-from transfer_async.journal.entries import Entry, Step
-from transfer_async.journal.group_commit import PRUNED, DurableJournal
-from transfer_async.journal.postgres_patience import Overtaken, Patience, driver, is_of_names, may_go_again
-from transfer_async.journal.postgres_sessions import ReckonedTime, Session, Sessions
-from transfer_async.journal.postgres_sql import STEPPED, WRITTEN, Statements
-from transfer_async.journal.postgres_upgrade import ONE_STATEMENT, UpgradableTables
-from transfer_async.journal.rows import EntryRow, entries_of, entry_of, step_of, step_values
-from transfer_async.journal.seal import Seal
-from transfer_async.journal.transaction import PendingMove, Place, Transaction
-from transfer_async.journal.upgrading import Upgradable, refuse_another_version
+from transfer_async._support.util import checked_database, positive_seconds
+from transfer_async.journal.durable import PRUNED, DurableJournal, PendingMove, Transaction
+from transfer_async.journal.encryption import RecordId, Seal
+from transfer_async.journal.model import FOUR_EYES, Entry, HistoryEvent
+from transfer_async.journal.postgres_sql import (
+    STEPPED,
+    WRITTEN,
+    Backoff,
+    Conflict,
+    EstimatedServerClock,
+    Session,
+    Sessions,
+    Statements,
+    driver,
+    is_of_names,
+    may_go_again,
+)
+from transfer_async.journal.rows import (
+    ENTRY_TABLE,
+    PAGE,
+    STOP,
+    VERSION,
+    EntryRow,
+    Upgradable,
+    Upgrade,
+    checked_counts,
+    entries_of,
+    entry_of,
+    refuse_another_version,
+    statements_from,
+    step_of,
+    step_values,
+    table_of,
+)
+from transfer_async.journal.transitions import Refute, Resolve
 
 T = TypeVar("T")
 
@@ -69,6 +92,7 @@ class PostgresJournal(DurableJournal):
         ValueError: names the argument and the rule.
     """
 
+    @hides_arguments
     def __init__(
         self,
         dsn: str,
@@ -85,7 +109,7 @@ class PostgresJournal(DurableJournal):
         self._prepared = prepared
         self._timeout = positive_seconds("timeout", timeout)
         self._sql = Statements(schema, idle=self._timeout, slack=min(SLACK, self._timeout / 2))
-        self._server_time = ReckonedTime()
+        self._server_time = EstimatedServerClock()
         self._schema = schema
         self._sessions: Sessions | None = None
         self._opening: asyncio.Lock | None = None
@@ -110,12 +134,16 @@ class PostgresJournal(DurableJournal):
         return self._sessions
 
     async def _connect(self, *, one_statement: float | None = None) -> Session:
-        connection = await driver().connect(
-            self._dsn,
-            statement_cache_size=0,  # it would give them names that may be another program's, too
-            timeout=self._timeout,
-            command_timeout=one_statement or self._timeout,
-        )
+        try:
+            connection = await driver().connect(
+                self._dsn,
+                statement_cache_size=0,  # it would give them names that may be another program's, too
+                timeout=self._timeout,
+                command_timeout=one_statement or self._timeout,
+            )
+        except BaseException as error:
+            without_frames(error)  # they have the password in their variables
+            raise
         try:
             return await self._checked(connection)  # each connection may lead to another server
         except BaseException:
@@ -167,9 +195,9 @@ class PostgresJournal(DurableJournal):
         if sessions is not None:
             await sessions.close()
 
-    async def _patiently(self, work: Callable[[], Awaitable[T]], *, patience: Patience | None = None) -> T:
+    async def _patiently(self, work: Callable[[], Awaitable[T]], *, patience: Backoff | None = None) -> T:
         """What ``work`` gives; tried again while the database cannot be reached, or says to."""
-        patience = patience or Patience(self._timeout)
+        patience = patience or Backoff(self._timeout)
         async with asyncio.timeout_at(patience.end):
             while True:
                 try:
@@ -191,7 +219,7 @@ class PostgresJournal(DurableJournal):
 
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
         """See `DurableJournal`."""
-        patience = Patience(self._timeout)
+        patience = Backoff(self._timeout)
         async with asyncio.timeout_at(patience.end):
             left = await self._commit_without_a_look(wanted)
 
@@ -224,9 +252,9 @@ class PostgresJournal(DurableJournal):
             _put_in_question(wanted)
             return list(wanted)
         self._settle(transaction)
-        return [one for one in wanted if not one.is_settled]
+        return [pending for pending in wanted if not pending.is_settled]
 
-    async def _store_at_once(self, session: Session, transaction: Transaction, now: float) -> set[Place]:
+    async def _store_at_once(self, session: Session, transaction: Transaction, now: float) -> set[RecordId]:
         """Store it in a transaction that is this one statement, if the session's own kind of it will do."""
         if session.is_plain:
             return await self._store(session, transaction, reckoned=now)
@@ -237,11 +265,12 @@ class PostgresJournal(DurableJournal):
 
     async def _try(self, transaction: Transaction) -> None:
         async with self._transaction() as session:
+            await self._keep_rules(session, transaction.rules)
             now = await self._load(session, transaction)
             committed = await self._look_up(session, transaction) if transaction.in_question else ()
             transaction.decide(now, committed=committed)
             if transaction.writes and len(await self._store(session, transaction)) < len(transaction.writes):
-                raise Overtaken
+                raise Conflict
             transaction.is_committing = bool(transaction.writes)
             await session.say("COMMIT")
 
@@ -253,8 +282,14 @@ class PostgresJournal(DurableJournal):
         found = await session.fetch(self._sql.committed, scopes, keys, transaction.tokens)
         committed = [token for (token,) in found]
         if transaction.unseen.intersection(committed):
-            raise Overtaken  # by the very commit in question: it arrived after the rows were looked for
+            raise Conflict  # by the very commit in question: it arrived after the rows were looked for
         return committed
+
+    async def _keep_rules(self, session: Session, rules: dict[str, bool]) -> None:
+        """Keep those who change a scope's rule of four eyes apart from those who decide by it."""
+        for lock, is_changed in ((self._sql.hold_rules, False), (self._sql.lock_rules, True)):
+            if scopes := [scope for scope, changes in rules.items() if changes is is_changed]:
+                await session.fetch(lock, scopes)
 
     async def _load(self, session: Session, transaction: Transaction) -> float:
         """Lock and load every place; the time on the journal's clock."""
@@ -272,7 +307,7 @@ class PostgresJournal(DurableJournal):
 
     async def _store(
         self, session: Session, transaction: Transaction, *, reckoned: float | None = None
-    ) -> set[Place]:
+    ) -> set[RecordId]:
         """Store its writes, each where what it replaces is still there; the places of those that were.
 
         Args:
@@ -289,7 +324,7 @@ class PostgresJournal(DurableJournal):
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Session]:
         sessions, asyncpg = await self._opened(), driver()
-        unharmed = (Overtaken, asyncpg.IntegrityConstraintViolationError)
+        unharmed = (Conflict, asyncpg.IntegrityConstraintViolationError)
         async with sessions.one(unharmed_by=unharmed) as session:
             yield session
 
@@ -300,7 +335,7 @@ class PostgresJournal(DurableJournal):
             await session.say(self._sql.begin)
             try:
                 yield session
-            except (Overtaken, driver().IntegrityConstraintViolationError):
+            except (Conflict, driver().IntegrityConstraintViolationError):
                 await session.say("ROLLBACK")
                 raise
 
@@ -333,14 +368,14 @@ class PostgresJournal(DurableJournal):
     async def read(self, scope: str, key: str) -> Entry | None:
         """See `Journal.read`."""
         found = await self._rows(self._sql.find, scope, key)
-        return entry_of(found[0][1], self._seal) if found else None
+        return entry_of(found[0][1], self._seal, place=(scope, key)) if found else None
 
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         return await self._rows(self._sql.work, scope, after, await self.now(), limit)
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         """See `Journal.in_doubt`."""
-        found = entries_of(await self._rows(self._sql.in_doubt, scope), self._seal)
+        found = entries_of(scope, await self._rows(self._sql.in_doubt, scope), self._seal)
         return sorted(found, key=lambda doubt: doubt[1].sent_until)
 
     async def count_in_doubt(self, scope: str) -> int:
@@ -355,18 +390,28 @@ class PostgresJournal(DurableJournal):
 
     async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
         """See `Journal`: in the order of the history, so many lines of it at a time."""
-        sql, begin = self._sql.refuted, int(after or 0)
-        [(keys, last)] = await self._ask(lambda session: session.fetch(sql, scope, begin, LOOKED_THROUGH))
+        return await self._with_move(Refute.name, scope, after)
+
+    async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
+        """See `Journal`; as `refuted`."""
+        return await self._with_move(Resolve.name, scope, after)
+
+    async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
+        sql, begin = self._sql.with_move, int(after or 0)
+        [(keys, last)] = await self._ask(
+            lambda session: session.fetch(sql, scope, begin, LOOKED_THROUGH, move)
+        )
         return list(keys), "" if last is None else str(last)
 
-    async def history(self, scope: str, key: str) -> tuple[Step, ...]:
+    async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
         """See `Journal.history`."""
         found = await self._ask(lambda session: session.fetch(self._sql.history, scope, key))
         return tuple(step_of(tuple(row)) for row in found)
 
-    async def _other_scope(self, scope: str) -> str | None:
-        found: str | None = await self._value(self._sql.other_scope, scope)
-        return found
+    async def scopes(self) -> list[str]:
+        """See `Journal`."""
+        found = await self._ask(lambda session: session.fetch(self._sql.scopes, FOUR_EYES))
+        return [scope for (scope,) in found]
 
     async def _prune_some(self, scope: str, before: float) -> int:
         async def pruned() -> int:
@@ -400,5 +445,73 @@ def _written(transaction: Transaction) -> tuple[str, str]:
 
 
 def _put_in_question(moves: Sequence[PendingMove]) -> None:
-    for one in moves:
-        one.in_question = True
+    for move in moves:
+        move.in_question = True
+
+
+# --- postgres upgrade --------------------------------------------------------------------------------
+# A journal's tables in PostgreSQL, of whatever version, as an upgrade uses them.
+
+
+WAIT = 3.0
+"""Seconds that it waits for others to let the tables go: whoever comes meanwhile waits behind it."""
+
+ONE_STATEMENT = 600.0
+"""Seconds that one statement of it may take: all keys of a large journal are counted."""
+
+_ROW = "state, token, order_id, due_at, ended_at, body::text, intent::text, NULL::bytea"
+
+
+class UpgradableTables(Upgradable):
+    """See `Upgradable`.
+
+    Args:
+        session: which nobody else uses.
+        schema: where the tables are.
+        sql: the statements for that schema.
+    """
+
+    def __init__(self, session: Session, *, schema: str, sql: Statements) -> None:
+        self._session = session
+        self._schema = schema
+        self._sql = sql
+
+    async def version(self) -> int | None:
+        """See `Upgradable`."""
+        if not await self._session.value(self._sql.is_there):
+            raise JournalFailed(f"there is no journal in the schema {self._schema} yet: nothing to upgrade")
+        found: int | None = await self._session.value(self._sql.version)
+        return found
+
+    async def page(self, table: str, after: int) -> list[tuple[int, EntryRow]]:
+        """See `Upgradable`."""
+        sql = f'SELECT id, {_ROW} FROM "{self._schema}".{table} WHERE id > $1 ORDER BY id LIMIT {PAGE}'
+        return [(number, EntryRow(*row)) for number, *row in await self._session.fetch(sql, after)]
+
+    async def carry_out(self, upgrade: Upgrade) -> bool:
+        """See `Upgradable`; whoever leaves in between loses the session, and with it what was begun."""
+        asyncpg = driver()
+        try:
+            return await self._carried_out(upgrade)
+        except asyncpg.LockNotAvailableError as error:
+            raise JournalFailed(f"somebody is using the journal: {STOP}") from error
+        except asyncpg.InsufficientPrivilegeError as error:
+            why = f"only the owner of the tables in the schema {self._schema} may upgrade them"
+            raise JournalFailed(why) from error
+
+    async def _carried_out(self, upgrade: Upgrade) -> bool:
+        session, entries = self._session, f'"{self._schema}".{table_of(upgrade.found)}'
+        await session.say(self._sql.begin)
+        await session.say(f"SET LOCAL lock_timeout = {int(1000 * WAIT)}; SET LOCAL enable_seqscan = on")
+        await session.say(self._sql.one_maker_at_a_time)
+        if await session.value(self._sql.version) != upgrade.found:
+            return False
+        # Before `meta`, for so do those who write: each would wait for the other.
+        await session.say(f"LOCK TABLE {entries} IN ACCESS EXCLUSIVE MODE")
+        for statement in statements_from(upgrade.found, self._schema):
+            await session.say(statement)
+        await session.say(f'UPDATE "{self._schema}".meta SET version = {VERSION}')
+        count = f'SELECT state, count(*) FROM "{self._schema}".{ENTRY_TABLE} GROUP BY state'
+        checked_counts(upgrade, await session.fetch(count))
+        await session.say("COMMIT")
+        return True

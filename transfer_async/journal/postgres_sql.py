@@ -6,8 +6,15 @@ comes as JSON: one text is put together, and taken apart, at a fraction of what 
 
 from __future__ import annotations
 
-from transfer_async.journal.entries import BELIEVED
-from transfer_async.journal.moves import Refute
+import asyncio
+import hashlib
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from transfer_async._models.errors import JournalFailed
+from transfer_async.journal.model import BELIEVED
 from transfer_async.journal.rows import ENTRY_TABLE, STEP_COLUMNS, VERSION
 
 _ROW = "k.state, k.token, k.order_id, k.due_at, k.ended_at, k.body::text, k.intent::text, k.reply"
@@ -80,6 +87,10 @@ class Statements:
         )
         # A prepared statement keeps its plan: one of a time with few keys would read whole tables for long.
         self.plan_for_large_tables: str = "SET enable_seqscan = off"
+        # A rule that is not stored yet has no row to be locked. These are never taken after a row is locked.
+        rule = f"hashtext('{schema} four eyes'), hashtext(s)) FROM unnest($1::text[]) AS s"
+        self.hold_rules: str = f"SELECT pg_advisory_xact_lock_shared({rule}"
+        self.lock_rules: str = f"SELECT pg_advisory_xact_lock({rule}"
         self.now: str = f"SELECT {_CLOCK}"
         self.touch: str = f"UPDATE {meta} SET version = version"
         self.load: str = _load(keys)
@@ -103,18 +114,24 @@ class Statements:
             f"SELECT order_id, key, ended_at FROM {keys} "
             "WHERE scope = $1 AND order_id > $2 ORDER BY order_id LIMIT $3"
         )
-        self.refuted: str = f"""
+        self.with_move: str = f"""
             WITH lines AS MATERIALIZED (
                 SELECT id, key_id, move FROM {history} WHERE id > $2::bigint ORDER BY id LIMIT $3::bigint
             ) SELECT ARRAY(SELECT k.key FROM lines l JOIN {keys} k ON k.id = l.key_id
-                WHERE l.move = '{Refute.name}' AND k.scope = $1), (SELECT max(id) FROM lines)"""
+                WHERE l.move = $4 AND k.scope = $1), (SELECT max(id) FROM lines)"""
         self.history: str = (
             f"SELECT {', '.join('h.' + name for name in STEP_COLUMNS)} FROM {history} h "
             f"JOIN {keys} k ON k.id = h.key_id WHERE k.scope = $1 AND k.key = $2 ORDER BY h.id"
         )
-        self.other_scope: str = (
-            f"SELECT scope FROM {keys} WHERE NOT EXISTS (SELECT FROM {keys} WHERE scope = $1) LIMIT 1"
-        )
+        # From one scope to the next, by the index: there may be millions of keys, and two scopes.
+        self.scopes: str = f"""
+            WITH RECURSIVE found AS (
+                (SELECT scope FROM {keys} WHERE key <> $1 ORDER BY scope, key LIMIT 1)
+                UNION ALL
+                SELECT (SELECT k.scope FROM {keys} k WHERE k.scope > found.scope AND k.key <> $1
+                        ORDER BY k.scope, k.key LIMIT 1)
+                FROM found WHERE found.scope IS NOT NULL
+            ) SELECT scope FROM found WHERE scope IS NOT NULL ORDER BY scope"""
         self.prune: str = _prune(keys, history)
 
 
@@ -217,3 +234,205 @@ CREATE TABLE "{schema}".history (
 );
 CREATE INDEX steps ON "{schema}".history (key_id);
 """
+
+
+# --- postgres patience -------------------------------------------------------------------------------
+# What PostgreSQL's errors mean for a move, and how long it goes on trying.
+
+
+class Conflict(Exception):
+    """A key came in between looking and writing: look again."""
+
+
+class Backoff:
+    """How long a move waits for a database that cannot be reached, and how often it looks."""
+
+    def __init__(self, seconds: float) -> None:
+        self.end: float = asyncio.get_running_loop().time() + seconds
+        self._pause = 0.02
+
+    @property
+    def has_some_left(self) -> bool:
+        """Whether there is time for another look."""
+        return asyncio.get_running_loop().time() + self._pause < self.end
+
+    async def pause(self) -> None:
+        """Wait until the next look, each time for longer."""
+        await asyncio.sleep(self._pause)
+        self._pause = min(0.5, self._pause * 2)
+
+
+def may_go_again(error: Exception) -> bool:
+    """Whether the same may well succeed in a moment: the server is away, or two were in each other's way."""
+    asyncpg = driver()
+    return is_of_names(error) or isinstance(
+        error,
+        (
+            Conflict,
+            OSError,  # TimeoutError among them
+            asyncpg.InterfaceError,
+            asyncpg.PostgresConnectionError,
+            asyncpg.OperatorInterventionError,
+            asyncpg.TransactionRollbackError,
+            asyncpg.UniqueViolationError,
+        ),
+    )
+
+
+def is_of_names(error: Exception) -> bool:
+    """Whether what was prepared is not what is there: another connection than before has answered."""
+    asyncpg = driver()
+    names = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
+    return isinstance(error, names)
+
+
+def driver() -> Any:
+    """The package asyncpg, which is an extra.
+
+    Raises:
+        JournalFailed: it is not installed.
+    """
+    try:
+        import asyncpg
+    except ImportError as error:
+        raise JournalFailed(
+            "a PostgresJournal needs asyncpg: pip install 'transfer_async[postgres]'"
+        ) from error
+    return asyncpg
+
+
+# --- postgres sessions -------------------------------------------------------------------------------
+# Connections to PostgreSQL, what is kept in them, and the server's time as it is reckoned in between.
+
+
+IDLE = 300.0
+"""Seconds after which a connection that nobody used is not trusted: a firewall may have dropped it."""
+
+
+class Session:
+    """One connection.
+
+    Args:
+        connection: asyncpg's.
+        keeps: the server keeps prepared statements in it.
+        is_plain: one statement is a transaction as the journal needs it, without a word before it.
+    """
+
+    def __init__(self, connection: Any, *, keeps: bool, is_plain: bool) -> None:
+        self._connection = connection
+        self.keeps: bool = keeps
+        self.is_plain: bool = is_plain
+        self._prepared: dict[str, Any] = {}
+        self.used: float = asyncio.get_running_loop().time()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended."""
+        return bool(self._connection.is_closed())
+
+    async def say(self, sql: str) -> None:
+        """Say what has neither parameters nor an answer."""
+        await self._connection.execute(sql)
+
+    async def fetch(self, sql: str, *values: object) -> list[Any]:
+        """The rows that ``sql`` gives: in one round trip, where it is prepared."""
+        if not self.keeps:
+            return list(await self._connection.fetch(sql, *values))
+        statement = self._prepared.get(sql)
+        if statement is None:
+            statement = await self._connection.prepare(sql, name=_name_of(sql))
+            self._prepared[sql] = statement
+        return list(await statement.fetch(*values))
+
+    async def value(self, sql: str, *values: object) -> Any:
+        """The first value of the first row, if there is one."""
+        found = await self.fetch(sql, *values)
+        return found[0][0] if found else None
+
+    def terminate(self) -> None:
+        """End it at once."""
+        self._connection.terminate()
+
+    async def close(self) -> None:
+        """End it in order."""
+        await self._connection.close()
+
+
+def _name_of(sql: str) -> str:
+    """A name that means this text and no other, whoever prepared it, in whatever connection.
+
+    Behind a proxy that pools transactions, a counted name may be another program's, for another text.
+    """
+    return f"transfer_async_{hashlib.sha256(sql.encode()).hexdigest()[:32]}"
+
+
+class Sessions:
+    """A few connections, opened as they are needed; the one that was used last is used next.
+
+    Args:
+        connect: opens one.
+        limit: how many there are at most.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[Session]], *, limit: int) -> None:
+        self._connect = connect
+        self._free: list[Session] = []
+        self._places = asyncio.Semaphore(limit)
+
+    @asynccontextmanager
+    async def one(self, *, unharmed_by: tuple[type[Exception], ...] = ()) -> AsyncIterator[Session]:
+        """A connection for the block; whatever else than those errors leaves it, it is not used again."""
+        async with self._places:
+            session = self._waiting() or await self._connect()
+            try:
+                yield session
+            except unharmed_by:
+                self._free.append(session)
+                raise
+            except BaseException:
+                # It may be waiting for anything: the server gives up the transaction of a lost connection.
+                session.terminate()
+                raise
+            session.used = asyncio.get_running_loop().time()
+            self._free.append(session)
+
+    def _waiting(self) -> Session | None:
+        while self._free:
+            session = self._free.pop()
+            if not session.is_closed and asyncio.get_running_loop().time() - session.used < IDLE:
+                return session
+            session.terminate()
+        return None
+
+    async def close(self) -> None:
+        """Close those that are free: nothing is under way."""
+        while self._free:
+            session = self._free.pop()
+            try:
+                await session.close()
+            except Exception:  # noqa: BLE001 - nothing is under way: a server that is gone loses nothing by it
+                session.terminate()
+            except BaseException:
+                session.terminate()
+                raise
+
+
+class EstimatedServerClock:
+    """The server's time, reckoned from what it said: wrong by no more than a round trip.
+
+    It goes on as the loop's does, and is put right only as far as an answer proves it wrong, so that of two
+    moves the later one is mostly the one with the later time.
+    """
+
+    def __init__(self) -> None:
+        self._ahead = -math.inf  # before it has said anything, it is no time at all
+
+    def heard(self, said: float, *, asked: float) -> None:
+        """The server, asked at ``asked`` on the loop's clock, has answered so just now."""
+        least, most = said - asyncio.get_running_loop().time(), said - asked
+        self._ahead = min(max(self._ahead, least), most)
+
+    @property
+    def now(self) -> float:
+        """The time that it is there now."""
+        return asyncio.get_running_loop().time() + self._ahead

@@ -1,55 +1,74 @@
-"""What every journal does, and what a bank may ask of one."""
+"""The interface of a journal, the record of a key for callers, and the journal of one scope."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Protocol, Self, cast
+from functools import partial
+from typing import Protocol, Self, TypeVar, cast
 
 from attrs import field, frozen
 
-from transfer_async._models.base import ByValue
-from transfer_async._models.errors import UnreadableOrder
+from transfer_async._models.errors import (
+    JournalFailed,
+    Outcome,
+    UnreadableOrder,
+    is_a,
+    is_ours,
+    name_of,
+    sanitize_exception,
+)
 from transfer_async._models.responses import Order
-from transfer_async._support.callables import is_async, refuse_class
-from transfer_async.journal.entries import Entry, KeyState, Step, Verdict
-from transfer_async.journal.moves import Move
+from transfer_async._support.util import FrozenStruct, Raised, is_async, refuse_class, tried
+from transfer_async.journal.model import Entry, HistoryEvent, KeyState, Rejection, TransitionResult
+from transfer_async.journal.transitions import Move
 
 
 class Journal(Protocol):
-    """The durable record of intents and their outcomes: it stores, `decide` decides.
+    """The durable record of intents and their outcomes. It only stores; `decide` makes the decisions.
 
-    Every method raises whatever its store raises. A move is atomic and, once it returns, as durable
-    as ``durable`` says; its line of history is written with it. Once begun it is finished even if
-    its caller is cancelled.
+    Every method raises the errors of its store. A transition is atomic. When it returns, it is as durable
+    as ``durable`` states, and its history line is written in the same transaction. A transition that has
+    begun is finished even if its caller is cancelled.
 
-    A bank's own journal is any class with these methods. It knows no move from another: it loads the
-    entry under a lock, asks `decide`, and writes what changed, all in one transaction::
+    A bank's own journal is any class with these methods. It treats all transitions alike: it loads the
+    entry under a lock, calls `decide`, and writes the changed entry, all in one transaction::
 
-        async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+        async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
             async with self.transaction(scope, key) as stored:  # nobody else writes the key meanwhile
                 taken = move.order_bound is not None and await stored.is_of_another_key(move.order_bound)
-                verdict = decide(stored.entry, move, now=stored.now, id_taken=taken)
+                rule = await stored.locked(FOUR_EYES) if move.is_by_one_person else None
+                verdict = decide(stored.entry, move, now=stored.now, id_taken=taken, four_eyes=rule)
                 if verdict is not None and verdict.entry is not stored.entry:
                     await stored.write(row_of(verdict.entry, token=new_token(), now=stored.now))
                     if is_told(move, verdict):
                         await stored.add(step_values(history_step(verdict.entry, move, now=stored.now)))
             return verdict
 
-    `row_of` makes a few columns and JSON of an entry, and `entry_of` the entry again; `step_values` and
-    `step_of` do so for the history. `is_waiting` says what `work` gives, `forgettable` what `prune` may.
-    The time is the store's own, one for all workers. A commit whose reply was lost may be read back by
-    the row's token; else the move raises, and is taken for unknown. `JournalContract` (in
-    `transfer_async.testing.journal_contract`) tries any journal.
+    If a demand for dual control has returned before such a transition commits, the transition must see it.
+    This holds for the first demand too, when there is no row yet to lock.
 
-    Two more methods are asked for by those who compare the journal with the service's books, and by nobody
-    else. ``async orders(scope, *, limit, after="")`` gives the orders that keys are bound to, as tuples of
-    the order's id, its key, and since when nothing is left to do (or None), by id and only beyond ``after``.
-    ``async refuted(scope, *, after="")`` gives some of the keys of which a doubt was ever refuted, whatever
-    became of them since, and what to say as ``after`` for the next of them: nothing at the end.
+    `row_of` converts an entry to a few columns and JSON, and `entry_of` converts it back; `step_values` and
+    `step_of` do the same for the history. `is_waiting` defines which keys `work` returns, and `forgettable`
+    which keys `prune` may delete. The clock is the store's own, the same for all workers. If the reply to a
+    commit is lost, the journal may read the row's token to find out; otherwise the transition raises, and
+    its result is unknown. `JournalContract` (in `transfer_async.testing.journal_contract`) tests any journal.
+
+    Four more methods are optional:
+
+    - ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without it, a
+      wrong scope gives no warning. The other three serve to compare the journal with the service's books.
+    - ``async orders(scope, *, limit, after="")`` returns the orders that keys are bound to, sorted by id and
+      only beyond ``after``. Each is a tuple: the order's id, its key, and the time since when nothing is
+      left to do (or None).
+    - ``async refuted(scope, *, after="")`` returns some of the keys of which a doubt was ever refuted, and
+      the ``after`` for the next call; it is empty at the end.
+    - ``async resolved(scope, *, after="")`` does the same for doubts that were ever resolved. Without it,
+      every key that has an order is read.
     """
 
     durable: bool
-    """Whether what has returned survives the death of the process."""
+    """Whether a transition that has returned survives a crash of the process."""
 
     async def __aenter__(self) -> Self:
         """Open the journal; a journal also opens itself when it is first used."""
@@ -60,84 +79,90 @@ class Journal(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the journal; what it holds stays."""
+        """Close the journal; its contents stay."""
         ...
 
     async def now(self) -> float:
-        """The time by which it judges leases, in seconds since whenever."""
+        """Return the journal's time in seconds; leases are measured by it. Its zero point is arbitrary."""
         ...
 
-    async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
-        """Make ``move``, as `decide` says; None if there is no entry it could be about."""
+    async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
+        """Make a transition as `decide` decides; None if it needs an entry and there is none."""
         ...
 
     async def read(self, scope: str, key: str) -> Entry | None:
-        """The key's entry; what can be read of one that cannot be read whole has ``unread``."""
+        """Return the key's entry or None; a corrupt record has ``unread`` and its readable part."""
         ...
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Keys that wait for somebody: dead workers' claims and requests, doubts, and what is owed.
+        """Return keys with work to do: abandoned calls, doubts, pending undos and notifications.
 
         Args:
-            scope: of the keys.
-            limit: how many at most.
-            after: only keys beyond this one, in the journal's own order, which never changes.
+            scope: the scope of the keys.
+            limit: the maximum number of keys.
+            after: return only keys beyond this one, in the journal's own fixed order.
         """
         ...
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
-        """All keys in doubt, oldest first."""
+        """Return all keys in doubt, oldest first."""
         ...
 
     async def count_in_doubt(self, scope: str) -> int:
-        """How many keys are in doubt."""
+        """Return the number of keys in doubt."""
         ...
 
-    async def history(self, scope: str, key: str) -> tuple[Step, ...]:
-        """Every move of the key, oldest first; ``at`` in seconds since 1970."""
+    async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
+        """Return every transition of the key, oldest first; ``at`` is in seconds since 1970."""
         ...
 
     async def prune(self, scope: str, *, before: datetime) -> int:
-        """Forget keys that ended before then, as far as `forgettable` lets them go, and say how many.
+        """Delete the keys that ended before ``before``, within the limits of `forgettable`.
 
-        Never one in doubt, at work, or with anything owed or untold.
+        A key that is in doubt or in use, or has a pending undo or notification, is never deleted.
+
+        Returns:
+            The number of deleted keys.
         """
         ...
 
 
 KEPT = 86_400.0
-"""Seconds for which a key that ended is kept, whatever is asked: its message, or its file, may come again."""
+"""Seconds for which an ended key is always kept, because its message or file may be delivered again."""
 
 
 class NotToBeForgotten(ValueError):
-    """Keys cannot be forgotten up to the time that was named."""
+    """The time given to `Journal.prune` is invalid."""
 
 
 def forgettable(before: datetime, *, now: float) -> float:
-    """The time up to which keys may be forgotten: ``before``, but none that ended within a day.
+    """Return the time up to which keys may be deleted: ``before``, but at least a day ago.
 
     Args:
-        before: as somebody asked for.
-        now: on the journal's own clock, in seconds since 1970; so is what is given back.
+        before: the requested time.
+        now: the journal's time in seconds since 1970.
+
+    Returns:
+        The time in seconds since 1970.
 
     Raises:
-        NotToBeForgotten: ``before`` is not an aware time, or lies ahead.
+        NotToBeForgotten: ``before`` is not an aware time, or is in the future.
     """
     if not isinstance(before, datetime) or before.utcoffset() is None:
         raise NotToBeForgotten("before: must be an aware datetime")
     if before.timestamp() > now:
         raise NotToBeForgotten(
-            "before: must not lie ahead: a key that is forgotten is free, and what ended just now may "
-            "come again, and would be paid again"
+            "before: must not lie ahead: a deleted key is free, so an order that ended just now and is "
+            "delivered again would be paid again"
         )
     return min(before.timestamp(), now - KEPT)
 
 
 def checked_journal(given: object) -> Journal:
-    """``given``, if it is a journal.
+    """Return ``given`` if it is a journal.
 
     Raises:
-        ValueError: it is not; says what to write instead, and shows no address.
+        ValueError: it is not a journal; the text says what to pass instead, and shows no address.
     """
     refuse_class(given, name="journal")
     if not is_async(getattr(given, "move", None)):
@@ -148,18 +173,20 @@ def checked_journal(given: object) -> Journal:
     return cast("Journal", given)
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class KeyRecord(ByValue):
-    """What is known of a key: for a bank that places its own holds, before it places one.
+@frozen(kw_only=True)
+class KeyRecord:
+    """The record of a key, for callers. A bank that places its own holds reads it before it places one.
 
     Args:
-        state: where the key stands.
-        order: the order, once it exists, if its reply was recorded and still reads as one.
-        order_id: the order's id, once it exists.
-        receipts: what the hooks handed back, by hook name; ``"held"`` for ``held=``.
+        state: the state of the key.
+        order: the order, if it exists and the service's response was recorded and can be read.
+        order_id: the order's id, if the order exists.
+        receipts: the receipts that the hooks returned, by hook name; ``"held"`` for ``held=``.
         held: the reference that was given as ``held=``.
-        intent_id: of the current, or last, intent.
-        readable: false where this is only what can be read of what is on record: the key is bound.
+        intent_id: the id of the current or last intent.
+        last_outcome: for a free key, `Outcome.NOT_SENT` or `Outcome.REFUSED` of the last call; for a created
+            key `Outcome.CREATED`; for a key in doubt `Outcome.UNKNOWN`; None while a call is using the key.
+        readable: false if the stored record is corrupt and this is only its readable part; the key is bound.
     """
 
     state: KeyState
@@ -168,11 +195,12 @@ class KeyRecord(ByValue):
     receipts: dict[str, str | None] = field(factory=dict, repr=False)
     held: str | None = field(default=None, repr=False)
     intent_id: str
+    last_outcome: Outcome | None = None
     readable: bool = True
 
 
 def record_of(entry: Entry) -> KeyRecord:
-    """The part of an entry that a bank may ask for."""
+    """Return the part of an entry that callers may see."""
     return KeyRecord(
         state=entry.state,
         order=order_on_record(entry),
@@ -180,15 +208,173 @@ def record_of(entry: Entry) -> KeyRecord:
         receipts=entry.all_receipts,
         held=entry.held,
         intent_id=entry.intent_id,
+        last_outcome=_last_outcome(entry),
         readable=entry.is_readable,
     )
 
 
+def _last_outcome(entry: Entry) -> Outcome | None:
+    if entry.state is KeyState.FREE:
+        return None if entry.ending is None else entry.ending.outcome
+    return {KeyState.CREATED: Outcome.CREATED, KeyState.IN_DOUBT: Outcome.UNKNOWN}.get(entry.state)
+
+
 def order_on_record(entry: Entry) -> Order | None:
-    """The order as the service answered it; None if that is not on record, or was read otherwise then."""
+    """Return the order from the recorded response; None if there is no response or it cannot be read."""
     if entry.reply is None:
         return None
     try:
         return Order.from_json(entry.reply)
-    except UnreadableOrder:  # it exists all the same: it is not in doubt
+    except UnreadableOrder:  # The order exists anyway, so this is no doubt.
         return None
+
+
+# --- one scope ---------------------------------------------------------------------------------------
+# The package uses one scope of a journal, and converts every error of the store to `JournalFailed`.
+
+
+T = TypeVar("T")
+
+
+class KeyForgotten(JournalFailed):
+    """The journal has no record of a key that this process has written: it was pruned or evicted."""
+
+
+class ScopedJournal(FrozenStruct, frozen=True):
+    """A journal's methods for one scope. Each raises `JournalFailed` if the store raises.
+
+    Args:
+        store: the journal itself.
+        scope: the name of the service that the keys belong to.
+    """
+
+    store: Journal
+    scope: str
+
+    async def open(self) -> None:
+        """Open the journal, so that its errors show now; a bank's own journal may not need opening."""
+        enter = getattr(self.store, "__aenter__", None)
+        if enter is not None:
+            await _read(enter, doing="opened")
+
+    async def write(
+        self, key: str, move: Move, *, certain: Outcome, order: Order | None = None
+    ) -> TransitionResult:
+        """Make a transition.
+
+        Args:
+            key: the key.
+            move: the transition.
+            certain: the outcome to set on the error if the journal fails now.
+            order: the order to set on that error; otherwise it would be lost.
+
+        Raises:
+            JournalFailed: the store raised, has no entry for the key, or its record is corrupt.
+        """
+        verdict = await tried(self.store.move, self.scope, key, move)
+        if type(verdict) is Raised:
+            error = _failed(verdict.error, f"failed on {move.name}")
+            error.outcome, error.order, error.key = certain, order, key  # The store cannot know these.
+            raise error
+        if verdict is None:
+            raise KeyForgotten("the journal has lost the key", outcome=certain, order=order, key=key)
+        if verdict.denial is Rejection.UNREAD:
+            unread = verdict.entry.unread
+            why = "the journal's record of the key cannot be read: the key is bound until an operator ends it"
+            if unread is not None and unread.is_sealed:
+                why = "the journal's record of the key cannot be decrypted: configure its encryption key"
+            raise JournalFailed(why, outcome=certain, order=order, key=key)
+        return verdict
+
+    async def now(self) -> float:
+        """See `Journal.now`."""
+        return await _read(self.store.now)
+
+    async def read(self, key: str) -> Entry | None:
+        """See `Journal.read`."""
+        return await _read(self.store.read, self.scope, key, key=key)
+
+    async def work(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        """See `Journal.work`."""
+        return await _read(partial(self.store.work, self.scope, limit=limit, after=after))
+
+    async def in_doubt(self) -> list[tuple[str, Entry]]:
+        """See `Journal.in_doubt`."""
+        return await _read(self.store.in_doubt, self.scope)
+
+    async def count_in_doubt(self) -> int:
+        """See `Journal.count_in_doubt`."""
+        return await _read(self.store.count_in_doubt, self.scope)
+
+    async def other_scopes(self) -> tuple[str, ...]:
+        """Return the scopes that have keys if this one has none; empty if the journal cannot list scopes."""
+        scopes = getattr(self.store, "scopes", None)
+        found = [] if scopes is None else await _read(scopes)
+        return () if self.scope in found else tuple(found)
+
+    async def orders(self, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
+        """Return the orders that keys are bound to; see `Journal`.
+
+        Raises:
+            ValueError: the journal cannot list its orders.
+        """
+        orders = getattr(self.store, "orders", None)
+        if orders is None:
+            raise ValueError(f"journal: a {type(self.store).__name__} cannot list its orders")
+        return await _read(partial(orders, self.scope, limit=limit, after=after))
+
+    async def refuted(self, *, after: str = "") -> tuple[list[str], str]:
+        """Return keys of which a doubt was refuted; see `Journal`.
+
+        Raises:
+            ValueError: the journal cannot list its refuted keys.
+        """
+        refuted = getattr(self.store, "refuted", None)
+        if refuted is None:
+            raise ValueError(f"journal: a {type(self.store).__name__} cannot list its refuted keys")
+        return await _read(partial(refuted, self.scope, after=after))
+
+    async def resolved(self, *, after: str = "") -> tuple[list[str], str]:
+        """Return keys of which a doubt was resolved, or all with an order if the journal cannot list them."""
+        resolved = getattr(self.store, "resolved", None)
+        if resolved is not None:
+            return await _read(partial(resolved, self.scope, after=after))
+        orders = await self.orders(limit=500, after=after)
+        return [key for _, key, _ in orders], orders[-1][0] if orders else ""
+
+    async def history(self, key: str) -> tuple[HistoryEvent, ...]:
+        """See `Journal.history`."""
+        return await _read(self.store.history, self.scope, key, key=key)
+
+    async def prune(self, *, before: datetime) -> int:
+        """See `Journal.prune`; an invalid time raises `NotToBeForgotten`, not `JournalFailed`."""
+        pruning = partial(self.store.prune, self.scope, before=before)
+        return await _read(pruning, doing="pruned", wrong_use=(NotToBeForgotten,))
+
+
+async def _read(
+    reading: Callable[..., Awaitable[T]],
+    *given: object,
+    key: str | None = None,
+    doing: str = "read",
+    wrong_use: tuple[type[Exception], ...] = (),
+) -> T:
+    """Call ``reading`` and return its result; ``doing`` names the operation in the error's text."""
+    found = await tried(reading, *given)
+    if type(found) is not Raised:
+        return found
+    if is_a(found.error, wrong_use):
+        raise sanitize_exception(found.error)
+    error = _failed(found.error, f"could not be {doing}")
+    error.key = error.key or key
+    raise error
+
+
+def _failed(error: BaseException, what: str) -> JournalFailed:
+    """Return the store's own `JournalFailed`, or one chained to ``error``, without secrets."""
+    cause = sanitize_exception(error)
+    if is_ours(cause) and isinstance(cause, JournalFailed):
+        return cause
+    failed = JournalFailed(f"the journal {what} ({name_of(cause)})")
+    failed.__cause__ = cause
+    return failed

@@ -9,36 +9,40 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
+from transfer_async._models.errors import JournalFailed
 from transfer_async._support.clock import Clock, Duration
-from transfer_async._support.validators import positive_seconds
-from transfer_async.journal.entries import BELIEVED, Entry, Step
-from transfer_async.journal.group_commit import PRUNED, DurableJournal
-from transfer_async.journal.moves import Refute
+from transfer_async._support.util import ENDS_THE_PROGRAM, positive_seconds
+from transfer_async.journal.durable import PRUNED, DurableJournal, PendingMove, Transaction
+from transfer_async.journal.encryption import RecordId, Seal
+from transfer_async.journal.model import BELIEVED, FOUR_EYES, Entry, HistoryEvent
 from transfer_async.journal.rows import (
     ENTRY_TABLE,
+    PAGE,
     STEP_COLUMNS,
+    STOP,
     VERSION,
     EntryRow,
+    Upgradable,
+    Upgrade,
+    checked_counts,
     entries_of,
     entry_of,
+    refuse_another_version,
+    statements_from,
     step_of,
     step_values,
 )
-from transfer_async.journal.seal import Seal
-from transfer_async.journal.sqlite_file import Identity, Moved
-from transfer_async.journal.sqlite_opening import APPLICATION, OpenFile, as_it_is
-from transfer_async.journal.sqlite_upgrade import FileOfAnyVersion, UpgradableFile
-from transfer_async.journal.transaction import PendingMove, Place, Transaction
-from transfer_async.journal.upgrading import Upgradable, refuse_another_version
+from transfer_async.journal.sqlite_file import APPLICATION, FileReplaced, Identity, OpenFile, as_it_is
+from transfer_async.journal.transitions import Refute, Resolve
 
 T = TypeVar("T")
 
@@ -150,24 +154,26 @@ class SQLiteJournal(DurableJournal):
         """``work`` in the journal's own thread; once begun it is finished, whoever is cancelled meanwhile."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="transfer_async-journal")
-        done = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        done = asyncio.get_running_loop().run_in_executor(self._thread, _outcome_of, work)
         cancelled: asyncio.CancelledError | None = None
         while not done.done():
             try:
                 await asyncio.wait([done])
             except asyncio.CancelledError as error:
                 cancelled = error
+        result, failure = done.result()
         if cancelled is not None:
-            done.exception()
             raise cancelled
-        return done.result()
+        if failure is not None:
+            raise failure
+        return cast("T", result)
 
     @property
     def _name(self) -> str:
         return self._path.name
 
     def _is_of_the_store(self, error: BaseException) -> bool:
-        return isinstance(error, (sqlite3.Error, OSError, Moved)) and not isinstance(
+        return isinstance(error, (sqlite3.Error, OSError, FileReplaced)) and not isinstance(
             error, sqlite3.IntegrityError
         )
 
@@ -187,7 +193,7 @@ class SQLiteJournal(DurableJournal):
             self._file = _File(self._path, timeout=self._timeout, make=self._identity is None)
             self._identity = self._identity or self._file.identity
         if self._file.identity != self._identity:
-            raise Moved(f"another file than before is at {self._path.name}")
+            raise FileReplaced(f"another file than before is at {self._path.name}")
         return self._file
 
     def _with_file(self, work: Callable[[_File], T]) -> T:
@@ -199,7 +205,7 @@ class SQLiteJournal(DurableJournal):
                 return work(file)
             finally:
                 file.refuse_if_moved()  # nobody would ever see it
-        except (sqlite3.Error, Moved):
+        except (sqlite3.Error, FileReplaced):
             self._let_go()  # whatever state it is in: the next move opens it anew
             raise
 
@@ -216,7 +222,7 @@ class SQLiteJournal(DurableJournal):
     async def read(self, scope: str, key: str) -> Entry | None:
         """See `Journal.read`."""
         found = await self._ask(lambda file: file.one(scope, key))
-        return None if found is None else entry_of(found, self._seal)
+        return None if found is None else entry_of(found, self._seal, place=(scope, key))
 
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         # What is due later than any lease can be is due now: see `state_machine.is_waiting`.
@@ -229,7 +235,7 @@ class SQLiteJournal(DurableJournal):
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         """See `Journal.in_doubt`."""
         where = "s.name = ? AND k.ended_at IS NULL AND k.state = 'in_doubt'"
-        found = entries_of(await self._ask(lambda file: file.find(where, scope)), self._seal)
+        found = entries_of(scope, await self._ask(lambda file: file.find(where, scope)), self._seal)
         return sorted(found, key=lambda doubt: doubt[1].sent_until)
 
     async def count_in_doubt(self, scope: str) -> int:
@@ -242,18 +248,36 @@ class SQLiteJournal(DurableJournal):
 
     async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
         """See `Journal`: in the order of the refutations, those of some keys at a time."""
-        found = await self._ask(lambda file: file.refuted(scope, int(after or 0), REFUTED_AT_ONCE))
+        return await self._with_move(Refute.name, scope, after)
+
+    async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
+        """See `Journal`; as `refuted`."""
+        return await self._with_move(Resolve.name, scope, after)
+
+    async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
+        found = await self._ask(lambda file: file.with_move(move, scope, int(after or 0), REFUTED_AT_ONCE))
         return [key for _, key in found], str(found[-1][0]) if len(found) == REFUTED_AT_ONCE else ""
 
-    async def history(self, scope: str, key: str) -> tuple[Step, ...]:
+    async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
         """See `Journal.history`."""
         return await self._ask(lambda file: file.history(scope, key))
 
-    async def _other_scope(self, scope: str) -> str | None:
-        return await self._ask(lambda file: file.other_scope(scope))
+    async def scopes(self) -> list[str]:
+        """See `Journal`."""
+        return await self._ask(lambda file: file.scopes())
 
     async def _prune_some(self, scope: str, before: float) -> int:
         return await self._ask(lambda file: file.prune(scope, before))
+
+
+def _outcome_of(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """What ``work`` returns or raises, as a value: a future refuses some errors, and is then never done."""
+    try:
+        return work(), None
+    except ENDS_THE_PROGRAM:
+        raise
+    except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        return None, error
 
 
 class _File(OpenFile):
@@ -298,9 +322,9 @@ class _File(OpenFile):
         if self._db.in_transaction:
             self._db.rollback()
 
-    def _load(self, transaction: Transaction) -> dict[Place, int]:
+    def _load(self, transaction: Transaction) -> dict[RecordId, int]:
         """Load every place; the numbers of those that are there."""
-        found: dict[Place, tuple[int, str]] = {}
+        found: dict[RecordId, tuple[int, str]] = {}
         for scope, keys in _by_scope(transaction.places):
             rows = self._db.execute(_FIND_TOKENS, (self._scope(scope), keys))
             found.update(((scope, key), (number, token)) for number, key, token in rows)
@@ -324,7 +348,7 @@ class _File(OpenFile):
             self._scopes[name] = number
         return number
 
-    def _store(self, transaction: Transaction, ids: dict[Place, int]) -> None:
+    def _store(self, transaction: Transaction, ids: dict[RecordId, int]) -> None:
         """Write what was decided, each kind of row in one go: every call waits for the other threads."""
         next_id = self._value(f"SELECT coalesce(max(id), 0) FROM {ENTRY_TABLE}") + 1
         new: list[tuple[Any, ...]] = []
@@ -388,9 +412,8 @@ class _File(OpenFile):
         found = self._read(f"SELECT k.key, {_ROW} FROM {_KEYS} WHERE {where}", *values)
         return [(key, EntryRow(*row)) for key, *row in found]
 
-    def other_scope(self, scope: str) -> str | None:
-        found = self._db.execute(_OTHER_SCOPE, (scope,)).fetchone()
-        return None if found is None else str(found[0])
+    def scopes(self) -> list[str]:
+        return [scope for (scope,) in self._db.execute(_SCOPES, (FOUR_EYES,))]
 
     def count_in_doubt(self, scope: str) -> int:
         sql = f"SELECT count(*) FROM {_KEYS} WHERE s.name = ? AND k.ended_at IS NULL AND k.state = 'in_doubt'"
@@ -399,10 +422,10 @@ class _File(OpenFile):
     def orders(self, scope: str, after: str, limit: int) -> list[tuple[str, str, float | None]]:
         return self._db.execute(_ORDERS, (scope, after, limit)).fetchall()
 
-    def refuted(self, scope: str, after: int, limit: int) -> list[tuple[int, str]]:
-        return self._db.execute(_REFUTED, (after, scope, limit)).fetchall()
+    def with_move(self, move: str, scope: str, after: int, limit: int) -> list[tuple[int, str]]:
+        return self._db.execute(_WITH_MOVE, (after, move, scope, limit)).fetchall()
 
-    def history(self, scope: str, key: str) -> tuple[Step, ...]:
+    def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
         found = self._read(
             f"SELECT {_OF_STEP} FROM history h JOIN {ENTRY_TABLE} k ON k.id = h.key_id "
             "JOIN scopes s ON s.id = k.scope WHERE s.name = ? AND k.key = ? ORDER BY h.id",
@@ -413,10 +436,9 @@ class _File(OpenFile):
 
 
 _OLD = f"SELECT id FROM {ENTRY_TABLE} WHERE scope = ? AND ended_at < ? ORDER BY ended_at LIMIT ?"
-_OTHER_SCOPE = (
-    f"SELECT o.name FROM scopes o WHERE EXISTS (SELECT 1 FROM {ENTRY_TABLE} WHERE scope = o.id) "
-    f"AND NOT EXISTS (SELECT 1 FROM {ENTRY_TABLE} WHERE scope = (SELECT id FROM scopes WHERE name = ?)) "
-    "LIMIT 1"
+_SCOPES = (
+    f"SELECT name FROM scopes s WHERE EXISTS (SELECT 1 FROM {ENTRY_TABLE} WHERE scope = s.id AND key <> ?) "
+    "ORDER BY name"
 )
 _FIND_TOKENS = (
     f"SELECT id, key, token FROM {ENTRY_TABLE} WHERE scope = ? AND key IN (SELECT value FROM json_each(?))"
@@ -431,9 +453,9 @@ _ORDERS = (
     "AND order_id > ? ORDER BY order_id LIMIT ?"
 )
 # The history is read once, from its beginning to its end, whatever SQLite believes to be faster.
-_REFUTED = (
+_WITH_MOVE = (
     f"SELECT h.id, k.key FROM history h CROSS JOIN {ENTRY_TABLE} k ON k.id = h.key_id "
-    f"WHERE h.id > ? AND h.move = '{Refute.name}' AND k.scope = (SELECT id FROM scopes WHERE name = ?) "
+    "WHERE h.id > ? AND h.move = ? AND k.scope = (SELECT id FROM scopes WHERE name = ?) "
     "ORDER BY h.id LIMIT ?"
 )
 _ADD = (
@@ -454,3 +476,80 @@ def _by_scope(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     for scope, other in pairs:
         grouped.setdefault(scope, []).append(other)
     return [(scope, msgspec.json.encode(others).decode()) for scope, others in grouped.items()]
+
+
+# --- sqlite upgrade ----------------------------------------------------------------------------------
+# A journal's file, of whatever version, as an upgrade uses it.
+
+
+_OLD_ROW = "state, token, order_id, due_at, ended_at, body, intent, NULL"
+
+
+class FileOfAnyVersion(OpenFile):
+    """The open file; all of it within one thread."""
+
+    def _prepare(self, path: Path) -> None:
+        self._db.text_factory = as_it_is
+        if self._value("SELECT count(*) FROM sqlite_master") == 0:
+            raise JournalFailed(f"there is no journal in {path.name} yet: there is nothing to upgrade")
+
+    def page(self, table: str, after: int) -> list[tuple[int, EntryRow]]:
+        """See `Upgradable.page`."""
+        sql = f"SELECT id, {_OLD_ROW} FROM {table} WHERE id > ? ORDER BY id LIMIT ?"
+        return [(number, EntryRow(*row)) for number, *row in self._db.execute(sql, (after, PAGE))]
+
+    def carry_out(self, upgrade: Upgrade) -> bool:
+        """See `Upgradable.carry_out`."""
+        self.refuse_if_moved()
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            why = f"somebody is writing to the journal, or nobody can ({error.sqlite_errorname}): {STOP}"
+            raise JournalFailed(why) from error
+        try:
+            is_ours = self._take_the_steps(upgrade)
+            self._db.execute("COMMIT")
+        finally:
+            if self._db.in_transaction:
+                self._db.rollback()
+        self.refuse_if_moved()
+        return is_ours
+
+    def _take_the_steps(self, upgrade: Upgrade) -> bool:
+        if self.version != upgrade.found:
+            return False
+        for statement in statements_from(upgrade.found, "main"):
+            self._db.execute(statement)
+        self._db.execute(f"PRAGMA user_version={VERSION}")
+        checked_counts(upgrade, self._db.execute(f"SELECT state, count(*) FROM {ENTRY_TABLE} GROUP BY state"))
+        return True
+
+
+class UpgradableFile(Upgradable):
+    """See `Upgradable`.
+
+    Args:
+        file: opened in the journal's thread.
+        in_thread: does something there.
+    """
+
+    def __init__(
+        self, file: FileOfAnyVersion, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+    ) -> None:
+        self._file = file
+        self._in_thread = in_thread
+
+    async def version(self) -> int | None:
+        """See `Upgradable`."""
+        found: int = await self._in_thread(lambda: self._file.version)
+        return found
+
+    async def page(self, table: str, after: int) -> list[tuple[int, EntryRow]]:
+        """See `Upgradable`."""
+        found: list[tuple[int, EntryRow]] = await self._in_thread(lambda: self._file.page(table, after))
+        return found
+
+    async def carry_out(self, upgrade: Upgrade) -> bool:
+        """See `Upgradable`."""
+        is_ours: bool = await self._in_thread(lambda: self._file.carry_out(upgrade))
+        return is_ours

@@ -6,77 +6,94 @@
       ^                |                 |----doubt----> in doubt --resolve--> created
       '----- free -----'------ free -----'------------------'  (refute)
 
-The rule beneath: **a key is bound by an order that exists or may exist**, and by a worker that is
-at work on it. So there is no way from `SENDING` to `FREE` but an answer: a lease that runs out on
-`CLAIMED` lets another worker go on, a lease that runs out on `SENDING` leads into doubt and nowhere
-else. A pause of any length between the last check and the write is harmless for that reason alone.
+**The basic rule.** A key is bound by an order that exists or may exist, and by a worker that is using it.
+So only the sender's answer leads from `SENDING` to `FREE`. A lease that expires in `CLAIMED` lets another
+worker take over. A lease that expires in `SENDING` leads to `IN_DOUBT`, and nowhere else.
 
-Certain knowledge beats doubt: the sender of an attempt may still write its answer over the doubt
-that others had about that very attempt. Every move is a compare-and-set: on the epoch as long as
-only claims are at stake, on the attempt's token from the mark on.
+**What cannot be prevented.** A process that is stopped between its last check and the write still sends
+when it continues, however late. Three rules limit the damage. The key never becomes free by itself. If the
+sender reported no end, a program's refutation must wait long (`Refute`). A sender that finds its attempt
+superseded records that (`Suspect`).
 
-What a person says is a move like any other, and may be bound to the key as it was seen. What one
-proposes and another approves is void with the next move of the key: `decide` sees to that, for all
-moves alike. `CREATED` is final where the service answered with the order. An id that a person gave,
-or the bank's own means, may be amended, or taken back: then the key is in doubt again, and its
-intent, which was kept for that, can still be undone.
+**Certain knowledge beats doubt.** The sender of an attempt may still write its answer over a doubt about
+that same attempt. Every transition is a compare-and-set: on the claim's epoch before `MarkSending`, and on
+the attempt's token after it.
 
-A dead worker's claim is gone on with only by a call that its hooks have served (`Claim`). For any
-other, and where it is too old, a new intent begins: the old one's undos are owed from that very
-write on, so none is forgotten whatever comes next.
+**Decisions of people** are transitions like all others, and may be bound to the key's version that the
+person saw. A proposal that waits for approval becomes void with the next change of the key; `decide`
+ensures this for all transitions. `CREATED` is final if the service answered with the order. An order id
+that a person or the bank's ``resolve`` gave may be amended or withdrawn. After a withdrawal the key is in
+doubt again, and its intent, which was kept for this case, can still be undone.
 
-`decide` takes an entry, a move and the time, and gives the entry after it, or why not. A move that
-is denied changes nothing; only a claim that finds a dead worker's `SENDING` writes down the doubt
-that it finds, and times that a clock left behind which was far ahead are set right by whoever finds
-them, in silence. Keep in step with this page: `TABLE`, `moves`, `operator_moves`, and the contract
-suite.
+**Take-over.** A call continues a dead worker's claim only if that worker's hooks fit the call (`Claim`).
+Otherwise, or if the claim is too old, a new intent begins. The same write makes the undos of the old intent
+pending, so that none is lost.
+
+`decide` takes an entry, a transition and the time. It returns the entry after the transition, or the reason
+for the rejection. A rejected transition changes nothing, with one exception: a claim that finds an
+abandoned `SENDING` records the doubt. Times in the far future, left by a clock that was wrong, are corrected
+silently. Keep these in step with this page: `TRANSITIONS`, `transitions`, `operator_transitions`, and the
+contract suite.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
+from msgspec.structs import replace
 
-from transfer_async._support.state import Fixed
-from transfer_async.journal.claim import Claim
-from transfer_async.journal.entries import (
+from transfer_async._support.util import FrozenStruct
+from transfer_async.journal.model import (
     AT_WORK,
     BELIEVED,
     ENDED,
     LONGEST_LEASE,
-    Denial,
     Entry,
+    HistoryEvent,
     KeyState,
-    Step,
-    Verdict,
+    Rejection,
+    TransitionResult,
+    demands_four_eyes,
 )
-from transfer_async.journal.moves import (
-    Attend,
+from transfer_async.journal.operator_transitions import (
+    Amend,
+    Demand,
+    Look,
+    Propose,
+    TakeBack,
+    Waive,
+    Withdraw,
+)
+from transfer_async.journal.transitions import (
+    CREATED_LATE,
+    AcquireLease,
+    AddPendingUndos,
+    Claim,
     Create,
     Expire,
-    Free,
     GoInDoubt,
-    Keep,
-    LayAside,
-    Mark,
+    MarkNotified,
+    MarkSending,
+    MarkUndone,
     Move,
-    Owe,
-    Paid,
-    Promise,
+    Quarantine,
     Refute,
+    Release,
+    RenewLease,
+    RequestNotification,
     Resolve,
     Suspect,
     TakeOver,
-    Told,
+    is_late,
 )
-from transfer_async.journal.operator_moves import Amend, Demand, Look, Propose, TakeBack, Waive, Withdraw
 
 # --- the table ----------------------------------------------------------------------------------
 
 
-class Way(Fixed, frozen=True):
-    """One way through the machine: a transition."""
+class Transition(FrozenStruct, frozen=True):
+    """One row of the table: a transition's class, its source and target state, and the reason."""
 
     move: type
     source: KeyState
@@ -86,93 +103,108 @@ class Way(Fixed, frozen=True):
 
 S = KeyState
 
-TABLE: tuple[Way, ...] = (
-    Way(Claim, S.FREE, S.CLAIMED, "nothing exists under the key, and the last no is on record"),
-    Way(Claim, S.CLAIMED, S.CLAIMED, "the worker's lease ran out before it sent anything"),
-    Way(Keep, S.CLAIMED, S.CLAIMED, "hooks take longer than a lease"),
-    Way(TakeOver, S.CLAIMED, S.CLAIMED, "an abandoned claim is undone under a lease of its own"),
-    Way(Mark, S.CLAIMED, S.SENDING, "from here on a crash means doubt, never another try"),
-    Way(Free, S.CLAIMED, S.FREE, "nothing was sent"),
-    Way(Free, S.SENDING, S.FREE, "the service said no, or by evidence nothing was sent"),
-    Way(Free, S.IN_DOUBT, S.FREE, "the sender itself knows, and that beats the doubt of others"),
-    Way(Create, S.SENDING, S.CREATED, "the service answered with our order"),
-    Way(Create, S.IN_DOUBT, S.CREATED, "the sender itself knows, and that beats the doubt of others"),
-    Way(Create, S.FREE, S.CREATED, "the sender itself knows: whoever refuted that very attempt was wrong"),
-    Way(GoInDoubt, S.SENDING, S.IN_DOUBT, "the request may have been processed"),
-    Way(GoInDoubt, S.IN_DOUBT, S.IN_DOUBT, "the sender confirms the doubt, and that it sends no more"),
-    Way(Expire, S.SENDING, S.IN_DOUBT, "the worker is gone, its request may not be"),
-    Way(Resolve, S.IN_DOUBT, S.CREATED, "somebody has seen the order"),
-    Way(Promise, S.IN_DOUBT, S.IN_DOUBT, "whoever hears that it is unknown must hear how it ends"),
-    Way(Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear any more"),
-    Way(Amend, S.CREATED, S.CREATED, "a person gave the wrong id, and another knows the right one"),
-    Way(TakeBack, S.CREATED, S.IN_DOUBT, "a person gave the wrong id, and nobody knows the right one"),
+TRANSITIONS: tuple[Transition, ...] = (
+    Transition(Claim, S.FREE, S.CLAIMED, "no order exists for the key; the last failure is recorded"),
+    Transition(Claim, S.CLAIMED, S.CLAIMED, "the worker's lease expired before it sent anything"),
+    Transition(RenewLease, S.CLAIMED, S.CLAIMED, "hooks take longer than a lease"),
+    Transition(TakeOver, S.CLAIMED, S.CLAIMED, "an abandoned claim is undone under a lease of its own"),
+    Transition(MarkSending, S.CLAIMED, S.SENDING, "from here on a crash means doubt, never a retry"),
+    Transition(Release, S.CLAIMED, S.FREE, "nothing was sent"),
+    Transition(Release, S.SENDING, S.FREE, "the service refused, or by evidence nothing was sent"),
+    Transition(Release, S.IN_DOUBT, S.FREE, "the sender's own result replaces the doubt of others"),
+    Transition(Create, S.SENDING, S.CREATED, "the service answered with our order"),
+    Transition(Create, S.IN_DOUBT, S.CREATED, "the sender's own result replaces the doubt of others"),
+    Transition(
+        Create, S.FREE, S.CREATED, "the sender has the order: the refutation of its attempt was wrong"
+    ),
+    Transition(GoInDoubt, S.SENDING, S.IN_DOUBT, "the request may have been processed"),
+    Transition(GoInDoubt, S.IN_DOUBT, S.IN_DOUBT, "the sender confirms the doubt, and that it sends no more"),
+    Transition(Expire, S.SENDING, S.IN_DOUBT, "the worker is gone, but its request may still arrive"),
+    Transition(Resolve, S.IN_DOUBT, S.CREATED, "a person or ``resolve`` has found the order"),
+    Transition(
+        RequestNotification,
+        S.IN_DOUBT,
+        S.IN_DOUBT,
+        "the outcome was published as unknown; publish its end too",
+    ),
+    Transition(Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear any more"),
+    Transition(Amend, S.CREATED, S.CREATED, "a person gave the wrong id, and the right one is known"),
+    Transition(TakeBack, S.CREATED, S.IN_DOUBT, "a person gave the wrong id, and the right one is not known"),
     *(
-        Way(Propose, state, state, "what one person says waits for another")
+        Transition(Propose, state, state, "one person's decision waits for another's approval")
         for state in (S.IN_DOUBT, S.CREATED, S.FREE)
     ),
     *(
-        Way(Withdraw, state, state, "what was proposed is not to be")
+        Transition(Withdraw, state, state, "the proposal was withdrawn or rejected")
         for state in (S.IN_DOUBT, S.CREATED, S.FREE)
     ),
-    Way(Demand, S.FREE, S.FREE, "of the scope's own entry: two persons are needed"),
-    Way(Waive, S.FREE, S.FREE, "of the scope's own entry: two persons say that one is enough"),
-    *(Way(Look, state, state, "that somebody was shown the parties is kept") for state in KeyState),
+    Transition(Demand, S.FREE, S.FREE, "on the scope's own entry: dual control is required from now on"),
+    Transition(Waive, S.FREE, S.FREE, "on the scope's own entry: dual control ends, with two approvals"),
+    *(Transition(Look, state, state, "the history records who saw the parties' names") for state in KeyState),
     *(
-        Way(LayAside, state, S.IN_DOUBT, "what cannot be read may have been sent")
+        Transition(Quarantine, state, S.IN_DOUBT, "the order of a corrupt record may have been sent")
         for state in (S.CLAIMED, S.SENDING, S.IN_DOUBT)
     ),
-    *(Way(LayAside, state, state, "nothing can be sent any more") for state in (S.FREE, S.CREATED)),
-    *(Way(Paid, state, state, "an undo is done") for state in KeyState),
+    # But into doubt from `FREE` where somebody says that its order exists: see `Quarantine.order_may_exist`.
+    *(Transition(Quarantine, state, state, "nothing can be sent any more") for state in (S.FREE, S.CREATED)),
+    *(Transition(MarkUndone, state, state, "an undo is done") for state in KeyState),
     *(
-        Way(Owe, state, state, "whoever slept may have acted since, and undoes what others ended")
+        Transition(AddPendingUndos, state, state, "a worker's hook acted after others had ended its intent")
         for state in KeyState
     ),
-    *(Way(Attend, state, state, "one worker at a time") for state in KeyState),
-    *(Way(Told, state, state, "whoever waited for the end of a doubt has heard") for state in S),
-    *(Way(Suspect, state, state, "what was seen is kept, whatever the key has become") for state in KeyState),
+    *(Transition(AcquireLease, state, state, "one worker at a time") for state in KeyState),
+    *(Transition(MarkNotified, state, state, "the end of a doubt was published") for state in S),
+    Transition(Suspect, S.FREE, S.IN_DOUBT, "an order may exist: a free key could be paid again"),
+    *(
+        Transition(
+            Suspect, state, state, "what its sender reports is recorded, and the key is no longer freed"
+        )
+        for state in KeyState
+        if state is not KeyState.FREE
+    ),
 )
-_TO = {(row.move, row.source): row.to for row in TABLE}
+_TO = {(row.move, row.source): row.to for row in TRANSITIONS}
 
 
-def decide(entry: Entry | None, move: Move, *, now: float, id_taken: bool = False) -> Verdict | None:
-    """What ``move`` makes of ``entry``.
+def decide(
+    entry: Entry | None,
+    move: Move,
+    *,
+    now: float,
+    id_taken: bool = False,
+    four_eyes: Entry | None = None,
+) -> TransitionResult | None:
+    """Decide a transition: return the entry after it, or the reason for its rejection.
 
     Args:
         entry: the key's entry, or None if there is none.
-        move: what is asked for.
-        now: seconds on the journal's clock.
-        id_taken: for `Create` and `Resolve`: the order's id is bound to another key of the scope.
+        move: the transition.
+        now: the time in seconds on the journal's clock.
+        id_taken: for `Create` and `Resolve`: whether the order's id is bound to another key of the scope.
+        four_eyes: for a transition that `is_by_one_person`: the scope's own entry under `FOUR_EYES`, read in
+            the transaction that writes the transition; None if there is none.
 
     Returns:
-        The verdict; None if there is no entry that the move could be about.
+        The result; None if the transition needs an entry and there is none.
     """
     entry = None if entry is None else _on_this_clock(entry, now)
-    if entry is not None and entry.unread is not None and not isinstance(move, LayAside):
-        return Verdict(now=now, entry=entry, denial=Denial.UNREAD)
+    if entry is not None and four_eyes is not None and move.is_by_one_person and demands_four_eyes(four_eyes):
+        return TransitionResult(now=now, entry=entry, denial=Rejection.ALONE)
+    if entry is not None and entry.unread is not None and not isinstance(move, (Quarantine, Demand)):
+        return TransitionResult(now=now, entry=entry, denial=Rejection.UNREAD)
     if isinstance(move, (Claim, Demand)):
         return move.decide(entry, now)
     if entry is None:
-        return None
-    to = _TO.get((type(move), entry.state))
-    denial = Denial.LOST if to is None else move.denial(entry, now)
-    # The service's answer with somebody else's order is that whatever the key has become.
-    if id_taken and (denial is None or isinstance(move, Create)):
-        denial = Denial.FOREIGN
-    if to is None or denial is not None:
-        return Verdict(now=now, entry=entry, denial=denial)
-    if move.is_a_change:  # whatever was proposed, was proposed of the key as it was
-        return Verdict(
-            now=now, entry=move.apply(entry.but(state=to, moves=entry.moves + 1, proposal=None), now)
-        )
-    return Verdict(now=now, entry=move.apply(entry.but(state=to), now))
+        return TransitionResult(now=now, entry=move.begin(now)) if isinstance(move, Suspect) else None
+    return move.made(entry, _TO.get((type(move), entry.state)), now, id_taken=id_taken)
 
 
 def _on_this_clock(entry: Entry, now: float) -> Entry:
-    """``entry``, without times that this clock, as it goes now, cannot have written.
+    """Return ``entry`` with times corrected that the journal's clock cannot have written.
 
-    A clock that was far ahead and is set back leaves behind leases that no command could end for years.
-    They are over: whoever had one and lives still hears so by the compare-and-set. When the last request
-    may have been sent, nobody knows any more: no later than the longest lease from now.
+    A clock that was far ahead and was set back leaves leases that would last for years. They count as
+    expired; a live owner finds out by the compare-and-set. The time of the last possible send is unknown
+    then; it is taken to be the longest lease from now.
     """
     limit = now + BELIEVED
     if entry.lease_until <= limit and entry.sent_until <= limit and not entry.owed:
@@ -182,65 +214,87 @@ def _on_this_clock(entry: Entry, now: float) -> Entry:
         changes["lease_until"] = 0.0
     if entry.sent_until > limit and entry.state in AT_WORK:
         changes["sent_until"] = now + LONGEST_LEASE
-    if any(one.lease_until > limit for one in entry.owed):
-        over = (attrs.evolve(one, lease_until=0.0) if one.lease_until > limit else one for one in entry.owed)
+    if any(undo.lease_until > limit for undo in entry.owed):
+        over = (
+            attrs.evolve(undo, lease_until=0.0) if undo.lease_until > limit else undo for undo in entry.owed
+        )
         changes["owed"] = tuple(over)
-    return entry.but(**changes) if changes else entry
+    return replace(entry, **changes) if changes else entry
 
 
 # --- the history --------------------------------------------------------------------------------
 
 
-def is_told(move: Move, verdict: Verdict) -> bool:
-    """Whether ``move`` has a line in the history: not if it was denied, or only says that somebody looks."""
+def is_told(move: Move, verdict: TransitionResult) -> bool:
+    """Return whether ``move`` gets a line in the history: not if it was rejected or changes only a lease."""
     return move.is_in_history and (verdict.denial is None or verdict.found_doubt)
 
 
-def history_step(entry: Entry, move: Move, *, now: float) -> Step:
-    """The line that ``move`` adds to the key's history, ``entry`` being what it made."""
-    return Step(
+def history_step(entry: Entry, move: Move, *, now: float) -> HistoryEvent:
+    """Return the history line of ``move``; ``entry`` is the entry after it."""
+    # A suspicion is about the sender's own order, which may differ from the key's order.
+    known = None if isinstance(move, Suspect) else entry.order_id
+    return HistoryEvent(
         at=now,
         move=move.name,
         state=entry.state,
         intent_id=entry.intent_id,
         epoch=entry.epoch,
         attempt=entry.attempt,
-        order_id=getattr(move, "order_id", None) or entry.order_id or getattr(move, "wrong", None),
-        ending=entry.ending if entry.ending is not None and isinstance(move, (Free, Refute)) else None,
+        order_id=getattr(move, "order_id", None) or known or getattr(move, "wrong", None),
+        ending=entry.ending if entry.ending is not None and isinstance(move, (Release, Refute)) else None,
         by=getattr(move, "by", None),
         reason=_reason(entry, move),
     )
 
 
 def _reason(entry: Entry, move: Move) -> str | None:
-    # Of a claim only the doubt that it finds has one; the state is the cheaper question.
+    # A claim has a reason only if it finds a doubt. The state is compared first because that is cheaper.
     if entry.state is S.IN_DOUBT and isinstance(move, Claim):
         return entry.cause.told if entry.cause is not None else None
+    if isinstance(move, Create) and is_late(entry):
+        return CREATED_LATE
     return getattr(move, "reason", None)
 
 
-# --- who waits ----------------------------------------------------------------------------------
+# --- waiting and ended keys ---------------------------------------------------------------------
 
 
 def is_waiting(entry: Entry, now: float) -> bool:
-    """Whether an entry waits for somebody, and nobody is at it now."""
+    """Return whether an entry has work to do and no worker holds a lease on it."""
     due = due_at(entry)
     return due is not None and not now < due <= now + BELIEVED
 
 
 def due_at(entry: Entry) -> float | None:
-    """When an entry begins to wait for somebody, if it ever does; leases that are over count as 0."""
+    """Return the time at which an entry's work becomes due; None without work, 0 without a lease."""
     if entry.untold or (entry.proposal is not None and entry.state is S.CREATED):
         return 0.0
     is_bound = entry.state in AT_WORK
     if not entry.owed:
         return entry.lease_until if is_bound else None
-    first = min(one.lease_until for one in entry.owed)
+    first = min(undo.lease_until for undo in entry.owed)
     return min(first, entry.lease_until) if is_bound else first
 
 
 def is_ended(entry: Entry) -> bool:
-    """Whether nothing is left to do for an entry, so that it may be forgotten."""
+    """Return whether nothing is left to do for an entry, so that it may be deleted."""
     if entry.proposal is not None or entry.four_eyes is not None:
         return False
     return entry.state in ENDED and not (entry.owed or entry.untold)
+
+
+_DECIDES_NOTHING = frozenset({RenewLease.name, Look.name})
+
+
+def latest(steps: Sequence[HistoryEvent], limit: int) -> list[HistoryEvent]:
+    """Return at most ``limit`` lines of a history; drop lines without a decision first, then the oldest.
+
+    Many look-ups of the parties must not displace the decisions. The newest line always stays.
+    """
+    surplus = len(steps) - limit
+    if surplus <= 0:
+        return list(steps)
+    gone = [at for at, step in enumerate(steps[:-1]) if step.move in _DECIDES_NOTHING][:surplus]
+    left = [step for at, step in enumerate(steps) if at not in set(gone)]
+    return left[len(left) - limit :]

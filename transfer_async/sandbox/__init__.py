@@ -20,19 +20,20 @@ from transfer_async.sandbox.accounts import (
     CurrencyAccount,
     load_accounts,
 )
-from transfer_async.sandbox.exchange import Fault, RequestRecord
-from transfer_async.sandbox.fault_script import EVERY_PATH, Faults, Rule
 from transfer_async.sandbox.faults import (
+    EVERY_PATH,
     FAULTS,
     AnotherOrder,
     BrokenChunk,
     CloseAfterProcessing,
     CloseBeforeReading,
     CompressedHugeBody,
+    Faults,
     GarbageBody,
     HugeBody,
     Redirect,
     ResetAfterProcessing,
+    Rule,
     SlowBytes,
     StallAfterProcessing,
     StallBeforeProcessing,
@@ -52,6 +53,7 @@ from transfer_async.sandbox.profile import (
 )
 from transfer_async.sandbox.rendering import Order
 from transfer_async.sandbox.server import Sandbox
+from transfer_async.sandbox.service import Fault, RequestRecord
 from transfer_async.sandbox.validation import CreateOrder
 
 __all__ = [

@@ -75,7 +75,7 @@ class Account:
 
 
 class Accounts:
-    """Accounts by username, case-folded, with exactly one bank among them.
+    """Accounts by username, its ASCII letters in lower case, with exactly one bank among them.
 
     Raises:
         ValueError: no bank or several, or a username given twice.
@@ -97,20 +97,25 @@ class Accounts:
         return len(self._by_username)
 
     def __contains__(self, username: object) -> bool:
-        return isinstance(username, str) and username.casefold() in self._by_username
+        return isinstance(username, str) and ascii_lower(username) in self._by_username
 
     def __getitem__(self, username: str) -> Account:
-        return self._by_username[username.casefold()]
+        return self._by_username[ascii_lower(username)]
 
     def get(self, username: str) -> Account | None:
-        """Find an account by its username, whatever its case."""
-        return self._by_username.get(username.casefold())
+        """Find an account by its username, whatever the case of its ASCII letters."""
+        return self._by_username.get(ascii_lower(username))
 
     def add(self, account: Account) -> None:
         """Register one more account; a username is registered once (`ValueError`)."""
         if account.username in self:
             raise ValueError(f"account {account.username!r} is given twice")
-        self._by_username[account.username.casefold()] = account
+        self._by_username[ascii_lower(account.username)] = account
+
+
+def ascii_lower(username: str) -> str:
+    """The username as accounts are found by it: `straße` and `strasse` are two people."""
+    return "".join(item.lower() if item.isascii() else item for item in username)
 
 
 def load_accounts(path: str | Path) -> tuple[Account, ...]:
@@ -239,3 +244,4 @@ DEFAULT_ACCOUNTS = (
     _person("Noah", "Lind", "USD", country=_UNITED_STATES, payable=False),
     _person("Lucie", "Moreau", "EUR", country=_FRANCE, active=False),
 )
+"""The accounts that a sandbox has unless others are given."""

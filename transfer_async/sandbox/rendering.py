@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 from attrs import evolve, field, frozen
 
-from transfer_async.sandbox import exact_json
+from transfer_async.sandbox import validation
 from transfer_async.sandbox.accounts import Account, Chance, CurrencyAccount
-from transfer_async.sandbox.exact_json import JsonObject
-from transfer_async.sandbox.validation import CreateOrder
+from transfer_async.sandbox.validation import CreateOrder, JsonObject
 
 _CURRENCY_NAMES = {
     "NGN": ("nigerian naira", "₦"),
@@ -54,7 +53,7 @@ def user_object(account: Account) -> JsonObject:
 @lru_cache(maxsize=4096)
 def user_json(account: Account) -> msgspec.Raw:
     """Write the user object of an account, once: most of an order's bytes are its four user objects."""
-    return exact_json.raw(user_object(account))
+    return validation.raw(user_object(account))
 
 
 def who_am_i_object(account: Account) -> JsonObject:
@@ -169,7 +168,7 @@ def _currency_object(held: CurrencyAccount, *, payable: bool) -> JsonObject:
 def _moment(random: Chance, first_year: int, last_year: int) -> str:
     start = datetime(first_year, 1, 1, tzinfo=UTC)
     seconds = random.randrange((last_year - first_year) * 365 * 86_400)
-    return exact_json.timestamp(start + timedelta(seconds=seconds))
+    return validation.timestamp(start + timedelta(seconds=seconds))
 
 
 # How long an offer lives is not in the specification; a day is the sandbox's own choice.
@@ -225,8 +224,8 @@ class Order:
         """Write the order object; the same as `to_object` would give, but faster."""
         order = _render(self, user_json)
         external = _external_user(self, user_json)
-        order["user"] = exact_json.extended(order["user"], "externalUser", external)
-        return exact_json.write(order)
+        order["user"] = validation.extended(order["user"], "externalUser", external)
+        return validation.write(order)
 
 
 def _render(order: Order, user: Callable[[Account], Any]) -> JsonObject:
@@ -280,13 +279,13 @@ def _state(order: Order) -> JsonObject:
 
 def _times(order: Order) -> JsonObject:
     return {
-        "posted_at": exact_json.timestamp(order.posted_at),
-        "updated_at": exact_json.timestamp(order.updated_at),
-        "expires_at": exact_json.timestamp(order.posted_at + LIFETIME),
+        "posted_at": validation.timestamp(order.posted_at),
+        "updated_at": validation.timestamp(order.updated_at),
+        "expires_at": validation.timestamp(order.posted_at + LIFETIME),
         "notified_is_about_to_expire_at": None,
         "published_at": None,
         "confirmed_at": None,
-        "matched_at": order.matched_at and exact_json.timestamp(order.matched_at),
+        "matched_at": order.matched_at and validation.timestamp(order.matched_at),
         "completed_at": None,
         "cancelled_at": None,
         "matcher_payment_completed_at": None,
@@ -294,7 +293,7 @@ def _times(order: Order) -> JsonObject:
 
 
 def _external_user(order: Order, user: Callable[[Account], Any]) -> JsonObject:
-    registered = exact_json.timestamp(order.posted_at)
+    registered = validation.timestamp(order.posted_at)
     return {
         "id": order.number,
         "created_by": order.bank.id,
@@ -316,8 +315,8 @@ def _external_order(order: Order, user: Callable[[Account], Any]) -> JsonObject:
         "current_account_balance": request.current_account_balance,
         "transaction_fee": request.transaction_fee,
         "transaction_fee_currency": request.transaction_fee_currency,
-        "created_at": exact_json.timestamp(order.posted_at),
-        "updated_at": exact_json.timestamp(order.posted_at),
+        "created_at": validation.timestamp(order.posted_at),
+        "updated_at": validation.timestamp(order.posted_at),
         "createdBy": user(order.bank),
         "bank_logo": bank_logo(order.bank),
     }

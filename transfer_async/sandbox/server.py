@@ -9,18 +9,26 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
+from weakref import WeakSet
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 
+from transfer_async.sandbox import service
 from transfer_async.sandbox.accounts import DEFAULT_ACCOUNTS, Account, Accounts
-from transfer_async.sandbox.connections import Connections, served_on
 from transfer_async.sandbox.control import USER_PATH, Control
-from transfer_async.sandbox.exchange import Exchange, Fault, RequestRecord
-from transfer_async.sandbox.fault_script import Faults, Waiting
-from transfer_async.sandbox.imitation import ImitatingService, keep_alive_of
-from transfer_async.sandbox.profile import ServiceProfile
+from transfer_async.sandbox.faults import Faults, Waiting
+from transfer_async.sandbox.profile import ImitatingService, ServiceProfile, keep_alive_of
 from transfer_async.sandbox.rendering import Order
-from transfer_async.sandbox.service import CREATE_ORDER_PATH, Call, Reply, Service, message
+from transfer_async.sandbox.service import (
+    CREATE_ORDER_PATH,
+    Call,
+    Exchange,
+    Fault,
+    Reply,
+    RequestRecord,
+    Service,
+    message,
+)
 
 Sleep = Callable[[float], Awaitable[object]]
 
@@ -108,6 +116,7 @@ class Sandbox:
         self._service = ImitatingService(profile, **settings) if profile else Service(**settings)
         habits = profile.connection if profile else None
         self._last_on_connection = habits.requests if habits else None
+        self._announces_last = habits is None or habits.announced
         self._control = Control(
             self._service, self.faults, self.requests, token=self.token, match=self._match
         )
@@ -198,9 +207,11 @@ class Sandbox:
             stall=self.faults.hold,
             sleep=self._sleep,
             is_last=self._last_on_connection is not None and served_on(request) >= self._last_on_connection,
+            announces=self._announces_last,
         )
         try:
             await self._answer(exchange)
+            exchange.end()
         except ConnectionError:
             exchange.close()
         finally:
@@ -246,3 +257,141 @@ class Sandbox:
         self._waiting.changed()
         fault = record.fault.name if record.fault else "-"
         logger.info("%s %r -> %s, fault %s", record.method, record.path, record.status or "no answer", fault)
+
+
+# --- connections -------------------------------------------------------------------------------------
+# The listening socket and its connections: opened in a moment, and gone without a trace when closed.
+
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+# What aiohttp may take to end a connection that has already been cut; it needs a few turns of the loop.
+_GRACE = 1.0
+
+
+class _Connection(web.RequestHandler):
+    """aiohttp's own connection, but what is not HTTP is answered in JSON and without a log of its bytes.
+
+    `body` is the body of the request that is being handled, `served` counts the requests so far.
+    """
+
+    body: StreamReader | None = None
+    served: int = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes from the client; a broken chunk ends the body that it stands in.
+
+        aiohttp files it as the next request, and lets the reader of this body wait for ever.
+        """
+        super().data_received(data)
+        if self._messages and self.body is not None and not self.body.is_eof():
+            self.body.set_exception(web.RequestPayloadError("broken chunk"))
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if status >= 500:
+            return super().handle_error(request, status, exc, message)
+        reply = service.message(status, "This is not a request that HTTP allows.")
+        response = web.Response(status=status, body=reply.body, content_type="application/json")
+        response.force_close()
+        return response
+
+
+class _Server(web.Server):
+    """aiohttp's low-level server, with connections of our kind."""
+
+    def __init__(self, handler: Handler, **options: Any) -> None:
+        super().__init__(handler)
+        self._options = options
+        self.accepting: WeakSet[asyncio.Task[Any]] = WeakSet()
+
+    def __call__(self) -> web.RequestHandler:
+        # asyncio's own task that accepts a connection: it lives until the TLS handshake is done.
+        if (task := asyncio.current_task()) is not None:
+            self.accepting.add(task)
+        return _Connection(self, loop=asyncio.get_running_loop(), **self._options)
+
+
+def served_on(request: web.BaseRequest) -> int:
+    """Tell how many requests came on a request's connection, this one included."""
+    return request.protocol.served if isinstance(request.protocol, _Connection) else 1
+
+
+class Connections:
+    """Every connection of a sandbox, and every request in progress on them."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        host: str,
+        port: int,
+        ssl: ssl_module.SSLContext | None,
+        keep_alive: float,
+        logger: logging.Logger,
+    ) -> None:
+        self._handler = handler
+        self._host, self._port, self._ssl = host, port, ssl
+        self._options = {"keepalive_timeout": keep_alive, "logger": logger, "access_log": None}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._server: _Server | None = None
+        self._listener: asyncio.Server | None = None
+
+    @property
+    def base_url(self) -> str:
+        """Scheme, host and port.
+
+        Raises:
+            RuntimeError: not open.
+        """
+        if self._listener is None or not self._listener.sockets:
+            raise RuntimeError("the sandbox is not listening: use it as `async with Sandbox() as sandbox:`")
+        port = self._listener.sockets[0].getsockname()[1]
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{'https' if self._ssl else 'http'}://{host}:{port}"
+
+    async def open(self) -> None:
+        """Listen.
+
+        Raises:
+            RuntimeError: opened before.
+            OSError: the address is not to be had.
+        """
+        if self._listener is not None:
+            raise RuntimeError("a sandbox is entered once")
+        self._server = _Server(self._run, **self._options)
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._server, self._host, self._port, ssl=self._ssl)
+
+    async def close(self) -> None:
+        """Stop listening, give up every request in progress, and cut every connection."""
+        if self._listener is None or self._server is None:
+            return
+        self._listener.close()
+        for connection in self._server.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
+        tasks = [*self._tasks, *self._server.accepting]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._server.pre_shutdown()
+        await self._server.shutdown(_GRACE)
+        await self._listener.wait_closed()
+
+    async def _run(self, request: web.BaseRequest) -> web.StreamResponse:
+        # Both tasks of a request: aiohttp forgets its own once the client has left.
+        tasks = {task for task in (asyncio.current_task(), request.task) if task is not None}
+        self._tasks |= tasks
+        if isinstance(request.protocol, _Connection):
+            request.protocol.body = request.content
+            request.protocol.served += 1
+        try:
+            return await self._handler(request)
+        finally:
+            self._tasks -= tasks

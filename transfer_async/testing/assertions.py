@@ -6,17 +6,25 @@ ledger for what is held. Each fails with an `AssertionError` that says what it f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from decimal import Decimal
+from typing import Any, Protocol
 
 import attrs
 
 from transfer_async._client import TransferClient, context_of
-from transfer_async._models.requests import NewExternalOrder, NewOrder
-from transfer_async.journal.entries import Entry
-from transfer_async.journal.fingerprint import fingerprint
+from transfer_async._models.requests import (
+    NewExternalOrder,
+    NewOrder,
+    OrderIntent,
+    fingerprint,
+    number_problem,
+    to_decimal,
+)
+from transfer_async._pipeline.hooks import FundsHold
+from transfer_async.journal.model import Entry
 from transfer_async.sandbox import CreateOrder, rendering
-from transfer_async.testing.holds import Held, standing_holds
 
 
 class HasOrders(Protocol):
@@ -32,6 +40,7 @@ async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrde
     """Assert that the sandbox has exactly one order with the content that ``key`` stands for.
 
     Two keys of one content cannot be told apart there: give the orders of one test different amounts.
+    An order under a new key at a new rate is another content: `assert_one_payment` counts that one, too.
 
     Args:
         key: the caller's.
@@ -42,6 +51,42 @@ async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrde
     _check(len(found) == 1, key, f"there should be one order, and there are {len(found)}: {', '.join(found)}")
     known = entry.order_id or found[0]
     _check(found == [known], key, f"the journal says {known}, and the sandbox {found[0]}")
+
+
+def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
+    """Assert that the sandbox has exactly one order with these fields, whatever its key, rate and time.
+
+    Name what makes it one payment to your bank, and leave out what a new quote changes::
+
+        assert_one_payment(
+            sandbox=sandbox,
+            poster_username="ada.eze@example.com",
+            poster_recipient_username="ben.okri@example.com",
+            matcher_amount="100.00",  # what the beneficiary receives; or poster_amount, if that is fixed
+        )
+
+    Args:
+        sandbox: where the order is.
+        fields: fields of `NewOrder`, or of its ``external_order``, by name; amounts may be texts.
+
+    Raises:
+        ValueError: no field is named, or one that an order does not have, or an amount that is none.
+    """
+    known = attrs.fields_dict(CreateOrder)
+    if wrong := sorted(set(fields) - set(known)):
+        raise ValueError(f"{', '.join(wrong)}: an order has no such field; it has {', '.join(known)}")
+    if not fields:
+        raise ValueError("name at least one field that makes an order this payment, such as matcher_amount")
+    wanted = {name: _wanted(name, value) for name, value in fields.items()}
+    orders = sandbox.orders.values()
+    found = [
+        order
+        for order in orders
+        if all(getattr(order.request, name) == value for name, value in wanted.items())
+    ]
+    told = "".join(f"\n  {order.id}: {_shown(order.request)}" for order in found)
+    if len(found) != 1:
+        raise AssertionError(f"{fields}: there should be one order, and there are {len(found)}{told}")
 
 
 async def assert_no_order(key: str, *, client: TransferClient, sandbox: HasOrders) -> None:
@@ -96,6 +141,19 @@ async def _entry(key: str, client: TransferClient) -> Entry:
     return entry
 
 
+def _wanted(name: str, value: Any) -> object:
+    if attrs.fields_dict(CreateOrder)[name].type not in (Decimal, "Decimal"):
+        return value
+    amount = to_decimal(value)
+    if problem := number_problem(amount):
+        raise ValueError(f"{name}: {problem}")
+    return amount
+
+
+def _shown(request: CreateOrder) -> str:
+    return f"{request.matcher_amount} {request.matcher_currency} at {request.exchange_rate}"
+
+
 def _content(request: CreateOrder) -> str:
     fields = attrs.asdict(request)
     external = {name: fields.pop(name) for name in attrs.fields_dict(NewExternalOrder)}
@@ -105,3 +163,61 @@ def _content(request: CreateOrder) -> str:
 def _check(is_so: bool, key: str, otherwise: str) -> None:
     if not is_so:
         raise AssertionError(f"{key!r}: {otherwise}")
+
+
+# --- holds -------------------------------------------------------------------------------------------
+# The bank's holds, as tests see them: a small ledger, and the question that every ledger can answer.
+
+
+Standing = Iterable[str] | str | None
+"""The references of the holds that stand: of all of them, of the only one, or None."""
+
+Held = Callable[[str], Standing | Awaitable[Standing]]
+"""Which holds stand for an ``intent.id``, asked of the bank's own ledger; it may be async.
+
+A hold that was placed twice is there twice: that is what a test must be able to see.
+"""
+
+
+async def standing_holds(held: Held, intent_id: str) -> tuple[str, ...]:
+    """The references of the holds that stand for an intent."""
+    found = held(intent_id)
+    if inspect.isawaitable(found):
+        found = await found
+    if found is None:
+        return ()
+    return (found,) if isinstance(found, str) else tuple(found)
+
+
+class Holds:
+    """A ledger of holds in memory, for tests of whatever is built on the client; it keeps the hooks' rules.
+
+    Attributes:
+        standing: the reference of each hold that stands, by ``intent.id``.
+        placed: the intents it was asked to hold for, in order; one that was asked for twice is there twice.
+        released: the ids of those it was asked to release, likewise.
+    """
+
+    def __init__(self) -> None:
+        self.standing: dict[str, str] = {}
+        self.placed: list[OrderIntent] = []
+        self.released: list[str] = []
+
+    @property
+    def hook(self) -> FundsHold:
+        """The hold hook of a client: ``hooks=[holds.hook]``."""
+        return FundsHold(self.place, self.release)
+
+    async def place(self, intent: OrderIntent) -> str:
+        """Hold, once for each intent."""
+        self.placed.append(intent)
+        return self.standing.setdefault(intent.id, f"hold-{intent.id}")
+
+    async def release(self, intent: OrderIntent, reference: str | None) -> None:  # noqa: ARG002 - the intent will do
+        """Let it go again, if there is something to let go."""
+        self.released.append(intent.id)
+        self.standing.pop(intent.id, None)
+
+    def held(self, intent_id: str) -> str | None:
+        """The hold that stands for an intent, as `Held` asks."""
+        return self.standing.get(intent_id)

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Unpack, cast
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any, Protocol, Self, Unpack, cast, runtime_checkable
+from urllib.parse import unquote
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
 
 from transfer_async._client import TransferClient
-from transfer_async._http.bearer import Token
-from transfer_async._http.transport import Transport
+from transfer_async._http.request import Token
+from transfer_async._http.transport import BoundedBody, ExchangeResult, Timeouts, Transport, TransportClosed
+from transfer_async._http.write_guard import ConnectionState, GuardedBody
+from transfer_async._models.requests import NewOrder, PersonName
+from transfer_async._models.responses import Order, User
 from transfer_async._pipeline import settings
+from transfer_async._pipeline.batch import OrderResult, Requests
+from transfer_async._pipeline.key_views import Doubt
+from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async._pipeline.settings import ClientSettings
-from transfer_async.sandbox import Account, Sandbox
-from transfer_async.testing.in_process import InProcessTransport, SocketlessSandbox
+from transfer_async._support.clock import Duration
+from transfer_async._support.util import passes
+from transfer_async.journal.model import HistoryEvent
+from transfer_async.journal.protocol import KeyRecord
+from transfer_async.sandbox import Account, RequestRecord, Sandbox
+from transfer_async.sandbox.service import Exchange, Reply
 
 TOKEN = "token-of-the-fake"  # noqa: S105 - nothing is behind it
 
@@ -70,3 +88,380 @@ class FakeClient(TransferClient):
             base_url, self._service, timeouts=times.timeouts, max_response_bytes=limits.max_response_bytes
         )
         return self._transport
+
+
+# --- in process --------------------------------------------------------------------------------------
+# The service without sockets: the sandbox's own answers and faults, handed to the client as evidence.
+
+
+class InProcessExchange(Exchange):
+    """An exchange with nothing between: what the sandbox writes is kept for the one who asked.
+
+    Attributes:
+        over: done once nothing more of the answer can come; cancelled once nobody waits for it.
+        status, headers, content: what came; no status if no whole head did.
+        whole: whether the answer came to its end.
+    """
+
+    def __init__(
+        self, record: RequestRecord, body: bytes, *, enough: int, sock_read: float, **parts: Any
+    ) -> None:
+        super().__init__(request=None, record=record, **parts)  # type: ignore[arg-type] # there is no request of aiohttp's
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.status: int | None = None
+        self.headers: CIMultiDict[str] = CIMultiDict()
+        self.content: bytearray = bytearray()
+        self.whole: bool = False
+        self._reading: asyncio.Timeout | None = None
+        self._sent, self._enough, self._sock_read = body, enough, sock_read
+        self._raw = b""
+
+    async def is_over(self, *, within: float) -> None:
+        """Wait for the end of the answer: so many seconds, and from one piece to the next ``sock_read``.
+
+        Raises:
+            TimeoutError: it took longer; what came until then is there.
+        """
+        async with asyncio.timeout(within), asyncio.timeout(self._sock_read) as self._reading:
+            await self.over
+
+    async def read_body(self) -> None:
+        """Take the request's body; the client's orders are all within the service's limit."""
+        self._body = self.record.body = self._sent
+
+    async def send(self, reply: Reply) -> None:
+        """Answer."""
+        self._begin(reply)
+        self._take(reply.body)
+        self._end(whole=True)
+
+    async def begin(self, reply: Reply, *, length: int | None) -> web.StreamResponse:  # noqa: ARG002 - nobody counts
+        """Begin to answer."""
+        self._begin(reply)
+        return _Body(self)
+
+    def write(self, data: bytes) -> None:
+        """Take bytes as they are, and see whether they have become an answer."""
+        if self.over.done():
+            return  # what comes behind an answer is found on a connection, and there is none
+        self._wait_anew()
+        self._raw += data
+        head, ended, body = self._raw.partition(b"\r\n\r\n")
+        if b"Transfer-Encoding: chunked" in head:  # written by hand, they are broken: all of it is unreadable
+            self._end(whole=False)
+        if not ended or self.over.done():
+            return
+        first, *lines = head.decode("latin-1").split("\r\n")
+        self.status = int(first.split(" ")[1])
+        self.headers.update(line.split(": ", 1) for line in lines)  # type: ignore[misc] # pairs
+        self.content[:] = body
+        if len(body) == int(self.headers["Content-Length"]):
+            self._end(whole=True)
+
+    def close(self) -> None:
+        """Answer nothing more."""
+        self._end(whole=False)
+
+    def reset(self) -> None:
+        """Answer nothing more."""
+        self._end(whole=False)
+
+    def _begin(self, reply: Reply) -> None:
+        self.status = self.record.status = reply.status
+        self.headers.update(reply.headers)
+
+    def _take(self, data: bytes) -> None:
+        if self.over.done():
+            raise ConnectionResetError("the client has left")
+        self._wait_anew()
+        self.content += data
+        if len(self.content) > self._enough:
+            self._end(whole=False)
+
+    def _wait_anew(self) -> None:
+        if self._reading is not None:
+            self._reading.reschedule(asyncio.get_running_loop().time() + self._sock_read)
+
+    def _end(self, *, whole: bool) -> None:
+        if not self.over.done():
+            self.whole = whole
+            self.over.set_result(None)
+
+
+class _Body(web.StreamResponse):
+    """As much of aiohttp's answer as the sandbox's faults write to."""
+
+    def __init__(self, exchange: InProcessExchange) -> None:
+        super().__init__()
+        self._exchange = exchange
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Take a part of the body."""
+        self._exchange._take(bytes(data))
+
+    async def write_eof(self, data: bytes | bytearray | memoryview = b"") -> None:  # noqa: ARG002 - aiohttp's
+        """The body is whole."""
+        self._exchange._end(whole=True)
+
+
+class SocketlessSandbox(Sandbox):
+    """The sandbox's service, accounts and faults; it listens to nobody and needs not be entered."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._playing: set[asyncio.Task[None]] = set()
+
+    def answer_to(self, record: RequestRecord, body: bytes, **bounds: Any) -> InProcessExchange:
+        """Let the service have a request, and begin to answer; it plays on if nobody waits any more."""
+        exchange = InProcessExchange(
+            record,
+            body,
+            **bounds,
+            process=self._process,
+            new_id=self._service.new_id,
+            stall=self.faults.hold,
+            sleep=self._sleep,
+        )
+        self.requests.append(record)
+        task = asyncio.create_task(self._played(exchange), name="sandbox-exchange")
+        self._playing.add(task)
+        task.add_done_callback(self._playing.discard)
+        return exchange
+
+    async def _played(self, exchange: InProcessExchange) -> None:
+        try:
+            with contextlib.suppress(ConnectionError):
+                await self._play(exchange)
+        finally:
+            exchange.close()
+            self._finish(exchange.record)
+
+    async def close(self) -> None:
+        """Give up every request that stalls: what has not been processed never is."""
+        self._waiting.close()
+        for task in (playing := [*self._playing]):
+            task.cancel()
+        await asyncio.gather(*playing, return_exceptions=True)
+
+
+class InProcessTransport(Transport):
+    """In the place of connections: the sandbox within this process. What it tells is what sockets would."""
+
+    def __init__(
+        self, base_url: str, sandbox: SocketlessSandbox, *, timeouts: Timeouts, max_response_bytes: int
+    ) -> None:
+        super().__init__(
+            base_url,
+            session=None,
+            ssl=None,
+            proxy=None,
+            timeouts=timeouts,
+            max_response_bytes=max_response_bytes,
+            max_connections=1,
+        )
+        self._sandbox = sandbox
+        self.out_of_reach = False
+
+    def open(self) -> None:
+        """There is nothing to connect to.
+
+        Raises:
+            TransportClosed: it was closed.
+        """
+        if self._closed:
+            raise TransportClosed
+        self._opened = True
+
+    async def close(self) -> None:
+        """See `Transport.close`."""
+        self._closed = True
+        await self._sandbox.close()
+
+    def stays_quiet(self, carrier: ConnectionState) -> bool:  # noqa: ARG002 - as of sockets
+        """Nothing comes behind an answer here."""
+        return True
+
+    async def post_order(
+        self, body: GuardedBody, *, headers: CIMultiDict[str], left: float
+    ) -> ExchangeResult:
+        """See `Transport.post_order`."""
+        try:
+            self._reach()
+            wire = _Wire()
+            await body.write_with_length(wire, None)  # type: ignore[arg-type] # as much of one as it asks for
+            path = self._create_order.path
+            return await self._exchange("POST", path, bytes(wire.written), headers, left=left)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as of sockets: its type proves nothing
+            return ExchangeResult(sent=body.handed_over, error=error)
+        finally:
+            body.spent = True
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None,
+        headers: CIMultiDict[str],
+        left: float,
+        in_time: Callable[[], bool],  # noqa: ARG002 - nothing has passed since it was asked
+    ) -> ExchangeResult:
+        """See `Transport.send`."""
+        try:
+            self._reach()
+        except Exception as error:  # noqa: BLE001 - likewise
+            return ExchangeResult(sent=False, error=error)
+        plain = unquote(path.partition("?")[0])
+        evidence = await self._exchange(method, plain, content or b"", headers, left=left)
+        if evidence.error is not None and passes(evidence.error):
+            raise evidence.error
+        return evidence
+
+    def _reach(self) -> None:
+        self.open()
+        if self.out_of_reach:
+            raise ConnectionRefusedError
+
+    async def _exchange(
+        self, method: str, path: str, body: bytes, headers: CIMultiDict[str], *, left: float
+    ) -> ExchangeResult:
+        """Carry out one exchange; what has come by the time-out, or a cancellation, is evidence, too."""
+        record = RequestRecord(
+            method=method, path=path, headers=headers.copy(), received_at=datetime.now(UTC)
+        )
+        times, enough = self._timeouts, self._max_response_bytes
+        got = self._sandbox.answer_to(record, body, enough=enough, sock_read=times.sock_read)
+        cut: BaseException | None = None
+        try:
+            await got.is_over(within=min(times.total, max(left, 0.001)))
+        except (TimeoutError, asyncio.CancelledError) as stopped:
+            cut = stopped
+        if got.status is None:
+            return ExchangeResult(sent=True, error=cut or aiohttp.ServerDisconnectedError())
+        read, error = self._heard_of(got, cut, of_head=method == "HEAD")
+        return ExchangeResult(
+            sent=True, status=got.status, headers=got.headers, body=read, intact=error is None, error=error
+        )
+
+    def _heard_of(
+        self, got: InProcessExchange, cut: BaseException | None, *, of_head: bool
+    ) -> tuple[bytes, BaseException | None]:
+        body = BoundedBody(self._max_response_bytes, encoding=got.headers.get("Content-Encoding"))
+        try:
+            if not of_head:
+                body.take(bytes(got.content))
+            if not got.whole:
+                raise cut or aiohttp.ClientPayloadError("the answer was cut")  # noqa: TRY301 - like any other
+            body.end()
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a cut answer is an answer
+            return body.content, error
+        return body.content, None
+
+
+class _Wire:
+    """What a guarded body looks at, and writes to."""
+
+    def __init__(self) -> None:
+        self.transport = self
+        self.written = bytearray()
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_extra_info(self, _: str) -> None:
+        return None
+
+    async def write(self, content: bytes) -> None:
+        self.written += content
+
+
+# --- client protocol ---------------------------------------------------------------------------------
+# What a client can do, as a type: for code that should take the client, a fake, or a stub of its own.
+
+
+@runtime_checkable
+class AnyClient(Protocol):
+    """Whatever creates orders as `TransferClient` does; each method is told there.
+
+    Annotate your own code with it (``if TYPE_CHECKING: from transfer_async.testing import AnyClient``), and
+    it takes a `FakeClient` or a stub of your own as well.
+    """
+
+    async def create_order(
+        self,
+        order: NewOrder,
+        *,
+        key: str | None = None,
+        beneficiary: PersonName | None = None,
+        held: str | None = None,
+        send_before: datetime | None = None,
+        deadline: datetime | None = None,
+        once: bool = False,
+    ) -> Order:
+        """See `TransferClient.create_order`."""
+        ...
+
+    def create_orders(
+        self, requests: Requests, *, concurrency: int = 16, once: bool = False
+    ) -> AsyncGenerator[OrderResult, None]:
+        """See `TransferClient.create_orders`."""
+        ...
+
+    async def known(self, key: str) -> KeyRecord | None:
+        """See `TransferClient.known`."""
+        ...
+
+    async def recover(self) -> RecoveryReport:
+        """See `TransferClient.recover`."""
+        ...
+
+    async def in_doubt(self) -> tuple[Doubt, ...]:
+        """See `TransferClient.in_doubt`."""
+        ...
+
+    async def resolve(
+        self, key: str, *, order_id: str, by: str, reason: str, undone: bool = False
+    ) -> KeyRecord:
+        """See `TransferClient.resolve`."""
+        ...
+
+    async def refute(self, key: str, *, by: str, reason: str, undone: bool = False) -> KeyRecord:
+        """See `TransferClient.refute`."""
+        ...
+
+    async def history(self, key: str) -> tuple[HistoryEvent, ...]:
+        """See `TransferClient.history`."""
+        ...
+
+    async def prune(self, *, before: datetime) -> int:
+        """See `TransferClient.prune`."""
+        ...
+
+    async def who_am_i(self, *, deadline: datetime | None = None) -> User:
+        """See `TransferClient.who_am_i`."""
+        ...
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        into: Any = None,
+        safe: bool = False,
+        deadline: datetime | None = None,
+    ) -> Any:
+        """See `TransferClient.request`."""
+        ...
+
+    async def close(self, timeout: Duration = 35.0) -> None:  # noqa: ASYNC109 - the client's own
+        """See `TransferClient.close`."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        """Open it."""
+        ...
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Close it."""
+        ...

@@ -1,9 +1,7 @@
 """The pytest plug-in: fixtures and a marker for whoever tests code that is built on the client.
 
-Where the package is installed, pytest finds it by itself: the build puts this module beside the package, as
-`transfer_async_pytest`, because whatever is inside the package brings the whole client along, and a run that
-uses none of this should not pay for it. In a checkout that is not installed a `conftest.py` says
-`pytest_plugins = ["transfer_async.testing.pytest_plugin"]`.
+Where the package is installed, pytest finds it as an entry point. In a checkout that is not installed, write
+`pytest_plugins = ["transfer_async.testing.pytest_plugin"]` in `conftest.py`.
 
 The fixtures are plain, sync ones: they work in sync tests, and under pytest-asyncio and anyio on any loop.
 """
@@ -28,6 +26,13 @@ _MARKER = "transfer_faults"
 _ABOUT = (
     f"{_MARKER}(*faults): run the test once for each fault, or each of these (names or faults); "
     f"the next order of transfer_sandbox meets it"
+)
+
+_UNMARKED = f"{_FAULT} is for tests with @pytest.mark.{_MARKER}"
+_UNITTEST = (
+    f"@pytest.mark.{_MARKER}: pytest cannot run a method of unittest.TestCase once for each fault: "
+    "make it a function, or a method of a class that is no TestCase; or loop over EACH_FAULT of "
+    "transfer_async.testing with self.subTest(), and a sandbox for each"
 )
 
 
@@ -60,7 +65,8 @@ class _Plugin:
     def transfer_fault(self, request: pytest.FixtureRequest, transfer_sandbox: RunningSandbox) -> Fault:
         """The fault that the next order of `transfer_sandbox` meets; by the marker `transfer_faults`."""
         if not hasattr(request, "param"):
-            pytest.fail(f"{_FAULT} is for tests with @pytest.mark.{_MARKER}", pytrace=False)
+            is_marked = request.node.get_closest_marker(_MARKER) is not None
+            pytest.fail(_UNITTEST if is_marked else _UNMARKED, pytrace=False)
         fault: Fault = request.param
         transfer_sandbox.faults.add(fault)
         return fault
@@ -69,7 +75,7 @@ class _Plugin:
         marker = metafunc.definition.get_closest_marker(_MARKER)
         if marker is None:
             return
-        from transfer_async.testing.each_fault import named_faults  # likewise
+        from transfer_async.testing.sandbox_fixture import named_faults  # likewise
 
         try:
             faults = named_faults(marker.args)

@@ -4,10 +4,9 @@ It knows the client and below. What one broker does differently is a `Delivery`,
 `transfer_async.integrations`, or in a bank's own code.
 """
 
-from transfer_async.worker.consumer import Delivery, Worker
+from transfer_async.worker.consumer import Delivery, Health, Worker
 from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
 from transfer_async.worker.handler import Handled, Handler
-from transfer_async.worker.health import Health
 from transfer_async.worker.outbox import Sweeper
 
 __all__ = [

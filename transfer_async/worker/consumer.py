@@ -9,27 +9,31 @@ disposition  what is done
 ===========  ==========================================================================================
 ``ACK``      the outcome is published, and once the broker has confirmed that, the message acknowledged
 ``RETRY``    it is given back, to come again after the delay, and up to half as much more
-``PARK``     a copy, with the reason, is put aside, and once that is confirmed, the message rejected
+``DEAD_LETTER``     a copy, with the reason, is put aside, and once that is confirmed, the message rejected
 ``LEAVE``    nothing is said: the broker delivers it again by itself
 ===========  ==========================================================================================
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from transfer_async._converters.messages import OrderOutcome
-from transfer_async._models.errors import JournalFailed
-from transfer_async._support.clock import Clock, Duration
-from transfer_async._support.log import log
-from transfer_async._support.validators import positive_seconds
+from transfer_async._models.errors import JournalFailed, TransferError
+from transfer_async._support.clock import Clock, Duration, Periodic
+from transfer_async._support.util import MutableStruct, log, positive_seconds
 from transfer_async.worker.disposition import Action, Disposition
 from transfer_async.worker.handler import Handled, Handler
-from transfer_async.worker.health import Health
-from transfer_async.worker.heartbeats import Heartbeats
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
 
 Publish = Callable[[OrderOutcome, Mapping[str, str]], Awaitable[None]]
 """Publishes an outcome, with headers; returns once the broker has confirmed that it has it."""
@@ -65,7 +69,7 @@ class Delivery(Protocol):
     async def retry(self, after: float) -> None:
         """Have it delivered again, but not before ``after`` seconds have passed."""
 
-    async def park(self, reason: str) -> None:
+    async def dead_letter(self, reason: str) -> None:
         """Put a copy aside with ``reason``, and once the broker has it, reject the message."""
 
     async def beat(self) -> None:
@@ -162,9 +166,9 @@ class Worker:
             case Action.RETRY:
                 log.info("a message will come again in %.1f s: %s", what.after, what.reason)
                 await delivery.retry(what.after * (1 + JITTER * self._clock.chance()))
-            case Action.PARK:
-                log.warning("a message is parked: %s", what.reason)
-                await delivery.park(what.reason)
+            case Action.DEAD_LETTER:
+                log.warning("a message is dead-lettered: %s", what.reason)
+                await delivery.dead_letter(what.reason)
             case Action.LEAVE:
                 log.warning("a message is left to come again: %s", what.reason)
 
@@ -182,3 +186,182 @@ class Worker:
         elif handled.asked and what.action is Action.ACK:  # an answer from the record says nothing of today
             self.health.well("service")
             self._resumes = float("-inf")
+
+
+# --- heartbeats --------------------------------------------------------------------------------------
+# Signs of life for the messages in hand, so that their broker gives none of them to anybody else.
+
+
+class Beating(Protocol):
+    """What can give a sign of life."""
+
+    async def beat(self) -> None:
+        """Work on it goes on: it is not to be delivered to anybody else."""
+
+
+class Heartbeats:
+    """One task for all messages in hand: each is beaten for every so many seconds, or sooner.
+
+    Args:
+        every: seconds between two beats.
+        clock: of the waiting.
+    """
+
+    def __init__(self, *, every: float, clock: Clock) -> None:
+        self._every, self._clock = every, clock
+        self._in_hand: set[InHand] = set()
+        self._ticking: asyncio.Task[None] | None = None
+
+    def of(self, message: Beating) -> InHand:
+        """Beat for ``message`` as long as this is open, and not after."""
+        return InHand(self, message.beat)
+
+    def begin(self, one: InHand) -> None:
+        """Beat for ``one`` from the next time on."""
+        self._in_hand.add(one)
+        if self._ticking is None:
+            self._ticking = asyncio.create_task(self._ticks().run())
+
+    def end(self, one: InHand) -> None:
+        """Beat for it no more."""
+        self._in_hand.discard(one)
+        if not self._in_hand and self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+
+    def _ticks(self) -> Periodic:
+        return Periodic(
+            self._beat_all,
+            every=self._every,
+            first=self._every,
+            until=lambda: False,
+            failed=_beat_failed,
+            clock=self._clock,
+        )
+
+    async def _beat_all(self) -> None:
+        for item in self._in_hand:
+            # One that hangs keeps none of the others waiting.
+            if item.under_way is None or item.under_way.done():
+                item.under_way = asyncio.create_task(_beaten(item.beat))
+
+
+class InHand(MutableStruct):
+    """One message, and its sign of life that is on the way."""
+
+    heartbeats: Heartbeats
+    beat: Callable[[], Awaitable[None]]
+    under_way: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        self.heartbeats.begin(self)
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.heartbeats.end(self)
+        if self.under_way is not None:
+            self.under_way.cancel()
+            await asyncio.wait([self.under_way])
+
+
+async def _beaten(beat: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await beat()
+    except Exception as error:  # noqa: BLE001 - the work goes on anyhow
+        _beat_failed(error)
+
+
+def _beat_failed(error: Exception) -> None:
+    log.warning("a heart-beat did not arrive (%s)", type(error).__name__)
+
+
+# --- health ------------------------------------------------------------------------------------------
+# Whether a worker lives, and whether it could take a message now: for whoever starts and restarts it.
+
+
+Check = Callable[[], Awaitable[object]]
+"""Looks whether something is in order, and raises if not."""
+
+PATIENCE = 2.0
+"""Seconds that a look may take."""
+
+
+class Health:
+    """What troubles a worker: what it has been told, and what it sees when it looks.
+
+    Args:
+        checks: looks to be had whenever somebody asks, by what they look at.
+        patience: seconds that each may take.
+    """
+
+    def __init__(self, checks: Mapping[str, Check] | None = None, *, patience: float = PATIENCE) -> None:
+        self.checks: dict[str, Check] = dict(checks or {})
+        self._patience = patience
+        self._troubles: dict[str, str] = {}
+        self._ended: str | None = None
+
+    def trouble(self, what: str, why: str) -> bool:
+        """Not ready, because of ``what``, until that is `well`; whether this is news."""
+        before = self._troubles.get(what)
+        self._troubles[what] = why
+        return before != why
+
+    def well(self, what: str) -> bool:
+        """``what`` is in order; whether this is news."""
+        return self._troubles.pop(what, None) is not None
+
+    def ended(self, why: str) -> None:
+        """It lives no more: nothing but a new start helps."""
+        self._ended = why
+
+    def not_live(self) -> list[str]:
+        """Why it lives no more; empty if it does."""
+        return [] if self._ended is None else [self._ended]
+
+    async def not_ready(self) -> list[str]:
+        """Why it could not take a message now; empty if it could."""
+        found = await asyncio.gather(*(self._look(name, check) for name, check in self.checks.items()))
+        troubles = [f"{what}: {why}" for what, why in self._troubles.items()]
+        return self.not_live() + troubles + [item for item in found if item is not None]
+
+    async def _look(self, name: str, check: Check) -> str | None:
+        try:
+            async with asyncio.timeout(self._patience):
+                await check()
+        except Exception as error:  # noqa: BLE001 - whatever it is, that is the answer
+            # The text of one of the package's own names nobody; another's may hold anything.
+            why = str(error) if isinstance(error, TransferError) else type(error).__name__
+            return f"{name}: {why}"
+        return None
+
+    @asynccontextmanager
+    async def served(self, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+        """Answer ``GET /live`` and ``GET /ready`` with 200, or 503 and the reasons; gives the address.
+
+        Raises:
+            OSError: the address is not to be had.
+        """
+        from aiohttp import web  # 30 ms, and only a worker serves
+
+        app = web.Application()
+        app.add_routes([web.get("/live", self._live), web.get("/ready", self._ready)])
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port).start()
+            shown = f"[{host}]" if ":" in host else host
+            yield f"http://{shown}:{runner.addresses[0][1]}"
+        finally:
+            await runner.cleanup()
+
+    async def _live(self, _: web.Request) -> web.Response:
+        return _answer("live", self.not_live())
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        return _answer("ready", await self.not_ready())
+
+
+def _answer(name: str, why: list[str]) -> web.Response:
+    from aiohttp import web  # see `Health.served`
+
+    body = msgspec.json.encode({name: not why, "why": why})
+    return web.Response(body=body, status=503 if why else 200, content_type="application/json")

@@ -12,7 +12,6 @@ from typing import Any
 
 from attrs import frozen
 
-from transfer_async._models.base import ByValue
 from transfer_async._models.errors import (
     AlreadyCreated,
     BeneficiaryNotVerified,
@@ -37,8 +36,7 @@ from transfer_async._models.errors import (
 )
 from transfer_async._models.responses import Order
 from transfer_async._support.clock import Duration, seconds
-from transfer_async._support.state import Fixed
-from transfer_async._support.validators import is_positive
+from transfer_async._support.util import FrozenStruct, is_positive
 
 
 class Action(enum.Enum):
@@ -50,7 +48,7 @@ class Action(enum.Enum):
     RETRY = "retry"
     """Have it delivered again, but not before ``after`` seconds have passed."""
 
-    PARK = "park"
+    DEAD_LETTER = "dead_letter"
     """Put it aside with ``reason`` for somebody to look at (a dead-letter subject), then reject it."""
 
     LEAVE = "leave"
@@ -61,16 +59,16 @@ LONGEST_ASKED_FOR = 3600.0
 """Seconds: whoever asks for more patience is asked again after that."""
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class Disposition(ByValue):
+@frozen(kw_only=True)
+class Disposition:
     """What to do with one message.
 
     Args:
         action: see `Action`.
         after: seconds to wait before it is delivered again; for `Action.RETRY`.
-        reason: why, in words that name nobody; never empty for `Action.PARK`.
+        reason: why, in words that name nobody; never empty for `Action.DEAD_LETTER`.
         counts: it was certainly not sent, for a reason that may be the order's own: more than
-            ``max_deliveries`` of these, and it is parked.
+            ``max_deliveries`` of these, and it is dead-lettered.
         ready: false if nothing else would fare better now: the worker is not ready.
     """
 
@@ -81,8 +79,8 @@ class Disposition(ByValue):
     ready: bool = True
 
 
-@frozen(eq=False, repr=False)
-class Delays(ByValue):
+@frozen
+class Delays:
     """How long a message waits before it is delivered again: doubling with each delivery.
 
     Args:
@@ -104,7 +102,7 @@ class Delays(ByValue):
         return float(min(seconds(self.longest), seconds(self.first) * 2**doublings))
 
 
-class Case(Fixed, frozen=True):
+class Rule(FrozenStruct, frozen=True):
     """One row of the table: does it fit, what to do then, and why."""
 
     fits: Callable[[Any], bool]
@@ -126,39 +124,39 @@ def _is_unless_final(result: Any) -> bool:
     return isinstance(result, Refused) and not result.is_final
 
 
-ACK, RETRY, PARK, LEAVE = Action.ACK, Action.RETRY, Action.PARK, Action.LEAVE
+ACK, RETRY, DEAD_LETTER, LEAVE = Action.ACK, Action.RETRY, Action.DEAD_LETTER, Action.LEAVE
 
-TABLE: tuple[Case, ...] = (
-    Case(lambda result: isinstance(result, Order), ACK, "the order exists"),
-    Case(_is(AlreadyCreated), ACK, "the order exists, and its id is known"),
-    Case(_is(OutcomeUnknown), ACK, "in doubt: the journal owns it now, and will not send it again"),
-    Case(_is(Unauthorized), RETRY, "the token is not good: no other order would fare better", ready=False),
-    Case(_is(Refused, status=404), RETRY, "the service is not where it should be", ready=False),
-    Case(_is(Refused, status=405), RETRY, "the service is not where it should be", ready=False),
-    Case(_is(RateLimited), RETRY, "the service is overloaded, and did nothing", at_least="retry_after"),
-    Case(_is_unless_final, RETRY, "the service did nothing, and may another time", at_least="retry_after"),
-    Case(_is(Refused), ACK, "the service said no, and would again"),
-    Case(
+RULES: tuple[Rule, ...] = (
+    Rule(lambda result: isinstance(result, Order), ACK, "the order exists"),
+    Rule(_is(AlreadyCreated), ACK, "the order exists, and its id is known"),
+    Rule(_is(OutcomeUnknown), ACK, "in doubt: the journal owns it now, and will not send it again"),
+    Rule(_is(Unauthorized), RETRY, "the token is not good: no other order would fare better", ready=False),
+    Rule(_is(Refused, status=404), RETRY, "the service is not where it should be", ready=False),
+    Rule(_is(Refused, status=405), RETRY, "the service is not where it should be", ready=False),
+    Rule(_is(RateLimited), RETRY, "the service is overloaded, and did nothing", at_least="retry_after"),
+    Rule(_is_unless_final, RETRY, "the service did nothing, and may another time", at_least="retry_after"),
+    Rule(_is(Refused), ACK, "the service said no, and would again"),
+    Rule(
         _is(BeneficiaryNotVerified, result=MatchResult.NOT_POSSIBLE),
         RETRY,
         "the beneficiary could not be looked up",
     ),
-    Case(_is(BeneficiaryNotVerified), ACK, "the beneficiary is not who the customer means"),
-    Case(_is(HoldRequired), PARK, "neither this worker nor the command has a hold"),
-    Case(_is(PreflightFailed, refused=True), ACK, "a hook refused"),
-    Case(_is(PreflightFailed), RETRY, "a hook broke"),
-    Case(_is(Expired), ACK, "it came too late to be sent"),
-    Case(_is(KeyBusy), RETRY, "another worker is at work on the key", at_least="retry_after"),
-    Case(_is(TokenUnavailable), RETRY, "there is no token to be had", ready=False),
-    Case(_is(ConnectionFailed), RETRY, "the service cannot be reached", ready=False),
-    Case(_is(JournalFailed, outcome=Outcome.NOT_SENT), RETRY, "the journal failed before anything was sent"),
-    Case(_is(JournalFailed), LEAVE, "the journal failed after the order may have been sent"),
-    Case(_is(InvalidOrder), PARK, "the command is not valid"),
-    Case(_is(KeyConflict), PARK, "the key is bound to a different order"),
-    Case(_is(ClientClosed), LEAVE, "the client is closing"),
-    Case(_is(asyncio.CancelledError), LEAVE, "the worker is stopping"),
-    Case(_is(TransferError), LEAVE, "nothing that create-order is known to raise"),
-    Case(_is(BaseException), LEAVE, "an error of the worker's own"),
+    Rule(_is(BeneficiaryNotVerified), ACK, "the beneficiary is not who the customer means"),
+    Rule(_is(HoldRequired), DEAD_LETTER, "neither this worker nor the command has a hold"),
+    Rule(_is(PreflightFailed, refused=True), ACK, "a hook refused"),
+    Rule(_is(PreflightFailed), RETRY, "a hook broke"),
+    Rule(_is(Expired), ACK, "it came too late to be sent"),
+    Rule(_is(KeyBusy), RETRY, "another worker is at work on the key", at_least="retry_after"),
+    Rule(_is(TokenUnavailable), RETRY, "there is no token to be had", ready=False),
+    Rule(_is(ConnectionFailed), RETRY, "the service cannot be reached", ready=False),
+    Rule(_is(JournalFailed, outcome=Outcome.NOT_SENT), RETRY, "the journal failed before anything was sent"),
+    Rule(_is(JournalFailed), LEAVE, "the journal failed after the order may have been sent"),
+    Rule(_is(InvalidOrder), DEAD_LETTER, "the command is not valid"),
+    Rule(_is(KeyConflict), DEAD_LETTER, "the key is bound to a different order"),
+    Rule(_is(ClientClosed), LEAVE, "the client is closing"),
+    Rule(_is(asyncio.CancelledError), LEAVE, "the worker is stopping"),
+    Rule(_is(TransferError), LEAVE, "nothing that create-order is known to raise"),
+    Rule(_is(BaseException), LEAVE, "an error of the worker's own"),
 )
 
 
@@ -175,7 +173,7 @@ def disposition(
     Raises:
         TypeError: ``result`` is neither an `Order` nor an error.
     """
-    row = next((row for row in TABLE if row.fits(result)), None)
+    row = next((row for row in RULES if row.fits(result)), None)
     if row is None:
         raise TypeError("result: must be an Order, or the error that was raised")
     return Disposition(
@@ -187,13 +185,13 @@ def disposition(
     )
 
 
-def _after(row: Case, result: Any, deliveries: int, delays: Delays) -> float:
+def _after(row: Rule, result: Any, deliveries: int, delays: Delays) -> float:
     asked_for = getattr(result, row.at_least, None) if row.at_least else None
     if asked_for is not None and isinstance(result, KeyBusy):
         return min(float(asked_for), LONGEST_ASKED_FOR)
     return max(delays.after(deliveries), min(asked_for or 0.0, LONGEST_ASKED_FOR))
 
 
-def _reason(row: Case, result: Any) -> str:
+def _reason(row: Rule, result: Any) -> str:
     # Of the errors' own texts, those of `InvalidOrder` alone say more: the fields at fault, never a value.
     return f"{row.reason}: {result}" if isinstance(result, InvalidOrder) else row.reason

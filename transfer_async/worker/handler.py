@@ -20,25 +20,22 @@ from attrs import frozen
 
 from transfer_async._client import TransferClient, carry, context_of, new_call
 from transfer_async._converters.messages import EndOfDoubt, OrderCommand, OrderOutcome
-from transfer_async._models.base import ByValue
 from transfer_async._models.errors import JournalFailed, KeyConflict, Outcome, OutcomeUnknown, TransferError
 from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.context import Context
-from transfer_async._pipeline.work import Work
-from transfer_async._support.log import log
-from transfer_async._support.validators import check_count
-from transfer_async.journal.entries import Entry, KeyState, Untold
-from transfer_async.journal.moves import Promise, Told
+from transfer_async._pipeline.call import ClientCore, OrderProgress
+from transfer_async._support.util import check_count, log, passes
+from transfer_async.journal.model import SUSPECTED, Entry, KeyState, OutboxEntry
 from transfer_async.journal.protocol import order_on_record
+from transfer_async.journal.transitions import MarkNotified, RequestNotification
 from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
 
 BATCH = 100
 """How many keys are asked for at once."""
 
 
-@frozen(kw_only=True, eq=False, repr=False)
-class Handled(ByValue):
+@frozen(kw_only=True)
+class Handled:
     """What became of one message.
 
     Args:
@@ -62,7 +59,7 @@ class Handler:
     Args:
         client: with a journal that survives its process.
         max_deliveries: a command that has certainly not been sent more often than this, for reasons
-            that may be its own, is parked.
+            that may be its own, is dead-lettered.
         delays: how long a message waits until it is delivered again.
 
     Raises:
@@ -81,7 +78,7 @@ class Handler:
             )
         self.client: TransferClient = client
         """The client that it was given: whoever tells how doubts ended recovers by the same one."""
-        self._context: Context = context
+        self._context: ClientCore = context
         self._max_deliveries = max_deliveries
         self._delays = delays or Delays()
 
@@ -95,15 +92,17 @@ class Handler:
         Raises:
             asyncio.CancelledError: the caller was cancelled: nothing may be said of the message.
         """
-        work: Work | None = None
-        result: Order | Exception
+        work: OrderProgress | None = None
+        result: Order | BaseException
         try:
             if not isinstance(command, OrderCommand):
                 command = OrderCommand.from_json(command)
             call = new_call(self.client, command.request, once=True)
             work = call.work
             result = await carry(self.client, call)
-        except Exception as error:  # noqa: BLE001 - whatever it is, something must be said of the message
+        except BaseException as error:  # whatever it is, something must be said of the message
+            if passes(error):
+                raise
             result = error
         if work is None:
             return self._said(result, None, deliveries)
@@ -111,7 +110,7 @@ class Handler:
             result = await self._promised(work.intent, result)
         return await self._parked_if_hopeless(work.intent.key, self._said(result, work, deliveries))
 
-    def _said(self, result: Order | Exception, work: Work | None, deliveries: int) -> Handled:
+    def _said(self, result: Order | BaseException, work: OrderProgress | None, deliveries: int) -> Handled:
         what = disposition(result, deliveries=deliveries, delays=self._delays)
         if what.action is Action.LEAVE and not isinstance(result, TransferError):
             # Without its text or a traceback, which may tell of people.
@@ -119,8 +118,8 @@ class Handler:
         if work is None:
             return Handled(disposition=what, outcome=None, key=getattr(result, "key", None), result=result)
         outcome = None
-        if what.action in (Action.ACK, Action.PARK) and _is_anothers(result):
-            why = "the claim was lost to another worker: the record will have the answer"
+        if what.action in (Action.ACK, Action.DEAD_LETTER) and _is_anothers(result):
+            why = "another worker has, or had, the key: the record will have the answer"
             what = Disposition(action=Action.RETRY, after=self._delays.after(deliveries), reason=why)
         elif what.action is Action.ACK and isinstance(result, (Order, TransferError)):
             outcome = _outcome(result, work)
@@ -129,9 +128,9 @@ class Handler:
 
     async def _promised(self, intent: OrderIntent, doubt: OutcomeUnknown) -> Exception:
         """Write down that the end of ``doubt`` must be told; what is to be said if that cannot be."""
-        promise = Promise(intent_id=intent.id)
+        promise = RequestNotification(intent_id=intent.id)
         try:
-            verdict = await self._context.write(intent.key, promise, certain=Outcome.UNKNOWN)
+            verdict = await self._context.journal.write(intent.key, promise, certain=Outcome.UNKNOWN)
         except JournalFailed as error:
             return error
         if verdict.denial is None:
@@ -150,7 +149,7 @@ class Handler:
         if count <= self._max_deliveries:
             return handled
         reason = f"{handled.disposition.reason}; it was not sent {count} times"
-        return attrs.evolve(handled, disposition=Disposition(action=Action.PARK, reason=reason))
+        return attrs.evolve(handled, disposition=Disposition(action=Action.DEAD_LETTER, reason=reason))
 
     # --- how doubts ended -----------------------------------------------------------------------
 
@@ -164,11 +163,11 @@ class Handler:
         while found := await journal.work(limit=BATCH, after=after):
             after = found[-1][0]
             for key, entry in found:
-                for one in entry.untold if entry.is_readable else ():
+                for item in entry.untold if entry.is_readable else ():
                     # What was read with a whole page of others may have become old since.
                     now = await journal.read(key)
-                    if now is not None and one in now.untold:
-                        yield _outcome_of(key, now, one)
+                    if now is not None and item in now.untold:
+                        yield _outcome_of(key, now, item)
 
     async def told(self, outcome: OrderOutcome) -> None:
         """Write down that an outcome of `untold` has been published.
@@ -176,7 +175,7 @@ class Handler:
         Raises:
             JournalFailed: the journal could not be written: it will be told again.
         """
-        untold = Untold(
+        untold = OutboxEntry(
             intent_id=outcome.intent_id,
             outcome=outcome.outcome,
             order_id=outcome.order_id,
@@ -184,26 +183,27 @@ class Handler:
             status=outcome.status,
             since=outcome.ended_at if isinstance(outcome, EndOfDoubt) else None,
         )
-        await self._context.write(outcome.key, Told(untold=untold), certain=outcome.outcome)
+        await self._context.journal.write(outcome.key, MarkNotified(untold=untold), certain=outcome.outcome)
 
 
 def _is_anothers(result: Order | BaseException) -> bool:
-    """Whether a certain no is only this call's: it lost its claim, and another worker may be at the order."""
+    """Whether a certain no is only this call's: the key is another worker's now, and may have its order."""
     is_no = isinstance(result, TransferError) and result.outcome in (Outcome.NOT_SENT, Outcome.REFUSED)
     return is_no and not isinstance(result, KeyConflict) and bool(getattr(result, "order_may_exist", True))
 
 
-def _outcome(result: Order | TransferError, work: Work) -> OrderOutcome:
+def _outcome(result: Order | TransferError, work: OrderProgress) -> OrderOutcome:
     intent, receipts = work.intent, dict(work.receipts)
     if intent.held is not None:
         receipts.setdefault("held", intent.held)
     return OrderOutcome.of(result, key=intent.key, intent_id=intent.id, receipts=receipts)
 
 
-def _outcome_of(key: str, entry: Entry, one: Untold) -> EndOfDoubt:
+def _outcome_of(key: str, entry: Entry, one: OutboxEntry) -> EndOfDoubt:
     is_current = entry.intent_id == one.intent_id
     receipts = entry.all_receipts if is_current else {}
-    order = order_on_record(entry) if one.outcome is Outcome.CREATED else None
+    is_suspected = any(other.error == SUSPECTED for other in entry.untold)
+    order = order_on_record(entry) if one.outcome is Outcome.CREATED and one.error is None else None
     if order is not None and entry.order_id == one.order_id:
         end = EndOfDoubt.of(order, key=key, intent_id=one.intent_id, receipts=receipts)
         return attrs.evolve(end, ended_at=one.since)
@@ -211,7 +211,7 @@ def _outcome_of(key: str, entry: Entry, one: Untold) -> EndOfDoubt:
         key=key,
         intent_id=one.intent_id,
         outcome=one.outcome,
-        order_may_exist=entry.state is not KeyState.FREE,
+        order_may_exist=is_suspected or entry.state is not KeyState.FREE,
         order_id=one.order_id,
         error=one.error,
         status=one.status,

@@ -7,13 +7,10 @@ import asyncio
 from transfer_async._client import context_of
 from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.recovery import Recovery, RecoveryReport
-from transfer_async._support.clock import Clock, Duration
-from transfer_async._support.log import log
-from transfer_async._support.periodic import Periodic
-from transfer_async._support.validators import positive_seconds
-from transfer_async.worker.consumer import Inject, Publish
+from transfer_async._support.clock import Clock, Duration, Periodic
+from transfer_async._support.util import log, positive_seconds
+from transfer_async.worker.consumer import Health, Inject, Publish
 from transfer_async.worker.handler import Handler
-from transfer_async.worker.health import Health
 
 
 class Sweeper:

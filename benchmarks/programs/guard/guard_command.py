@@ -142,7 +142,7 @@ def build() -> str:
 
 def stored() -> dict[str, Any]:
     """All that is stored, by `key`."""
-    found: dict[str, Any] = json.loads(STORED.read_text()) if STORED.exists() else {}
+    found: dict[str, Any] = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
     return found
 
 
@@ -171,7 +171,7 @@ def store(found: Mapping[str, float]) -> None:
     """Expect these figures from now on; those of other versions stay."""
     figures = {name: round(value, 1) for name, value in found.items()}
     kept = {**stored(), key(): {"build": build(), "figures": figures}}
-    STORED.write_text(json.dumps(dict(sorted(kept.items())), indent=2) + "\n")
+    STORED.write_text(json.dumps(dict(sorted(kept.items())), indent=2) + "\n", encoding="utf-8")
 
 
 def as_text(lines: Iterable[Figure]) -> str:

@@ -20,11 +20,10 @@ from benchmarks.contenders.stub import StubbedTransport, answer_to
 from benchmarks.measuring.data import new_orders
 from benchmarks.measuring.samples import drive
 from transfer_async import _client
-from transfer_async._converters import order
-from transfer_async._http.transport import Evidence
+from transfer_async._converters import reader
+from transfer_async._http.transport import ExchangeResult
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.call import Call
-from transfer_async._pipeline.context import Context
+from transfer_async._pipeline.call import ClientCore, OrderCall
 
 AT_ONCE = 8
 WARM_UP = 40
@@ -37,7 +36,7 @@ async def work(*, orders: int, decodes: int) -> None:
         await drive(ours.create, count=orders, at_once=AT_ONCE)
     answer = answer_to(new_orders(1)[0])
     for _ in range(decodes):
-        order.read_answer(answer)
+        reader.read_answer(answer)
 
 
 async def calls() -> float:
@@ -81,7 +80,7 @@ class Gated(StubbedTransport):
         self._here = 0
         self.take_the_place(ours.client)
 
-    async def post_order(self, *arguments: Any, **options: Any) -> Evidence:
+    async def post_order(self, *arguments: Any, **options: Any) -> ExchangeResult:
         """See `StubbedTransport.post_order`."""
         self._here += 1
         if self._here == COUNTED:
@@ -94,7 +93,7 @@ def waste() -> None:
     """Make each call copy its intent, and keep that and twenty things more: the guard is to tell."""
     create_order = _client.create_order  # type: ignore[attr-defined] # where the client looks for it
 
-    async def wasteful(context: Context, call: Call) -> Order:
+    async def wasteful(context: ClientCore, call: OrderCall) -> Order:
         kept = [copy.deepcopy(call.work.intent), *(object() for _ in range(20))]
         try:
             return await create_order(context, call)

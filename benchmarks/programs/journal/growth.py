@@ -25,11 +25,9 @@ from attrs import frozen
 from benchmarks.measuring.data import Answers, new_orders
 from benchmarks.measuring.journals import POSTGRES, SQLITE, Workshop
 from benchmarks.measuring.samples import Sample, drive, interleaved, median_of, ratio
-from transfer_async._models.requests import NewOrder, OrderIntent
+from transfer_async._models.requests import NewOrder, OrderIntent, fingerprint
 from transfer_async.journal import Journal, PostgresJournal, SQLiteJournal
-from transfer_async.journal.claim import Claim
-from transfer_async.journal.fingerprint import fingerprint
-from transfer_async.journal.moves import Create, Mark, Move
+from transfer_async.journal.transitions import Claim, Create, MarkSending, Move
 
 SCOPE = "https://service.example.com"
 SMALL_REPLY = b"%-300b" % b'{"id":"tx-made-up"}'
@@ -154,7 +152,9 @@ def _life(key: str, order: NewOrder, *, reply: bytes) -> tuple[str, tuple[Move, 
         hooks=("hold",),
     )
     receipts: dict[str, str | None] = {"hold": f"hold-{intent_id}"}
-    mark = Mark(intent_id=intent_id, epoch=1, attempt=attempt, receipts=receipts, lease=60.0, window=30.0)
+    mark = MarkSending(
+        intent_id=intent_id, epoch=1, attempt=attempt, receipts=receipts, lease=60.0, window=30.0
+    )
     create = Create(attempt=attempt, order_id=f"tx-{uuid.uuid4().hex[:20]}", reply=reply)
     return key, (claim, mark, create)
 

@@ -387,4 +387,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report = asyncio.run(run(options))
     print(report.as_text())
     if options.json is not None:
-        options.json.write_text(report.as_json() + "\n")
+        options.json.write_text(report.as_json() + "\n", encoding="utf-8")

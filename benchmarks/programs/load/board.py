@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from benchmarks.programs.load.driver import StepLimits
 from benchmarks.programs.load.tally import KINDS, LoadTally
-from transfer_async._cli.console.output import Say
+from transfer_async._cli.output import Say
 
 
 class Board(Protocol):

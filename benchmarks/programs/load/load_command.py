@@ -41,8 +41,8 @@ from benchmarks.programs.load.target import (
     settled,
 )
 from transfer_async import TransferClient
-from transfer_async._cli.console.event_loop import run
-from transfer_async._cli.serve_sandbox import fault_shares
+from transfer_async._cli.event_loop import run
+from transfer_async._cli.servers import fault_shares
 
 LONGEST = 3_600.0
 """Seconds, of one step."""

@@ -17,10 +17,10 @@ from yarl import URL
 
 from benchmarks.programs.load.tally import CREATED, OrderEnding, ending_of
 from transfer_async import MemoryJournal, NewOrder, TransferClient
-from transfer_async._cli.demo.bank import usd_order
-from transfer_async._cli.serve_sandbox import is_loopback
+from transfer_async._cli.demo_bank import usd_order
+from transfer_async._cli.servers import is_loopback
 from transfer_async._http import urls
-from transfer_async._models import amounts
+from transfer_async._models import requests
 from transfer_async.journal import Journal
 from transfer_async.journal.address import journal_at
 
@@ -62,7 +62,7 @@ def made_order(number: int) -> NewOrder:
 
 def made_amount(number: int) -> Decimal:
     """Say what amount the poster of `made_order` sends."""
-    return amounts.product(_LEAST + number * _CENT, "1550.25", places=2)
+    return requests.product(_LEAST + number * _CENT, "1550.25", places=2)
 
 
 def order_from(path: Path) -> Callable[[int], NewOrder]:

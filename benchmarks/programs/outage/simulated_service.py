@@ -12,9 +12,8 @@ from attrs import define, field, frozen
 
 from tests.simulation.loop import VirtualLoop
 from transfer_async import NewOrder
-from transfer_async._http.transport import Evidence
-from transfer_async._http.unsolicited import Carrier
-from transfer_async._http.write_guard import GuardedBody
+from transfer_async._http.transport import ExchangeResult
+from transfer_async._http.write_guard import ConnectionState, GuardedBody
 
 Failure = Literal["429", "refused"]
 """How the service says that it will not: an answer, or no connection. Both may be sent again."""
@@ -174,19 +173,21 @@ class OutageTransport:
     async def close(self) -> None:
         """There is nothing to close."""
 
-    def stays_quiet(self, _carrier: Carrier) -> bool:
+    def stays_quiet(self, _carrier: ConnectionState) -> bool:
         """Whether nothing came after an answer: nothing does here."""
         return True
 
-    async def post_order(self, body: GuardedBody, *, headers: Any, left: float) -> Evidence:
+    async def post_order(self, body: GuardedBody, *, headers: Any, left: float) -> ExchangeResult:
         """Send one request; see the original."""
         del headers, left  # no answer takes as long as that
         wait = self._service.wait_of()
         if wait is None and self._service.weather.failure == "refused":
             body.spent = True
-            return Evidence(sent=False, error=ConnectionRefusedError())
+            return ExchangeResult(sent=False, error=ConnectionRefusedError())
         await body.write_with_length(_Wire(), None)  # type: ignore[arg-type]  # a stand-in
         await asyncio.sleep(LATENCY + (wait or 0.0))
         if wait is None:
-            return Evidence(sent=True, status=429, body=b'{"message": "Too Many Requests"}', intact=True)
-        return Evidence(sent=True, status=200, body=self._service.answer(self._reply), intact=True)
+            return ExchangeResult(
+                sent=True, status=429, body=b'{"message": "Too Many Requests"}', intact=True
+            )
+        return ExchangeResult(sent=True, status=200, body=self._service.answer(self._reply), intact=True)

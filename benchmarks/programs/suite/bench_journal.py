@@ -27,7 +27,7 @@ def run(effort: Effort) -> Findings:
         subprocess.run(  # noqa: S603 - a module of ours
             command, cwd=machine.ROOT, capture_output=True, timeout=TIMEOUT, check=True
         )
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text(encoding="utf-8"))
     return _findings(found)
 
 

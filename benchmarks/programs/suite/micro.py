@@ -54,7 +54,7 @@ def _turn(case: str, directory: Path) -> float:
     command = [sys.executable, "-m", "benchmarks.programs.suite.micro", case, "--quiet", f"--output={file}"]
     command += [] if core is None else [f"--affinity={core}"]
     done = subprocess.run(  # noqa: S603 - a module of ours
-        command, cwd=machine.ROOT, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        command, cwd=machine.ROOT, capture_output=True, encoding="utf-8", timeout=TIMEOUT, check=False
     )
     if done.returncode:
         raise RuntimeError(f"{case}: {(done.stderr.strip().splitlines() or ['it ended'])[-1]}")

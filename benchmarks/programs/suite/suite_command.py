@@ -99,9 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report, figures = as_text(about, found), as_json(about, found)
     print(report)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "report.md").write_text(report)
-    (options.out / "report.json").write_text(figures)
+    (options.out / "report.md").write_text(report, encoding="utf-8")
+    (options.out / "report.json").write_text(figures, encoding="utf-8")
     if options.json is not None:
-        options.json.write_text(figures)
+        options.json.write_text(figures, encoding="utf-8")
     if any(one.left_out and not one.goals and not one.tables for one in found):
         sys.exit(1)  # an area broke

@@ -1,19 +1,19 @@
-"""What a service of yours answers its own callers, whatever ``create_order`` ends in.
+"""Build the HTTP responses of a payment service to its own callers, for every outcome of ``create_order``.
 
 | status | when | what the caller may do |
 | ---: | --- | --- |
-| 201 | the order exists | go on |
-| 202 | unknown: the order may exist | ask at ``ask``; never pay under another key |
-| 409 | another call is at work on this key | ask at ``ask``, or repeat the request after ``Retry-After`` |
-| 422 | refused, and it would be again; there is no order | correct the payment |
-| 500 | never sent, because this service is put together wrongly | tell us |
-| 503 | never sent, or not taken for a reason that passes | repeat the request, with the same key |
+| 201 | the order exists | continue |
+| 202 | unknown: the order may exist | ask at the URL in ``ask``; never pay under another key |
+| 409 | another call is using this key | ask at that URL, or repeat the request after ``Retry-After`` |
+| 422 | refused, and a retry would be refused too; there is no order | correct the payment |
+| 500 | never sent, because this service is configured wrongly | report it to us |
+| 503 | never sent, or refused for a temporary reason | repeat the request with the same key |
 
-Why 202, and neither 500 nor 504, for what is unknown: programs, proxies and people read those two as
-"failed", and pay again. 202 says what is true: we have the payment, its end is not known yet, ask there.
+An unknown outcome is 202, not 500 or 504: programs, proxies and people read those two as "failed", and pay
+again. 202 is true: we have the payment, its outcome is not known yet, ask at that URL.
 
-Why 503 where the service refused our token (401): it is nothing that our caller could correct, there is
-no order, and the same request may succeed as soon as we have mended it.
+A token that the service refused (401) is 503: our caller cannot correct it, there is no order, and the same
+request may succeed after we fix the token.
 """
 
 import math
@@ -29,21 +29,21 @@ from transfer_async import (
     KeyConflict,
     KeyRecord,
     KeyState,
-    OpenElsewhere,
     Order,
     Outcome,
     PreflightFailed,
     Refused,
     TransferError,
+    WrongEventLoop,
 )
 
 PATIENCE = 5
-"""Seconds until a caller should ask again, where nobody has said otherwise."""
+"""Seconds until a caller should ask again, if the error gives no time."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP answer, for any framework."""
+    """An HTTP response, for any framework."""
 
     status: int
     body: dict[str, Any]
@@ -51,7 +51,7 @@ class Answer:
 
 
 def answer(result: Order | TransferError, *, key: str) -> Answer:
-    """What to tell whoever asked for the payment ``key``."""
+    """Return the response to the caller that asked for the payment ``key``."""
     if isinstance(result, Order):
         return Answer(201, {"key": key, "outcome": "created", "order_may_exist": True, "order_id": result.id})
     status = status_of(result)
@@ -64,38 +64,38 @@ def answer(result: Order | TransferError, *, key: str) -> Answer:
 
 
 def status_of(error: TransferError) -> int:
-    """The status for an error: see the table above."""
+    """Return the HTTP status for an error: see the table above."""
     if error.outcome is Outcome.CREATED:
         return 201
     if error.outcome is Outcome.UNKNOWN or _is_no_for_this_call_only(error):
         return 202
     if isinstance(error, KeyBusy):
         return 409
-    if isinstance(error, (HoldRequired, OpenElsewhere)):
+    if isinstance(error, (HoldRequired, WrongEventLoop)):
         return 500
     return 422 if _is_the_callers(error) else 503
 
 
 def answer_of_record(record: KeyRecord | None, *, key: str) -> Answer:
-    """What to tell whoever asks what became of the payment ``key``."""
+    """Return the response to a caller that asks for the state of the payment ``key``."""
     if record is None:
         return Answer(404, {"key": key, "state": "never heard of", "order_may_exist": False})
     body: dict[str, Any] = {"key": key, "state": record.state.value}
     if record.state is KeyState.CREATED:
         return Answer(200, body | {"order_may_exist": True, "order_id": record.order_id})
-    if record.state is KeyState.FREE and record.readable:  # it ended in a certain no
+    if record.state is KeyState.FREE and record.readable:  # it ended in a definite failure
         return Answer(200, body | {"order_may_exist": False})
     return Answer(202, body | {"order_may_exist": True}, {"Retry-After": str(PATIENCE)})
 
 
 def _is_no_for_this_call_only(error: TransferError) -> bool:
-    """The service refused, but the key may have an order all the same: it was not recorded, for example."""
+    """Return whether this call was refused, but the key may have an order, for example an unrecorded one."""
     return error.outcome is Outcome.REFUSED and error.order_may_exist
 
 
 def _is_the_callers(error: TransferError) -> bool:
-    """Whether the same request would fail again until the caller changes it."""
-    if isinstance(error, KeyConflict):
+    """Return whether the same request would fail again until the caller changes it."""
+    if isinstance(error, (InvalidOrder, KeyConflict)):  # whatever the state of the key
         return True
     if error.order_may_exist:
         return False
@@ -103,16 +103,16 @@ def _is_the_callers(error: TransferError) -> bool:
         return error.refused
     if isinstance(error, Refused):
         return error.is_final
-    if isinstance(error, Expired):  # its quote is over; of a deadline of your own it knows nothing
+    if isinstance(error, Expired):  # the quote expired; a deadline says nothing about a retry
         return error.limit == "send_before"
-    return isinstance(error, InvalidOrder)
+    return False
 
 
 def _more(error: TransferError, status: int, key: str) -> dict[str, Any]:
     if status == 201:
         order = getattr(error, "order", None)
         return {"order_id": getattr(error, "order_id", None) or getattr(order, "id", None)}
-    more: dict[str, Any] = {"error": type(error).__name__}  # never its text: that is for your log
+    more: dict[str, Any] = {"error": type(error).__name__}  # never its text, which is for your log only
     if status in (202, 409):
         return more | {"ask": f"/payments/{quote(key, safe='')}"}
     if isinstance(error, InvalidOrder):

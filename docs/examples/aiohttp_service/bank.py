@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transfer_async import NewExternalOrder, NewOrder, Order, OrderIntent, OutcomeUnknown
+from transfer_async import NewExternalOrder, NewOrder, OrderIntent, OutcomeUnknown, Resolution
 
 
 class Bank:
@@ -25,7 +25,7 @@ class Bank:
         """Let the hold go; there may be none."""
         self.holds.pop(intent.id, None)
 
-    async def resolve(self, intent: OrderIntent, doubt: OutcomeUnknown) -> Order | str | None:
+    async def resolve(self, intent: OrderIntent, doubt: OutcomeUnknown) -> Resolution:
         """The order's id, if the back office has seen it; None if it does not know yet."""
         return self.statement.get(intent.key)
 

@@ -53,7 +53,7 @@ class Broker:
         print(f"comes again after {after:g} s")
         asyncio.get_running_loop().call_later(after, self._waiting.put_nowait, message)
 
-    def park(self, message: Message, reason: str) -> None:
+    def dead_letter(self, message: Message, reason: str) -> None:
         """Put the message aside, for somebody to look at."""
         print(f"put aside: {reason}")
         self.parked.append((message.body, reason))

@@ -67,8 +67,8 @@ class Worker:
                 self._broker.acknowledge(message)
             case Action.RETRY:
                 self._broker.deliver_again(message, what.after)
-            case Action.PARK:
-                self._broker.park(message, what.reason)
+            case Action.DEAD_LETTER:
+                self._broker.dead_letter(message, what.reason)
             case Action.LEAVE:
                 pass  # say nothing: it comes again by itself
         if not what.ready:  # the service is out of reach, or the token no good: no other would fare better

@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.cases import each
 from tests.support.order_files import lines_of
-from transfer_async._cli.console import text_lines as module
-from transfer_async._cli.console.text_lines import BadLine, TextLines
+from transfer_async._cli import output as module
+from transfer_async._cli.output import BadLine, TextLines
 
 
 def read(data: bytes) -> list[tuple[int, str]]:

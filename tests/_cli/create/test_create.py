@@ -18,10 +18,10 @@ from tests.support.cases import each
 from tests.support.commands import asked, invoke
 from tests.support.order_files import csv_text, jsonl_text, row, rows, told, tree
 from transfer_async import FundsHold, HoldFailed, MemoryJournal
-from transfer_async._cli.create import first_pass, job, journal_option, second_pass
-from transfer_async._cli.create.outcome_file import OutcomeFile
-from transfer_async._cli.create.stopping import Stopping
-from transfer_async._models import amounts
+from transfer_async._cli import create_command, create_passes
+from transfer_async._cli.create_outcomes import OutcomeFile
+from transfer_async._cli.create_passes import Stopping
+from transfer_async._models import requests
 from transfer_async.sandbox import (
     CloseAfterProcessing,
     CloseBeforeReading,
@@ -140,7 +140,7 @@ async def test_all_faults_are_listed_by_line_and_nothing_is_sent_or_written(benc
 
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
-        f"line 3: poster_amount: {amounts.number_problem('1.5e5')}",
+        f"line 3: poster_amount: {requests.number_problem('1.5e5')}",
         "line 4: key: stands on line 2 already",
         "line 5: held: is missing, and there is no hook that would hold the funds",
         "3 faults in 3 lines. Nothing was sent.",
@@ -158,13 +158,15 @@ async def test_a_file_that_is_none_of_ours_is_told_so(bench, text):
 
 async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatch):
     file = await bench.orders(row(1), row(2))
-    complete = first_pass.Checking.run
+    complete = create_passes.Checking.run
 
     def checked_and_changed(self, records):
         complete(self, records)
-        file.write_text(csv_text([row(1), row(2, matcher_amount="200.00", poster_amount="310050.00")]))
+        file.write_text(
+            csv_text([row(1), row(2, matcher_amount="200.00", poster_amount="310050.00")]), encoding="utf-8"
+        )
 
-    monkeypatch.setattr(job.Checking, "run", checked_and_changed)
+    monkeypatch.setattr(create_command.Checking, "run", checked_and_changed)
     result = await bench.run(file, code=1)
 
     assert "create: the file has changed since it was checked: no further line was begun" in result.stderr
@@ -182,7 +184,7 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
         (["--journal", "mysql://x"], "--journal: a journal is the path of a file, or a postgresql://"),
         (["--journal", "no/such/j.db"], "--journal: there is no directory no/such"),
         (["--journal", "."], "--journal: . is there, and is not a file"),
-        (["--base-url", "http://service.example"], "base_url"),
+        (["--base-url", "http://service.example"], "create: --base-url: "),
         (["--lease", "10"], "lease: must be finite and at least 1.5 times the retry deadline"),
         (["--rate", "0"], "--rate: must be more than 0 orders a second, and finite"),
         (["--rate", "1", "--burst", "0"], "--burst: must be a whole number, 1 or more"),
@@ -221,7 +223,7 @@ async def test_all_that_is_missing_is_named_at_once(bench, monkeypatch):
     result = await bench.run(await bench.orders(row(1)), code=2)
 
     missing = "--base-url, or TRANSFER_BASE_URL; --token, or TRANSFER_API_TOKEN"
-    assert result.stderr == f"create: {missing}: must be given, but for --dry-run\n"
+    assert result.stderr == f"create: required, except with --dry-run: {missing}\n"
 
 
 @pytest.mark.parametrize("what", ["nothing", "directory", "pipe"])
@@ -252,7 +254,7 @@ async def test_two_runs_do_not_write_one_outcome_file(bench):
 
 
 async def test_a_journal_that_is_not_durable_is_refused(bench, monkeypatch):
-    monkeypatch.setattr(journal_option, "journal_named", lambda _: MemoryJournal())
+    monkeypatch.setattr(create_command, "journal_named", lambda _: MemoryJournal())
     result = await bench.run(await bench.orders(row(1)), code=2)
 
     assert "--journal: must be durable" in result.stderr
@@ -279,14 +281,14 @@ async def test_a_database_may_be_named_as_the_journal(bench, postgres):
 
 async def test_whoever_stops_it_during_the_check_has_sent_nothing(bench, monkeypatch):
     stopping = Stopping()
-    monkeypatch.setattr(job, "Stopping", lambda: stopping)
-    keys_seen = first_pass.Keys.seen
+    monkeypatch.setattr(create_command, "Stopping", lambda: stopping)
+    keys_seen = create_passes.Keys.seen
 
     def seen(*arguments: Any) -> int | None:
         stopping.ask(signal.SIGINT)
         return keys_seen(*arguments)
 
-    monkeypatch.setattr(first_pass.Keys, "seen", seen)
+    monkeypatch.setattr(create_passes.Keys, "seen", seen)
     result = await bench.run(await bench.orders(*rows(200)), code=130)
 
     assert result.stdout == ""
@@ -296,7 +298,7 @@ async def test_whoever_stops_it_during_the_check_has_sent_nothing(bench, monkeyp
 
 async def test_a_factory_that_never_ends_can_be_stopped(bench, monkeypatch):
     stopping = Stopping()
-    monkeypatch.setattr(job, "Stopping", lambda: stopping)
+    monkeypatch.setattr(create_command, "Stopping", lambda: stopping)
 
     async def endless() -> None:
         stopping.ask(signal.SIGTERM)
@@ -537,8 +539,8 @@ async def test_a_journal_that_cannot_be_opened_is_told_and_nothing_is_sent(bench
 @each(
     ("part", "call", "error", "why"),
     [
-        (first_pass.Keys, "seen", sqlite3.OperationalError("full"), "no room to remember the keys (full)"),
-        (first_pass.Checking, "run", OSError(5, "torn"), "the file cannot be read (torn)"),
+        (create_passes.Keys, "seen", sqlite3.OperationalError("full"), "no room to remember the keys (full)"),
+        (create_passes.Checking, "run", OSError(5, "torn"), "the file cannot be read (torn)"),
     ],
 )
 async def test_a_check_that_cannot_go_on_is_told_and_nothing_is_sent(bench, part, call, error, why):
@@ -558,7 +560,7 @@ async def test_a_disk_that_is_full_is_told_and_the_journal_knows_all_the_same(be
         raise OSError(28, "No space left on device")
 
     file = await bench.orders(*(row(number) for number in range(1, 20)))
-    monkeypatch.setattr(job.OutcomeFile, step, full)
+    monkeypatch.setattr(create_command.OutcomeFile, step, full)
     first = await bench.run(file, code=1)
     monkeypatch.undo()
     arguments = ["--base-url", bench.sandbox.base_url, "--token", "s3cr3t", "--journal", bench.journal]
@@ -579,5 +581,5 @@ def test_the_help_tells_the_exit_codes_and_the_options():
     assert all(option in result.output for option in ("--dry-run", "--hooks", "--outcomes", "--journal"))
     words = " ".join(result.output.split())
     assert "hooks, and perhaps its resolve, token, retry and other settings." in words
-    assert f"{2 * 16} (twice --concurrency, but at least {second_pass.AT_LEAST})" in words
+    assert f"{2 * 16} (twice --concurrency, but at least {create_passes.AT_LEAST})" in words
     assert "[default: 16;" in words

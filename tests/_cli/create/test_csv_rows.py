@@ -12,9 +12,9 @@ from tests.support.cases import each
 from tests.support.order_files import COMMON, csv_text, read_csv, row
 from tests.support.strategies import new_order_fields
 from transfer_async import NewExternalOrder, NewOrder, PersonName
-from transfer_async._cli.create.csv_rows import COLUMNS, OPTIONAL
+from transfer_async._cli.create_input import COLUMNS, OPTIONAL
 from transfer_async._converters.messages import OrderCommand
-from transfer_async._models import keys
+from transfer_async._models import requests
 
 NEEDED = [name for name in COLUMNS if name not in OPTIONAL]
 
@@ -209,7 +209,7 @@ times = st.datetimes(
 )
 commands = st.builds(
     OrderCommand,
-    key=texts.filter(lambda key: keys.problem(key) is None),
+    key=texts.filter(lambda key: requests.problem(key) is None),
     order=new_order_fields().map(lambda fields: NewOrder.quote(**fields, places=8)),
     beneficiary=st.none() | st.builds(PersonName, references, references, st.none() | references),
     held=st.none() | references,

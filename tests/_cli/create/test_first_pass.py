@@ -6,15 +6,14 @@ from decimal import Decimal
 import pytest
 
 from tests.support.order_files import csv_text, lines_of, row
-from transfer_async._cli.create import csv_rows
-from transfer_async._cli.create.first_pass import SHOWN, Checking, Stopped
-from transfer_async._cli.create.key_index import Keys
-from transfer_async._cli.create.record import Record
+from transfer_async._cli import create_input
+from transfer_async._cli.create_input import Record
+from transfer_async._cli.create_passes import SHOWN, Checking, Keys, Stopped
 
 
 def checked(rows, **settings) -> Checking:
     checking = Checking(**{"needs_held": False, **settings})
-    checking.run(csv_rows.records(lines_of(csv_text(rows)), iter(())))
+    checking.run(create_input.csv_records(lines_of(csv_text(rows)), iter(())))
     return checking
 
 

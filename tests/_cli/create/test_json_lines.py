@@ -6,13 +6,12 @@ import pytest
 
 from tests.support.cases import each
 from tests.support.order_files import jsonl_text, lines_of, tree
-from transfer_async._cli.create.json_lines import records
-from transfer_async._cli.create.record import Record
+from transfer_async._cli.create_input import Record, json_records
 from transfer_async._converters.messages import OrderCommand
 
 
 def read(text: str | bytes) -> list[Record]:
-    return list(records(lines_of(text), iter(())))
+    return list(json_records(lines_of(text), iter(())))
 
 
 def only_fault(text: str | bytes) -> tuple[int, str, str]:

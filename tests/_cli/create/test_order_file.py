@@ -6,16 +6,15 @@ import pytest
 
 from tests.support.cases import each
 from tests.support.order_files import csv_text, jsonl_text, row, tree
-from transfer_async._cli.create import order_file
-from transfer_async._cli.create.order_file import Format, opened
-from transfer_async._cli.create.unchanged_file import Changed
+from transfer_async._cli import create_input
+from transfer_async._cli.create_input import Changed, Format, opened
 
 KEPT = 3
 
 
 @pytest.fixture(autouse=True)
 def few_are_kept(monkeypatch):
-    monkeypatch.setattr(order_file, "KEPT", KEPT)
+    monkeypatch.setattr(create_input, "KEPT", KEPT)
 
 
 def texts():
@@ -32,7 +31,7 @@ def texts():
 @each(("form", "text"), texts())
 def test_every_reading_comes_to_the_same(tmp_path, form, text):
     path = tmp_path / "orders"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     with opened(path, form) as file:
         first = list(file.records())
 
@@ -60,7 +59,7 @@ def test_a_reading_that_was_left_puts_no_order_on_another_line(tmp_path):
 def test_what_is_kept_is_not_handed_out_of_a_file_that_has_changed(tmp_path):
     with opened_file(tmp_path, Format.JSONL) as orders:
         assert len(list(orders.records())) == 2 * KEPT
-        (tmp_path / "orders").write_text(jsonl_text([tree(7)]))
+        (tmp_path / "orders").write_text(jsonl_text([tree(7)]), encoding="utf-8")
 
         with pytest.raises(Changed):
             next(orders.records())
@@ -69,7 +68,7 @@ def test_what_is_kept_is_not_handed_out_of_a_file_that_has_changed(tmp_path):
 def opened_file(tmp_path, form: Format):
     numbers = range(1, 2 * KEPT + 1)
     csv, jsonl = csv_text(map(row, numbers)), jsonl_text(map(tree, numbers))
-    (tmp_path / "orders").write_text(csv if form is Format.CSV else jsonl)
+    (tmp_path / "orders").write_text(csv if form is Format.CSV else jsonl, encoding="utf-8")
     return opened(tmp_path / "orders", form)
 
 

@@ -11,8 +11,8 @@ import pytest
 from tests.support.bank import Time
 from tests.support.cases import each
 from tests.support.samples import encode, order_json
-from transfer_async._cli.create import outcome_file
-from transfer_async._cli.create.outcome_file import EVERY, KEPT, OutcomeFile, check_place, outcome_line
+from transfer_async._cli import create_outcomes
+from transfer_async._cli.create_outcomes import EVERY, KEPT, OutcomeFile, check_place, outcome_line
 from transfer_async._models.errors import (
     InvalidOrder,
     JournalFailed,
@@ -93,15 +93,15 @@ def test_two_runs_do_not_write_one_file(outcomes, path):
 def test_a_file_that_was_put_in_its_place_while_another_run_came_is_set_aside_whole(path, monkeypatch):
     first = OutcomeFile(path)
     first.add(b"one\n")
-    flock = outcome_file.fcntl.flock
+    flock = create_outcomes.fcntl.flock
 
     def flocked(file: int, how: int) -> None:
-        monkeypatch.setattr(outcome_file.fcntl, "flock", flock)
+        monkeypatch.setattr(create_outcomes.fcntl, "flock", flock)
         first.finish()
         first.close()  # the other has opened it, and gets the lock now
         flock(file, how)
 
-    monkeypatch.setattr(outcome_file.fcntl, "flock", flocked)
+    monkeypatch.setattr(create_outcomes.fcntl, "flock", flocked)
     second = OutcomeFile(path)
     second.add(b"two\n")
     second.write()
@@ -123,12 +123,12 @@ def test_what_is_no_file_is_not_replaced(path, end, make):
 @pytest.mark.parametrize("end", ["", ".part", ".old"])
 def test_the_orders_are_not_written_over_whatever_they_are_called_by(path, tmp_path, end):
     orders = tmp_path / "orders.csv"
-    orders.write_text("orders")
+    orders.write_text("orders", encoding="utf-8")
     os.link(orders, path.with_name(path.name + end))
 
     with pytest.raises(ValueError, match="is in use for something else"):
         OutcomeFile(path, protected=(orders,))
-    assert orders.read_text() == "orders"
+    assert orders.read_text(encoding="utf-8") == "orders"
 
 
 def test_a_file_that_is_not_there_yet_is_protected_too(path):
@@ -141,7 +141,7 @@ def test_a_file_that_is_not_there_yet_is_protected_too(path):
     [
         (Path, "replace", "cannot set aside"),
         (os, "open", "cannot write"),
-        (outcome_file.fcntl, "flock", "cannot write"),
+        (create_outcomes.fcntl, "flock", "cannot write"),
     ],
 )
 def test_what_the_system_does_not_allow_is_told_and_nothing_is_held(path, holder, call, told):
@@ -156,7 +156,7 @@ def test_what_the_system_does_not_allow_is_told_and_nothing_is_held(path, holder
 
 
 def test_where_nothing_can_be_locked_it_is_written_all_the_same(path, monkeypatch):
-    monkeypatch.setattr(outcome_file, "fcntl", None)
+    monkeypatch.setattr(create_outcomes, "fcntl", None)
     made = OutcomeFile(path)
     made.finish()
     made.close()

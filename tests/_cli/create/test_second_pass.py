@@ -13,14 +13,17 @@ import pytest
 from tests.support.bank import Gate, World
 from tests.support.cases import each
 from tests.support.order_files import row, told
-from transfer_async._cli.create import csv_rows, second_pass
-from transfer_async._cli.create.csv_rows import COLUMNS
-from transfer_async._cli.create.outcome_file import OutcomeFile
-from transfer_async._cli.create.record import Record
-from transfer_async._cli.create.second_pass import AT_LEAST, NOT_READY, BulkRun, Trouble, request_of
-from transfer_async._cli.create.stopping import Stopping
-from transfer_async._cli.create.tally import Tally
-from transfer_async._cli.create.unchanged_file import Changed
+from transfer_async._cli import create_input, create_passes
+from transfer_async._cli.create_input import COLUMNS, Changed, Record
+from transfer_async._cli.create_outcomes import OutcomeFile, Tally
+from transfer_async._cli.create_passes import (
+    AT_LEAST,
+    NOT_READY,
+    BulkRun,
+    CircuitBreaker,
+    Stopping,
+    request_of,
+)
 from transfer_async._models.errors import (
     ConnectionFailed,
     JournalFailed,
@@ -32,16 +35,16 @@ from transfer_async._models.errors import (
     Unauthorized,
 )
 from transfer_async._pipeline.batch import Batch, OrderResult
-from transfer_async.journal import entries, moves
-from transfer_async.journal.claim import Claim
+from transfer_async.journal import model, transitions
+from transfer_async.journal.transitions import Claim
 from transfer_async.sandbox import StallAfterProcessing, Status
 
 
 def records(*numbers: int, **changes: str) -> Iterator[Record]:
     for number in numbers:
         cells = row(number, **changes)
-        yield csv_rows._record(
-            csv_rows._CsvRow(number + 1, [cells.get(name, "") for name in COLUMNS]), list(COLUMNS)
+        yield create_input._csv_record(
+            create_input._CsvRow(number + 1, [cells.get(name, "") for name in COLUMNS]), list(COLUMNS)
         )
 
 
@@ -101,7 +104,7 @@ def outcomes(tmp_path):
 
 @pytest.fixture
 def desk(world, outcomes, monkeypatch):
-    monkeypatch.setattr(second_pass, "CUT_OFF", 0.01)
+    monkeypatch.setattr(create_passes, "CUT_OFF", 0.01)
     return Desk(world, outcomes)
 
 
@@ -124,7 +127,7 @@ def test_a_line_that_has_become_bad_is_not_sent():
 
 
 async def test_an_input_that_changes_ends_the_run_when_what_had_begun_has_ended(desk, monkeypatch):
-    monkeypatch.setattr(second_pass, "AHEAD", 8)
+    monkeypatch.setattr(create_passes, "AHEAD", 8)
 
     def changing() -> Iterator[Record]:
         yield from records(*range(1, 30))
@@ -143,7 +146,7 @@ async def test_an_input_that_changes_ends_the_run_when_what_had_begun_has_ended(
 async def test_lines_that_another_worker_left_wait_for_its_lease_and_are_tried_again(desk):
     keys = [row(number)["key"] for number in (3, 5)]
     for key in keys:  # as a run that was killed leaves them: the one before it sent, the other after
-        await killed_at(desk, key, moves.Mark if key == keys[0] else moves.Create)
+        await killed_at(desk, key, transitions.MarkSending if key == keys[0] else transitions.Create)
     await desk.run(*range(1, 9))
 
     assert desk.progress.said == ["2 lines wait for another worker's lease, up to 1 min 0 s"]
@@ -172,7 +175,7 @@ async def test_a_worker_that_lives_is_waited_for_no_longer_than_it_takes(desk):
         desk.world.time.on_sleep = partial(finished, in_hook, busy)
         await desk.run(1, 2)
 
-    assert desk.world.time.slept == [second_pass.FIRST_WAIT]
+    assert desk.world.time.slept == [create_passes.FIRST_WAIT]
     assert (await desk.told())[3]["order_id"] == busy.result().id
     assert desk.made.is_whole
 
@@ -194,7 +197,7 @@ async def test_a_worker_that_lives_on_keeps_its_key_and_the_line_is_not_sent(des
     await desk.run(1, client=Busy())
 
     assert Busy.asked == 1 + 4
-    assert desk.world.time.slept == pytest.approx([1.0, 2.0, 4.0, 3.0 + second_pass.MARGIN])
+    assert desk.world.time.slept == pytest.approx([1.0, 2.0, 4.0, 3.0 + create_passes.MARGIN])
     assert desk.made.is_whole
     assert desk.made.gave_up is None
     assert (await desk.told())[2]["error"] == "KeyBusy"
@@ -202,9 +205,9 @@ async def test_a_worker_that_lives_on_keeps_its_key_and_the_line_is_not_sent(des
 
 
 async def test_no_more_lines_wait_than_memory_is_for(desk, monkeypatch):
-    monkeypatch.setattr(second_pass, "PUT_OFF", 2)
+    monkeypatch.setattr(create_passes, "PUT_OFF", 2)
     for number in (1, 2, 3):
-        await killed_at(desk, row(number)["key"], moves.Mark)
+        await killed_at(desk, row(number)["key"], transitions.MarkSending)
     await desk.run(1, 2, 3, concurrency=1)
 
     outcomes = await desk.told()
@@ -212,7 +215,7 @@ async def test_no_more_lines_wait_than_memory_is_for(desk, monkeypatch):
 
 
 async def test_whoever_stops_it_does_not_wait_for_a_lease(desk):
-    await killed_at(desk, row(1)["key"], moves.Mark)
+    await killed_at(desk, row(1)["key"], transitions.MarkSending)
 
     async def asked() -> None:
         desk.stopping.ask(signal.SIGINT)
@@ -227,7 +230,7 @@ async def test_whoever_stops_it_does_not_wait_for_a_lease(desk):
 
 async def test_whoever_stops_it_while_lines_are_tried_again_ends_it_before_the_next(desk):
     for number in (1, 2, 3):
-        await killed_at(desk, row(number)["key"], moves.Mark)
+        await killed_at(desk, row(number)["key"], transitions.MarkSending)
     desk.progress.on_show = lambda: desk.stopping.ask(signal.SIGINT)
     await desk.run(1, 2, 3, concurrency=1)
 
@@ -239,7 +242,7 @@ async def test_whoever_stops_it_while_lines_are_tried_again_ends_it_before_the_n
 
 
 def first_to_give_up(concurrency: int, results: list) -> int | None:
-    trouble = Trouble(concurrency=concurrency)
+    trouble = CircuitBreaker(concurrency=concurrency)
     return next((number for number, result in enumerate(results, 1) if trouble.met(result)), None)
 
 
@@ -364,7 +367,7 @@ async def test_a_disk_that_is_full_ends_the_run_when_what_had_begun_has_ended(de
         known = [await client.known(row(number)["key"]) for number in range(1, 9)]
 
     states = {one.state for one in known if one is not None}
-    assert states == {entries.KeyState.CREATED}
+    assert states == {model.KeyState.CREATED}
     assert len(desk.world.sandbox.orders) <= 8
 
 
@@ -397,4 +400,4 @@ async def test_memory_does_not_grow_with_the_file(desk, tmp_path):
     await desk.bulk(Quick(), total=2000, concurrency=16).run(counted())
 
     assert desk.made.is_whole
-    assert most < 2 * second_pass.AHEAD + 2 * 16
+    assert most < 2 * create_passes.AHEAD + 2 * 16

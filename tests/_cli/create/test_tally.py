@@ -2,7 +2,7 @@
 
 from tests.support.cases import each
 from tests.support.samples import encode, order_json
-from transfer_async._cli.create.tally import Kind, Tally, code_of, kind_of
+from transfer_async._cli.create_outcomes import Kind, Tally, code_of, kind_of
 from transfer_async._models.errors import (
     AlreadyCreated,
     BeneficiaryNotVerified,

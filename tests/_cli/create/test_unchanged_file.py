@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfer_async._cli.create import unchanged_file
-from transfer_async._cli.create.unchanged_file import Changed, SteadyFile
+from transfer_async._cli import create_input
+from transfer_async._cli.create_input import Changed, SteadyFile
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(unchanged_file, "BLOCK", 8)
+    monkeypatch.setattr(create_input, "BLOCK", 8)
 
 
 def read_once(data: bytes) -> tuple[SteadyFile, io.BytesIO]:
@@ -67,7 +67,7 @@ def test_a_file_that_grows_is_noticed_before_the_new_part_is_read(tmp_path):
 
 
 def test_what_is_remembered_of_a_big_file_is_small(tmp_path, monkeypatch):
-    monkeypatch.setattr(unchanged_file, "BLOCK", 1 << 20)
+    monkeypatch.setattr(create_input, "BLOCK", 1 << 20)
     path = tmp_path / "orders"
     with path.open("wb") as file:
         file.seek((64 << 20) - 1)

@@ -8,17 +8,22 @@ import sys
 from collections.abc import AsyncIterator
 from http.cookies import SimpleCookie
 from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import make_mocked_request
+from yarl import URL
 
 from tests.desk.visitor import SAME
 from tests.support.bank import World
 from tests.support.commands import asked, invoke
 from tests.support.pages import Page
 from transfer_async import JournalFailed, Operators, SQLiteJournal
-from transfer_async._cli.desk import loopback
+from transfer_async._cli import servers
 from transfer_async.desk import Operator, Role
+from transfer_async.desk.application import HEADERS
 from transfer_async.sandbox import Sandbox
 
 
@@ -28,6 +33,12 @@ class Served:
     def __init__(self, http: aiohttp.ClientSession, lines: asyncio.Queue[str], world: World) -> None:
         self.http, self.lines, self.world = http, lines, world
         self.address = ""
+
+    async def enters(self) -> str:
+        """Open the printed address; where the desk is."""
+        async with self.http.get(self.address, allow_redirects=False) as answer:
+            assert answer.status == 303
+            return urljoin(self.address, answer.headers["Location"])
 
     @property
     def origin(self) -> str:
@@ -52,7 +63,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
         operators = Operators(journal, world.scope, clock=world.time.clock)
         operator = Operator("ada", [Role.CHANGE])
         serving = asyncio.create_task(
-            loopback.serve(operators, journal, operator, port=0, say=lines.put_nowait)
+            servers.serve_desk(operators, journal, operator, port=0, say=lines.put_nowait)
         )
         async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
             made = Served(http, lines, world)
@@ -66,24 +77,49 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 
 async def test_the_address_lets_one_browser_in_once(served: Served):
-    before = await served.get("/desk/")
-    entered = await served.get(served.address)
-    inside = await served.get("/desk/")
+    desk = await served.enters()
+    inside = await served.get(desk)
     again = await served.get(served.address)
+    async with aiohttp.ClientSession() as other, other.get(desk) as outside:
+        assert outside.status == 403
 
-    assert [before[0], entered[0], inside[0], again[0]] == [403, 303, 200, 403]
+    assert [inside[0], again[0]] == [200, 403]
     assert "payment-1" in inside[1]
     assert "lets one browser in, once" in again[1]
 
 
-async def test_the_cookie_is_for_this_desk_alone(served: Served):
+async def test_another_server_of_this_machine_is_not_sent_the_cookie(served: Served):
+    """Cookies ignore ports: with one for a path that others can name, they decide about payments."""
     _, _, cookie = await served.get(served.address)
     (morsel,) = SimpleCookie(cookie).values()
 
     assert morsel["httponly"] is True
-    assert (morsel["samesite"], morsel["path"]) == ("Strict", "/desk")
+    assert morsel["samesite"] == "Strict"
+    assert re.fullmatch(r"/[\w-]{43}", morsel["path"])
     assert morsel["domain"] == ""
     assert morsel.value not in served.address
+    assert morsel["path"] not in served.address
+
+
+async def test_another_desk_on_this_machine_signs_nobody_out(served: Served):
+    desk = await served.enters()
+    second = servers.Entrance(Operator("ben"))
+    _, _, token = second.opened(1).partition("token=")
+    request = make_mocked_request("GET", f"/enter?token={token}", headers={"Host": "127.0.0.1:1"})
+    sent = SimpleCookie((await second.enter(request)).cookies.output(header=""))
+    served.http.cookie_jar.update_cookies(sent, URL(served.origin))
+
+    assert (await served.get(desk))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "look_ahead", [{"method": "HEAD"}, {"method": "GET", "headers": {"Sec-Purpose": "prefetch;prerender"}}]
+)
+async def test_a_look_ahead_does_not_use_up_the_address(served: Served, look_ahead: dict[str, Any]):
+    async with served.http.request(url=served.address, allow_redirects=False, **look_ahead) as looked:
+        assert (looked.status, "Set-Cookie" in looked.headers) == (405, False)
+
+    assert (await served.get(await served.enters()))[0] == 200
 
 
 async def test_a_wrong_token_lets_nobody_in_and_spends_nothing(served: Served):
@@ -93,24 +129,34 @@ async def test_a_wrong_token_lets_nobody_in_and_spends_nothing(served: Served):
     assert (await served.get(served.address))[0] == 303
 
 
+@pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("POST", "/enter"), ("GET", "/desk/")])
+async def test_an_answer_beside_the_desk_forbids_frames_and_scripts_too(
+    served: Served, method: str, path: str
+):
+    async with served.http.request(method, served.origin + path) as answer:
+        headers = {name: answer.headers.get(name) for name in HEADERS}
+
+    assert answer.status in (404, 405)
+    assert headers == HEADERS
+
+
 async def test_under_another_name_of_this_machine_nobody_gets_in(served: Served):
     """A page elsewhere may have its own name lead here."""
     elsewhere = {"Host": "evil.example"}
     tried = await served.get(served.address, headers=elsewhere)
-    entered = await served.get(served.address)
-    inside = await served.get("/desk/", headers=elsewhere)
+    inside = await served.get(await served.enters(), headers=elsewhere)
 
-    assert (tried[0], entered[0], inside[0]) == (403, 303, 403)
+    assert (tried[0], inside[0]) == (403, 403)
 
 
 async def test_what_is_decided_there_is_in_the_journal(served: Served):
-    await served.get(served.address)
-    _, html, _ = await served.get("/desk/key?key=payment-1")
+    desk = await served.enters()
+    _, html, _ = await served.get(f"{desk}key?key=payment-1")
     fields = {**Page(html).forms["resolve"], "order_id": "tx-abc", "reason": "seen"}
-    async with served.http.post(f"{served.origin}/desk/resolve", data=fields, headers=SAME) as answer:
+    async with served.http.post(f"{desk}resolve", data=fields, headers=SAME) as answer:
         text = await answer.text()
 
-    assert "Kept: the order exists." in text
+    assert "Saved: the order exists." in text
     assert (await served.world.entry("payment-1")).order_id == "tx-abc"
 
 
@@ -124,7 +170,7 @@ async def test_a_journal_that_cannot_be_opened_is_told_at_once(tmp_path: Path):
     journal = SQLiteJournal(path)
 
     with pytest.raises(JournalFailed):
-        await loopback.serve(Operators(journal, "live"), journal, Operator("ada"), port=0, say=print)
+        await servers.serve_desk(Operators(journal, "live"), journal, Operator("ada"), port=0, say=print)
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -154,7 +200,7 @@ async def test_a_wrong_use_is_told_in_a_line(
 
 
 async def test_a_port_that_is_taken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    server = await asyncio.start_server(lambda *_: None, loopback.HOST, 0)
+    server = await asyncio.start_server(lambda *_: None, servers.HOST, 0)
     port = server.sockets[0].getsockname()[1]
     async with SQLiteJournal(tmp_path / "journal.db"):
         pass
@@ -178,9 +224,9 @@ def test_without_a_login_name_it_must_be_told_who_sits_there(monkeypatch: pytest
 
 
 def test_without_its_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
-    for name in [name for name in sys.modules if name.startswith(("transfer_async.desk", loopback.__name__))]:
+    for name in [name for name in sys.modules if name.startswith(("transfer_async.desk", servers.__name__))]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("transfer_async._cli.desk.loopback")
+    monkeypatch.delattr("transfer_async._cli.servers")
     monkeypatch.setitem(sys.modules, "jinja2", None)
 
     result = invoke("desk", "--journal", "x", "--scope", "live")

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.support import commands
 from tests.support.bank import World
-from transfer_async.journal import moves
+from transfer_async.journal import transitions
 
 ADA = ["--by", "ada", "--reason", "seen on the statement"]
 BEN = ["--by", "ben", "--reason", "looked, too"]
@@ -30,6 +30,6 @@ async def everything(world: World) -> None:
     await world.in_doubt("doubt")
     world.time.pass_(10.0)
     await world.owing("owing")
-    for key, at in (("claimed", moves.Mark), ("sending", moves.Create)):
+    for key, at in (("claimed", transitions.MarkSending), ("sending", transitions.Create)):
         world.time.pass_(10.0)
         await world.crash(at, key=key)

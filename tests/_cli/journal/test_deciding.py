@@ -9,8 +9,9 @@ import pytest
 from tests._cli.journal.terminal import ADA, BEN, asked, told
 from tests.support.bank import NOON, World
 from tests.support.cases import each
-from transfer_async import KeyState, UnreadableOrder
+from transfer_async import JournalFailed, KeyState, UnreadableOrder
 from transfer_async._pipeline import operators
+from transfer_async.journal import Create
 from transfer_async.sandbox import WrongTypes
 
 SEEN = ["resolve", "doubt", "--order-id", "tx-seen"]
@@ -40,8 +41,65 @@ async def test_a_doubt_is_refuted(doubted: World):
     result = await asked(*REFUTE, "--yes")
 
     entry = await doubted.entry("doubt")
-    assert result.stdout.startswith("doubt: free; the next recovery undoes what is owed. The same message")
-    assert (entry.state, [one.hook for one in entry.owed]) == (KeyState.FREE, ["funds_hold"])
+    (owed,) = entry.owed
+    assert result.stdout.startswith(
+        f"doubt: free; the next recovery releases {owed.receipt} of 155,025.00 NGN. The same message"
+    )
+    assert (entry.state, owed.hook) == (KeyState.FREE, "funds_hold")
+
+
+@pytest.mark.usefixtures("somebody")
+async def test_no_release_is_promised_for_a_hold_that_the_bank_placed_itself(world: World):
+    """Ada waits for a release that never comes, and the customer's money stays on hold."""
+    await world.in_doubt("doubt", held="bank-7")
+    world.time.pass_(600)
+    no = await asked(*REFUTE, answers="n\n", code=1)
+    done = await asked(*REFUTE, answers="y\n")
+
+    assert (await world.entry("doubt")).owed == ()
+    for said in (no.output, done.output):
+        assert "release" not in said.replace("is the bank's to release", "")
+    assert "doubt: this frees the key. No hook of it has anything to undo." in no.stderr
+    assert "The hold bank-7, which the bank placed itself, is the bank's to release." in no.stderr
+    banks_own = "nothing is left for a recovery to undo; the hold bank-7 is the bank's to release"
+    assert f"doubt: free; {banks_own}. The same message" in done.stdout
+
+
+@pytest.mark.usefixtures("doubted")
+async def test_a_saved_refutation_is_not_denied_because_the_journal_fails_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Who is told that the journal failed decides again, or believes that the hold is kept."""
+    view = operators.Operators.view
+
+    async def fails_once_decided(self: operators.Operators, key: str) -> object:
+        found = await view(self, key)
+        if found.state is KeyState.FREE:
+            raise JournalFailed("gone")
+        return found
+
+    monkeypatch.setattr(operators.Operators, "view", fails_once_decided)
+    result = await asked(*REFUTE, "--yes")
+
+    assert result.stdout.startswith("doubt: free; ")
+
+
+@pytest.mark.usefixtures("somebody")
+async def test_no_release_is_promised_for_a_record_that_cannot_be_read(doubted: World):
+    sql = "UPDATE keys_2 SET intent = '{}'"
+    await doubted.journal.journal._ask(lambda file: file._db.execute(sql).rowcount)  # type: ignore[attr-defined] # SQLite
+    await doubted.journal.journal.close()
+    no = await asked(*REFUTE, "--undone", answers="n\n", code=1)
+    proposed = await told("propose", "doubt", "refute", "--undone", *ADA)
+    approving = await asked("approve", "doubt", *BEN, answers="n\n", code=1)
+
+    assert proposed["proposal"]["decision"] == "refute"
+    for said in (no, approving):
+        assert (
+            "cannot be undone by a recovery: undo them by hand first. Undo by hand: funds_hold."
+            in said.stderr
+        )
+        assert "release" not in said.stderr
 
 
 async def test_a_wrong_id_is_corrected_and_taken_back(world: World):
@@ -61,6 +119,21 @@ async def test_a_wrong_id_is_corrected_and_taken_back(world: World):
     ]
 
 
+@pytest.mark.parametrize("reported", [True, False])
+async def test_whoever_refutes_is_warned_where_the_sender_may_only_be_stopped(world: World, reported: bool):
+    """The person would release the hold of an order that a stopped process is about to send."""
+    if reported:
+        await world.in_doubt("doubt")
+    else:
+        await world.abandoned(Create, key="doubt")
+        world.time.pass_(330.0)
+    proposed = await asked("propose", "doubt", "refute", *ADA)
+    approved = await asked("approve", "doubt", "--proposal", proposed.stdout.split()[-1], *BEN, "--yes")
+
+    for result in (proposed, approved):
+        assert ("doubt: its sender never reported an end." in result.stderr) is not reported
+
+
 @pytest.mark.usefixtures("somebody")
 @pytest.mark.parametrize(
     ("answer", "code", "state"),
@@ -69,7 +142,8 @@ async def test_a_wrong_id_is_corrected_and_taken_back(world: World):
 async def test_it_asks_before_it_frees_the_key(doubted: World, answer: str, code: int, state: KeyState):
     result = await asked(*REFUTE, answers=answer, code=code)
 
-    assert "doubt: this frees the key, and the hold will be released." in result.stderr
+    (receipt,) = (await doubted.entry("doubt")).receipts.values() or ["-"]
+    assert f"doubt: this releases {receipt} of 155,025.00 NGN, at the next recovery, and" in result.stderr
     assert (await doubted.entry("doubt")).state is state
 
 
@@ -87,9 +161,9 @@ async def test_what_comes_too_early_is_a_no_and_says_how_long_still(doubted: Wor
         ([*SEEN, *ADA, "--order-id", "order-1"], "--order-id: must look like 'tx-…'"),
         ([*SEEN, *ADA, "--by", " "], "--by: must be a line of text"),
         ([*SEEN, *ADA, "--reason", ""], "--reason: must be a line of text"),
-        (["resolve", "doubt", *ADA], "--order-id: must be given; of orders, the key's answers name none"),
-        (["resolve", "doubt", "--candidate", *ADA], "--order-id: must be given; of orders, "),
-        (REFUTE, "--yes: must be given where nobody can be asked\n"),
+        (["resolve", "doubt", *ADA], "--order-id is required: the service's responses to this key name none"),
+        (["resolve", "doubt", "--candidate", *ADA], "--order-id is required: "),
+        (REFUTE, "--yes is required when not interactive\n"),
         ([*REFUTE, "--yes", "--settle-after", "-1"], "--settle-after: must be 0 seconds or more\n"),
         ([*REFUTE, "--yes", "--settle-after", "nan"], "--settle-after: is not a number of seconds"),
         (["amend", "doubt", *ADA], "--order-id or --in-doubt: give one of them\n"),
@@ -226,5 +300,5 @@ async def test_a_candidate_is_taken_unasked_only_where_that_is_said(world: World
     unsaid = await asked("resolve", "doubt", *ADA, code=2)
     await asked("resolve", "doubt", "--candidate", *ADA)
 
-    assert unsaid.stderr == "journal: --order-id or --candidate: must be given where nobody can be asked\n"
+    assert unsaid.stderr == "journal: --order-id or --candidate is required when not interactive\n"
     assert (await world.entry("doubt")).order_id == order_id

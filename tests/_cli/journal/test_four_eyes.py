@@ -4,7 +4,8 @@ import pytest
 
 from tests._cli.journal.terminal import ADA, BEN, asked, told
 from tests.support.bank import World
-from transfer_async import KeyState
+from transfer_async import KeyState, Operators
+from transfer_async._cli import journal_output
 
 
 async def test_one_proposes_another_is_asked_and_the_key_is_free(world: World, somebody: None):
@@ -23,7 +24,7 @@ async def test_one_proposes_another_is_asked_and_the_key_is_free(world: World, s
     )
     assert proposed.stdout.startswith("k: proposed: refute; another person approves it, as ")
     assert "to approve: refute" in listed.stdout
-    assert "by: proposed it, and another person must approve it" in same.stderr
+    assert "by: proposed it, or has a name that looks like" in same.stderr
     assert "k: ada proposes: refute (seen on the statement). Do you approve?" in no.stderr
     assert "\nk: free; " in approved.stdout
     assert (await world.entry()).state is KeyState.FREE
@@ -42,9 +43,34 @@ async def test_what_is_approved_where_nobody_can_be_asked_is_named(world: World)
         "by": "ada",
         "reason": "seen on the statement",
     }
-    assert unnamed.stderr == "journal: --proposal: must be given where nobody can be asked\n"
+    assert unnamed.stderr == "journal: --proposal is required when not interactive\n"
     assert "another proposal has taken its place" in other.stderr
     assert (record["state"], record["order_id"]) == ("created", "tx-1")
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_who_approves_second_is_told_who_was_first_and_when(
+    world: World, at_once: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Both were told that their approval was done, and the history has one name."""
+    await world.in_doubt()
+    proposal = (await told("propose", "k", "resolve", "--order-id", "tx-1", *ADA))["proposal"]
+    approve = Operators.approve
+
+    async def approve_second(self: Operators, key: str, **word: str) -> object:
+        if word["by"] != "cleo":
+            await approve(self, key, **{**word, "by": "cleo"})
+        return await approve(self, key, **word)
+
+    if at_once:
+        monkeypatch.setattr(Operators, "approve", approve_second)
+    else:
+        await asked("approve", "k", "--yes", "--proposal", proposal["id"], "--by", "cleo", "--reason", "seen")
+    second = await asked("approve", "k", "--yes", "--proposal", proposal["id"], *BEN, code=1)
+
+    assert "moved since" in second.stderr
+    approved = (await world.journal.history(world.scope, "k"))[-1]
+    assert second.stderr.endswith(f"; cleo approved it at {journal_output.step_time(approved)}\n")
 
 
 async def test_a_proposal_is_shown_and_turned_down(world: World):
@@ -74,15 +100,16 @@ async def test_four_eyes_are_demanded_by_one_and_waived_by_two(world: World):
     same = await asked("four-eyes", "approve", *ADA, code=1)
     waived = await asked("four-eyes", "approve", *BEN)
 
-    assert (before.stdout, demanded.stdout) == ("one person is enough\n", "four eyes are demanded\n")
+    assert before.stdout == f"{world.scope}: one person is enough\n"
+    assert demanded.stdout == f"{world.scope}: four eyes are demanded\n"
     assert nobody.stderr == "journal: four-eyes: nobody proposes to waive them\n"
     assert waiving.stdout.splitlines() == [
-        "four eyes are demanded",
+        f"{world.scope}: four eyes are demanded",
         "ada proposes to waive them: seen on the statement; another person approves it",
     ]
     assert (asked_for["demanded"], asked_for["proposal"]["decision"]) == (True, "waive")
     assert "another person must approve it" in same.stderr
-    assert waived.stdout == "one person is enough\n"
+    assert waived.stdout == f"{world.scope}: one person is enough\n"
 
 
 async def test_that_they_are_waived_is_turned_down(world: World):
@@ -90,7 +117,9 @@ async def test_that_they_are_waived_is_turned_down(world: World):
     await asked("four-eyes", "demand", *ADA)
     await asked("four-eyes", "waive", *ADA)
 
-    assert (await asked("four-eyes", "withdraw", *BEN)).stdout == "four eyes are demanded\n"
+    withdrawn = await asked("four-eyes", "withdraw", *BEN)
+
+    assert withdrawn.stdout == f"{world.scope}: four eyes are demanded\n"
 
 
 @pytest.mark.parametrize(

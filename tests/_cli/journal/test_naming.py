@@ -1,6 +1,8 @@
 """Which journal, and which part of it: what is no good is told in a line, and no journal is made."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,15 @@ def test_a_mistyped_address_is_refused_without_its_password_and_nothing_is_made(
     assert not Path(address).exists()
 
 
+def test_a_mistyped_address_is_refused_where_python_leaves_asserts_out(tmp_path: Path):
+    command = [sys.executable, "-O", "-m", "transfer_async", "journal", "list", "--scope", "live"]
+    done = subprocess.run(
+        [*command, "--journal", "typo.db"], cwd=tmp_path, capture_output=True, encoding="utf-8", check=False
+    )
+
+    assert (done.returncode, done.stderr) == (2, "journal: --journal: there is no file typo.db\n")
+
+
 async def test_a_file_that_is_no_journal_is_told_in_one_line(tmp_path: Path):
     path = tmp_path / "other.db"
     await asyncio.to_thread(path.write_bytes, b"not a database, and long enough to be read as one" * 50)
@@ -63,7 +74,7 @@ async def test_a_file_that_is_no_journal_is_told_in_one_line(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("words", "line"),
-    [([], "journal: --scope: name it"), (["--base-url", "http://bank.example"], "journal: base_url: must")],
+    [([], "journal: --scope: name it"), (["--base-url", "http://bank.example"], "journal: --base-url: must")],
 )
 async def test_a_scope_or_an_address_must_be_named(
     world: World, words: list[str], line: str, monkeypatch: pytest.MonkeyPatch

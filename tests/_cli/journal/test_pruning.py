@@ -7,7 +7,7 @@ import pytest
 from tests._cli.journal.terminal import asked, everything, told
 from tests.support.bank import NOON, World
 from tests.support.cases import each
-from transfer_async._cli.journal import terminal
+from transfer_async._cli import journal_output
 
 JUNE = ["prune", "--before", "2024-06-01"]
 
@@ -17,7 +17,7 @@ async def test_what_ended_long_ago_is_forgotten(world: World, when: list[str]):
     await everything(world)
     result = await asked("prune", *when, "--yes")
 
-    assert result.stdout == "1 key forgotten\n"
+    assert result.stdout == f"{world.scope}: 1 key forgotten\n"
     assert [await world.known(key) is None for key in ("created", "doubt", "owing")] == [True, False, False]
 
 
@@ -27,7 +27,7 @@ async def test_what_ended_within_a_day_is_kept_and_the_command_says_so(world: Wo
     await world.create(key="created")
     for age in ("0m", "1m", "23h"):
         result = await asked("prune", "--older-than", age, "--yes")
-        assert result.stdout == "0 keys forgotten\n"
+        assert result.stdout == f"{world.scope}: 0 keys forgotten\n"
         assert "journal: what ended within the last day is kept" in result.stderr
     assert await world.known("created") is not None
 
@@ -51,7 +51,7 @@ async def test_it_asks_before_it_forgets(world: World, answer: str, code: int):
 @each(
     ("when", "line"),
     [
-        (["--before", "2024-06-01"], "--yes: must be given where nobody can be asked"),
+        (["--before", "2024-06-01"], "--yes is required when not interactive"),
         (["--yes"], "--before or --older-than: give one of them"),
         (["--yes", "--before", "2024-06-01", "--older-than", "90d"], "--before or --older-than: give one"),
         (["--yes", "--before", "yesterday"], "--before: must be a date or a time"),
@@ -80,4 +80,4 @@ async def test_a_wrong_use_is_told_and_nothing_is_forgotten(world: World, when: 
     ],
 )
 def test_times_are_read(before: str | None, older_than: str | None, time: datetime):
-    assert terminal.time_named(before, older_than, now=NOON) == time
+    assert journal_output.time_named(before, older_than, now=NOON) == time

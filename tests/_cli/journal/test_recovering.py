@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests._cli.journal.terminal import ADA, asked, everything, told
+from tests.support import commands
 from tests.support.bank import World
 from tests.support.cases import each
-from transfer_async._cli.console.hook_loading import factory_named, made_by
+from transfer_async._cli.clients import factory_named, made_by
 
 BANK = """
 from transfer_async import FundsHold
@@ -36,6 +37,22 @@ async def everything():
 def with_token():
     return {{"hooks": hooks(), "token": "s3cr3t"}}
 
+closed = []
+
+def for_every_command():
+    from transfer_async.testing import Holds, make_new_order
+
+    holds = Holds()
+    async def resolve(intent, doubt):
+        return "tx-found"
+    async def close():
+        closed.append(True)
+        {close}
+    return {{
+        "hooks": [holds.hook], "held": holds.held, "balance": lambda: 0, "order": make_new_order(),
+        "close": close, "resolve": resolve, "token": "s3cr3t",
+    }}
+
 def broken():
     raise RuntimeError("no\\nconfiguration")
 
@@ -56,9 +73,9 @@ NAME = "hooks"
 def bank_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A module of the bank's in the current directory, and what writes another."""
 
-    def write(release: str = "released.append(intent.id)") -> None:
-        (tmp_path / "our_bank.py").write_text(BANK.format(release=release))
-        (tmp_path / "broken_bank.py").write_text("import nowhere_to_be_found")
+    def write(release: str = "released.append(intent.id)", close: str = "pass") -> None:
+        (tmp_path / "our_bank.py").write_text(BANK.format(release=release, close=close), encoding="utf-8")
+        (tmp_path / "broken_bank.py").write_text("import nowhere_to_be_found", encoding="utf-8")
 
     write()
     monkeypatch.chdir(tmp_path)
@@ -73,12 +90,13 @@ async def test_what_is_left_over_is_worked_off_with_the_banks_hooks(world: World
     result = await asked("recover", "--hooks", "our_bank:hooks")
 
     assert result.stdout.splitlines() == [
+        f"scope        {world.scope}",
         "taken over       1",
         "in doubt         2",
         "resolved         0",
         "refuted          0",
         "released         2",
-        "still owed       0",
+        "undos pending    0",
         "unreadable       0",
     ]
 
@@ -93,7 +111,7 @@ async def test_a_factory_may_be_async_and_bring_a_resolve(world: World, bank_mod
         "resolved": 1,
         "refuted": 0,
         "released": 0,
-        "still_owed": 0,
+        "undos_pending": 0,
         "unreadable": 0,
     }
     assert (await world.entry("doubt")).order_id == "tx-found"
@@ -104,7 +122,7 @@ async def test_a_recovery_that_leaves_an_undo_owed_has_a_code_of_its_own(world: 
     await world.owing("owing")
     result = await asked("recover", "--hooks", "our_bank:hooks", code=3)
 
-    assert result.stdout.splitlines()[-2:] == ["still owed       1", "unreadable       0"]
+    assert result.stdout.splitlines()[-2:] == ["undos pending    1", "unreadable       0"]
 
 
 async def test_a_row_that_cannot_be_read_is_shown_as_such_and_refuted_by_word(world: World, bank_module: Any):
@@ -123,7 +141,7 @@ async def test_a_row_that_cannot_be_read_is_shown_as_such_and_refuted_by_word(wo
     assert "in doubt (unreadable)" in listed.stdout
     assert recovered.stdout.splitlines()[-1] == "unreadable       1"
     assert (shown["state"], shown["readable"], len(shown["history"])) == ("in_doubt", False, 3)
-    assert no.stderr.startswith("journal: undone: must be said: ")
+    assert no.stderr.startswith("journal: --undone: is required: ")
     assert "(funds_hold)" in no.stderr
     assert (after["state"], after["readable"], after["owed"]) == ("free", True, [])
     assert [step["move"] for step in after["history"]][-2:] == ["layaside", "refute"]
@@ -156,6 +174,23 @@ async def test_hooks_that_cannot_be_had_are_told_in_one_line(
 
     assert why in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("close", ["pass", "raise OSError('the pool is gone')"])
+async def test_the_factory_that_verify_hooks_tried_is_the_one_that_works_for_the_bank(
+    world: World, bank_module: Any, close: str
+):
+    """With two factories the trials say nothing about the hooks that hold the money."""
+    await asyncio.to_thread(bank_module, close=close)
+    await world.in_doubt("doubt")
+    await asked("recover", "--hooks", "our_bank:for_every_command")
+    import our_bank  # type: ignore[import-not-found] # written by the fixture
+
+    assert (await world.entry("doubt")).order_id == "tx-found"
+    assert our_bank.closed == [True]
+    if close == "pass":
+        verified = await commands.asked("verify-hooks", "our_bank:for_every_command", "--late", "0")
+        assert "all rules kept" in verified.stdout
 
 
 async def test_an_object_with_hooks_will_do():
@@ -196,7 +231,7 @@ async def test_a_token_must_be_given_or_be_brought_by_the_factory(
     none = await asked("recover", "--hooks", "our_bank:hooks", code=2)
     brought = await asked("recover", "--hooks", "our_bank:with_token")
 
-    needed = "--token, or TRANSFER_API_TOKEN: must be given, unless the factory brings one"
+    needed = "--token, or TRANSFER_API_TOKEN, is required, unless the factory of --hooks returns a token"
     assert (none.stderr, brought.stderr) == (f"journal: {needed}\n", "")
 
 

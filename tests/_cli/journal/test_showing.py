@@ -1,9 +1,11 @@
 """What the list and one key show: of the orders all that there is to decide, of people nothing unasked."""
 
+import asyncio
 import json
 import re
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +14,11 @@ from tests.support import commands
 from tests.support.bank import NOON, World
 from tests.support.cases import each
 from transfer_async import MemoryJournal, PersonName
-from transfer_async._cli.console import output
-from transfer_async._cli.journal import tables, terminal
+from transfer_async._cli import journal_output, output
+from transfer_async._cli.journal_commands import app
 from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline import operators
-from transfer_async.journal import moves
+from transfer_async.journal import transitions
 from transfer_async.sandbox import Status
 
 # --- the list -----------------------------------------------------------------------------------
@@ -27,7 +29,9 @@ async def test_nothing_waits_in_a_journal_where_all_went_well(world: World):
     result = await asked("list")
     listed = await told("list")
 
-    assert result.stdout == "nothing waits: nothing in doubt, nothing owed, nothing left behind\n"
+    assert result.stdout == (
+        f"{world.scope}: nothing waits: nothing in doubt, nothing owed, nothing left behind\n"
+    )
     assert (listed["keys"], listed["totals"]["keys"]) == ([], 0)
 
 
@@ -47,7 +51,8 @@ async def test_what_waits_is_listed_oldest_first_and_summed_up(world: World):
     assert cells[1][3:] == ["155025.00 NGN (NG) for 100.00 USD (US)", "-", "-"]
     assert cells[2][5] == "funds_hold"
     assert re.fullmatch(r"\d+d \d+h", cells[1][2])
-    assert total == ("4 keys: 1 claimed, 1 free, 1 in doubt, 1 sending, 1 undo owed; in doubt: 155025.00 NGN")
+    counted = "4 keys: 1 claimed, 1 free, 1 in doubt, 1 sending, 1 undo owed; in doubt: 155025.00 NGN"
+    assert total == f"{world.scope}: {counted}"
 
 
 async def test_the_list_for_machines(world: World):
@@ -79,6 +84,7 @@ async def test_the_list_for_machines(world: World):
         "poster_currency": "NGN",
         "matcher_amount": "100.00",
         "matcher_currency": "USD",
+        "lease_until": None,
         "owed": [],
         "untold": [],
         "ended_in": None,
@@ -97,7 +103,7 @@ async def test_the_list_for_machines(world: World):
 async def test_an_end_that_nobody_was_told_of_is_listed(world: World):
     await everything(world)
     intent_id = (await world.entry("doubt")).intent_id
-    await world.move(moves.Promise(intent_id=intent_id), "doubt")
+    await world.move(transitions.RequestNotification(intent_id=intent_id), "doubt")
     await world.resolve("tx-seen", "doubt")
     (row,) = [row for row in (await asked("list")).stdout.splitlines() if "tx-seen" in row]
     lines = (await asked("show", "doubt")).stdout.splitlines()
@@ -109,16 +115,61 @@ async def test_an_end_that_nobody_was_told_of_is_listed(world: World):
 async def test_more_keys_than_a_page_are_all_listed(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(operators, "PAGE", 2)
     for number in range(5):
-        await world.crash(moves.Mark, key=f"claimed-{number}")
+        await world.crash(transitions.MarkSending, key=f"claimed-{number}")
     result = await asked("list")
 
-    assert result.stdout.splitlines()[-1] == "5 keys: 5 claimed"
+    assert result.stdout.splitlines()[-1] == f"{world.scope}: 5 keys: 5 claimed"
 
 
-async def test_another_scope_is_another_list(world: World):
+OF_A_SCOPE = {
+    "list": [],
+    "show": ["doubt"],
+    "resolve": ["doubt", "--order-id", "tx-1", *ADA],
+    "refute": ["doubt", "--yes", *ADA],
+    "amend": ["doubt", "--order-id", "tx-1", *ADA],
+    "propose": ["doubt", "refute", *ADA],
+    "approve": ["doubt", "--proposal", "p", "--yes", *ADA],
+    "withdraw": ["doubt", "--proposal", "p", "--yes", *ADA],
+    "four-eyes": [],
+    "prune": ["--older-than", "90d", "--yes"],
+    "recover": ["--hooks", "json:loads"],
+    "reconcile": ["{export}"],
+}
+"""Every command that is about one scope, and what it needs."""
+
+
+@pytest.mark.parametrize("command", OF_A_SCOPE)
+async def test_nothing_is_said_of_a_scope_whose_keys_the_journal_does_not_have(
+    world: World, command: str, tmp_path: Path
+):
+    """With a wrong address 43 doubts would look like none: nobody would ever end them."""
     await everything(world)
+    export = tmp_path / "orders.jsonl"
+    await asyncio.to_thread(export.touch)
+    words = [word.format(export=export) for word in OF_A_SCOPE[command]]
+    result = await asked(command, *words, "--scope", "elsewhere", code=4)
 
-    assert "nothing waits" in (await asked("list", "--scope", "elsewhere")).stdout
+    assert result.stdout == ""
+    assert result.stderr.endswith(
+        f"the journal has no key of elsewhere, only keys of {world.scope}: "
+        "name the right one by --scope, or by --base-url\n"
+    )
+
+
+def test_every_command_about_a_scope_is_tried():
+    named = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr] # each has one
+    assert named == {*OF_A_SCOPE, "upgrade"}
+
+
+async def test_a_scope_with_the_rule_of_four_eyes_alone_has_no_keys(world: World):
+    await everything(world)
+    await asked("four-eyes", "demand", "--scope", "elsewhere", *ADA)
+
+    assert "only keys of" in (await asked("list", "--scope", "elsewhere", code=4)).stderr
+
+
+async def test_a_journal_without_any_key_is_of_every_scope(world: World):
+    assert (await asked("list", "--scope", "live")).stdout.startswith("live: nothing waits")
 
 
 # --- one key ------------------------------------------------------------------------------------
@@ -149,7 +200,7 @@ async def test_a_key_for_machines(world: World):
 
 async def test_nothing_of_others_moves_an_operators_terminal(world: World):
     """Raw, a receipt could clear the screen, or show one order's id beside another's key."""
-    receipt = "\x9b2J\u202e71-dloh\u2066\x7f ø"
+    receipt = "\x9b2J\u202e71-dloh\u2066\x7f\u3164 ø"
     world.bank.reference = receipt
     await world.in_doubt("doubt")
     as_json = await asked("show", "doubt", "--json")
@@ -159,6 +210,7 @@ async def test_nothing_of_others_moves_an_operators_terminal(world: World):
     assert "ø" in as_json.stdout
     for said in (as_json.stdout, as_text.stdout):
         assert said.replace("\n", "").isprintable()
+    assert "?2J?71-dloh??? ø" in as_text.stdout
 
 
 async def test_what_the_service_refused_says_which_fields_it_named(world: World):
@@ -176,6 +228,26 @@ async def test_a_key_that_has_its_order_shows_it_and_one_never_heard_of_is_a_no(
     assert (no.stdout, no.stderr) == ("", "journal: key: nothing is on record of it in this scope\n")
 
 
+async def test_a_key_that_has_its_order_shows_its_amounts(world: World):
+    await world.create()
+
+    assert "order       155025.00 NGN (NG) for 100.00 USD (US)\n" in (await asked("show", "k")).stdout
+    assert (await told("show", "k"))["poster_amount"] == "155025.00"
+
+
+async def test_a_key_at_work_shows_until_when_its_worker_has_it(world: World):
+    await world.crash(transitions.MarkSending)
+    until = (
+        (world.time.utc() + timedelta(seconds=60)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
+    shown = await told("show", "k")
+
+    assert shown["lease_until"] == until
+    assert f"lease until {until}\n" in (await asked("show", "k")).stdout
+    await world.create(key="made")
+    assert (await told("show", "made"))["lease_until"] is None
+
+
 async def test_why_a_key_is_in_doubt_is_shown_with_its_attempts(world: World):
     world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-1", "Retry-After": "0"}))
     world.sandbox.faults.add(Status(503, headers={"X-Request-Id": "r-2"}))
@@ -183,7 +255,10 @@ async def test_why_a_key_is_in_doubt_is_shown_with_its_attempts(world: World):
     lines = (await asked("show", "k")).stdout.splitlines()
     machines = await told("show", "k")
 
-    assert "cause       the answer's status says nothing of the order (status 503, request r-2)" in lines
+    assert (
+        "cause       the answer's status does not show whether the order exists (status 503, request r-2)"
+        in lines
+    )
     assert [line[:12] for line in lines if line.startswith("attempt")] == ["attempt 1   ", "attempt 2   "]
     assert any(line.endswith("status 429, request r-1, RateLimited") for line in lines)
     assert [one["request_id"] for one in machines["cause"]["attempts"]] == ["r-1", "r-2"]
@@ -231,7 +306,7 @@ async def test_of_a_created_key_the_parties_are_those_of_its_order(world: World)
     ],
 )
 def test_ages_are_told_in_two_units(seconds: float, told: str):
-    assert tables.age_told(seconds) == told
+    assert journal_output.age_told(seconds) == told
 
 
 def test_on_a_terminal_it_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -260,7 +335,7 @@ def test_what_a_store_said_is_told_by_its_first_line(cause: Exception | None, li
     error = JournalFailed("the journal could not be read")
     error.__cause__ = cause
 
-    assert terminal.explained(error) == line
+    assert journal_output.explained(error) == line
 
 
 async def test_the_journal_is_closed_whatever_happens(world: World):
@@ -268,9 +343,9 @@ async def test_the_journal_is_closed_whatever_happens(world: World):
     journal.journal = MemoryJournal()
 
     with pytest.raises(RuntimeError):
-        async with terminal.opened(journal, "live"):
+        async with journal_output.opened(journal, "live"):
             raise RuntimeError
     with pytest.raises(ValueError, match="the factory failed"):
-        await terminal.recovered(journal, lambda: 1 / 0, base_url="https://bank.example", token="abc")
+        await journal_output.recovered(journal, lambda: 1 / 0, base_url="https://bank.example", token="abc")
 
     assert journal.closed == 2

@@ -12,10 +12,9 @@ from attrs import define, frozen
 from tests.support.bank import new_order
 from tests.support.loop_time import LoopTime
 from transfer_async import NewOrder
-from transfer_async._cli.probe.level_orders import Stopped
-from transfer_async._cli.probe.level_reads import ReadLimits, Service
-from transfer_async._cli.probe.order_plan import Cap
-from transfer_async._cli.probe.probe_run import OrderSettings, ProbeRun
+from transfer_async._cli.probe_budget import Cap
+from transfer_async._cli.probe_reads import ReadLimits, Service, Stopped
+from transfer_async._cli.probe_run import OrderSettings, ProbeRun
 from transfer_async._support.clock import Clock
 from transfer_async.sandbox import Sandbox, ServiceProfile, load_profile
 
@@ -57,7 +56,10 @@ async def probed(sandbox: Sandbox, files: Path, watch: Watch, **wanted: Any) -> 
         await made(sandbox, files, watch, said, **wanted).run()
     except Stopped as why:
         stopped = str(why)
-    profile = await asyncio.to_thread(load_profile, files.with_suffix(".json"))
+    try:
+        profile = await asyncio.to_thread(load_profile, files.with_suffix(".json"))
+    except FileNotFoundError:
+        profile = ServiceProfile()
     return Probed(profile=profile, said=said, stopped=stopped)
 
 

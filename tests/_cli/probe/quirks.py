@@ -11,9 +11,8 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from transfer_async.sandbox import Sandbox, SeenAnswer, ServiceProfile
-from transfer_async.sandbox.exact_json import BadJson, read
-from transfer_async.sandbox.service import CREATE_ORDER_PATH, WHO_AM_I_PATH, Call, Reply, message
-from transfer_async.sandbox.validation import parse
+from transfer_async.sandbox.service import CREATE_ORDER_PATH, Call, Reply, message
+from transfer_async.sandbox.validation import BadJson, parse, read
 
 HTML = {"Content-Type": "text/html"}
 
@@ -86,10 +85,6 @@ def with_headers(**headers: str | None) -> Answering:
         return evolve(given, headers={**given.headers, **added})
 
     return answer
-
-
-def at_who_am_i(reply: Reply) -> Answering:
-    return lambda _, call, own: reply if call.path == WHO_AM_I_PATH else own(call)
 
 
 def repeated(on_repetition: Callable[[Reply], Reply]) -> Answering:
@@ -229,10 +224,6 @@ QUIRKS: dict[str, Quirk] = {
             == ("1.1 varnish", "nginx", "")
             for one in answers(profile)
         ),
-    ),
-    "503 with Retry-After": Quirk(
-        answer=at_who_am_i(Reply(status=503, body=b"{}", headers={"Retry-After": "17"})),
-        shows=lambda profile: profile.answers["who-am-i"].headers["retry-after"] == "17",
     ),
     "slow answers": Quirk(
         answer=slow, shows=lambda profile: {one.within for one in answers(profile)} == {5.0}

@@ -12,9 +12,10 @@ import pytest
 import trustme
 
 from tests.faults.servers import Connection, serving
+from tests.support.cases import each
 from tests.support.loop_time import MUST_RUN_OUT
-from transfer_async._cli.probe import one_connection
-from transfer_async._cli.probe.one_connection import OneConnection, Question, RawAnswer
+from transfer_async._cli import raw_http
+from transfer_async._cli.raw_http import OneConnection, Question, RawAnswer
 from transfer_async.sandbox import Sandbox
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -54,7 +55,6 @@ async def asked(serve: Serve) -> RawAnswer:
     [
         b"",
         b"nonsense\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab",
         b"HTTP/1.1 600 Odd\r\n\r\n",
     ],
 )
@@ -88,12 +88,29 @@ def test_a_connection_that_was_never_opened_has_nothing_to_interrupt():
 async def test_nobody_there_is_no_answer():
     connection = OneConnection("http://127.0.0.1:1", patience=30.0)
 
-    assert await connection.ask(QUESTION) == RawAnswer()
+    assert await connection.ask(QUESTION) == RawAnswer(is_sent=False)
+    assert await connection.send_and_cut(QUESTION) == RawAnswer(is_sent=False)
     assert not connection.is_open
 
 
+@each(
+    ("said", "body"),
+    [
+        (b"Content-Length: 5\r\n\r\nab", b"ab"),
+        (b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n5\r\n", b"ab"),
+        (b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8b\x08\x00", b""),
+        (b"Content-Encoding: br\r\nContent-Length: 2\r\n\r\nab", b""),
+    ],
+)
+async def test_of_an_answer_that_is_cut_the_status_stands(said, body):
+    """As with the client: a refusal that was cut is one."""
+    raw = await asked(saying(b"HTTP/1.1 422 No\r\n" + said))
+
+    assert (raw.status, raw.body, raw.is_intact) == (422, body, False)
+
+
 async def test_no_more_is_read_than_anybody_needs(monkeypatch):
-    monkeypatch.setattr(one_connection, "LARGEST", 4)
+    monkeypatch.setattr(raw_http, "LARGEST", 4)
 
     raw = await asked(saying(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789"))
 
@@ -172,9 +189,9 @@ def certified(tmp_path, monkeypatch) -> Iterator[tuple[ssl.SSLContext, Path]]:
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(serving)
     authority.cert_pem.write_to_path(tmp_path / "authority.pem")
-    one_connection._verifying.cache_clear()
+    raw_http._verifying.cache_clear()
     yield serving, tmp_path / "authority.pem"
-    one_connection._verifying.cache_clear()
+    raw_http._verifying.cache_clear()
 
 
 @pytest.mark.parametrize("known", [True, False])

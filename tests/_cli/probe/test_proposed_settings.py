@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.cases import each
 from transfer_async import RetryPolicy, Timeouts
-from transfer_async._cli.probe.proposed_settings import as_lines, proposed
+from transfer_async._cli.probe_run import as_lines, proposed
 from transfer_async._http.retry import REFUSED
 from transfer_async.sandbox import SeenAnswer, SeenConnection, ServiceProfile
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from tests.support import samples
 from tests.support.cases import each
-from transfer_async._cli.probe.one_connection import RawAnswer
-from transfer_async._cli.probe.seen import order_in, request_ids, seen
+from transfer_async._cli.raw_http import RawAnswer, order_in, request_ids, seen
 from transfer_async.sandbox import SeenAnswer
 
 BODY = json.dumps(
@@ -44,12 +44,22 @@ def test_an_answer_does_not_show_itself():
     assert "Ada" not in repr(RawAnswer(status=422, headers=HEADERS, body=BODY))
 
 
+def an_order(**changes) -> bytes:
+    return samples.encode(samples.order_json(**changes))
+
+
 @each(
     ("status", "body", "says"),
     [
-        (200, b'{"id": "tx-new1"}', "new"),
+        (200, b'{"id": "tx-new1"}', "unknown"),
+        (200, an_order(id="tx-new1"), "new"),
+        (201, an_order(id="tx-old1"), "same"),
+        (422, an_order(id="tx-new1"), "new"),
+        (200, b'{"message": "Unauthorized"}', "none"),
         (409, b'{"message": "see", "of": "tx-old1"}', "none"),
-        (409, b'{"of": "tx-old1"}', "same"),
+        (409, b'{"of": {"id": "tx-old1"}}', "same"),
+        (409, b'{"of": {"id": "tx-trace1"}, "see": "tx-old1"}', "none"),
+        (400, b'{"id": "tx-new1"}', "new"),
         (422, b"{}", "none"),
         (408, b"{}", "unknown"),
         (503, b"{}", "unknown"),
@@ -61,7 +71,7 @@ def test_what_an_answer_says_of_an_order(status, body, says):
     if b"see" in body:
         body = body.replace(b'"tx-old1"', b'"the other"')
 
-    assert order_in(RawAnswer(status=status, body=body), {"tx-old1"}) == says
+    assert order_in(RawAnswer(status=status, body=body), {"tx-old1"}).says == says
 
 
 @each(
@@ -88,7 +98,7 @@ def test_a_request_id_is_another_in_each_answer_and_says_so():
 
 @pytest.mark.parametrize("known", [None, set()])
 def test_no_answer_is_none(known):
-    kept = seen(RawAnswer(), seconds=3.0, known=known)
+    kept = seen(RawAnswer(), seconds=3.0, found=None if known is None else order_in(RawAnswer(), known))
 
     assert (kept.status, kept.within) == (None, None)
     assert kept.order == ("none" if known is None else "unknown")

@@ -8,16 +8,16 @@ import pytest
 from attrs import define, field
 
 from tests.support.cases import each
-from transfer_async._cli.reconcile.comparison import (
+from transfer_async._cli.reconcile_export import (
     Ambiguous,
     Books,
+    ExportedOrder,
     Lacking,
     Match,
     NotFound,
     Sender,
     Unknown,
 )
-from transfer_async._cli.reconcile.export_file import ExportedOrder
 
 SLACK = 300.0
 K = Sender("k", "w", 0.0, 100.0, is_in_doubt=True)

@@ -2,18 +2,20 @@
 
 import asyncio
 import math
+from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 
+from tests.support import samples
 from tests.support.cases import each
 from tests.support.journalling import SCOPE, claim, doubt, intent, made, mark
 from transfer_async import MemoryJournal, Operators
-from transfer_async._cli.reconcile.comparison import Ambiguous, Books, Sender
-from transfer_async._cli.reconcile.export_file import ExportedOrder, wish_of
-from transfer_async._cli.reconcile.reconciliation import EVER, Span, add_journal
-from transfer_async.journal.entries import Entry, KeyState, Owed, Step, Unread
-from transfer_async.journal.scoped import ScopedJournal
+from transfer_async._cli.reconcile_command import EVER, Span, _apart, add_journal
+from transfer_async._cli.reconcile_export import Ambiguous, Books, ExportedOrder, Sender, wish, wish_of
+from transfer_async.journal.model import Entry, HistoryEvent, KeyState, PendingUndo, Unread
+from transfer_async.journal.protocol import ScopedJournal
 
 SPAN = Span(slack=5.0, settle_after=300.0, since_1970=lambda seconds: seconds + 10_000.0)
 WISH = wish_of(intent().order)
@@ -34,9 +36,9 @@ def entry(**changes: Any) -> Entry:
     return Entry(**told | changes)
 
 
-def step(move: str, at: float, attempt: str | None = "a") -> Step:
+def step(move: str, at: float, attempt: str | None = "a") -> HistoryEvent:
     state = KeyState.SENDING if move == "mark" else KeyState.FREE
-    return Step(at=at, move=move, state=state, intent_id="intent-1", epoch=1, attempt=attempt)
+    return HistoryEvent(at=at, move=move, state=state, intent_id="intent-1", epoch=1, attempt=attempt)
 
 
 STEPS = (step("claim", 10_090.0, None), step("mark", 10_100.0), step("refute", 20_000.0))
@@ -53,7 +55,7 @@ STEPS = (step("claim", 10_090.0, None), step("mark", 10_100.0), step("refute", 2
     ],
 )
 def test_an_order_of_a_refuted_attempt_was_posted_while_its_requests_could_take_effect(
-    entry: Entry, steps: tuple[Step, ...], since: float, until: float
+    entry: Entry, steps: tuple[HistoryEvent, ...], since: float, until: float
 ):
     (sender,) = SPAN.refuted("k", entry, steps)
 
@@ -61,9 +63,25 @@ def test_an_order_of_a_refuted_attempt_was_posted_while_its_requests_could_take_
 
 
 def test_what_a_refuted_key_wished_for_is_known_while_its_undos_are_owed():
-    (sender,) = SPAN.refuted("k", entry(owed=(Owed(intent=intent(), hook="h", receipt=None),)), STEPS)
+    (sender,) = SPAN.refuted("k", entry(owed=(PendingUndo(intent=intent(), hook="h", receipt=None),)), STEPS)
 
     assert sender.wish == WISH
+
+
+@each(
+    ("posted_at", "steps", "apart"),
+    [
+        (10_090.0, (STEPS[1], step("create", 10_105.0)), 10.0),
+        (10_103.0, (STEPS[1], step("create", 10_105.0)), -2.0),
+        (13_705.0, (STEPS[1], step("create", 10_105.0)), 3_600.0),
+        (10_103.0, (step("create", 10_105.0),), 2.0),
+        (10_103.0, STEPS, None),  # somebody gave its id
+    ],
+)
+def test_an_order_that_the_service_answered_with_was_posted_while_it_was_sent(posted_at, steps, apart):
+    named = [msgspec.structs.replace(one, order_id="tx-1") for one in steps]
+
+    assert _apart("tx-1", posted_at, named) == apart
 
 
 def test_a_key_of_which_nothing_was_refuted_has_no_such_attempt():
@@ -83,6 +101,15 @@ class AskedAMomentAgo(MemoryJournal):
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         return []
+
+
+@each(("sent", "exported"), samples.TWO_PEOPLE)
+def test_the_order_of_another_person_is_not_the_order_of_a_doubt(sent: str, exported: str):
+    """Else the doubt would be ended with an order that pays somebody else."""
+    sums = (Decimal(1), "USD"), (Decimal(2), "NGN")
+
+    assert wish(sent, "ben@example.com", *sums) != wish(exported, "ben@example.com", *sums)
+    assert wish("ada@example.com", sent, *sums) != wish("ada@example.com", exported, *sums)
 
 
 def test_what_goes_in_doubt_while_the_journal_is_read_may_have_sent_its_order():

@@ -14,8 +14,8 @@ from tests.journal.released import HERE, SCOPE, SEAL_KEYS
 from tests.support.bank import World, new_order
 from tests.support.postgres import PostgresServer
 from transfer_async import Decision, Operators, PersonName, SQLiteJournal, TransferClient
-from transfer_async.journal import KeySeal, Promise, moves
-from transfer_async.journal.group_commit import DurableJournal
+from transfer_async.journal import KeySeal, RequestNotification, transitions
+from transfer_async.journal.durable import DurableJournal
 from transfer_async.journal.postgres_sql import Statements
 from transfer_async.journal.rows import ENTRY_TABLE, VERSION
 from transfer_async.sandbox import Sandbox
@@ -38,11 +38,11 @@ async def _fill(world: World, journal: DurableJournal) -> None:
     await world.create(key="created")
     await world.in_doubt("doubt", beneficiary=PersonName("Ben", "Okri"))
     await world.owing("owing")
-    await world.crash(moves.Mark, key="claimed")
-    await world.crash(moves.Create, key="sending")
+    await world.crash(transitions.MarkSending, key="claimed")
+    await world.crash(transitions.Create, key="sending")
     operators = Operators(journal, SCOPE, clock=world.time.clock)
     await world.in_doubt("resolved")
-    await world.move(Promise(intent_id=(await world.entry("resolved")).intent_id), "resolved")
+    await world.move(RequestNotification(intent_id=(await world.entry("resolved")).intent_id), "resolved")
     await operators.resolve("resolved", order_id="tx-byhand1", by="ada", reason="seen on the statement")
     await world.in_doubt("refuted")
     world.time.pass_(400.0)

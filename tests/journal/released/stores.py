@@ -13,9 +13,8 @@ from attrs import frozen
 
 from tests.journal.released import make_file, sample
 from transfer_async import PostgresJournal, SQLiteJournal
-from transfer_async.journal.rows import ENTRY_TABLE, VERSION
+from transfer_async.journal.rows import ENTRY_TABLE, VERSION, table_of
 from transfer_async.journal.sqlite import _File
-from transfer_async.journal.upgrading import table_of
 
 TIMEOUT = 30.0
 """Seconds that programs wait for others; no test waits so long."""

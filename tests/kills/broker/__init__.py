@@ -41,24 +41,24 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
             serve = partial(customers.serve, place=place, seed=options.seed)
             with beside(serve, "the customers", troubles) as serving:
                 harness.run(place, serving)
-        evidence = gather(place, place.path("keys").read_text().split("\n"))
+        evidence = gather(place, place.path("keys").read_text(encoding="utf-8").split("\n"))
     rate = harness.answered / harness.seconds if harness.seconds else 0
     broken = verdict.violations(evidence, _of_the_command)
     return Report(
         title=f"broker, seed {options.seed}: {harness.seconds:.1f} s, {rate:.0f} commands a second",
         trials=harness.met.total(),
-        rows=_rows(harness.met, parked=sum("parked" in one.ends for one in evidence.keys)),
+        rows=_rows(harness.met, dead_letters=sum("parked" in one.ends for one in evidence.keys)),
         evidence=evidence,
         violations=[*broken, *(("trouble", why) for why in troubles)],
     )
 
 
-def _rows(met: Counter[str], *, parked: int) -> list[tuple[str, int]]:
-    return [*met.items(), ("parked", parked)]
+def _rows(met: Counter[str], *, dead_letters: int) -> list[tuple[str, int]]:
+    return [*met.items(), ("dead letters", dead_letters)]
 
 
 def _of_the_command(one: KeyEvidence) -> verdict.Faults:
-    """All that is true of its key, and that its sender heard; or it cannot be read, and is parked."""
+    """All that is true of its key, and that its sender heard; or it cannot be read, and is dead-lettered."""
     if not one.key.startswith("bad"):
         yield from verdict.of_the_key(one)
         yield from verdict.of_the_telling(one)

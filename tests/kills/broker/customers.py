@@ -18,9 +18,9 @@ from tests.kills.processes import Channel
 from tests.kills.setting import SCOPE, Place, order_of
 from transfer_async._converters.messages import OrderCommand, OrderOutcome
 from transfer_async._models.errors import JournalFailed
-from transfer_async.integrations.faststream.broker import WorkerSettings, line_at
+from transfer_async.integrations.faststream.broker import WorkerSettings, broker_at
 from transfer_async.journal import KeyState, PostgresJournal
-from transfer_async.journal.entries import Entry
+from transfer_async.journal.model import Entry
 
 OUTSTANDING = 60
 """How many commands wait for their outcome at the same time."""
@@ -40,7 +40,7 @@ class _Customers:
     def __init__(self, channel: Channel, place: Place, seed: int) -> None:
         self._channel = channel
         self._place = place
-        self._line: Any = line_at(place.broker, WorkerSettings(ack_wait=ACK_WAIT))
+        self._line: Any = broker_at(place.broker, WorkerSettings(ack_wait=ACK_WAIT))
         self._chance = random.Random(seed)
         self._told = Book(place.path("told"))
         self._open: set[str] = set()
@@ -53,7 +53,7 @@ class _Customers:
         settings = self._line.settings
         tasks = [
             asyncio.create_task(self._read(settings.outcomes, self._hear)),
-            asyncio.create_task(self._read(settings.parked, self._hear_of_parked)),
+            asyncio.create_task(self._read(settings.dead_letters, self._hear_of_parked)),
             asyncio.create_task(self._live()),
         ]
         self._channel.tell(ready=True)
@@ -64,7 +64,7 @@ class _Customers:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        self._place.path("keys").write_text("\n".join(self._keys))
+        self._place.path("keys").write_text("\n".join(self._keys), encoding="utf-8")
 
     async def _live(self) -> None:
         await self._send_until_told()

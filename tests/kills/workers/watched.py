@@ -11,14 +11,23 @@ from typing import Any
 from tests.kills.bank import Book
 from tests.kills.setting import Point
 from tests.kills.workers.fate import Fate, at_work
-from transfer_async._http.transport import Evidence, Transport
+from transfer_async._http.transport import ExchangeResult, Transport
 from transfer_async._http.write_guard import GuardedBody
-from transfer_async.journal.claim import Claim
-from transfer_async.journal.entries import Verdict
-from transfer_async.journal.moves import Create, Expire, Free, GoInDoubt, Mark, Move, Paid, TakeOver
+from transfer_async.journal.model import TransitionResult
 from transfer_async.journal.protocol import Journal
+from transfer_async.journal.transitions import (
+    Claim,
+    Create,
+    Expire,
+    GoInDoubt,
+    MarkSending,
+    MarkUndone,
+    Move,
+    Release,
+    TakeOver,
+)
 
-_OF_RECOVERY = (TakeOver, Expire, Free, Paid)
+_OF_RECOVERY = (TakeOver, Expire, Release, MarkUndone)
 
 
 class MortalJournal:
@@ -32,7 +41,7 @@ class MortalJournal:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._journal, name)
 
-    async def move(self, scope: str, key: str, move: Move) -> Verdict | None:
+    async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
         """Make a move, if this worker lives as long."""
         early = self._chance.random() < 0.5
         await self._before(move, early)
@@ -40,7 +49,7 @@ class MortalJournal:
             verdict = await self._journal.move(scope, key, move)
         if isinstance(move, Claim) and verdict is not None and verdict.denial is None:
             await self._fate.meet(Point.CLAIMED)
-        if isinstance(move, Mark):
+        if isinstance(move, MarkSending):
             at_work.get().attempt = move.attempt
         if isinstance(move, _OF_RECOVERY) and not early:
             await self._fate.meet(Point.RECOVERING)
@@ -51,7 +60,7 @@ class MortalJournal:
             await self._fate.meet(Point.BEFORE_CLAIM)
         if isinstance(move, _OF_RECOVERY) and early:
             await self._fate.meet(Point.RECOVERING)
-        if isinstance(move, (Create, GoInDoubt, Free)):
+        if isinstance(move, (Create, GoInDoubt, Release)):
             await self._fate.meet(Point.ANSWERED)
         if self._fate.awaits(Point.COMMITTING) and self._chance.random() < 0.4:
             loop = asyncio.get_running_loop()
@@ -62,7 +71,7 @@ def watch(transport: Transport, fate: Fate, sent: Book) -> None:
     """Let every order that ``transport`` sends be written down first, and its worker die around it."""
     post_order = transport.post_order
 
-    async def posted(body: GuardedBody, **options: Any) -> Evidence:
+    async def posted(body: GuardedBody, **options: Any) -> ExchangeResult:
         await fate.meet(Point.MARKED)
         delivery = at_work.get()
         sent.write(delivery.key, delivery.attempt, time.time())

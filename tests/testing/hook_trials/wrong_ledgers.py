@@ -179,14 +179,15 @@ class HoldsThenNames(Wrong):
     def __init__(self):
         super().__init__()
         self.named = {}
+        self.lock = asyncio.Lock()
 
     async def place(self, intent):
-        if intent.id in self.named:
+        async with self.lock:
+            if intent.id not in self.named:
+                reference = self.insert(intent)
+                await statement()
+                self.named[intent.id] = reference
             return self.named[intent.id]
-        reference = self.insert(intent)
-        await statement()
-        self.named[intent.id] = reference
-        return reference
 
     async def release(self, intent, reference):
         await statement()
@@ -202,13 +203,15 @@ class ForgetsTheUnanswered(Wrong):
     def __init__(self):
         super().__init__()
         self.known = {}
+        self.lock = asyncio.Lock()
 
     async def place(self, intent):
-        if intent.id not in self.known:
-            booked = asyncio.get_running_loop().create_future()
-            asyncio.get_running_loop().call_soon(self._book, intent, booked)
-            self.known[intent.id] = await booked
-        return self.known[intent.id]
+        async with self.lock:
+            if intent.id not in self.known:
+                booked = asyncio.get_running_loop().create_future()
+                asyncio.get_running_loop().call_soon(self._book, intent, booked)
+                self.known[intent.id] = await booked
+            return self.known[intent.id]
 
     def _book(self, intent, booked):
         if not booked.done():  # who has left gets nothing

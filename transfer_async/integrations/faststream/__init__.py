@@ -3,8 +3,10 @@
 It knows the worker and below, never the sandbox.
 """
 
-from transfer_async.integrations.faststream.broker import line_at
-from transfer_async.integrations.faststream.line import Line, WorkerSettings
+from transfer_async.integrations.faststream.broker import Broker, WorkerSettings, broker_at
 from transfer_async.integrations.faststream.worker import OrderWorker
 
-__all__ = ["Line", "OrderWorker", "WorkerSettings", "line_at"]
+__all__ = ["Broker", "OrderWorker", "WorkerSettings", "broker_at"]
+
+line_at = broker_at
+"""The former name of `broker_at`, until version 1.0."""

@@ -6,20 +6,23 @@ deliver         a durable pull consumer that all workers share, and from which t
                 journal's to say
 acknowledge     confirmed by the server (double ack)
 delay           a negative acknowledgement with a delay
-park            published, confirmed, then terminated; without headers where they do not fit
+dead_letter     published, confirmed, then terminated; without headers where they do not fit
 sign of life    "in progress"
 count           the server's own
 ==============  ================================================================================
 
-A stream that is missing is made: of commands as a work queue, on disk; of outcomes and parked messages
+A stream that is missing is made: of commands as a work queue, on disk; of outcomes and dead letters
 without a limit, on disk. One that is there is used as it is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
 from uuid import uuid4
@@ -33,10 +36,15 @@ from nats.js.errors import NotFoundError
 
 from transfer_async._converters.messages import EndOfDoubt, OrderOutcome
 from transfer_async._models.errors import Outcome
-from transfer_async._support.log import log
-from transfer_async.integrations.faststream.headers import JSON, carried_on, reason_header
-from transfer_async.integrations.faststream.line import Line, TooLarge, WorkerSettings
-from transfer_async.integrations.faststream.nats_pull import PullingLane, SharedPull
+from transfer_async._support.util import log
+from transfer_async.integrations.faststream.broker import (
+    JSON,
+    Broker,
+    TooLarge,
+    WorkerSettings,
+    carried_on,
+    reason_header,
+)
 
 _OWN = "nats-"
 """What the headers begin with that speak to the server."""
@@ -66,7 +74,7 @@ _PARTS, _DELIVERED = 9, 4
 """How many parts the reply of a stored message has, and which of them is how often it was delivered."""
 
 
-class NatsLine(Line):
+class JetStreamBroker(Broker):
     """The line of a NATS server with JetStream.
 
     Args:
@@ -87,7 +95,7 @@ class NatsLine(Line):
     @classmethod
     def at(cls, address: str, settings: WorkerSettings, **options: Any) -> Self:
         """The line of the server at ``address``, or of a cluster's at several, separated by commas."""
-        servers = [one.strip() for one in address.split(",")]
+        servers = [item.strip() for item in address.split(",")]
 
         async def failed(error: Exception) -> None:
             line._note_failed(error, servers=len(servers))
@@ -139,7 +147,7 @@ class NatsLine(Line):
         if only_to_send:
             return
         await self._find(settings.outcomes, RetentionPolicy.LIMITS)
-        await self._find(settings.parked, RetentionPolicy.LIMITS)
+        await self._find(settings.dead_letters, RetentionPolicy.LIMITS)
         manager = await self._manager()
         await manager.add_consumer(self._streams[settings.commands], self._consumer())
 
@@ -269,7 +277,7 @@ class _StoredMessage(Msg):
     """A message whose sender's ``Status`` is not taken for the server's.
 
     The client hands on nothing that has such a header, and the command would come back for ever. Nor is it
-    parked under that name: those who fetch parked messages would not get it either.
+    parked under that name: those who fetch dead letters would not get it either.
     """
 
     def __init__(self, *args: Any, **fields: Any) -> None:
@@ -309,7 +317,7 @@ def _is_given_up(connection: Any) -> bool:
 class NatsDelivery:
     """One message from JetStream; for a FastStream subscriber of one's own as well."""
 
-    def __init__(self, line: NatsLine, message: NatsMessage | Msg) -> None:
+    def __init__(self, line: JetStreamBroker, message: NatsMessage | Msg) -> None:
         self._line = line
         if isinstance(message, Msg):
             self._message, self._body, self._headers = message, message.data, message.headers or {}
@@ -343,7 +351,7 @@ class NatsDelivery:
         """Have it delivered again after that many seconds; were this lost, after ``ack_wait``."""
         await self._message.nak(delay=after)
 
-    async def park(self, reason: str) -> None:
+    async def dead_letter(self, reason: str) -> None:
         """Publish it with the reason, then terminate it."""
         line, origin = self._line, self._message.metadata
         # The time, too: in a stream that was made anew, the numbers begin anew.
@@ -352,8 +360,8 @@ class NatsDelivery:
         try:
             await self._park({**self._carried_on(), **own}, own)
         except TooLarge:
-            log.warning("a message is parked without its headers, which do not fit: %s", reason)
-            await line.send_bare(line.settings.parked, self.body)
+            log.warning("a message is dead-lettered without its headers, which do not fit: %s", reason)
+            await line.send_bare(line.settings.dead_letters, self.body)
         await self._message.term()
 
     def _carried_on(self) -> dict[str, str]:
@@ -363,10 +371,178 @@ class NatsDelivery:
     async def _park(self, all_headers: Mapping[str, str], own: Mapping[str, str]) -> None:
         line = self._line
         try:
-            await line.send(line.settings.parked, self.body, all_headers)
+            await line.send(line.settings.dead_letters, self.body, all_headers)
         except TooLarge:
-            await line.send(line.settings.parked, self.body, own)
+            await line.send(line.settings.dead_letters, self.body, own)
 
     async def beat(self) -> None:
         """Say that work goes on."""
         await self._message.in_progress()
+
+
+# --- nats pull ---------------------------------------------------------------------------------------
+# The messages of one pull consumer of JetStream, for any number of lanes: they ask together.
+#
+# The client's own ``fetch`` sends a request for each message; or, asked for several, it keeps the first
+# waiting for the last. Here each lane is given a message as soon as one comes, and lanes that become free
+# at about the same time share a request. Never is more asked for than there are lanes that wait: what is
+# not worked on is not fetched. What comes all the same, as its lane has ended meanwhile, is given back at
+# once.
+
+
+SHARE, LONGEST = 0.25, 0.05
+"""How long a lane waits for others before it asks: a part of what a message takes, and seconds at most.
+
+Orders that begin together share their commits, and those are half of the work. No message waits for this as
+long as another lane has nothing to do: that one's request is at the server.
+"""
+
+REMEMBERED = 16
+"""Of how many messages the time that one takes is about the mean."""
+
+LATE = 0.5
+"""Seconds that the server may take, beyond the time that it was given, to say that there was nothing."""
+
+_EXPIRED = "408"
+_NOT_YET = ""
+
+
+class SharedPull:
+    """Asks one consumer for as many messages as there are lanes that wait.
+
+    Args:
+        connection: of the client's.
+        address: where requests for the consumer's messages go, as it is now.
+
+    Attributes:
+        lanes: how many there are; once all of them wait, there is nobody left to wait for.
+    """
+
+    def __init__(self, connection: Any, address: Callable[[], str]) -> None:
+        self.connection: Any = connection
+        self._address = address
+        self._inbox: str = connection.new_inbox()
+        self._numbers = itertools.count()
+        self._waiting: dict[asyncio.Future[Msg | None], str] = {}
+        """Those that wait, the one that has waited longest first; and where its request is answered."""
+        self.lanes: int = 0
+        self._patience = self._usual = 0.0
+        self._asking: asyncio.TimerHandle | None = None
+        self._requests: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Hear what the server sends, until the connection ends."""
+        await self.connection.subscribe(f"{self._inbox}.*", cb=self._came)
+
+    async def next(self, patience: float) -> Msg | None:
+        """The next message; None if none came in ``patience`` seconds, which is the same for all lanes.
+
+        Raises:
+            ConnectionError: the consumer is gone, or the server gives nothing for another reason.
+        """
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Msg | None] = loop.create_future()
+        self._waiting[waiter], self._patience = _NOT_YET, patience
+        if len(self._waiting) >= self.lanes:
+            self._ask()
+        elif self._asking is None:
+            self._asking = loop.call_later(min(SHARE * self._usual, LONGEST), self._ask)
+        # A connection that breaks takes the request along, and nothing is heard of it.
+        too_late = loop.call_later(patience + LATE, _end, waiter)
+        try:
+            return await waiter
+        finally:
+            too_late.cancel()
+            self._waiting.pop(waiter, None)
+
+    def note(self, seconds: float) -> None:
+        """So long did it take until a lane was done with a message."""
+        self._usual += (seconds - self._usual) / REMEMBERED
+
+    def _ask(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
+        new = [waiter for waiter, reply in self._waiting.items() if reply == _NOT_YET]
+        # While there is no connection requests would heap up, and all be answered when it is back.
+        if not new or not self.connection.is_connected:
+            return
+        reply = f"{self._inbox}.{next(self._numbers)}"
+        self._waiting |= dict.fromkeys(new, reply)
+        request = asyncio.create_task(self._request(len(new), reply))
+        self._requests.add(request)
+        request.add_done_callback(self._requests.discard)
+
+    async def _request(self, wanted: int, reply: str) -> None:
+        asked = json.dumps({"batch": wanted, "expires": int(self._patience * 1e9)})
+        try:
+            await self.connection.publish(self._address(), asked.encode(), reply=reply)
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are told
+            self._end_all(reply, error)
+
+    async def _came(self, message: Msg) -> None:
+        status = (message.headers or {}).get("Status")
+        if status == _EXPIRED:
+            self._end_all(message.subject)
+        elif status is not None:
+            why = f"the consumer gives nothing (status {status})"
+            self._end_all(message.subject, ConnectionError(why))
+        elif not self._give(message):
+            await message.nak()
+
+    def _give(self, message: Msg) -> bool:
+        """Give ``message`` to whoever has waited longest, as the server does; false if nobody waits."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(message)
+                del self._waiting[waiter]
+                return True
+        return False
+
+    def _end_all(self, reply: str, error: Exception | None = None) -> None:
+        """End the waiting of those whose request is answered at ``reply``."""
+        for waiter, asked in self._waiting.items():
+            if asked == reply:
+                _end(waiter, error)
+
+
+def _end(waiter: asyncio.Future[Msg | None], error: Exception | None = None) -> None:
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
+
+
+class PullingLane:
+    """One lane, as a worker sees a subscriber of FastStream's.
+
+    Args:
+        pull: gives what all lanes share.
+    """
+
+    def __init__(self, pull: Callable[[], Awaitable[SharedPull]]) -> None:
+        self._shared = pull
+        self._pull: SharedPull | None = None
+        self._given_at: float | None = None
+
+    async def start(self) -> None:
+        """Have what all lanes share opened; it ends with the connection."""
+        self._pull = await self._shared()
+        self._pull.lanes += 1
+
+    async def stop(self) -> None:
+        """Be a lane no more."""
+        pull, self._pull = self._pull, None
+        if pull is not None:
+            pull.lanes -= 1
+
+    async def get_one(self, *, timeout: float) -> Msg | None:  # noqa: ASYNC109 - as FastStream's are called
+        """The next message; None if none came in that many seconds."""
+        assert self._pull is not None  # noqa: S101 - it was started
+        if self._given_at is not None:
+            self._pull.note(time.monotonic() - self._given_at)
+        message = await self._pull.next(timeout)
+        self._given_at = None if message is None else time.monotonic()
+        return message

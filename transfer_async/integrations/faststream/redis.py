@@ -5,7 +5,7 @@ deliver         a consumer group that all workers share, from the stream's begin
                 worker had in hand is put back into the stream once its idle time has passed
 acknowledge     acknowledged and deleted in one transaction, so that the stream does not grow
 delay           moved to a sorted set, by the time when it is due, and back when that has come
-park            copied with its fields as they are, acknowledged and deleted by one script; those
+dead_letter     copied with its fields as they are, acknowledged and deleted by one script; those
                 that are too many for a script, in one field
 sign of life    claimed again, by the worker that has it, which resets its idle time
 count           carried along with the message, in a field
@@ -38,9 +38,14 @@ from faststream.redis import BinaryMessageFormatV1, RedisBroker, RedisStreamMess
 from redis.exceptions import ResponseError
 
 from transfer_async._converters.messages import OrderOutcome
-from transfer_async._support.log import log
-from transfer_async.integrations.faststream.headers import JSON, fitting, reason_header
-from transfer_async.integrations.faststream.line import Line, WorkerSettings
+from transfer_async._support.util import log
+from transfer_async.integrations.faststream.broker import (
+    JSON,
+    Broker,
+    WorkerSettings,
+    fitting,
+    reason_header,
+)
 
 DATA, BODY, DELIVERIES = b"__data__", b"body", b"transfer-deliveries"
 """The fields of an entry: FastStream's own, other programs', and how often it has been delivered before."""
@@ -115,10 +120,10 @@ return 1
 """
 )
 
-PARK = (
+DEAD_LETTER = (
     _IN_HAND
     + """
--- KEYS: the stream, what is parked. ARGV: group, id, the fields of the copy.
+-- KEYS: the stream, what is dead-lettered. ARGV: group, id, the fields of the copy.
 if not in_hand(KEYS[1], ARGV[1], ARGV[2]) then return 0 end -- somebody else has it now
 redis.call('XADD', KEYS[2], '*', unpack(ARGV, 3))
 done_with(KEYS[1], ARGV[1], ARGV[2])
@@ -169,7 +174,7 @@ return #idle
 )
 
 
-class RedisLine(Line):
+class RedisStreamsBroker(Broker):
     """The line of a Redis server.
 
     Args:
@@ -225,11 +230,11 @@ class RedisLine(Line):
         """Put an entry aside for that many seconds."""
         await self.run(DELAY, self._keys, [self.settings.group, entry, int(after * 1000), DELIVERIES])
 
-    async def park(self, entry: bytes, fields: Mapping[bytes, bytes]) -> None:
+    async def dead_letter(self, entry: bytes, fields: Mapping[bytes, bytes]) -> None:
         """Put an entry away for good, as a copy with those fields."""
-        keys = [self.settings.commands, self.settings.parked]
+        keys = [self.settings.commands, self.settings.dead_letters]
         copy = [part for field in fields.items() for part in field]
-        await self.run(PARK, keys, [self.settings.group, entry, *copy])
+        await self.run(DEAD_LETTER, keys, [self.settings.group, entry, *copy])
 
     async def run(self, script: str, keys: list[str], arguments: list[Any]) -> None:
         """Run a script."""
@@ -312,7 +317,7 @@ def _text(value: bytes) -> str:
 class RedisDelivery:
     """One entry of a stream; for a FastStream subscriber of one's own as well."""
 
-    def __init__(self, line: RedisLine, message: RedisStreamMessage) -> None:
+    def __init__(self, line: RedisStreamsBroker, message: RedisStreamMessage) -> None:
         self._line, self._message = line, message
         raw: Any = message.raw_message
         self._entry: bytes = raw["message_ids"][0]
@@ -346,8 +351,8 @@ class RedisDelivery:
         """Put it aside for that many seconds."""
         await self._line.delay(self._entry, after)
 
-    async def park(self, reason: str) -> None:
-        """Copy it to the parked ones with the reason, acknowledge and delete.
+    async def dead_letter(self, reason: str) -> None:
+        """Copy it to the dead letters with the reason, acknowledge and delete.
 
         The copy can be read as FastStream's, with the headers cut where they are long; the fields of any
         other program are beside that, unchanged. Where they are too many, they are there in one, and the
@@ -357,13 +362,13 @@ class RedisDelivery:
         headers: Mapping[str, str] = {**self.headers, **why}
         others = {name: value for name, value in self._fields.items() if name not in (DATA, DELIVERIES)}
         if len(others) > MOST:
-            log.warning("a message is parked with its fields in one, as they are too many: %s", reason)
+            log.warning("a message is dead-lettered with its fields in one, as they are too many: %s", reason)
             headers, others = why, _in_one(others)
         envelope = await BinaryMessageFormatV1.encode(
             message=self.body, reply_to=None, headers=fitting(headers), correlation_id=gen_cor_id()
         )
         others |= {name.encode(): value.encode() for name, value in why.items()}
-        await self._line.park(self._entry, {DATA: envelope, **others})
+        await self._line.dead_letter(self._entry, {DATA: envelope, **others})
 
     async def beat(self) -> None:
         """Claim it again: its idle time begins anew."""

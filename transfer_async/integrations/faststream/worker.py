@@ -2,10 +2,10 @@
 
 What is the same for all brokers is here: lanes that each take one message, see it through, and only then
 take the next; the sweeper; health; a stop that finishes what is in flight. What differs, how a broker
-delivers, acknowledges, delays and parks, is a `Line`, and there is one for each broker in
+delivers, acknowledges, delays and dead-letters, is a `Broker`, and there is one for each broker in
 `transfer_async.integrations.faststream`::
 
-    line = line_at("nats://127.0.0.1:4222", WorkerSettings(concurrency=32))
+    line = broker_at("nats://127.0.0.1:4222", WorkerSettings(concurrency=32))
     async with TransferClient.from_env(journal=PostgresJournal(dsn), hooks=hooks) as client:
         await OrderWorker(client, line).run(stop)
 
@@ -13,7 +13,7 @@ FastStream's own subscription loops are not used, for three reasons: they fetch 
 at once, and what waits in their buffers is not heart-beaten; they take a consumer that was deleted, or a
 connection that is closed for good, for an empty queue and ask again without a pause; and on Redis they
 end for ever with the group. Its subscribers' ``get_one`` has none of these. On NATS the lanes ask together,
-in place of each for itself: see `transfer_async.integrations.faststream.nats_pull`.
+in place of each for itself: see `transfer_async.integrations.faststream.nats`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from transfer_async._support.log import log
-from transfer_async.integrations.faststream.broker import line_at, reason
-from transfer_async.integrations.faststream.line import Line, WorkerSettings
-from transfer_async.worker.consumer import Around, Delivery, Inject, Worker
+from transfer_async._support.util import log
+from transfer_async.integrations.faststream.broker import Broker, WorkerSettings, broker_at, reason
+from transfer_async.worker.consumer import Around, Delivery, Health, Inject, Worker
 from transfer_async.worker.handler import Handler
-from transfer_async.worker.health import Health
 from transfer_async.worker.outbox import Sweeper
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ _ENDED = "a part of the worker has ended by itself"
 
 _NO_ANSWER = TimeoutError(f"no answer within {OPENING:g} s")
 
-__all__ = ["Line", "OrderWorker", "WorkerSettings", "line_at"]
+__all__ = ["Broker", "OrderWorker", "WorkerSettings", "broker_at"]
 
 
 class OrderWorker:
@@ -57,7 +55,7 @@ class OrderWorker:
 
     Args:
         client: with a journal that survives its process; it is the caller's, and not closed.
-        line: see `Line`; opened and closed by `run`.
+        line: see `Broker`; opened and closed by `run`.
         handler: one of the client's own settings; by default ``Handler(client)``.
         health: see `Health`; its ``checks`` get the broker and the journal.
         around: what each message is handled within; see `transfer_async.worker.consumer`.
@@ -73,7 +71,7 @@ class OrderWorker:
     def __init__(
         self,
         client: TransferClient,
-        line: Line,
+        line: Broker,
         *,
         handler: Handler | None = None,
         health: Health | None = None,
@@ -81,7 +79,7 @@ class OrderWorker:
         inject: Inject | None = None,
     ) -> None:
         self.health: Health = health or Health()
-        self.line: Line = line
+        self.line: Broker = line
         self._settings = line.settings
         handler = handler or Handler(client)
         self.health.checks |= {"broker": self._reach_broker, "journal": lambda: client.known("-")}
@@ -143,8 +141,8 @@ class OrderWorker:
         chores = [asyncio.create_task(self._again(every, do)) for every, do in self.line.chores]
         sweeper = asyncio.create_task(self._sweeper.run())
         parts = [*lanes, *chores, sweeper]
-        for each in ("worker", "broker"):
-            self.health.well(each)
+        for item in ("worker", "broker"):
+            self.health.well(item)
         self.started.set()
         try:
             await self._until(stop, parts)

@@ -14,7 +14,6 @@ except ModuleNotFoundError as _error:
         "pip install 'transfer_async[opentelemetry]'"
     ) from _error
 
-from transfer_async.integrations.opentelemetry.observer import Telemetry
-from transfer_async.integrations.opentelemetry.propagation import context_from, headers_of_context
+from transfer_async.integrations.opentelemetry.observer import Telemetry, context_from, headers_of_context
 
 __all__ = ["Telemetry", "context_from", "headers_of_context"]

@@ -26,12 +26,12 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from transfer_async._http.urls import CREATE_ORDER
 from transfer_async._models import events
 from transfer_async._models.errors import Outcome
-from transfer_async.integrations.opentelemetry import names
+from transfer_async.integrations.opentelemetry import metrics
 from transfer_async.integrations.opentelemetry.metrics import Attributes, Instruments
 
 ORDER_SPAN = "create_order"
 ATTEMPT_SPAN = f"POST {CREATE_ORDER}"
-_REQUEST: Attributes = {names.METHOD: "POST", names.TEMPLATE: CREATE_ORDER}
+_REQUEST: Attributes = {metrics.METHOD: "POST", metrics.TEMPLATE: CREATE_ORDER}
 
 
 @define(eq=False, kw_only=True)
@@ -50,8 +50,8 @@ class OpenOrder:
     span: Span
     context: Context
     attempt: OpenAttempt | None = None
-    outcome: str = names.UNRECORDED
-    error: str | None = names.OTHER
+    outcome: str = metrics.UNRECORDED
+    error: str | None = metrics.OTHER
     seconds: float = 0.0
     is_over: bool = False
 
@@ -73,17 +73,17 @@ class Orders:
         self._open: weakref.WeakValueDictionary[str, OpenOrder] = weakref.WeakValueDictionary()
         self._tellers: dict[type[events.Event], Callable[[Any], None]] = {
             events.Claimed: self._claimed,
-            events.TurnCame: self._turn_came,
+            events.RateLimitWaited: self._turn_came,
             events.HookPassed: self._hook_passed,
             events.HookUndone: self._hook_undone,
-            events.UndoOwed: self._undo_owed,
+            events.UndoPending: self._undo_owed,
             events.AttemptStarted: self._attempt_started,
             events.AttemptFailed: self._attempt_failed,
             events.RetryScheduled: self._retry_scheduled,
             events.OrderCreated: self._created,
             events.OrderRefused: self._refused,
             events.NotSent: self._not_sent,
-            events.WentInDoubt: self._went_in_doubt,
+            events.OrderInDoubt: self._went_in_doubt,
             events.Resolved: self._resolved,
             events.DuplicateSuspected: self._duplicate_suspected,
         }
@@ -107,9 +107,9 @@ class Orders:
             ORDER_SPAN,
             start_time=time.time_ns() - int(event.seconds * 1e9),
             attributes={
-                names.KEY: event.key,
-                names.INTENT_ID: event.intent_id,
-                names.TAKEN_OVER: event.taken_over,
+                metrics.KEY: event.key,
+                metrics.INTENT_ID: event.intent_id,
+                metrics.TAKEN_OVER: event.taken_over,
             },
         )
         order = OpenOrder(span=span, context=trace.set_span_in_context(span), seconds=event.seconds)
@@ -128,9 +128,9 @@ class Orders:
         if self._open.get(intent_id) is order:  # another call may have taken the intent over meanwhile
             del self._open[intent_id]
         self._end_attempt(order, outcome=order.outcome, error=order.error)
-        ended: dict[str, str | int] = {names.OUTCOME: order.outcome}
+        ended: dict[str, str | int] = {metrics.OUTCOME: order.outcome}
         if order.error is not None:
-            ended[names.ERROR_TYPE] = order.error
+            ended[metrics.ERROR_TYPE] = order.error
             order.span.set_status(StatusCode.ERROR)
         order.span.set_attributes(ended)
         order.span.end()
@@ -141,13 +141,13 @@ class Orders:
         order = self._open.get(event.intent_id)
         if order is not None:
             order.outcome, order.seconds = outcome.value, event.seconds
-            order.error = None if error is None else names.error_type(error)
+            order.error = None if error is None else metrics.error_type(error)
         return order
 
     def _created(self, event: events.OrderCreated) -> None:
         order = self._ended(event, Outcome.CREATED, None)
         if order is not None:
-            order.span.set_attribute(names.ORDER_ID, event.order_id)
+            order.span.set_attribute(metrics.ORDER_ID, event.order_id)
             # The answer came before it was recorded.
             self._end_attempt(order, outcome=order.outcome, error=None, status=event.status, took=event.took)
             self._end(event.intent_id, order)
@@ -158,30 +158,31 @@ class Orders:
     def _not_sent(self, event: events.NotSent) -> None:
         self._ended(event, Outcome.NOT_SENT, event.error)
 
-    def _went_in_doubt(self, event: events.WentInDoubt) -> None:
-        error = names.error_type(event.error)
+    def _went_in_doubt(self, event: events.OrderInDoubt) -> None:
+        error = metrics.error_type(event.error)
         order = self._ended(event, Outcome.UNKNOWN, error)
         if order is not None:
             # It is open if it had an order for its answer, which turned out to be another key's.
             self._end_attempt(order, outcome=Outcome.UNKNOWN.value, error=error)
-        self._note(event, "went_in_doubt", {names.ERROR_TYPE: error})
-        self._instruments.doubt_began({names.ERROR_TYPE: error})
+        self._note(event, "went_in_doubt", {metrics.ERROR_TYPE: error})
+        self._instruments.doubt_began({metrics.ERROR_TYPE: error})
 
     def _resolved(self, event: events.Resolved) -> None:
         created = event.outcome is Outcome.CREATED
         order = self._ended(event, event.outcome, None if created else "Refuted")
-        how: dict[str, str | int] = {names.OUTCOME: event.outcome.value}
+        how: dict[str, str | int] = {metrics.OUTCOME: event.outcome.value}
         self._instruments.doubt_ended(how)
-        found = {} if event.order_id is None else {names.ORDER_ID: event.order_id}
+        found = {} if event.order_id is None else {metrics.ORDER_ID: event.order_id}
         self._note(event, "resolved", {**how, **found})
         if order is not None:
             order.span.set_attributes(found)
 
     def _duplicate_suspected(self, event: events.DuplicateSuspected) -> None:
+        found = {} if event.order_id is None else {metrics.ORDER_ID: event.order_id}
         order = self._ended(event, Outcome.CREATED, "DuplicateSuspected")
         if order is not None:
             self._end_attempt(order, outcome=Outcome.CREATED.value, error=None)
-        self._note(event, "duplicate_suspected", {names.ORDER_ID: event.order_id})
+        self._note(event, "duplicate_suspected", {**found})
         self._instruments.duplicate()
 
     # --- its attempts -------------------------------------------------------------------------------
@@ -192,7 +193,7 @@ class Orders:
             return
         attributes = dict(self._request)
         if event.attempt > 1:
-            attributes[names.RESENT] = event.attempt - 1
+            attributes[metrics.RESENT] = event.attempt - 1
         span = self._tracer.start_span(
             ATTEMPT_SPAN, context=order.context, kind=SpanKind.CLIENT, attributes=attributes
         )
@@ -201,7 +202,7 @@ class Orders:
     def _attempt_failed(self, event: events.AttemptFailed) -> None:
         order = self._open.get(event.intent_id)
         if order is not None:
-            error = names.error_type(event.error)
+            error = metrics.error_type(event.error)
             self._end_attempt(order, outcome=event.outcome.value, error=error, status=event.status)
 
     def _end_attempt(
@@ -217,12 +218,12 @@ class Orders:
         if attempt is None:
             return
         seconds = time.perf_counter() - attempt.began if took is None else took
-        ended: dict[str, str | int] = {names.OUTCOME: outcome}
+        ended: dict[str, str | int] = {metrics.OUTCOME: outcome}
         answered: dict[str, str | int] = {}
         if status is not None:
-            answered[names.STATUS] = status
+            answered[metrics.STATUS] = status
         if error is not None:
-            answered[names.ERROR_TYPE] = ended[names.ERROR_TYPE] = error
+            answered[metrics.ERROR_TYPE] = ended[metrics.ERROR_TYPE] = error
             attempt.span.set_status(StatusCode.ERROR)
         attempt.span.set_attributes({**answered, **ended})
         attempt.span.end(attempt.began_at + int(seconds * 1e9))
@@ -230,28 +231,28 @@ class Orders:
 
     # --- what happens on the way --------------------------------------------------------------------
 
-    def _turn_came(self, event: events.TurnCame) -> None:
-        self._note(event, "turn_came", {names.WAITED: event.waited})
+    def _turn_came(self, event: events.RateLimitWaited) -> None:
+        self._note(event, "turn_came", {metrics.WAITED: event.waited})
         self._instruments.waited(event.waited)
 
     def _hook_passed(self, event: events.HookPassed) -> None:
-        self._note(event, "hook_passed", {names.HOOK: event.hook, names.HOOK_DURATION: event.took})
+        self._note(event, "hook_passed", {metrics.HOOK: event.hook, metrics.HOOK_DURATION: event.took})
 
     def _hook_undone(self, event: events.HookUndone) -> None:
-        self._note(event, "hook_undone", {names.HOOK: event.hook})
+        self._note(event, "hook_undone", {metrics.HOOK: event.hook})
 
-    def _undo_owed(self, event: events.UndoOwed) -> None:
-        why = {names.HOOK: event.hook, names.ERROR_TYPE: names.error_type(event.error)}
+    def _undo_owed(self, event: events.UndoPending) -> None:
+        why = {metrics.HOOK: event.hook, metrics.ERROR_TYPE: metrics.error_type(event.error)}
         self._note(event, "undo_owed", why)
         self._instruments.undo_owed(why)
 
     def _retry_scheduled(self, event: events.RetryScheduled) -> None:
-        self._note(event, "retry_scheduled", {names.PAUSE: event.pause})
+        self._note(event, "retry_scheduled", {metrics.PAUSE: event.pause})
 
     def _note(self, event: events.Event, name: str, attributes: dict[str, Any]) -> None:
         order = self._open.get(event.intent_id)
         if order is not None:
             order.span.add_event(name, attributes)
         elif (span := trace.get_current_span()).is_recording():
-            whose = {names.KEY: event.key, names.INTENT_ID: event.intent_id}
+            whose = {metrics.KEY: event.key, metrics.INTENT_ID: event.intent_id}
             span.add_event(name, {**whose, **attributes})

@@ -6,13 +6,26 @@ import asyncio
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from transfer_async import CauseKind
-from transfer_async.journal import FOUR_EYES, KEPT, Decision, Denial, Entry, Journal, KeyState, Move
-from transfer_async.testing.journal_contract.journal_time import JournalTime, LetPass
-from transfer_async.testing.journal_contract.trial_moves import (
+from transfer_async.journal import (
+    FOUR_EYES,
+    KEPT,
+    Amend,
+    Decision,
+    Entry,
+    Journal,
+    KeyState,
+    Move,
+    Rejection,
+    TakeBack,
+)
+from transfer_async.journal.model import SETTLE_AFTER
+from transfer_async.testing.journal_contract.support import (
     SCOPE,
-    SETTLE_AFTER,
+    JournalTime,
+    LetPass,
     amend,
     claim,
     create,
@@ -50,6 +63,30 @@ async def lines(journal: Journal, key: str = "k") -> list[tuple[str, str | None,
     return [(step.move, step.by, step.reason) for step in await journal.history(SCOPE, key)]
 
 
+async def decided_while_demanded(deciding: Journal, demanding: Journal, ahead: int) -> None:
+    """Try a decision of one person while another person demands four eyes, for the first time and again.
+
+    Args:
+        deciding: the journal of who decides.
+        demanding: the journal of who demands.
+        ahead: turns of the loop by which the decision begins before the demand.
+    """
+    for waived in (False, True):
+        key = f"k-{waived}"
+        await made(deciding, claim(), mark(), doubt(), key=key)
+        if waived:
+            await made(demanding, propose(Decision.WAIVE, attempt=None), waive(), key=FOUR_EYES)
+        decision = asyncio.ensure_future(judged(deciding, resolve(order_id=f"tx-{waived}"), key=key))
+        for _ in range(ahead):
+            await asyncio.sleep(0)
+        await made(demanding, demand(), key=FOUR_EYES)
+        then = await read(demanding, key)
+        verdict, after = await decision, await read(demanding, key)
+
+        assert after == then, "a decision of one person was written after the demand had returned"
+        assert (verdict.denial, after.state) in ((None, S.CREATED), (Rejection.ALONE, S.IN_DOUBT))
+
+
 class FourEyes:
     """What people propose, approve, amend and demand is kept as the state machine says."""
 
@@ -80,17 +117,17 @@ class FourEyes:
         entry = await proposed(journal)
         verdict = await judged(journal, resolve(by=by, proposal="proposal-1"))
 
-        assert (verdict.denial, await read(journal)) == (Denial.SAME_PERSON, entry)
+        assert (verdict.denial, await read(journal)) == (Rejection.SAME_PERSON, entry)
 
     @pytest.mark.parametrize(
-        "move", [doubt(), promise(), suspect(), propose(number=2)], ids=lambda one: one.name
+        "move", [doubt(), promise(), suspect(), propose(number=2)], ids=lambda item: item.name
     )
     async def test_any_move_of_the_key_makes_a_proposal_void(self, journal: Journal, move: Move) -> None:
         await proposed(journal)
         await made(journal, move)
         verdict = await judged(journal, resolve(by="ben", proposal="proposal-1"))
 
-        assert (verdict.denial, verdict.entry.state) == (Denial.VOID, S.IN_DOUBT)
+        assert (verdict.denial, verdict.entry.state) == (Rejection.VOID, S.IN_DOUBT)
 
     async def test_who_looks_leaves_it_as_it_is(self, journal: Journal) -> None:
         entry = await proposed(journal)
@@ -115,7 +152,7 @@ class FourEyes:
         await proposed(journal)
         pass_time(SETTLE_AFTER)
 
-        assert (await judged(journal, approval)).denial is Denial.VOID
+        assert (await judged(journal, approval)).denial is Rejection.VOID
 
     async def test_a_refutation_is_neither_proposed_nor_approved_too_early(
         self, journal: Journal, pass_time: LetPass
@@ -127,7 +164,7 @@ class FourEyes:
         await made(journal, propose(Decision.REFUTE))
         after = await made(journal, refute(by="ben", proposal="proposal-1"))
 
-        assert (early.denial, after.state) == (Denial.TOO_EARLY, S.FREE)
+        assert (early.denial, after.state) == (Rejection.TOO_EARLY, S.FREE)
 
     async def test_of_two_who_approve_at_once_one_does(self, journal: Journal) -> None:
         await proposed(journal)
@@ -155,15 +192,15 @@ class FourEyes:
         await made(journal, withdraw())
 
         assert (await read(journal)).proposal is None
-        assert (await judged(journal, resolve(by="ben", proposal="proposal-1"))).denial is Denial.VOID
-        assert (await judged(journal, withdraw())).denial is Denial.VOID
+        assert (await judged(journal, resolve(by="ben", proposal="proposal-1"))).denial is Rejection.VOID
+        assert (await judged(journal, withdraw())).denial is Rejection.VOID
 
     async def test_what_was_seen_otherwise_is_not_decided(self, journal: Journal) -> None:
         seen = (await made(journal, claim(), mark(), doubt())).moves
         await made(journal, promise())
         stale = [await judged(journal, move) for move in (resolve(seen=seen), propose(seen=seen))]
 
-        assert [verdict.denial for verdict in stale] == [Denial.MOVED, Denial.MOVED]
+        assert [verdict.denial for verdict in stale] == [Rejection.MOVED, Rejection.MOVED]
         assert (await judged(journal, resolve(seen=seen + 1))).denial is None
 
     async def test_only_what_can_become_of_the_key_is_proposed(self, journal: Journal) -> None:
@@ -174,11 +211,11 @@ class FourEyes:
         foreign = await judged(journal, propose(Decision.RESOLVE, "tx-1"), key="k2")
         waiving = await judged(journal, propose(Decision.WAIVE), key="k2")
 
-        assert [one.denial for one in (amending, resolving, foreign, waiving)] == [
-            Denial.ANSWERED,
-            Denial.LOST,
-            Denial.FOREIGN,
-            Denial.LOST,
+        assert [item.denial for item in (amending, resolving, foreign, waiving)] == [
+            Rejection.ANSWERED,
+            Rejection.LOST,
+            Rejection.FOREIGN,
+            Rejection.LOST,
         ]
 
     async def test_a_wrong_id_is_corrected_and_is_free_for_the_key_whose_it_is(
@@ -190,7 +227,7 @@ class FourEyes:
         taken = await judged(journal, amend("tx-1", "tx-2"), key="k2")
 
         assert (after.state, after.order_id, other.order_id) == (S.CREATED, "tx-2", "tx-1")
-        assert taken.denial is Denial.FOREIGN
+        assert taken.denial is Rejection.FOREIGN
         assert (await lines(journal))[-1] == ("amend", "operator", "a slip")
 
     async def test_a_wrong_id_is_taken_back_and_the_key_in_doubt_is_whole_again(
@@ -207,7 +244,7 @@ class FourEyes:
         assert (after.state, after.order_id) == (S.IN_DOUBT, None)
         assert kept.cause is not None
         assert kept.cause.kind is CauseKind.TAKEN_BACK
-        assert kept == before.but(cause=kept.cause, moves=before.moves + 2)
+        assert kept == replace(before, cause=kept.cause, moves=before.moves + 2)
         assert [key for key, _ in await journal.in_doubt(SCOPE)] == []
         assert (last.move, last.order_id, freed.state) == ("takeback", "tx-1", S.FREE)
 
@@ -215,7 +252,7 @@ class FourEyes:
         entry = await made(journal, claim(), mark(), create())
         denials = [(await judged(journal, move)).denial for move in (amend(), take_back())]
 
-        assert denials == [Denial.ANSWERED, Denial.ANSWERED]
+        assert denials == [Rejection.ANSWERED, Rejection.ANSWERED]
         assert await read(journal) == entry
 
     async def test_whoever_was_told_of_the_wrong_order_is_told_of_the_right_one(
@@ -227,7 +264,7 @@ class FourEyes:
         heard = await made(journal, amend("tx-2", "tx-3"))
         doubted = await made(journal, take_back("tx-3"))
 
-        assert [[one.order_id for one in entry.untold] for entry in (unheard, heard, doubted)] == [
+        assert [[pending.order_id for pending in entry.untold] for entry in (unheard, heard, doubted)] == [
             ["tx-2"],
             ["tx-3"],
             [],
@@ -256,11 +293,49 @@ class FourEyes:
         again = await made(journal, demand(), key=FOUR_EYES)
 
         assert (first.four_eyes, waived.four_eyes, again.four_eyes) == (True, False, True)
-        assert (alone.denial, same.denial) == (Denial.VOID, Denial.SAME_PERSON)
+        assert (alone.denial, same.denial) == (Rejection.VOID, Rejection.SAME_PERSON)
         assert [move for move, _, _ in await lines(journal, FOUR_EYES)] == [
             *("demand", "propose", "waive"),
             "demand",
         ]
+
+    @pytest.mark.parametrize(
+        "decision", [resolve(), refute(), amend(), take_back()], ids=lambda item: item.name
+    )
+    async def test_from_the_demand_on_no_person_decides_alone(
+        self, journal: Journal, pass_time: LetPass, decision: Move
+    ) -> None:
+        """The rule is read in the transaction that writes the decision, whoever looked at it before."""
+        way = (claim(), mark(), doubt())
+        entry = await made(journal, *way, *((resolve(),) if isinstance(decision, (Amend, TakeBack)) else ()))
+        pass_time(SETTLE_AFTER)
+        await made(journal, demand(), key=FOUR_EYES)
+        alone = await judged(journal, decision)
+
+        assert (alone.denial, alone.entry, await read(journal)) == (Rejection.ALONE, entry, entry)
+        await made(journal, propose(Decision.WAIVE, attempt=None), waive(), key=FOUR_EYES)
+        assert (await judged(journal, decision)).denial is None
+
+    async def test_a_demand_denies_neither_programs_nor_approvals_nor_other_scopes(
+        self, journal: Journal
+    ) -> None:
+        await made(journal, demand(), key=FOUR_EYES)
+        await made(journal, claim(), mark(), doubt(), resolve(order_id="tx-1", by_program=True))
+        await made(journal, claim(), mark(), doubt(), propose(order_id="tx-2"), key="k2")
+        approved = await made(journal, resolve(order_id="tx-2", by="ben", proposal="proposal-1"), key="k2")
+        for move in (claim(), mark(), doubt()):
+            await journal.move("https://other.example", "k", move)
+        other = await journal.move("https://other.example", "k", resolve())
+
+        assert approved.state is S.CREATED
+        assert other is not None
+        assert other.denial is None
+
+    @pytest.mark.parametrize("ahead", range(9))
+    async def test_once_a_demand_has_returned_no_decision_of_one_person_is_written(
+        self, journal: Journal, ahead: int
+    ) -> None:
+        await decided_while_demanded(journal, journal, ahead)
 
     async def test_a_demand_that_stands_is_not_written_anew(self, journal: Journal) -> None:
         first = await made(journal, demand(), key=FOUR_EYES)
@@ -287,5 +362,5 @@ class FourEyes:
     async def test_an_orders_key_demands_nothing(self, journal: Journal) -> None:
         await made(journal, claim(), mark(), create())
 
-        assert (await judged(journal, demand())).denial is Denial.LOST
-        assert (await judged(journal, waive())).denial is Denial.LOST
+        assert (await judged(journal, demand())).denial is Rejection.LOST
+        assert (await judged(journal, waive())).denial is Rejection.LOST

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
-from transfer_async import OrderCommand
-from transfer_async.testing.line_contract.line_trial import LineTrial
+import pytest
+
+from transfer_async import OrderCommand, OrderOutcome, Outcome
+from transfer_async.integrations.faststream import Broker
+from transfer_async.testing.line_contract.line_trial import Crew, LineTrial, Taken, soon
 from transfer_async.testing.makers import make_new_order
 
 HEADERS = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "x-origin": "a trial"}
@@ -16,16 +22,16 @@ class Delivering:
     """How messages come: whole, to one worker each, and no sooner than they are asked for."""
 
     async def test_a_message_comes_as_it_was_sent(self, line_trial: LineTrial) -> None:
-        """Whatever it is: what cannot be read must be parked, byte for byte."""
+        """Whatever it is: what cannot be read must be dead-lettered, byte for byte."""
         bodies = {b"{}", b"", b"\xff\x00\r\n" * 40, "ü№".encode(), b"x" * 100_000}
         for body in bodies:
             await line_trial.send(body, HEADERS)
         hand = await line_trial.hand()
         taken = [await hand.take() for _ in bodies]
 
-        assert {one.body for one in taken} == bodies
-        assert [HEADERS.items() <= one.headers.items() for one in taken] == [True] * len(bodies)
-        assert [one.deliveries for one in taken] == [1] * len(bodies)
+        assert {item.body for item in taken} == bodies
+        assert [HEADERS.items() <= item.headers.items() for item in taken] == [True] * len(bodies)
+        assert [item.deliveries for item in taken] == [1] * len(bodies)
 
     async def test_a_command_that_is_ordered_comes_as_one(self, line_trial: LineTrial) -> None:
         command = OrderCommand(key="k", order=make_new_order())
@@ -43,8 +49,8 @@ class Delivering:
             await line_trial.send(body)
         taken = [await hands[number % 2].take() for number in range(6)]
 
-        assert {one.body for one in taken} == bodies
-        assert [one.deliveries for one in taken] == [1] * 6
+        assert {item.body for item in taken} == bodies
+        assert [item.deliveries for item in taken] == [1] * 6
 
     async def test_what_was_sent_before_there_was_a_worker_comes(self, line_trial: LineTrial) -> None:
         await line_trial.send(b"early")
@@ -60,8 +66,8 @@ class Delivering:
         busy, free = await line_trial.hand(), await line_trial.hand()
         taken = [await busy.take(), *[await free.take() for _ in range(3)]]
 
-        assert {one.body for one in taken} == bodies
-        assert [one.deliveries for one in taken] == [1] * 4
+        assert {item.body for item in taken} == bodies
+        assert [item.deliveries for item in taken] == [1] * 4
 
     async def test_who_waits_in_vain_is_told_so_in_the_end_and_not_at_once(
         self, line_trial: LineTrial
@@ -99,3 +105,301 @@ class Delivering:
 
         assert {in_hand.body, waiting.body} == {b"in hand", b"waiting"}
         assert waiting.deliveries == 1
+
+
+# --- answering ---------------------------------------------------------------------------------------
+# What is said of a message to its broker: acknowledged, given back, parked, beaten for, or nothing.
+
+
+REASON = "Transfer-Reason"
+
+CUTS = 12
+"""How many answers are cut off: from the first turn of the loop to shortly before their end."""
+
+
+class Answering:
+    """What is said of a message to its broker: acknowledged, given back, parked, beaten for, or nothing."""
+
+    async def test_what_is_acknowledged_never_comes_again(self, line_trial: LineTrial) -> None:
+        await line_trial.send(b"done")
+        hand = await line_trial.hand()
+        await (await hand.take()).ack()
+
+        assert await line_trial.come_again(hand) == []
+
+    async def test_what_nobody_answers_comes_again_whole_and_says_so(self, line_trial: LineTrial) -> None:
+        await line_trial.send(b"\xff left", HEADERS)
+        hand, other = await line_trial.hand(), await line_trial.hand()
+        first = await hand.take()
+        second = await other.take()
+
+        assert (first.body, second.body) == (b"\xff left", b"\xff left")
+        assert HEADERS.items() <= second.headers.items()
+        assert (first.deliveries, second.deliveries) == (1, 2)
+
+    async def test_what_a_worker_has_in_hand_when_it_ends_comes_to_another(
+        self, line_trial: LineTrial
+    ) -> None:
+        await line_trial.send(b"in hand")
+        hand = await line_trial.hand()
+        await hand.take()
+        await hand.go()
+        again = await (await line_trial.hand()).take()
+
+        assert (again.body, again.deliveries) == (b"in hand", 2)
+
+    async def test_what_is_given_back_comes_again_whole_and_not_before_its_delay(
+        self, line_trial: LineTrial
+    ) -> None:
+        await line_trial.send(b"\xff later", HEADERS)
+        hand = await line_trial.hand()
+        first = await hand.take()
+        began = time.monotonic()
+        await first.retry(0.4)
+        second = await hand.take()
+
+        assert time.monotonic() - began >= 0.4
+        assert second.body == b"\xff later"
+        assert HEADERS.items() <= second.headers.items()
+        assert second.deliveries == 2
+
+    async def test_what_waits_out_its_delay_keeps_nothing_back(self, line_trial: LineTrial) -> None:
+        await line_trial.send(b"in an hour")
+        hand = await line_trial.hand()
+        await (await hand.take()).retry(3600.0)
+        await line_trial.send(b"now")
+        taken = await hand.take()
+
+        assert (taken.body, taken.deliveries) == (b"now", 1)
+
+    async def test_what_is_given_back_waits_at_the_broker_and_not_in_the_worker(
+        self, line_trial: LineTrial
+    ) -> None:
+        await line_trial.send(b"given back")
+        hand = await line_trial.hand()
+        await (await hand.take()).retry(0.1)
+        await hand.go()
+        again = await (await line_trial.hand()).take()
+
+        assert (again.body, again.deliveries) == (b"given back", 2)
+
+    async def test_there_is_no_end_of_deliveries_and_each_is_counted(self, line_trial: LineTrial) -> None:
+        """When to give up is the journal's to say: a broker that does by itself loses an order."""
+        await line_trial.send(b"again and again")
+        hand, counted = await line_trial.hand(), []
+        for _ in range(8):
+            taken = await hand.take()
+            counted.append(taken.deliveries)
+            await taken.retry(0.0)
+
+        assert counted == [1, 2, 3, 4, 5, 6, 7, 8]
+
+    async def test_what_is_parked_is_put_aside_whole_with_the_reason_and_never_comes_again(
+        self, line_trial: LineTrial
+    ) -> None:
+        await line_trial.send(b"\xff no command", HEADERS)
+        hand = await line_trial.hand()
+        await (await hand.take()).dead_letter("the command is not valid: $: is not an object")
+        parked = await line_trial.parked()
+
+        assert parked.body == b"\xff no command"
+        assert HEADERS.items() <= parked.headers.items()
+        assert parked.headers[REASON] == "the command is not valid: $: is not an object"
+        assert await line_trial.come_again(hand) == []
+
+    @pytest.mark.parametrize("answer", ["park", "retry"])
+    async def test_what_is_cut_off_while_it_is_put_aside_or_given_back_is_still_there(
+        self, line_trial: LineTrial, answer: str
+    ) -> None:
+        """In the queue or among the dead letters, or both: an order that is in neither is never paid."""
+
+        def answered(taken: Taken) -> Coroutine[Any, Any, None]:
+            return taken.delivery.dead_letter("not valid") if answer == "park" else taken.delivery.retry(0.01)
+
+        await line_trial.send(b"not cut off")
+        hand = await line_trial.hand()
+        taken, began = await hand.take(), time.monotonic()
+        await soon(answered(taken), "the broker took note of an answer")
+        took = time.monotonic() - began  # a broker that is far off has done nothing after a few turns
+        bodies = [b"cut off after %d of %d" % (part, CUTS) for part in range(CUTS)]
+        for part, body in enumerate(bodies):
+            await line_trial.send(body)
+            taken = await hand.take()  # or one of those before it, which came again
+            answering = asyncio.create_task(answered(taken))
+            await asyncio.sleep(0)
+            await asyncio.wait([answering], timeout=took * part / CUTS)
+            answering.cancel()
+            await soon(asyncio.wait([answering]), "what was cut off has ended")
+        await hand.go()
+
+        assert await line_trial.lost(bodies) == set()
+
+    async def test_whatever_the_reason_a_message_can_be_parked(self, line_trial: LineTrial) -> None:
+        """It names a field of the message's, which may be called anything."""
+        await line_trial.send(b"odd")
+        hand = await line_trial.hand()
+        await (await hand.take()).dead_letter("not valid: nä\r\nme\x00: " + "№" * 5000)
+        parked = await line_trial.parked()
+
+        assert parked.body == b"odd"
+        assert parked.headers[REASON].startswith("not valid: n")
+
+    async def test_beats_keep_a_message_from_coming_to_anybody_else(self, line_trial: LineTrial) -> None:
+        await line_trial.send(b"takes long")
+        hand = await line_trial.hand()
+        taken = await hand.take()
+        async with taken.beaten(every=line_trial.settings.ack_wait / 5):
+            assert await line_trial.come_again(hand) == []
+        await taken.ack()
+
+
+# --- confirming --------------------------------------------------------------------------------------
+# Outcomes are there once they were published; and what the broker did not confirm is an error.
+
+
+Away = Callable[[], AbstractAsyncContextManager[object]]
+"""Takes the broker out of reach, as long as what it gives is open."""
+
+UNKNOWN = OrderOutcome(key="k", intent_id="i", outcome=Outcome.UNKNOWN, order_may_exist=True)
+CREATED = OrderOutcome(key="k", intent_id="i", outcome=Outcome.CREATED, order_may_exist=True, order_id="tx-1")
+REFUSED = OrderOutcome(key="k", intent_id="i", outcome=Outcome.REFUSED, order_may_exist=True)
+FREE = OrderOutcome(key="k", intent_id="i", outcome=Outcome.REFUSED, order_may_exist=False)
+
+
+def given(broker_away: Away | None) -> Away:
+    """How to take the broker away; without it the test is left out, and says why."""
+    if broker_away is None:
+        pytest.skip("give BrokerContract a fixture broker_away")
+    return broker_away
+
+
+class Confirming:
+    """Outcomes are there once they were published; and what the broker did not confirm is an error."""
+
+    async def test_an_outcome_that_was_published_is_there_with_its_headers(
+        self, line_trial: LineTrial
+    ) -> None:
+        hand = await line_trial.hand()
+        await hand.line.publish(CREATED, HEADERS)
+        await hand.go()
+        tree, headers = await line_trial.published()
+
+        assert (tree["key"], tree["outcome"], tree["order_id"]) == ("k", "created", "tx-1")
+        assert HEADERS.items() <= headers.items()
+
+    async def test_an_outcome_that_says_more_of_an_intent_is_not_taken_for_the_one_before(
+        self, line_trial: LineTrial
+    ) -> None:
+        hand = await line_trial.hand()
+        told = (UNKNOWN, CREATED, REFUSED, FREE)
+        for outcome in told:
+            await hand.line.publish(outcome, {})
+        found = [await line_trial.outcome() for _ in told]
+
+        assert {(item["outcome"], item["order_may_exist"]) for item in found} == {
+            (item.outcome.value, item.order_may_exist) for item in told
+        }
+
+    # --- while the broker is away ---------------------------------------------------------------
+
+    async def test_whatever_the_broker_did_not_confirm_is_an_error(
+        self, line_trial: LineTrial, broker_away: Away | None
+    ) -> None:
+        away = given(broker_away)
+        for body in (b"done", b"no command"):
+            await line_trial.send(body)
+        hand = await line_trial.hand()
+        taken = {item.body: item for item in [await hand.take(), await hand.take()]}
+        async with away():
+            wanted = {
+                "publish": hand.line.publish(CREATED, {}),
+                "send": hand.line.send(line_trial.settings.outcomes, CREATED.to_json(), {}),
+                "ack": taken[b"done"].delivery.ack(),
+                "park": taken[b"no command"].delivery.dead_letter("not valid"),
+                "ping": hand.line.broker.ping(timeout=1.0),  # false will do, too
+            }
+            everything = asyncio.gather(*wanted.values(), return_exceptions=True)
+            ended = await soon(everything, "what cannot be confirmed has ended")
+        ends = dict(zip(wanted, ended, strict=True))
+        if not isinstance(ends["ping"], Exception) and not ends["ping"]:
+            ends["ping"] = ConnectionError()
+
+        assert [name for name, end in ends.items() if not isinstance(end, Exception)] == []
+        other = await line_trial.hand()
+        while (await other.take()).body != b"no command":
+            pass
+
+    async def test_what_the_broker_has_confirmed_is_there_when_it_is_back(
+        self, line_trial: LineTrial, broker_away: Away | None
+    ) -> None:
+        away = given(broker_away)
+        hand = await line_trial.hand()
+        for body in (b"parked", b"given back", b"left"):
+            await line_trial.send(body)
+        taken = {item.body: item for item in [await hand.take() for _ in range(3)]}
+        await taken[b"parked"].dead_letter("not valid")
+        await taken[b"given back"].retry(0.1)
+        await hand.line.publish(CREATED, {})
+        await line_trial.send(b"waiting")
+        await hand.go()
+        async with away():
+            pass
+        other = await line_trial.hand()
+        there = {(await other.take()).body for _ in range(3)}
+
+        assert there == {b"given back", b"left", b"waiting"}
+        assert (await line_trial.parked()).body == b"parked"
+        assert (await line_trial.outcome())["order_id"] == "tx-1"
+
+    async def test_a_broker_that_goes_and_comes_back_under_a_worker_loses_nothing(
+        self, line_crew: Crew, broker_away: Away | None
+    ) -> None:
+        away, trial, bank = given(broker_away), line_crew.trial, line_crew.bank
+        at_work = await line_crew.worker()
+        await line_crew.order("before")
+        keys = {outcome["key"] for outcome in [await trial.outcome()]}
+        bank.hold_up()
+        for number in range(4):
+            await line_crew.order(f"k{number}")
+        await bank.has_come(3)
+        await trial.forget_readers()
+        async with away():
+            bank.let_through()
+            await at_work.is_ready(so=False)
+        while len(keys) < 5:
+            outcome = await trial.outcome()
+            assert outcome["outcome"] == "created"
+            keys.add(outcome["key"])
+
+        assert keys == {"before", "k0", "k1", "k2", "k3"}
+        assert len(line_crew.sandbox.orders) == 5
+        await at_work.is_ready()
+
+    async def test_a_broker_that_is_not_there_at_first_is_waited_for(
+        self, line_crew: Crew, broker_away: Away | None
+    ) -> None:
+        away, failed = given(broker_away), asyncio.Event()
+        async with away():
+            await line_crew.worker(spoil=_telling_of_failures(failed), is_awaited=False)
+            await soon(failed.wait(), "the line could not be opened")
+        await line_crew.order("k")
+
+        assert (await line_crew.trial.outcome())["outcome"] == "created"
+
+
+def _telling_of_failures(failed: asyncio.Event) -> Callable[[Broker], None]:
+    """Has a line tell when it could not be opened, or was given up meanwhile."""
+
+    def spoil(line: Broker) -> None:
+        opened = line.open
+
+        async def open_(*, only_to_send: bool = False) -> None:
+            try:
+                await opened(only_to_send=only_to_send)
+            except BaseException:
+                failed.set()
+                raise
+
+        line.open = open_  # type: ignore[method-assign] # for this one line
+
+    return spoil

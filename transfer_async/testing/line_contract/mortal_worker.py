@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,7 +20,7 @@ from transfer_async import (
     SQLiteJournal,
     TransferClient,
 )
-from transfer_async.integrations.faststream import Line, OrderWorker, WorkerSettings
+from transfer_async.integrations.faststream import Broker, OrderWorker, WorkerSettings
 from transfer_async.testing.line_contract.line_trial import Hand, NewLine
 from transfer_async.worker import Delays, Delivery, Handler
 
@@ -27,11 +28,17 @@ POINTS = ("holding", "created", "published", "given back")
 """Where a worker dies: in the bank's hook; before its order's outcome is published; before the message is
 acknowledged; after it was given back. A command's key begins with the point at which its worker stays."""
 
+DEADLINE, LEASE = 2.0, 3.0
+"""Seconds: enough for a busy machine, though another worker waits for the lease of one that was killed."""
+
 PARKING = "parking"
 """What is told once a worker is in the midst of putting messages aside."""
 
-PAUSES = (0.02, 0.005, 0.002, 0.0, 0.0, 0.0, 0.0, 0.0)
-"""Seconds between the beginning of one message's putting aside and the next one's: each has come less far."""
+PAUSES = (1.0, 0.3, 0.2, 0.15, 0.1, 0.1, 0.05, 0.0)
+"""From one message's putting aside to the next one's, of the time that the first takes, which is let end.
+
+So each of the others has come less far, however far off the broker is.
+"""
 
 
 @frozen(kw_only=True)
@@ -65,23 +72,27 @@ def put_aside_until_killed(place: Place, reached: Connection) -> None:
 async def put_aside(place: Place, stand_still: Callable[[], None]) -> None:
     """Take a few messages, begin to put all of them aside, and ``stand_still``.
 
-    That is before the first copy is sent, where the line's ``send`` does that; or else in the midst of it.
+    That is before a copy is sent, where the line's ``send`` does that; or else in the midst of it. The first
+    message is put aside whole, which shows how long that takes.
     """
     line = place.new_line(place.settings)
     send = line.send
 
     async def stands_still_first(subject: str, body: bytes, headers: Mapping[str, str]) -> None:
-        if subject == place.settings.parked:
+        if subject == place.settings.dead_letters:
             stand_still()
         await send(subject, body, headers)
 
-    line.send = stands_still_first  # type: ignore[method-assign] # there is no other way in between
     async with Hand(line) as hand:
-        taken = [await hand.take() for _ in PAUSES]
+        first, *taken = [await hand.take() for _ in PAUSES]
+        began = time.monotonic()
+        await first.delivery.dead_letter("not valid")
+        took = time.monotonic() - began
+        line.send = stands_still_first  # type: ignore[method-assign] # there is no other way in between
         parking = []
-        for one, pause in zip(taken, PAUSES, strict=True):
-            parking.append(asyncio.create_task(one.delivery.park("not valid")))
-            await asyncio.sleep(pause)
+        for one, pause in zip(taken, PAUSES[1:], strict=True):
+            parking.append(asyncio.create_task(one.delivery.dead_letter("not valid")))
+            await asyncio.sleep(took * pause)
         stand_still()
         await asyncio.wait(parking)
 
@@ -104,8 +115,8 @@ class Mortal:
                 place.token,
                 hooks=[FundsHold(self._place_hold, self._release)],
                 journal=journal,
-                retry=RetryPolicy(attempts=1, deadline=0.4),
-                lease=0.6,
+                retry=RetryPolicy(attempts=1, deadline=DEADLINE),
+                lease=LEASE,
             ) as client,
         ):
             handler = Handler(client, delays=Delays(first=0.05, longest=0.1))
@@ -128,7 +139,7 @@ class Mortal:
     async def _release(self, intent: OrderIntent, reference: str | None) -> None:
         """Nobody counts the holds of those who died."""
 
-    def _make_mortal(self, line: Line) -> None:
+    def _make_mortal(self, line: Broker) -> None:
         publish, delivery = line.publish, line.delivery
 
         async def published(outcome: OrderOutcome, headers: Mapping[str, str]) -> None:

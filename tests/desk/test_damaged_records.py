@@ -1,0 +1,331 @@
+"""A damaged record at the desk: what its page promises is what happens, and no key comes free by mistake."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.desk.visitor import Answer, Desk, Visitor, where_to
+from tests.support.bank import World, new_order
+from transfer_async import AlreadyCreated, Decision, KeyState, SQLiteJournal, TransferError
+from transfer_async._models.errors import JournalFailed
+from transfer_async.journal.model import FOUR_EYES
+
+SAID = {"by": "cleo", "reason": "seen"}
+NO_FINGERPRINT = "body = replace(body, '\"fingerprint\"', '\"was\"')"
+Damage = Callable[..., Awaitable[None]]
+
+
+@pytest.fixture
+async def stored(world: World, tmp_path: Path) -> AsyncIterator[World]:
+    """A world whose journal is a file, with a doubt that may be refuted by now."""
+    async with SQLiteJournal(tmp_path / "journal.db", clock=world.time.clock) as world.journal.journal:
+        await world.in_doubt()
+        world.time.pass_(600)
+        yield world
+
+
+@pytest.fixture
+async def desk(stored: World) -> AsyncIterator[Desk]:
+    async with stored.client() as client, Desk.of(client) as made:
+        made.operators_side = client.operators
+        yield made
+
+
+@pytest.fixture
+def damage(tmp_path: Path) -> Damage:
+    """Changes a stored record, as a disk or an older version does."""
+
+    def write(change: str, key: str) -> None:
+        with closing(sqlite3.connect(tmp_path / "journal.db")) as file, file:
+            changed = file.execute(f"UPDATE keys_2 SET token = 'other', {change} WHERE key = ?", (key,))
+            assert changed.rowcount == 1
+
+    async def damaged(change: str = NO_FINGERPRINT, key: str = "k") -> None:
+        await asyncio.to_thread(write, change, key)
+
+    return damaged
+
+
+async def followed(visitor: Visitor, answer: Answer) -> Answer:
+    """The page to which an answer sends the browser."""
+    path, query = where_to(answer)
+    return await visitor.get(path, **query)
+
+
+# --- an order that exists -------------------------------------------------------------------------
+
+
+async def test_a_refuted_key_that_is_damaged_is_not_paid_again_once_its_order_is_said_to_exist(
+    stored: World, desk: Desk, damage: Damage
+):
+    """The page reported that nothing was changed, and the key was free: a second order was created."""
+    await desk.operators_side.refute("k", **SAID)
+    await damage()
+    ada = desk.visitor()
+
+    answer = await ada.does("resolve", order_id="tx-9")
+    told = await followed(ada, answer)
+    with pytest.raises(AlreadyCreated) as again:
+        await stored.create(new_order())
+    await stored.recover()
+
+    assert "Saved: the order exists." in told.text
+    assert again.value.order_id == "tx-9"
+    assert stored.bank.released == []
+    assert len(stored.sandbox.orders) == 1
+
+
+async def test_a_key_whose_state_is_lost_keeps_the_hold_of_a_proposed_order(
+    stored: World, desk: Desk, damage: Damage
+):
+    """A recovery before the approval released the hold, and made the proposal void."""
+    await desk.operators_side.refute("k", **SAID)
+    await desk.operators_side.demand_four_eyes(**SAID)
+    await damage("state = 'odd'")
+    await desk.visitor("ada").does("resolve", order_id="tx-9")
+    await stored.recover()
+    await desk.visitor("ben").does("approve")
+    await stored.recover()
+
+    assert (await stored.entry()).order_id == "tx-9"
+    assert stored.bank.released == []
+
+
+async def test_a_damaged_key_that_was_said_to_have_an_order_in_error_still_releases_its_hold(
+    stored: World, desk: Desk, damage: Damage
+):
+    """The hold that waits for its release would be forgotten, and the customer's money kept for ever."""
+    await desk.operators_side.refute("k", **SAID)
+    await damage()
+    ada = desk.visitor()
+    await ada.does("resolve", order_id="tx-9")
+    await ada.does("takeback")
+    await ada.does("refute", certain="1")
+    await stored.recover()
+
+    assert (await stored.entry()).state is KeyState.FREE
+    assert len(stored.bank.released) == 1
+
+
+async def test_a_released_hold_is_not_promised_to_stay_where_a_damaged_key_is_free(
+    stored: World, desk: Desk, damage: Damage
+):
+    """The operator believes that the order is paid from a hold that is long released."""
+    await desk.operators_side.refute("k", **SAID)
+    await stored.recover()
+    await damage()
+
+    assert "stays on hold" not in (await desk.visitor().key()).text
+
+
+async def test_another_order_of_a_damaged_key_that_has_one_is_refused_before_anything_is_written(
+    stored: World, desk: Desk, damage: Damage
+):
+    """ "Nothing was changed" stood on the page while the record had been set aside."""
+    await desk.operators_side.resolve("k", order_id="tx-1", **SAID)
+    await damage()
+    before = await stored.told()
+
+    answer = await desk.visitor().does("resolve", order_id="tx-2")
+
+    assert answer.status == 422
+    assert "tx-1" in answer.text
+    assert await stored.told() == before
+
+
+@pytest.mark.parametrize("state", ["free", "claimed", "sending", "in_doubt"])
+async def test_a_key_with_an_orders_id_is_not_paid_again_though_its_state_says_so(
+    stored: World, desk: Desk, damage: Damage, state: str
+):
+    """One damaged word of the record, and the order that exists was created a second time."""
+    await desk.operators_side.resolve("k", order_id="tx-1", **SAID)
+    await damage(f"state = '{state}'")
+    with pytest.raises(JournalFailed):
+        await stored.create(new_order())
+    await desk.visitor().does("resolve", order_id="tx-1")
+    with pytest.raises(AlreadyCreated) as again:
+        await stored.create(new_order())
+
+    assert again.value.order_id == "tx-1"
+
+
+async def test_a_known_order_whose_id_is_lost_can_be_named_again(stored: World, desk: Desk, damage: Damage):
+    """Nobody could ever end the key, for no id was the one on record."""
+    await desk.operators_side.resolve("k", order_id="tx-1", **SAID)
+    await damage("order_id = NULL")
+
+    answer = await desk.visitor().does("resolve", order_id="tx-1")
+
+    assert where_to(answer) == ("/key", {"key": "k", "done": "resolved"})
+    assert (await stored.entry()).order_id == "tx-1"
+
+
+async def test_setting_aside_the_damaged_record_of_a_known_order_is_confirmed(
+    stored: World, desk: Desk, damage: Damage
+):
+    await desk.operators_side.resolve("k", order_id="tx-1", **SAID)
+    await damage()
+    ada = desk.visitor()
+
+    told = await followed(ada, await ada.does("resolve", order_id="tx-1"))
+
+    assert "Saved: the damaged record was set aside." in told.text
+    assert (await stored.entry()).is_readable
+
+
+async def test_a_decision_that_fails_after_the_damaged_record_was_set_aside_says_both(
+    stored: World, desk: Desk, damage: Damage
+):
+    """ "Nothing was changed: the key has moved meanwhile" blamed somebody else for this form's own write."""
+    await damage(NO_FINGERPRINT.replace("fingerprint", "sent_until"))
+
+    answer = await desk.visitor().does("refute", certain="1", undone="1")
+
+    assert answer.status == 409
+    assert "The damaged record was set aside. Nothing was decided: it is too early" in answer.text
+    assert "moved meanwhile" not in answer.text
+
+
+# --- two persons ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_refuted", [False, True])
+async def test_under_dual_control_an_order_that_exists_needs_no_hold_undone(
+    stored: World, desk: Desk, damage: Damage, is_refuted: bool
+):
+    """The hold of an existing order was demanded to be released by hand: it would be paid without one."""
+    if is_refuted:
+        await desk.operators_side.refute("k", **SAID)
+    await desk.operators_side.demand_four_eyes(**SAID)
+    await damage()
+    ada, ben = desk.visitor("ada"), desk.visitor("ben")
+
+    proposed = await ada.does("resolve", order_id="tx-9")
+    with pytest.raises(TransferError):
+        await stored.create(new_order())
+    await stored.recover()
+    await ben.does("approve")
+    await stored.recover()
+
+    assert where_to(proposed) == ("/key", {"key": "k", "done": "proposed"})
+    entry = await stored.entry()
+    assert (entry.state, entry.order_id) == (KeyState.CREATED, "tx-9")
+    assert stored.bank.released == []
+
+
+async def test_under_dual_control_one_person_alone_frees_no_damaged_key(
+    stored: World, desk: Desk, damage: Damage
+):
+    """One person's proposal set the record aside, and the key was free without another's approval."""
+    await desk.operators_side.refute("k", **SAID)
+    await desk.operators_side.demand_four_eyes(**SAID)
+    await damage()
+    ada, ben = desk.visitor("ada"), desk.visitor("ben")
+
+    proposed = await ada.does("refute", certain="1")
+    after_one = (await stored.entry()).state
+    await ben.does("approve")
+    await stored.recover()
+
+    assert where_to(proposed) == ("/key", {"key": "k", "done": "proposed"})
+    assert after_one is KeyState.IN_DOUBT
+    assert (await stored.entry()).state is KeyState.FREE
+    assert len(stored.bank.released) == 1
+
+
+async def test_a_damaged_record_with_a_proposal_can_still_be_ended(stored: World, desk: Desk, damage: Damage):
+    """Approve and Withdraw both failed for ever, and nothing else was offered: the hold was kept for ever."""
+    await desk.operators_side.demand_four_eyes(**SAID)
+    await desk.operators_side.propose("k", Decision.REFUTE, **SAID)
+    await damage()
+    ada, ben = desk.visitor("ada"), desk.visitor("ben")
+    shown = await ada.key()
+    await ada.does("refute", certain="1", undone="1")
+    await ben.does("approve")
+
+    assert {"approve", "withdraw"}.isdisjoint(shown.page.forms)
+    assert (await stored.entry()).state is KeyState.FREE
+
+
+@pytest.mark.parametrize("change", ["body = '{'", "state = 'odd'"])
+async def test_a_damaged_rule_of_two_persons_is_written_anew_by_a_demand(
+    stored: World, desk: Desk, damage: Damage, change: str
+):
+    """Nobody could ever waive the rule again, and its page offered to end it like an order."""
+    await desk.operators_side.demand_four_eyes(**SAID)
+    await damage(change, FOUR_EYES)
+    shown = await desk.visitor().key(FOUR_EYES)
+    damaged = (await desk.operators_side.four_eyes()).demanded
+
+    await desk.operators_side.demand_four_eyes(**SAID)
+    waiver = await desk.operators_side.propose(FOUR_EYES, Decision.WAIVE, **SAID)
+    await desk.operators_side.approve(FOUR_EYES, proposal=waiver.id, by="dan", reason="seen")
+    entry = await stored.entry(FOUR_EYES)
+
+    assert damaged
+    assert {"resolve", "refute"}.isdisjoint(shown.page.forms)
+    assert "four-eyes demand" in shown.text
+    assert (await desk.operators_side.four_eyes()).demanded is False
+    assert len(entry.laid_aside) == 1
+
+
+# --- a hold that a recovery releases --------------------------------------------------------------
+
+
+async def test_a_hold_that_the_next_recovery_releases_is_not_released_by_hand_too(
+    stored: World, desk: Desk, damage: Damage
+):
+    """The page sent the operator to look by hand, and the recovery released the hold a second time."""
+    await desk.operators_side.refute("k", **SAID)
+    await damage()
+    ada = desk.visitor()
+    shown = await ada.key()
+    told = await followed(ada, await ada.does("refute", certain="1"))
+    await stored.recover()
+
+    assert "by hand" not in shown.text.replace("Nothing by hand", "")
+    assert "the next recovery releases hold-" in shown.text
+    assert "undone" not in shown.page.forms["refute"]
+    assert "Saved: the damaged record was set aside. Now the next recovery releases hold-" in told.text
+    assert len(stored.bank.released) == 1
+
+
+async def test_the_parties_of_a_damaged_record_are_not_reported_as_a_journal_out_of_reach(
+    stored: World, desk: Desk, damage: Damage
+):
+    """The operator waits for a database that is well, and the doubt stays."""
+    await stored.create(new_order(), key="made")
+    await damage(key="made")
+    ada = desk.visitor()
+    shown = await ada.key("made")
+    answer = await ada.post("/parties", {"key": "made", "reason": "seen"})
+
+    assert "parties" not in shown.page.forms
+    assert "cannot be reached" not in answer.text
+
+
+async def test_an_order_that_exists_keeps_its_hold_though_the_pending_release_is_damaged(
+    stored: World, desk: Desk, damage: Damage
+):
+    """The operator was sent to release the hold of an existing order by hand, before it is paid."""
+    await desk.operators_side.refute("k", **SAID)
+    await damage("body = replace(body, '\"poster_amount\"', '\"was\"')")
+    ada = desk.visitor()
+    shown = await ada.key()
+    answer = await ada.does("resolve", order_id="tx-9")
+    await stored.recover()
+
+    assert "undone" not in shown.page.forms["resolve"]
+    assert where_to(answer) == ("/key", {"key": "k", "done": "resolved"})
+    assert stored.bank.released == []
+
+
+async def test_a_lost_lease_did_not_end_in_1970(stored: World, desk: Desk, damage: Damage):
+    lost = NO_FINGERPRINT.replace("fingerprint", "lease_until")
+    await damage(f"state = 'sending', due_at = NULL, {lost}")
+
+    assert "1970" not in (await desk.visitor().key()).text

@@ -1,0 +1,477 @@
+"""Banks whose hooks are right, in six styles; each has room for six holds, and no more."""
+
+import asyncio
+import contextlib
+import inspect
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+
+import aiohttp
+from aiohttp import web
+
+from transfer_async import FundsHold, HoldFailed, PreflightFailed
+from transfer_async.testing import make_new_order
+
+ROOM = 6 * make_new_order().poster_amount
+
+
+class InsufficientFunds(Exception):
+    """The ledger's no."""
+
+
+class CoreSystem:
+    """A core banking system with idempotency keys; it waits before it acts, and before it answers."""
+
+    def __init__(self):
+        self.holds, self.keys, self.available = {}, {}, ROOM
+
+    async def hold(self, owner, amount, *, key):
+        await asyncio.sleep(0)
+        if key not in self.keys:
+            if amount > self.available:
+                raise InsufficientFunds
+            self.keys[key] = f"hold-{len(self.keys)}"
+            self.holds[self.keys[key]] = owner, amount
+            self.available -= amount
+        await asyncio.sleep(0)
+        return self.keys[key]
+
+    async def cancel(self, hold):
+        await asyncio.sleep(0)
+        _, amount = self.holds.pop(hold, (None, 0))
+        self.available += amount
+        await asyncio.sleep(0)
+
+    async def holds_of(self, owner):
+        await asyncio.sleep(0)
+        return [hold for hold, (whose, _) in self.holds.items() if whose == owner]
+
+
+class Bank:
+    """On an API with idempotency keys."""
+
+    def __init__(self, core=None):
+        self.core = core or CoreSystem()
+
+    @property
+    def hooks(self):
+        return [FundsHold(self.place, self.release)]
+
+    @staticmethod
+    def amount(intent):
+        return intent.order.poster_amount
+
+    async def place(self, intent):
+        try:
+            return await self.core.hold(intent.id, self.amount(intent), key=intent.id)
+        except InsufficientFunds as error:
+            raise HoldFailed("not enough funds") from error
+
+    async def release(self, intent, reference):
+        for hold in await self.core.holds_of(intent.id):
+            await self.core.cancel(hold)
+
+    async def held(self, intent_id):
+        return await self.core.holds_of(intent_id)
+
+    def balance(self):
+        return self.core.available
+
+
+class RetryingBank(Bank):
+    """It tries again, with the same key, and raises what remains; its balances are texts in any spelling."""
+
+    async def place(self, intent):
+        for _ in range(2):
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                return await super().place(intent)
+        return await super().place(intent)
+
+    async def release(self, intent, reference):
+        for _ in range(2):
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                await super().release(intent, reference)
+                return
+        await super().release(intent, reference)
+
+    def balance(self):
+        self.looks = getattr(self, "looks", 0) + 1
+        return {"NGN": f"{self.core.available:.{2 + self.looks % 3}f}", "as of": "today"}
+
+
+class CompensatingBank(Bank):
+    """It takes back what it is not sure of, and only then vouches that nothing is held."""
+
+    async def place(self, intent):
+        try:
+            return await super().place(intent)
+        except (TimeoutError, ConnectionError) as error:
+            await self.release(intent, None)
+            raise HoldFailed("taken back") from error
+
+
+class ClosureBank:
+    """Closures over a core system."""
+
+    def __init__(self):
+        self.core = CoreSystem()
+        self.held = self.core.holds_of
+        self.hooks = [FundsHold(*self.closures())]
+
+    def closures(self):
+        bank = Bank(self.core)
+        return bank.place, bank.release
+
+    async def balance(self):
+        return [self.core.available]
+
+
+class FinishingBank(ClosureBank):
+    """What has begun is finished, also for a caller who was cancelled."""
+
+    def closures(self):
+        bank = Bank(self.core)
+
+        async def finished(work):
+            task = asyncio.ensure_future(work)
+            try:
+                return await asyncio.shield(task)
+            except BaseException:
+                await asyncio.wait([task])
+                raise
+
+        async def place(intent):
+            return await finished(bank.place(intent))
+
+        async def release(intent, reference):
+            await finished(bank.release(intent, reference))
+
+        return place, release
+
+
+class LockingBank:
+    """A dict behind a lock."""
+
+    def __init__(self):
+        self.lock, self.rows, self.money = asyncio.Lock(), {}, {"available": ROOM, "held": Decimal(0)}
+        self.hooks = [FundsHold(self.place, self.release)]
+
+    async def place(self, intent):
+        async with self.lock:
+            await asyncio.sleep(0)
+            if intent.id not in self.rows:
+                self.move(intent.order.poster_amount)
+                self.rows[intent.id] = f"row-{len(self.rows)}"
+            return self.rows[intent.id]
+
+    async def release(self, intent, reference):
+        async with self.lock:
+            await asyncio.sleep(0)
+            if self.rows.pop(intent.id, None):
+                self.move(-intent.order.poster_amount)
+
+    def move(self, amount):
+        if amount > self.money["available"]:
+            raise HoldFailed("not enough funds")
+        self.money["available"] -= amount
+        self.money["held"] += amount
+
+    def held(self, intent_id):
+        return self.rows.get(intent_id)
+
+    def balance(self):
+        return self.money
+
+
+class SqlBank:
+    """A table with a unique key, and an account in cents, in one transaction."""
+
+    table = "CREATE TABLE hold (intent TEXT PRIMARY KEY, key TEXT, reference TEXT)"
+    insert = "INSERT OR IGNORE INTO hold VALUES (?, ?, ?)"
+    delete = "DELETE FROM hold WHERE intent = ? AND ?2 IS ?2"
+    commits = "COMMIT"
+
+    def __init__(self):
+        self.db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self.db.execute(self.table)
+        self.db.execute("CREATE TABLE account (cents INTEGER CHECK (cents >= 0))")
+        self.db.execute("INSERT INTO account VALUES (?)", [int(ROOM * 100)])
+        self.count = 0
+        self.hooks = [FundsHold(self.place, self.release)]
+
+    @staticmethod
+    def cents(intent):
+        return int(intent.order.poster_amount * 100)
+
+    def row(self, intent):
+        self.count += 1
+        return intent.id, intent.key, f"hold-{self.count}"
+
+    def find(self, intent):
+        row = self.db.execute("SELECT reference FROM hold WHERE intent = ?", [intent.id]).fetchone()
+        return row and row[0]
+
+    def moved(self, statement, values, cents):
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            changed = self.db.execute(statement, values).rowcount
+            self.db.execute("UPDATE account SET cents = cents + ?", [changed * cents])
+            self.db.execute(self.commits)
+        except BaseException:
+            self.db.execute("ROLLBACK")
+            raise
+
+    async def place(self, intent):
+        await asyncio.sleep(0)
+        if self.cents(intent) > self.db.execute("SELECT cents FROM account").fetchone()[0]:
+            if not self.find(intent):
+                raise HoldFailed("not enough funds")
+        else:
+            self.moved(self.insert, self.row(intent), -self.cents(intent))
+        await asyncio.sleep(0)
+        return self.find(intent) or "none"
+
+    async def release(self, intent, reference):
+        await asyncio.sleep(0)
+        self.moved(self.delete, [intent.id, reference], self.cents(intent))
+
+    def held(self, intent_id):
+        return [one for (one,) in self.db.execute("SELECT reference FROM hold WHERE intent = ?", [intent_id])]
+
+    def balance(self):
+        return dict(self.db.execute("SELECT 'cents', cents FROM account"))
+
+    def close(self):
+        self.db.close()
+
+
+class ThreadedSqlBank(SqlBank):
+    """A blocking driver in one thread: in order, so that a release comes behind its place."""
+
+    def __init__(self):
+        super().__init__()
+        self.thread = ThreadPoolExecutor(1)
+
+    def there(self, function, *given):
+        return asyncio.get_running_loop().run_in_executor(self.thread, function, *given)
+
+    async def place(self, intent):
+        return await self.there(lambda: asyncio.run(super(ThreadedSqlBank, self).place(intent)))
+
+    async def release(self, intent, reference):
+        await self.there(lambda: asyncio.run(super(ThreadedSqlBank, self).release(intent, reference)))
+
+    async def held(self, intent_id):
+        return await self.there(super().held, intent_id)
+
+    async def balance(self):
+        return await self.there(super().balance)
+
+    async def close(self):
+        await self.there(super().close)
+        self.thread.shutdown()
+
+
+class HookBank:
+    """A class of its own for the hold, and one for the limit of a day."""
+
+    def __init__(self):
+        self.bank = Bank()
+        self.held, self.balance = self.bank.held, self.bank.balance
+        self.hooks = [DailyLimit(), Hold(self.bank)]
+
+
+class Hold:
+    name = "core_hold"
+    places_hold = True
+
+    def __init__(self, bank):
+        self.bank = bank
+
+    async def before(self, intent):
+        return await self.bank.place(intent)
+
+    async def undo(self, intent, receipt):
+        await self.bank.release(intent, receipt)
+
+
+class DailyLimit:
+    name = "daily_limit"
+
+    def __init__(self):
+        self.spent = {}
+
+    async def before(self, intent):
+        if sum(self.spent.values()) > 10**12:
+            raise PreflightFailed("over the limit of a day")
+        self.spent[intent.id] = intent.order.poster_amount
+        return str(intent.order.poster_amount)
+
+    async def undo(self, intent, receipt):
+        self.spent.pop(intent.id, None)
+
+
+class LookingHookBank(HookBank):
+    """It looks first, and after a lost answer it looks again."""
+
+    def __init__(self):
+        super().__init__()
+        self.hooks = [LookingHold(self.bank)]
+
+
+class LookingHold(Hold):
+    async def before(self, intent):
+        if known := await self.bank.held(intent.id):
+            return known[0]
+        try:
+            return await super().before(intent)
+        except (TimeoutError, ConnectionError):
+            if known := await self.bank.held(intent.id):
+                return known[0]
+            raise
+
+
+class HttpBank:
+    """A service of the bank's own; see `http_bank`."""
+
+    def __init__(self, address):
+        self.session = aiohttp.ClientSession(address)
+        self.hooks = [FundsHold(self.place, self.release)]
+
+    async def ask(self, method, intent, *, hold=None):
+        amount = str(intent.order.poster_amount)
+        async with self.session.request(method, f"/holds/{hold or intent.id}", json=amount) as response:
+            if response.status == 409:
+                raise HoldFailed("the ledger refused")
+            response.raise_for_status()
+            return await response.json()
+
+    async def place(self, intent):
+        return await self.ask("PUT", intent)
+
+    async def release(self, intent, reference):
+        await self.ask("DELETE", intent)
+
+    async def held(self, intent_id):
+        async with self.session.get(f"/holds/{intent_id}") as response:
+            return await response.json()
+
+    async def balance(self):
+        async with self.session.get("/balance") as response:
+            return await response.json()
+
+    async def close(self):
+        await self.session.close()
+
+
+class RetryingHttpBank(HttpBank):
+    async def place(self, intent):
+        try:
+            return await super().place(intent)
+        except (aiohttp.ClientError, TimeoutError):
+            return await super().place(intent)
+
+
+@contextlib.asynccontextmanager
+async def http_bank():
+    """The service: a release leaves a mark, which a place that arrives behind it obeys."""
+    holds, released, money = {}, set(), [ROOM]
+
+    async def place(request):
+        hold, amount = request.match_info["hold"], Decimal(await request.json())
+        if hold in released or (hold not in holds and amount > money[0]):
+            return web.json_response({}, status=409)
+        if hold not in holds:
+            holds[hold] = amount
+            money[0] -= amount
+        return web.json_response(f"hold-{hold}")
+
+    async def release(request):
+        intent = request.match_info["hold"]
+        released.add(intent)
+        for hold in [one for one in holds if one.partition("~")[0] == intent]:
+            money[0] += holds.pop(hold)
+        return web.json_response({})
+
+    async def held(request):
+        intent = request.match_info["hold"]
+        return web.json_response([f"hold-{one}" for one in holds if one.partition("~")[0] == intent])
+
+    async def balance(request):
+        return web.json_response({"NGN": str(money[0])})
+
+    app = web.Application()
+    for method, handler in {"PUT": place, "DELETE": release, "GET": held}.items():
+        app.router.add_route(method, "/holds/{hold}", handler)
+    app.router.add_get("/balance", balance)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+class SimpleBank:
+    """A plain dict without an await."""
+
+    def __init__(self):
+        self.rows, self.available = {}, ROOM
+        self.hooks = [FundsHold(self.place, self.release)]
+        self.held = self.rows.get
+
+    async def place(self, intent):
+        if intent.id not in self.rows:
+            if self.available < intent.order.poster_amount:
+                raise HoldFailed("not enough funds")
+            self.available -= intent.order.poster_amount
+            self.rows[intent.id] = f"H{intent.id}"
+        return self.rows[intent.id]
+
+    async def release(self, intent, reference):
+        if self.rows.pop(intent.id, None):
+            self.available += intent.order.poster_amount
+
+    def balance(self):
+        return str(self.available)
+
+
+RIGHT = (
+    SimpleBank,
+    LockingBank,
+    SqlBank,
+    ThreadedSqlBank,
+    HttpBank,
+    RetryingHttpBank,
+    HookBank,
+    LookingHookBank,
+    ClosureBank,
+    FinishingBank,
+    Bank,
+    RetryingBank,
+    CompensatingBank,
+)
+"""Two or more of each style: a dict, SQLite, HTTP, classes of hooks, closures, idempotency keys."""
+
+
+@contextlib.asynccontextmanager
+async def factory_of(kind):
+    """What ``verify_hooks`` is given for one of them; every worker finds the same ledger."""
+    if issubclass(kind, HttpBank):
+        async with http_bank() as address:
+
+            async def make():
+                return kind(address)
+
+            yield make
+    else:
+        one = kind()
+        parts = {name: getattr(one, name) for name in ("hooks", "held", "balance")}
+        yield lambda: parts
+        if closing := getattr(one, "close", None):
+            ended = closing()
+            if inspect.isawaitable(ended):
+                await ended

@@ -1,1 +1,0 @@
-"""What every command shares: its words, its exit code, its signals, its event loop, its large files."""

@@ -1,0 +1,641 @@
+"""The demo: one small bank sends orders to a sandbox of the service, in one process.
+
+Its lines come from the client's observer, from the hold hook, from ``resolve`` and from what the calls
+return, at the moment they happen. Nothing is claimed that has not been compared with what the sandbox
+recorded and what the bank's ledger holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from decimal import Decimal
+from operator import add
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attrs import field, frozen
+
+from transfer_async._beneficiary.verification import BeneficiaryVerification, UserLookup
+from transfer_async._cli.demo_bank import BackOffice, Ledger, money, usd_order
+from transfer_async._cli.output import Say, in_columns, in_one_line, shown
+from transfer_async._client import TransferClient
+from transfer_async._models.errors import (
+    BeneficiaryNotVerified,
+    MatchResult,
+    Outcome,
+    OutcomeUnknown,
+    PreflightFailed,
+    Refused,
+    TransferError,
+)
+from transfer_async._models.events import (
+    AttemptFailed,
+    AttemptStarted,
+    Claimed,
+    DuplicateSuspected,
+    Event,
+    HookUndone,
+    NotSent,
+    OrderCreated,
+    OrderInDoubt,
+    OrderRefused,
+    OrderUnrecorded,
+    RateLimitWaited,
+    Resolved,
+    RetryScheduled,
+    UndoPending,
+)
+from transfer_async._models.requests import OrderIntent, OrderRequest, PersonName
+from transfer_async._models.responses import Order, OrderState, User
+from transfer_async._pipeline.batch import OrderResult
+from transfer_async._pipeline.hooks import FundsHold
+from transfer_async.journal.model import KeyState
+from transfer_async.sandbox import (
+    AnotherOrder,
+    CloseAfterProcessing,
+    CloseBeforeReading,
+    Fault,
+    ResetAfterProcessing,
+    Sandbox,
+    Status,
+    StatusAfterProcessing,
+    TruncatedBody,
+)
+from transfer_async.sandbox.service import CREATE_ORDER_PATH
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+
+# --- narration ---------------------------------------------------------------------------------------
+# The demo's lines: what an observer hears from the client, and everybody else says, in plain words.
+
+
+class Surprise(Exception):
+    """Something is not as the demo would claim."""
+
+
+def expect(claim: str, truth: bool, *, key: str = "") -> None:
+    """Go on if ``claim`` is true.
+
+    Raises:
+        Surprise: it is not.
+    """
+    if not truth:
+        raise Surprise(f"{key or 'the demo'}: it is not so that {claim}")
+
+
+class Narration:
+    """Lines in columns: seconds since the first, who says it, the key it is about, and what.
+
+    Args:
+        say: writes one line.
+        now: seconds.
+    """
+
+    def __init__(self, say: Say, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._now, self._began = say, now, now()
+
+    def title(self, text: str) -> None:
+        """Begin a part of the story."""
+        self._say("")
+        self._say(text)
+
+    def tell(self, who: str, key: str, text: str) -> None:
+        """Tell one thing."""
+        self._say(f"{self._now() - self._began:7.3f} s  {who:<8} {key:<9}  {text}")
+
+    def check(self, key: str, claim: str, truth: bool) -> None:
+        """Tell ``claim``, if it is true."""
+        expect(claim, truth, key=key)
+        self.tell("checked", key, claim)
+
+    def plain(self, text: str) -> None:
+        """Write a line as it is."""
+        self._say(text)
+
+    def observe(self, event: Event) -> None:
+        """Tell what the client says happened; an observer."""
+        sentence = SENTENCES.get(type(event))
+        if sentence is not None:
+            self.tell("client", event.key, sentence(event))
+
+
+def _failed(event: AttemptFailed) -> str:
+    status = "" if event.status is None else f", status {event.status}"
+    outcome = event.outcome.value.replace("_", " ")
+    return f"attempt {event.attempt} ended: {outcome} ({event.error}{status})"
+
+
+def _resolved(event: Resolved) -> str:
+    if event.outcome is Outcome.CREATED:
+        return f"resolved: created, {event.order_id}"
+    return "refuted: there is no order, and none to come"
+
+
+SENTENCES: dict[type[Event], Callable[[Any], str]] = {
+    Claimed: lambda _: "key claimed: nobody else can work on it now",
+    RateLimitWaited: lambda event: f"its turn has come, after {event.waited:.3f} s",
+    AttemptStarted: lambda event: f"attempt {event.attempt} begins",
+    AttemptFailed: _failed,
+    RetryScheduled: lambda event: f"another attempt in {event.pause:.3f} s",
+    OrderCreated: lambda event: f"created: {event.order_id}",
+    OrderUnrecorded: lambda event: f"the journal could not be told of {event.order_id}",
+    OrderRefused: lambda _: "refused: there is no order",
+    NotSent: lambda event: f"not sent ({event.error})",
+    OrderInDoubt: lambda _: "in doubt: the order may exist, so nothing is undone and nothing is sent again",
+    Resolved: _resolved,
+    HookUndone: lambda event: f"{event.hook} undone",
+    UndoPending: lambda event: f"{event.hook} could not be undone ({event.error}): it is owed",
+    DuplicateSuspected: lambda event: f"a duplicate is suspected: {event.order_id or 'its id is not known'}",
+}
+"""The words for each event; what is not here (a hook that passed) is told by the bank itself."""
+
+
+# --- live view ---------------------------------------------------------------------------------------
+# What many orders look like while they run: a live view on a terminal, plain lines everywhere else.
+
+
+Cells = tuple[str, ...]
+
+
+class Board(Protocol):
+    """Shows how far many orders have come, and what became of them."""
+
+    def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
+        """Show the state of things."""
+        ...
+
+    def table(self, columns: Cells, rows: Sequence[Cells]) -> None:
+        """Show the end of things: a row for each outcome, and the last for all."""
+        ...
+
+
+class PlainBoard:
+    """Lines: one for every ``every`` orders, and the table in columns.
+
+    Args:
+        say: writes one line.
+        every: how many orders lie between two lines.
+    """
+
+    def __init__(self, say: Say, *, every: int = 50) -> None:
+        self._say, self._every = say, every
+
+    def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
+        """Write a line now and then."""
+        if done % self._every == 0:
+            told = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
+            self._say(f"{done:5} of {total} orders: {told}")
+
+    def table(self, columns: Cells, rows: Sequence[Cells]) -> None:
+        """Write the table."""
+        for line in in_columns([columns, *rows], numbers_from=1):
+            self._say(f"  {line}")
+
+
+class LiveBoard:
+    """A table that changes as orders end, by rich."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
+        """Redraw: how many, a bar, and the outcomes so far."""
+        from rich.console import Group  # there already, with the view
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        table = Table("outcome so far", "orders", title=f"{done} of {total} orders", title_justify="left")
+        for outcome, number in counts.items():
+            table.add_row(outcome, str(number))
+        self._live.update(Group(ProgressBar(total=total, completed=done, width=40), table))
+
+    def table(self, columns: Cells, rows: Sequence[Cells]) -> None:
+        """Put the last table in the view's place."""
+        from rich.table import Table
+
+        table = Table(title="what became of them", title_justify="left")
+        for at, name in enumerate(columns):
+            table.add_column(name, justify="right" if at else "left")
+        for row in rows:
+            table.add_row(*row, style="bold" if row is rows[-1] else None)
+        self._live.update(table)
+
+
+@contextmanager
+def live_or_plain(say: Say, *, live: bool) -> Iterator[Board]:
+    """A live view where that is wanted; plain lines otherwise."""
+    if not live:
+        yield PlainBoard(say)
+        return
+    from rich.live import Live  # 20 ms, and only on a terminal
+
+    with Live(refresh_per_second=12) as view:
+        yield LiveBoard(view)
+
+
+# --- beneficiary check -------------------------------------------------------------------------------
+# The demo's beneficiary check: a match, a close match put to the customer, and a name that is another's.
+
+
+SAME, CLOSE, OTHER = "payment-4", "payment-5", "payment-6"
+
+
+@frozen
+class Payment:
+    """What a customer wants, and what must come of it."""
+
+    key: str
+    to: PersonName
+    told: str
+    claim: str
+    asked: tuple[str, ...]
+    """The keys that customers have been asked about by then."""
+    result: MatchResult | None = None
+    """Why nothing is sent; None if it is."""
+
+
+PAYMENTS = (
+    Payment(SAME, PersonName("Ben", "Okri"), "pays Ben Okri", "the name matched, so nobody was asked", ()),
+    Payment(CLOSE, PersonName("Ben", "Okry"), "pays Ben Okry", "the customer was asked, once", (CLOSE,)),
+    Payment(
+        OTHER,
+        PersonName("Amaka", "Nwosu"),
+        "pays Amaka Nwosu, at Ben Okri's username",
+        "it is no match, and no order exists",
+        (CLOSE,),
+        MatchResult.NO_MATCH,
+    ),
+)
+"""Three orders to one username, with three names."""
+
+
+async def play(lines: Narration) -> None:
+    """Send them, on a sandbox of their own."""
+    ledger, customer = Ledger(lines.tell), _Customer(lines)
+    async with Sandbox(seed=1) as sandbox:
+        verification = BeneficiaryVerification(UserLookup(sandbox.user_path), accept_close=customer.says_yes)
+        async with TransferClient(
+            sandbox.base_url,
+            sandbox.token,
+            hooks=[verification, FundsHold(ledger.place, ledger.release)],
+            observers=[lines.observe],
+        ) as client:
+            for payment in PAYMENTS:
+                lines.tell("customer", payment.key, payment.told)
+                no = await _no_to(client, payment)
+                if no is not None:
+                    told = no.result.value.replace("_", " ")
+                    lines.tell("client", payment.key, f"the call ends: never sent ({told})")
+                is_so = (no and no.result) is payment.result and not (no and no.order_may_exist)
+                lines.check(payment.key, payment.claim, is_so and customer.asked == [*payment.asked])
+        lines.check(OTHER, "no hold was ever placed", OTHER not in {**ledger.kept, **ledger.released})
+        lines.check("", "the sandbox has the two orders, and not the third", len(sandbox.orders) == 2)
+
+
+async def _no_to(client: TransferClient, payment: Payment) -> BeneficiaryNotVerified | None:
+    """Why the beneficiary was not the one; None if the order was created."""
+    order = usd_order("ada.eze", "ben.okri", "80.00")
+    try:
+        await client.create_order(order, key=payment.key, beneficiary=payment.to)
+    except BeneficiaryNotVerified as no:
+        return no
+    return None
+
+
+class _Customer:
+    """Says yes to whoever is nearly the one, and remembers having been asked."""
+
+    def __init__(self, lines: Narration) -> None:
+        self._lines = lines
+        self.asked: list[str] = []
+
+    async def says_yes(self, intent: OrderIntent, user: User) -> bool:
+        self.asked.append(intent.key)
+        question = f"did you mean {user.firstname} {user.middlename} {user.lastname}?"
+        self._lines.tell("bank", intent.key, f"a close match, put to the customer: {question}")
+        self._lines.tell("customer", intent.key, "yes")
+        return True
+
+
+# --- many orders -------------------------------------------------------------------------------------
+# The demo's rush: two hundred orders at once with faults mixed in, held at the end against what there is.
+#
+# Every order has an amount of its own, so that the sandbox's orders can be told apart without the client.
+
+
+ORDERS = 200
+AT_ONCE = 32
+LIMIT = Decimal("399000.00")
+"""The demo bank's limit for one order; a few of them are over it."""
+
+FAULTS: dict[Fault, float] = {
+    CloseBeforeReading(): 0.03,
+    CloseAfterProcessing(): 0.04,
+    ResetAfterProcessing(): 0.03,
+    Status(429, headers={"Retry-After": "0"}): 0.05,
+    Status(503): 0.02,
+    StatusAfterProcessing(500): 0.03,
+    TruncatedBody(): 0.03,
+    AnotherOrder(): 0.02,
+}
+"""What goes wrong, and how often; the sandbox draws from its seed."""
+
+NAMES = {
+    Outcome.CREATED: "created",
+    Outcome.REFUSED: "refused",
+    Outcome.NOT_SENT: "never sent",
+    Outcome.UNKNOWN: "unknown",
+}
+
+
+COLUMNS = ("outcome", "orders", "in the sandbox", "holds kept", "holds released")
+
+
+async def within_limit(intent: OrderIntent) -> None:
+    """A check of the bank's own, before the hold."""
+    if intent.order.poster_amount > LIMIT:
+        raise PreflightFailed("over the limit for one order")
+
+
+class Rush:
+    """One run.
+
+    Args:
+        board: shows it.
+        seed: for the sandbox's faults.
+    """
+
+    def __init__(self, board: Board, *, seed: int = 0) -> None:
+        self._board, self._seed = board, seed
+        self._results: dict[Decimal, OrderResult] = {}
+        self._counts = dict.fromkeys(NAMES.values(), 0)
+
+    async def run(self) -> None:
+        """Create the orders, compare, and show a row for each outcome.
+
+        Raises:
+            Surprise: what the client says and what there is are not the same.
+        """
+        quiet = Ledger(lambda *_: None)
+        async with Sandbox(seed=self._seed, faults=FAULTS) as sandbox:
+            office = BackOffice(sandbox, lambda *_: None)
+            hooks = (within_limit, FundsHold(quiet.place, quiet.release))
+            async with TransferClient(
+                sandbox.base_url, sandbox.token, hooks=hooks, resolve=office.resolve
+            ) as client:
+                async for result in client.create_orders(_requests(), concurrency=AT_ONCE):
+                    self._note(result)
+            rows = self._compared(sandbox, quiet)
+        self._board.table(COLUMNS, [(name, *map(str, row)) for name, row in rows.items()])
+
+    def _note(self, result: OrderResult) -> None:
+        self._results[result.request.order.poster_amount] = result
+        self._counts[NAMES[_outcome(result)]] += 1
+        self._board.show(len(self._results), ORDERS, self._counts)
+
+    def _compared(self, sandbox: Sandbox, ledger: Ledger) -> dict[str, list[int]]:
+        """How many orders there are, exist, have a hold, and had one, by outcome; the last are all."""
+        there = Counter(order.poster_amount for order in sandbox.orders.values())
+        expect("no order is there twice", max(there.values()) == 1)
+        expect("every request has a result", len(self._results) == ORDERS)
+        kept, released = ledger.kept, ledger.released
+        rows = {name: [0, 0, 0, 0] for name in (*NAMES.values(), "all")}
+        for amount, result in self._results.items():
+            exists, key, outcome = amount in there, result.request.key, _outcome(result)
+            _compare_one(str(key), outcome, exists=exists, held=key in kept)
+            for name in (NAMES[outcome], "all"):
+                rows[name] = [*map(add, rows[name], (1, exists, key in kept, key in released))]
+        expect("every order that is there belongs to a request", rows["all"][1] == len(sandbox.orders))
+        return rows
+
+
+def _requests() -> Iterator[OrderRequest]:
+    for number in range(1, ORDERS + 1):
+        unpayable = number % 20 == 0
+        beneficiary = "noah.lind" if unpayable else "ben.okri"
+        yield OrderRequest(usd_order("tunde.bello", beneficiary, Decimal(60) + number), key=f"rush-{number}")
+
+
+def _outcome(result: OrderResult) -> Outcome:
+    if isinstance(result.error, TransferError):
+        return result.error.outcome
+    kind = type(result.error).__name__
+    expect(f"{kind} is an answer", result.error is None, key=str(result.request.key))
+    return Outcome.CREATED
+
+
+def _compare_one(key: str, outcome: Outcome, *, exists: bool, held: bool) -> None:
+    if outcome is Outcome.CREATED:
+        expect("an order that was created is there", exists, key=key)
+    elif outcome is not Outcome.UNKNOWN:
+        expect("an order that was refused or never sent is not there", not exists, key=key)
+    wanted = outcome in (Outcome.CREATED, Outcome.UNKNOWN)
+    expect("a hold stands exactly while an order may exist", held is wanted, key=key)
+
+
+MATCH_EVERY = 0.5
+PATIENCE = 30.0
+
+ANSWERED, LOST, REFUSED = "payment-1", "payment-2", "payment-3"
+
+
+@frozen(kw_only=True)
+class Scene:
+    """What the steps are played with: a small bank, its client, and a sandbox of the service."""
+
+    lines: Narration
+    sandbox: Sandbox
+    ledger: Ledger
+    office: BackOffice
+    client: TransferClient
+    match_every: float
+    board: AbstractContextManager[Board]
+    orders: dict[str, Order] = field(factory=dict)
+    """What was created, by key."""
+
+    @property
+    def requests(self) -> int:
+        """How many requests for an order the sandbox has received."""
+        return sum(record.path == CREATE_ORDER_PATH for record in self.sandbox.requests)
+
+    def check_newest(self, key: str, order: Order) -> None:
+        """Compare the newest order of the sandbox, and how many there are, with what the client says."""
+        self.orders[key] = order
+        number = len(self.ledger.kept)
+        last = list(self.sandbox.orders)[number - 1 :]
+        self.lines.check(key, f"the sandbox has it, as order {number} of {number}", last == [order.id])
+
+
+async def run(
+    say: Say, *, live: bool = False, match_every: float = MATCH_EVERY, patience: float = PATIENCE
+) -> None:
+    """Play the demo.
+
+    Args:
+        say: takes one line.
+        live: show the many orders in a view that changes.
+        match_every: seconds between two runs of the matcher bot.
+        patience: seconds after which the whole counts as failed.
+
+    Raises:
+        Surprise: says in one line what was not as it should be.
+    """
+    try:
+        async with asyncio.timeout(patience):
+            await _play(Narration(say), live_or_plain(say, live=live), match_every=match_every)
+    except Surprise:
+        raise
+    except TimeoutError as error:
+        raise Surprise(f"it was not done after {patience:g} s") from error
+    except Exception as error:
+        raise Surprise(in_one_line(error)) from error
+
+
+async def _play(lines: Narration, board: AbstractContextManager[Board], *, match_every: float) -> None:
+    async with Sandbox(match_every=match_every) as sandbox:
+        lines.plain("A bank, the transfer_async client, and a sandbox of the service, in one process.")
+        ledger, office = Ledger(lines.tell), BackOffice(sandbox, lines.tell)
+        async with TransferClient(
+            sandbox.base_url,
+            sandbox.token,
+            hooks=[FundsHold(ledger.place, ledger.release)],
+            resolve=office.resolve,
+            observers=[lines.observe],
+        ) as client:
+            scene = Scene(
+                lines=lines,
+                sandbox=sandbox,
+                ledger=ledger,
+                office=office,
+                client=client,
+                match_every=match_every,
+                board=board,
+            )
+            for number, (title, step) in enumerate(STEPS, 1):
+                lines.title(f"{number}. {title}")
+                await step(scene)
+    lines.check("", "all of this is what the sandbox and the ledger have", True)
+    lines.plain("")
+    matched = ", ".join(f"{order.id} matched" for order in scene.orders.values())
+    lines.plain(f"demo ok: {matched}, 1 refused, 0 in doubt")
+
+
+# --- the steps ------------------------------------------------------------------------------------
+
+
+async def _who_am_i(scene: Scene) -> None:
+    every = f"its matcher bot runs every {scene.match_every:g} s"
+    scene.lines.tell("sandbox", "", f"listens on {scene.sandbox.base_url}; {every}")
+    me = await scene.client.who_am_i()
+    active = "active" if me.is_active else "not active"
+    scene.lines.tell("client", "", f"who am I: {me.username}, role {me.role}, {active}")
+    bank = scene.sandbox.accounts.bank
+    scene.lines.check("", "that is the bank account that owns the token", me.id == bank.id)
+
+
+async def _an_order(scene: Scene) -> None:
+    order = await scene.client.create_order(usd_order("ada.eze", "ben.okri", "100.00"), key=ANSWERED)
+    scene.check_newest(ANSWERED, order)
+
+
+async def _a_lost_answer(scene: Scene) -> None:
+    lines, ledger = scene.lines, scene.ledger
+    scene.sandbox.faults.add(CloseAfterProcessing())
+    try:
+        await _create_lost(scene)
+    except OutcomeUnknown as doubt:
+        lines.tell("client", LOST, f"the call ends: {doubt.outcome.value} ({type(doubt).__name__})")
+        honest = doubt.outcome is Outcome.UNKNOWN and doubt.order_may_exist
+        lines.check(LOST, "the error says that the order may exist", honest)
+        kept = doubt.receipts == {"funds_hold": ledger.kept.get(LOST)}
+        lines.check(LOST, f"its hold is kept: {ledger.kept.get(LOST)}", kept)
+    else:
+        raise Surprise("an order whose answer was lost was reported as created")
+
+
+async def _the_doubt_ends(scene: Scene) -> None:
+    lines, sent = scene.lines, scene.requests
+    scene.office.at_work = True
+    report = await scene.client.recover()
+    lines.check(LOST, "recover() resolved it", (report.resolved, report.in_doubt) == (1, 0))
+    order = await _create_lost(scene)
+    lines.tell("client", LOST, f"create_order again, same key: gives back {order.id}")
+    lines.check(LOST, "no second request was sent", scene.requests == sent)
+    scene.check_newest(LOST, order)
+
+
+async def _create_lost(scene: Scene) -> Order:
+    return await scene.client.create_order(usd_order("tunde.bello", "ben.okri", "250.00"), key=LOST)
+
+
+async def _a_refusal(scene: Scene) -> None:
+    lines = scene.lines
+    try:
+        await scene.client.create_order(usd_order("tunde.bello", "noah.lind", "75.00"), key=REFUSED)
+    except Refused as no:
+        lines.tell("client", REFUSED, f"the call ends: refused, status {no.status}: {_reason(no)}")
+        lines.check(REFUSED, "the error says that no order exists", not no.order_may_exist)
+    else:
+        raise Surprise("an order to a beneficiary who cannot be paid was created")
+    lines.check(REFUSED, "its hold is released", REFUSED in scene.ledger.released)
+    record = await scene.client.known(REFUSED)
+    free = record is not None and record.state is KeyState.FREE
+    lines.check(REFUSED, "its key is free again", free)
+
+
+def _reason(no: Refused) -> str:
+    """Why the sandbox refused, in its own words; what the real service says is not specified."""
+    errors = json.loads(no.body)["errors"]
+    return shown("; ".join(f"{field} {' and '.join(reasons)}" for field, reasons in errors.items()))
+
+
+async def _the_matcher_bot(scene: Scene) -> None:
+    for key, order in scene.orders.items():
+        await scene.sandbox.matched(order.id)
+        scene.lines.tell("sandbox", key, f"matched: {order.id}")
+        now = scene.office.order(order.id)
+        same = now.id == order.id and now.state is OrderState.MATCHED
+        scene.lines.check(key, "it is the same order, and its state is matched", same)
+
+
+async def _what_there_is(scene: Scene) -> None:
+    lines, kept, released = scene.lines, scene.ledger.kept, scene.ledger.released
+    for key, order in scene.orders.items():
+        now = scene.office.order(order.id)
+        sent = money(now.poster_amount, now.poster_currency)
+        lines.tell("order", key, f"{now.id}  {now.state.value}  {sent}  {kept.get(key)} kept")
+    ours = {order.id for order in scene.orders.values()}
+    exact = set(scene.sandbox.orders) == ours and len(ours) == 2
+    lines.check("", "the sandbox has these 2 orders and no other", exact)
+    lines.check("", "it received 3 requests for 3 keys", scene.requests == 3)
+    held = set(kept) == set(scene.orders) and set(released) == {REFUSED}
+    lines.check("", "the ledger keeps 2 holds, theirs, and has released 1", held)
+
+
+async def _beneficiaries(scene: Scene) -> None:
+    await play(scene.lines)
+
+
+async def _many_orders(scene: Scene) -> None:
+    with scene.board as board:
+        await Rush(board).run()
+
+
+STEPS: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (
+    ("Who the caller is", _who_am_i),
+    ("An order is created", _an_order),
+    ("An answer is lost: the service processes the order and closes the connection", _a_lost_answer),
+    ("The doubt ends, by the bank's own means; here they look into the sandbox", _the_doubt_ends),
+    ("A refusal: the beneficiary cannot be paid", _a_refusal),
+    ("The matcher bot comes by", _the_matcher_bot),
+    ("What there is in the end", _what_there_is),
+    ("Is the beneficiary who the customer means?", _beneficiaries),
+    (f"{ORDERS} orders at once, with faults mixed in", _many_orders),
+)
+"""What is played, in this order; each step checks what it tells. The last two bring their own sandboxes."""

@@ -1,1 +1,0 @@
-"""``transfer-async demo``: a small bank, its orders, and what may go wrong with them."""

@@ -1,0 +1,128 @@
+"""The demo's bank: its ledger of holds, and its back office, which can find out what became of an order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+
+from attrs import evolve, frozen
+
+from transfer_async._models.errors import OutcomeUnknown
+from transfer_async._models.requests import NewExternalOrder, NewOrder, OrderIntent, ascii_lower
+from transfer_async._models.responses import Order
+from transfer_async.sandbox import Sandbox, rendering
+
+Tell = Callable[[str, str, str], None]
+"""Tells one thing: who says it, the key it is about, and what."""
+
+
+def money(amount: Decimal, currency: str) -> str:
+    """An amount for people to read."""
+    return f"{amount:,f} {currency}"
+
+
+def usd_order(poster: str, beneficiary: str, amount: Decimal | str) -> NewOrder:
+    """An order of naira for dollars, between two of the sandbox's made-up people."""
+    return NewOrder.quote(
+        poster_username=f"{poster}@example.com",
+        poster_recipient_username=f"{beneficiary}@example.com",
+        poster_currency="NGN",
+        poster_country="NG",
+        poster_payment_method_type="nigerian_bank_payment",
+        matcher_currency="USD",
+        matcher_country="US",
+        matcher_amount=amount,
+        exchange_rate="1550.25",
+        external_order=NewExternalOrder(
+            current_account_balance=Decimal("90000000.00"),
+            transaction_fee=Decimal("150.00"),
+            transaction_fee_currency="NGN",
+        ),
+    )
+
+
+@frozen
+class Hold:
+    """A reservation of a customer's funds."""
+
+    reference: str
+    key: str
+    released: bool = False
+
+
+class Ledger:
+    """The bank's holds; placing and releasing are idempotent by the intent's id, as a hold hook must be."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._holds: dict[str, Hold] = {}
+
+    async def place(self, intent: OrderIntent) -> str:
+        """Hold what the order needs; the reference is the receipt."""
+        hold = self._holds.get(intent.id)
+        if hold is None:
+            hold = self._holds[intent.id] = Hold(f"hold-{len(self._holds) + 1}", intent.key)
+            amount = money(intent.order.poster_amount, intent.order.poster_currency)
+            poster = intent.order.poster_username
+            self._tell("bank", intent.key, f"{hold.reference} placed: {amount} of {poster}")
+        return hold.reference
+
+    async def release(self, intent: OrderIntent, _receipt: str | None) -> None:
+        """Let the intent's hold go, if there is one."""
+        hold = self._holds.get(intent.id)
+        if hold is not None and not hold.released:
+            self._holds[intent.id] = evolve(hold, released=True)
+            self._tell("bank", intent.key, f"{hold.reference} released: the customer can use the money again")
+
+    @property
+    def kept(self) -> dict[str, str]:
+        """Holds that stand: their references by key."""
+        return {hold.key: hold.reference for hold in self._holds.values() if not hold.released}
+
+    @property
+    def released(self) -> dict[str, str]:
+        """Holds that were let go: their references by key."""
+        return {hold.key: hold.reference for hold in self._holds.values() if hold.released}
+
+
+class BackOffice:
+    """Stands for the bank's own means to learn what became of an order: a look-up, a statement, a person.
+
+    Here it looks into the sandbox. The service has no documented call that would tell.
+
+    Attributes:
+        at_work: whether anybody looks; nobody knows anything before.
+    """
+
+    def __init__(self, sandbox: Sandbox, tell: Tell) -> None:
+        self.at_work = False
+        self._sandbox = sandbox
+        self._tell = tell
+
+    async def resolve(self, intent: OrderIntent, _doubt: OutcomeUnknown) -> Order | None:
+        """Answer the client: the order of ``intent``, or None while nobody knows."""
+        if not self.at_work:
+            self._tell("bank", intent.key, "the back office was asked, and nobody has looked yet: not known")
+            return None
+        found = [order for order in self._sandbox.orders.values() if _is_of(order, intent.order)]
+        if len(found) != 1:
+            # None found proves nothing: a request that stalled may still take effect.
+            self._tell("bank", intent.key, f"the back office sees {len(found)} orders that fit: not known")
+            return None
+        self._tell("bank", intent.key, f"the back office (here: the sandbox) has found it: {found[0].id}")
+        return self.order(found[0].id)
+
+    def order(self, order_id: str) -> Order:
+        """The order as the service has it now."""
+        return Order.from_json(self._sandbox.orders[order_id].to_json())
+
+
+def _is_of(recorded: rendering.Order, order: NewOrder) -> bool:
+    request = recorded.request
+    return (
+        ascii_lower(request.poster_username) == ascii_lower(order.poster_username)
+        and ascii_lower(request.poster_recipient_username) == ascii_lower(order.poster_recipient_username)
+        and (request.poster_amount, request.poster_currency) == (order.poster_amount, order.poster_currency)
+        and (request.matcher_amount, request.matcher_currency)
+        == (order.matcher_amount, order.matcher_currency)
+    )

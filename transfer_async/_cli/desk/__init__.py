@@ -1,1 +1,0 @@
-"""``transfer-async desk``: the operators' page, on this machine alone."""

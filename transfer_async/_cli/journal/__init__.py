@@ -1,1 +1,0 @@
-"""``transfer-async journal``: what an operator sees and does."""

@@ -1,0 +1,207 @@
+"""What the commands that look after a journal share: whose word it is, which journal, and what is told."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from typing import Annotated, Any, TypeVar
+
+import typer
+from attrs import frozen
+
+from transfer_async._cli import journal_output
+from transfer_async._cli.event_loop import run
+from transfer_async._cli.exit_codes import FAILED, OTHER_SCOPE, USAGE
+from transfer_async._cli.output import complain, fail, failing, shown, somebody_is_there, tell
+from transfer_async._models.errors import TransferError
+from transfer_async._pipeline.hooks import USUAL_HOLD
+from transfer_async._pipeline.key_views import (
+    KeyView,
+    checked_name,
+    checked_text,
+    effects_of,
+    only_scopes,
+    pending,
+)
+from transfer_async.journal.model import SETTLE_AFTER, Decision, KeyState
+from transfer_async.journal.protocol import Journal, KeyRecord
+
+T = TypeVar("T")
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
+By = Annotated[str | None, typer.Option(help="Who says so; the login name by default.")]
+Reason = Annotated[str | None, typer.Option(help="How they know; kept in the key's history.")]
+Undone = Annotated[
+    bool, typer.Option("--undone", help="Of a record that cannot be read: its hooks are undone by hand.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+class OtherScope(Exception):
+    """The journal has keys, and none of the scope that was named."""
+
+    def __init__(self, scope: str, others: Sequence[str]) -> None:
+        super().__init__(
+            f"the journal has no key of {scope}, {only_scopes(others).shown(str)}: "
+            "name the right one by --scope, or by --base-url"
+        )
+
+
+@frozen(kw_only=True)
+class JournalTarget:
+    """A journal that was named, and the scope of it that is meant."""
+
+    scope: str
+    address: str
+
+    @property
+    def journal(self) -> Journal:
+        """The journal, not yet opened; whoever asks opens one of its own."""
+        return journal_output.journal_named(self.address)
+
+    def at_desk(
+        self,
+        do: Callable[[journal_output.OpenJournal], Awaitable[T]],
+        *,
+        settle_after: float = SETTLE_AFTER,
+        says_no: int = FAILED,
+        in_any_scope: bool = False,
+    ) -> T:
+        """What ``do`` gives, at the desk of the journal, which is closed then.
+
+        Ends the command if the journal has keys of other scopes only, unless ``in_any_scope``: to say that
+        nothing waits would reassure wrongly.
+        """
+
+        store = self.journal  # it looks for the file
+
+        async def work() -> T:
+            async with journal_output.opened(store, self.scope, settle_after=settle_after) as at:
+                others = () if in_any_scope else await at.operators.other_scopes()
+                if others:
+                    raise OtherScope(self.scope, others)
+                return await do(at)
+
+        return done(work(), says_no=says_no)
+
+    def checked(self) -> None:
+        """End the command if the journal has keys of other scopes only."""
+
+        async def nothing(_: journal_output.OpenJournal) -> None:
+            return None
+
+        self.at_desk(nothing)
+
+    def view(self, key: str) -> KeyView:
+        """What is on record of ``key``; ends the command if nothing is, before anything else is asked."""
+        return self.at_desk(lambda at: at.operators.view(key))
+
+
+def named(address: str, scope: str | None, base_url: str | None) -> JournalTarget:
+    """The journal and its scope; ends the command if they are no good."""
+    with usage():
+        place = JournalTarget(scope=journal_output.scope_of(scope, base_url), address=address)
+        journal_output.journal_named(address)  # or the address is no good
+        return place
+
+
+def usage(option: str | None = None) -> AbstractContextManager[None]:
+    """What is checked within is a wrong use, or as it should be; ``option`` is what it is about."""
+    return failing("journal", {ValueError: USAGE}, words=lambda error: _as_option(str(error), option))
+
+
+def _as_option(why: str, option: str | None) -> str:
+    """``why``, which begins with an argument's name, with the option's in its place."""
+    return why if option is None else f"{option}:{why.partition(':')[2]}"
+
+
+def said(by: str | None, reason: str | None) -> tuple[str, str]:
+    """Who says so, and why; asked for where somebody can be asked."""
+    by = who(by)
+    if reason is None:
+        if not somebody_is_there():
+            fail("journal: --reason: must say how you know; nobody can be asked here", USAGE)
+        reason = str(typer.prompt("How do you know", err=True))
+    with usage():
+        return by, checked_text("--reason", reason)
+
+
+def who(by: str | None) -> str:
+    """Who says so: the login name, unless another is given."""
+    if by is None:
+        try:
+            by = getpass.getuser()
+        except (OSError, KeyError, ImportError):
+            fail("journal: --by: must say who you are; there is no login name here", USAGE)
+    with usage():
+        return checked_name("--by", by)
+
+
+def confirmed(question: str, *, yes: bool) -> None:
+    """Ask, and end the command unless somebody says yes."""
+    if yes:
+        return
+    if not somebody_is_there():
+        fail("journal: --yes is required when not interactive", USAGE)
+    if not typer.confirm(question, err=True):
+        fail("journal: nothing was changed", FAILED)
+
+
+def warn_of_sender(view: KeyView) -> None:
+    """Say so if a refutation would end a doubt whose sender never reported an end."""
+    if view.state in (KeyState.SENDING, KeyState.IN_DOUBT) and not view.sender_reported:
+        complain(
+            f"journal: {shown(view.key)}: its sender never reported an end. Make sure that its process has "
+            "ended: one that is only stopped may still send."
+        )
+
+
+def done(work: Coroutine[Any, Any, T], *, says_no: int = FAILED) -> T:
+    """Do ``work``; what speaks against it is told in one line."""
+    # In this order: some of the client's errors are ValueErrors, too.
+    codes: dict[type[Exception], int] = {OtherScope: OTHER_SCOPE, TransferError: FAILED, ValueError: says_no}
+    with failing("journal", codes, words=journal_output.explained):
+        return run(work)
+
+
+HOLDS = frozenset({USUAL_HOLD})
+"""Names of hooks that place a hold, as far as a command without hooks can know."""
+
+
+def told_effects(view: KeyView, decision: Decision, *, order_id: str | None = None) -> str:
+    """What a decision about a key will cause, for whoever is asked to confirm it."""
+    effects = effects_of(view, decision, "this", holds=HOLDS, order_id=order_id)
+    return f"{shown(view.key)}: {' '.join(effect.shown(shown) for effect in effects)}"
+
+
+def _pending_told(place: JournalTarget, key: str) -> str:
+    """What is left to undo; the decision is saved, so a journal that fails now must not deny it."""
+
+    async def view(store: Journal) -> KeyView:
+        async with journal_output.opened(store, place.scope) as at:
+            return await at.operators.view(key)
+
+    try:
+        return pending(run(view(place.journal)), holds=HOLDS).shown(shown)
+    except (TransferError, ValueError):
+        return "transfer-async journal show tells what is left to undo"
+
+
+def tell_record(place: JournalTarget, key: str, record: KeyRecord, *, as_json: bool) -> None:
+    """What has become of the key, and what the next recovery will undo of it."""
+    if as_json:
+        told = {"key": key, "state": record.state.value, "intent_id": record.intent_id}
+        tell(journal_output.as_json(told | {"order_id": record.order_id}))
+        return
+    if record.order_id:
+        end = f"its order is {shown(record.order_id)}"
+    elif record.state is KeyState.FREE:
+        end = (
+            f"{_pending_told(place, key)}. The same message or line of a file is "
+            "answered from the record: what is still to be paid needs another key"
+        )
+    else:
+        end = "find out what became of its order, and say so"
+    tell(f"{shown(key)}: {record.state.value.replace('_', ' ')}; {end}")

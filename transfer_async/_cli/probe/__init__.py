@@ -1,1 +1,0 @@
-"""`transfer-async probe`: what a service does that its specification does not show."""

@@ -1,1 +1,0 @@
-"""``transfer-async journal reconcile``: an export of the service's orders against a journal."""

@@ -1,1 +1,0 @@
-"""``transfer-async worker`` and ``send``: commands from a broker, and to it."""

@@ -1,0 +1,233 @@
+"""A worker as a process: from its options to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any
+
+from attrs import field, frozen
+
+from transfer_async._cli.clients import BankSide, client_of, made_by
+from transfer_async._cli.event_loop import on_signals
+from transfer_async._cli.output import Say, logged
+from transfer_async._client import TransferClient
+from transfer_async._models import errors
+from transfer_async._models.errors import JournalFailed
+from transfer_async._models.events import Observer
+from transfer_async._support.util import log as logger
+from transfer_async._support.util import public
+from transfer_async.integrations.faststream import OrderWorker
+from transfer_async.integrations.faststream.broker import WorkerSettings, broker_at
+from transfer_async.journal.address import journal_at
+from transfer_async.journal.protocol import Journal
+from transfer_async.worker.consumer import Health
+from transfer_async.worker.handler import Handler
+
+PATIENCE = 5.0
+"""Seconds that the first look at the journal may take: the worker starts without it then."""
+
+Beside = Callable[[OrderWorker], Awaitable[object]]
+"""What is done while a worker runs, once it could take a message."""
+
+
+@frozen(kw_only=True)
+class WorkerPlan:
+    """All that a worker is made with; checked as it is made."""
+
+    broker: str
+    journal: str
+    base_url: str
+    token: str | None = field(repr=False)
+    factory: Callable[[], object] | None = None
+    settings: WorkerSettings = field(factory=WorkerSettings)
+    max_deliveries: int = 50
+    client: Mapping[str, Any] = field(factory=dict)
+    health: tuple[str, int] = ("127.0.0.1", 0)
+    telemetry: bool = False
+
+
+async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = None) -> None:
+    """Run a worker until SIGINT or SIGTERM, and finish what is in flight; at the second one, stop at once.
+
+    Args:
+        plan: what to run.
+        say: takes the lines at the start, and the one at the end.
+        log: takes what the worker has to say in between.
+        beside: see `Beside`; an error of it ends the worker, and is raised.
+
+    Raises:
+        ValueError: something of the plan is no good, or its journal can never be used.
+        OSError: the address for the health's answers is not to be had.
+        ConnectionError: the broker closed the connection for good.
+        asyncio.CancelledError: it was stopped for the second time.
+    """
+    stop = asyncio.Event()
+    with stopped_by_signals(stop), logged(logger, log):
+        side = await made_by(plan.factory)
+        line = broker_at(plan.broker, plan.settings)
+        traced = _Traced.of(plan)
+        async with side, _client(plan, side, traced) as (client, journal):
+            health = Health()
+            worker = OrderWorker(
+                client,
+                line,
+                handler=Handler(client, max_deliveries=plan.max_deliveries),
+                health=health,
+                **traced.worker,
+            )
+            await _looked_at(journal, plan.journal)
+            async with _served(health, plan) as address:
+                for item in announcement(plan, address, holds=side.places_hold):
+                    say(item)
+                await _until_stopped(worker, stop, beside)
+    say("worker stopped")
+
+
+def announcement(plan: WorkerPlan, health: str, *, holds: bool) -> list[str]:
+    """What the worker is connected to, and whether it ``holds`` funds."""
+    settings = plan.settings
+    lines = [
+        f"worker of {public(plan.base_url)}, {settings.concurrency} commands at once, until Ctrl-C",
+        f"commands from {settings.commands} at {public(plan.broker)}",
+        f"outcomes to {settings.outcomes}, dead letters to {settings.dead_letters}",
+        f"journal {public(plan.journal)}",
+        f"health {health}/ready and /live",
+    ]
+    return lines if holds else [*lines, 'no hook holds funds: a command without "held" is dead-lettered']
+
+
+async def _looked_at(journal: Journal, address: str) -> None:
+    """Open ``journal``, which is at ``address``, so that what can never be shows at the start.
+
+    Raises:
+        ValueError: it can never be used. One that may be away is logged, and used once it is there.
+    """
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await journal.read("-", "-")
+    except TimeoutError:
+        why = f"no answer within {PATIENCE:g} s"
+    except Exception as error:
+        if _is_for_ever(error, address):
+            raise ValueError(f"--journal: {public(address)}: {_told(error)}") from error
+        why = _told(error)
+    else:
+        return
+    logger.warning("the journal cannot be used yet (%s); trying again", why)
+
+
+def _is_for_ever(error: Exception, address: str) -> bool:
+    """Whether no waiting helps: a library or a directory is missing, or what is there is no journal."""
+    if isinstance(error, JournalFailed):
+        return not str(error).startswith("the database server ")  # a standby, say: it may be promoted
+    in_a_file = "://" not in address
+    cannot_open = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
+    return isinstance(error, ValueError) or (in_a_file and (isinstance(error, OSError) or cannot_open))
+
+
+def _told(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or errors.said(error) or type(error).__name__
+
+
+@asynccontextmanager
+async def _served(health: Health, plan: WorkerPlan) -> AsyncIterator[str]:
+    host, port = plan.health
+    async with AsyncExitStack() as stack:
+        try:
+            address = await stack.enter_async_context(health.served(host=host, port=port))
+        except OSError as error:
+            raise OSError(f"--health: {error.strerror or error}") from error
+        yield address
+
+
+async def _until_stopped(worker: OrderWorker, stop: asyncio.Event, beside: Beside | None) -> None:
+    running = asyncio.create_task(worker.run(stop))
+    try:
+        if beside is not None:
+            await _unless(_beside(worker, beside), running, asyncio.create_task(stop.wait()))
+        await running
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def _beside(worker: OrderWorker, beside: Beside) -> None:
+    await worker.started.wait()
+    await beside(worker)
+
+
+async def _unless(work: Coroutine[Any, Any, None], *ends: asyncio.Task[Any]) -> None:
+    """Do ``work``, but for what is left of it when the first of ``ends`` comes."""
+    doing = asyncio.create_task(work)
+    await asyncio.wait([doing, *ends], return_when=asyncio.FIRST_COMPLETED)
+    if doing.done():
+        doing.result()
+    doing.cancel()
+    await asyncio.wait([doing])
+
+
+@asynccontextmanager
+async def _client(
+    plan: WorkerPlan, side: BankSide, traced: _Traced
+) -> AsyncIterator[tuple[TransferClient, Journal]]:
+    # The journal opens when it is used: its database may be away now.
+    journal = traced.journal(journal_at(plan.journal))
+    client = client_of(
+        plan.base_url, plan.token, side, journal=journal, observers=traced.observers, **plan.client
+    )
+    traced.watch(client)
+    patience = 0.0  # whoever ends it otherwise does not wait
+    try:
+        yield client, journal
+        patience = plan.settings.patience
+    finally:
+        await client.close(timeout=patience)
+        await journal.close()
+
+
+@frozen(kw_only=True)
+class _Traced:
+    """What telemetry there is of a worker's parts; by default none."""
+
+    journal: Callable[[Journal], Journal] = lambda journal: journal
+    observers: Sequence[Observer] = ()
+    watch: Callable[[TransferClient], None] = lambda _: None
+    worker: Mapping[str, Any] = field(factory=dict)
+
+    @classmethod
+    def of(cls, plan: WorkerPlan) -> _Traced:
+        """That of ``plan``.
+
+        Raises:
+            ValueError: OpenTelemetry is not installed.
+        """
+        if not plan.telemetry:
+            return cls()
+        try:
+            from transfer_async.integrations import opentelemetry  # needs an extra
+        except ImportError as error:
+            raise ValueError(f"--telemetry: {error}") from None
+        telemetry = opentelemetry.Telemetry(base_url=plan.base_url)
+        return cls(
+            journal=telemetry.journal,
+            observers=[telemetry],
+            watch=telemetry.watch,
+            worker={"around": opentelemetry.context_from, "inject": opentelemetry.headers_of_context},
+        )
+
+
+@contextmanager
+def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
+    """SIGINT and SIGTERM set ``stop``; once it is set, they cancel whoever is within."""
+    task = asyncio.current_task()
+
+    def stop_or_cancel(_number: int) -> None:
+        if stop.is_set() and task is not None:
+            task.cancel()
+        stop.set()
+
+    with on_signals(stop_or_cancel):
+        yield

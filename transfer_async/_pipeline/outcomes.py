@@ -1,0 +1,699 @@
+"""The end of a call: each outcome is recorded in the journal first, and then published and delivered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import attrs
+
+from transfer_async._converters.reader import read_answer
+from transfer_async._http.classify import other_order
+from transfer_async._models import requests
+from transfer_async._models.errors import (
+    KEPT_ATTEMPTS,
+    AlreadyCreated,
+    Cause,
+    CauseKind,
+    ClientClosed,
+    HoldRequired,
+    JournalFailed,
+    Outcome,
+    OutcomeUnknown,
+    PreflightFailed,
+    Refused,
+    Refuted,
+    TransferError,
+    UnreadableOrder,
+    is_a,
+    is_in_vain,
+    name_of,
+)
+from transfer_async._models.events import (
+    DuplicateSuspected,
+    HookUndone,
+    NotSent,
+    OrderCreated,
+    OrderInDoubt,
+    OrderRefused,
+    OrderUnrecorded,
+    Resolved,
+    UndoPending,
+)
+from transfer_async._models.requests import OrderIntent, fingerprint
+from transfer_async._models.responses import Order
+from transfer_async._pipeline.attempt import OrderResponse
+from transfer_async._pipeline.call import (
+    NO_ORDER,
+    Cancellation,
+    ClaimedKey,
+    ClientCore,
+    OrderCall,
+    OrderProgress,
+    annotate_error,
+)
+from transfer_async._support.clock import is_over, within
+from transfer_async._support.util import Raised, log, passes, tried
+from transfer_async.journal.model import (
+    Ending,
+    Entry,
+    KeyState,
+    PendingUndo,
+    Rejection,
+    TransitionResult,
+    owed_by,
+)
+from transfer_async.journal.protocol import KeyForgotten, order_on_record
+from transfer_async.journal.transitions import (
+    CREATED_LATE,
+    AddPendingUndos,
+    Create,
+    GoInDoubt,
+    MarkUndone,
+    Refute,
+    Release,
+    Resolve,
+    Suspect,
+)
+
+
+async def settle(
+    context: ClientCore, call: OrderCall, claimed: ClaimedKey, answered: OrderResponse, *, told: bool = False
+) -> Order:
+    """Record that the order exists, then return it.
+
+    Args:
+        context: the client's shared parts.
+        call: the call.
+        claimed: the claimed key.
+        answered: the response with the order.
+        told: whether the journal failed before and the order's id was logged and published then.
+
+    Raises:
+        JournalFailed: the journal failed, or its record contradicts the response.
+        TransferError: the order belongs to another key; see `went_in_doubt`.
+    """
+    work, order = call.work, answered.order
+    create = Create(
+        attempt=claimed.attempt or "",
+        order_id=order.id,
+        reply=answered.reply,
+        retried=told,
+        publish=call.is_published,
+    )
+    try:
+        verdict = await context.journal.write(work.intent.key, create, certain=Outcome.CREATED, order=order)
+    except KeyForgotten as error:
+        why = "the order was answered after the journal had forgotten its key: a duplicate is suspected"
+        await _suspected(context, call, claimed, why, order=order, order_id=order.id)
+        raise annotate_error(error, work, order_may_exist=True) from None
+    except JournalFailed as error:
+        again = partial(settle, context, call, claimed, answered, told=True)
+        could_not_record(context, work, again, outcome=Outcome.CREATED, order_id=order.id, told=told)
+        raise annotate_error(error, work, order_may_exist=True) from error.__cause__
+    if verdict.denial is Rejection.FOREIGN:
+        answered.carrier.distrust()
+        work.correct_last(Outcome.UNKNOWN)
+        why = "the answer contains the order of another key"
+        doubt = UnreadableOrder(why, raw=answered.reply, kind=CauseKind.UNREADABLE_ANSWER)
+        return await went_in_doubt(context, call, claimed, doubt)
+    entry = verdict.entry
+    if entry.state is KeyState.CREATED and entry.order_id == order.id and entry.ending is None:
+        context.tell(OrderCreated, work, order_id=order.id, status=answered.status, took=answered.took)
+        return order
+    why = CREATED_LATE
+    if entry.attempt == claimed.attempt and entry.order_id not in (None, order.id):
+        why = f"the key is recorded with order {entry.order_id}: its doubt was resolved with another id"
+    if verdict.denial is None:  # The free key is bound to the order now; the history says why.
+        _report_suspicion(context, work, why, order.id)
+    else:
+        await _suspected(context, call, claimed, why, order=order, order_id=order.id)
+    raise annotate_error(JournalFailed(why, outcome=Outcome.CREATED, order=order), work, order_may_exist=True)
+
+
+# --- contradicting records ------------------------------------------------------------------------
+# While a sender was at work, others may have recorded another outcome for its key.
+
+
+def _is_superseded(entry: Entry, intent: OrderIntent) -> bool:
+    """Return whether the doubt of ``intent`` was ended before its sender reported."""
+    return entry.state is KeyState.FREE or entry.intent_id != intent.id
+
+
+async def _suspected(
+    context: ClientCore,
+    call: OrderCall,
+    claimed: ClaimedKey,
+    why: str,
+    *,
+    order: Order | None = None,
+    order_id: str | None = None,
+    told: bool = False,
+) -> None:
+    """Record and report that the key's record contradicts what its sender did.
+
+    A key that is free is bound again. After a refutation its hold may be released already; its pending undos
+    are cancelled.
+
+    Args:
+        context: the client's shared parts.
+        call: the sender's call.
+        claimed: the claimed key.
+        why: the contradiction, as text.
+        order: the order in the service's response, if there was one.
+        order_id: the order's id, or one that a response names.
+        told: whether the journal failed before and the contradiction was reported then.
+
+    Raises:
+        JournalFailed: the journal could not be written; the write is tried again later.
+    """
+    work, intent = call.work, call.work.intent
+    outcome = Outcome.UNKNOWN if order is None else Outcome.CREATED
+    if not told:
+        _report_suspicion(context, work, why, order_id)
+    suspect = Suspect(
+        order_id=order_id,
+        reason=why,
+        intent=intent,
+        fingerprint=fingerprint(intent.order),
+        attempt=claimed.attempt or "",
+        hooks=context.undoable if intent.held is None else context.undoable_but_hold,
+        receipts=dict(work.receipts),
+        cause=Cause(
+            kind=CauseKind.SUPERSEDED, candidate=order_id, attempts=tuple(work.attempts[-KEPT_ATTEMPTS:])
+        ),
+        outcome=outcome,
+        publish=call.is_published,
+    )
+    try:
+        await context.journal.write(intent.key, suspect, certain=outcome, order=order)
+    except JournalFailed as error:
+        again = partial(_suspected, context, call, claimed, why, order=order, order_id=order_id, told=True)
+        could_not_record(context, work, again, outcome=outcome, order_id=order_id, told=True)
+        raise annotate_error(error, work, order_may_exist=True) from error.__cause__
+
+
+def _report_suspicion(context: ClientCore, work: OrderProgress, why: str, order_id: str | None) -> None:
+    log.error("the record of the key %r contradicts its sender: %s", work.intent.key, why)
+    context.tell(DuplicateSuspected, work, order_id=order_id)
+
+
+async def went_in_doubt(
+    context: ClientCore, call: OrderCall, claimed: ClaimedKey, doubt: OutcomeUnknown, *, told: bool = False
+) -> Order:
+    """Record the doubt, undo nothing, and ask ``resolve``; ``told`` is as for `settle`.
+
+    Returns:
+        The order, if ``resolve`` or an operator knows it.
+
+    Raises:
+        TransferError: the doubt remains, or ended without an order, or the journal failed.
+    """
+    work, found = call.work, getattr(doubt, "order_id", None)
+    try:
+        cause = _cause(call, doubt, candidate=found)
+        move = GoInDoubt(attempt=claimed.attempt or "", candidate=found, cause=cause)
+        verdict = await context.journal.write(work.intent.key, move, certain=Outcome.UNKNOWN)
+    except KeyForgotten:
+        why = "the journal had forgotten the key before its sender reported: a duplicate is suspected"
+        await _suspected(context, call, claimed, why, order_id=found)
+        raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
+    except JournalFailed as error:
+        again = partial(went_in_doubt, context, call, claimed, doubt, told=True)
+        could_not_record(context, work, again, outcome=Outcome.UNKNOWN, order_id=found, told=told)
+        raise annotate_error(error, work, order_may_exist=True) from doubt
+    entry = verdict.entry
+    if entry.state is KeyState.CREATED and entry.attempt == move.attempt:
+        # An operator resolved the doubt first.
+        if found not in (None, entry.order_id):
+            why = (
+                f"the key is recorded with order {entry.order_id}, but an answer to its sender names {found}"
+            )
+            await _suspected(context, call, claimed, why, order_id=found)
+        return replay_created(entry, work)
+    context.tell(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)
+    if verdict.denial is not None and _is_superseded(entry, work.intent):
+        why = f"its doubt was ended before its sender reported this: {cause.told}; a duplicate is suspected"
+        await _suspected(context, call, claimed, why, order_id=found)
+    if verdict.denial is not None:
+        raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
+    return await settle_doubt(context, work, call.cancellation, verdict, doubt)
+
+
+def _cause(call: OrderCall, doubt: OutcomeUnknown, *, candidate: str | None) -> Cause:
+    """Create the record of why the outcome is unknown, for the operator who resolves the doubt."""
+    kind = doubt.kind or CauseKind.NO_ANSWER
+    attempts = tuple(call.work.attempts[-KEPT_ATTEMPTS:])
+    beneath = doubt.__cause__
+    return Cause(
+        kind=CauseKind.CLOSED if call.cancellation.cut and kind is CauseKind.NO_ANSWER else kind,
+        status=attempts[-1].status if doubt.status is None and attempts else doubt.status,
+        error=None if beneath is None else name_of(beneath),
+        candidate=candidate,
+        attempts=attempts,
+    )
+
+
+# --- definite failure --------------------------------------------------------------------------------
+# A definite failure is recorded first. Then the hooks are undone, and the error is delivered.
+
+
+async def definite_failure(
+    context: ClientCore, call: OrderCall, claimed: ClaimedKey, no: TransferError | asyncio.CancelledError
+) -> None:
+    """Free the key and record the pending undos in one write; then undo the hooks.
+
+    Raises:
+        JournalFailed: the failure could not be recorded, so nothing was undone and the key stays bound.
+        ClientClosed: the client was closed before the order was sent.
+    """
+    work, cancellation = call.work, call.cancellation
+    cancellation.swallow()
+    debts = what_is_owed(context, work, claimed)
+    ending = _ending(no)
+    move = Release(
+        intent_id=work.intent.id,
+        epoch=claimed.epoch,
+        attempt=claimed.attempt,
+        ending=ending,
+        owed=debts,
+        lease=context.lease,
+    )
+    try:
+        verdict = await context.journal.write(work.intent.key, move, certain=ending.outcome)
+    except JournalFailed as error:
+        annotate_error(error, work, order_may_exist=True)
+        raise
+    if verdict.denial is None:
+        _tell_no(context, work, ending)
+        await undo(context, work, cancellation, recorded(verdict.entry, debts))
+        await undo_earlier(context, work, cancellation, claimed)
+    elif debts and _is_over(work.intent, verdict.entry):
+        await _undo_late(context, work, cancellation, debts)
+    may_exist = verdict.denial is not None
+    if isinstance(no, TransferError):
+        annotate_error(no, work, order_may_exist=may_exist)
+    elif cancellation.cut:
+        closed = ClientClosed("the client was closed before the order was sent")
+        raise annotate_error(closed, work, order_may_exist=may_exist) from None
+
+
+async def check_key(context: ClientCore, error: TransferError, *, client_made: bool) -> None:
+    """Set ``order_may_exist`` of a definite failure by reading the key again, just before its delivery.
+
+    The key has been free since the failure was recorded. While undos ran, or the result waited for its
+    reader, another call may have created the order. If the key is not certainly free, an order may exist. So
+    it may if the journal has forgotten a caller's key.
+    """
+    if error.order_may_exist or error.key is None or isinstance(error, JournalFailed):
+        return
+    error.order_may_exist = True
+    with contextlib.suppress(JournalFailed):
+        entry = await context.journal.read(error.key)
+        is_free = client_made if entry is None else entry.state is KeyState.FREE and entry.is_readable
+        error.order_may_exist = not is_free
+
+
+async def _undo_late(
+    context: ClientCore, work: OrderProgress, cancellation: Cancellation, debts: tuple[PendingUndo, ...]
+) -> None:
+    """Undo what a hook did after others had ended its intent; record the pending undos first if possible."""
+    is_recorded = True
+    try:
+        owe = AddPendingUndos(owed=debts, lease=context.lease)
+        verdict = await context.journal.write(work.intent.key, owe, certain=Outcome.NOT_SENT)
+        debts = tuple(recorded(verdict.entry, debts))
+    except JournalFailed:  # Its traceback is not logged: it would show the store's own text.
+        log.warning("a late undo could not be recorded as pending: it is tried only once")
+        is_recorded = False
+    await undo(context, work, cancellation, debts, is_recorded=is_recorded)
+
+
+def _is_over(intent: OrderIntent, entry: Entry) -> bool:
+    """Return whether others ended ``intent`` while its worker slept.
+
+    They have undone its hooks, but a hook may have acted after that.
+    """
+    return entry.intent_id != intent.id or entry.state is KeyState.FREE
+
+
+def _ending(no: TransferError | asyncio.CancelledError) -> Ending:
+    if isinstance(no, TransferError):
+        return Ending(
+            outcome=no.outcome,
+            error=type(no).__name__,
+            status=no.status if isinstance(no, Refused) else None,
+            refused=isinstance(no, PreflightFailed) and no.refused and not isinstance(no, HoldRequired),
+            in_vain=is_in_vain(no),
+            fields=no.fields if isinstance(no, Refused) else (),
+        )
+    return Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
+
+
+def _tell_no(context: ClientCore, work: OrderProgress, ending: Ending) -> None:
+    if ending.outcome is Outcome.REFUSED:
+        context.tell(OrderRefused, work, error=ending.error, status=ending.status)
+    else:
+        context.tell(NotSent, work, error=ending.error)
+
+
+# --- undo --------------------------------------------------------------------------------------------
+# Once it is certain that no order exists, the hooks are undone. Each undo is recorded as pending first.
+
+
+def what_is_owed(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -> tuple[PendingUndo, ...]:
+    """Return the undos of every hook that ran under the claim, last first."""
+    own = (name for name in context.undoable if name in claimed.entered or name in work.receipts)
+    # A dead worker may have entered any of the inherited hooks.
+    names = claimed.inherited or own
+    return tuple(
+        PendingUndo(intent=work.intent, hook=name, receipt=work.receipts.get(name)) for name in names
+    )
+
+
+def recorded(entry: Entry, debts: Sequence[PendingUndo]) -> list[PendingUndo]:
+    """Return those of ``debts`` that ``entry`` records, with the lease recorded there."""
+    on_record = {(item.intent.id, item.hook): item for item in entry.owed}
+    found = (on_record.get((debt.intent.id, debt.hook)) for debt in debts)
+    return [item for item in found if item is not None]
+
+
+async def undo(
+    context: ClientCore,
+    work: OrderProgress,
+    cancellation: Cancellation,
+    debts: Sequence[PendingUndo],
+    *,
+    is_recorded: bool = True,
+) -> None:
+    """Run the undos of one intent as the journal records them, and record which are done.
+
+    An undo that fails stays pending. It does not hide the error that caused it.
+
+    Raises:
+        asyncio.CancelledError: `recover` was cancelled; a finished undo may be run again.
+    """
+    if not debts:
+        return
+    done = [
+        debt.hook
+        for debt in debts
+        if (not is_recorded or await _is_still_pending(context, debt))
+        and await _undo_one(context, work, cancellation, debt)
+    ]
+    try:
+        paid = MarkUndone(intent_id=debts[0].intent.id, hooks=tuple(done), lease_until=debts[0].lease_until)
+        await context.journal.write(work.intent.key, paid, certain=Outcome.NOT_SENT)
+    except JournalFailed:
+        log.warning("finished undos could not be recorded: they will be run again")
+    work.undone += len(done)
+    work.owed += len(debts) - len(done)
+
+
+async def _is_still_pending(context: ClientCore, debt: PendingUndo) -> bool:
+    """Read again just before it runs: a late report of its sender may have kept the hold for its order."""
+    try:
+        entry = await context.journal.read(debt.intent.key)
+    except JournalFailed:
+        return False  # it stays pending
+    return entry is not None and any(
+        (pending.intent.id, pending.hook) == (debt.intent.id, debt.hook) for pending in entry.owed
+    )
+
+
+async def undo_earlier(
+    context: ClientCore, work: OrderProgress, cancellation: Cancellation, claimed: ClaimedKey
+) -> None:
+    """Undo the hooks of earlier intents of the key: before this intent's hooks run, or when it ends."""
+    earlier, claimed.earlier = claimed.earlier, ()
+    for intent_id in dict.fromkeys(item.intent.id for item in earlier):
+        await undo(context, work, cancellation, [item for item in earlier if item.intent.id == intent_id])
+
+
+async def _undo_one(
+    context: ClientCore, work: OrderProgress, cancellation: Cancellation, debt: PendingUndo
+) -> bool:
+    hook = next((hook for hook in context.hooks if hook.name == debt.hook), None)
+    if hook is None:
+        context.tell(UndoPending, work, hook=debt.hook, error="this client has no such hook")
+        return False
+    try:
+        async with asyncio.timeout(context.timeouts.hook):
+            undone = await tried(hook.undo, debt.intent, debt.receipt)
+    except (TimeoutError, asyncio.CancelledError) as error:
+        undone = Raised(error)
+    if type(undone) is Raised:  # After any error the undo stays pending.
+        if is_a(undone.error, asyncio.CancelledError):
+            cancellation.swallow()
+        context.tell(UndoPending, work, hook=debt.hook, error=name_of(undone.error))
+        return False
+    context.tell(HookUndone, work, hook=debt.hook)
+    return True
+
+
+# --- doubt -------------------------------------------------------------------------------------------
+# The bank's own ``resolve`` is asked about a doubt. Its answer counts only if it can be certain.
+
+
+def replay_created(entry: Entry, work: OrderProgress) -> Order:
+    """Return the recorded order of a created key.
+
+    Raises:
+        AlreadyCreated: only the order's id is recorded.
+    """
+    _on_record(entry, work)
+    if order := order_on_record(entry):
+        return order
+    raise annotate_error(AlreadyCreated(order_id=entry.order_id or ""), work, order_may_exist=True)
+
+
+def doubt_on_record(entry: Entry, text: str) -> OutcomeUnknown:
+    """Create the error for the doubt of an earlier call, with the order's id if a response named one."""
+    if not entry.candidates:
+        return OutcomeUnknown(text)
+    return UnreadableOrder(text, order_id=entry.candidates[-1])
+
+
+def replay_refused(entry: Entry, work: OrderProgress) -> TransferError:
+    """Create the error for the recorded refusal of the same order."""
+    _on_record(entry, work)
+    ending = entry.ending
+    assert ending is not None  # noqa: S101 - it was refused
+    return annotate_error(_said_before(ending), work, order_may_exist=False)  # The claim found it free.
+
+
+def _said_before(ending: Ending) -> TransferError:
+    if ending.outcome is Outcome.NOT_SENT:
+        return PreflightFailed("a hook refused this order before; it was not called again", refused=True)
+    text = "the service refused this order before; it was not sent again"
+    if ending.error == Refuted.__name__:
+        return Refuted(text)
+    return Refused(text, status=ending.status, fields=ending.fields)
+
+
+def _on_record(entry: Entry, work: OrderProgress) -> None:
+    work.intent = attrs.evolve(work.intent, id=entry.intent_id)
+    work.receipts = entry.all_receipts
+
+
+async def settle_doubt(
+    context: ClientCore,
+    work: OrderProgress,
+    cancellation: Cancellation,
+    found: TransitionResult,
+    doubt: OutcomeUnknown,
+) -> Order:
+    """Ask ``resolve`` about an entry that was found in doubt just now.
+
+    Returns:
+        The order, if ``resolve`` returned it.
+
+    Raises:
+        AlreadyCreated: ``resolve`` returned only the order's id.
+        Refuted: no order exists, and none can appear; the hooks are undone.
+        OutcomeUnknown: the doubt remains.
+        JournalFailed: the journal could not be written.
+    """
+    entry = found.entry
+    work.intent = entry.intent or work.intent  # The intent of the doubt, which may differ from the caller's.
+    work.receipts = entry.all_receipts
+    annotate_error(doubt, work, order_may_exist=True)
+    answer = await _ask(context, cancellation, entry, doubt, deadline=work.deadline)
+    if isinstance(answer, Order):
+        return await _resolved(context, work, entry, doubt, order_id=answer.id, order=answer)
+    if isinstance(answer, str):
+        return await _resolved(context, work, entry, doubt, order_id=answer, order=None)
+    settled_at = entry.settled_at(context.settle_after, context.abandoned_settle_after)
+    if answer is NO_ORDER and found.now >= settled_at:
+        # The time is that of the question: an answer to an earlier question could not be certain.
+        await _refuted(context, work, cancellation, entry, doubt)
+    raise doubt
+
+
+async def _ask(
+    context: ClientCore, cancellation: Cancellation, entry: Entry, doubt: OutcomeUnknown, *, deadline: float
+) -> object:
+    if context.resolve is None or entry.intent is None or is_over(context.clock, deadline):
+        return None  # `recover` asks later.
+    try:
+        with cancellation.stoppable():
+            async with asyncio.timeout(within(context.timeouts.hook, context.clock, deadline)):
+                answer = await tried(context.resolve, entry.intent, doubt)
+        if type(answer) is not Raised:
+            return _believable(entry.intent, answer)
+        failed = answer.error
+    except asyncio.CancelledError:
+        cancellation.swallow()
+        return None
+    except BaseException as error:  # reading an answer of a bank's own class may raise anything
+        if passes(error):
+            raise
+        failed = error
+    log.warning("resolve returned no usable answer (%s); the key stays in doubt", name_of(failed))
+    return None
+
+
+_LIKE_AN_ID = re.compile(r"tx-[!-~]{1,100}")  # looser than the specification, for ids typed by people
+
+
+def order_id_of(text: object) -> str | None:
+    """Return ``text`` without blanks at its ends if it looks like an order's id, else None."""
+    given = requests.to_text(text).strip() if isinstance(text, str) else ""
+    return given if _LIKE_AN_ID.fullmatch(given) else None
+
+
+def _believable(intent: OrderIntent, answer: object) -> object:
+    """Return ``answer`` if it is a valid answer of ``resolve`` for ``intent``.
+
+    Raises:
+        ValueError: it is an order that cannot be read again, another order, or not an order's id.
+    """
+    if isinstance(answer, Order):
+        read = read_answer(answer.to_json())
+        if other := other_order(intent.order, read):
+            raise ValueError(f"another order: {other} differs")
+        return read.order
+    if (order_id := order_id_of(answer)) is not None:
+        return order_id
+    if answer is None or answer is NO_ORDER:
+        return answer
+    raise ValueError("neither an order, an id, NO_ORDER nor None")
+
+
+async def _resolved(
+    context: ClientCore,
+    work: OrderProgress,
+    entry: Entry,
+    doubt: OutcomeUnknown,
+    *,
+    order_id: str,
+    order: Order | None,
+) -> Order:
+    move = Resolve(
+        attempt=entry.attempt or "",
+        order_id=order_id,
+        reply=None if order is None else order.to_json(),
+        by="resolve",
+        reason="the client's resolve knew the order",
+        by_program=True,
+    )
+    verdict = await _write(context, work, move, Outcome.CREATED, order)
+    if verdict.denial is not None and verdict.entry.state is not KeyState.CREATED:
+        raise doubt  # The order belongs to another key, or the doubt to another attempt.
+    context.tell(Resolved, work, outcome=Outcome.CREATED, order_id=verdict.entry.order_id)
+    return replay_created(verdict.entry, work)
+
+
+async def _refuted(
+    context: ClientCore, work: OrderProgress, cancellation: Cancellation, entry: Entry, doubt: OutcomeUnknown
+) -> None:
+    """Free the key and undo the hooks, if no request can take effect any more.
+
+    Raises:
+        Refuted: the key was freed.
+        JournalFailed: the journal could not be written.
+    """
+    owed = owed_by(entry)
+    move = Refute(
+        attempt=entry.attempt or "",
+        settle_after=context.settle_after,
+        abandoned_settle_after=context.abandoned_settle_after,
+        by="resolve",
+        reason="the client's resolve was certain that no order exists",
+        by_program=True,
+        owed=owed,
+        lease=context.lease,
+    )
+    verdict = await _write(context, work, move, Outcome.REFUSED, None)
+    if verdict.denial is not None:
+        return
+    context.tell(Resolved, work, outcome=Outcome.REFUSED)
+    await undo(context, work, cancellation, recorded(verdict.entry, owed))
+    raise annotate_error(Refuted(), work, order_may_exist=False) from doubt
+
+
+async def _write(
+    context: ClientCore, work: OrderProgress, move: Resolve | Refute, certain: Outcome, order: Order | None
+) -> TransitionResult:
+    try:
+        return await context.journal.write(work.intent.key, move, certain=certain, order=order)
+    except JournalFailed as error:
+        raise annotate_error(error, work, order_may_exist=True) from error.__cause__
+
+
+# --- unrecorded answers ------------------------------------------------------------------------------
+# If the journal cannot record an answer, the order's id is logged and published at once, and the write is
+# tried again later.
+#
+# For everyone else the key ends in doubt. Only this process knows the answer, for as long as it runs.
+
+
+KEPT = 1000
+"""The maximum number of unrecorded answers kept. A doubt without an order id never displaces another one."""
+
+
+def could_not_record(
+    context: ClientCore,
+    work: OrderProgress,
+    again: Callable[[], Awaitable[object]],
+    *,
+    outcome: Outcome,
+    order_id: str | None,
+    told: bool,
+) -> None:
+    """Log and publish the order's id unless it was ``told`` before, and keep ``again`` for a later write."""
+    key, kept = work.intent.key, context.unrecorded
+    if key not in kept and len(kept) >= KEPT:
+        if order_id is None:
+            return
+        del kept[next(iter(kept))]
+    kept[key] = again
+    if told or order_id is None:
+        return
+    what = "was created" if outcome is Outcome.CREATED else "may exist: the answer cannot be read"
+    log.error("order %s of the key %r %s; the journal could not record it: note the id", order_id, key, what)
+    context.tell(OrderUnrecorded, work, outcome=outcome, order_id=order_id)
+
+
+async def flush_unjournaled(context: ClientCore, key: str) -> bool:
+    """Record the kept answer for ``key``, if there is one; return whether it is an order.
+
+    Raises:
+        JournalFailed: the journal still cannot record it.
+    """
+    again = context.unrecorded.pop(key, None)
+    if again is None:
+        return False
+    try:
+        order = await again()
+    except asyncio.CancelledError:
+        context.unrecorded.setdefault(key, again)
+        raise
+    except TransferError as error:
+        if isinstance(error, JournalFailed) and key in context.unrecorded:
+            raise
+        return False
+    return order is not None

@@ -1,0 +1,215 @@
+"""Encryption of the personal data in a journal: the file, a backup or the database then shows no names.
+
+An order, its beneficiary and the service's reply are encrypted. Each text is bound to the scope and key of
+its record, and to the intent or the order. A text that is moved to another key cannot be decrypted.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from transfer_async._models.errors import bare_alone, cause_of, hides_arguments, is_a, name_of, text_of
+from transfer_async._support.util import ENDS_THE_PROGRAM, refuse_class
+
+MARK = "sealed:1:"
+"""The prefix of every encrypted text; no JSON text begins with it."""
+
+_KEY_BYTES = 32
+_NONCE_BYTES = 12
+
+
+class DoesNotOpen(Exception):
+    """An encrypted text cannot be decrypted; the error's text gives the reason, and no contents."""
+
+
+class SealFailed(Exception):
+    """A seal raised another error (it is chained), or returned something that is not an encrypted text."""
+
+
+class Seal(Protocol):
+    """Encrypts and decrypts stored personal data; a bank's own seal may use its key management."""
+
+    def sealed(self, data: bytes, *, owner: str) -> str:
+        """Encrypt ``data`` to a text that begins with `MARK`; decryption needs the same ``owner``."""
+        ...
+
+    def opened(self, text: str, *, owner: str) -> bytes:
+        """Decrypt a text.
+
+        Raises:
+            DoesNotOpen: it was encrypted with another key or for another owner, or it was changed.
+        """
+        ...
+
+
+class KeySeal:
+    """AES-256-GCM under one of several keys; needs ``pip install '.[seal]'``.
+
+    Args:
+        keys: 32 bytes each, by an id of 1 to 32 letters, digits, ``.``, ``_`` or ``-``. The id is stored
+            beside what is sealed: a key stays here as long as anything is sealed with it.
+        current: the id of the key that seals from now on; all of them open.
+
+    Raises:
+        ValueError: names the argument and the rule; never shows a key.
+    """
+
+    @hides_arguments
+    def __init__(self, keys: Mapping[str, bytes], *, current: str) -> None:
+        for name, key in keys.items():
+            if not re.fullmatch(r"[\w.-]{1,32}", name, re.ASCII):
+                raise ValueError("keys: an id has 1 to 32 letters, digits, '.', '_' or '-'")
+            if not isinstance(key, bytes) or len(key) != _KEY_BYTES:
+                raise ValueError(f"keys: the key '{name}' must be {_KEY_BYTES} bytes")
+        if current not in keys:
+            raise ValueError("current: must be the id of one of the keys")
+        make, self._broken = _aes_gcm()
+        self._ciphers = {name: make(key) for name, key in keys.items()}
+        self._current = current
+
+    @classmethod
+    @hides_arguments
+    def from_file(cls, path: str | os.PathLike[str]) -> KeySeal:
+        """The keys of a JSON file: ``{"current": "2026", "keys": {"2026": "<32 bytes in base64>"}}``.
+
+        Raises:
+            ValueError: it cannot be read, or is not of that form; never shows what is in it.
+        """
+        try:
+            read = json.loads(Path(path).read_bytes())
+            keys = {name: base64.b64decode(text, validate=True) for name, text in read["keys"].items()}
+            current = read["current"]
+        except OSError as error:
+            raise ValueError(f"the file of keys cannot be read ({error.strerror or error})") from None
+        except (ValueError, TypeError, KeyError, AttributeError):
+            why = """the file of keys must be {"current": "ID", "keys": {"ID": "32 bytes in base64"}}"""
+            raise ValueError(why) from None
+        return cls(keys, current=current)
+
+    def sealed(self, data: bytes, *, owner: str) -> str:
+        """See `Seal.sealed`."""
+        nonce = os.urandom(_NONCE_BYTES)
+        hidden = self._ciphers[self._current].encrypt(nonce, data, owner.encode())
+        return f"{MARK}{self._current}:{base64.b64encode(nonce + hidden).decode()}"
+
+    def opened(self, text: str, *, owner: str) -> bytes:
+        """See `Seal.opened`."""
+        name, _, encoded = text.removeprefix(MARK).partition(":")
+        cipher = self._ciphers.get(name)
+        if cipher is None:
+            shown = name if re.fullmatch(r"[\w.-]{1,32}", name, re.ASCII) else "?"
+            raise DoesNotOpen(f"sealed with the key '{shown}', which is not among these")
+        try:
+            raw = base64.b64decode(encoded, validate=True)
+            data: bytes = cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], owner.encode())
+        except (self._broken, binascii.Error, ValueError):
+            raise DoesNotOpen(f"the key '{name}' does not open it: another key, or it was changed") from None
+        return data
+
+
+def checked_seal(given: object) -> Seal | None:
+    """Return ``given`` if it is a seal or None.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    refuse_class(given, name="seal")
+    if given is None:
+        return None
+    if not (callable(getattr(given, "sealed", None)) and callable(getattr(given, "opened", None))):
+        raise ValueError("seal: must have the methods of Seal, as KeySeal has")  # noqa: TRY004 - as every wrong setting
+    return _CheckedSeal(cast("Seal", given))
+
+
+class _CheckedSeal:
+    """A wrapper of a seal that raises only `DoesNotOpen` and `SealFailed`."""
+
+    def __init__(self, seal: Seal) -> None:
+        self._seal = seal
+
+    def sealed(self, data: bytes, *, owner: str) -> str:
+        """See `Seal.sealed`."""
+        text = _called(partial(self._seal.sealed, data, owner=owner), "encrypt")
+        if type(text) is not str or not text.startswith(MARK):
+            raise SealFailed(f"the seal encrypted to something else than a text that begins with {MARK!r}")
+        return text
+
+    def opened(self, text: str, *, owner: str) -> bytes:
+        """See `Seal.opened`."""
+        data = _called(partial(self._seal.opened, text, owner=owner), "decrypt")
+        if type(data) is not bytes:
+            raise SealFailed("the seal decrypted to something else than bytes")
+        return data
+
+
+def _called(call: Callable[[], Any], what: str) -> Any:
+    try:
+        return call()
+    except ENDS_THE_PROGRAM:
+        raise
+    except BaseException as error:  # noqa: BLE001 - handled below
+        failed = bare_alone(error)
+    if is_a(failed, DoesNotOpen):
+        raise DoesNotOpen(text_of(failed)) from cause_of(failed)
+    raise SealFailed(f"the seal could not {what} ({name_of(failed)})") from failed
+
+
+RecordId = tuple[str, str]
+"""The scope and key of a record."""
+
+
+def owner_of(kind: str, name: str, place: RecordId | None) -> str:
+    """Return the owner that an encrypted text is bound to; ``name`` is an intent's or an order's id."""
+    return name if place is None else json.dumps([kind, *place, name])
+
+
+def opened(seal: Seal | None, text: str, *, owner: str, formerly: str) -> bytes:
+    """Decrypt a text; ``formerly`` is the owner that earlier versions used.
+
+    Raises:
+        DoesNotOpen: it cannot be decrypted, or there is no seal.
+    """
+    if seal is None:
+        raise DoesNotOpen("sealed, and this journal has no seal")
+    try:
+        return seal.opened(text, owner=owner)
+    except DoesNotOpen:
+        if owner == formerly:
+            raise
+    return seal.opened(text, owner=formerly)
+
+
+def sealed_reply(seal: Seal, reply: bytes, order_id: str | None, place: RecordId | None) -> bytes:
+    """Encrypt the service's reply, bound to its key and order."""
+    return seal.sealed(reply, owner=owner_of("reply", order_id or "", place)).encode()
+
+
+def opened_reply(
+    seal: Seal | None, reply: bytes | None, order_id: str | None, place: RecordId | None
+) -> bytes | None:
+    """Decrypt a reply that may be encrypted.
+
+    Raises:
+        DoesNotOpen: see `opened`.
+    """
+    if reply is None or not reply.startswith(MARK.encode()):
+        return reply
+    owner = owner_of("reply", order_id or "", place)
+    return opened(seal, reply.decode(errors="replace"), owner=owner, formerly=order_id or "")
+
+
+def _aes_gcm() -> tuple[Callable[[bytes], Any], type[Exception]]:
+    try:
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise ValueError("a KeySeal needs cryptography: pip install 'transfer_async[seal]'") from error
+    return AESGCM, InvalidTag

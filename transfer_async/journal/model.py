@@ -1,0 +1,443 @@
+"""The journal's data types: a key's state, its entry, its history, and the result of a transition."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import unicodedata
+from typing import Any
+
+import msgspec
+from attrs import field, frozen
+
+from transfer_async._models.errors import Cause, CauseKind, Outcome, is_final_no
+from transfer_async._models.requests import UNSEEN, OrderIntent
+
+LEASE = 60.0
+"""The default lease in seconds: how long a claim stays valid after its last renewal (two retry deadlines).
+
+A live worker that pauses rarely loses its claim, and the key of a dead worker is soon free again.
+"""
+
+SETTLE_AFTER = 300.0
+"""The default of ``settle_after``: seconds after the last possible send until "no order exists" is accepted.
+
+A request may stall in a proxy or at the service, and take effect after its sender gave up.
+"""
+
+ABANDONED_SETTLE_AFTER = 86_400.0
+"""The default of ``abandoned_settle_after``: a day in seconds, for a doubt whose sender reported no end.
+
+Such a sender's process may only be stopped: by a signal, a suspended container or a paused machine. When it
+continues, a request that has passed its last check is written, however late. Nothing limits such a pause. A
+day is longer than pauses that end by themselves, and gives a person time to find the process.
+"""
+
+LONGEST_LEASE = 3600.0
+"""The maximum lease in seconds that a client accepts."""
+
+BELIEVED = LONGEST_LEASE + 60.0
+"""The maximum seconds from now that a stored lease may reach.
+
+A later time was written by a clock that was ahead. The extra minute allows for small corrections of a clock.
+"""
+
+
+class KeyState(enum.Enum):
+    """The state of a key."""
+
+    FREE = "free"
+    CLAIMED = "claimed"
+    SENDING = "sending"
+    IN_DOUBT = "in_doubt"
+    CREATED = "created"
+
+
+AT_WORK = (KeyState.CLAIMED, KeyState.SENDING, KeyState.IN_DOUBT)
+"""The states in which a worker uses the key, or somebody must resolve it."""
+
+ENDED = (KeyState.FREE, KeyState.CREATED)
+"""The other states. They are collected here because each access to an enum member costs as much as a call."""
+
+
+class Rejection(enum.Enum):
+    """The reason why a transition was rejected."""
+
+    CONFLICT = "the key is bound to a different order"
+    CREATED = "the key's order exists"
+    BUSY = "another worker holds a lease on the key"
+    IN_DOUBT = "the key's order may exist"
+    LOST = "the key's claim or attempt has changed since"
+    TOO_EARLY = "a request may still take effect"
+    FOREIGN = "the order's id is bound to another key"
+    REFUSED = "the same order was refused before, and would be again"
+    UNREAD = "the key's record is corrupt or cannot be decrypted"
+    MOVED = "the key has changed since it was read"
+    VOID = "the proposal is void: the key has changed since, or another proposal has replaced it"
+    SAME_PERSON = "the person who proposed it may not approve it"
+    ANSWERED = "the service itself answered with the order"
+    ALONE = "the scope requires dual control: one person proposes it, and another approves"
+
+
+ABANDONED = "Abandoned"
+"""Stands for the error's name if the worker is gone and reported no error."""
+
+ABANDONED_CAUSE = Cause(kind=CauseKind.ABANDONED)
+"""The cause of the doubt that such a worker leaves behind."""
+
+REFUTED = "Refuted"
+"""The error's name in the ending of a refuted doubt."""
+
+SUSPECTED = "DuplicateSuspected"
+"""The error's name in an outbox entry about a sender whose doubt was ended with another result."""
+
+
+@frozen(kw_only=True)
+class Ending:
+    """The definite failure in which an intent ended; it stays recorded."""
+
+    outcome: Outcome
+    error: str
+    status: int | None = None
+    refused: bool = False
+    """Whether a hook refused the order, and did not merely fail."""
+
+    in_vain: bool = False
+    """See `transfer_async._models.errors.is_in_vain`."""
+
+    fields: tuple[str, ...] = ()
+    """The request's fields that the service named in its refusal."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the service refused, and would refuse the same order again."""
+        return self.outcome is Outcome.REFUSED and is_final_no(self.error, self.status)
+
+
+@frozen(kw_only=True)
+class OutboxEntry:
+    """A pending notification: how a doubt ended whose outcome was published as unknown.
+
+    With the error `SUSPECTED` it reports that the sender found another result: two orders may exist.
+    """
+
+    intent_id: str
+    outcome: Outcome
+    order_id: str | None = None
+    error: str | None = None
+    status: int | None = None
+    since: float | None = field(default=None, eq=False)
+    """When the doubt ended, on the journal's clock; None in records of earlier versions."""
+
+
+@frozen(kw_only=True)
+class PendingUndo:
+    """An undo that still has to run; until ``lease_until`` one worker has it to itself."""
+
+    intent: OrderIntent
+    hook: str
+    receipt: str | None
+    lease_until: float = 0.0
+    since: float | None = field(default=None, eq=False)
+    """When it became due, on the journal's clock; None in records of earlier versions."""
+
+
+@frozen(kw_only=True)
+class Unread:
+    """A key's record that cannot be decoded.
+
+    Args:
+        why: the kind of error; never a part of the record.
+        kept: the whole stored record, unchanged.
+        hooks: the hooks to undo if this intent ends in a definite failure.
+        owed: the hooks with pending undos, of earlier intents.
+        is_sealed: whether the record is only encrypted with a key that is not available here.
+    """
+
+    why: str
+    kept: str = field(repr=False)
+    hooks: tuple[str, ...]
+    owed: tuple[str, ...]
+    is_sealed: bool = False
+
+
+class HidesStored(msgspec.Struct, frozen=True):
+    """Base class whose ``repr`` leaves out the service's reply and stored records, for privacy."""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Return the fields to show, also for the package ``rich``."""
+        return [(name, getattr(self, name)) for name in self.__struct_fields__ if name not in _HIDDEN]
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+_HIDDEN = ("reply", "laid_aside")
+
+
+class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One line of a key's history."""
+
+    at: float
+    move: str
+    state: KeyState
+    intent_id: str
+    epoch: int
+    attempt: str | None = None
+    order_id: str | None = None
+    ending: Ending | None = None
+    by: str | None = None
+    reason: str | None = None
+
+
+class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
+    """The journal's record of one key; all times are in seconds on the journal's clock.
+
+    Args:
+        state: see `KeyState`.
+        fingerprint: the digest of the order that the key is, or was last, bound to.
+        intent_id: the id of the current intent.
+        intent: the intent, kept while an undo is pending or the key is in doubt. It is also kept if only the
+            order's id is known, because that id may be withdrawn.
+        client_made: whether the client generated the key.
+        epoch: the number of claims of this intent; a take-over adds one.
+        hooks: the hooks to undo if this intent ends in a definite failure, in this order.
+        claimed_at: when this intent was first claimed.
+        lease_until: when the lease of the worker that uses the key expires.
+        receipts: the receipts that the hooks returned, by hook name.
+        held: the reference of a hold that the bank placed itself.
+        attempt: the attempt token of the call that was marked as sending.
+        sent_until: the time after which that call sends no request. A process that is stopped (SIGSTOP, a
+            paused machine) between its last check and the write is an exception: see `sender_reported`.
+        order_id: the order's id, once the order exists.
+        reply: the service's response with the order, if there was one.
+        ending: the definite failure in which the last intent ended.
+        owed: the pending undos, also of earlier intents.
+        promised: whether the outcome of this intent was published as unknown, so that its end must be
+            published too.
+        untold: the pending notifications, also of earlier intents.
+        candidates: the ids of orders that responses to this intent named, although they could not be read
+            as this order.
+        cause: why this intent is, or was, in doubt; None in records of earlier versions. It has attempts
+            only if the sender itself reported the doubt.
+        unread: set if the record is corrupt; the other fields then hold only the readable part. The key is
+            bound, whatever its state.
+        laid_aside: corrupt records that were put into quarantine, unchanged.
+        moves: the key's version: it counts all transitions but looks and those that only take a lease.
+        proposal: a person's proposal that waits for approval.
+        four_eyes: on the scope's own entry under `FOUR_EYES`: whether dual control is required; else None.
+    """
+
+    state: KeyState
+    fingerprint: str
+    intent_id: str
+    intent: OrderIntent | None
+    client_made: bool = False
+    epoch: int = 1
+    hooks: tuple[str, ...] = ()
+    claimed_at: float
+    lease_until: float = 0.0
+    receipts: dict[str, str | None] = msgspec.field(default_factory=dict)
+    held: str | None = None
+    attempt: str | None = None
+    sent_until: float = 0.0
+    order_id: str | None = None
+    reply: bytes | None = None
+    ending: Ending | None = None
+    owed: tuple[PendingUndo, ...] = ()
+    promised: bool = False
+    untold: tuple[OutboxEntry, ...] = ()
+    candidates: tuple[str, ...] = ()
+    cause: Cause | None = None
+    unread: Unread | None = None
+    laid_aside: tuple[str, ...] = ()
+    moves: int = 0
+    proposal: Proposal | None = None
+    four_eyes: bool | None = None
+
+    @property
+    def all_receipts(self) -> dict[str, str | None]:
+        """The receipts for callers, including the bank's own hold as ``"held"``."""
+        return dict(self.receipts) if self.held is None else {**self.receipts, "held": self.held}
+
+    @property
+    def sender_reported(self) -> bool:
+        """Whether the sender itself reported its doubt; it sends nothing after that.
+
+        Without a report its process may be gone, or only stopped. A stopped process may still send when it
+        continues.
+        """
+        return self.cause is not None and self.cause.is_from_sender
+
+    @property
+    def is_suspected(self) -> bool:
+        """Whether an order of an earlier intent exists or may exist: see `Suspect`."""
+        is_superseded = self.cause is not None and self.cause.kind is CauseKind.SUPERSEDED
+        return is_superseded and self.state is not KeyState.FREE  # or a person has refuted it
+
+    def settled_at(self, settle_after: float, abandoned_settle_after: float | None = None) -> float:
+        """Return the time from which a refutation is accepted.
+
+        Args:
+            settle_after: the seconds in which a sent request may still take effect.
+            abandoned_settle_after: the same if the sender reported no end; None for no difference.
+        """
+        if abandoned_settle_after is None or self.sender_reported:
+            return self.sent_until + settle_after
+        return self.sent_until + abandoned_settle_after
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the whole record could be read, and not only a part of a corrupt one."""
+        return self.unread is None
+
+    @property
+    def is_amendable(self) -> bool:
+        """Whether the order's id can be amended: a person or ``resolve`` gave it, and not the service."""
+        return self.state is KeyState.CREATED and self.reply is None and self.unread is None
+
+
+def demands_four_eyes(entry: Entry | None) -> bool:
+    """Return whether the scope's own entry under `FOUR_EYES` demands two persons.
+
+    An entry that cannot be read demands them: damaging it must not be a way around the rule.
+    """
+    return entry is not None and (entry.four_eyes is True or entry.unread is not None)
+
+
+def owed_by(entry: Entry) -> tuple[PendingUndo, ...]:
+    """Return the undos needed if the intent of ``entry`` ends in a definite failure."""
+    if entry.intent is None:
+        return ()
+    return tuple(
+        PendingUndo(intent=entry.intent, hook=hook, receipt=entry.receipts.get(hook)) for hook in entry.hooks
+    )
+
+
+class TransitionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The result of a transition.
+
+    Args:
+        entry: the entry after the transition, or unchanged if it was rejected.
+        denial: the reason for the rejection; None if the transition was made.
+        found_doubt: whether a claim found a dead worker's request and recorded the doubt.
+        now: the time of the decision, in seconds on the journal's clock.
+    """
+
+    entry: Entry
+    denial: Rejection | None = None
+    found_doubt: bool = False
+    now: float
+
+    @property
+    def lease_left(self) -> float:
+        """Seconds until the entry's lease ends, on the journal's own clock."""
+        return max(0.0, self.entry.lease_until - self.now)
+
+
+# --- dual control ------------------------------------------------------------------------------------
+# With dual control (the four-eyes rule), one person proposes a decision and another approves it.
+
+
+FOUR_EYES = "\tfour eyes"
+"""The key of the entry that records whether a scope requires dual control; it is no valid key of an order."""
+
+
+class Decision(enum.Enum):
+    """A person's decision about a key."""
+
+    RESOLVE = "resolve"
+    """The order of a doubt exists."""
+
+    REFUTE = "refute"
+    """The order of a doubt does not exist, and can no longer appear."""
+
+    AMEND = "amend"
+    """An order id that a person gave is wrong; the right one is given, or is not known."""
+
+    WAIVE = "waive"
+    """Dual control is no longer required."""
+
+
+@frozen(kw_only=True)
+class Proposal:
+    """A person's proposal; it becomes void with the next change of the key.
+
+    Args:
+        id: the proposal's id; an approval names it, so that it approves exactly what the approver saw.
+        decision: see `Decision`.
+        order_id: the order's id for `RESOLVE` and `AMEND`; None with `AMEND` puts the key back in doubt.
+        by: the person who proposes it.
+        reason: how that person knows.
+        at: the time of the proposal, in seconds on the journal's clock.
+        undone: for `REFUTE`: whether undos that recovery cannot run were done by hand.
+    """
+
+    id: str
+    decision: Decision
+    order_id: str | None = None
+    by: str
+    reason: str
+    at: float
+    undone: bool = False
+
+
+# --- names of people --------------------------------------------------------------------------------
+
+
+_LOOK_ALIKES = (
+    "'`ʹʻʼʽʾˈˊˋ˴՚՝\u05d9\u05f3\u07f4\u07f5ᑊᛌ‘’‛′‵ꞌ𖽑𖽒 -˗\u06d4‐‒–⁃−➖Ⲻ﹘ "
+    ".\u0660۰\u0701\u0702ꓸ꘎\U00010a50\U0001d16d 2ƧϨᒿꙄꛯꝚ 3ƷȜЗӠⳌꝪꞫ𑣊𖼻𝈆 4Ꮞ𑢯 5Ƽ𑢻 6бᏮⳒ𑣕 7𐓒𑣆𝈒 "
+    "8Ȣȣ৪੪ଃ𐌚\U0001e8cb 9৭੧୨൭ⳊꝮ𑢬𑣌𑣖 aɑΑαАаᎪᗅ⍺ꓮ𐊠𖽀 bƄΒВЬᏏᏴᑲᖯᗷꓐꞴ𐊂𐊡𐌁 cϲϹСсᏟᴄⲤⲥꓚꮯ𐊢𐌂𐐕𐐽𐔜𑣩𑣲🝌 dԁᎠᏧᑯᗞᗪꓒꓓ "
+    "eΕЕеҽᎬ℮⋿ⴹꓰꬲ𐊆𑢦𑢮 fſϜքᖴẝꓝꞘꞙꬵ𐊇𐊥𐔥𑢢𑣂𝈓 gƍɡԌցᏀᏳᶃꓖ hΗНһհᎻᏂᕼⲎꓧ𐋏 iıɩɪ˛ͺιіӏᎥ⍳ꙇꭵ𑣃 jͿϳЈјᎫᒍꓙꞲ kΚКᏦᛕⲔꓗ𐔘 "
+    "l1I|ƖǀΙІӀ\u05c0\u05d5\u05df\u0627\u0661۱\u07caᏞᒪᛁ∣⏽ⲒⳐⵏꓡꓲ￨𐊊𐌉𐌠𐐛𐔦𑢣𑢲𖼖𖼨𝈪\U0001e8c7 mΜϺМᎷᗰᛖⲘꓟ𐊰𐌑𑜀𑣣 "
+    "nΝոռⲚꓠ𐔓 "
+    "o0ΟοσОоՕօ\u05e1\u0647\u0665\u06be\u06c1\u06d5۵\u07c0०০੦૦ଠ୦௦ం౦ಂ೦ംഠ൦ං๐໐ဝ၀ჿዐᴏᴑⲞⲟⵔ〇ꓳꬽ𐊒𐊫𐐄𐐬𐓂𐓪𐔖𑓐𑢵𑣈𑣗𑣠 "
+    "pΡρРрᏢᑭ⍴Ⲣⲣꓑ𐊕 qԛգզⵕ rƦгᎡᏒᖇᴦⲅꓣꭇꭈꮁ𐒴𖼵𝈖 sƽЅѕՏᏕᏚꓢꜱꮪ𐊖𐐠𐑈𑣁𖼺 tΤТᎢ⊤⟙Ⲧꓔ𐊗𐊱𐌕𑢼𖼊🝨 uʋυՍսሀᑌᴜ∪⋃ꓴꞟꭎꭒ𐓎𐓶𑢸𑣘𖽂 "
+    "vνѴѵ\u05d8\u0667۷Ꮩᐯᴠ∨⋁ⴸꓦꛟꮩ𐔝𑜆𑢠𑣀𖼈𝈍 wɯѡԜԝաᎳᏔᴡꓪꮃ𑜊𑜎𑜏𑣦𑣯 x×ΧХхᕁᕽ᙭᙮ᚷ╳⤫⤬⨯ⲬⵝꓫꞳ𐊐𐊴𐌗𐌢𐔧𑣬 yɣʏΥγУуҮүყᎩᎽᶌỿⲨꓬꭚ𐊲𑢤𑣜𖽃 "
+    "zΖᏃᴢꓜꮓ𐋵𑢩𑣄𑣥 ÐĐƉ ÞϷ ßβꞵ øꬾ þƿϸ ħћ ĸκкᴋⲕ ƀѢѣҌҍ ƂƃБ ƅь ƆϽ ƏӘ ƐԐ Ɨƚ ƞη ƟΘθѲӨꝊ ƨϩᴤꙅ ƩΣ ǝəә ǶԊ ȝʒӡჳⳍꝫ "
+    "ȷյ ɅΛЛ ɋᶐ ɍғ ɎҰ ɏұ ɔͻᴐↄ ɛεєԑⲉꞓ ɜзᴈ ɢԍ ɦꚕ ɨᵻᵼ ɰպ ɵѳөꝋ ɸφфⲫ ʃꭍ ʌᴧ ʍмᴍ ʘꙨ ʙв ʚꞝ ʜн ʟⳑ \u0302\u0311 "
+    "\u0303\u0342 \u0304\u0305 \u0306\u030c\u036e \u0307\u0358 \u030a\u0366 \u0313\u0315 \u0320\u0331 "
+    "\u0321\u0326\u0327\u0339 \u0322\u0328\u0345 \u0333\u0347 \u0335\u0336 \u0337\u0338 \u0350\u0357 "
+    "ͰⱵ ͶИ ͷиᴎ ͽꜿ ΓГⲄ ΔⲆ ΠПⲠ ΦФՓⲪ ΨѰⲮ δծẟ λⲖ πпᴨ ςϛ τтᴛ χⲭꭓꭕ ψѱ ωⲱꙍꞷ ϗⳤ ϬⳜ ϿꜾ ЄⲈꞒ ШⲼ лᴫ шⲽ яᴙ љꭠ ҚⱩ "
+    "ҞꝀ ҢⱧ ҶӋ ҷӌ ӇӉ ӈӊ \u0629\u06c3 \u062b\u063f\u067e\u06bd\u06d1 \u0641\u06a7 \u0643\u06a9\u06aa "
+    "\u0648\u08b1 \u0649\u064a\u066e\u06ba\u06cc\u06d2\u08bd \u066f\u06a1\u08bb\u08bc \u0679\u06bb "
+    "\u067b\u06d0 \u0681\u0772 \u06a4\u06a8 \u06ac\u0762 \u06ad\u0763 \u06af\u08b0 \u06ce\u0756 "
+    "\u0754\u0767\u08a9 ႠꞆ ᴘᴩ ꙌꞶ ꜧꞕ"
+)
+"""Groups of characters that look alike, separated by blanks; all look like the first one of their group.
+
+They come from confusables.txt of Unicode's Technical Standard 39: characters that look like an ASCII letter
+or digit, a dash, a dot or an apostrophe, and those that look alike among the Latin, Greek, Cyrillic,
+Armenian, Georgian, Coptic, Hebrew and Arabic letters. Characters that Unicode's compatibility normalisation
+makes equal are left out.
+"""
+
+
+def is_same_person(one: str, other: str) -> bool:
+    """Return whether two names are equal, or look so much alike that a reader takes them for one.
+
+    If this returned false for one person's two names, they could approve their own proposal. If it returns
+    true for two people, they only cannot approve each other's proposals.
+    """
+    return not _looks(one).isdisjoint(_looks(other))
+
+
+def _looks(name: str) -> set[str]:
+    # A small letter may look like another letter although its capital does not, for example the Greek nu.
+    return {_look(form) for form in (name, name.lower(), name.upper(), name.casefold())}
+
+
+def _look(name: str) -> str:
+    # Case folding and normalisation split some letters into several, so each step runs twice.
+    first_alike = _first_alike()
+    for _ in range(2):
+        name = unicodedata.normalize("NFKD", name.translate(first_alike)).translate(first_alike).casefold()
+    name = UNSEEN.sub("", unicodedata.normalize("NFKD", name).translate(first_alike))
+    return "".join(name.split()).replace("rn", "m").replace("vv", "w")
+
+
+@functools.cache
+def _first_alike() -> dict[int, str]:
+    return {ord(item): word[0] for word in _LOOK_ALIKES.split() for item in word[1:]}

@@ -1,0 +1,871 @@
+"""The transitions of a key: for each, when it is rejected and how it changes the entry.
+
+The table in `state_machine` defines from which state to which each one leads; it is consulted first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, ClassVar
+
+import attrs
+from msgspec.structs import replace
+
+from transfer_async._models.errors import Cause, Outcome
+from transfer_async._models.requests import OrderIntent, fingerprint
+from transfer_async.journal.model import (
+    ABANDONED_CAUSE,
+    AT_WORK,
+    REFUTED,
+    SUSPECTED,
+    Decision,
+    Ending,
+    Entry,
+    HidesStored,
+    KeyState,
+    OutboxEntry,
+    PendingUndo,
+    Rejection,
+    TransitionResult,
+    is_same_person,
+    owed_by,
+)
+
+
+class Move(HidesStored, frozen=True):
+    """Base class of the transitions; `decide` decides whether one is made.
+
+    It is a msgspec struct because attrs compiles code for each class. For thirty classes that took a tenth
+    of the time of importing aiohttp.
+    """
+
+    name: ClassVar[str]
+    """The transition's name in the history and in messages. It is stored, so it never changes."""
+
+    @property
+    def order_bound(self) -> str | None:
+        """The id of the order to bind the key to, or None; no other key of the scope may have this id."""
+        return None
+
+    @property
+    def is_by_one_person(self) -> bool:
+        """Whether one person decides it alone; it is rejected if the scope requires dual control.
+
+        The transaction that writes such a transition must also read the scope's entry under `FOUR_EYES`, and
+        lock that entry until it commits.
+        """
+        return False
+
+    @property
+    def is_in_history(self) -> bool:
+        """Whether the history gets a line for it; false if it only takes a lease, or undoes nothing."""
+        return True
+
+    @property
+    def is_a_change(self) -> bool:
+        """Whether it changes the key's version, so that a pending proposal becomes void."""
+        return self.is_in_history
+
+    def denial(self, entry: Entry, now: float) -> Rejection | None:
+        """Return the reason to reject it beyond the table's, or None.
+
+        Args:
+            entry: the entry before the transition.
+            now: the time in seconds on the journal's clock.
+        """
+        return None
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Return the entry after the transition.
+
+        Args:
+            entry: the entry, already in the state that the table leads to.
+            now: the time in seconds on the journal's clock.
+        """
+        return entry
+
+    def made(self, entry: Entry, to: KeyState | None, now: float, *, id_taken: bool) -> TransitionResult:
+        """Return the result of the transition to ``to``, the state in the table; None there rejects it."""
+        denial = Rejection.LOST if to is None else self.denial(entry, now)
+        # A service's answer with another key's order is rejected as such in every state of this key.
+        if id_taken and (denial is None or isinstance(self, Create)):
+            denial = Rejection.FOREIGN
+        if to is None or denial is not None:
+            return TransitionResult(now=now, entry=entry, denial=denial)
+        if to is KeyState.FREE and entry.is_suspected and not _is_refuted_by_person(self):
+            kept = _kept_in_doubt(entry, self, now)
+            return TransitionResult(now=now, entry=kept, denial=Rejection.LOST, found_doubt=True)
+        if self.is_a_change:  # A pending proposal was about the earlier version, so it is void.
+            moved = replace(entry, state=to, moves=entry.moves + 1, proposal=None)
+        else:
+            moved = replace(entry, state=to)
+        return TransitionResult(now=now, entry=self.apply(moved, now))
+
+
+def _is_refuted_by_person(move: Move) -> bool:
+    return isinstance(move, Refute) and not move.by_program
+
+
+def _kept_in_doubt(entry: Entry, move: Move, now: float) -> Entry:
+    """Return the record of an intent that ended while an order of an earlier intent may exist.
+
+    The later intent's hold stays: it backs that order if it exists, and is released if a person refutes it.
+    """
+    if entry.state is KeyState.IN_DOUBT:
+        return entry
+    owed = move.owed if isinstance(move, Release) else ()
+    return replace(
+        entry,
+        state=KeyState.IN_DOUBT,
+        moves=entry.moves + 1,
+        proposal=None,
+        attempt=entry.attempt or "",
+        hooks=tuple(undo.hook for undo in owed),
+        receipts=entry.receipts | {undo.hook: undo.receipt for undo in owed},
+        sent_until=max(entry.sent_until, now),
+        lease_until=0.0,
+    )
+
+
+# --- base classes: what a transition is compared with ---------------------------------------------
+
+
+class _OfClaim(Move, frozen=True, kw_only=True):
+    """Base class: only the holder of the claim makes it.
+
+    It compares the intent's id too, because the epoch starts again with each intent.
+    """
+
+    intent_id: str
+    epoch: int
+    lease: float
+
+    def _is_its_claim(self, entry: Entry) -> bool:
+        return (entry.intent_id, entry.epoch) == (self.intent_id, self.epoch)
+
+
+class _OfLiveClaim(_OfClaim, frozen=True, kw_only=True):
+    """Base class: only the holder of the claim makes it, and only before the lease expires."""
+
+    def denial(self, entry: Entry, now: float) -> Rejection | None:
+        return None if self._is_its_claim(entry) and now < entry.lease_until else Rejection.LOST
+
+
+class OfAttempt(Move, frozen=True, kw_only=True):
+    """Base class: it applies only to the attempt with this token."""
+
+    attempt: str
+
+    def denial(self, entry: Entry, now: float) -> Rejection | None:
+        return None if entry.attempt == self.attempt else Rejection.LOST
+
+
+# --- before anything is sent --------------------------------------------------------------------
+
+
+class RenewLease(_OfLiveClaim, frozen=True, kw_only=True):
+    """Renew the lease of a claim, and record the receipts so far."""
+
+    name: ClassVar[str] = "keep"
+
+    receipts: dict[str, str | None]
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Merge the receipts: two renewals may be written in either order, and none may lose a receipt."""
+        return replace(entry, lease_until=now + self.lease, receipts=entry.receipts | self.receipts)
+
+
+class TakeOver(_OfClaim, frozen=True, kw_only=True):
+    """Take over an abandoned claim in order to undo it."""
+
+    name: ClassVar[str] = "takeover"
+
+    def denial(self, entry: Entry, now: float) -> Rejection | None:
+        if not self._is_its_claim(entry):
+            return Rejection.LOST
+        return None if entry.lease_until <= now else Rejection.BUSY
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Increase the epoch, so that the former worker can no longer write."""
+        return replace(entry, epoch=entry.epoch + 1, lease_until=now + self.lease)
+
+
+class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
+    """Record that requests may be sent; it is durable before the first byte is sent.
+
+    Args:
+        attempt: the token for all HTTP attempts of this call.
+        receipts: the receipts of the hooks.
+        window: the seconds in which the requests may be sent.
+    """
+
+    name: ClassVar[str] = "mark"
+
+    attempt: str
+    receipts: dict[str, str | None]
+    window: float
+
+    def denial(self, entry: Entry, now: float) -> Rejection | None:
+        """An order of an earlier intent may exist: a second one would be a second payment."""
+        return Rejection.LOST if entry.is_suspected else super().denial(entry, now)
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Set the attempt's token, which later transitions are compared with instead of the epoch."""
+        return replace(
+            entry,
+            attempt=self.attempt,
+            receipts=self.receipts,
+            lease_until=now + self.lease,
+            sent_until=now + self.window,
+        )
+
+
+# --- what the sender knows ----------------------------------------------------------------------
+
+
+class Create(OfAttempt, frozen=True, kw_only=True):
+    """Record the order that the service answered with.
+
+    Args:
+        order_id: the order's id.
+        reply: the service's response with the order.
+        retried: whether an earlier write of it failed and the call ended with that error.
+        publish: if the doubt was refuted: see `Suspect`.
+    """
+
+    name: ClassVar[str] = "create"
+
+    order_id: str
+    reply: bytes
+    retried: bool = False
+    publish: bool = False
+
+    @property
+    def order_bound(self) -> str:
+        return self.order_id
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        created = _created(entry, self, now)
+        if not (self.publish and is_late(entry)):
+            return created
+        return _suspicion_to_be_told(created, self, now, outcome=Outcome.CREATED)
+
+
+CREATED_LATE = "the order was created after its doubt had been refuted: a duplicate is suspected"
+"""The reason that the history gives for a `Create` that `is_late`."""
+
+
+def is_late(created: Entry) -> bool:
+    """Return whether a created entry had ended in a definite failure before the service's answer."""
+    return created.ending is not None
+
+
+def _suspicion_to_be_told(entry: Entry, move: Create | Suspect, now: float, *, outcome: Outcome) -> Entry:
+    """Return ``entry`` with a notification of the suspicion, if a worker sent it or one was due."""
+    if not (move.publish or entry.promised):
+        return entry
+    told = OutboxEntry(
+        intent_id=move.intent.id if isinstance(move, Suspect) else entry.intent_id,
+        outcome=outcome,
+        order_id=move.order_id,
+        error=SUSPECTED,
+        since=now,
+    )
+    return replace(entry, untold=(*(pending for pending in entry.untold if pending != told), told))
+
+
+def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
+    """Return the entry in `CREATED`; keep the intent if only an id was given, which may be withdrawn."""
+    made = replace(
+        entry,
+        order_id=move.order_id,
+        reply=move.reply,
+        lease_until=0.0,
+        intent=entry.intent if move.reply is None else None,
+        owed=_owed_for_others(entry, entry.intent_id),
+    )
+    return to_be_told(made, now, outcome=Outcome.CREATED, order_id=move.order_id)
+
+
+def _owed_for_others(entry: Entry, intent_id: str) -> tuple[PendingUndo, ...]:
+    """Return the pending undos of other intents: the order of this intent exists, so its hold stays."""
+    return tuple(undo for undo in entry.owed if undo.intent.id != intent_id) if entry.owed else ()
+
+
+def to_be_told(entry: Entry, now: float, **end: Any) -> Entry:
+    """Return ``entry`` with a pending notification of its end, if its outcome was published as unknown."""
+    if not entry.promised:
+        return entry
+    return replace(entry, untold=(*entry.untold, OutboxEntry(intent_id=entry.intent_id, since=now, **end)))
+
+
+class Release(_OfClaim, frozen=True, kw_only=True):
+    """Free the key after a definite failure.
+
+    It is compared by the epoch before `MarkSending`, and by the attempt's token after it.
+
+    Args:
+        attempt: the attempt's token; None before `MarkSending`.
+        ending: the failure, which stays recorded.
+        owed: the undos that become pending.
+    """
+
+    name: ClassVar[str] = "free"
+
+    attempt: str | None
+    ending: Ending
+    owed: tuple[PendingUndo, ...]
+
+    def denial(self, entry: Entry, now: float) -> Rejection | None:
+        was_marked = entry.state is not KeyState.CLAIMED
+        is_own = entry.attempt == self.attempt if was_marked else self._is_its_claim(entry)
+        return None if is_own else Rejection.LOST
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Record the failure, and its undos as pending under the lease of the worker that runs them."""
+        return _ended(entry, self.ending, self, now)
+
+
+def _ended(entry: Entry, ending: Ending, move: Release | Refute, now: float) -> Entry:
+    owed = entry.owed + _leased(due(move.owed, now), now + move.lease)
+    ended = replace(entry, ending=ending, owed=owed, lease_until=0.0, intent=None)
+    return to_be_told(ended, now, outcome=ending.outcome, error=ending.error, status=ending.status)
+
+
+def due(owed: tuple[PendingUndo, ...], now: float) -> tuple[PendingUndo, ...]:
+    """Return ``owed`` with ``now`` as the due time of every undo that has none."""
+    return tuple(undo if undo.since is not None else attrs.evolve(undo, since=now) for undo in owed)
+
+
+def _leased(owed: tuple[PendingUndo, ...], until: float) -> tuple[PendingUndo, ...]:
+    return tuple(attrs.evolve(undo, lease_until=until) for undo in owed)
+
+
+class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
+    """Record the sender's report that the outcome is unknown and that it sends no further request.
+
+    Args:
+        attempt: the attempt's token.
+        candidate: the id of an order that the response names, although it cannot be read as this order.
+        cause: why the outcome is unknown.
+    """
+
+    name: ClassVar[str] = "doubt"
+
+    candidate: str | None = None
+    cause: Cause | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """The reason given in the history."""
+        return None if self.cause is None else self.cause.told
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Keep every order id that a response named, and start the waiting time for a refutation now.
+
+        It starts now even if the time for sending was over: a process that was stopped may have sent late.
+        """
+        cause = self.cause or entry.cause
+        if entry.is_suspected and entry.cause is not None and self.cause is not None:
+            cause = attrs.evolve(entry.cause, attempts=self.cause.attempts)  # the other order may exist still
+        doubted = replace(entry, lease_until=0.0, sent_until=now, cause=cause)
+        if self.candidate is None or self.candidate in entry.candidates:
+            return doubted
+        return replace(doubted, candidates=(*entry.candidates, self.candidate))
+
+
+# --- what others find out -----------------------------------------------------------------------
+
+
+class Expire(OfAttempt, frozen=True, kw_only=True):
+    """Put a key in doubt whose sending worker is gone."""
+
+    name: ClassVar[str] = "expire"
+
+    @property
+    def reason(self) -> str:
+        """The reason given in the history."""
+        return ABANDONED_CAUSE.told
+
+    def denial(self, entry: Entry, now: float) -> Rejection | None:
+        return super().denial(entry, now) or (None if entry.lease_until <= now else Rejection.BUSY)
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Keep ``sent_until``, although a sender that is only stopped may still send after it."""
+        return replace(entry, lease_until=0.0, cause=entry.cause if entry.is_suspected else ABANDONED_CAUSE)
+
+
+class OfPerson(OfAttempt, frozen=True, kw_only=True):
+    """Base class: a decision of a person, or of the bank's ``resolve``.
+
+    Args:
+        by: the person who decides, or ``"resolve"``.
+        reason: how they know.
+        proposal: the id of another person's proposal that this approves, if any.
+        seen: the entry's version (``moves``) that the person saw; None to accept any version.
+        by_program: whether the bank's ``resolve`` decides it, and no person.
+    """
+
+    decision: ClassVar[Decision]
+
+    by: str
+    reason: str
+    proposal: str | None = None
+    seen: int | None = None
+    by_program: bool = False
+
+    @property
+    def is_by_one_person(self) -> bool:
+        return self.proposal is None and not self.by_program
+
+    def denial(self, entry: Entry, now: float) -> Rejection | None:
+        return super().denial(entry, now) or denied_to_person(self, entry)
+
+
+def denied_to_person(move: Any, entry: Entry) -> Rejection | None:
+    """Return why a person's decision is rejected, or None.
+
+    The key may have changed since the person saw it, the proposal may be void, or its author may be the
+    same person.
+    """
+    if move.seen is not None and move.seen != entry.moves:
+        return Rejection.MOVED
+    if move.proposal is None:
+        return None
+    proposed = entry.proposal
+    wanted = (move.proposal, move.decision, getattr(move, "order_id", None))
+    if proposed is None or wanted != (proposed.id, proposed.decision, proposed.order_id):
+        return Rejection.VOID
+    return Rejection.SAME_PERSON if is_same_person(move.by, proposed.by) else None
+
+
+class Resolve(OfPerson, frozen=True, kw_only=True):
+    """Record that the order of a doubt exists.
+
+    Args:
+        order_id: the order's id.
+        reply: the order as JSON, if it is known.
+    """
+
+    name: ClassVar[str] = "resolve"
+    decision: ClassVar[Decision] = Decision.RESOLVE
+
+    order_id: str
+    reply: bytes | None
+
+    @property
+    def order_bound(self) -> str:
+        return self.order_id
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        return _created(entry, self, now)
+
+
+class Refute(OfPerson, frozen=True, kw_only=True):
+    """Record that the order of a doubt does not exist, and can no longer appear.
+
+    Args:
+        settle_after: the seconds after the last possible send from which it is accepted.
+        owed: the undos that become pending.
+        lease: the lease, in seconds, of the worker that runs the undos.
+        abandoned_settle_after: the same as ``settle_after`` if the sender reported no end. It is for a
+            program, which only sees that the order does not exist yet. None for a person, who can find out
+            what became of the sender.
+    """
+
+    name: ClassVar[str] = "refute"
+    decision: ClassVar[Decision] = Decision.REFUTE
+
+    settle_after: float
+    owed: tuple[PendingUndo, ...]
+    lease: float
+    abandoned_settle_after: float | None = None
+
+    def denial(self, entry: Entry, now: float) -> Rejection | None:
+        is_settled = now >= entry.settled_at(self.settle_after, self.abandoned_settle_after)
+        return super().denial(entry, now) or (None if is_settled else Rejection.TOO_EARLY)
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        return _ended(entry, Ending(outcome=Outcome.REFUSED, error=REFUTED), self, now)
+
+
+# --- pending undos ------------------------------------------------------------------------------
+
+
+class MarkUndone(Move, frozen=True, kw_only=True):
+    """Record which pending undos of an intent are done, and release the lease on the others.
+
+    Args:
+        intent_id: the intent's id.
+        hooks: the hooks whose undos are done.
+        lease_until: the lease of the undos that were run; undos that became pending later have another one.
+    """
+
+    name: ClassVar[str] = "paid"
+
+    intent_id: str
+    hooks: tuple[str, ...]
+    lease_until: float
+
+    @property
+    def is_in_history(self) -> bool:
+        return bool(self.hooks)
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        left = []
+        for undo in entry.owed:
+            if (undo.intent.id, undo.lease_until) != (self.intent_id, self.lease_until):
+                left.append(undo)
+            elif undo.hook not in self.hooks:
+                left.append(attrs.evolve(undo, lease_until=0.0))
+        return replace(entry, owed=tuple(left))
+
+
+class AddPendingUndos(Move, frozen=True, kw_only=True):
+    """Add pending undos for a worker that slept while others ended its intent."""
+
+    name: ClassVar[str] = "owe"
+
+    owed: tuple[PendingUndo, ...]
+    lease: float
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Add each undo once, with the recorded receipt if there is one: the late worker may not have it."""
+        known = {(undo.intent.id, undo.hook): undo for undo in entry.owed}
+        late = {(item.intent.id, item.hook): item for item in due(self.owed, now)}
+        for which, one in known.items():
+            if which in late and one.receipt is not None:
+                late[which] = one
+        others = tuple(one for which, one in known.items() if which not in late)
+        return replace(entry, owed=others + _leased(tuple(late.values()), now + self.lease))
+
+
+class AcquireLease(Move, frozen=True, kw_only=True):
+    """Take a lease on a key's pending undos or its doubt, so that only one worker processes them.
+
+    Args:
+        lease: the lease in seconds; 0 releases it.
+    """
+
+    name: ClassVar[str] = "attend"
+
+    lease: float
+
+    @property
+    def is_in_history(self) -> bool:
+        return False
+
+    def denial(self, entry: Entry, now: float) -> Rejection | None:
+        at_work = [undo.lease_until for undo in entry.owed]
+        if entry.state is KeyState.IN_DOUBT:
+            at_work.append(entry.lease_until)
+        return Rejection.BUSY if self.lease and at_work and max(at_work) > now else None
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Set the lease of the undos and of a doubt; a claim's or a sender's lease is its worker's."""
+        owed = _leased(entry.owed, now + self.lease)
+        lease = now + self.lease if entry.state is KeyState.IN_DOUBT else entry.lease_until
+        return replace(entry, owed=owed, lease_until=lease)
+
+
+# --- suspicions, corrupt records, notifications -------------------------------------------------
+
+
+class Suspect(Move, frozen=True, kw_only=True):
+    """Record a suspected duplicate: a sender's order exists or may exist, although others ended its doubt.
+
+    A doubt may be ended while its sender is only stopped, and its request leaves when it continues. From this
+    transition on, only a person can free the key. A free key is put in doubt. One that a later intent uses is
+    marked (`Entry.is_suspected`): that intent sends nothing, and its end leads into doubt.
+
+    Args:
+        order_id: the id of the order that the sender received, or that a response names; None if unknown.
+        reason: the contradiction, as text.
+        intent: the sender's intent.
+        fingerprint: the digest of its order.
+        attempt: the sender's attempt token.
+        hooks: the hooks to undo if it is refuted again, in this order.
+        receipts: the receipts that the sender's hooks returned.
+        cause: what the sender knows of its attempt, with the kind `CauseKind.SUPERSEDED`.
+        by: who reports it.
+        outcome: the outcome of the sender's own attempt.
+        publish: whether to publish it even if no notification was pending.
+    """
+
+    name: ClassVar[str] = "suspect"
+
+    order_id: str | None
+    reason: str
+    intent: OrderIntent
+    fingerprint: str
+    attempt: str
+    hooks: tuple[str, ...]
+    receipts: dict[str, str | None]
+    cause: Cause
+    by: str = "sender"
+    outcome: Outcome = Outcome.CREATED
+    publish: bool = False
+
+    def begin(self, now: float) -> Entry:
+        """Return the entry of a key that the journal had forgotten: it is in doubt."""
+        forgotten = Entry(
+            state=KeyState.IN_DOUBT, fingerprint="", intent_id="", intent=None, claimed_at=now, moves=1
+        )
+        return self._bound(_suspicion_to_be_told(forgotten, self, now, outcome=self.outcome), now)
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Cancel the pending undos of the sender's intent: its order may exist, so its hold stays."""
+        pending = {undo.hook for undo in entry.owed if undo.intent.id == self.intent.id}
+        kept = replace(entry, owed=_owed_for_others(entry, self.intent.id))
+        kept = _suspicion_to_be_told(kept, self, now, outcome=self.outcome)
+        if (
+            entry.ending is not None and entry.state is not KeyState.CREATED
+        ):  # it was free; what is no longer pending has been undone
+            return self._bound(kept, now, undone=set(self.hooks) - pending)
+        # What the intent that uses the key has reported stays its own.
+        attempts = () if entry.cause is None else entry.cause.attempts
+        return replace(kept, candidates=self._named(kept), cause=attrs.evolve(self.cause, attempts=attempts))
+
+    def _bound(self, entry: Entry, now: float, *, undone: Collection[str] = ()) -> Entry:
+        """Put the key in doubt, as after any report of a sender: the waiting time starts now."""
+        is_same = entry.intent_id == self.intent.id
+        return replace(
+            entry,
+            fingerprint=self.fingerprint,
+            intent_id=self.intent.id,
+            intent=self.intent,
+            hooks=tuple(hook for hook in self.hooks if hook not in undone),
+            receipts={hook: receipt for hook, receipt in self.receipts.items() if hook not in undone},
+            held=self.intent.held,
+            attempt=self.attempt,
+            sent_until=now,
+            lease_until=0.0,
+            ending=None,
+            candidates=self._named(entry if is_same else replace(entry, candidates=())),
+            cause=self.cause,
+        )
+
+    def _named(self, entry: Entry) -> tuple[str, ...]:
+        if self.order_id is None or self.order_id in entry.candidates:
+            return entry.candidates
+        return (*entry.candidates, self.order_id)
+
+
+class Quarantine(Move, frozen=True, kw_only=True):
+    """Put a corrupt record into quarantine, unchanged, so that operators can resolve the key.
+
+    A bound key is in doubt after that: a worker may have sent its order, whatever the record's state is.
+
+    Args:
+        by: the person who does it.
+        reason: why.
+        proposing: whether it prepares a proposal that another person approves, and not a decision.
+        order_may_exist: whether a key that the record calls free is put in doubt too. Its order may exist,
+            so it must not be paid again before somebody has decided.
+    """
+
+    name: ClassVar[str] = "layaside"
+
+    by: str
+    reason: str
+    proposing: bool = False
+    order_may_exist: bool = False
+
+    @property
+    def is_by_one_person(self) -> bool:
+        return not self.proposing
+
+    def denial(self, entry: Entry, now: float) -> Rejection | None:
+        if entry.unread is None:
+            return Rejection.LOST
+        if entry.unread.is_sealed:
+            return Rejection.UNREAD  # nothing is lost of it
+        return Rejection.BUSY if entry.state in AT_WORK and now < entry.lease_until else None
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Move the record to ``laid_aside``; without a time of the last send, the waiting time starts now."""
+        assert entry.unread is not None  # noqa: S101 - or it was denied
+        readable = replace(entry, unread=None, laid_aside=(*entry.laid_aside, entry.unread.kept), intent=None)
+        if self.order_may_exist and entry.state is KeyState.FREE:
+            readable = _bound_again(readable, entry.unread.hooks)
+        if readable.state is not KeyState.IN_DOUBT:
+            return readable
+        return replace(
+            readable, attempt=entry.attempt or "", sent_until=entry.sent_until or now, lease_until=0.0
+        )
+
+
+def _bound_again(entry: Entry, unread_hooks: tuple[str, ...]) -> Entry:
+    """Return a free entry in doubt; the undos of its last intent are pending only after a refutation.
+
+    Otherwise a recovery would release the hold of an order that may exist.
+    """
+    intent_id = entry.intent_id or (entry.owed[-1].intent.id if entry.owed else "")
+    own = tuple(undo for undo in entry.owed if undo.intent.id == intent_id)
+    intent = own[0].intent if own else None
+    # A pending notification of the failure is dropped; the end of the new doubt is published instead.
+    untold = tuple(end for end in entry.untold if end.intent_id != intent_id or end.error == SUSPECTED)
+    return replace(
+        entry,
+        state=KeyState.IN_DOUBT,
+        fingerprint=fingerprint(intent.order) if intent and not entry.fingerprint else entry.fingerprint,
+        intent_id=intent_id,
+        intent=intent,
+        hooks=tuple(undo.hook for undo in own) or unread_hooks,
+        receipts=entry.receipts | {undo.hook: undo.receipt for undo in own},
+        ending=None,
+        owed=_owed_for_others(entry, intent_id),
+        promised=entry.promised or untold != entry.untold,
+        untold=untold,
+    )
+
+
+class RequestNotification(Move, frozen=True, kw_only=True):
+    """Record that an outcome was published as unknown, so that the end of the doubt is published too."""
+
+    name: ClassVar[str] = "promise"
+
+    intent_id: str
+
+    def denial(self, entry: Entry, now: float) -> Rejection | None:
+        return None if entry.intent_id == self.intent_id else Rejection.LOST
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        return entry if entry.promised else replace(entry, promised=True)
+
+
+class MarkNotified(Move, frozen=True, kw_only=True):
+    """Remove a notification that was published."""
+
+    name: ClassVar[str] = "told"
+
+    untold: OutboxEntry
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Remove the pending notification; publishing one twice does no harm.
+
+        The due time is compared too: an id that was amended and amended back must be published again.
+        """
+        since = self.untold.since
+        left = (
+            pending
+            for pending in entry.untold
+            if pending != self.untold or since not in (None, pending.since)
+        )
+        return replace(entry, untold=tuple(left))
+
+
+# --- claim -------------------------------------------------------------------------------------------
+# Every call begins with a claim: the worker gets the key, or the reason why not.
+
+
+class Claim(Move, frozen=True, kw_only=True):
+    """Take the key for a new intent, or take over the intent of a dead worker.
+
+    If the dead worker's claim is too old, or does not fit this call (another beneficiary, another hold, or
+    other hooks), its hooks are undone and a new intent begins.
+
+    Args:
+        intent: the intent, with a new id that is used only if a new intent begins.
+        fingerprint: the digest of the intent's order.
+        client_made: whether the client generated the key.
+        lease: the lease in seconds.
+        max_claim_age: the seconds after which an abandoned claim is too old to continue.
+        hooks: the names of the hooks that may run now and can be undone, last first.
+        once: whether a recorded final refusal of the same order ends the call. A hook's refusal counts too
+            if the bank passes the same hold again: it may have released that hold after the refusal.
+    """
+
+    name: ClassVar[str] = "claim"
+
+    intent: OrderIntent
+    fingerprint: str
+    client_made: bool
+    lease: float
+    max_claim_age: float
+    hooks: tuple[str, ...]
+    once: bool = False
+
+    def decide(self, entry: Entry | None, now: float) -> TransitionResult:
+        """Decide the claim; it needs no entry, and records a doubt that it finds although it is rejected."""
+        if entry is None or entry.state is KeyState.FREE:
+            return self._decide_free(entry, now)
+        if entry.fingerprint != self.fingerprint:
+            return TransitionResult(now=now, entry=entry, denial=Rejection.CONFLICT)
+        if entry.state is KeyState.CREATED:
+            return TransitionResult(now=now, entry=entry, denial=Rejection.CREATED)
+        if entry.state is KeyState.IN_DOUBT:
+            return TransitionResult(now=now, entry=entry, denial=Rejection.IN_DOUBT)
+        if now < entry.lease_until:
+            return TransitionResult(now=now, entry=entry, denial=Rejection.BUSY)
+        if entry.state is KeyState.SENDING or entry.is_suspected:
+            doubted = replace(
+                entry,
+                state=KeyState.IN_DOUBT,
+                attempt=entry.attempt or "",
+                sent_until=max(entry.sent_until, now) if entry.is_suspected else entry.sent_until,
+                cause=entry.cause if entry.is_suspected else ABANDONED_CAUSE,
+                moves=entry.moves + 1,
+            )
+            return TransitionResult(now=now, entry=doubted, denial=Rejection.IN_DOUBT, found_doubt=True)
+        if abs(now - entry.claimed_at) > self.max_claim_age or not self._is_served_by(entry):
+            return TransitionResult(now=now, entry=self._begin(now, before=entry, owed=owed_by(entry)))
+        return TransitionResult(now=now, entry=self._go_on(entry, now))
+
+    def _decide_free(self, entry: Entry | None, now: float) -> TransitionResult:
+        if entry is not None and self.once and self._was_refused(entry):
+            return TransitionResult(now=now, entry=entry, denial=Rejection.REFUSED)
+        return TransitionResult(now=now, entry=self._begin(now, before=entry))
+
+    def _was_refused(self, entry: Entry) -> bool:
+        ending = entry.ending
+        if ending is None or entry.fingerprint != self.fingerprint:
+            return False
+        same_hold = self.intent.held is not None and self.intent.held == entry.held
+        return ending.is_final or (ending.refused and same_hold)
+
+    def _is_served_by(self, entry: Entry) -> bool:
+        """Return whether this claim can continue with what a dead worker's hooks did.
+
+        The beneficiary and the bank's own hold must be the same, because the hooks acted on them. This
+        client must have all those hooks, or nobody could undo them.
+        """
+        same_words = entry.intent is not None and _words(entry.intent) == _words(self.intent)
+        return same_words and set(entry.hooks) <= set(self.hooks)
+
+    def _go_on(self, entry: Entry, now: float) -> Entry:
+        return replace(
+            entry,
+            intent=attrs.evolve(self.intent, id=entry.intent_id),
+            hooks=self.hooks,
+            epoch=entry.epoch + 1,
+            moves=entry.moves + 1,
+            lease_until=now + self.lease,
+        )
+
+    def _begin(self, now: float, *, before: Entry | None, owed: tuple[PendingUndo, ...] = ()) -> Entry:
+        return replace(
+            _BEGUN,
+            fingerprint=self.fingerprint,
+            intent_id=self.intent.id,
+            intent=self.intent,
+            client_made=self.client_made,
+            hooks=self.hooks,
+            claimed_at=now,
+            lease_until=now + self.lease,
+            receipts={},
+            held=self.intent.held,
+            owed=(before.owed if before else ()) + due(owed, now),
+            untold=before.untold if before else (),
+            laid_aside=before.laid_aside if before else (),
+            moves=before.moves + 1 if before else 1,
+        )
+
+
+_BEGUN = Entry(state=KeyState.CLAIMED, fingerprint="", intent_id="", intent=None, claimed_at=0.0)
+"""The template of the entries that a claim creates: copying it takes half the time of a new entry."""
+
+
+def _words(intent: OrderIntent) -> tuple[Any, ...]:
+    """Return what hooks depend on besides the order, which the fingerprint already compares."""
+    return intent.beneficiary, intent.held

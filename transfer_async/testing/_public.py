@@ -1,0 +1,44 @@
+"""The public names of `transfer_async.testing`, each from the module that defines it.
+
+It is a module of its own so that pytest starts without them: see `transfer_async._lazy`.
+"""
+
+from transfer_async.testing.assertions import (
+    HasOrders,
+    Held,
+    Holds,
+    assert_hold_kept,
+    assert_hold_released,
+    assert_no_order,
+    assert_one_order,
+    assert_one_payment,
+)
+from transfer_async.testing.fake_client import AnyClient, FakeClient
+from transfer_async.testing.hook_trials.rules import BrokenRule, HookReport, HookRule
+from transfer_async.testing.hook_trials.run_trials import verify_hooks
+from transfer_async.testing.makers import ManualClock, make_intent, make_new_order, make_order, make_user
+from transfer_async.testing.sandbox_fixture import EACH_FAULT, RunningSandbox
+
+__all__ = [
+    "EACH_FAULT",
+    "AnyClient",
+    "BrokenRule",
+    "FakeClient",
+    "HasOrders",
+    "Held",
+    "Holds",
+    "HookReport",
+    "HookRule",
+    "ManualClock",
+    "RunningSandbox",
+    "assert_hold_kept",
+    "assert_hold_released",
+    "assert_no_order",
+    "assert_one_order",
+    "assert_one_payment",
+    "make_intent",
+    "make_new_order",
+    "make_order",
+    "make_user",
+    "verify_hooks",
+]

@@ -1,0 +1,539 @@
+"""The bench: a bank's hooks, what is done to them and written down, and a look at what stands afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import importlib
+import inspect
+import operator
+import pickle
+import reprlib
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from decimal import Decimal, InvalidOperation, getcontext
+from typing import Any, Generic, TypeVar
+
+from attrs import define, field, frozen
+
+from transfer_async._models.errors import HoldFailed, PreflightFailed
+from transfer_async._models.requests import NewOrder, OrderIntent
+from transfer_async._pipeline.call import fresh_id
+from transfer_async._pipeline.hooks import PreflightHook, checked_hooks, checked_receipt, is_hold
+from transfer_async.testing.assertions import Held, standing_holds
+from transfer_async.testing.hook_trials import rules
+from transfer_async.testing.hook_trials.rules import BrokenRule, HookRule
+from transfer_async.testing.makers import make_intent, make_new_order
+
+T = TypeVar("T")
+_STUBBORN = 20  # times that a hook is cancelled that does not end
+ELSEWHERE = "a hold hook in a process of its own"
+_STARTS = 60.0  # seconds that a process may take to start
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 200
+Factory = Callable[[], object]
+
+
+class RuleSeenBroken(Exception):
+    """Ends a trial."""
+
+    def __init__(self, broken: BrokenRule) -> None:
+        super().__init__(broken.rule.name)
+        self.broken = broken
+
+
+class OneWorkerOnly(Exception):
+    """A worker that is started anew finds an empty ledger: the factory makes one of its own each time."""
+
+
+@frozen(kw_only=True)
+class BankOnTrial:
+    """What a bank's factory makes: one worker's hooks, and the way to look at its ledger.
+
+    Args:
+        hold: the hook that places the hold.
+        checks: the other hooks.
+        held: which holds stand for an ``intent.id``.
+        balance: what the accounts have that the hooks move money on, or None if nobody can say.
+        order: what is held for.
+        close: lets go what the worker holds open.
+    """
+
+    hold: PreflightHook
+    checks: tuple[PreflightHook, ...]
+    held: Held
+    balance: Callable[[], object] | None
+    order: NewOrder
+    close: Callable[[], Any] | None
+
+    async def money(self) -> Any:
+        """The balance, each number exact however it is written; None if the factory gives none.
+
+        Raises:
+            ValueError: it has so many digits that arithmetic would round the order's amount.
+        """
+        found = None if self.balance is None else self.balance()
+        if inspect.isawaitable(found):
+            found = await found
+        places = max(0, -int(self.order.poster_amount.as_tuple().exponent))
+        return _exact(found, places)
+
+    async def closed(self) -> None:
+        """Close what the worker holds open."""
+        if self.close is not None and inspect.isawaitable(closing := self.close()):
+            await closing
+
+
+async def bank_made_by(factory: Factory) -> BankOnTrial:
+    """What ``factory`` makes, awaited if it is async.
+
+    Raises:
+        ValueError: it is not what a trial needs; says what is missing.
+    """
+    made = factory()
+    if inspect.isawaitable(made):
+        made = await made
+    hooks, held, balance, order = (_part(made, name) for name in ("hooks", "held", "balance", "order"))
+    if not isinstance(hooks, Sequence) or not callable(held):
+        raise ValueError(  # noqa: TRY004 - one kind of error for a factory that will not do
+            "the factory must return hooks and held by name: {'hooks': [...], 'held': held}, where "
+            "held(intent_id) gives the references of the holds that stand for it"
+        )
+    if balance is not None and not callable(balance):
+        raise ValueError("balance must be a callable, which gives what the accounts have")
+    *checks, last = checked_hooks(hooks) or (None,)
+    if last is None or not is_hold(last):
+        raise ValueError("the last of the hooks must be the one that places the hold: a FundsHold")
+    return BankOnTrial(
+        hold=last,
+        checks=tuple(check for check in checks if check is not None),
+        held=held,
+        balance=balance,
+        order=order or make_new_order(matcher_amount="99.37", exchange_rate="1499.83"),  # with cents
+        close=_part(made, "close"),
+    )
+
+
+def _part(made: object, name: str) -> Any:
+    return made.get(name) if isinstance(made, Mapping) else getattr(made, name, None)
+
+
+def _exact(found: Any, places: int) -> Any:
+    if isinstance(found, Mapping):
+        return {name: _exact(each, places) for name, each in found.items()}
+    if isinstance(found, list | tuple):
+        return [_exact(item, places) for item in found]
+    try:
+        number = Decimal(found)
+    except (TypeError, ValueError, InvalidOperation):
+        return copy.deepcopy(found)  # it may be the ledger's own, which goes on
+    if not number.is_finite():
+        return number
+    if number.adjusted() + 1 + places > getcontext().prec:
+        raise ValueError(
+            f"balance() gave {_SHORT.repr(found)}: too large to count the order's amount in the "
+            f"{getcontext().prec} digits of a Decimal. Put less money on the accounts for tests"
+        )
+    return number
+
+
+async def call_elsewhere(factory: Factory, method: str, *given: object) -> Any:
+    """Call the hold hook in a process of its own, where no module remembers anything.
+
+    Args:
+        factory: imported there by its name.
+        method: of the hook; or ``"held"``, to look for the holds of ids.
+        given: what it is called with.
+
+    Raises:
+        ValueError: the factory has no name by which it can be imported.
+        RuntimeError: the bank's error, in words.
+    """
+    made, found = inspect.unwrap(factory), None
+    module, name = getattr(made, "__module__", ""), getattr(made, "__qualname__", "")
+    with contextlib.suppress(AttributeError):
+        found = operator.attrgetter(name)(sys.modules.get(module))
+    if found is not made or module == "__main__":
+        raise ValueError("the factory cannot be imported by its name")
+    paths = [*map(str, sys.path)]
+    start = f"import sys; sys.path[:] = {paths}; import {__name__} as bench; bench.answer_elsewhere()"
+    call = pickle.dumps((module, name, method, given))
+    ended = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", start], input=call, stdout=subprocess.PIPE, check=True
+    )
+    answer, error = pickle.loads(ended.stdout)  # noqa: S301 - our own process wrote it
+    if error is not None:
+        raise RuntimeError(error)
+    return answer
+
+
+def answer_elsewhere() -> None:  # pragma: no cover - it runs in a process of its own
+    """Do what `call_elsewhere` asks on the standard input."""
+    module, name, method, given = pickle.load(sys.stdin.buffer)  # noqa: S301 - of our own process
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr  # a hook may print
+
+    async def work() -> object:
+        bank = await bank_made_by(operator.attrgetter(name)(importlib.import_module(module)))
+        try:
+            if method == "held":
+                return [await standing_holds(bank.held, intent_id) for intent_id in given], None
+            return await getattr(bank.hold, method)(*given), None
+        except Exception as error:  # noqa: BLE001 - the bank's own; it may be one that cannot be sent
+            return None, in_short(error)
+        finally:
+            await bank.closed()
+
+    answers.write(pickle.dumps(asyncio.run(work())))
+
+
+@define(eq=False)
+class Bench:
+    """One trial's hand on the hooks: each step is written down, and the intents have letters.
+
+    Args:
+        bank: the worker at work.
+        trial: its title.
+        patience: seconds that a hook may take.
+        another: starts a worker anew, which must find what stands for the intents.
+
+    Attributes:
+        asked: the intents for which ``place`` was called.
+        refused: those for which it vouched that nothing is held: the client asks for them no more.
+    """
+
+    bank: BankOnTrial
+    trial: str
+    patience: float
+    another: Callable[[Sequence[OrderIntent]], Awaitable[BankOnTrial]]
+    did: list[str] = field(factory=list)
+    intents: list[OrderIntent] = field(factory=list)
+    asked: list[OrderIntent] = field(factory=list)
+    refused: list[OrderIntent] = field(factory=list)
+
+    def intent(self, *, like: OrderIntent | None = None, order: NewOrder | None = None) -> OrderIntent:
+        """Another wish, with a key of its own, or with that of another intent."""
+        key = f"verify-{fresh_id()}" if like is None else like.key
+        made = make_intent(order or self.bank.order, key=key)
+        self.intents.append(made)
+        if like is not None:
+            self.note(f"{self.named(made)} has the key of {self.named(like)}")
+        return made
+
+    async def new_worker(self) -> None:
+        """Go on as a worker that was started anew: with what the factory makes now, and nothing else.
+
+        Raises:
+            OneWorkerOnly: the factory makes another ledger each time.
+        """
+        self.bank = await self.another(self.intents)
+        self.note("the worker is killed, and another is started")
+
+    def note(self, step: str) -> None:
+        """Write down what was done."""
+        self.did.append(step)
+
+    def named(self, intent: OrderIntent) -> str:
+        """The intent's letter."""
+        return chr(ord("A") + self.intents.index(intent))
+
+    def broken(self, rule: HookRule, saw: str) -> RuleSeenBroken:
+        """What ends the trial."""
+        return RuleSeenBroken(BrokenRule(rule=rule, trial=self.trial, did=tuple(self.did), saw=saw))
+
+    # --- what is done -------------------------------------------------------------------------------
+
+    async def place(self, intent: OrderIntent, *, rule: HookRule | None = None) -> str:
+        """Place a hold, which must succeed; ``rule`` is broken where it raises."""
+        said = f"place({self.named(intent)})"
+        rule = rule or (rules.ASKED_AGAIN if intent in self.asked else rules.PLACES)
+        self.asked.append(intent)
+        returned = await self._must_end(said, self.bank.hold.before(intent), rule)
+        self.note(f"{said} -> {_SHORT.repr(returned)}")
+        return self._reference(returned)
+
+    def _reference(self, returned: object, hook: PreflightHook | None = None) -> str:
+        try:
+            return checked_receipt(hook or self.bank.hold, returned) or ""
+        except (TypeError, ValueError, HoldFailed) as error:
+            raise self.broken(rules.REFERENCE, f"it returned {_SHORT.repr(returned)}: {error}") from error
+
+    async def place_a_huge_amount(self, intent: OrderIntent) -> None:
+        """Place a hold that the ledger may refuse; what the hook answers must be true."""
+        said = f"place({self.named(intent)}), of a huge amount,"
+        task = asyncio.ensure_future(_run(self.bank.hold.before(intent)))
+        await self.wait_for(task, said)
+        await self._is_true(intent, self._ended(said, task))
+
+    async def _is_true(self, intent: OrderIntent, task: asyncio.Task[Any]) -> None:
+        """Look whether what ``place`` answered, where it did not go smoothly, is so in the ledger."""
+        error = _error_of(task)
+        if isinstance(error, PreflightFailed):
+            self.refused.append(intent)
+            await self.stands_none(intent, rules.VOUCHED)
+        elif error is None:
+            self._reference(task.result())
+            await self.stands_once(intent, rules.RETRIES)
+        elif len(found := await self.standing(intent)) > 1:
+            raise self.broken(rules.RETRIES, self.saw(intent, found))
+
+    def _ended(self, said: str, task: asyncio.Task[T]) -> asyncio.Task[T]:
+        error = _error_of(task)
+        ends = f"returned {_SHORT.repr(task.result())}" if error is None else f"raised {in_short(error)}"
+        self.note(f"{said} {ends}")
+        return task
+
+    async def release(
+        self, intent: OrderIntent, reference: str | None, *, rule: HookRule = rules.NOTHING_TO_RELEASE
+    ) -> None:
+        """Release, which must succeed; ``rule`` is broken where it raises."""
+        said = f"release({self.named(intent)}, {reference!r})"
+        await self._must_end(said, self.bank.hold.undo(intent, reference), rule)
+        self.note(said)
+
+    async def place_cut(self, intent: OrderIntent, cut: Cut) -> bool:
+        """Begin to place, and cut it off; whether it came as far as that."""
+        self.asked.append(intent)
+        was_cut, task = await self._cut_off(
+            f"place({self.named(intent)})", self.bank.hold.before(intent), cut
+        )
+        await self._is_true(intent, task)
+        return was_cut
+
+    async def release_cut(self, intent: OrderIntent, reference: str | None, cut: Cut) -> bool:
+        """Begin to release, and cut it off; whether it came as far as that."""
+        said = f"release({self.named(intent)}, {reference!r})"
+        was_cut, task = await self._cut_off(said, self.bank.hold.undo(intent, reference), cut)
+        if _error_of(task) is None:
+            await self.stands_none(intent, rules.RELEASED)
+        return was_cut
+
+    async def check_passes(self, check: PreflightHook, intent: OrderIntent) -> str | None:
+        """Ask one of the other hooks; that it refuses is an answer, too."""
+        said = f"{check.name}.before({self.named(intent)})"
+        receipt = await self._must_end(said, _unless_refused(check.before(intent)), rules.CHECKS)
+        self.note(said)
+        return self._reference(receipt, check) or None
+
+    async def check_is_undone(self, check: PreflightHook, intent: OrderIntent, receipt: str | None) -> None:
+        """Undo one of the other hooks."""
+        said = f"{check.name}.undo({self.named(intent)}, {receipt!r})"
+        await self._must_end(said, check.undo(intent, receipt), rules.CHECKS)
+        self.note(said)
+
+    async def at_once(self, *places: OrderIntent) -> list[str]:
+        """Place holds at once."""
+        said = f"place({'), place('.join(map(self.named, places))}) at once"
+        work = asyncio.gather(*(self.bank.hold.before(intent) for intent in places), return_exceptions=True)
+        found = await self._must_end(said, work, rules.AT_ONCE)
+        self.note(f"{said} -> {', '.join(map(_SHORT.repr, found))}")
+        for error in found:
+            if isinstance(error, BaseException):
+                raise self.broken(rules.AT_ONCE, f"one of them raised {in_short(error)}")
+        return [self._reference(item) for item in found]
+
+    async def _must_end(self, said: str, work: Awaitable[T], rule: HookRule) -> T:
+        task = asyncio.ensure_future(_run(work))
+        await self.wait_for(task, said)
+        try:
+            return task.result()
+        except (Exception, asyncio.CancelledError) as error:
+            self.note(said)
+            raise self.broken(rule, f"it raised {in_short(error)}") from error
+
+    async def wait_for(self, task: asyncio.Task[Any], said: str) -> None:
+        """Wait until the hook ends.
+
+        Raises:
+            RuleSeenBroken: it takes too long.
+        """
+        await asyncio.wait({task}, timeout=self.patience + _STARTS * (self.bank.hold.name == ELSEWHERE))
+        if task.done():
+            return
+        for _ in range(_STUBBORN):  # it may take a cancellation for an answer
+            task.cancel()
+            await asyncio.wait({task}, timeout=0)
+        self.note(said)
+        raise self.broken(rules.COMES_BACK, f"it had not ended after {self.patience:g} s")
+
+    async def _cut_off(self, said: str, work: Awaitable[T], cut: Cut) -> tuple[bool, asyncio.Task[T]]:
+        cuttable = Cuttable(work, cut)
+        task = asyncio.create_task(_run(cuttable))
+        await asyncio.wait({task}, timeout=self.patience)
+        if cuttable.was_cut and not task.done():
+            task.cancel()  # one that still tries again: the client's time-out ends it
+        if not task.done():
+            await self.wait_for(task, f"{said}, {cut}")
+        self._ended(f"{said}, {cut}," if cuttable.was_cut else said, task)
+        return cuttable.was_cut, task
+
+    # --- what is seen -------------------------------------------------------------------------------
+
+    async def standing(self, intent: OrderIntent) -> tuple[str, ...]:
+        """The holds that stand for an intent."""
+        return await standing_holds(self.bank.held, intent.id)
+
+    async def balance_is(self, before: object) -> None:
+        """Look whether the accounts have what they had."""
+        found = await self.bank.money()
+        if found != before:
+            raise self.broken(rules.PAID_BACK, f"the balance was {before}, and is {found}")
+
+    async def stands_once(self, intent: OrderIntent, rule: HookRule) -> None:
+        """Look whether exactly one hold stands."""
+        found = await self.standing(intent)
+        if not found and rule not in (rules.OTHERS, rules.BY_INTENT, rules.AT_ONCE):
+            rule = rules.HELD
+        if len(found) != 1:
+            raise self.broken(rule, self.saw(intent, found))
+
+    async def stands_none(self, intent: OrderIntent, rule: HookRule) -> None:
+        """Look whether no hold stands."""
+        if found := await self.standing(intent):
+            raise self.broken(rule, self.saw(intent, found))
+
+    def saw(self, intent: OrderIntent, found: tuple[str, ...]) -> str:
+        """In words, what stands for an intent."""
+        many = {0: "nothing stands", 1: "one hold stands"}.get(len(found), f"{len(found)} holds stand")
+        return f"{many} for {self.named(intent)}" + (f": {', '.join(found)}" if found else "")
+
+
+async def _run(work: Awaitable[T]) -> T:
+    return await work
+
+
+async def _unless_refused(work: Awaitable[T]) -> T | None:
+    with contextlib.suppress(PreflightFailed):
+        return await work
+    return None
+
+
+def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
+
+
+def in_short(error: BaseException) -> str:
+    """Its kind, and what it says."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+# --- cutting -----------------------------------------------------------------------------------------
+# Cutting a coroutine off at an await: by a cancellation, or by losing the answer to what it waited for.
+
+
+@frozen
+class Cut:
+    """Where to cut.
+
+    Args:
+        at: at which await, from 1.
+        acted: what is awaited comes to its end first, and only its answer is lost; else it is cut as it
+            waits.
+        error: what the hook sees instead of the answer.
+        again: the answer is lost each time that the hook waits at the same place, so that its own retries
+            fail too.
+    """
+
+    at: int
+    acted: bool
+    error: type[BaseException] = asyncio.CancelledError
+    again: bool = False
+
+    def __str__(self) -> str:
+        is_cancelled = self.error is asyncio.CancelledError
+        how = "cancelled" if is_cancelled else f"{self.error.__name__} instead of the answer"
+        when = "once that step was done" if self.acted else "before that step was done"
+        return f"{how} at await {self.at}, {when}{', and at each retry' * self.again}"
+
+
+KINDS: tuple[tuple[bool, type[BaseException], bool], ...] = tuple(
+    (acted, error, again)
+    for again in (False, True)
+    for error in (asyncio.CancelledError, TimeoutError, ConnectionResetError)
+    for acted in (False, True)
+    if not (again and error is asyncio.CancelledError)
+)
+"""How hooks are cut off: ``acted``, ``error`` and ``again``."""
+
+_MOST_LOST = 5  # answers in one call, so that a hook that retries for ever ends
+
+
+class Cuttable(Generic[T]):
+    """``work``, cut off at ``cut``; await it once, in a task of its own.
+
+    Attributes:
+        awaits: how often it has waited for something.
+    """
+
+    def __init__(self, work: Awaitable[T], cut: Cut) -> None:
+        self._work, self._cut = work, cut
+        self.awaits: int = 0
+        self._lost, self._place = 0, _waits_at(None)
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether it came as far as that."""
+        return self.awaits >= self._cut.at
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        """Hand on what the work waits for, and whatever comes back."""
+        steps = self._work.__await__()
+        answer, error = None, None
+        while True:
+            try:
+                waits_for = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return] # a generator's value is not typed
+            self.awaits += 1
+            here = self._is_cut_here()
+            answer, error = None, None
+            if here and not self._cut.acted:
+                if self._cut.error is not asyncio.CancelledError:
+                    _give_up(waits_for)
+                    error = self._cut.error()
+                    continue
+                _this_task().cancel()
+            try:
+                answer = yield waits_for
+            except GeneratorExit:
+                steps.close()
+                raise
+            except BaseException as thrown:  # noqa: BLE001 - the work's own, a cancellation most of all
+                error = thrown
+            if here and self._cut.acted and not isinstance(error, asyncio.CancelledError):
+                error = self._cut.error()
+
+    def _is_cut_here(self) -> bool:
+        if self.awaits == self._cut.at:
+            self._place = _waits_at(self._work)
+            return True
+        if not (self._cut.again and self.was_cut and self._lost < _MOST_LOST):
+            return False
+        again = _waits_at(self._work) == self._place != ()
+        self._lost += again
+        return again
+
+
+def _waits_at(work: object) -> tuple[tuple[object, int], ...]:
+    """The lines, from call to call, at which ``work`` waits; a retry waits at the same ones."""
+    lines = []
+    while work is not None:
+        frame = getattr(work, "cr_frame", None) or getattr(work, "gi_frame", None)
+        if frame is not None:
+            lines.append((frame.f_code, frame.f_lasti))
+        work = getattr(work, "cr_await", None) or getattr(work, "gi_yieldfrom", None)
+    return tuple(lines)
+
+
+def _give_up(waits_for: object) -> None:
+    """End what a hook waits for, before a task waits for it and a request is written."""
+    if asyncio.isfuture(waits_for):
+        waits_for._asyncio_future_blocking = False
+        waits_for.cancel()
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - a coroutine runs in one
+    return task

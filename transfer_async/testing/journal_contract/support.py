@@ -1,0 +1,349 @@
+"""Moves and entries for the trials of a journal, and short ways to make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import attrs
+import msgspec
+from msgspec.structs import replace
+
+from transfer_async._models.errors import Attempt, Cause, CauseKind, Outcome
+from transfer_async._models.requests import NewExternalOrder, NewOrder, OrderIntent, fingerprint
+from transfer_async._support.clock import Clock
+from transfer_async.journal import (
+    AcquireLease,
+    AddPendingUndos,
+    Amend,
+    Claim,
+    Create,
+    Decision,
+    Demand,
+    Ending,
+    Entry,
+    Expire,
+    GoInDoubt,
+    HistoryEvent,
+    Journal,
+    KeyState,
+    Look,
+    MarkNotified,
+    MarkSending,
+    MarkUndone,
+    Move,
+    OutboxEntry,
+    PendingUndo,
+    Propose,
+    Quarantine,
+    Refute,
+    Release,
+    RenewLease,
+    RequestNotification,
+    Resolve,
+    Suspect,
+    TakeBack,
+    TakeOver,
+    TransitionResult,
+    Waive,
+    Withdraw,
+    decide,
+    history_step,
+)
+from transfer_async.journal.model import LEASE, SETTLE_AFTER
+from transfer_async.testing.makers import make_new_order
+
+
+def _order() -> NewOrder:
+    external = NewExternalOrder(
+        current_account_balance="900000.10", transaction_fee=250, transaction_fee_currency="NGN"
+    )
+    return make_new_order(exchange_rate="1550.25", external_order=external)
+
+
+SCOPE = "https://service.example"
+WINDOW = 30.0
+MAX_AGE = 900.0
+REPLY = b'{"id": "tx-1"}'
+
+
+def intent(number: int = 1, **changes: Any) -> OrderIntent:
+    fields: dict[str, Any] = {"id": f"intent-{number}", "key": "k", "order": _order()}
+    return OrderIntent(**{"beneficiary": None, "held": None, "send_before": None, **fields, **changes})
+
+
+def claim(number: int = 1, **changes: Any) -> Claim:
+    wish = changes.pop("intent", None) or intent(number)
+    fields: dict[str, Any] = {
+        "intent": wish,
+        "fingerprint": fingerprint(wish.order),
+        "client_made": False,
+        "lease": LEASE,
+        "max_claim_age": MAX_AGE,
+        "hooks": ("hold", "check"),
+    }
+    return Claim(**fields | changes)
+
+
+def keep(epoch: int = 1, *, number: int = 1, **receipts: str) -> RenewLease:
+    return RenewLease(intent_id=f"intent-{number}", epoch=epoch, lease=LEASE, receipts=dict(receipts))
+
+
+def mark(attempt: str = "a", *, epoch: int = 1, number: int = 1, **receipts: str) -> MarkSending:
+    return MarkSending(
+        intent_id=f"intent-{number}",
+        epoch=epoch,
+        attempt=attempt,
+        receipts=dict(receipts),
+        lease=LEASE,
+        window=WINDOW,
+    )
+
+
+def create(attempt: str = "a", order_id: str = "tx-1", reply: bytes | None = None) -> Create:
+    reply = REPLY.replace(b"tx-1", order_id.encode()) if reply is None else reply
+    return Create(attempt=attempt, order_id=order_id, reply=reply)
+
+
+def free(
+    attempt: str | None = "a",
+    *,
+    epoch: int = 1,
+    number: int = 1,
+    owed: tuple[PendingUndo, ...] = (),
+    lease: float = LEASE,
+    ending: Ending | None = None,
+) -> Release:
+    ending = ending or Ending(outcome=Outcome.REFUSED, error="Refused", status=422)
+    return Release(
+        intent_id=f"intent-{number}", epoch=epoch, attempt=attempt, ending=ending, owed=owed, lease=lease
+    )
+
+
+def doubt(attempt: str = "a", **said: Any) -> GoInDoubt:
+    return GoInDoubt(attempt=attempt, **said)
+
+
+def expire(attempt: str = "a") -> Expire:
+    return Expire(attempt=attempt)
+
+
+def resolve(attempt: str = "a", order_id: str = "tx-1", *, by: str = "operator", **said: Any) -> Resolve:
+    return Resolve(attempt=attempt, order_id=order_id, reply=None, by=by, reason="seen", **said)
+
+
+def refute(
+    attempt: str = "a", *, owed: tuple[PendingUndo, ...] = (), by: str = "operator", **said: Any
+) -> Refute:
+    return Refute(
+        attempt=attempt,
+        settle_after=SETTLE_AFTER,
+        by=by,
+        reason="sure",
+        owed=owed,
+        lease=LEASE,
+        **said,
+    )
+
+
+def amend(
+    wrong: str = "tx-1", order_id: str = "tx-2", attempt: str = "a", *, by: str = "operator", **said: Any
+) -> Amend:
+    return Amend(attempt=attempt, wrong=wrong, order_id=order_id, by=by, reason="a slip", **said)
+
+
+def take_back(wrong: str = "tx-1", attempt: str = "a", *, by: str = "operator", **said: Any) -> TakeBack:
+    return TakeBack(attempt=attempt, wrong=wrong, by=by, reason="a slip", **said)
+
+
+def propose(
+    decision: Decision = Decision.RESOLVE,
+    order_id: str | None = None,
+    attempt: str | None = "a",
+    *,
+    by: str = "ada",
+    number: int = 1,
+    said: str = "seen",
+    **more: Any,
+) -> Propose:
+    named = "tx-1" if decision is Decision.RESOLVE and order_id is None else order_id
+    return Propose(
+        id=f"proposal-{number}",
+        decision=decision,
+        attempt=attempt,
+        order_id=named,
+        by=by,
+        said=said,
+        settle_after=SETTLE_AFTER,
+        **more,
+    )
+
+
+def withdraw(number: int = 1) -> Withdraw:
+    return Withdraw(proposal=f"proposal-{number}", by="ben", reason="no")
+
+
+def demand() -> Demand:
+    return Demand(by="ada", reason="the bank's rule")
+
+
+def waive(number: int = 1, *, by: str = "ben") -> Waive:
+    return Waive(proposal=f"proposal-{number}", by=by, reason="the bank's rule")
+
+
+def look() -> Look:
+    return Look(by="ada", reason="a call")
+
+
+def take_over(epoch: int = 1, *, number: int = 1) -> TakeOver:
+    return TakeOver(intent_id=f"intent-{number}", epoch=epoch, lease=LEASE)
+
+
+def lay_aside() -> Quarantine:
+    return Quarantine(by="operator", reason="cannot be read")
+
+
+def attend(lease: float = LEASE) -> AcquireLease:
+    return AcquireLease(lease=lease)
+
+
+def paid(*hooks: str, number: int = 1, lease_until: float = 0.0) -> MarkUndone:
+    return MarkUndone(intent_id=f"intent-{number}", hooks=hooks, lease_until=lease_until)
+
+
+def owe(*hooks: str, number: int = 1) -> AddPendingUndos:
+    return AddPendingUndos(owed=owing(*hooks, number=number), lease=LEASE)
+
+
+def suspect(order_id: str | None = "tx-2", *, number: int = 1, reason: str = "answered late") -> Suspect:
+    """Report that the sender of a wish, whose doubt others had ended, has an order or may have one."""
+    wish, attempt = intent(number), Attempt(number=1, seconds=0.1, outcome=Outcome.UNKNOWN)
+    return Suspect(
+        order_id=order_id,
+        reason=reason,
+        intent=wish,
+        fingerprint=fingerprint(wish.order),
+        attempt="a",
+        hooks=("hold", "check"),
+        receipts={"hold": "receipt"},
+        cause=Cause(kind=CauseKind.SUPERSEDED, candidate=order_id, attempts=(attempt,)),
+    )
+
+
+def promise(number: int = 1) -> RequestNotification:
+    return RequestNotification(intent_id=f"intent-{number}")
+
+
+def told(untold: OutboxEntry | None = None) -> MarkNotified:
+    return MarkNotified(untold=untold or created_later())
+
+
+def created_later(number: int = 1, order_id: str = "tx-1") -> OutboxEntry:
+    return OutboxEntry(intent_id=f"intent-{number}", outcome=Outcome.CREATED, order_id=order_id)
+
+
+def refuted_later(number: int = 1) -> OutboxEntry:
+    return OutboxEntry(intent_id=f"intent-{number}", outcome=Outcome.REFUSED, error="Refuted")
+
+
+def owing(*hooks: str, number: int = 1) -> tuple[PendingUndo, ...]:
+    return tuple(PendingUndo(intent=intent(number), hook=hook, receipt=f"r-{hook}") for hook in hooks)
+
+
+WAYS: dict[KeyState, tuple[Move, ...]] = {
+    KeyState.FREE: (claim(), free(None)),
+    KeyState.CLAIMED: (claim(),),
+    KeyState.SENDING: (claim(), mark()),
+    KeyState.IN_DOUBT: (claim(), mark(), doubt()),
+    KeyState.CREATED: (claim(), mark(), create()),
+}
+"""The shortest way to each state."""
+
+
+async def made(journal: Journal, *wanted: Move, key: str = "k") -> Entry:
+    """Make moves that are all allowed; the entry after them."""
+    entry = None
+    for move in wanted:
+        verdict = await judged(journal, move, key=key)
+        assert verdict.denial is None, move
+        entry = verdict.entry
+    assert entry is not None
+    return entry
+
+
+async def judged(journal: Journal, move: Move, *, key: str = "k") -> TransitionResult:
+    verdict = await journal.move(SCOPE, key, of_key(move, key))
+    assert verdict is not None
+    return verdict
+
+
+def of_key(move: Move, key: str) -> Move:
+    """``move``, with wishes that are that key's: a journal takes no other."""
+    if isinstance(move, (Claim, Suspect)):
+        return msgspec.structs.replace(move, intent=attrs.evolve(move.intent, key=key))
+    owed = tuple(
+        attrs.evolve(item, intent=attrs.evolve(item.intent, key=key)) for item in getattr(move, "owed", ())
+    )
+    return msgspec.structs.replace(move, owed=owed) if owed else move
+
+
+async def followed(journal: Journal, *wanted: Move, key: str = "k") -> Entry:
+    """Make moves that are all allowed, and compare what the journal keeps with what `decide` makes of them.
+
+    A journal that loses a field decides the next move without it: its own verdicts say nothing of that.
+    """
+    expected: Entry | None = None
+    steps: list[HistoryEvent] = []
+    for move in wanted:
+        verdict = await judged(journal, move, key=key)
+        wished = decide(expected, of_key(move, key), now=verdict.now)
+        assert wished is not None
+        assert (wished.denial, verdict.denial) == (None, None), move
+        expected = wished.entry
+        steps.append(replace(history_step(expected, move, now=0.0), at=0.0))
+    found = await journal.read(SCOPE, key)
+    assert expected is not None
+    assert found == expected
+    assert _since(found) == _since(expected)
+    assert [replace(step, at=0.0) for step in await journal.history(SCOPE, key)] == steps
+    return expected
+
+
+def _since(entry: Entry) -> list[float | None]:
+    """What two entries may differ in and still be equal."""
+    return [undo.since for undo in entry.owed] + [pending.since for pending in entry.untold]
+
+
+# --- journal time ------------------------------------------------------------------------------------
+# The time of a journal on trial.
+
+
+LetPass = Callable[[float], None]
+"""Lets so many seconds pass."""
+
+NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
+
+
+class JournalTime:
+    """Time that stands still until a trial moves it, back as well: a machine's clock is set right sometimes.
+
+    Attributes:
+        clock: the same, for what takes a `Clock`.
+    """
+
+    def __init__(self) -> None:
+        self._passed = 0.0
+        self.clock: Clock = Clock(now=self.now, utc=self.utc)
+
+    def now(self) -> float:
+        """Seconds on a clock of its own."""
+        return 1000.0 + self._passed
+
+    def utc(self) -> datetime:
+        """The aware wall-clock time."""
+        return NOON + timedelta(seconds=self._passed)
+
+    def pass_(self, seconds: float) -> None:
+        """Let so many seconds pass; less than 0 set it back."""
+        self._passed += seconds

@@ -1,0 +1,188 @@
+"""A sandbox with a thread and an event loop of its own: it answers whatever loop a test is in, or in none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from types import MappingProxyType
+from typing import Any, Self, TypeVar
+
+from transfer_async.sandbox import (
+    FAULTS,
+    AnotherOrder,
+    CloseAfterProcessing,
+    CloseBeforeReading,
+    CompressedHugeBody,
+    Fault,
+    GarbageBody,
+    HugeBody,
+    Redirect,
+    ResetAfterProcessing,
+    Sandbox,
+    SlowBytes,
+    Status,
+    StatusAfterProcessing,
+    TruncatedBody,
+    TruncatedHead,
+    UnsolicitedReply,
+    WrongTypes,
+)
+
+T = TypeVar("T")
+
+
+class RunningSandbox(Sandbox):
+    """A `Sandbox` that runs beside the test, in a thread: ``with RunningSandbox() as sandbox:``.
+
+    A test may be sync, or async on a loop of any scope, or bring several loops: the sandbox has its own.
+    What is awaited of a sandbox (``received``, ``match_now`` and the others) is awaited as ever;
+    a sync test says ``sandbox.wait(sandbox.received(1))``.
+
+    Look at ``requests`` and ``orders`` between calls, not while one is on its way: another thread
+    writes them.
+
+    Args:
+        settings: as `Sandbox` takes them.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listening: Future[None] = Future()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="sandbox", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Listen, from when this returns.
+
+        Raises:
+            OSError: the address is not to be had.
+        """
+        self._thread.start()
+        self._listening.result()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._loop is not None  # noqa: S101 - it was entered
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except OSError as error:
+            self._listening.set_exception(error)  # told where it is waited for
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        async with self:
+            self._listening.set_result(None)
+            await self._ended.wait()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``await work`` would give; for whoever has no loop.
+
+        Args:
+            work: a call of one of the methods that are awaited.
+
+        Raises:
+            RuntimeError: the sandbox is not running.
+        """
+        return asyncio.run_coroutine_threadsafe(work, self._own_loop(work)).result()
+
+    async def match_now(self) -> list[str]:
+        """See `Sandbox.match_now`."""
+        return await self._there(super().match_now())
+
+    async def received(self, count: int = 1) -> None:
+        """See `Sandbox.received`."""
+        await self._there(super().received(count))
+
+    async def finished(self, count: int = 1) -> None:
+        """See `Sandbox.finished`."""
+        await self._there(super().finished(count))
+
+    async def stalled(self, count: int = 1) -> None:
+        """See `Sandbox.stalled`."""
+        await self._there(super().stalled(count))
+
+    async def created(self, count: int = 1) -> None:
+        """See `Sandbox.created`."""
+        await self._there(super().created(count))
+
+    async def matched(self, order_id: str) -> None:
+        """See `Sandbox.matched`."""
+        await self._there(super().matched(order_id))
+
+    async def _there(self, work: Coroutine[Any, Any, T]) -> T:
+        loop = self._own_loop(work)
+        if loop is asyncio.get_running_loop():
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+
+    def _own_loop(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+        if self._loop is None or self._loop.is_closed():
+            work.close()
+            raise RuntimeError("the sandbox is not running: use it as `with RunningSandbox() as sandbox:`")
+        return self._loop
+
+
+# --- each fault --------------------------------------------------------------------------------------
+# One of each fault, as the marker ``transfer_faults`` plays them: quick, and each with a name.
+
+
+_TOO_MUCH = 3 << 20  # bytes: more than a client reads by default
+
+EACH_FAULT: Mapping[str, Fault] = MappingProxyType(
+    {
+        "close-before-reading": CloseBeforeReading(),
+        "close-after-processing": CloseAfterProcessing(),
+        "reset-after-processing": ResetAfterProcessing(),
+        "status-401": Status(401),
+        "status-422": Status(422),
+        "status-429": Status(429),
+        "status-500": Status(500),
+        "status-503": Status(503),
+        "status-503-after-processing": StatusAfterProcessing(503),
+        "redirect": Redirect(),
+        "truncated-head": TruncatedHead(),
+        "truncated-body": TruncatedBody(),
+        "garbage-body": GarbageBody(),
+        "wrong-types": WrongTypes(),
+        "another-order": AnotherOrder(),
+        "slow-bytes": SlowBytes(delay=0.0, size=1024),
+        "huge-body": HugeBody(_TOO_MUCH),
+        "compressed-huge-body": CompressedHugeBody(_TOO_MUCH),
+        "unsolicited-reply": UnsolicitedReply(),
+    }
+)
+"""By name: every fault of the sandbox that comes to its end by itself.
+
+The stalls, and ``broken-chunk``, may last as long as the client's own time-outs: name them
+(``transfer_faults("stall-after-processing")``), and give the client short ones.
+"""
+
+
+def named_faults(wanted: Iterable[str | Fault]) -> dict[str, Fault]:
+    """The faults that a marker names, in its order; all of `EACH_FAULT` if it names none.
+
+    Args:
+        wanted: names of `EACH_FAULT` or of the sandbox's ``FAULTS``, or faults.
+
+    Raises:
+        ValueError: there is no fault of such a name.
+    """
+    found = dict(map(_with_name, wanted))
+    return found or dict(EACH_FAULT)
+
+
+def _with_name(wanted: str | Fault) -> tuple[str, Fault]:
+    if isinstance(wanted, Fault):
+        return repr(wanted), wanted
+    if wanted in EACH_FAULT:
+        return wanted, EACH_FAULT[wanted]
+    if wanted in FAULTS and wanted not in (Status.name, StatusAfterProcessing.name):
+        return wanted, FAULTS[wanted]()
+    raise ValueError(f"there is no fault {wanted!r}; there are {', '.join((*EACH_FAULT, *FAULTS))}")
