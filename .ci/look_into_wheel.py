@@ -44,12 +44,10 @@ def faults_of_entry_points(text: str) -> Iterator[str]:
 
 
 def files_of_the_package() -> Iterator[str]:
-    """The package's files under the names that the wheel has them by: pytest's plug-in is moved beside it."""
-    moved = SETTINGS["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    """The package's files, by their names in the wheel."""
     for path in (ROOT / "transfer_async").rglob("*"):
-        if path.is_file() and path.suffix != ".pyc":
-            name = path.relative_to(ROOT).as_posix()
-            yield moved.get(name, name)
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path.relative_to(ROOT).as_posix()
 
 
 def faults_of_metadata(text: str) -> Iterator[str]:
