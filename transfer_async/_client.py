@@ -53,7 +53,7 @@ from transfer_async._pipeline.recovery import Recoveries, RecoveryReport
 from transfer_async._pipeline.settings import ClientSettings
 from transfer_async._support.clock import NEVER, Clock, Duration, duration, on_clock
 from transfer_async._support.util import check_count
-from transfer_async.journal.address import journal_at, seal_from_env
+from transfer_async.journal import journal_at, seal_from_env
 from transfer_async.journal.memory import MemoryJournal
 from transfer_async.journal.model import LEASE, SETTLE_AFTER, HistoryEvent
 from transfer_async.journal.protocol import Journal, KeyRecord, checked_journal, record_of

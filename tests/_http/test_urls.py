@@ -19,7 +19,7 @@ from transfer_async._http.urls import (
 )
 from transfer_async._support.util import public
 from transfer_async.integrations.faststream.broker import broker_at
-from transfer_async.journal.address import journal_at
+from transfer_async.journal import journal_at
 
 # --- the base address ---------------------------------------------------------------------------
 

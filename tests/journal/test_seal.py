@@ -26,8 +26,8 @@ from transfer_async.journal import (
     Rejection,
     decide,
     rows,
+    seal_from_env,
 )
-from transfer_async.journal.address import seal_from_env
 from transfer_async.journal.encryption import MARK
 
 OLD, NEW = bytes(range(32)), bytes(range(32, 64))

@@ -27,7 +27,7 @@ from transfer_async._cli import worker_command, worker_trial
 from transfer_async._cli import worker_process as working
 from transfer_async._models.errors import JournalFailed
 from transfer_async.integrations.faststream.broker import WorkerSettings
-from transfer_async.journal.address import journal_at
+from transfer_async.journal import journal_at
 from transfer_async.sandbox import Sandbox
 from transfer_async.worker.consumer import Health
 

@@ -18,7 +18,7 @@ from transfer_async._client import TransferClient
 from transfer_async._models.events import Observer
 from transfer_async._pipeline.call import Resolver
 from transfer_async._pipeline.hooks import Hook, checked_hooks, is_hold
-from transfer_async.journal.address import journal_at, seal_from_env
+from transfer_async.journal import journal_at, seal_from_env
 from transfer_async.journal.postgres import PostgresJournal
 from transfer_async.journal.protocol import Journal
 from transfer_async.journal.sqlite import SQLiteJournal

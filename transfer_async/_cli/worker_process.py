@@ -21,7 +21,7 @@ from transfer_async._support.util import log as logger
 from transfer_async._support.util import public
 from transfer_async.integrations.faststream import OrderWorker
 from transfer_async.integrations.faststream.broker import WorkerSettings, broker_at
-from transfer_async.journal.address import journal_at
+from transfer_async.journal import journal_at
 from transfer_async.journal.protocol import Journal
 from transfer_async.worker.consumer import Health
 from transfer_async.worker.handler import Handler

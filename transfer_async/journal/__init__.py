@@ -1,11 +1,14 @@
-"""The durable record of intents and their outcomes: one protocol, one table of states, several back ends.
+"""The durable record of intents and their outcomes: one protocol, one state machine, several back ends.
 
-A bank that writes a journal of its own needs what is here and nothing else: see `Journal`.
+A bank that writes its own journal needs only the names exported here: see `Journal`. This package may import
+`_converters`, `_models` and `_support`.
 """
 
+import os
 from typing import Any
 
-from transfer_async.journal.address import journal_at
+from transfer_async._models.errors import hides_arguments
+from transfer_async._support.util import public
 from transfer_async.journal.encryption import DoesNotOpen, KeySeal, Seal
 from transfer_async.journal.memory import MemoryJournal
 from transfer_async.journal.model import (
@@ -147,10 +150,43 @@ _FORMER_NAMES = {
     "Untold": OutboxEntry,
     "Verdict": TransitionResult,
 }
-"""What a journal of your own may still import, until version 1.0."""
+"""Former names that a bank's own journal may still import, until version 1.0."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _FORMER_NAMES:
         return _FORMER_NAMES[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@hides_arguments
+def journal_at(address: str, *, seal: Seal | None = None) -> SQLiteJournal | PostgresJournal:
+    """Create the journal at a ``postgresql://`` address or a file path; it opens at its first use.
+
+    Args:
+        address: the address of the database, or the path of the file.
+        seal: encrypts stored personal data, for example a `KeySeal`.
+
+    Raises:
+        ValueError: ``address`` is neither.
+    """
+    if address.startswith(("postgresql://", "postgres://")):
+        return PostgresJournal(address, seal=seal)
+    if "://" in address or not address.strip() or public(address) != address:  # "host=db password=..."
+        raise ValueError("a journal is the path of a file, or a postgresql:// address")
+    return SQLiteJournal(address, seal=seal)
+
+
+def seal_from_env() -> Seal | None:
+    """Create the `KeySeal` of the key file that ``TRANSFER_SEAL`` names; None if it is not set.
+
+    Raises:
+        ValueError: the file cannot be read, or its contents are invalid.
+    """
+    path = os.environ.get("TRANSFER_SEAL")
+    if not path:
+        return None
+    try:
+        return KeySeal.from_file(path)
+    except ValueError as error:
+        raise ValueError(f"TRANSFER_SEAL: {error}") from None
