@@ -177,7 +177,7 @@ class TransferClient:
             self._context.journal.scope,
             settle_after=self._context.settle_after,
             four_eyes=four_eyes,
-            observers=[self._context.observers.tell],
+            observers=[self._context.observers.publish],
             clock=self._context.clock,
         )
         for hook in self._context.hooks:

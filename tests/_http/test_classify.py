@@ -20,9 +20,9 @@ from transfer_async import (
     Unauthorized,
 )
 from transfer_async._http.classify import (
-    MAY_GO_AGAIN,
     ORDER_ANSWERS,
     READ_ANSWERS,
+    RETRYABLE,
     Classification,
     classify_response,
     error_of,
@@ -46,7 +46,7 @@ def answered(status, body=JSON, *, intact=True, headers=(), error=None):
 
 
 def table_of(rows, body, policy=DEFAULT, *, intact=True):
-    """Every status and its judgement."""
+    """Every status and its classification."""
     return {
         status: classify_response(answered(status, body, intact=intact), policy, rows)
         for status in EVERY_STATUS
@@ -54,9 +54,9 @@ def table_of(rows, body, policy=DEFAULT, *, intact=True):
 
 
 def expected(*sets, otherwise):
-    """Every status and the judgement of the first set that holds it."""
+    """Every status and the classification of the first set that holds it."""
     return {
-        status: next((judgement for statuses, judgement in sets if status in statuses), otherwise)
+        status: next((classification for statuses, classification in sets if status in statuses), otherwise)
         for status in EVERY_STATUS
     }
 
@@ -132,7 +132,9 @@ def test_reads(body, intact):
 def test_the_specifications_body_is_a_wrong_token_with_any_2xx_or_4xx(rows):
     told = table_of(rows, UNAUTHORIZED)
 
-    assert {status for status, judgement in told.items() if judgement is Classification.WRONG_TOKEN} == {
+    assert {
+        status for status, classification in told.items() if classification is Classification.WRONG_TOKEN
+    } == {
         *range(200, 300),
         *range(400, 500),
     }
@@ -188,20 +190,22 @@ def test_without_an_answer_an_order_is_a_doubt_and_a_read_failed():
 
 
 def test_only_what_certainly_did_nothing_may_go_again():
-    assert {Classification.NOT_SENT, Classification.NOT_PROCESSED} == MAY_GO_AGAIN
+    assert {Classification.NOT_SENT, Classification.NOT_PROCESSED} == RETRYABLE
 
 
 # --- errors -------------------------------------------------------------------------------------
 
-ERRORS = [judgement for judgement in Classification if judgement is not Classification.ANSWERED]
+ERRORS = [
+    classification for classification in Classification if classification is not Classification.ANSWERED
+]
 
 
-def error(judgement, evidence, *, reading=False):
-    return error_of(judgement, evidence, now=NOW, reading=reading)
+def error(classification, evidence, *, reading=False):
+    return error_of(classification, evidence, now=NOW, reading=reading)
 
 
 @each(
-    ("judgement", "status", "reading", "kind", "outcome"),
+    ("classification", "status", "reading", "kind", "outcome"),
     [
         (Classification.NOT_SENT, None, False, ConnectionFailed, Outcome.NOT_SENT),
         (Classification.NOT_SENT, None, True, ConnectionFailed, Outcome.NOT_SENT),
@@ -220,27 +224,27 @@ def error(judgement, evidence, *, reading=False):
         (Classification.UNKNOWN, 302, True, ServiceFailed, Outcome.NOT_SENT),
     ],
 )
-def test_each_verdict_has_its_error(judgement, status, reading, kind, outcome):
-    told = error(judgement, ExchangeResult(sent=True, status=status), reading=reading)
+def test_each_verdict_has_its_error(classification, status, reading, kind, outcome):
+    told = error(classification, ExchangeResult(sent=True, status=status), reading=reading)
 
     assert type(told) is kind
     assert told.outcome is outcome
 
 
-@each("judgement", ERRORS)
-def test_no_order_is_at_stake_in_a_read(judgement):
-    assert error(judgement, answered(400), reading=True).order_may_exist is False
+@each("classification", ERRORS)
+def test_no_order_is_at_stake_in_a_read(classification):
+    assert error(classification, answered(400), reading=True).order_may_exist is False
 
 
 @each(
-    ("judgement", "status", "body", "message"),
+    ("classification", "status", "body", "message"),
     [
         (Classification.REFUSED, 422, JSON, "A service's own words."),
         (Classification.WRONG_TOKEN, 200, UNAUTHORIZED, "Unauthorized"),
     ],
 )
-def test_a_no_carries_what_the_service_said(judgement, status, body, message):
-    told = error(judgement, answered(status, body, headers={"X-Request-Id": "req-7"}))
+def test_a_no_carries_what_the_service_said(classification, status, body, message):
+    told = error(classification, answered(status, body, headers={"X-Request-Id": "req-7"}))
 
     assert (told.status, told.message, told.body, told.request_id) == (status, message, body, "req-7")
 
@@ -271,7 +275,7 @@ LATER = (NOW + timedelta(seconds=90)).strftime("%a, %d %b %Y %H:%M:%S GMT")
 
 @each(("header", "asked"), [("7", 7.0), (LATER, 90.0), ("soon", None)])
 @each(
-    ("judgement", "status", "reading"),
+    ("classification", "status", "reading"),
     [
         (Classification.NOT_PROCESSED, 429, False),
         (Classification.NOT_PROCESSED, 425, False),
@@ -279,8 +283,8 @@ LATER = (NOW + timedelta(seconds=90)).strftime("%a, %d %b %Y %H:%M:%S GMT")
         (Classification.FAILED, 503, True),
     ],
 )
-def test_retry_after_is_on_what_may_be_asked_again(judgement, status, reading, header, asked):
-    told = error(judgement, answered(status, headers={"retry-after": header}), reading=reading)
+def test_retry_after_is_on_what_may_be_asked_again(classification, status, reading, header, asked):
+    told = error(classification, answered(status, headers={"retry-after": header}), reading=reading)
 
     assert told.retry_after == asked
 
@@ -289,17 +293,17 @@ SECRETS = json.dumps({"message": "s3cr3t-words", "name": "s3cr3t-name"}).encode(
 
 
 @each("reading", [False, True])
-@each("judgement", ERRORS)
-def test_no_message_shows_a_body(judgement, reading):
-    told = error(judgement, answered(422, SECRETS, error=ValueError("s3cr3t-cause")), reading=reading)
+@each("classification", ERRORS)
+def test_no_message_shows_a_body(classification, reading):
+    told = error(classification, answered(422, SECRETS, error=ValueError("s3cr3t-cause")), reading=reading)
 
     assert "s3cr3t" not in f"{told} {told!r}"
 
 
 @each("reading", [False, True])
-@each("judgement", ERRORS)
-def test_a_message_shows_status_and_request_id(judgement, reading):
-    told = error(judgement, answered(422, headers={"X-Request-Id": "req-7"}), reading=reading)
+@each("classification", ERRORS)
+def test_a_message_shows_status_and_request_id(classification, reading):
+    told = error(classification, answered(422, headers={"X-Request-Id": "req-7"}), reading=reading)
 
     assert "422" in str(told)
     assert "req-7" in str(told)

@@ -25,7 +25,7 @@ from transfer_async import (
     TransferError,
     Unauthorized,
 )
-from transfer_async._http.retry import Pause, TokenBucket, go_again, retry_after
+from transfer_async._http.retry import Pause, TokenBucket, retry_after, run_retries
 from transfer_async._http.urls import CREATE_ORDER, WHO_AM_I
 from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status, StatusAfterProcessing
 
@@ -257,7 +257,7 @@ class Loop:
         return ahead < self.time_left
 
     async def run(self, first):
-        return await go_again(
+        return await run_retries(
             self.attempt,
             first,
             policy=self.policy,

@@ -181,7 +181,7 @@ def test_an_observer_that_raises_is_logged_and_does_not_keep_it_from_the_others(
         raise error
 
     seen = []
-    Observers([fail, seen.append]).tell(event())
+    Observers([fail, seen.append]).publish(event())
 
     assert seen == [event()]
     assert [(one.levelname, one.getMessage()) for one in caplog.records] == [

@@ -21,7 +21,7 @@ from tests.support.bank import turns
 from tests.support.loop_time import LoopTime
 from transfer_async import Order, Timeouts
 from transfer_async._http import write_guard
-from transfer_async._http.classify import MAY_GO_AGAIN, Classification
+from transfer_async._http.classify import RETRYABLE, Classification
 from transfer_async._http.transport import ExchangeResult, Transport
 from transfer_async._http.write_guard import GuardedBody
 from transfer_async._models.errors import OutcomeUnknown
@@ -373,7 +373,7 @@ def hand_a_body_over_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def try_again_after_a_time_out(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(attempt, "_may_go_again", lambda *_: True)
+    patch.setattr(attempt, "_may_retry", lambda *_: True)
 
 
 def go_by_the_exceptions_type(patch: pytest.MonkeyPatch) -> None:
@@ -433,5 +433,5 @@ async def test_a_body_that_tells_too_late_is_found_by_the_trial_too(monkeypatch:
 async def test_an_unknown_outcome_in_the_table_of_what_may_go_again_is_not_enough_to_send_twice(
     bank: Bank, loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("transfer_async._http.classify.MAY_GO_AGAIN", MAY_GO_AGAIN | {Classification.UNKNOWN})
+    monkeypatch.setattr("transfer_async._http.classify.RETRYABLE", RETRYABLE | {Classification.UNKNOWN})
     await an_order_without_an_answer_is_sent_once(bank, loop_time)

@@ -102,7 +102,7 @@ BY_HAND = (
     Fault(
         "deadline-is-not-looked-at-again",
         "attempt",
-        "    if not sending.is_time():\n        raise _too_late(context, call.work, sending.last_no)\n",
+        "    if not sending.is_time():\n        raise _too_late(context, call.work, sending.last_failure)\n",
         "",
         "an order is tried again after its deadline",
     ),
@@ -123,7 +123,7 @@ BY_HAND = (
     Fault(
         "a-callers-deadline-is-a-no",
         "attempt",
-        "if body.late or (not evidence.sent and is_over(context.clock, call.work.deadline)):",
+        "if body.late or (not result.sent and is_over(context.clock, call.work.deadline)):",
         "if body.late or is_over(context.clock, call.work.deadline):",
         "an order that may exist is called never sent, and its hold is released",
     ),
@@ -203,14 +203,14 @@ BY_HAND = (
     Fault(
         "orders-wait-with-funds-held",
         "preflight",
-        "    await wait_for_turn(context, call, pace.entrance)\n",
+        "    await wait_in_queue(context, call, pace.entrance)\n",
         "",
         "customers' funds are held for as long as the line is",
     ),
     Fault(
         "slow-hooks-make-a-crowd",
         "preflight",
-        "        await wait_for_turn(context, call, pace.exit)\n",
+        "        await wait_in_queue(context, call, pace.exit)\n",
         "",
         "the service is asked more often than it was promised, and blocks the bank",
     ),
@@ -238,8 +238,8 @@ BY_HAND = (
     Fault(
         "unanswered-goes-again",
         "answers",
-        "MAY_GO_AGAIN = frozenset({Classification.NOT_SENT, Classification.NOT_PROCESSED})",
-        "MAY_GO_AGAIN = frozenset({Classification.NOT_SENT, Classification.NOT_PROCESSED, "
+        "RETRYABLE = frozenset({Classification.NOT_SENT, Classification.NOT_PROCESSED})",
+        "RETRYABLE = frozenset({Classification.NOT_SENT, Classification.NOT_PROCESSED, "
         "Classification.UNKNOWN})",
         "a double payment: most orders without an answer were processed",
     ),
@@ -274,7 +274,7 @@ BY_HAND = (
     Fault(
         "last-no-is-not-looked-at-again",
         "sending",
-        "        if error is sending.last_no:  # pauses have passed since it was said\n"
+        "        if error is sending.last_failure:  # pauses have passed since it was said\n"
         "            check_quiet(context, sending)\n",
         "",
         "a stale no is believed of an order that was created",
@@ -282,15 +282,16 @@ BY_HAND = (
     Fault(
         "stale-no-before-another-attempt",
         "attempt",
-        "        raise _too_late(context, call.work, sending.last_no)\n    check_quiet(context, sending)\n",
-        "        raise _too_late(context, call.work, sending.last_no)\n",
+        "        raise _too_late(context, call.work, sending.last_failure)\n"
+        "    check_quiet(context, sending)\n",
+        "        raise _too_late(context, call.work, sending.last_failure)\n",
         "an order is sent again although its own answer has come behind a stale no",
     ),
     Fault(
         "another-order-believed",
         "attempt",
         "    if other := classify.other_order(sent, answer):\n"
-        '        return _unreadable(evidence, f"the answer describes another order: {other} differs")\n',
+        '        return _unreadable(result, f"the answer describes another order: {other} differs")\n',
         "",
         "somebody else's order is given back as the customer's",
     ),
@@ -311,8 +312,8 @@ BY_HAND = (
     Fault(
         "id-of-an-unreadable-answer-is-lost",
         "attempt",
-        "unreadable = _unreadable(evidence, why, order_id=find_order_id(evidence.body))",
-        "unreadable = _unreadable(evidence, why)",
+        "unreadable = _unreadable(result, why, order_id=find_order_id(result.body))",
+        "unreadable = _unreadable(result, why)",
         "nobody can look up the order that the answer named",
     ),
     Fault(
@@ -355,9 +356,9 @@ BY_HAND = (
     Fault(
         "error-type-is-evidence",
         "transport",
-        "evidence = ExchangeResult(sent=guard.handed_over, error=error)",
+        "result = ExchangeResult(sent=guard.handed_over, error=error)",
         "lost = isinstance(error, aiohttp.ServerDisconnectedError)\n"
-        "                    evidence = ExchangeResult(sent=guard.handed_over and not lost, error=error)",
+        "                    result = ExchangeResult(sent=guard.handed_over and not lost, error=error)",
         "a double payment: a connection that is lost after the order is taken for one that never was",
     ),
     Fault(
@@ -406,10 +407,10 @@ BY_HAND = (
     Fault(
         "unknown-releases-the-hold",
         "settle",
-        "    context.tell(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)\n"
+        "    context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)\n"
         "    if verdict.denial",
-        "    await undo(context, work, call.cancellation, what_is_owed(context, work, claimed))\n"
-        "    context.tell(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)\n"
+        "    await undo(context, work, call.cancellation, pending_undos(context, work, claimed))\n"
+        "    context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)\n"
         "    if verdict.denial",
         "the funds of an order that may exist are let go",
     ),
@@ -452,13 +453,13 @@ BY_HAND = (
         "hold-released-before-the-no-is-recorded",
         "certain_no",
         "    ending = _ending(no)\n",
-        "    ending = _ending(no)\n    await undo(context, work, cancellation, debts)\n",
+        "    ending = _ending(no)\n    await undo(context, work, cancellation, undos)\n",
         "a hold is released for an order whose no is not on record",
     ),
     Fault(
         "owed-is-not-recorded",
         "certain_no",
-        "        owed=debts,\n        lease=context.lease,\n    )\n    try:\n        verdict",
+        "        owed=undos,\n        lease=context.lease,\n    )\n    try:\n        verdict",
         "        owed=(),\n        lease=context.lease,\n    )\n    try:\n        verdict",
         "a release that fails is never tried again",
     ),
@@ -1200,7 +1201,7 @@ BY_HAND = (
     Fault(
         "undos-are-run-from-an-old-list",
         "certain_no",
-        "        if (not is_recorded or await _is_still_pending(context, debt))\n",
+        "        if (not is_recorded or await _is_still_pending(context, pending))\n",
         "        if True\n",
         "a hold is released after the journal has kept it for an order that exists",
     ),

@@ -91,8 +91,8 @@ MUTATED = (
     Fault(
         "late-hold-is-undone-by-everybody",
         "certain_no",
-        "elif debts and _is_over(work.intent, verdict.entry)",
-        "elif debts or _is_over(work.intent, verdict.entry)",
+        "elif undos and _is_over(work.intent, verdict.entry)",
+        "elif undos or _is_over(work.intent, verdict.entry)",
         "a worker that lost its claim releases the hold that the next one relies on",
     ),
     Fault(
@@ -112,8 +112,8 @@ MUTATED = (
     Fault(
         "another-no-repeated",
         "sending",
-        "if cancellation.abandoned or error is not sending.last_no:",
-        "if cancellation.abandoned and error is not sending.last_no:",
+        "if cancellation.abandoned or error is not sending.last_failure:",
+        "if cancellation.abandoned and error is not sending.last_failure:",
         "an order whose caller is gone is sent again",
     ),
     Fault(
@@ -140,15 +140,15 @@ MUTATED = (
     Fault(
         "abandoned-though-sent",
         "attempt",
-        "if call.cancellation.abandoned and not evidence.sent:",
-        "if call.cancellation.abandoned or not evidence.sent:",
+        "if call.cancellation.abandoned and not result.sent:",
+        "if call.cancellation.abandoned or not result.sent:",
         "the answer to an order whose caller was cancelled is thrown away",
     ),
     Fault(
         "cut-no-is-trusted",
         "attempt",
-        "if evidence.intact and sending.judgement in classify.SAID_NO:",
-        "if evidence.intact or sending.judgement in classify.SAID_NO:",
+        "if result.intact and sending.classification in classify.SERVICE_REFUSALS:",
+        "if result.intact or sending.classification in classify.SERVICE_REFUSALS:",
         "a connection with half an answer on it carries the next order",
     ),
     Fault(
@@ -302,8 +302,8 @@ MUTATED = (
     Fault(
         "twins-are-read",
         "answers",
-        "== WRONG_TOKEN and not has_twins(evidence.body)",
-        "== WRONG_TOKEN or not has_twins(evidence.body)",
+        "== WRONG_TOKEN and not has_duplicate_fields(result.body)",
+        "== WRONG_TOKEN or not has_duplicate_fields(result.body)",
         "any short answer is taken for a wrong token",
     ),
     Fault(
@@ -331,8 +331,8 @@ MUTATED = (
     Fault(
         "never-sent-is-sent",
         "transport",
-        "evidence = ExchangeResult(sent=False, error=AnsweredEarly())",
-        "evidence = ExchangeResult(sent=True, error=AnsweredEarly())",
+        "result = ExchangeResult(sent=False, error=AnsweredEarly())",
+        "result = ExchangeResult(sent=True, error=AnsweredEarly())",
         "what an old connection answers before it is asked leaves the order in doubt",
     ),
     Fault(

@@ -29,20 +29,20 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 def retry_after_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     """A time-out is taken for a failure."""
-    patch.setattr(classify, "MAY_GO_AGAIN", classify.MAY_GO_AGAIN | {classify.Classification.UNKNOWN})
+    patch.setattr(classify, "RETRYABLE", classify.RETRYABLE | {classify.Classification.UNKNOWN})
     patch.setattr(
-        attempt, "_may_go_again", lambda _, __, sending, ___: sending.judgement in classify.MAY_GO_AGAIN
+        attempt, "_may_retry", lambda _, __, sending, ___: sending.classification in classify.RETRYABLE
     )
 
 
 def retry_after_503(patch: pytest.MonkeyPatch) -> None:
     """A 503 is taken for a promise that nothing was done."""
-    may = attempt._may_go_again
+    may = attempt._may_retry
 
-    def may_go_again(*arguments: Any) -> bool:
+    def may_retry(*arguments: Any) -> bool:
         return getattr(arguments[-1], "status", None) == 503 or may(*arguments)
 
-    patch.setattr(attempt, "_may_go_again", may_go_again)
+    patch.setattr(attempt, "_may_retry", may_retry)
 
 
 def lost_answer_is_a_no(patch: pytest.MonkeyPatch) -> None:
@@ -299,7 +299,7 @@ def undone_on_unknown(patch: pytest.MonkeyPatch) -> None:
     went = outcomes.went_in_doubt
 
     async def undoing(context: Any, call: Any, claimed: Any, unknown: Any, **options: Any) -> Any:
-        debts = outcomes.what_is_owed(context, call.work, claimed)
+        debts = outcomes.pending_undos(context, call.work, claimed)
         await outcomes.undo(context, call.work, call.cancellation, debts, is_recorded=False)
         return await went(context, call, claimed, unknown, **options)
 
@@ -312,7 +312,7 @@ def undone_before_the_no_is_recorded(patch: pytest.MonkeyPatch) -> None:
     recorded_first = outcomes.definite_failure
 
     async def hasty(context: Any, call: Any, claimed: Any, no: Any) -> None:
-        debts = outcomes.what_is_owed(context, call.work, claimed)
+        debts = outcomes.pending_undos(context, call.work, claimed)
         await outcomes.undo(context, call.work, call.cancellation, debts, is_recorded=False)
         await recorded_first(context, call, claimed, no)
 

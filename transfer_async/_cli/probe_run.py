@@ -21,7 +21,7 @@ from transfer_async._cli.probe_reads import ReadLimits, Service
 from transfer_async._cli.raw_http import TURNED_AWAY
 from transfer_async._http.classify import (
     ORDER_ANSWERS,
-    SAID_NO,
+    SERVICE_REFUSALS,
     WRONG_TOKEN,
     Classification,
     classify_response,
@@ -287,7 +287,9 @@ def _judged(answer: SeenAnswer) -> Classification:
 
 
 def _is_unclear(answer: SeenAnswer | None) -> bool:
-    return answer is not None and answer.order in ("none", "unknown") and _judged(answer) not in SAID_NO
+    return (
+        answer is not None and answer.order in ("none", "unknown") and _judged(answer) not in SERVICE_REFUSALS
+    )
 
 
 def _duplicates(again: SeenAnswer, after_cut: SeenAnswer | None) -> str:

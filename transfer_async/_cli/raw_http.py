@@ -301,7 +301,7 @@ def order_in(raw: RawAnswer, known: Collection[str], *, sent: NewOrder | None = 
         known: the ids of orders that are known.
         sent: the order that was asked for; None where the body was another on purpose.
     """
-    judgement = classify_response(raw.evidence, RetryPolicy(), ORDER_ANSWERS)
+    classification = classify_response(raw.evidence, RetryPolicy(), ORDER_ANSWERS)
     order_id, why = find_order_id(raw.body), None
     try:
         answer = read_answer(raw.body)
@@ -311,14 +311,14 @@ def order_in(raw: RawAnswer, known: Collection[str], *, sent: NewOrder | None = 
     except Unreadable as error:
         why, is_order = str(error), False
     amount = max(_amounts(_json(raw.body)), default=None)
-    if judgement is Classification.ANSWERED and why is not None:
+    if classification is Classification.ANSWERED and why is not None:
         return FoundOrder("unknown", order_id, why, amount)
     # Beside a no, an id may be of anything: only one that is the answer's own, or known, is an order's.
     is_named = is_order or order_id in known or _own_id(raw.body) == order_id is not None
-    if judgement is Classification.ANSWERED or is_named:
+    if classification is Classification.ANSWERED or is_named:
         return FoundOrder("same" if order_id in known else "new", order_id, None, amount)
     is_no = raw.status is not None and 400 <= raw.status <= 499 and raw.status != 408
-    return FoundOrder("none" if is_no or judgement is Classification.WRONG_TOKEN else "unknown")
+    return FoundOrder("none" if is_no or classification is Classification.WRONG_TOKEN else "unknown")
 
 
 def _own_id(body: bytes) -> object:

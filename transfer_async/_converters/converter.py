@@ -167,7 +167,7 @@ def _write_fee(value: Decimal) -> msgspec.Raw:
 def _read_request(cls: type[T], raw: bytes) -> T:
     tree = decode(raw)
     problems: list[Problem] = []
-    if wire_format.has_twins(raw, tree):
+    if wire_format.has_duplicate_fields(raw, tree):
         problems.append(("$", "has a field twice"))
     model = request_in(cls, tree, problems, "")
     if problems or model is None:

@@ -103,10 +103,10 @@ class OrderCommand:
         data = data.encode(errors="surrogatepass") if isinstance(data, str) else data
         try:
             tree = wire_format.decode(data)
-            has_twins = wire_format.has_twins(data, tree)
+            has_duplicate_fields = wire_format.has_duplicate_fields(data, tree)
         except wire_format.Unreadable as error:
             raise InvalidOrder([(error.path, error.why)], order_may_exist=True) from None
-        if has_twins:
+        if has_duplicate_fields:
             raise InvalidOrder([("$", "has a field twice")], order_may_exist=True)
         return cls.from_tree(tree)
 
@@ -317,7 +317,7 @@ class OrderOutcome:
             if (version := _read_version(data).version) != VERSION:
                 raise ValueError(f"an outcome of version {version}; this reads {VERSION}")
             read = _read_outcome(data)
-            if wire_format.has_twins(data.encode() if isinstance(data, str) else data):
+            if wire_format.has_duplicate_fields(data.encode() if isinstance(data, str) else data):
                 raise ValueError("an outcome has no field twice")
         except msgspec.MsgspecError as error:
             raise ValueError(f"not readably an outcome ({error})") from None

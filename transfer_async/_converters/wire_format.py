@@ -156,7 +156,7 @@ def _whole(text: str) -> int:
         raise ValueError("is a whole number of too many digits") from None
 
 
-def has_twins(raw: bytes, decoded: Any = None) -> bool:
+def has_duplicate_fields(raw: bytes, decoded: Any = None) -> bool:
     """Whether an object anywhere in ``raw``, which `decode` reads, has two fields of one name.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from transfer_async._converters.reader import Answer
-from transfer_async._converters.wire_format import Unreadable, decode, has_twins
+from transfer_async._converters.wire_format import Unreadable, decode, has_duplicate_fields
 from transfer_async._http.retry import RetryPolicy, retry_after
 from transfer_async._http.transport import SHORT, ExchangeResult
 from transfer_async._models import requests
@@ -50,11 +50,13 @@ class Classification(enum.Enum):
     UNKNOWN = "unknown"
 
 
-MAY_GO_AGAIN = frozenset({Classification.NOT_SENT, Classification.NOT_PROCESSED})
+RETRYABLE = frozenset({Classification.NOT_SENT, Classification.NOT_PROCESSED})
 """The results after which an order may be sent again: the request certainly had no effect."""
 
 
-SAID_NO = frozenset({Classification.NOT_PROCESSED, Classification.WRONG_TOKEN, Classification.REFUSED})
+SERVICE_REFUSALS = frozenset(
+    {Classification.NOT_PROCESSED, Classification.WRONG_TOKEN, Classification.REFUSED}
+)
 """The results in which the service answered the request with a refusal, so the connection can be reused."""
 
 
@@ -62,12 +64,12 @@ class Rule(FrozenStruct, frozen=True):
     """One row of a table: the condition, the classification, and the reason."""
 
     fits: Callable[[ExchangeResult, RetryPolicy], bool]
-    judgement: Classification
+    classification: Classification
     reason: str
 
 
-def _status(evidence: ExchangeResult) -> int:
-    return evidence.status or 0
+def _status(result: ExchangeResult) -> int:
+    return result.status or 0
 
 
 def _json(body: bytes) -> object:
@@ -77,10 +79,10 @@ def _json(body: bytes) -> object:
         return None
 
 
-def _says_wrong_token(evidence: ExchangeResult) -> bool:
+def _says_wrong_token(result: ExchangeResult) -> bool:
     # A long body cannot be this short one, so it need not be parsed.
-    short = len(evidence.body) < SHORT and evidence.intact
-    return short and _json(evidence.body) == WRONG_TOKEN and not has_twins(evidence.body)
+    short = len(result.body) < SHORT and result.intact
+    return short and _json(result.body) == WRONG_TOKEN and not has_duplicate_fields(result.body)
 
 
 _NEVER_SENT = Rule(
@@ -163,14 +165,12 @@ READ_ANSWERS: tuple[Rule, ...] = (
 )
 
 
-def classify_response(
-    evidence: ExchangeResult, policy: RetryPolicy, table: tuple[Rule, ...]
-) -> Classification:
+def classify_response(result: ExchangeResult, policy: RetryPolicy, table: tuple[Rule, ...]) -> Classification:
     """Return the classification of the first matching row of ``table``."""
     for row in table:
-        if row.fits(evidence, policy):
+        if row.fits(result, policy):
             break
-    return row.judgement  # The last row always matches.
+    return row.classification  # The last row always matches.
 
 
 _CENT = Decimal("0.01")
@@ -199,39 +199,39 @@ def _is_other(shown: str | None, sent: str) -> bool:
 
 
 def error_of(
-    judgement: Classification, evidence: ExchangeResult, *, now: datetime, reading: bool
+    classification: Classification, result: ExchangeResult, *, now: datetime, reading: bool
 ) -> TransferError:
     """Create the error for a classification; ``reading`` is true for a request that creates no order."""
-    common: dict[str, Any] = {"status": evidence.status, "request_id": evidence.request_id}
-    wait = retry_after(evidence.headers.get("Retry-After"), now=now)
-    if judgement is Classification.NOT_SENT:
-        error: TransferError = ConnectionFailed(_why(evidence, "no byte of the request was sent"))
-    elif judgement is Classification.WRONG_TOKEN:
-        error = Unauthorized(message=_message(evidence), body=evidence.body, **common)
-    elif judgement in (Classification.NOT_PROCESSED, Classification.REFUSED):
-        kind = RateLimited if evidence.status == 429 else Refused
-        common["fields"] = () if reading else fields_named(evidence.body)
-        error = kind(message=_message(evidence), body=evidence.body, retry_after=wait, **common)
+    common: dict[str, Any] = {"status": result.status, "request_id": result.request_id}
+    wait = retry_after(result.headers.get("Retry-After"), now=now)
+    if classification is Classification.NOT_SENT:
+        error: TransferError = ConnectionFailed(_why(result, "no byte of the request was sent"))
+    elif classification is Classification.WRONG_TOKEN:
+        error = Unauthorized(message=_message(result), body=result.body, **common)
+    elif classification in (Classification.NOT_PROCESSED, Classification.REFUSED):
+        kind = RateLimited if result.status == 429 else Refused
+        common["fields"] = () if reading else fields_named(result.body)
+        error = kind(message=_message(result), body=result.body, retry_after=wait, **common)
     elif reading:
-        why = _why(evidence, "no usable answer")
-        error = ServiceFailed(why, body=evidence.body, retry_after=wait, **common)
+        why = _why(result, "no usable answer")
+        error = ServiceFailed(why, body=result.body, retry_after=wait, **common)
     else:
-        raw = evidence.body if evidence.status is not None else None
-        why = _why(evidence, "the request may have been processed")
-        error = OutcomeUnknown(why, raw=raw, kind=_kind(evidence), **common)
-    if evidence.error is not None and is_a(evidence.error, Exception):
-        error.__cause__ = evidence.error
+        raw = result.body if result.status is not None else None
+        why = _why(result, "the request may have been processed")
+        error = OutcomeUnknown(why, raw=raw, kind=_kind(result), **common)
+    if result.error is not None and is_a(result.error, Exception):
+        error.__cause__ = result.error
     if reading:
         error.order_may_exist = False
     return error
 
 
-def _kind(evidence: ExchangeResult) -> CauseKind:
-    if evidence.status is None:
+def _kind(result: ExchangeResult) -> CauseKind:
+    if result.status is None:
         return CauseKind.NO_ANSWER
-    if not evidence.alone:
+    if not result.alone:
         return CauseKind.SECOND_ANSWER
-    return CauseKind.STATUS if evidence.intact else CauseKind.CUT_ANSWER
+    return CauseKind.STATUS if result.intact else CauseKind.CUT_ANSWER
 
 
 _FIELDS = (
@@ -247,16 +247,16 @@ def fields_named(body: bytes) -> tuple[str, ...]:
     return tuple(name for name in _FIELDS if name in errors) if isinstance(errors, dict) else ()
 
 
-def _message(evidence: ExchangeResult) -> str | None:
-    body = _json(evidence.body)
+def _message(result: ExchangeResult) -> str | None:
+    body = _json(result.body)
     said = body.get("message") if isinstance(body, dict) else None
     return said if isinstance(said, str) else None
 
 
-def _why(evidence: ExchangeResult, what: str) -> str:
-    facts = [f"status {evidence.status}"] if evidence.status is not None else []
-    if evidence.request_id is not None:
-        facts.append(f"request {evidence.request_id}")
-    if evidence.error is not None:
-        facts.append(name_of(evidence.error))
+def _why(result: ExchangeResult, what: str) -> str:
+    facts = [f"status {result.status}"] if result.status is not None else []
+    if result.request_id is not None:
+        facts.append(f"request {result.request_id}")
+    if result.error is not None:
+        facts.append(name_of(result.error))
     return f"{what} ({', '.join(facts)})" if facts else what

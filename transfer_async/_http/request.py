@@ -60,7 +60,7 @@ class _Reading(MutableStruct, kw_only=True):
     cut: Callable[[], bool]
     deadline: float = NEVER
     attempts: list[Attempt] = msgspec.field(default_factory=list)
-    judgement: Classification | None = None
+    classification: Classification | None = None
     last: TransferError | None = None
     token_renewed: bool = False
 
@@ -158,16 +158,16 @@ async def fetch(access: Access, wanted: Wanted, *, cut: Callable[[], bool] = lam
         try:
             answer = await attempt()
         except TransferError as error:
-            if not _may_go_again(access, reading, error):
+            if not _may_retry(access, reading, error):
                 raise
-            answer = await retry.go_again(
+            answer = await retry.run_retries(
                 attempt,
                 error,
                 policy=access.policy,
                 bucket=access.bucket,
                 clock=access.clock,
                 until=lambda ahead: access.clock.now() + ahead < reading.deadline,
-                may=partial(_may_go_again, access, reading),
+                may=partial(_may_retry, access, reading),
                 pause=lambda pause: access.clock.sleep(pause.seconds),
             )
     except TransferError as error:
@@ -180,14 +180,14 @@ async def fetch(access: Access, wanted: Wanted, *, cut: Callable[[], bool] = lam
 
 
 async def _attempt(access: Access, wanted: Wanted, reading: _Reading) -> Any:
-    if reading.judgement is Classification.WRONG_TOKEN:
+    if reading.classification is Classification.WRONG_TOKEN:
         reading.token_renewed = True
         reading.headers = await _headers(access, wanted, reading)
     _refuse_late(access, wanted, reading)
     if reading.cut():
         raise ClientClosed("the client was closed before the request was sent")
     began = access.clock.now()
-    evidence = await access.transport.send(
+    result = await access.transport.send(
         wanted.method,
         wanted.path,
         content=wanted.content,
@@ -197,7 +197,7 @@ async def _attempt(access: Access, wanted: Wanted, reading: _Reading) -> Any:
     )
     error: TransferError | None = None
     try:
-        return _answer(access, wanted, reading, evidence)
+        return _answer(access, wanted, reading, result)
     except TransferError as raised:
         error = reading.last = raised
         raise
@@ -206,10 +206,10 @@ async def _attempt(access: Access, wanted: Wanted, reading: _Reading) -> Any:
             Attempt(
                 number=len(reading.attempts) + 1,
                 seconds=access.clock.now() - began,
-                outcome=Outcome.NOT_SENT if error is None or not evidence.sent else error.outcome,
-                status=evidence.status,
+                outcome=Outcome.NOT_SENT if error is None or not result.sent else error.outcome,
+                status=result.status,
                 error=None if error is None else type(error).__name__,
-                request_id=evidence.request_id,
+                request_id=result.request_id,
             )
         )
 
@@ -234,20 +234,20 @@ def _expired(reading: _Reading | None) -> TransferError:
     return last or Expired("the call's deadline passed before the request could be sent", limit="deadline")
 
 
-def _answer(access: Access, wanted: Wanted, reading: _Reading, evidence: ExchangeResult) -> Any:
-    if not evidence.sent:
+def _answer(access: Access, wanted: Wanted, reading: _Reading, result: ExchangeResult) -> Any:
+    if not result.sent:
         _refuse_late(access, wanted, reading)
-    reading.judgement = classify.classify_response(evidence, access.policy, wanted.table)
-    if reading.judgement is Classification.WRONG_TOKEN:
+    reading.classification = classify.classify_response(result, access.policy, wanted.table)
+    if reading.classification is Classification.WRONG_TOKEN:
         access.tokens.distrust(reading.headers)
-    if reading.judgement is not Classification.ANSWERED:
-        raise classify.error_of(reading.judgement, evidence, now=access.clock.utc(), reading=wanted.safe)
-    common: dict[str, Any] = {"status": evidence.status, "request_id": evidence.request_id}
+    if reading.classification is not Classification.ANSWERED:
+        raise classify.error_of(reading.classification, result, now=access.clock.utc(), reading=wanted.safe)
+    common: dict[str, Any] = {"status": result.status, "request_id": result.request_id}
     try:
-        if evidence.error is not None:
-            reading.judgement = Classification.FAILED if wanted.safe else Classification.UNKNOWN
-            raise Unreadable("$", f"the body was cut ({name_of(evidence.error)})")  # noqa: TRY301
-        return converter.read_into(wanted.into, evidence.body)
+        if result.error is not None:
+            reading.classification = Classification.FAILED if wanted.safe else Classification.UNKNOWN
+            raise Unreadable("$", f"the body was cut ({name_of(result.error)})")  # noqa: TRY301
+        return converter.read_into(wanted.into, result.body)
     except Unreadable as error:
         problem = str(error)
     except BaseException as error:  # the caller's own model may raise anything
@@ -256,16 +256,16 @@ def _answer(access: Access, wanted: Wanted, reading: _Reading, evidence: Exchang
         problem = name_of(error)  # Its text would show parts of the body.
     why = f"the answer cannot be read: {problem}"
     if wanted.safe:
-        raise ServiceFailed(why, body=evidence.body, **common) from evidence.error
-    raise OutcomeUnknown(why, raw=evidence.body, **common) from evidence.error
+        raise ServiceFailed(why, body=result.body, **common) from result.error
+    raise OutcomeUnknown(why, raw=result.body, **common) from result.error
 
 
-def _may_go_again(access: Access, reading: _Reading, error: TransferError) -> bool:
+def _may_retry(access: Access, reading: _Reading, error: TransferError) -> bool:
     if isinstance(error, (TokenUnavailable, ClientClosed)):
         return False
-    if reading.judgement is Classification.WRONG_TOKEN:
+    if reading.classification is Classification.WRONG_TOKEN:
         return access.tokens.renewable and not reading.token_renewed
-    return reading.judgement in classify.MAY_GO_AGAIN or reading.judgement is Classification.FAILED
+    return reading.classification in classify.RETRYABLE or reading.classification is Classification.FAILED
 
 
 def _of_no_body(headers: CIMultiDict[str]) -> CIMultiDict[str]:

@@ -163,7 +163,7 @@ class Pause(FrozenStruct, frozen=True):
     seconds: float
 
 
-async def go_again(
+async def run_retries(
     attempt: Callable[[], Awaitable[T]],
     first: TransferError,
     *,

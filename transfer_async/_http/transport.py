@@ -1,4 +1,4 @@
-"""One exchange over aiohttp, and the evidence of how far it got.
+"""One exchange over aiohttp, and how far it got.
 
 The type of an exception never proves whether a POST was processed: the same ``TimeoutError`` stands for a
 name that did not resolve and for an order that was processed. The proof is whether the body was handed
@@ -119,7 +119,7 @@ def _without_secrets(error: BaseException | None) -> BaseException | None:
 
 @frozen(kw_only=True, slots=False)  # With a dict it is created in three quarters of the time.
 class ExchangeResult:
-    """The evidence of how far one exchange got.
+    """The result of one exchange: how far it got.
 
     Args:
         sent: whether the body was handed over to the connection; without a body, the request.
@@ -261,7 +261,7 @@ class Transport:
             left: the seconds until the deadline.
 
         Returns:
-            The evidence, also after a cancellation.
+            The result, also after a cancellation.
         """
         return self._carry_out(
             "POST",
@@ -274,11 +274,11 @@ class Transport:
             is_order=True,
         )
 
-    def stays_quiet(self, carrier: ConnectionState) -> bool:
-        """Return whether nothing more has come on ``carrier`` since its response was read."""
-        if self._borrowed or not carrier.trusted:  # Others may use it by now, or it is closed.
+    def stays_quiet(self, connection: ConnectionState) -> bool:
+        """Return whether nothing more has come on ``connection`` since its response was read."""
+        if self._borrowed or not connection.trusted:  # Others may use it by now, or it is closed.
             return True
-        return carrier.is_quiet()
+        return connection.is_quiet()
 
     async def send(
         self,
@@ -292,12 +292,12 @@ class Transport:
     ) -> ExchangeResult:
         """Send any other request, at most once; ``path`` is appended to the base URL unchanged."""
         url, guard = URL(self._base_url + path, encoded=True), GuardedRequest(in_time)
-        evidence = await self._carry_out(
+        result = await self._carry_out(
             method, url, guard, data=content, headers=headers, middlewares=(guard,), left=left, is_order=False
         )
-        if evidence.error is not None and passes(evidence.error):
-            raise evidence.error
-        return evidence
+        if result.error is not None and passes(result.error):
+            raise result.error
+        return result
 
     async def _carry_out(
         self,
@@ -330,20 +330,20 @@ class Transport:
                 except BaseException as error:  # The error's type proves nothing.
                     if is_end(error):
                         raise
-                    evidence = ExchangeResult(sent=guard.handed_over, error=error)
+                    result = ExchangeResult(sent=guard.handed_over, error=error)
                     # The read timeout starts when the body is written: this one is of an earlier request.
                     guard.stale = guard.stale or is_a(error, aiohttp.SocketTimeoutError)
                 else:
                     if guard.handed_over or not guard.adopted:
-                        return await self._heard(response, guard.carrier, is_order=is_order)
+                        return await self._heard(response, guard.connection, is_order=is_order)
                     # A connection that delivers a response before the request is stale.
                     response.close()
                     guard.stale = True
-                    evidence = ExchangeResult(sent=False, error=AnsweredEarly())
-                was_cancelled = evidence.error is not None and is_a(evidence.error, asyncio.CancelledError)
+                    result = ExchangeResult(sent=False, error=AnsweredEarly())
+                was_cancelled = result.error is not None and is_a(result.error, asyncio.CancelledError)
                 if guard.handed_over or not guard.stale or was_cancelled:
                     break
-            return evidence
+            return result
         finally:
             guard.spent = True  # whatever aiohttp still has of it, it goes nowhere
 
@@ -352,7 +352,7 @@ class Transport:
         return self._full_timeout if full else _for_exchange(self._timeouts, left=left)
 
     async def _heard(
-        self, response: aiohttp.ClientResponse, carrier: ConnectionState, *, is_order: bool
+        self, response: aiohttp.ClientResponse, connection: ConnectionState, *, is_order: bool
     ) -> ExchangeResult:
         """Read ``response``, and check that it belongs to the request if its contents cannot show that."""
         content, error = await self._read(response)
@@ -361,14 +361,14 @@ class Transport:
         alone = True
         if not is_order or response.status // 100 != 2 or len(content) < SHORT:
             try:
-                alone = await carrier.is_alone(whole=whole)
+                alone = await connection.is_alone(whole=whole)
             except asyncio.CancelledError as cancelled:
                 alone, error = False, cancelled
         if not is_order:  # An order's response is judged by its contents.
             if error is None and alone and whole and response.status < 500:
-                carrier.trust()
+                connection.trust()
             else:
-                carrier.distrust()
+                connection.distrust()
         return ExchangeResult(
             sent=True,
             status=response.status,

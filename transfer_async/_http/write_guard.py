@@ -55,7 +55,7 @@ class WriteGuard:
         late: whether its time limit had passed.
         handed_over: whether bytes of it may have been sent; while this is false, none were.
         spent: whether it must not be sent any more.
-        carrier: the state of the connection that it was handed over to.
+        connection: the state of the connection that it was handed over to.
     """
 
     adopted: bool = False
@@ -66,7 +66,7 @@ class WriteGuard:
 
     def __init__(self, in_time: Callable[[], bool] = lambda: True) -> None:
         self._in_time = in_time
-        self.carrier: ConnectionState = ConnectionState()
+        self.connection: ConnectionState = ConnectionState()
 
     async def take(self, transport: Any, protocol: Any) -> None:
         """Check a connection and take it; the request is written next.
@@ -87,7 +87,7 @@ class WriteGuard:
             self.late = True
             raise TooLate
         self.spent = self.handed_over = True
-        self.carrier.take(transport, protocol)
+        self.connection.take(transport, protocol)
 
 
 class GuardedBody(aiohttp.BytesPayload, WriteGuard):
@@ -121,7 +121,7 @@ class GuardedBody(aiohttp.BytesPayload, WriteGuard):
             await trace(self._value)
         await self.take(writer.transport, getattr(writer, "protocol", None))
         await super().write_with_length(writer, content_length)
-        self.carrier.sent(getattr(writer, "output_size", 0))
+        self.connection.sent(getattr(writer, "output_size", 0))
 
 
 class GuardedRequest(WriteGuard):

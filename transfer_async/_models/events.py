@@ -181,7 +181,7 @@ class Observers:
             raise ValueError("observers: must be plain functions, not async: the client does not await them")
         self.all: tuple[Observer, ...] = tuple(observers)
 
-    def tell(self, event: Event) -> None:
+    def publish(self, event: Event) -> None:
         """Call every observer with ``event``, even if some of them raise."""
         for observer in self.all:
             try:

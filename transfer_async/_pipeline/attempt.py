@@ -48,9 +48,9 @@ class SendState(MutableStruct, kw_only=True):
         clock: the client's clock.
         deadline: the time on the client's clock, in seconds, until which attempts may begin: the earlier one
             of the retry deadline, which starts just before the mark, and the caller's deadline.
-        judgement: the classification of the last exchange.
-        last_no: the definite failure in which the last HTTP attempt ended.
-        last_carrier: the connection of the last body that was handed over. The body itself is not kept,
+        classification: the classification of the last exchange.
+        last_failure: the definite failure in which the last HTTP attempt ended.
+        last_connection: the connection of the last body that was handed over. The body itself is not kept,
             because it would make a reference cycle.
         token_renewed: whether the token was renewed in this call; it is renewed only once.
     """
@@ -60,9 +60,9 @@ class SendState(MutableStruct, kw_only=True):
     clock: Clock
     headers: CIMultiDict[str] = _NONE_YET
     deadline: float = float("inf")
-    judgement: Classification | None = None
-    last_no: TransferError | None = None
-    last_carrier: ConnectionState | None = None
+    classification: Classification | None = None
+    last_failure: TransferError | None = None
+    last_connection: ConnectionState | None = None
     token_renewed: bool = False
 
     def is_time(self) -> bool:
@@ -78,14 +78,14 @@ class OrderResponse(MutableStruct, kw_only=True):
         reply: the bytes that it was read from.
         status: the HTTP status.
         took: the duration of the attempt in seconds.
-        carrier: the connection that the response came on.
+        connection: the connection that the response came on.
     """
 
     order: Order
     reply: bytes
     status: int | None
     took: float
-    carrier: ConnectionState
+    connection: ConnectionState
 
 
 async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> OrderResponse:
@@ -99,30 +99,30 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
     body = _body(context, call, sending)
     work, began = call.work, context.clock.now()
     work.attempts_begun += 1
-    context.tell(AttemptStarted, work)
-    sending.judgement, call.cancellation.on_the_way = None, body
+    context.publish(AttemptStarted, work)
+    sending.classification, call.cancellation.on_the_way = None, body
     try:
-        evidence = await context.transport.post_order(
+        result = await context.transport.post_order(
             body, headers=sending.headers, left=sending.deadline - context.clock.now()
         )
     finally:
-        _came_back(call.cancellation, sending, body)
+        _end_exchange(call.cancellation, sending, body)
     try:
-        order = _answer(context, call, sending, body, evidence)
+        order = _answer(context, call, sending, body, result)
     except TransferError as error:
-        if not body.carrier.trusted:
-            body.carrier.distrust()
-        if _note(context, work, evidence, error, began) is not Outcome.UNKNOWN:
-            sending.last_no = error
+        if not body.connection.trusted:
+            body.connection.distrust()
+        if _note(context, work, result, error, began) is not Outcome.UNKNOWN:
+            sending.last_failure = error
         raise
-    _note(context, work, evidence, None, began)
+    _note(context, work, result, None, began)
     context.bucket.refund()
     return OrderResponse(
         order=order,
-        reply=evidence.body,
-        status=evidence.status,
+        reply=result.body,
+        status=result.status,
         took=context.clock.now() - began,
-        carrier=body.carrier,
+        connection=body.connection,
     )
 
 
@@ -134,86 +134,86 @@ def _body(context: ClientCore, call: OrderCall, sending: SendState) -> GuardedBo
         asyncio.CancelledError: the call was abandoned.
     """
     if call.cancellation.abandoned:
-        raise sending.last_no or asyncio.CancelledError
+        raise sending.last_failure or asyncio.CancelledError
     if not sending.is_time():
-        raise _too_late(context, call.work, sending.last_no)
+        raise _too_late(context, call.work, sending.last_failure)
     check_quiet(context, sending)
     return GuardedBody(sending.body, in_time=sending.is_time)
 
 
-def _came_back(cancellation: Cancellation, sending: SendState, body: GuardedBody) -> None:
+def _end_exchange(cancellation: Cancellation, sending: SendState, body: GuardedBody) -> None:
     """Record at the end of an exchange whether its body was handed over to a connection."""
     cancellation.on_the_way = None
     if body.handed_over:
-        cancellation.sent, sending.last_carrier = True, body.carrier
+        cancellation.sent, sending.last_connection = True, body.connection
     cancellation.swallow()
 
 
 def _answer(
-    context: ClientCore, call: OrderCall, sending: SendState, body: GuardedBody, evidence: ExchangeResult
+    context: ClientCore, call: OrderCall, sending: SendState, body: GuardedBody, result: ExchangeResult
 ) -> Order:
-    if call.cancellation.abandoned and not evidence.sent:  # It only waited for a connection.
-        raise sending.last_no or asyncio.CancelledError
-    if body.late or (not evidence.sent and is_over(context.clock, call.work.deadline)):
-        raise _too_late(context, call.work, sending.last_no)
-    sending.judgement = classify.classify_response(evidence, context.policy, classify.ORDER_ANSWERS)
-    if sending.judgement is not Classification.ANSWERED:
-        if evidence.intact and sending.judgement in classify.SAID_NO:
-            body.carrier.trust()
-        if sending.judgement is Classification.WRONG_TOKEN:
+    if call.cancellation.abandoned and not result.sent:  # It only waited for a connection.
+        raise sending.last_failure or asyncio.CancelledError
+    if body.late or (not result.sent and is_over(context.clock, call.work.deadline)):
+        raise _too_late(context, call.work, sending.last_failure)
+    sending.classification = classify.classify_response(result, context.policy, classify.ORDER_ANSWERS)
+    if sending.classification is not Classification.ANSWERED:
+        if result.intact and sending.classification in classify.SERVICE_REFUSALS:
+            body.connection.trust()
+        if sending.classification is Classification.WRONG_TOKEN:
             context.tokens.distrust(sending.headers)
-        raise classify.error_of(sending.judgement, evidence, now=context.clock.utc(), reading=False)
-    order = _order_in(evidence, call.work.intent.order)
-    body.carrier.trust()
+        raise classify.error_of(sending.classification, result, now=context.clock.utc(), reading=False)
+    order = _order_in(result, call.work.intent.order)
+    body.connection.trust()
     return order
 
 
-def _order_in(evidence: ExchangeResult, sent: NewOrder) -> Order:
-    found = _read(evidence, sent)
+def _order_in(result: ExchangeResult, sent: NewOrder) -> Order:
+    found = _read(result, sent)
     if isinstance(found, Order):
         return found
     raise found  # This frame holds no response, which may name another customer.
 
 
-def _read(evidence: ExchangeResult, sent: NewOrder) -> Order | UnreadableOrder:
+def _read(result: ExchangeResult, sent: NewOrder) -> Order | UnreadableOrder:
     try:
-        answer = read_answer(evidence.body)
+        answer = read_answer(result.body)
     except Unreadable as error:
         why = f"the answer cannot be read as an order: {error}"
-        unreadable = _unreadable(evidence, why, order_id=find_order_id(evidence.body))
-        unreadable.__cause__ = evidence.error
+        unreadable = _unreadable(result, why, order_id=find_order_id(result.body))
+        unreadable.__cause__ = result.error
         return unreadable
     if other := classify.other_order(sent, answer):
-        return _unreadable(evidence, f"the answer describes another order: {other} differs")
+        return _unreadable(result, f"the answer describes another order: {other} differs")
     return answer.order
 
 
-def _unreadable(evidence: ExchangeResult, why: str, *, order_id: str | None = None) -> UnreadableOrder:
+def _unreadable(result: ExchangeResult, why: str, *, order_id: str | None = None) -> UnreadableOrder:
     return UnreadableOrder(
         why,
         order_id=order_id,
-        status=evidence.status,
-        raw=evidence.body,
-        request_id=evidence.request_id,
-        kind=CauseKind.UNREADABLE_ANSWER if evidence.intact else CauseKind.CUT_ANSWER,
+        status=result.status,
+        raw=result.body,
+        request_id=result.request_id,
+        kind=CauseKind.UNREADABLE_ANSWER if result.intact else CauseKind.CUT_ANSWER,
     )
 
 
 def _note(
     context: ClientCore,
     work: OrderProgress,
-    evidence: ExchangeResult,
+    result: ExchangeResult,
     error: TransferError | None,
     began: float,
 ) -> Outcome:
     """Record the attempt, publish its failure, and return its outcome."""
-    outcome = Outcome.CREATED if error is None else error.outcome if evidence.sent else Outcome.NOT_SENT
+    outcome = Outcome.CREATED if error is None else error.outcome if result.sent else Outcome.NOT_SENT
     seconds, name = context.clock.now() - began, None if error is None else type(error).__name__
     work.note(
         partial(
             _ended,
             context.clock,
-            evidence,
+            result,
             number=work.attempts_begun,
             began=began,
             seconds=seconds,
@@ -222,20 +222,20 @@ def _note(
         )
     )
     if name is not None:
-        context.tell(
+        context.publish(
             AttemptFailed,
             work,
             outcome=outcome,
             error=name,
-            status=evidence.status,
-            request_id=evidence.request_id,
+            status=result.status,
+            request_id=result.request_id,
         )
     return outcome
 
 
 def _ended(
     clock: Clock,
-    evidence: ExchangeResult,
+    result: ExchangeResult,
     *,
     number: int,
     began: float,
@@ -247,9 +247,9 @@ def _ended(
         number=number,
         seconds=seconds,
         outcome=outcome,
-        status=evidence.status,
-        error=name_of(evidence.error) if evidence.error is not None else error,
-        request_id=evidence.request_id,
+        status=result.status,
+        error=name_of(result.error) if result.error is not None else error,
+        request_id=result.request_id,
         began=clock.utc() - timedelta(seconds=clock.now() - began),
     )
 
@@ -260,17 +260,17 @@ def check_quiet(context: ClientCore, sending: SendState) -> None:
     Raises:
         OutcomeUnknown: more came, which may be the real answer to the order.
     """
-    if sending.last_carrier is not None and sending.last_no is not None:
-        if context.transport.stays_quiet(sending.last_carrier):
+    if sending.last_connection is not None and sending.last_failure is not None:
+        if context.transport.stays_quiet(sending.last_connection):
             return
-        sending.last_carrier.distrust()
+        sending.last_connection.distrust()
         why = "another answer came after the service's refusal"
-        raise OutcomeUnknown(why, kind=CauseKind.SECOND_ANSWER) from sending.last_no
+        raise OutcomeUnknown(why, kind=CauseKind.SECOND_ANSWER) from sending.last_failure
 
 
-def _too_late(context: ClientCore, work: OrderProgress, last_no: TransferError | None) -> TransferError:
-    if last_no is not None:
-        return last_no
+def _too_late(context: ClientCore, work: OrderProgress, last_failure: TransferError | None) -> TransferError:
+    if last_failure is not None:
+        return last_failure
     if expired := too_late(context.clock, work):
         return expired
     return ConnectionFailed("the retry deadline passed before there was a connection")
@@ -290,33 +290,33 @@ async def send_again(
         OutcomeUnknown: a request may have been processed.
         TransferError: any other: a definite failure. It is ``first`` if no retry is allowed after it.
     """
-    if not _may_go_again(context, call.cancellation, sending, first):
+    if not _may_retry(context, call.cancellation, sending, first):
         raise first
     try:
-        return await retry.go_again(
+        return await retry.run_retries(
             partial(_another, context, call, sending),
             first,
             policy=context.policy,
             bucket=context.bucket,
             clock=context.clock,
             until=partial(_is_time, context, call, sending),
-            may=partial(_may_go_again, context, call.cancellation, sending),
+            may=partial(_may_retry, context, call.cancellation, sending),
             pause=partial(_pause, context, call),
         )
     except TransferError as error:
-        if error is sending.last_no:  # pauses have passed since it was said
+        if error is sending.last_failure:  # pauses have passed since it was said
             check_quiet(context, sending)
         raise
 
 
-def _may_go_again(
+def _may_retry(
     context: ClientCore, cancellation: Cancellation, sending: SendState, error: TransferError
 ) -> bool:
-    if cancellation.abandoned or error is not sending.last_no:
+    if cancellation.abandoned or error is not sending.last_failure:
         return False
-    if sending.judgement is Classification.WRONG_TOKEN:
+    if sending.classification is Classification.WRONG_TOKEN:
         return context.tokens.renewable and not sending.token_renewed
-    return sending.judgement in classify.MAY_GO_AGAIN
+    return sending.classification in classify.RETRYABLE
 
 
 def _is_time(context: ClientCore, call: OrderCall, sending: SendState, ahead: float) -> bool:
@@ -326,7 +326,7 @@ def _is_time(context: ClientCore, call: OrderCall, sending: SendState, ahead: fl
 
 
 async def _another(context: ClientCore, call: OrderCall, sending: SendState) -> OrderResponse:
-    if sending.judgement is Classification.WRONG_TOKEN:
+    if sending.classification is Classification.WRONG_TOKEN:
         await _renew_token(context, call.cancellation, sending)
     if context.pace is not None:
         await _wait_again(context, call, sending, context.pace)
@@ -337,12 +337,12 @@ async def _wait_again(context: ClientCore, call: OrderCall, sending: SendState, 
     """Wait at the rate limiter before a retry; orders without a hold wait longer in its place."""
     pace.entrance.count()
     try:
-        await wait_for_turn(context, call, pace.exit, until=sending.deadline)
+        await wait_in_queue(context, call, pace.exit, until=sending.deadline)
     except (Expired, asyncio.CancelledError) as error:
         pace.entrance.uncount()
         call.cancellation.swallow()
-        sending.judgement = None  # No further retry may follow.
-        no = sending.last_no or error
+        sending.classification = None  # No further retry may follow.
+        no = sending.last_failure or error
         raise no from no.__cause__
 
 
@@ -354,11 +354,11 @@ async def _renew_token(context: ClientCore, cancellation: Cancellation, sending:
                 sending.headers = await context.tokens.headers(instead_of=sending.headers)
     except (TokenUnavailable, TimeoutError, asyncio.CancelledError) as error:
         cancellation.swallow()
-        raise sending.last_no or error from error  # The refusal is what is certain about the order.
+        raise sending.last_failure or error from error  # The refusal is what is certain about the order.
 
 
 async def _pause(context: ClientCore, call: OrderCall, pause: retry.Pause) -> None:
-    context.tell(RetryScheduled, call.work, pause=pause.seconds)
+    context.publish(RetryScheduled, call.work, pause=pause.seconds)
     try:
         with call.cancellation.stoppable():
             await context.clock.sleep(pause.seconds)
@@ -420,7 +420,7 @@ def patience(clock: Clock, work: OrderProgress, deadline: float) -> float | None
 # If its waiting time would be too long, an order without a hold fails at once.
 
 
-async def wait_for_turn(
+async def wait_in_queue(
     context: ClientCore, call: OrderCall, turnstile: RateLimitQueue, *, until: float = NEVER
 ) -> None:
     """Wait until the rate limiter lets the order continue, but not beyond ``until`` on the client's clock.
@@ -439,4 +439,4 @@ async def wait_for_turn(
         why = f"the rate limit would delay the order by {ahead:.3g} s, and {NAMED[limit]} comes first"
         raise Expired(why, limit=limit) from None
     if waited:
-        context.tell(RateLimitWaited, work, waited=waited)
+        context.publish(RateLimitWaited, work, waited=waited)

@@ -171,7 +171,7 @@ async def _carried(call: OrderCall, run: _Run, check: Check) -> None:
         order = await run(call)
     except asyncio.CancelledError:
         if call.cancellation.sent and not call.outcome.done():  # The caller was not cancelled.
-            call.outcome.set_exception(_cut_short(call.work))
+            call.outcome.set_exception(_cancelled_by_others(call.work))
         call.outcome.cancel()
     except BaseException as error:
         if isinstance(error, TransferError) and not call.outcome.done():
@@ -181,7 +181,7 @@ async def _carried(call: OrderCall, run: _Run, check: Check) -> None:
                 error.order_may_exist = True
                 call.cancellation.swallow()
         if not call.outcome.done():
-            call.outcome.set_exception(_ended_by(error, call.work))
+            call.outcome.set_exception(_deliverable(error, call.work))
         if is_end(error):
             raise
     else:
@@ -189,7 +189,7 @@ async def _carried(call: OrderCall, run: _Run, check: Check) -> None:
             call.outcome.set_result(order)
 
 
-def _ended_by(error: BaseException, work: OrderProgress) -> BaseException:
+def _deliverable(error: BaseException, work: OrderProgress) -> BaseException:
     """Return ``error`` if a call may end in it, or else a `JournalFailed` that refers to the journal."""
     if is_a(error, TransferError) or is_end(error):
         return error
@@ -199,7 +199,7 @@ def _ended_by(error: BaseException, work: OrderProgress) -> BaseException:
     return annotate_error(failed, work, order_may_exist=True)
 
 
-def _cut_short(work: OrderProgress) -> TransferError:
+def _cancelled_by_others(work: OrderProgress) -> TransferError:
     """Create the error for a call whose task something other than its caller cancelled after sending.
 
     For example, a hook's own timer may do that. A `CancelledError` would mean that nothing was sent, and a
@@ -435,10 +435,10 @@ class ClientCore(Access, frozen=True, kw_only=True):
         force_setattr(self, "undoable", undoable)
         force_setattr(self, "undoable_but_hold", tuple(name for name in undoable if name not in holds))
 
-    def tell(self, kind: type[Event], work: OrderProgress, **fields: Any) -> None:
+    def publish(self, kind: type[Event], work: OrderProgress, **fields: Any) -> None:
         """Publish an event about ``work`` to the observers; it costs nothing without observers."""
         if self.observers.all:
-            self.observers.tell(
+            self.observers.publish(
                 kind(
                     key=work.intent.key,
                     intent_id=work.intent.id,

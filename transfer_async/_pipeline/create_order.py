@@ -52,7 +52,7 @@ from transfer_async._models.errors import (
 from transfer_async._models.events import Claimed, HookPassed, OrderInDoubt
 from transfer_async._models.requests import fingerprint
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.attempt import SendState, attempt, send_again, too_late, wait_for_turn
+from transfer_async._pipeline.attempt import SendState, attempt, send_again, too_late, wait_in_queue
 from transfer_async._pipeline.call import (
     ClaimedKey,
     ClientCore,
@@ -132,7 +132,7 @@ async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
     """
     work, intent = call.work, call.work.intent
     if intent.key in context.unrecorded:
-        await _make_up(context, work)
+        await _record_unjournaled(context, work)
     move = Claim(
         intent=intent,
         fingerprint=fingerprint(intent.order),
@@ -147,11 +147,11 @@ async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
     except JournalFailed as error:
         raise annotate_error(error, work, order_may_exist=not call.client_made) from error.__cause__
     if verdict.denial is not None:
-        return await _already(context, call, verdict)
-    return _taken(context, work, verdict.entry)
+        return await _claim_denied(context, call, verdict)
+    return _claimed(context, work, verdict.entry)
 
 
-async def _make_up(context: ClientCore, work: OrderProgress) -> None:
+async def _record_unjournaled(context: ClientCore, work: OrderProgress) -> None:
     """Record the answer to an earlier call with the key first: only this process knows it."""
     try:
         await flush_unjournaled(context, work.intent.key)
@@ -160,14 +160,14 @@ async def _make_up(context: ClientCore, work: OrderProgress) -> None:
         raise annotate_error(again, work, order_may_exist=True) from error.__cause__
 
 
-def _taken(context: ClientCore, work: OrderProgress, entry: Entry) -> ClaimedKey:
+def _claimed(context: ClientCore, work: OrderProgress, entry: Entry) -> ClaimedKey:
     assert entry.intent is not None  # noqa: S101 - a claim has its intent
     work.intent, work.receipts = entry.intent, dict(entry.receipts)
-    context.tell(Claimed, work, taken_over=entry.epoch > 1)
+    context.publish(Claimed, work, taken_over=entry.epoch > 1)
     return claimed_key(entry)
 
 
-async def _already(context: ClientCore, call: OrderCall, verdict: TransitionResult) -> Order:
+async def _claim_denied(context: ClientCore, call: OrderCall, verdict: TransitionResult) -> Order:
     work, entry, denial = call.work, verdict.entry, verdict.denial
     if denial is Rejection.CREATED:
         return replay_created(entry, work)
@@ -175,7 +175,7 @@ async def _already(context: ClientCore, call: OrderCall, verdict: TransitionResu
         raise replay_refused(entry, work)
     if denial is Rejection.IN_DOUBT:
         if verdict.found_doubt:
-            context.tell(OrderInDoubt, work, error=ABANDONED)
+            context.publish(OrderInDoubt, work, error=ABANDONED)
         doubt = doubt_on_record(entry, "an earlier call with this key is in doubt; nothing was sent now")
         return await settle_doubt(context, work, call.cancellation, verdict, doubt)
     if denial is Rejection.CONFLICT:
@@ -254,10 +254,10 @@ async def _run_hooks_in_turn(
     """Run the hooks at the client's rate; the order waits before any funds are held."""
     if claimed.earlier:
         await undo_earlier(context, call.work, call.cancellation, claimed)
-    await wait_for_turn(context, call, pace.entrance)
+    await wait_in_queue(context, call, pace.entrance)
     try:
         await _run_hooks(context, call, claimed, sending, held=held)
-        await wait_for_turn(context, call, pace.exit)
+        await wait_in_queue(context, call, pace.exit)
     except BaseException:
         pace.entrance.uncount()  # nothing is sent
         raise
@@ -316,7 +316,7 @@ async def _run_hook(context: ClientCore, call: OrderCall, claimed: ClaimedKey, h
         cause = sanitize_exception(receipt.error)
         if is_a(cause, PreflightFailed):
             claimed.entered = claimed.entered[:-1]  # it vouches that it did nothing
-            raise _own(cast("PreflightFailed", cause), hook) from cause_of(cause)
+            raise _own_copy(cast("PreflightFailed", cause), hook) from cause_of(cause)
         if limit is not None and limit.expired() and left < context.timeouts.hook:
             why = f"the call's deadline passed while the hook {hook.name!r} ran"
             raise Expired(why, limit="deadline") from cause
@@ -326,10 +326,10 @@ async def _run_hook(context: ClientCore, call: OrderCall, claimed: ClaimedKey, h
         call.work.receipts[hook.name] = checked_receipt(hook, receipt)
     except (TypeError, ValueError) as error:
         raise broke(str(error), refused=False, hook=hook.name) from error
-    context.tell(HookPassed, call.work, hook=hook.name, took=context.clock.now() - began)
+    context.publish(HookPassed, call.work, hook=hook.name, took=context.clock.now() - began)
 
 
-def _own(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
+def _own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
     """Return a copy of a hook's ``error`` for this call alone; for a hold it is a `HoldFailed`.
 
     A copy is needed because the bank may raise one error object for many calls. If an error of the bank's
@@ -337,17 +337,17 @@ def _own(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
     """
     try:
         if not (is_hold(hook) and type(error) is PreflightFailed):
-            return _complete(copy.copy(error), _of_ours(error), hook)
+            return _completed(copy.copy(error), _default_error(error), hook)
         return HoldFailed(text_of(error), refused=error.refused, hook=hook.name)
     except BaseException as failed:
         if passes(failed):
             raise
-    own = _of_ours(error)
+    own = _default_error(error)
     own.hook = hook.name
     return own
 
 
-def _of_ours(error: PreflightFailed) -> PreflightFailed:
+def _default_error(error: PreflightFailed) -> PreflightFailed:
     """Create a default error of the nearest base class of ``error`` that this package defines."""
     if is_a(error, BeneficiaryNotVerified):
         return BeneficiaryNotVerified(text_of(error), result=MatchResult.NOT_POSSIBLE)
@@ -355,7 +355,7 @@ def _of_ours(error: PreflightFailed) -> PreflightFailed:
     return kind(text_of(error))
 
 
-def _complete(own: PreflightFailed, default: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
+def _completed(own: PreflightFailed, default: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
     """Set every attribute on ``own`` that a call and its journal need, and return it.
 
     Raises:

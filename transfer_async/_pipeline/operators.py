@@ -723,7 +723,7 @@ class Operators:
         return await self._journal.write(key, move, certain=Outcome.UNKNOWN)
 
     def _tell(self, kind: type[Event], key: str, entry: Entry, **fields: Any) -> None:
-        self._observers.tell(kind(key=key, intent_id=entry.intent_id, attempt=0, seconds=0.0, **fields))
+        self._observers.publish(kind(key=key, intent_id=entry.intent_id, attempt=0, seconds=0.0, **fields))
 
 
 def _word(by: str, reason: str, *, seen: int | None = None, proposal: str | None = None) -> OperatorDecision:

@@ -115,14 +115,14 @@ async def settle(
         could_not_record(context, work, again, outcome=Outcome.CREATED, order_id=order.id, told=told)
         raise annotate_error(error, work, order_may_exist=True) from error.__cause__
     if verdict.denial is Rejection.FOREIGN:
-        answered.carrier.distrust()
+        answered.connection.distrust()
         work.correct_last(Outcome.UNKNOWN)
         why = "the answer contains the order of another key"
         doubt = UnreadableOrder(why, raw=answered.reply, kind=CauseKind.UNREADABLE_ANSWER)
         return await went_in_doubt(context, call, claimed, doubt)
     entry = verdict.entry
     if entry.state is KeyState.CREATED and entry.order_id == order.id and entry.ending is None:
-        context.tell(OrderCreated, work, order_id=order.id, status=answered.status, took=answered.took)
+        context.publish(OrderCreated, work, order_id=order.id, status=answered.status, took=answered.took)
         return order
     why = CREATED_LATE
     if entry.attempt == claimed.attempt and entry.order_id not in (None, order.id):
@@ -198,7 +198,7 @@ async def _suspected(
 
 def _report_suspicion(context: ClientCore, work: OrderProgress, why: str, order_id: str | None) -> None:
     log.error("the record of the key %r contradicts its sender: %s", work.intent.key, why)
-    context.tell(DuplicateSuspected, work, order_id=order_id)
+    context.publish(DuplicateSuspected, work, order_id=order_id)
 
 
 async def went_in_doubt(
@@ -234,7 +234,7 @@ async def went_in_doubt(
             )
             await _suspected(context, call, claimed, why, order_id=found)
         return replay_created(entry, work)
-    context.tell(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)
+    context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)
     if verdict.denial is not None and _is_superseded(entry, work.intent):
         why = f"its doubt was ended before its sender reported this: {cause.told}; a duplicate is suspected"
         await _suspected(context, call, claimed, why, order_id=found)
@@ -272,14 +272,14 @@ async def definite_failure(
     """
     work, cancellation = call.work, call.cancellation
     cancellation.swallow()
-    debts = what_is_owed(context, work, claimed)
+    undos = pending_undos(context, work, claimed)
     ending = _ending(no)
     move = Release(
         intent_id=work.intent.id,
         epoch=claimed.epoch,
         attempt=claimed.attempt,
         ending=ending,
-        owed=debts,
+        owed=undos,
         lease=context.lease,
     )
     try:
@@ -288,11 +288,11 @@ async def definite_failure(
         annotate_error(error, work, order_may_exist=True)
         raise
     if verdict.denial is None:
-        _tell_no(context, work, ending)
-        await undo(context, work, cancellation, recorded(verdict.entry, debts))
+        _publish_failure(context, work, ending)
+        await undo(context, work, cancellation, recorded(verdict.entry, undos))
         await undo_earlier(context, work, cancellation, claimed)
-    elif debts and _is_over(work.intent, verdict.entry):
-        await _undo_late(context, work, cancellation, debts)
+    elif undos and _is_over(work.intent, verdict.entry):
+        await _undo_late(context, work, cancellation, undos)
     may_exist = verdict.denial is not None
     if isinstance(no, TransferError):
         annotate_error(no, work, order_may_exist=may_exist)
@@ -318,18 +318,18 @@ async def check_key(context: ClientCore, error: TransferError, *, client_made: b
 
 
 async def _undo_late(
-    context: ClientCore, work: OrderProgress, cancellation: Cancellation, debts: tuple[PendingUndo, ...]
+    context: ClientCore, work: OrderProgress, cancellation: Cancellation, undos: tuple[PendingUndo, ...]
 ) -> None:
     """Undo what a hook did after others had ended its intent; record the pending undos first if possible."""
     is_recorded = True
     try:
-        owe = AddPendingUndos(owed=debts, lease=context.lease)
-        verdict = await context.journal.write(work.intent.key, owe, certain=Outcome.NOT_SENT)
-        debts = tuple(recorded(verdict.entry, debts))
+        add = AddPendingUndos(owed=undos, lease=context.lease)
+        verdict = await context.journal.write(work.intent.key, add, certain=Outcome.NOT_SENT)
+        undos = tuple(recorded(verdict.entry, undos))
     except JournalFailed:  # Its traceback is not logged: it would show the store's own text.
         log.warning("a late undo could not be recorded as pending: it is tried only once")
         is_recorded = False
-    await undo(context, work, cancellation, debts, is_recorded=is_recorded)
+    await undo(context, work, cancellation, undos, is_recorded=is_recorded)
 
 
 def _is_over(intent: OrderIntent, entry: Entry) -> bool:
@@ -353,18 +353,18 @@ def _ending(no: TransferError | asyncio.CancelledError) -> Ending:
     return Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
 
 
-def _tell_no(context: ClientCore, work: OrderProgress, ending: Ending) -> None:
+def _publish_failure(context: ClientCore, work: OrderProgress, ending: Ending) -> None:
     if ending.outcome is Outcome.REFUSED:
-        context.tell(OrderRefused, work, error=ending.error, status=ending.status)
+        context.publish(OrderRefused, work, error=ending.error, status=ending.status)
     else:
-        context.tell(NotSent, work, error=ending.error)
+        context.publish(NotSent, work, error=ending.error)
 
 
 # --- undo --------------------------------------------------------------------------------------------
 # Once it is certain that no order exists, the hooks are undone. Each undo is recorded as pending first.
 
 
-def what_is_owed(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -> tuple[PendingUndo, ...]:
+def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -> tuple[PendingUndo, ...]:
     """Return the undos of every hook that ran under the claim, last first."""
     own = (name for name in context.undoable if name in claimed.entered or name in work.receipts)
     # A dead worker may have entered any of the inherited hooks.
@@ -374,10 +374,10 @@ def what_is_owed(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) 
     )
 
 
-def recorded(entry: Entry, debts: Sequence[PendingUndo]) -> list[PendingUndo]:
-    """Return those of ``debts`` that ``entry`` records, with the lease recorded there."""
+def recorded(entry: Entry, undos: Sequence[PendingUndo]) -> list[PendingUndo]:
+    """Return those of ``undos`` that ``entry`` records, with the lease recorded there."""
     on_record = {(item.intent.id, item.hook): item for item in entry.owed}
-    found = (on_record.get((debt.intent.id, debt.hook)) for debt in debts)
+    found = (on_record.get((pending.intent.id, pending.hook)) for pending in undos)
     return [item for item in found if item is not None]
 
 
@@ -385,7 +385,7 @@ async def undo(
     context: ClientCore,
     work: OrderProgress,
     cancellation: Cancellation,
-    debts: Sequence[PendingUndo],
+    undos: Sequence[PendingUndo],
     *,
     is_recorded: bool = True,
 ) -> None:
@@ -396,31 +396,31 @@ async def undo(
     Raises:
         asyncio.CancelledError: `recover` was cancelled; a finished undo may be run again.
     """
-    if not debts:
+    if not undos:
         return
     done = [
-        debt.hook
-        for debt in debts
-        if (not is_recorded or await _is_still_pending(context, debt))
-        and await _undo_one(context, work, cancellation, debt)
+        pending.hook
+        for pending in undos
+        if (not is_recorded or await _is_still_pending(context, pending))
+        and await _undo_one(context, work, cancellation, pending)
     ]
     try:
-        paid = MarkUndone(intent_id=debts[0].intent.id, hooks=tuple(done), lease_until=debts[0].lease_until)
-        await context.journal.write(work.intent.key, paid, certain=Outcome.NOT_SENT)
+        undone = MarkUndone(intent_id=undos[0].intent.id, hooks=tuple(done), lease_until=undos[0].lease_until)
+        await context.journal.write(work.intent.key, undone, certain=Outcome.NOT_SENT)
     except JournalFailed:
         log.warning("finished undos could not be recorded: they will be run again")
     work.undone += len(done)
-    work.owed += len(debts) - len(done)
+    work.owed += len(undos) - len(done)
 
 
-async def _is_still_pending(context: ClientCore, debt: PendingUndo) -> bool:
+async def _is_still_pending(context: ClientCore, pending: PendingUndo) -> bool:
     """Read again just before it runs: a late report of its sender may have kept the hold for its order."""
     try:
-        entry = await context.journal.read(debt.intent.key)
+        entry = await context.journal.read(pending.intent.key)
     except JournalFailed:
         return False  # it stays pending
     return entry is not None and any(
-        (pending.intent.id, pending.hook) == (debt.intent.id, debt.hook) for pending in entry.owed
+        (other.intent.id, other.hook) == (pending.intent.id, pending.hook) for other in entry.owed
     )
 
 
@@ -434,23 +434,23 @@ async def undo_earlier(
 
 
 async def _undo_one(
-    context: ClientCore, work: OrderProgress, cancellation: Cancellation, debt: PendingUndo
+    context: ClientCore, work: OrderProgress, cancellation: Cancellation, pending: PendingUndo
 ) -> bool:
-    hook = next((hook for hook in context.hooks if hook.name == debt.hook), None)
+    hook = next((hook for hook in context.hooks if hook.name == pending.hook), None)
     if hook is None:
-        context.tell(UndoPending, work, hook=debt.hook, error="this client has no such hook")
+        context.publish(UndoPending, work, hook=pending.hook, error="this client has no such hook")
         return False
     try:
         async with asyncio.timeout(context.timeouts.hook):
-            undone = await tried(hook.undo, debt.intent, debt.receipt)
+            undone = await tried(hook.undo, pending.intent, pending.receipt)
     except (TimeoutError, asyncio.CancelledError) as error:
         undone = Raised(error)
     if type(undone) is Raised:  # After any error the undo stays pending.
         if is_a(undone.error, asyncio.CancelledError):
             cancellation.swallow()
-        context.tell(UndoPending, work, hook=debt.hook, error=name_of(undone.error))
+        context.publish(UndoPending, work, hook=pending.hook, error=name_of(undone.error))
         return False
-    context.tell(HookUndone, work, hook=debt.hook)
+    context.publish(HookUndone, work, hook=pending.hook)
     return True
 
 
@@ -603,7 +603,7 @@ async def _resolved(
     verdict = await _write(context, work, move, Outcome.CREATED, order)
     if verdict.denial is not None and verdict.entry.state is not KeyState.CREATED:
         raise doubt  # The order belongs to another key, or the doubt to another attempt.
-    context.tell(Resolved, work, outcome=Outcome.CREATED, order_id=verdict.entry.order_id)
+    context.publish(Resolved, work, outcome=Outcome.CREATED, order_id=verdict.entry.order_id)
     return replay_created(verdict.entry, work)
 
 
@@ -630,7 +630,7 @@ async def _refuted(
     verdict = await _write(context, work, move, Outcome.REFUSED, None)
     if verdict.denial is not None:
         return
-    context.tell(Resolved, work, outcome=Outcome.REFUSED)
+    context.publish(Resolved, work, outcome=Outcome.REFUSED)
     await undo(context, work, cancellation, recorded(verdict.entry, owed))
     raise annotate_error(Refuted(), work, order_may_exist=False) from doubt
 
@@ -675,7 +675,7 @@ def could_not_record(
         return
     what = "was created" if outcome is Outcome.CREATED else "may exist: the answer cannot be read"
     log.error("order %s of the key %r %s; the journal could not record it: note the id", order_id, key, what)
-    context.tell(OrderUnrecorded, work, outcome=outcome, order_id=order_id)
+    context.publish(OrderUnrecorded, work, outcome=outcome, order_id=order_id)
 
 
 async def flush_unjournaled(context: ClientCore, key: str) -> bool:

@@ -87,7 +87,7 @@ class Recovery:
             JournalFailed: the journal could not be read or written.
         """
         context = self._context
-        await self._make_up()
+        await self._record_unjournaled()
         while keys := await self._waiting():
             for key, entry in keys:
                 if self._stop():
@@ -105,7 +105,7 @@ class Recovery:
             unreadable=self._unreadable,
         )
 
-    async def _make_up(self) -> None:
+    async def _record_unjournaled(self) -> None:
         """Record the answers that only this process knows, before anything else."""
         try:
             for key in list(self._context.unrecorded):
@@ -174,7 +174,7 @@ class Recovery:
 
     def _tell_of_doubt(self, entry: Entry) -> None:
         if entry.intent is not None:
-            self._context.tell(OrderInDoubt, self._work(entry.intent), error=ABANDONED)
+            self._context.publish(OrderInDoubt, self._work(entry.intent), error=ABANDONED)
 
     async def _ask(self, key: str, entry: Entry) -> Entry | None:
         """Ask ``resolve`` about a doubt.
@@ -205,9 +205,9 @@ class Recovery:
             self._count(work)
         return attended.entry
 
-    async def _pay(self, key: str, debts: tuple[PendingUndo, ...], asked: Entry | None) -> None:
+    async def _pay(self, key: str, undos: tuple[PendingUndo, ...], asked: Entry | None) -> None:
         """Run the pending undos; ``asked`` is the entry if this run already holds a lease on them."""
-        if not debts:
+        if not undos:
             return
         context, entry = self._context, asked
         if entry is None:
@@ -217,16 +217,16 @@ class Recovery:
             if attended.denial is not None:
                 return
             entry = attended.entry
-        due = {(debt.intent.id, debt.hook) for debt in debts}
+        due = {(pending.intent.id, pending.hook) for pending in undos}
         await self._undo(tuple(item for item in entry.owed if (item.intent.id, item.hook) in due))
         if asked is None and entry.state is KeyState.IN_DOUBT:  # the lease covers the doubt too; free it
             await context.journal.write(key, AcquireLease(lease=0.0), certain=Outcome.UNKNOWN)
 
-    async def _undo(self, debts: Iterable[PendingUndo]) -> None:
+    async def _undo(self, undos: Iterable[PendingUndo]) -> None:
         """Run pending undos, grouped by intent."""
         by_intent: dict[str, list[PendingUndo]] = {}
-        for debt in debts:
-            by_intent.setdefault(debt.intent.id, []).append(debt)
+        for pending in undos:
+            by_intent.setdefault(pending.intent.id, []).append(pending)
         for owed in by_intent.values():
             work = self._work(owed[0].intent)
             await undo(self._context, work, Cancellation(), owed)
