@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests.kills.bank import Book
 from tests.kills.setting import Place
 from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
-from transfer_async._cli.probe_budget import Ledger
+from transfer_async._cli.probe_orders import Ledger
 from transfer_async._models.errors import OutcomeUnknown
 from transfer_async._models.responses import Order
 from transfer_async.journal import postgres, sqlite, sqlite_file

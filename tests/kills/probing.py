@@ -25,7 +25,7 @@ from transfer_async._cli import (
     app,  # noqa: F401 - forked processes find it imported, as the next
     probe_run,  # noqa: F401
 )
-from transfer_async._cli.probe_budget import Ledger, Plan
+from transfer_async._cli.probe_orders import Ledger, Plan
 from transfer_async.sandbox import (
     CloseAfterProcessing,
     Fault,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
+import inspect
 import json
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +26,16 @@ from transfer_async._cli import (
 from transfer_async._cli.event_loop import run
 from transfer_async._cli.exit_codes import DONE, FAILED, USAGE
 from transfer_async._cli.journal_output import explained, journal_named, scope_of
-from transfer_async._cli.output import PlainUsage, complain, fail, failing, in_one_line, shown, tell
+from transfer_async._cli.output import (
+    PlainUsage,
+    complain,
+    fail,
+    failing,
+    in_one_line,
+    shown,
+    shown_lines,
+    tell,
+)
 from transfer_async._client import TransferClient
 from transfer_async._http import request
 from transfer_async._models.errors import ConnectionFailed, TransferError, Unauthorized
@@ -259,17 +271,29 @@ def verify_hooks(
     Says which rules were broken, what was done, what was seen, and what helps.
     Exit codes: 0 all rules kept; 1 a rule broken; 2 there is no such factory, or it makes something else.
     """
-    from transfer_async._cli import hook_verification  # brings the sandbox: 80 ms
+    from transfer_async import testing  # brings the sandbox: 80 ms
 
     if not is_positive(patience):
         fail("--patience: must be a finite number of seconds, more than 0", USAGE)
     with failing("verify-hooks", {ValueError: USAGE}):
-        made = clients.factory_named(factory, option="MODULE:FACTORY")
-        report = run(
-            hook_verification.verified(made, seed=seed, sequences=sequences, late=late, patience=patience)
-        )
-    tell(hook_verification.as_text(report))
+        make = _hooks_made_by(clients.factory_named(factory, option="MODULE:FACTORY"))
+        report = run(testing.verify_hooks(make, seed=seed, sequences=sequences, late=late, patience=patience))
+    tell(shown_lines(str(report)))  # a ledger's own words may be in it
     raise typer.Exit(FAILED if report.broken else DONE)
+
+
+def _hooks_made_by(factory: Callable[[], object]) -> Callable[[], Awaitable[object]]:
+    """``factory``, whose errors are told in one line."""
+
+    @functools.wraps(factory)  # a worker in a process of its own imports it by its name
+    async def make() -> object:
+        try:
+            made = factory()
+            return await made if inspect.isawaitable(made) else made
+        except Exception as error:
+            raise ValueError(f"the factory failed ({in_one_line(error)})") from error
+
+    return make
 
 
 # --- who am i ----------------------------------------------------------------------------------------

@@ -89,7 +89,8 @@ def probe(
     Exit codes: 0 done; 1 it was stopped, or could not go on; 2 a wrong use, or nobody said yes.
     """
     from transfer_async._cli import probe_run  # brings the sandbox: 80 ms
-    from transfer_async._cli.probe_reads import ReadLimits, Service, Stopped
+    from transfer_async._cli.probe_http import Service, Stopped
+    from transfer_async._cli.probe_run import ReadLimits
 
     if not this_is_not_live:
         fail(NOT_LIVE, USAGE)
@@ -138,7 +139,7 @@ def _as_typed(check: Callable[[str], str], value: str) -> str:
 def _orders(
     order: Path | None, journal: Path | None, most_orders: int | None, most_amount: str | None, apart: str
 ) -> OrderSettings:
-    from transfer_async._cli.probe_budget import Cap
+    from transfer_async._cli.probe_orders import Cap
     from transfer_async._cli.probe_run import OrderSettings
     from transfer_async._models.requests import NewOrder
 

@@ -1,24 +1,32 @@
-"""One run of the probe: the levels that were asked for, each told before it begins, and the profile kept."""
+"""One run of the probe: the levels that were asked for, level 0 itself, and the settings it proposes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+import json
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 import attrs
 import msgspec
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from transfer_async._cli import probe_orders, probe_reads
+from transfer_async._cli import probe_http, probe_orders
 from transfer_async._cli.clients import journal_named
 from transfer_async._cli.output import Say
-from transfer_async._cli.probe_budget import REFUSALS, Cap, Ledger, Plan, alone
-from transfer_async._cli.probe_orders import Spending
-from transfer_async._cli.probe_reads import ReadLimits, Service
-from transfer_async._cli.raw_http import TURNED_AWAY
+from transfer_async._cli.probe_http import (
+    TURNED_AWAY,
+    Question,
+    RawAnswer,
+    Service,
+    answered,
+    check_who,
+    request_ids,
+)
+from transfer_async._cli.probe_orders import REFUSALS, Cap, Ledger, Plan, Spending, alone
 from transfer_async._http.classify import (
     ORDER_ANSWERS,
     SERVICE_REFUSALS,
@@ -28,9 +36,18 @@ from transfer_async._http.classify import (
 )
 from transfer_async._http.retry import REFUSED, RetryPolicy
 from transfer_async._http.transport import POOL_KEEPALIVE, ExchangeResult, Timeouts
+from transfer_async._http.urls import CREATE_ORDER, WHO_AM_I
 from transfer_async._models.requests import NewOrder
-from transfer_async.sandbox import SeenAnswer, ServiceProfile, load_profile
+from transfer_async.sandbox import (
+    SeenAnswer,
+    SeenConnection,
+    SeenLimits,
+    ServiceProfile,
+    load_profile,
+    profile,
+)
 from transfer_async.sandbox import profile as ask_cases
+from transfer_async.sandbox.profile import IDLE
 
 
 class Declined(Exception):
@@ -85,24 +102,24 @@ class ProbeRun:
             Declined: a person did not say yes.
             level_reads.Stopped: nothing more is sent.
         """
-        if probe_reads.LEVEL in self.levels:
-            await self._begin(probe_reads.announced(self.limits))
+        if LEVEL in self.levels:
+            await self._begin(announced(self.limits))
             await self._read()
         if self.orders is not None:
             async with _ledger(self.orders.journal, self.service.base_url) as ledger:
-                for level in sorted(self.levels - {probe_reads.LEVEL}):
+                for level in sorted(self.levels - {LEVEL}):
                     await self._order(self.orders, ledger, level)
         for line in as_lines(proposed(await self._known())):
             self.say(line)
         self.say(f"profile: {self.path}")
 
     async def _read(self) -> None:
-        seen, before = await probe_reads.run(self.service, self.limits), await self._known()
+        seen, before = await run(self.service, self.limits), await self._known()
         answers = {**before.answers, **seen.answers}
         await self._keep(attrs.evolve(seen, levels=before.levels, answers=answers))
         for name, answer in seen.answers.items():
             self.say(f"  {name}: {answer.status or 'no answer'}")
-        await self._done(probe_reads.LEVEL)
+        await self._done(LEVEL)
 
     async def _order(self, orders: OrderSettings, ledger: Ledger, level: int) -> None:
         profile = await self._known()
@@ -117,7 +134,7 @@ class ProbeRun:
                 "level 2: who-am-i, asked by level 0, shows no limits of the poster's currency: none is tried"
             )
         await self._begin(probe_orders.announced(spending))
-        await probe_reads.look(self.service)  # orders for a wrong address or token would be spent in vain
+        await probe_http.look(self.service)  # orders for a wrong address or token would be spent in vain
         if recorded:
             await self._keep(attrs.evolve(profile, answers={**profile.answers, **recorded}))
         await probe_orders.run(self.service, ledger, spending, keep=self._keep_answer, say=self.say)
@@ -162,11 +179,147 @@ async def _ledger(path: Path, base_url: str) -> AsyncIterator[Ledger]:
             yield Ledger(journal, scope=base_url)
 
 
+# --- level 0 ------------------------------------------------------------------------------------------
+
+
+LEVEL = 0
+TIMES = 2
+"""How often each question is asked: what differs between two answers is not the service's habit."""
+
+
+@frozen(kw_only=True)
+class ReadLimits:
+    """How far level 0 goes.
+
+    Args:
+        requests: on one connection, at most.
+        idle: seconds for which an idle connection is watched, at most.
+    """
+
+    requests: int = 20
+    idle: float = 60.0
+
+    @property
+    def steps(self) -> tuple[float, ...]:
+        """After how many seconds of idleness the connection is looked at."""
+        return tuple(step for step in IDLE if step <= self.idle)
+
+
+def announced(limits: ReadLimits) -> list[str]:
+    """What level 0 will do, in full."""
+    asked = TIMES * len(profile.READS)
+    waited = max(limits.steps, default=0.0)
+    return [
+        "level 0: reads only; no order, and it costs nothing",
+        f"  {asked} requests: who am I, with the token, with a wrong one and with none; a path that is not",
+        "    there; GET where an order is created; each of them twice, on connections of their own",
+        f"  up to {limits.requests} more: who am I, again and again on one connection, until it is closed",
+        f"  1 more: who am I, on a connection that is then left alone for up to {waited:g} s",
+        f"  {asked + limits.requests + 1} requests at most",
+    ]
+
+
+async def run(service: Service, limits: ReadLimits) -> ServiceProfile:
+    """Ask, and say what was seen.
+
+    Raises:
+        Stopped: the service is not there, does not know the token, or is no service as the client knows it.
+    """
+    answers: dict[str, SeenAnswer] = {}
+    raws: list[RawAnswer] = []
+    for name, question in _questions(service).items():
+        for _ in range(TIMES):
+            raw, answers[name] = await answered(service, question, answers)
+            raws.append(raw)
+            if name == profile.WHO_AM_I:
+                check_who(raw)
+    return ServiceProfile(
+        levels=(LEVEL,),
+        answers=answers,
+        request_ids=request_ids(raws),
+        connection=await _connection(service, limits),
+        limits=_limits(raws[0]),
+    )
+
+
+def _questions(service: Service) -> Mapping[str, Question]:
+    wrong = f"probe-{secrets.token_hex(8)}"
+    nowhere = WHO_AM_I.rpartition("/")[0] + "/probe-there-is-no-such-path"
+    return {
+        profile.WHO_AM_I: service.question("GET", WHO_AM_I),
+        profile.WRONG_TOKEN: service.question("GET", WHO_AM_I, token=wrong),
+        profile.NO_TOKEN: service.question("GET", WHO_AM_I, token=""),
+        profile.UNKNOWN_PATH: service.question("GET", nowhere),
+        profile.WRONG_METHOD: service.question("GET", CREATE_ORDER),
+    }
+
+
+async def _connection(service: Service, limits: ReadLimits) -> SeenConnection:
+    question = service.question("GET", WHO_AM_I)
+    seen = await _requests_on_one(service, question, limits.requests)
+    open_after, closed_by = 0.0, None
+    connection = service.connection()
+    try:
+        is_kept = (await connection.ask(question)).is_kept and seen.requests != 1
+        for step in limits.steps if is_kept else ():  # what is closed at once is not closed for its idleness
+            await service.clock.sleep(step - open_after)
+            if not connection.is_open:
+                closed_by = step
+                break
+            open_after = step
+    finally:
+        connection.close()
+    return evolve(seen, open_after=open_after, closed_by=closed_by)
+
+
+async def _requests_on_one(service: Service, question: Question, most: int) -> SeenConnection:
+    """After how many requests a connection was closed, if it was, and whether that was announced."""
+    connection = service.connection()
+    try:
+        for number in range(1, most + 1):
+            raw = await connection.ask(question)
+            if raw.status is None:
+                return SeenConnection(asked=most, requests=number - 1 or None)
+            if not (raw.is_kept and connection.is_open):
+                return SeenConnection(asked=most, requests=number, announced=not raw.is_kept)
+            if raw.is_turned_away:  # a limit of requests, and none of the connection
+                return SeenConnection(asked=number)
+    finally:
+        connection.close()
+    return SeenConnection(asked=most)
+
+
+def _limits(raw: RawAnswer) -> dict[str, SeenLimits]:
+    """The least and greatest amount of each currency that who-am-i shows."""
+    try:
+        document = json.loads(raw.body, parse_float=Decimal, parse_int=Decimal)
+        currencies = document["currencies"]
+        found = {
+            currency["currency_code"]: (currency["min_amount"], currency["max_amount"])
+            for currency in currencies
+        }
+    except (ValueError, TypeError, KeyError, RecursionError, InvalidOperation):
+        return {}
+    return {
+        code: SeenLimits(least=least, greatest=greatest)
+        for code, (least, greatest) in found.items()
+        if _is_code(code) and _are_amounts((least, greatest))
+    }
+
+
+def _is_code(code: object) -> bool:
+    return isinstance(code, str) and 2 <= len(code) <= 10 and code.isascii() and code.isalnum()
+
+
+def _are_amounts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, Decimal) and value.is_finite() and value.adjusted() < 20 for value in values)
+
+
 # --- proposed settings -------------------------------------------------------------------------------
 # What a profile says for the client's settings: each value with its reason; a person applies them.
 
 
-LONGEST_WAIT = 300.0
+LONGEST_RETRY_AFTER = 300.0
 """Seconds of ``Retry-After`` that are made room for; who asks for more is not waited for."""
 
 SLOW = 4.0
@@ -241,7 +394,7 @@ def _times(profile: ServiceProfile, times: Timeouts) -> tuple[float, float, str]
 
 def _longest_retry_after(profile: ServiceProfile) -> float:
     asked = [_seconds(answer) for answer in profile.answers.values()]
-    return max((item for item in asked if item <= LONGEST_WAIT), default=0.0)
+    return max((item for item in asked if item <= LONGEST_RETRY_AFTER), default=0.0)
 
 
 def _seconds(answer: SeenAnswer) -> float:

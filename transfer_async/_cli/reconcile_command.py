@@ -1,50 +1,73 @@
-"""The command: its options, its words and its exit codes."""
+"""``journal reconcile``: its options, its words and its exit codes, and how the export is read."""
 
 from __future__ import annotations
 
-import asyncio
+import csv
 import json
-import math
+import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import attrs
+import msgspec
 import typer
-from attrs import evolve, frozen
+from attrs import frozen
 
 from transfer_async._cli import options
 from transfer_async._cli.exit_codes import DIFFERENT, FAILED, USAGE
 from transfer_async._cli.journal_output import OpenJournal
 from transfer_async._cli.journal_session import By, JournalTarget, named, usage, who
-from transfer_async._cli.output import complain, fail, failing, shown, shown_json, tell
-from transfer_async._cli.reconcile_export import (
-    PLACES,
+from transfer_async._cli.output import (
+    BadLine,
+    TextLines,
+    complain,
+    each_line,
+    fail,
+    failing,
+    shown,
+    shown_json,
+    tell,
+)
+from transfer_async._cli.reconcile_comparison import (
     Ambiguous,
     Books,
+    ExportedOrder,
     Finding,
     Lacking,
     Match,
     NotFound,
-    RowFault,
-    Sender,
     Unknown,
     WrongOrder,
-    columns_named,
-    rows,
-    wish_of,
+    add_journal,
+    propose_match,
+    wish,
 )
-from transfer_async._pipeline.key_views import checked_settle_after, checked_text
-from transfer_async._pipeline.operators import Operators
+from transfer_async._models import requests
+from transfer_async._pipeline.key_views import checked_order_id, checked_settle_after, checked_text
 from transfer_async._support.util import is_positive
-from transfer_async.journal.model import SETTLE_AFTER, Decision, Entry, HistoryEvent, KeyState
-from transfer_async.journal.protocol import ScopedJournal
-from transfer_async.journal.transitions import Create, MarkSending, Refute
+from transfer_async.journal.model import SETTLE_AFTER
 
 SHOWN = 20
 """How many findings of a kind are told without ``--json``."""
+
+
+PLACES: Mapping[str, tuple[str, ...]] = {
+    "order_id": ("order_id", "id"),
+    "poster_username": ("poster_username", "user.username"),
+    "poster_recipient_username": ("poster_recipient_username", "postersBeneficiary.username"),
+    "poster_currency": ("poster_currency",),
+    "poster_amount": ("poster_amount",),
+    "matcher_currency": ("matcher_currency",),
+    "matcher_amount": ("matcher_amount",),
+    "posted_at": ("posted_at",),
+}
+"""What is read of a row, and the columns that it is looked for in: our names, then those of the service's
+order object (specification 2.1), a point before what is inside."""
 
 
 def reconcile(
@@ -220,24 +243,177 @@ def _tell_as_json(books: Books, found: Mapping[str, int | bool]) -> None:
         tell(shown_json(json.dumps(line, ensure_ascii=False)))
 
 
-# --- reconciliation ----------------------------------------------------------------------------------
-# The way from a file and a journal to what somebody should look at.
+# --- export file -------------------------------------------------------------------------------------
+# An export of the service's orders, as CSV or JSON Lines: one order a row, read as far as it is compared.
 
 
-PAGE = 500
-"""Keys asked for at once."""
+_DATE_AND_TIME = re.compile(r"\d{4}-?\d\d-?\d\d.\d\d:?\d\d")
+
+_JSON = msgspec.json.Decoder(float_hook=Decimal).decode
+
+
+@frozen
+class RowFault:
+    """A row that cannot be read: on which line, and why; never a value of it."""
+
+    line: int
+    why: str
+
+
+def columns_named(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """`PLACES`, with those that were given as ``FIELD=COLUMN``.
+
+    Raises:
+        ValueError: one is no such pair, or names no field.
+    """
+    places = dict(PLACES)
+    for pair in given:
+        name, _, column = pair.partition("=")
+        if name not in PLACES or not column:
+            raise ValueError(f"--column: must be FIELD=COLUMN, and FIELD one of {', '.join(PLACES)}")
+        places[name] = (column,)
+    return places
+
+
+def rows(path: Path, places: Mapping[str, Sequence[str]]) -> Iterator[ExportedOrder | RowFault]:
+    """Every row, or what is wrong with it.
+
+    Raises:
+        ValueError: the file's name ends neither in .csv nor in .jsonl.
+        OSError: it cannot be read.
+    """
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise ValueError("EXPORT: its name must end in .csv, .jsonl or .ndjson")
+    with path.open("rb") as file:
+        lines = TextLines(file)
+        for line, row in reader(lines, places):
+            yield row if isinstance(row, RowFault) else _order(line, row, places)
+
+
+def _csv_rows(lines: TextLines, places: Mapping[str, Sequence[str]]) -> Iterator[tuple[int, Any]]:
+    reader = csv.reader(lines, strict=True)
+    header: list[str] | None = None
+    while True:
+        line = lines.number + 1
+        try:
+            cells = next(reader, None)
+        except (BadLine, csv.Error) as error:
+            why = error.why if isinstance(error, BadLine) else f"is not CSV that can be read ({error})"
+            yield line, RowFault(line, why)
+            continue
+        if cells is None:
+            return
+        if header is None:
+            header = cells
+            if problem := _header_problem(header, places):
+                yield line, RowFault(line, problem)
+                return  # every row would have the same fault
+        elif cells and len(cells) != len(header):
+            yield line, RowFault(line, "has not as many cells as there are columns")
+        elif cells:
+            yield line, dict(zip(header, cells, strict=True))
+
+
+def _header_problem(header: Sequence[str], places: Mapping[str, Sequence[str]]) -> str | None:
+    """What is wrong with the names of the columns; it names only those that were looked for."""
+    found = {name: [column for column in header if column in columns] for name, columns in places.items()}
+    missing = [name for name, columns in found.items() if not columns]
+    if missing:
+        return _missing(missing, places)
+    for name, columns in found.items():
+        if len(set(columns)) > 1:
+            return _two_columns(name, columns)
+        if len(columns) > 1:
+            return f"{name}: two columns have the name {columns[0]}: rename one of them in the export"
+    return None
+
+
+def _missing(names: Sequence[str], places: Mapping[str, Sequence[str]]) -> str:
+    looked_for = ", ".join(f"{name} (looked for as {' or '.join(places[name])})" for name in names)
+    return f"missing: {looked_for}. If the export has another name for it, give --column {names[0]}=COLUMN"
+
+
+def _two_columns(name: str, columns: Sequence[str]) -> str:
+    return f"{name}: is in {' and in '.join(columns)}: say which one with --column {name}={columns[0]}"
+
+
+def _json_rows(lines: TextLines, _: Mapping[str, Sequence[str]]) -> Iterator[tuple[int, Any]]:
+    for text in each_line(lines):
+        if isinstance(text, BadLine):
+            yield text.line, RowFault(text.line, text.why)
+            continue
+        try:
+            yield lines.number, _JSON(text)
+        except (msgspec.DecodeError, ArithmeticError):
+            yield lines.number, RowFault(lines.number, "is not JSON")
+
+
+_READERS = {".csv": _csv_rows, ".jsonl": _json_rows, ".ndjson": _json_rows}
+
+
+def _order(line: int, row: Any, places: Mapping[str, Sequence[str]]) -> ExportedOrder | RowFault:
+    try:
+        cells = {name: _cell(row, name, columns) for name, columns in places.items()}
+        if missing := [name for name, value in cells.items() if value is None]:
+            return RowFault(line, _missing(missing, places))
+        time = _time(cells["posted_at"])
+        return ExportedOrder(
+            order_id=checked_order_id(cells["order_id"]),
+            wish=wish(
+                cells["poster_username"],
+                cells["poster_recipient_username"],
+                (_amount("poster_amount", cells["poster_amount"]), cells["poster_currency"]),
+                (_amount("matcher_amount", cells["matcher_amount"]), cells["matcher_currency"]),
+            ),
+            posted_at=(time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp(),
+            has_zone=time.tzinfo is not None,
+        )
+    except ValueError as error:
+        return RowFault(line, str(error))
+
+
+def _cell(row: Any, name: str, columns: Sequence[str]) -> Any:
+    """What the row has in one of ``columns``, by itself or as a path into what is nested; None if nothing."""
+    found = {}
+    for column in columns:
+        value = row.get(column) if isinstance(row, dict) else None
+        if value is None:
+            value = row
+            for part in column.split("."):
+                value = value.get(part) if isinstance(value, dict) else None
+        if isinstance(value, str):
+            value = value.strip()
+        if value not in (None, ""):
+            if not isinstance(value, str) and "amount" not in name:
+                raise ValueError(f"{name}: is no text")
+            found[column] = value
+    if len(set(map(str, found.values()))) > 1:
+        raise ValueError(_two_columns(name, [*found]))
+    return next(iter(found.values()), None)
+
+
+def _amount(name: str, value: Any) -> Decimal:
+    amount = requests.to_decimal(value)
+    if problem := requests.number_problem(amount):
+        raise ValueError(f"{name}: {problem}")
+    return Decimal(amount)
+
+
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("posted_at: is no time as 2026-01-31T12:00:00.000Z") from None
+    if not _DATE_AND_TIME.match(text):  # midnight would stand for any time of that day
+        raise ValueError(
+            "posted_at: is a date without a time; a time such as 2026-01-31T12:00:00.000Z is needed"
+        )
+    return time
+
 
 MAX_FAULTS = 20
 """How many rows that cannot be read are told."""
-
-EVER = float("inf")
-
-ROUNDED = 1.0
-"""Seconds: an export may show whole ones."""
-
-
-class ClocksDiffer(ValueError):
-    """The export has another time for an order than the journal: no order can be told by its time."""
 
 
 def add_export(books: Books, path: Path, places: Mapping[str, Sequence[str]]) -> list[RowFault]:
@@ -263,171 +439,3 @@ def add_export(books: Books, path: Path, places: Mapping[str, Sequence[str]]) ->
         RowFault(line, why if count == 1 else f"{why} (and {count - 1:,} more lines)")
         for why, (line, count) in faults.items()
     ]
-
-
-@frozen(kw_only=True)
-class Span:
-    """The time in which the order of a doubt may have been posted.
-
-    Args:
-        slack: seconds by which the service's clock may differ.
-        settle_after: seconds after the last possible send in which a request may still take effect.
-        since_1970: makes seconds since 1970 of the journal's own.
-    """
-
-    slack: float
-    settle_after: float
-    since_1970: Callable[[float], float]
-
-    def sender(self, key: str, entry: Entry) -> Sender:
-        """A key in doubt, and when its order was posted if there is one."""
-        since = self.since_1970(entry.claimed_at) - self.slack
-        until = self._until(self.since_1970(entry.sent_until))
-        if entry.unread is not None and not entry.unread.is_sealed:  # its times may be what is lost
-            since, until = -EVER, EVER
-        wish = None if entry.intent is None else wish_of(entry.intent.order)
-        return Sender(key, wish, since, until, is_in_doubt=True)
-
-    def refuted(self, key: str, entry: Entry, steps: Sequence[HistoryEvent]) -> Iterator[Sender]:
-        """The attempts of a key that were refuted, which may be a mistake, and when their orders were posted.
-
-        What they wished for is not kept once their undos are done: any order of that time may be theirs.
-        """
-        marked = {step.attempt: step.at for step in steps if step.move == MarkSending.name}
-        wishes = {undo.intent.id: wish_of(undo.intent.order) for undo in entry.owed}
-        for step in steps:
-            if step.move != Refute.name:
-                continue
-            since = marked.get(step.attempt, math.nan) - self.slack
-            is_last = entry.is_readable and step.attempt is not None and entry.attempt == step.attempt
-            until = self._until(self.since_1970(entry.sent_until) if is_last else step.at)
-            yield Sender(
-                key,
-                wishes.get(step.intent_id),
-                -EVER if math.isnan(since) else since,
-                EVER if math.isnan(until) else until,
-                is_in_doubt=False,
-                was_refuted=True,
-            )
-
-    def _until(self, sent_until: float) -> float:
-        return sent_until + self.settle_after + self.slack
-
-
-async def add_journal(
-    books: Books, journal: ScopedJournal, operators: Operators, *, slack: float, settle_after: float
-) -> bool:
-    """Take in every key that may have sent an order, and then every key whose order is known.
-
-    Returns:
-        Whether the export's times were compared with the journal's, by an order that both know.
-
-    Raises:
-        ClocksDiffer: they are further apart than ``slack``.
-        JournalFailed: the journal could not be read.
-        ValueError: it cannot list its orders.
-    """
-    utc = await operators.times()
-    span = Span(slack=slack, settle_after=settle_after, since_1970=lambda time: utc(time).timestamp())
-    doubts = dict(await journal.in_doubt())
-    await asyncio.to_thread(books.add_senders, [span.sender(key, entry) for key, entry in doubts.items()])
-    last = ""
-    while page := await journal.work(limit=PAGE, after=last):
-        others = [other for key, entry in page if key not in doubts for other in _others(key, entry)]
-        await asyncio.to_thread(books.add_senders, others)
-        last = page[-1][0]
-    await _add_refuted(books, journal, span)
-    await _add_resolved(books, journal, span)
-    last = ""
-    while orders := await journal.orders(limit=PAGE, after=last):
-        created = [(id_, key, None if at is None else span.since_1970(at)) for id_, key, at in orders]
-        await asyncio.to_thread(books.add_created, created)
-        last = orders[-1][0]
-    return await _compare_clocks(books, journal, slack=slack + ROUNDED)
-
-
-async def _compare_clocks(books: Books, journal: ScopedJournal, *, slack: float) -> bool:
-    """Whether the times of orders were compared that the service itself answered with.
-
-    Raises:
-        ClocksDiffer: one was posted neither while it was sent nor within ``slack`` of that.
-    """
-    is_compared = await asyncio.to_thread(books.times_agree, slack)
-    last = ""
-    # Since when an order is known may be later by days: when somebody was told of it, for one.
-    while others := await asyncio.to_thread(books.other_times, slack, after=last, limit=PAGE):
-        for order_id, key, posted_at in others:
-            apart = _apart(order_id, posted_at, await journal.history(key))
-            if apart is not None and apart > slack:
-                raise ClocksDiffer(
-                    f"EXPORT: nothing was compared: its posted_at of {order_id} is {apart:,.0f} s from the "
-                    f"time at which the journal has it created, for {key}. A time without a zone is read as "
-                    "UTC: export the times in UTC, or with their zone, as 2026-01-31T13:00:00+01:00. If the "
-                    "service's clock does differ by as much, give --slack"
-                )
-            is_compared |= apart is not None
-            last = order_id
-    return is_compared
-
-
-def _apart(order_id: str, posted_at: float, steps: Sequence[HistoryEvent]) -> float | None:
-    """Seconds between posting an order and sending it; None where the service did not answer with it."""
-    end = next((step for step in steps if step.move == Create.name and step.order_id == order_id), None)
-    if end is None:  # somebody gave its id, and that may be the wrong one
-        return None
-    marks = [step.at for step in steps if step.move == MarkSending.name and step.attempt == end.attempt]
-    return max(min([end.at, *marks]) - posted_at, posted_at - end.at)
-
-
-async def _add_refuted(books: Books, journal: ScopedJournal, span: Span) -> None:
-    """Take in every key of which a doubt was refuted: whoever did so may be wrong."""
-    keys, after = await journal.refuted()
-    while True:
-        for key in keys:
-            entry = await journal.read(key)
-            if entry is not None:  # or it was forgotten just now
-                attempts = list(span.refuted(key, entry, await journal.history(key)))
-                await asyncio.to_thread(books.add_senders, attempts)
-        if not after:
-            return
-        keys, after = await journal.refuted(after=after)
-
-
-async def _add_resolved(books: Books, journal: ScopedJournal, span: Span) -> None:
-    """Take in every key whose order somebody named by its id alone: that may be the wrong id."""
-    after = ""
-    while True:
-        keys, after = await journal.resolved(after=after)
-        for key in dict.fromkeys(keys):
-            entry = await journal.read(key)
-            if entry is not None and entry.is_amendable and entry.order_id is not None:
-                sender = evolve(span.sender(key, entry), is_in_doubt=False)
-                claimed_at = span.since_1970(entry.claimed_at)
-                await asyncio.to_thread(books.add_resolved, sender, entry.order_id, claimed_at=claimed_at)
-        if not after:
-            return
-
-
-def _others(key: str, entry: Entry) -> Iterator[Sender]:
-    """A key that was not in doubt, but whose wish, or an earlier one, may exist as an order all the same."""
-    intents = [undo.intent for undo in entry.owed]
-    if entry.state in (KeyState.SENDING, KeyState.IN_DOUBT) and entry.intent is not None:
-        intents.append(entry.intent)
-    wishes: set[str | None] = {wish_of(intent.order) for intent in intents}
-    for wish in wishes if entry.is_readable else {None}:
-        yield Sender(key, wish, -EVER, EVER, is_in_doubt=False)
-
-
-async def propose_match(operators: Operators, match: Match, *, by: str, reason: str) -> None:
-    """Propose that a doubt is resolved with the order that fits, for another person to approve.
-
-    Raises:
-        ValueError: somebody has proposed something already, or the key has moved.
-        JournalFailed: the journal could not be read or written.
-    """
-    view = await operators.view(match.key)
-    if view.proposal is not None:
-        raise ValueError(f"{view.proposal.by} has proposed something already")
-    await operators.propose(
-        match.key, Decision.RESOLVE, order_id=match.order_id, by=by, reason=reason, seen=view.moves
-    )

@@ -12,9 +12,9 @@ from attrs import define, frozen
 from tests.support.bank import new_order
 from tests.support.loop_time import LoopTime
 from transfer_async import NewOrder
-from transfer_async._cli.probe_budget import Cap
-from transfer_async._cli.probe_reads import ReadLimits, Service, Stopped
-from transfer_async._cli.probe_run import OrderSettings, ProbeRun
+from transfer_async._cli.probe_http import Service, Stopped
+from transfer_async._cli.probe_orders import Cap
+from transfer_async._cli.probe_run import OrderSettings, ProbeRun, ReadLimits
 from transfer_async._support.clock import Clock
 from transfer_async.sandbox import Sandbox, ServiceProfile, load_profile
 

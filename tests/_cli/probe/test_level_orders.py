@@ -14,11 +14,20 @@ from tests.support.bank import new_order
 from tests.support.journalling import claim, intent
 from tests.support.loop_time import LoopTime
 from transfer_async import SQLiteJournal
-from transfer_async._cli import probe_reads
-from transfer_async._cli.probe_budget import NAMES, Cap, OtherPlan, Plan, admitted, alone, key_of, planned
-from transfer_async._cli.probe_orders import Relay, Spending
-from transfer_async._cli.probe_reads import Service, Stopped
-from transfer_async._cli.raw_http import OneConnection, RawAnswer
+from transfer_async._cli import probe_http
+from transfer_async._cli.probe_http import OneConnection, RawAnswer, Service, Stopped
+from transfer_async._cli.probe_orders import (
+    NAMES,
+    Cap,
+    OtherPlan,
+    Plan,
+    Relay,
+    Spending,
+    admitted,
+    alone,
+    key_of,
+    planned,
+)
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox, SeenAnswer, SeenLimits, Status
 from transfer_async.sandbox.service import CREATE_ORDER_PATH, message
 
@@ -233,7 +242,7 @@ async def test_a_service_that_goes_away_amid_the_orders_gets_none(sandbox, tmp_p
 
     with monkeypatch.context() as patch:
         patch.setattr(OneConnection, "ask", gone)
-        patch.setattr(probe_reads, "look", gone)
+        patch.setattr(probe_http, "look", gone)
         first = await probed(sandbox, tmp_path / "a", watch, levels=(1,))
     assert first.stopped.startswith("no connection could be opened")
     assert not first.profile.answers

@@ -10,9 +10,8 @@ from tests.faults.servers import Connection, Script, serving
 from tests.support import samples
 from tests.support.cases import each
 from tests.support.loop_time import LoopTime
-from transfer_async._cli.probe_reads import ReadLimits, Service, Stopped, _limits, _requests_on_one, run
-from transfer_async._cli.probe_run import proposed
-from transfer_async._cli.raw_http import RawAnswer
+from transfer_async._cli.probe_http import RawAnswer, Service, Stopped
+from transfer_async._cli.probe_run import ReadLimits, _limits, _requests_on_one, proposed, run
 from transfer_async.sandbox import (
     CloseAfterProcessing,
     Sandbox,

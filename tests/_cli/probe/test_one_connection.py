@@ -14,8 +14,8 @@ import trustme
 from tests.faults.servers import Connection, serving
 from tests.support.cases import each
 from tests.support.loop_time import MUST_RUN_OUT
-from transfer_async._cli import raw_http
-from transfer_async._cli.raw_http import OneConnection, Question, RawAnswer
+from transfer_async._cli import probe_http
+from transfer_async._cli.probe_http import OneConnection, Question, RawAnswer
 from transfer_async.sandbox import Sandbox
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -110,7 +110,7 @@ async def test_of_an_answer_that_is_cut_the_status_stands(said, body):
 
 
 async def test_no_more_is_read_than_anybody_needs(monkeypatch):
-    monkeypatch.setattr(raw_http, "LARGEST", 4)
+    monkeypatch.setattr(probe_http, "LARGEST", 4)
 
     raw = await asked(saying(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789"))
 
@@ -189,9 +189,9 @@ def certified(tmp_path, monkeypatch) -> Iterator[tuple[ssl.SSLContext, Path]]:
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(serving)
     authority.cert_pem.write_to_path(tmp_path / "authority.pem")
-    raw_http._verifying.cache_clear()
+    probe_http._verifying.cache_clear()
     yield serving, tmp_path / "authority.pem"
-    raw_http._verifying.cache_clear()
+    probe_http._verifying.cache_clear()
 
 
 @pytest.mark.parametrize("known", [True, False])

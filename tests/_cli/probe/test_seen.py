@@ -6,7 +6,7 @@ import pytest
 
 from tests.support import samples
 from tests.support.cases import each
-from transfer_async._cli.raw_http import RawAnswer, order_in, request_ids, seen
+from transfer_async._cli.probe_http import RawAnswer, order_in, request_ids, seen
 from transfer_async.sandbox import SeenAnswer
 
 BODY = json.dumps(

@@ -8,7 +8,7 @@ import pytest
 from attrs import define, field
 
 from tests.support.cases import each
-from transfer_async._cli.reconcile_export import (
+from transfer_async._cli.reconcile_comparison import (
     Ambiguous,
     Books,
     ExportedOrder,

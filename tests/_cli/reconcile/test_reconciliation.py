@@ -12,8 +12,18 @@ from tests.support import samples
 from tests.support.cases import each
 from tests.support.journalling import SCOPE, claim, doubt, intent, made, mark
 from transfer_async import MemoryJournal, Operators
-from transfer_async._cli.reconcile_command import EVER, Span, _apart, add_journal
-from transfer_async._cli.reconcile_export import Ambiguous, Books, ExportedOrder, Sender, wish, wish_of
+from transfer_async._cli.reconcile_comparison import (
+    EVER,
+    Ambiguous,
+    Books,
+    ExportedOrder,
+    Sender,
+    Span,
+    _apart,
+    add_journal,
+    wish,
+    wish_of,
+)
 from transfer_async.journal.model import Entry, HistoryEvent, KeyState, PendingUndo, Unread
 from transfer_async.journal.protocol import ScopedJournal
 

@@ -17,19 +17,25 @@ import aiohttp
 from attrs import field, frozen
 from multidict import CIMultiDict
 
+from transfer_async._cli.options import BASE_URL, TOKEN
+from transfer_async._converters.converter import read_into
 from transfer_async._converters.reader import find_order_id, read_answer
 from transfer_async._converters.wire_format import Unreadable, decode
 from transfer_async._http.classify import (
     ORDER_ANSWERS,
+    READ_ANSWERS,
     WRONG_TOKEN,
     Classification,
     classify_response,
     other_order,
 )
-from transfer_async._http.retry import RetryPolicy
-from transfer_async._http.transport import BoundedBody, ExchangeResult
+from transfer_async._http.retry import RetryPolicy, retry_after
+from transfer_async._http.transport import ACCEPTED, BoundedBody, ExchangeResult
+from transfer_async._http.urls import WHO_AM_I
 from transfer_async._models.requests import NewOrder
-from transfer_async.sandbox import SeenAnswer
+from transfer_async._models.responses import User
+from transfer_async._support.clock import Clock
+from transfer_async.sandbox import SeenAnswer, profile
 from transfer_async.sandbox.profile import NOT_KEPT, BodyKind, OrderSeen, rung
 from transfer_async.sandbox.validation import decimal_of
 
@@ -381,3 +387,138 @@ def _kind(raw: RawAnswer, document: object) -> BodyKind:
     if document is not None:
         return "json"
     return "html" if raw.body.lstrip()[:1] == b"<" else "text"
+
+
+# --- service ----------------------------------------------------------------------------------------
+
+
+LONGEST_WAIT = 120.0
+"""Seconds of ``Retry-After`` that are waited for."""
+
+FIRST_WAIT = 1.0
+"""Seconds, where an answer does not say how long to wait; each further wait is twice as long."""
+
+AGAIN = 5
+"""How often in a row the probe may be turned away."""
+
+
+class Stopped(Exception):
+    """Nothing more is sent; says why."""
+
+
+@frozen(kw_only=True)
+class Service:
+    """Where to ask, and how long.
+
+    Args:
+        base_url: normalised.
+        token: the API token.
+        patience: seconds for one answer.
+        clock: measures the answers, and waits.
+    """
+
+    base_url: str
+    token: str = field(repr=False)
+    patience: float
+    clock: Clock = field(factory=Clock)
+
+    def connection(self) -> OneConnection:
+        """A new connection, not yet open."""
+        return OneConnection(self.base_url, patience=self.patience)
+
+    async def rest(self, raw: RawAnswer, *, times: int) -> None:
+        """Wait as long as an answer asks that turned a request away, the first one or after so many others.
+
+        Raises:
+            Stopped: that would be too long, or too often.
+        """
+        again = "run the probe again later: it goes on where it was"
+        if times >= AGAIN:
+            raise Stopped(f"the service answered with {raw.status} {AGAIN} times in a row; {again}")
+        asked = retry_after(raw.evidence.headers.get("Retry-After"), now=self.clock.utc())
+        seconds = FIRST_WAIT * 2.0**times if asked is None else asked
+        if seconds > LONGEST_WAIT:
+            raise Stopped(f"the service answered with {raw.status}: not before {seconds:,.0f} s; {again}")
+        await self.clock.sleep(seconds)
+
+    def question(
+        self, method: str, path: str, *, token: str | None = None, body: bytes | None = None
+    ) -> Question:
+        """A question with the headers that the specification asks for (4.1, 4.2); ``""`` for no token."""
+        headers = {
+            "Accept": "application/json",
+            "Accept-Encoding": ACCEPTED,
+            "Authorization": f"Bearer {self.token if token is None else token}",
+        }
+        if token == "":
+            del headers["Authorization"]
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        return Question(method=method, path=path, headers=headers, body=body)
+
+
+async def ask(service: Service, question: Question) -> tuple[RawAnswer, SeenAnswer]:
+    """Ask on a connection of its own."""
+    connection = service.connection()
+    began = service.clock.now()
+    try:
+        raw = await connection.ask(question)
+    finally:
+        connection.close()
+    return raw, seen(raw, seconds=service.clock.now() - began)
+
+
+async def look(service: Service) -> None:
+    """Ask who the caller is, before anything else is asked.
+
+    Raises:
+        Stopped: see `run`.
+    """
+    raw, _ = await answered(service, service.question("GET", WHO_AM_I), {})
+    check_who(raw)
+
+
+async def answered(
+    service: Service, question: Question, answers: dict[str, SeenAnswer]
+) -> tuple[RawAnswer, SeenAnswer]:
+    """Ask until the service has time for it."""
+    times = 0
+    while True:
+        raw, answer = await ask(service, question)
+        if not raw.is_turned_away:
+            return raw, answer
+        answers[profile.TURNED_AWAY] = answer
+        await service.rest(raw, times=times)
+        times += 1
+
+
+def check_who(raw: RawAnswer) -> None:
+    """Whether the client can use what it is told of who it is: else nothing that is seen is of any use."""
+    check_reached(raw)
+    if classify_response(raw.evidence, RetryPolicy(), READ_ANSWERS) is not Classification.ANSWERED:
+        raise Stopped(
+            f"who-am-i was answered with {raw.status}: are {BASE_URL}, and {TOKEN} right? {_NOTHING}"
+        )
+    try:
+        read_into(User, raw.body)
+    except Unreadable as why:
+        raise Stopped(f"the client cannot read the answer to who-am-i: {why}. {_NOTHING}") from None
+
+
+def check_reached(raw: RawAnswer) -> None:
+    """Whether the service was reached, and knows the token.
+
+    Raises:
+        Stopped: it was not, or does not.
+    """
+    if not raw.is_sent:
+        raise Stopped(f"no connection could be opened: is {BASE_URL} right, and the service up? {_NOTHING}")
+    if raw.status is None:
+        raise Stopped(f"no answer came: is {BASE_URL} right, and the service up? {_NOTHING}")
+    if classify_response(raw.evidence, RetryPolicy(), ORDER_ANSWERS) is Classification.WRONG_TOKEN:
+        raise Stopped(
+            f"the service does not know the token (status {raw.status}): is {TOKEN} right? {_NOTHING}"
+        )
+
+
+_NOTHING = "Nothing of this is in the profile"
