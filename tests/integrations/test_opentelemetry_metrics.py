@@ -21,10 +21,11 @@ from transfer_async import (
     SQLiteJournal,
     TransferClient,
 )
+from transfer_async import journal as journals
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async.integrations.opentelemetry import Telemetry
 from transfer_async.integrations.opentelemetry.observer import SYSTEMS, Oldest
-from transfer_async.journal import Entry, PendingUndo, RequestNotification, address, transitions
+from transfer_async.journal import Entry, PendingUndo, RequestNotification, transitions
 from transfer_async.journal.protocol import Journal
 from transfer_async.sandbox import CloseAfterProcessing, Status
 from transfer_async.worker.handler import Handler
@@ -268,7 +269,7 @@ def test_the_systems_are_the_conventions(traced: Traced):
         """A bank's own, made of ours."""
 
     assert SYSTEMS["PostgresJournal"] == "postgresql"
-    assert {name for name in vars(address) if name.endswith("Journal")} - {"Journal"} <= set(SYSTEMS)
+    assert {name for name in journals.__all__ if name.endswith("Journal")} - {"Journal"} <= set(SYSTEMS)
     assert traced.telemetry.journal(Own("orders.db"))._system == "sqlite"
 
 
