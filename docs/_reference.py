@@ -1,4 +1,4 @@
-"""The reference: every public name from its docstring, and links to it from wherever a page names it."""
+"""The reference: every public name with its docstring, and links to it from every page that names it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ PUBLIC = (
     "transfer_async.integrations.faststream",
     "transfer_async.integrations.opentelemetry",
 )
-"""The modules whose ``__all__`` is a promise; those that are not there yet are left out."""
+"""The public modules; a module that does not exist is left out."""
 
 
 def public_names(module: str) -> list[str]:
-    """What a public module promises; nothing if it is not there."""
+    """Return the ``__all__`` of a public module; an empty list if there is no such module."""
     try:
         return list(getattr(importlib.import_module(module), "__all__", ()))
     except ModuleNotFoundError as error:
@@ -47,12 +47,12 @@ def public_names(module: str) -> list[str]:
 
 
 def first_home(name: str) -> str | None:
-    """The first public module that has a name."""
+    """Return the first public module that has a name."""
     return next((module for module in PUBLIC if name in public_names(module)), None)
 
 
 def own_names(module: str) -> list[str]:
-    """What a public module promises and no earlier one has: by itself, for two may be of one name."""
+    """Return the names of a public module whose objects no earlier module has: names may repeat."""
     earlier = PUBLIC[: PUBLIC.index(module)]
     return [name for name in public_names(module) if not any(_is_in(name, module, one) for one in earlier)]
 
@@ -63,13 +63,13 @@ def _is_in(name: str, module: str, other: str) -> bool:
 
 
 class Names(SphinxDirective):
-    """``.. names:: module`` with names below it, or all of the module's that no other has first."""
+    """``.. names:: module`` with names below it; without names, all that no earlier module has."""
 
     required_arguments = 1
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """Write a directive of autodoc for each."""
+        """Write one autodoc directive for each name."""
         module = self.arguments[0]
         names = " ".join(self.content).split()
         names = names or own_names(module)
@@ -93,7 +93,7 @@ class Names(SphinxDirective):
 def _find_public(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Element
 ) -> nodes.Node | None:
-    """A reference to a name where it is defined, or to a part of it, is one to where it is public."""
+    """Resolve a reference to a private module's name to the public module that exports it."""
     if node.get("refdomain") != "py":
         return None
     target = str(node["reftarget"]).lstrip("~.")
@@ -107,23 +107,23 @@ def _find_public(
                 return domain.resolve_xref(
                     env, node["refdoc"], app.builder, "obj", name, pending_xref(), content
                 )
-    return content if _is_no_name_of_ours(target) else None
+    return content if _needs_no_link(target) else None
 
 
-def _is_no_name_of_ours(target: str) -> bool:
-    """Whether it is private, another library's, or a piece of code: no part that a public name lacks."""
+def _needs_no_link(target: str) -> bool:
+    """Whether the target is private, another library's, or a piece of code, and so needs no link."""
     first, dot, _ = target.partition(".")
     return not dot or first_home(first) is None
 
 
-def _with_its_own_words(_app: Sphinx, what: str, name: str, thing: Any, _: Any, lines: list[str]) -> None:
-    """A constant has the words below it where it is defined, and not those of its type."""
+def _with_own_docstring(_app: Sphinx, what: str, name: str, thing: Any, _: Any, lines: list[str]) -> None:
+    """Give a constant the docstring below its definition instead of its type's docstring."""
     if what == "data":
-        lines[:] = words_of(name.rpartition(".")[2], thing)
+        lines[:] = docstring_of(name.rpartition(".")[2], thing)
 
 
-def words_of(name: str, thing: Any) -> list[str]:
-    """The lines below the constant of that name in whichever module of the package defines it."""
+def docstring_of(name: str, thing: Any) -> list[str]:
+    """Return the docstring lines below a constant, from the module of the package that defines it."""
     for module in list(sys.modules):
         if module.startswith("transfer_async") and getattr(sys.modules[module], name, None) is thing:
             analyzer = ModuleAnalyzer.for_module(module)
@@ -133,11 +133,11 @@ def words_of(name: str, thing: Any) -> list[str]:
 
 
 _DEFAULT = re.compile(r"attr_dict\['(\w+)'\]\.default")
-"""What attrs writes for a field's default in the ``__init__`` that it makes."""
+"""What attrs writes for a field's default in a generated ``__init__``."""
 
 
 def with_defaults(kind: type, signature: str) -> str:
-    """The signature of a class that attrs has made, with the defaults as one would write them."""
+    """Return the signature of an attrs class with its defaults as source code."""
     fields = attrs.fields_dict(kind)
     for field in fields.values():
         if isinstance(field.default, attrs.Factory):  # type: ignore[arg-type] # typed as a function, is a class
@@ -163,13 +163,13 @@ def _with_defaults(
     return with_defaults(thing, signature), returns
 
 
-class TellTwinsApart(SphinxPostTransform):
-    """A name that two public modules have is the one of the module that speaks, or else of the first."""
+class ResolveAmbiguousNames(SphinxPostTransform):
+    """Resolve a name that two public modules have: first the current module, then the first in the list."""
 
     default_priority = 4
 
     def run(self, **_: Any) -> None:
-        """Write the module before the name."""
+        """Put the module before the name."""
         for link in self.document.findall(pending_xref):
             name, module = link["reftarget"], link.get("py:module")
             if link.get("refdomain") == "py" and (first := first_home(name)) is not None:
@@ -178,13 +178,13 @@ class TellTwinsApart(SphinxPostTransform):
 
 
 class LinkNames(SphinxPostTransform):
-    """``TransferClient`` in a page of prose is a link to the reference."""
+    """Link a public name in the text of a page, such as ``TransferClient``, to the reference."""
 
     default_priority = 5
 
     def run(self, **_: Any) -> None:
-        """Make the links; not in headings, nor in the reference itself."""
-        if self.env.docname == "reference":
+        """Create the links, except in headings and in the reference itself."""
+        if self.env.docname.startswith("reference/"):
             return
         for literal in list(self.document.findall(nodes.literal)):
             name = literal.astext().removesuffix("()")
@@ -201,13 +201,13 @@ class LinkNames(SphinxPostTransform):
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Tell Sphinx of all this."""
+    """Register the directive, the transforms and the event handlers."""
     app.add_directive("names", Names)
-    app.add_post_transform(TellTwinsApart)
+    app.add_post_transform(ResolveAmbiguousNames)
     app.add_post_transform(LinkNames)
     app.connect("missing-reference", _find_public)
-    app.connect("autodoc-process-docstring", _with_its_own_words)
+    app.connect("autodoc-process-docstring", _with_own_docstring)
     app.connect("autodoc-process-signature", _with_defaults)
-    # It takes the words before a colon for a type; an attribute's docstring is a sentence like any other.
+    # Napoleon reads the text before a colon as a type. Our attribute docstrings are plain sentences.
     GoogleDocstring._consume_inline_attribute = lambda self: ("", self._dedent(self._consume_to_end()))  # type: ignore[method-assign] # Sphinx has no setting for it
     return {"parallel_read_safe": True}

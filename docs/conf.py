@@ -9,14 +9,22 @@ from pathlib import Path
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the extensions below
+sys.path.insert(0, str(Path(__file__).parent))  # the extensions below are modules of this folder
 
 project = "transfer_async"
 author = "the authors of transfer_async"
 version = release = version_of("transfer_async")
 language = "en"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "_drawings", "_reference"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "_drawings",
+    "_reference",
+    "_commands",
+]
 exclude_patterns = ["_build"]
 nitpicky = True
 
@@ -29,12 +37,15 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
-default_role = "py:obj"  # a docstring's single backticks
+default_role = "py:obj"  # for single backticks in a docstring
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 80
 add_module_names = False
 
-linkcheck_ignore = [r"https?://"]  # what lies outside is not asked: the build needs no network
+linkcheck_ignore = [r"https?://"]  # only the pages' own links are checked: the build needs no network
+
+copybutton_prompt_text = "$ "  # a prompt and the output below it are not copied
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"  # output needs no button
 
 html_theme = "furo"
 html_title = "transfer_async"
@@ -46,5 +57,5 @@ pygments_style, pygments_dark_style = "default", "github-dark"
 
 
 def setup(app: Sphinx) -> None:
-    """Show tables of values as they are."""
+    """Show CSV as plain text: Pygments has no lexer for it."""
     app.add_lexer("csv", TextLexer)

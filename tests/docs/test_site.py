@@ -14,6 +14,7 @@ import pytest
 
 import transfer_async
 from tests.docs.story import ROOT
+from tests.support.commands import invoke
 from transfer_async import integrations
 
 pytest.importorskip("sphinx", reason="the extra docs is not installed")
@@ -41,7 +42,8 @@ def drawings() -> ModuleType:
 def listed() -> dict[str, list[str]]:
     """The names that the reference lists by hand, by their module; none where it takes all of them."""
     found: dict[str, list[str]] = {}
-    text = (DOCS / "reference.rst").read_text(encoding="utf-8")
+    pages = sorted((DOCS / "reference").glob("*.rst"))
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     for module, names in re.findall(r"^\.\. names:: (\S+)\n((?:\n|   .*\n)*)", text, re.MULTILINE):
         found.setdefault(module, []).extend(names.split())
     return found
@@ -93,6 +95,37 @@ def test_a_default_is_shown_as_one_would_write_it() -> None:
     shown = reference.with_defaults(transfer_async.RetryPolicy, written)
 
     assert shown == "(*, attempts: int = 4, budget: RetryBudget = RetryBudget())"
+
+
+def test_every_page_of_the_reference_is_linked_from_its_first_page() -> None:
+    text = (DOCS / "reference/index.rst").read_text(encoding="utf-8")
+    pages = {page.stem for page in (DOCS / "reference").glob("*.rst")} - {"index"}
+
+    assert set(re.findall(r"^:doc:`(\w+)`", text, re.MULTILINE)) == pages
+
+
+# --- the command line ---------------------------------------------------------------------------
+
+
+def test_the_page_of_the_command_line_has_every_command_and_option() -> None:
+    site = load("_commands")
+    commands = {name.removeprefix("transfer-async").strip(): command for name, command in site.all_commands()}
+
+    assert {"", "create", "journal", "journal four-eyes", "verify-hooks"} <= set(commands)
+    for name, command in commands.items():
+        said = invoke(*name.split(), "--help").output
+        options = {typed.split()[0] for typed, *_ in site.options_of(command) if typed.startswith("-")}
+        assert options == set(re.findall(r"^ +(--[a-z-]+)", said, re.MULTILINE)) - {"--help"}
+
+
+def test_defaults_variables_and_exit_codes_are_those_of_the_program() -> None:
+    site = load("_commands")
+    worker = dict(site.all_commands())["transfer-async worker"]
+    rows = {typed.split()[0]: more for typed, *more, _ in site.options_of(worker)}
+
+    assert rows["--lease"] == ["60", ""]
+    assert rows["--broker"] == ["", "TRANSFER_BROKER"]
+    assert {code for code, _ in site.exit_code_rows()} >= {"0", "1", "2", "3, 4, 5"}
 
 
 # --- the drawings -------------------------------------------------------------------------------
