@@ -1,7 +1,8 @@
-"""The moves of people: what one proposes for another to approve, what is corrected, and who has looked.
+"""The transitions that people make: proposals, corrections of an order's id, dual control, and look-ups.
 
-Resolving and refuting are people's moves, too, and the bank's own `resolve` makes them as well: they stand
-among the `moves`. Each names the proposal that it approves, if it approves one.
+`Resolve` and `Refute` are in `transitions`, because the bank's own ``resolve`` makes them too. A decision
+that approves a proposal names that proposal. `OPERATOR_TRANSITIONS` at the end lists the states that each
+transition applies to. `transfer_async._pipeline.decisions` has each decision's texts and fields.
 """
 
 from __future__ import annotations
@@ -20,25 +21,31 @@ from transfer_async.journal.model import (
     Rejection,
     TransitionResult,
 )
-from transfer_async.journal.transitions import Move, OfPerson, denied_to_person, to_be_told
+from transfer_async.journal.transitions import (
+    Move,
+    OfPerson,
+    Refute,
+    Resolve,
+    denied_to_person,
+    to_be_told,
+)
 
-# --- four eyes ----------------------------------------------------------------------------------
-
-_CAN_BE_PROPOSED = {
-    KeyState.IN_DOUBT: (Decision.RESOLVE, Decision.REFUTE),
-    KeyState.CREATED: (Decision.AMEND,),
-    KeyState.FREE: (Decision.WAIVE,),
-}
+# --- dual control -------------------------------------------------------------------------------
 
 
 class Propose(Move, frozen=True, kw_only=True):
-    """One person says what is to become of the key; it becomes of it when another approves.
+    """Record one person's proposal; the decision is made when another person approves it.
 
     Args:
-        id: the proposal's own.
-        attempt: what it is about: the same compare-and-set as that of the decision itself.
-        settle_after: for a refutation, which nobody may be sure of any earlier.
-        seen: the entry's ``moves`` when it was looked at; None for whatever it has become.
+        id: the proposal's id.
+        decision: the proposed decision.
+        attempt: the attempt's token, compared as for the decision itself.
+        order_id: the order's id, if the decision names one.
+        by: the person who proposes it.
+        said: how that person knows.
+        undone: whether undos that recovery cannot run were done by hand.
+        settle_after: for a refutation: the seconds after the last possible send from which it is accepted.
+        seen: the entry's version (``moves``) that the person saw; None to accept any version.
     """
 
     name: ClassVar[str] = "propose"
@@ -59,13 +66,13 @@ class Propose(Move, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """What the history says."""
+        """The reason given in the history."""
         return f"{self.decision.value}: {self.said}"
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
         if self.seen is not None and self.seen != entry.moves:
             return Rejection.MOVED
-        if entry.attempt != self.attempt or self.decision not in _CAN_BE_PROPOSED.get(entry.state, ()):
+        if entry.attempt != self.attempt or (entry.state, self.decision) not in _CAN_BE_PROPOSED:
             return Rejection.LOST
         if self.decision is Decision.WAIVE:
             return None if entry.four_eyes else Rejection.LOST
@@ -75,7 +82,7 @@ class Propose(Move, frozen=True, kw_only=True):
         return Rejection.TOO_EARLY if is_early else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """It takes the place of an earlier one, and the next move makes it void."""
+        """Replace an earlier proposal; the next change of the key makes this one void."""
         proposal = Proposal(
             id=self.id,
             decision=self.decision,
@@ -89,7 +96,7 @@ class Propose(Move, frozen=True, kw_only=True):
 
 
 class Withdraw(Move, frozen=True, kw_only=True):
-    """A proposal is taken back, or turned down: whoever does so, nothing becomes of it."""
+    """Withdraw a proposal, or reject another person's; the key stays as it is."""
 
     name: ClassVar[str] = "withdraw"
 
@@ -98,12 +105,12 @@ class Withdraw(Move, frozen=True, kw_only=True):
     reason: str
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
-        is_it = entry.proposal is not None and entry.proposal.id == self.proposal
-        return None if is_it else Rejection.VOID
+        is_current = entry.proposal is not None and entry.proposal.id == self.proposal
+        return None if is_current else Rejection.VOID
 
 
 class Demand(Move, frozen=True, kw_only=True):
-    """From now on two persons are needed in this scope; the one other move that needs no entry."""
+    """Require dual control in this scope from now on; like a claim, it needs no entry."""
 
     name: ClassVar[str] = "demand"
 
@@ -111,7 +118,7 @@ class Demand(Move, frozen=True, kw_only=True):
     reason: str
 
     def decide(self, entry: Entry | None, now: float) -> TransitionResult:
-        """The verdict; nothing is written where two are needed already. A damaged rule is written anew."""
+        """Decide the demand: an existing one stays unchanged, and a corrupt rule is written again."""
         if entry is not None and entry.unread is not None and (entry.intent_id or entry.fingerprint):
             return TransitionResult(now=now, entry=entry, denial=Rejection.UNREAD)  # an order's record
         if entry is None or entry.unread is not None:
@@ -137,7 +144,7 @@ class Demand(Move, frozen=True, kw_only=True):
 
 
 class Waive(Move, frozen=True, kw_only=True):
-    """From now on one person is enough; two have said so."""
+    """End dual control in this scope; two people have agreed."""
 
     name: ClassVar[str] = "waive"
     decision: ClassVar[Decision] = Decision.WAIVE
@@ -158,10 +165,10 @@ class Waive(Move, frozen=True, kw_only=True):
 
 
 class _OfWrongId(OfPerson, frozen=True, kw_only=True):
-    """An id that was given is the wrong one; never one that the service itself answered.
+    """Base class: a recorded order id is wrong; it applies only to an id that the service did not answer.
 
     Args:
-        wrong: the id on record.
+        wrong: the recorded id.
     """
 
     decision: ClassVar[Decision] = Decision.AMEND
@@ -175,7 +182,7 @@ class _OfWrongId(OfPerson, frozen=True, kw_only=True):
 
 
 class Amend(_OfWrongId, frozen=True, kw_only=True):
-    """The key's order is another one than somebody said."""
+    """Replace the recorded id of the key's order."""
 
     name: ClassVar[str] = "amend"
 
@@ -186,39 +193,39 @@ class Amend(_OfWrongId, frozen=True, kw_only=True):
         return self.order_id
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Whoever was told of the wrong one is told of the right one."""
-        amended = replace(entry, order_id=self.order_id, untold=_untold_but(entry, self.wrong))
+        """Publish the right id too, if the wrong one was, or would be, published."""
+        amended = replace(entry, order_id=self.order_id, untold=_notifications_without(entry, self.wrong))
         return to_be_told(amended, now, outcome=Outcome.CREATED, order_id=self.order_id)
 
 
 class TakeBack(_OfWrongId, frozen=True, kw_only=True):
-    """The key's order is not the one that somebody said, and nobody knows which: it is in doubt again."""
+    """Withdraw the recorded id of the key's order; no other id is known, so the key is in doubt again."""
 
     name: ClassVar[str] = "takeback"
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """When its last request may have been sent stays as it was: the wait is not begun anew.
+        """Keep the time of the last possible send, so that no new waiting time starts.
 
-        So does what the sender reported, or that it reported nothing.
+        The sender's report, or the lack of one, stays recorded too.
         """
         cause = Cause(kind=CauseKind.TAKEN_BACK, attempts=() if entry.cause is None else entry.cause.attempts)
         if entry.is_suspected:  # an earlier order may exist, so only a person may free the key
             cause = entry.cause or cause
-        return replace(
-            entry, order_id=None, lease_until=0.0, untold=_untold_but(entry, self.wrong), cause=cause
-        )
+        untold = _notifications_without(entry, self.wrong)
+        return replace(entry, order_id=None, lease_until=0.0, untold=untold, cause=cause)
 
 
-def _untold_but(entry: Entry, order_id: str) -> tuple[OutboxEntry, ...]:
+def _notifications_without(entry: Entry, order_id: str) -> tuple[OutboxEntry, ...]:
+    """Return the pending notifications, without the one that names ``order_id``."""
     wrong = (entry.intent_id, order_id)
     return tuple(pending for pending in entry.untold if (pending.intent_id, pending.order_id) != wrong)
 
 
-# --- who has looked -----------------------------------------------------------------------------
+# --- look-ups -----------------------------------------------------------------------------------
 
 
 class Look(Move, frozen=True, kw_only=True):
-    """Somebody was shown who the parties are: for the history alone."""
+    """Record in the history that a person was shown the order's parties; nothing else changes."""
 
     name: ClassVar[str] = "look"
 
@@ -228,3 +235,30 @@ class Look(Move, frozen=True, kw_only=True):
     @property
     def is_a_change(self) -> bool:
         return False
+
+
+# --- the states that they apply to ----------------------------------------------------------------
+
+S = KeyState
+
+_DECISIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
+    (Resolve, S.IN_DOUBT, S.CREATED, "a person or ``resolve`` has found the order"),
+    (Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear any more"),
+    (Amend, S.CREATED, S.CREATED, "a person gave the wrong id, and the right one is known"),
+    (TakeBack, S.CREATED, S.IN_DOUBT, "a person gave the wrong id, and the right one is not known"),
+    (Waive, S.FREE, S.FREE, "on the scope's own entry: dual control ends, with two approvals"),
+)
+
+_CAN_BE_PROPOSED = {(source, move.decision) for move, source, *_ in _DECISIONS if hasattr(move, "decision")}
+"""The states of a key, and the decisions that can be proposed in them."""
+
+_PROPOSABLE = tuple(dict.fromkeys(source for _, source, *_ in _DECISIONS))
+
+OPERATOR_TRANSITIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
+    *_DECISIONS,
+    *((Propose, state, state, "one person's decision waits for another's approval") for state in _PROPOSABLE),
+    *((Withdraw, state, state, "the proposal was withdrawn or rejected") for state in _PROPOSABLE),
+    (Demand, S.FREE, S.FREE, "on the scope's own entry: dual control is required from now on"),
+    *((Look, state, state, "the history records who saw the parties' names") for state in S),
+)
+"""The rows of the state machine's table for people: transition, source state, target state, reason."""

@@ -57,15 +57,7 @@ from transfer_async.journal.model import (
     TransitionResult,
     demands_four_eyes,
 )
-from transfer_async.journal.operator_transitions import (
-    Amend,
-    Demand,
-    Look,
-    Propose,
-    TakeBack,
-    Waive,
-    Withdraw,
-)
+from transfer_async.journal.operator_transitions import OPERATOR_TRANSITIONS, Demand, Look
 from transfer_async.journal.transitions import (
     CREATED_LATE,
     AcquireLease,
@@ -83,7 +75,6 @@ from transfer_async.journal.transitions import (
     Release,
     RenewLease,
     RequestNotification,
-    Resolve,
     Suspect,
     TakeOver,
     is_late,
@@ -120,27 +111,13 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(GoInDoubt, S.SENDING, S.IN_DOUBT, "the request may have been processed"),
     Transition(GoInDoubt, S.IN_DOUBT, S.IN_DOUBT, "the sender confirms the doubt, and that it sends no more"),
     Transition(Expire, S.SENDING, S.IN_DOUBT, "the worker is gone, but its request may still arrive"),
-    Transition(Resolve, S.IN_DOUBT, S.CREATED, "a person or ``resolve`` has found the order"),
     Transition(
         RequestNotification,
         S.IN_DOUBT,
         S.IN_DOUBT,
         "the outcome was published as unknown; publish its end too",
     ),
-    Transition(Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear any more"),
-    Transition(Amend, S.CREATED, S.CREATED, "a person gave the wrong id, and the right one is known"),
-    Transition(TakeBack, S.CREATED, S.IN_DOUBT, "a person gave the wrong id, and the right one is not known"),
-    *(
-        Transition(Propose, state, state, "one person's decision waits for another's approval")
-        for state in (S.IN_DOUBT, S.CREATED, S.FREE)
-    ),
-    *(
-        Transition(Withdraw, state, state, "the proposal was withdrawn or rejected")
-        for state in (S.IN_DOUBT, S.CREATED, S.FREE)
-    ),
-    Transition(Demand, S.FREE, S.FREE, "on the scope's own entry: dual control is required from now on"),
-    Transition(Waive, S.FREE, S.FREE, "on the scope's own entry: dual control ends, with two approvals"),
-    *(Transition(Look, state, state, "the history records who saw the parties' names") for state in KeyState),
+    *(Transition(*row) for row in OPERATOR_TRANSITIONS),
     *(
         Transition(Quarantine, state, S.IN_DOUBT, "the order of a corrupt record may have been sent")
         for state in (S.CLAIMED, S.SENDING, S.IN_DOUBT)
