@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.contenders.ours import place, release
 from transfer_async import FundsHold, NewExternalOrder, NewOrder, OrderRequest, SQLiteJournal, TransferClient
-from transfer_async._cli.event_loop import loop_factory
+from transfer_async._cli.process import loop_factory
 
 
 def request_of(line: str) -> OrderRequest:

@@ -21,7 +21,7 @@ from nats.errors import TimeoutError as NothingThere
 
 from benchmarks.contenders.ours import place, release
 from transfer_async import FundsHold, NewExternalOrder, NewOrder, TransferClient
-from transfer_async._cli.event_loop import loop_factory
+from transfer_async._cli.process import loop_factory
 from transfer_async.journal import PostgresJournal
 
 STREAM, CONSUMER, OUTCOMES = "TRANSFER_COMMANDS", "transfer-workers", "transfer.outcomes"

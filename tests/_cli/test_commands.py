@@ -13,9 +13,9 @@ import pytest
 from tests.support.cases import each
 from tests.support.commands import asked, invoke, refused
 from transfer_async._cli import app as who_am_i
-from transfer_async._cli import demo, event_loop, output, servers
+from transfer_async._cli import demo, output, process, servers
 from transfer_async._cli.app import app
-from transfer_async._cli.entry import main, narrowed
+from transfer_async._cli.launcher import main, narrowed
 from transfer_async._models.errors import ServiceFailed
 from transfer_async._models.responses import User
 from transfer_async.sandbox import Sandbox, Status
@@ -106,14 +106,14 @@ def test_uvloop_is_used_where_it_is_installed(monkeypatch):
     async def work() -> int:
         return 7
 
-    assert event_loop.loop_factory() is asyncio.new_event_loop
-    assert event_loop.run(work()) == 7
+    assert process.loop_factory() is asyncio.new_event_loop
+    assert process.run(work()) == 7
 
 
 def test_uvloop_is_not_needed(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvloop", None)
 
-    assert event_loop.loop_factory() is None
+    assert process.loop_factory() is None
 
 
 def test_while_a_command_runs_garbage_is_looked_for_seldom_and_nothing_is_hidden():
@@ -122,7 +122,7 @@ def test_while_a_command_runs_garbage_is_looked_for_seldom_and_nothing_is_hidden
     async def work() -> tuple[int, int]:
         return gc.get_threshold()[0], gc.get_freeze_count()
 
-    often, kept = event_loop.run(work())
+    often, kept = process.run(work())
     assert often > usual[0]
     assert kept <= frozen  # of what was frozen before, some may be gone
     assert gc.get_threshold() == usual

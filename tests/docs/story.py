@@ -35,7 +35,7 @@ from unittest import mock
 import pytest
 from attrs import field, frozen
 
-from transfer_async._cli import entry
+from transfer_async._cli import launcher
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -233,7 +233,7 @@ class Story:
         self._forget_modules()
         with _as_a_program(tuple(words), self._where) as said, _answering_yes():
             try:
-                entry.main()
+                launcher.main()
             except SystemExit as end:
                 assert end.code in (0, None), said.getvalue()  # noqa: PT017 - this is how a program ends
         return said.getvalue()

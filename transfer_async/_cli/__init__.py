@@ -1,4 +1,4 @@
-"""The command line, an extra: what is typed and what is told; it may know all of the package below.
+"""The command line, an extra: it reads options, calls the package below, and prints the results.
 
-`entry` needs nothing of the extra, so that it can say what is missing; `launcher` stands beside the package.
+It may import every layer; `launcher` works without typer, so that it can report that typer is missing.
 """

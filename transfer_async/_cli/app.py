@@ -23,8 +23,6 @@ from transfer_async._cli import (
     reconcile_command,
     worker_command,
 )
-from transfer_async._cli.event_loop import run
-from transfer_async._cli.exit_codes import DONE, FAILED, USAGE
 from transfer_async._cli.journal_output import explained, journal_named, scope_of
 from transfer_async._cli.output import (
     PlainUsage,
@@ -36,6 +34,7 @@ from transfer_async._cli.output import (
     shown_lines,
     tell,
 )
+from transfer_async._cli.process import DONE, FAILED, USAGE, run
 from transfer_async._client import TransferClient
 from transfer_async._http import request
 from transfer_async._models.errors import ConnectionFailed, TransferError, Unauthorized

@@ -28,9 +28,8 @@ from transfer_async._cli.create_outcomes import (
     shown_progress,
 )
 from transfer_async._cli.create_passes import BulkRun, Checking, Stopped, Stopping
-from transfer_async._cli.event_loop import run
-from transfer_async._cli.exit_codes import DONE, FAILED, USAGE
 from transfer_async._cli.output import Say, failing, in_one_line, shown, tell
+from transfer_async._cli.process import DONE, FAILED, USAGE, run
 from transfer_async._client import TransferClient
 from transfer_async._http.retry import RetryPolicy
 from transfer_async._models import errors

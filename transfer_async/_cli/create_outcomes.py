@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from transfer_async._cli import exit_codes
+from transfer_async._cli import process
 from transfer_async._cli.output import Say, shown
 from transfer_async._converters.messages import RECORDED
 from transfer_async._converters.wire_format import plain
@@ -453,12 +453,12 @@ def kind_of(result: Order | Exception) -> Kind:
 def code_of(result: Order | Exception) -> int:
     """The exit code if every other order were created."""
     if isinstance(result, (Order, AlreadyCreated)):
-        return exit_codes.DONE
+        return process.DONE
     if isinstance(result, JournalFailed) and result.outcome is not Outcome.NOT_SENT:
-        return exit_codes.UNKNOWN  # it is known here, and the journal will only know that it was sent
+        return process.UNKNOWN  # it is known here, and the journal will only know that it was sent
     if isinstance(result, Refused):
-        return exit_codes.REFUSED if result.is_final else exit_codes.NOT_SENT
-    return exit_codes.NOT_SENT if kind_of(result) is Kind.NOT_SENT else exit_codes.UNKNOWN
+        return process.REFUSED if result.is_final else process.NOT_SENT
+    return process.NOT_SENT if kind_of(result) is Kind.NOT_SENT else process.UNKNOWN
 
 
 class Tally:
@@ -488,7 +488,7 @@ class Tally:
     @property
     def exit_code(self) -> int:
         """The highest that any order asks for."""
-        return max((code for code, reasons in self._reasons.items() if reasons), default=exit_codes.DONE)
+        return max((code for code, reasons in self._reasons.items() if reasons), default=process.DONE)
 
     def told(self) -> str:
         """The counts in one line, without those that are nothing."""
@@ -498,14 +498,14 @@ class Tally:
         """What there is to know and to do, a line each."""
         if (before := self.counts[Kind.CREATED] - self.made) > 0:
             yield f"created before this run, and not again: {before:,}. Another payment needs another key"
-        if count := self._reasons[exit_codes.UNKNOWN].total():
+        if count := self._reasons[process.UNKNOWN].total():
             yield (
                 f"in doubt: {count:,}. These orders may exist: keep the holds, do not pay in another way; "
                 "see: transfer-async journal list"
             )
-        if reasons := self._reasons[exit_codes.NOT_SENT]:
+        if reasons := self._reasons[process.NOT_SENT]:
             yield f"may end otherwise another time: {_counted(reasons)}. Run the same command again"
-        reasons = self._reasons[exit_codes.REFUSED].copy()
+        reasons = self._reasons[process.REFUSED].copy()
         refuted = reasons.pop(Refuted.__name__, 0)
         if reasons:
             named = f" The service names: {_named(self._fields)}." if self._fields else ""

@@ -28,8 +28,8 @@ from attrs import frozen
 
 from transfer_async._cli.create_input import Changed, LineFault, Record
 from transfer_async._cli.create_outcomes import OutcomeFile, Progress, Tally, duration, outcome_line
-from transfer_async._cli.event_loop import on_signals
 from transfer_async._cli.output import TemporaryDatabase, shown
+from transfer_async._cli.process import on_signals
 from transfer_async._client import TransferClient
 from transfer_async._models.errors import LIMITS, ClientClosed, ConnectionFailed, KeyBusy, OutcomeUnknown
 from transfer_async._models.requests import EXACT, NewOrder, OrderRequest

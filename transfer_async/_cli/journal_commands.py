@@ -10,7 +10,6 @@ import typer
 
 from transfer_async._cli import journal_decisions, journal_output, options
 from transfer_async._cli.clients import factory_named
-from transfer_async._cli.exit_codes import OWED, USAGE
 from transfer_async._cli.journal_session import (
     AsJson,
     By,
@@ -24,6 +23,7 @@ from transfer_async._cli.journal_session import (
     who,
 )
 from transfer_async._cli.output import PlainUsage, complain, show_table, shown, tell
+from transfer_async._cli.process import OWED, USAGE
 from transfer_async.journal.durable import DurableJournal
 from transfer_async.journal.model import SETTLE_AFTER
 from transfer_async.journal.protocol import KEPT

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from transfer_async._cli import journal_output, options
-from transfer_async._cli.exit_codes import FAILED, USAGE
 from transfer_async._cli.journal_output import OpenJournal
 from transfer_async._cli.journal_session import (
     AsJson,
@@ -27,6 +26,7 @@ from transfer_async._cli.journal_session import (
     warn_of_sender,
 )
 from transfer_async._cli.output import fail, shown, somebody_is_there, tell
+from transfer_async._cli.process import FAILED, USAGE
 from transfer_async._pipeline.key_views import (
     FourEyes,
     KeyChanged,

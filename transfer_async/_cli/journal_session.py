@@ -11,9 +11,8 @@ import typer
 from attrs import frozen
 
 from transfer_async._cli import journal_output
-from transfer_async._cli.event_loop import run
-from transfer_async._cli.exit_codes import FAILED, OTHER_SCOPE, USAGE
 from transfer_async._cli.output import complain, fail, failing, shown, somebody_is_there, tell
+from transfer_async._cli.process import FAILED, OTHER_SCOPE, USAGE, run
 from transfer_async._models.errors import TransferError
 from transfer_async._pipeline.hooks import USUAL_HOLD
 from transfer_async._pipeline.key_views import (

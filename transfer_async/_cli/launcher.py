@@ -1,17 +1,73 @@
-"""The command ``transfer-async``, which answers ``--version`` before it imports the command line."""
+"""The entry point of the command ``transfer-async``.
+
+It answers ``--version`` before it imports the command line, and works without typer, which is an extra.
+"""
 
 from __future__ import annotations
 
+import copy
+import io
+import os
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typer import Typer
+
+NO_TYPER = 'transfer-async needs typer: pip install "transfer_async[cli]"\n'
 
 
 def main() -> None:
-    """Show the version, if that is all that is asked; run the command line otherwise."""
+    """Run the command ``transfer-async``; ends in `SystemExit` unless only the version was asked for."""
     if sys.argv[1:] == ["--version"]:
         from importlib.metadata import version  # 20 ms that no other command needs
 
         sys.stdout.write(f"transfer-async {version('transfer_async')}\n")
         return
-    from transfer_async._cli import entry  # needs typer, and the whole client
+    try:
+        import typer  # noqa: F401 - imported alone, so that its absence is reported in one line
+    except ModuleNotFoundError as error:
+        if error.name != "typer":  # typer is installed, and something that it needs is not
+            raise
+        from transfer_async._cli.process import USAGE
 
-    entry.main()
+        sys.stderr.write(NO_TYPER)
+        sys.exit(USAGE)
+    from transfer_async._cli.app import app  # needs typer, and the whole client
+
+    _make_streams_safe()
+    narrowed(app, sys.argv[1:])(prog_name="transfer-async")
+
+
+def _make_streams_safe() -> None:
+    """No command breaks off over how it is heard: what it did by then would have the code of a failure."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:  # closed: uvloop would get its number, and aborts with it
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr, for a key or a path in any script
+
+
+def narrowed(app: Typer, words: Sequence[str]) -> Typer:
+    """The command that the first of ``words`` names, alone: typer makes all that it is given.
+
+    Where none is named (an option, a slip of the pen, nothing), all are there to be told of.
+    """
+    from typer.main import get_command_name
+
+    asked = words[0] if words else None
+    commands = [
+        command
+        for command in app.registered_commands
+        if asked == (command.name or (command.callback and get_command_name(command.callback.__name__)))
+    ]
+    groups = [group for group in app.registered_groups if asked == group.name]
+    if not commands and not groups:
+        return app
+    alone = copy.copy(app)
+    alone.registered_commands, alone.registered_groups = commands, groups
+    return alone

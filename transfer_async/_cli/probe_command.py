@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from transfer_async._cli import options
-from transfer_async._cli.event_loop import run
-from transfer_async._cli.exit_codes import FAILED, USAGE
 from transfer_async._cli.output import complain, fail, failing, in_one_line, somebody_is_there, tell
+from transfer_async._cli.process import FAILED, USAGE, run
 from transfer_async._http import request
 from transfer_async._http.urls import normalised
 from transfer_async._models.errors import JournalFailed

@@ -19,7 +19,6 @@ import typer
 from attrs import frozen
 
 from transfer_async._cli import options
-from transfer_async._cli.exit_codes import DIFFERENT, FAILED, USAGE
 from transfer_async._cli.journal_output import OpenJournal
 from transfer_async._cli.journal_session import By, JournalTarget, named, usage, who
 from transfer_async._cli.output import (
@@ -33,6 +32,7 @@ from transfer_async._cli.output import (
     shown_json,
     tell,
 )
+from transfer_async._cli.process import DIFFERENT, FAILED, USAGE
 from transfer_async._cli.reconcile_comparison import (
     Ambiguous,
     Books,

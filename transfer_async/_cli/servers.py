@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from transfer_async._cli.event_loop import on_signals
 from transfer_async._cli.output import Say, logged, shown
+from transfer_async._cli.process import on_signals
 from transfer_async._pipeline.operators import Operators
 from transfer_async.desk import Operator
 from transfer_async.desk.application import HEADERS, application

@@ -16,9 +16,8 @@ import typer
 
 from transfer_async._cli import options
 from transfer_async._cli.clients import factory_named
-from transfer_async._cli.event_loop import run
-from transfer_async._cli.exit_codes import FAILED, USAGE
 from transfer_async._cli.output import complain, fail, failing, tell
+from transfer_async._cli.process import FAILED, USAGE, run
 from transfer_async._converters.messages import OrderCommand
 from transfer_async._models.errors import InvalidOrder
 from transfer_async._support.util import public

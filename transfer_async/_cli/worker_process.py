@@ -11,8 +11,8 @@ from typing import Any
 from attrs import field, frozen
 
 from transfer_async._cli.clients import BankSide, client_of, made_by
-from transfer_async._cli.event_loop import on_signals
 from transfer_async._cli.output import Say, logged
+from transfer_async._cli.process import on_signals
 from transfer_async._client import TransferClient
 from transfer_async._models import errors
 from transfer_async._models.errors import JournalFailed

@@ -41,7 +41,7 @@ from benchmarks.programs.load.target import (
     settled,
 )
 from transfer_async import TransferClient
-from transfer_async._cli.event_loop import run
+from transfer_async._cli.process import run
 from transfer_async._cli.servers import fault_shares
 
 LONGEST = 3_600.0

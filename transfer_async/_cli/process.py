@@ -1,4 +1,7 @@
-"""How a command runs: on uvloop where that is installed, and quietly on asyncio's own loop elsewhere."""
+"""How a command runs and ends: its event loop, its signals and its exit codes.
+
+The event loop is uvloop's where that is installed, and asyncio's own elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,31 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+# --- exit codes --------------------------------------------------------------------------------------
+
+DONE = 0
+"""All is as it was wanted."""
+
+FAILED = 1
+"""The command was used well, and met a no."""
+
+USAGE = 2
+"""A wrong use: an option, the environment, or an extra that is not installed."""
+
+REFUSED, NOT_SENT, UNKNOWN = 3, 4, 5
+"""Of `create`, where not every order is created: of these the highest that any order asks for."""
+
+DIFFERENT = 3
+"""Of `journal reconcile`: the journal and the export do not agree in everything."""
+
+OTHER_SCOPE = 4
+"""Of the commands of `journal`: the journal has keys of other scopes only."""
+
+OWED = 3
+"""Of `journal recover`: an undo is owed still, or a record cannot be read."""
+
+# --- event loop --------------------------------------------------------------------------------------
 
 _GARBAGE_OF_ORDERS = 10_000
 """Objects, made and not yet let go, after which Python looks for garbage; its own number is 700."""
