@@ -23,8 +23,7 @@ from tests.support.commands import ROOT, invoke, refused, running
 from tests.worker.case import command
 from tests.worker.sides import PATIENCE, NatsSide, on_redis
 from transfer_async import Rate, integrations
-from transfer_async._cli import worker_command, worker_trial
-from transfer_async._cli import worker_process as working
+from transfer_async._cli import worker_command, worker_process
 from transfer_async._models.errors import JournalFailed
 from transfer_async.integrations.faststream.broker import WorkerSettings
 from transfer_async.journal import journal_at
@@ -101,15 +100,15 @@ def test_the_program_is_told_as_it_was_called(monkeypatch, tmp_path):
     program.touch()
     monkeypatch.chdir(program.parent)
     monkeypatch.setattr(sys, "argv", ["transfer-async"])
-    assert worker_trial.called() == shlex.quote(str(program))
+    assert worker_process.called() == shlex.quote(str(program))
 
     monkeypatch.setattr(sys, "argv", ["/elsewhere/__main__.py"])
-    assert worker_trial.called() == f"{shlex.quote(sys.executable)} -m transfer_async"
+    assert worker_process.called() == f"{shlex.quote(sys.executable)} -m transfer_async"
 
 
 def test_who_has_no_nats_server_is_told_what_to_install_whatever_the_environment_has(monkeypatch):
     monkeypatch.setenv("TRANSFER_BROKER", "nats://host")
-    monkeypatch.setattr(worker_trial, "PROGRAM", "no-such-server")
+    monkeypatch.setattr(worker_process, "PROGRAM", "no-such-server")
 
     told = refused("worker", "--try")
 
@@ -118,18 +117,18 @@ def test_who_has_no_nats_server_is_told_what_to_install_whatever_the_environment
 
 async def test_a_server_that_does_not_start_is_told(tmp_path):
     with pytest.raises(OSError, match="did not start"):
-        async with worker_trial.nats_server("/bin/false", tmp_path):
+        async with worker_process.nats_server("/bin/false", tmp_path):
             pass
 
 
 async def test_a_server_that_takes_too_long_to_start_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker_trial, "START_TIMEOUT", 0.05)
+    monkeypatch.setattr(worker_process, "START_TIMEOUT", 0.05)
     program = tmp_path / "slow"
     await asyncio.to_thread(program.write_text, "#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o700)
 
     with pytest.raises(OSError, match=r"did not start within 0\.05 s"):
-        async with worker_trial.nats_server(str(program), tmp_path):
+        async with worker_process.nats_server(str(program), tmp_path):
             pass
 
 
@@ -255,7 +254,9 @@ def without(option):
 )
 def test_what_cannot_be_is_told_in_one_line(arguments, why, tmp_path, monkeypatch):
     here = str(tmp_path / "j.db")
-    monkeypatch.setattr(working, "journal_at", lambda path: journal_at(here if path == "j.db" else path))
+    monkeypatch.setattr(
+        worker_process, "journal_at", lambda path: journal_at(here if path == "j.db" else path)
+    )
 
     told = refused("worker", *arguments)
 
@@ -281,7 +282,7 @@ def test_a_worker_keeps_the_rate_that_it_is_given(monkeypatch):
     async def work(plan, **_):
         plans.append(plan)
 
-    monkeypatch.setattr(working, "work", work)
+    monkeypatch.setattr(worker_process, "work", work)
 
     assert invoke("worker", *NEEDED, "--rate", "5", "--burst", "10").exit_code == 0
     assert invoke("worker", *NEEDED).exit_code == 0
@@ -460,9 +461,9 @@ class Journal:
     ],
 )
 async def test_a_database_that_is_away_is_logged_and_waited_for(error, why, monkeypatch, caplog):
-    monkeypatch.setattr(working, "PATIENCE", 0.01)
+    monkeypatch.setattr(worker_process, "PATIENCE", 0.01)
 
-    await working._looked_at(Journal(error), "postgresql://host/db")
+    await worker_process._looked_at(Journal(error), "postgresql://host/db")
 
     assert caplog.messages == [f"the journal cannot be used yet ({why}); trying again"]
 
@@ -471,7 +472,7 @@ async def test_an_address_for_health_that_is_taken_is_told(plan):
     async with Health().served() as address:
         taken = attrs.evolve(plan, health=("127.0.0.1", int(address.rpartition(":")[2])))
         with pytest.raises(OSError, match=r"^--health: .*in use"):
-            await working.work(taken, say=str, log=str)
+            await worker_process.work(taken, say=str, log=str)
 
 
 async def test_the_factory_may_bring_the_token(plan):
@@ -481,7 +482,7 @@ async def test_the_factory_may_bring_the_token(plan):
         stop()
 
     bare = attrs.evolve(plan, token=None, factory=lambda: {"hooks": [], "token": plan.token})
-    await working.work(bare, say=said.append, log=str, beside=beside)
+    await worker_process.work(bare, say=said.append, log=str, beside=beside)
 
     assert 'no hook holds funds: a command without "held" is dead-lettered' in said
 
@@ -501,8 +502,8 @@ async def test_a_trial_tells_what_it_does_and_ends_when_it_is_told_to(nats, tmp_
         if line.startswith("echo "):
             stop()
 
-    program = await asyncio.to_thread(worker_trial.program)
-    await worker_trial.run(program, tmp_path, WorkerSettings(poll=0.05), say=say, log=said.append)
+    program = await asyncio.to_thread(worker_process.nats_program)
+    await worker_process.run_trial(program, tmp_path, WorkerSettings(poll=0.05), say=say, log=said.append)
 
     assert any(line.startswith("outcome: payment-1: created, tx-") for line in said)
     assert any(line.startswith("bank: payment-1: hold-1 placed") for line in said)
@@ -513,7 +514,7 @@ async def test_a_trial_tells_what_it_does_and_ends_when_it_is_told_to(nats, tmp_
 async def plan(there, tmp_path):
     """What a worker in this process is to do."""
     async with Sandbox() as sandbox:
-        yield working.WorkerPlan(
+        yield worker_process.WorkerPlan(
             broker=there.address,
             journal=str(tmp_path / "journal.db"),
             base_url=sandbox.base_url,
@@ -527,7 +528,7 @@ async def test_an_error_beside_a_worker_ends_it(plan):
         raise LookupError
 
     with pytest.raises(LookupError):
-        await working.work(plan, say=str, log=str, beside=beside)
+        await worker_process.work(plan, say=str, log=str, beside=beside)
 
 
 async def test_a_second_signal_cancels_the_worker(plan):
@@ -536,7 +537,7 @@ async def test_a_second_signal_cancels_the_worker(plan):
         stop()
 
     with pytest.raises(asyncio.CancelledError):
-        await working.work(plan, say=str, log=str, beside=beside)
+        await worker_process.work(plan, say=str, log=str, beside=beside)
 
 
 async def test_traces_go_through_a_worker_with_telemetry(there, plan):
@@ -549,7 +550,7 @@ async def test_traces_go_through_a_worker_with_telemetry(there, plan):
         stop()
 
     told = []
-    await working.work(attrs.evolve(plan, telemetry=True), say=str, log=str, beside=beside)
+    await worker_process.work(attrs.evolve(plan, telemetry=True), say=str, log=str, beside=beside)
 
     assert told[0][1]["traceparent"].startswith(parent[:35])
 
@@ -559,19 +560,19 @@ async def test_telemetry_that_is_not_installed_is_told(plan, monkeypatch):
     monkeypatch.setitem(sys.modules, "transfer_async.integrations.opentelemetry", None)
 
     with pytest.raises(ValueError, match="--telemetry: "):
-        await working.work(attrs.evolve(plan, telemetry=True), say=str, log=str)
+        await worker_process.work(attrs.evolve(plan, telemetry=True), say=str, log=str)
 
 
 STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()"
 
 
 async def test_a_server_that_does_not_stop_when_asked_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker_trial, "START_TIMEOUT", 0.05)
+    monkeypatch.setattr(worker_process, "START_TIMEOUT", 0.05)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", STUBBORN), stdout=asyncio.subprocess.PIPE
     )
     await process.stdout.readline()
 
-    await worker_trial._stop(process)
+    await worker_process._stop(process)
 
     assert process.returncode == -signal.SIGKILL

@@ -15,7 +15,6 @@ import aiohttp
 import typer
 
 from transfer_async._cli import (
-    clients,
     create_command,
     journal_commands,
     options,
@@ -275,7 +274,7 @@ def verify_hooks(
     if not is_positive(patience):
         fail("--patience: must be a finite number of seconds, more than 0", USAGE)
     with failing("verify-hooks", {ValueError: USAGE}):
-        make = _hooks_made_by(clients.factory_named(factory, option="MODULE:FACTORY"))
+        make = _hooks_made_by(options.factory_named(factory, option="MODULE:FACTORY"))
         report = run(testing.verify_hooks(make, seed=seed, sequences=sequences, late=late, patience=patience))
     tell(shown_lines(str(report)))  # a ledger's own words may be in it
     raise typer.Exit(FAILED if report.broken else DONE)

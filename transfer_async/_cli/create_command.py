@@ -17,8 +17,7 @@ import typer
 from attrs import frozen
 
 from transfer_async._cli import options, output
-from transfer_async._cli.clients import BankSide, client_of, factory_named, journal_named, made_by
-from transfer_async._cli.create_input import Changed, Format, OrderFile, format_of, opened
+from transfer_async._cli.create_input import Changed, Checking, Format, OrderFile, Stopped, format_of, opened
 from transfer_async._cli.create_outcomes import (
     OutcomeFile,
     Progress,
@@ -27,7 +26,8 @@ from transfer_async._cli.create_outcomes import (
     duration,
     shown_progress,
 )
-from transfer_async._cli.create_passes import BulkRun, Checking, Stopped, Stopping
+from transfer_async._cli.create_run import BulkRun, Stopping
+from transfer_async._cli.options import BankSide, client_of, factory_named, journal_named, made_by
 from transfer_async._cli.output import Say, failing, in_one_line, shown, tell
 from transfer_async._cli.process import DONE, FAILED, USAGE, run
 from transfer_async._client import TransferClient

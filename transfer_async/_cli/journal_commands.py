@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from transfer_async._cli import journal_decisions, journal_output, options
-from transfer_async._cli.clients import factory_named
 from transfer_async._cli.journal_session import (
     AsJson,
     By,
@@ -22,6 +21,7 @@ from transfer_async._cli.journal_session import (
     usage,
     who,
 )
+from transfer_async._cli.options import factory_named
 from transfer_async._cli.output import PlainUsage, complain, show_table, shown, tell
 from transfer_async._cli.process import OWED, USAGE
 from transfer_async.journal.durable import DurableJournal

@@ -15,9 +15,8 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from transfer_async._cli import clients
-from transfer_async._cli.clients import made_by
-from transfer_async._cli.options import as_typed
+from transfer_async._cli import options
+from transfer_async._cli.options import as_typed, made_by
 from transfer_async._cli.output import in_one_line, shown, shown_json
 from transfer_async._http import urls
 from transfer_async._models import errors
@@ -387,7 +386,7 @@ def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
     """
     if "://" not in address and not Path(address).is_file():
         raise ValueError(f"--journal: there is no file {shown(util.public(address))}")
-    return clients.journal_named(address)
+    return options.journal_named(address)
 
 
 @asynccontextmanager
@@ -416,7 +415,7 @@ async def recovered(
     try:
         async with (
             await made_by(factory) as side,
-            clients.client_of(base_url, token or None, side, journal=journal, **settings) as client,
+            options.client_of(base_url, token or None, side, journal=journal, **settings) as client,
         ):
             return await client.recover()
     finally:

@@ -15,7 +15,7 @@ import msgspec
 from attrs import evolve, field, frozen
 
 from transfer_async._cli import probe_http, probe_orders
-from transfer_async._cli.clients import journal_named
+from transfer_async._cli.options import journal_named
 from transfer_async._cli.output import Say
 from transfer_async._cli.probe_http import (
     TURNED_AWAY,

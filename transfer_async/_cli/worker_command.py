@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from transfer_async._cli import options
-from transfer_async._cli.clients import factory_named
+from transfer_async._cli.options import factory_named
 from transfer_async._cli.output import complain, fail, failing, tell
 from transfer_async._cli.process import FAILED, USAGE, run
 from transfer_async._converters.messages import OrderCommand
@@ -149,13 +149,13 @@ def send(
 
 
 def _try(settings: dict[str, Any]) -> None:
-    from transfer_async._cli import worker_trial  # brings the sandbox: 110 ms
+    from transfer_async._cli import worker_process
     from transfer_async.integrations.faststream.broker import WorkerSettings
 
     with _usage("worker"):
-        program, made = worker_trial.program(), WorkerSettings(**settings)
+        program, made = worker_process.nats_program(), WorkerSettings(**settings)
     with tempfile.TemporaryDirectory(prefix="transfer-async-") as home:
-        _run("worker", worker_trial.run(program, Path(home), made, say=tell, log=complain))
+        _run("worker", worker_process.run_trial(program, Path(home), made, say=tell, log=complain))
 
 
 def _refuse_beside_try(context: typer.Context) -> None:

@@ -18,9 +18,9 @@ from tests.support.cases import each
 from tests.support.commands import asked, invoke
 from tests.support.order_files import csv_text, jsonl_text, row, rows, told, tree
 from transfer_async import FundsHold, HoldFailed, MemoryJournal
-from transfer_async._cli import create_command, create_passes
+from transfer_async._cli import create_command, create_input, create_run
 from transfer_async._cli.create_outcomes import OutcomeFile
-from transfer_async._cli.create_passes import Stopping
+from transfer_async._cli.create_run import Stopping
 from transfer_async._models import requests
 from transfer_async.sandbox import (
     CloseAfterProcessing,
@@ -158,7 +158,7 @@ async def test_a_file_that_is_none_of_ours_is_told_so(bench, text):
 
 async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatch):
     file = await bench.orders(row(1), row(2))
-    complete = create_passes.Checking.run
+    complete = create_input.Checking.run
 
     def checked_and_changed(self, records):
         complete(self, records)
@@ -282,13 +282,13 @@ async def test_a_database_may_be_named_as_the_journal(bench, postgres):
 async def test_whoever_stops_it_during_the_check_has_sent_nothing(bench, monkeypatch):
     stopping = Stopping()
     monkeypatch.setattr(create_command, "Stopping", lambda: stopping)
-    keys_seen = create_passes.Keys.seen
+    keys_seen = create_input.Keys.seen
 
     def seen(*arguments: Any) -> int | None:
         stopping.ask(signal.SIGINT)
         return keys_seen(*arguments)
 
-    monkeypatch.setattr(create_passes.Keys, "seen", seen)
+    monkeypatch.setattr(create_input.Keys, "seen", seen)
     result = await bench.run(await bench.orders(*rows(200)), code=130)
 
     assert result.stdout == ""
@@ -539,8 +539,8 @@ async def test_a_journal_that_cannot_be_opened_is_told_and_nothing_is_sent(bench
 @each(
     ("part", "call", "error", "why"),
     [
-        (create_passes.Keys, "seen", sqlite3.OperationalError("full"), "no room to remember the keys (full)"),
-        (create_passes.Checking, "run", OSError(5, "torn"), "the file cannot be read (torn)"),
+        (create_input.Keys, "seen", sqlite3.OperationalError("full"), "no room to remember the keys (full)"),
+        (create_input.Checking, "run", OSError(5, "torn"), "the file cannot be read (torn)"),
     ],
 )
 async def test_a_check_that_cannot_go_on_is_told_and_nothing_is_sent(bench, part, call, error, why):
@@ -581,5 +581,5 @@ def test_the_help_tells_the_exit_codes_and_the_options():
     assert all(option in result.output for option in ("--dry-run", "--hooks", "--outcomes", "--journal"))
     words = " ".join(result.output.split())
     assert "hooks, and perhaps its resolve, token, retry and other settings." in words
-    assert f"{2 * 16} (twice --concurrency, but at least {create_passes.AT_LEAST})" in words
+    assert f"{2 * 16} (twice --concurrency, but at least {create_run.AT_LEAST})" in words
     assert "[default: 16;" in words

@@ -7,8 +7,7 @@ import pytest
 
 from tests.support.order_files import csv_text, lines_of, row
 from transfer_async._cli import create_input
-from transfer_async._cli.create_input import Record
-from transfer_async._cli.create_passes import SHOWN, Checking, Keys, Stopped
+from transfer_async._cli.create_input import SHOWN, Checking, Keys, Record, Stopped
 
 
 def checked(rows, **settings) -> Checking:

@@ -13,10 +13,10 @@ import pytest
 from tests.support.bank import Gate, World
 from tests.support.cases import each
 from tests.support.order_files import row, told
-from transfer_async._cli import create_input, create_passes
+from transfer_async._cli import create_input, create_run
 from transfer_async._cli.create_input import COLUMNS, Changed, Record
 from transfer_async._cli.create_outcomes import OutcomeFile, Tally
-from transfer_async._cli.create_passes import (
+from transfer_async._cli.create_run import (
     AT_LEAST,
     NOT_READY,
     BulkRun,
@@ -104,7 +104,7 @@ def outcomes(tmp_path):
 
 @pytest.fixture
 def desk(world, outcomes, monkeypatch):
-    monkeypatch.setattr(create_passes, "CUT_OFF", 0.01)
+    monkeypatch.setattr(create_run, "CUT_OFF", 0.01)
     return Desk(world, outcomes)
 
 
@@ -127,7 +127,7 @@ def test_a_line_that_has_become_bad_is_not_sent():
 
 
 async def test_an_input_that_changes_ends_the_run_when_what_had_begun_has_ended(desk, monkeypatch):
-    monkeypatch.setattr(create_passes, "AHEAD", 8)
+    monkeypatch.setattr(create_run, "AHEAD", 8)
 
     def changing() -> Iterator[Record]:
         yield from records(*range(1, 30))
@@ -175,7 +175,7 @@ async def test_a_worker_that_lives_is_waited_for_no_longer_than_it_takes(desk):
         desk.world.time.on_sleep = partial(finished, in_hook, busy)
         await desk.run(1, 2)
 
-    assert desk.world.time.slept == [create_passes.FIRST_WAIT]
+    assert desk.world.time.slept == [create_run.FIRST_WAIT]
     assert (await desk.told())[3]["order_id"] == busy.result().id
     assert desk.made.is_whole
 
@@ -197,7 +197,7 @@ async def test_a_worker_that_lives_on_keeps_its_key_and_the_line_is_not_sent(des
     await desk.run(1, client=Busy())
 
     assert Busy.asked == 1 + 4
-    assert desk.world.time.slept == pytest.approx([1.0, 2.0, 4.0, 3.0 + create_passes.MARGIN])
+    assert desk.world.time.slept == pytest.approx([1.0, 2.0, 4.0, 3.0 + create_run.MARGIN])
     assert desk.made.is_whole
     assert desk.made.gave_up is None
     assert (await desk.told())[2]["error"] == "KeyBusy"
@@ -205,7 +205,7 @@ async def test_a_worker_that_lives_on_keeps_its_key_and_the_line_is_not_sent(des
 
 
 async def test_no_more_lines_wait_than_memory_is_for(desk, monkeypatch):
-    monkeypatch.setattr(create_passes, "PUT_OFF", 2)
+    monkeypatch.setattr(create_run, "PUT_OFF", 2)
     for number in (1, 2, 3):
         await killed_at(desk, row(number)["key"], transitions.MarkSending)
     await desk.run(1, 2, 3, concurrency=1)
@@ -400,4 +400,4 @@ async def test_memory_does_not_grow_with_the_file(desk, tmp_path):
     await desk.bulk(Quick(), total=2000, concurrency=16).run(counted())
 
     assert desk.made.is_whole
-    assert most < 2 * create_passes.AHEAD + 2 * 16
+    assert most < 2 * create_run.AHEAD + 2 * 16

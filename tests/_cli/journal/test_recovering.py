@@ -13,7 +13,7 @@ from tests._cli.journal.terminal import ADA, asked, everything, told
 from tests.support import commands
 from tests.support.bank import World
 from tests.support.cases import each
-from transfer_async._cli.clients import factory_named, made_by
+from transfer_async._cli.options import factory_named, made_by
 
 BANK = """
 from transfer_async import FundsHold

@@ -17,22 +17,19 @@ import asyncio
 import itertools
 import signal
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
-from datetime import datetime
-from decimal import Decimal
 from typing import TypeVar
 
 import attrs
 from attrs import frozen
 
-from transfer_async._cli.create_input import Changed, LineFault, Record
+from transfer_async._cli.create_input import Changed, Record
 from transfer_async._cli.create_outcomes import OutcomeFile, Progress, Tally, duration, outcome_line
-from transfer_async._cli.output import TemporaryDatabase, shown
 from transfer_async._cli.process import on_signals
 from transfer_async._client import TransferClient
-from transfer_async._models.errors import LIMITS, ClientClosed, ConnectionFailed, KeyBusy, OutcomeUnknown
-from transfer_async._models.requests import EXACT, NewOrder, OrderRequest
+from transfer_async._models.errors import ClientClosed, ConnectionFailed, KeyBusy, OutcomeUnknown
+from transfer_async._models.requests import OrderRequest
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.batch import OrderResult
 from transfer_async._support.clock import Clock
@@ -259,131 +256,6 @@ def _ended(result: OrderResult) -> Order | Exception:
         return result.order
     assert result.error is not None  # noqa: S101 - it is one or the other
     return result.error
-
-
-# --- first pass --------------------------------------------------------------------------------------
-# The first pass: every line is checked before any is sent.
-
-
-SHOWN = 1000
-"""How many faults are listed; the others are counted."""
-
-
-class Stopped(Exception):
-    """Somebody does not want to wait for the end."""
-
-
-class Checking:
-    """One pass.
-
-    Args:
-        needs_held: every order must say that its funds are held, for no hook would hold them.
-        now: the time that it is, where an order that comes too late is a fault; None where it is not: one
-            that was created in time is given back.
-        is_stopped: asked now and then.
-
-    Attributes:
-        records: how many orders were looked at, good or not.
-        faulty: how many of them have faults.
-        faults: how many faults there are.
-        told: the first of them, one a line.
-        sums: of the good ones, what is sent and what arrives, by currency.
-    """
-
-    def __init__(
-        self,
-        *,
-        needs_held: bool,
-        now: datetime | None = None,
-        is_stopped: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._needs_held, self._now, self._is_stopped = needs_held, now, is_stopped
-        self.records = self.faulty = self.faults = 0
-        self.told: list[str] = []
-        self.sums: dict[str, dict[str, Decimal]] = {"sent": {}, "to arrive": {}}
-
-    def run(self, records: Iterable[Record]) -> None:
-        """Look at every record.
-
-        Raises:
-            Stopped: before the end, if asked to.
-            sqlite3.Error: the disk has no room for the keys.
-        """
-        with Keys() as keys:
-            for record in records:
-                if self.records % 64 == 0 and self._is_stopped():
-                    raise Stopped
-                self.records += 1
-                faults = list(self._faults(record, keys))
-                if record.command is None or faults:
-                    self.faulty += 1
-                    self._note(record.line, faults)
-                else:
-                    self._add(record.command.order)
-
-    def _faults(self, record: Record, keys: Keys) -> Iterator[LineFault]:
-        yield from record.faults
-        if record.key is not None and (first := keys.seen(record.key, record.line)) is not None:
-            yield "key", f"stands on line {first} already"
-        if self._needs_held and record.command is not None and record.command.held is None:
-            yield "held", "is missing, and there is no hook that would hold the funds"
-        for name in LIMITS:
-            if self._has_passed(getattr(record.command, name, None)):
-                yield name, "has passed: unless its key has an order already, none will be made"
-
-    def _has_passed(self, moment: datetime | None) -> bool:
-        return self._now is not None and moment is not None and moment <= self._now
-
-    def _note(self, line: int, faults: list[LineFault]) -> None:
-        self.faults += len(faults)
-        room = SHOWN - len(self.told)
-        self.told += [
-            f"line {line}: {shown(f'{name}: {why}' if name else why)}" for name, why in faults[:room]
-        ]
-
-    def _add(self, order: NewOrder) -> None:
-        for side, currency, amount in (
-            ("sent", order.poster_currency, order.poster_amount),
-            ("to arrive", order.matcher_currency, order.matcher_amount),
-        ):
-            sums = self.sums[side]
-            sums[currency] = EXACT.add(sums.get(currency, Decimal(0)), amount)
-
-    def summary(self) -> list[str]:
-        """What is in the file, in lines."""
-        lines = [f"{self.records:,} orders" if self.records != 1 else "1 order"]
-        for side, sums in self.sums.items():
-            lines += [f"  {side:<10}{currency:<11}{amount:,f}" for currency, amount in sorted(sums.items())]
-        return lines
-
-    def complaint(self) -> list[str]:
-        """The faults, in lines, and how many there are."""
-        more = f"; the first {len(self.told):,} are shown" if self.faults > len(self.told) else ""
-        faults = "1 fault" if self.faults == 1 else f"{self.faults:,} faults"
-        records = "1 line" if self.faulty == 1 else f"{self.faulty:,} lines"
-        return [*self.told, f"{faults} in {records}{more}. Nothing was sent."]
-
-
-# --- key index ---------------------------------------------------------------------------------------
-# The keys of a file, and where each stood first.
-
-
-_TABLE = "CREATE TABLE keys (key TEXT PRIMARY KEY, line INTEGER NOT NULL) WITHOUT ROWID;"
-# Keys in the order of the file are mostly near each other, so digests would be slower.
-
-
-class Keys(TemporaryDatabase):
-    """Every key so far; a context manager."""
-
-    def __init__(self) -> None:
-        super().__init__(_TABLE)
-
-    def seen(self, key: str, line: int) -> int | None:
-        """The line on which ``key`` stood before; None if this is the first."""
-        if self.database.execute("INSERT OR IGNORE INTO keys VALUES (?, ?)", (key, line)).rowcount:
-            return None
-        found: tuple[int] = self.database.execute("SELECT line FROM keys WHERE key = ?", (key,)).fetchone()
-        return found[0]
 
 
 # --- stopping ----------------------------------------------------------------------------------------
