@@ -380,7 +380,7 @@ async def test_an_undo_that_raises_anything_stays_owed_and_hides_nothing(
     assert error.outcome is Outcome.REFUSED
     entry = await world.entry()
     assert entry.state is KeyState.FREE
-    assert [one.hook for one in entry.owed] == ["breaking"]
+    assert [one.hook for one in entry.pending_undos] == ["breaking"]
     assert steps.undone == 1
     assert not world.bank.open
     assert (await in_time(world.recover(hooks=[Undoing(make()), world.bank.hold]))).undos_pending == 1

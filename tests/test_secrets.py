@@ -633,15 +633,15 @@ def test_rich_shows_of_an_object_what_its_repr_shows_and_no_more(kind: type):
 @pytest.mark.parametrize(
     ("name", "hidden"),
     {
-        "Entry": {"reply", "laid_aside"},
+        "Entry": {"reply", "quarantined"},
         "Create": {"reply"},
         "Resolve": {"reply"},
         "Unread": {"kept"},
         "EntryRow": {"body", "intent", "reply"},
         "_StoredIntent": {"order", "beneficiary"},
         "_Persons": {"order", "beneficiary"},
-        "_StoredOwed": {"intent"},
-        "_Body": {"laid_aside"},
+        "_StoredUndo": {"intent"},
+        "_Body": {"quarantined"},
         "NewOrder": {"poster_username", "poster_recipient_username"},
         "ExchangeResult": {"body"},
     }.items(),

@@ -439,7 +439,7 @@ async def test_nothing_is_held_or_sent_for_whom_it_does_not_verify(
 
     assert (error.result, error.hook, error.order_may_exist) == (result, "beneficiary_verification", False)
     assert (w.bank.log, len(w.sandbox.orders)) == ([], 0)
-    assert not (await w.entry()).owed
+    assert not (await w.entry()).pending_undos
 
 
 @pytest.mark.parametrize("fault", [Status(500), Status(403), GarbageBody()])

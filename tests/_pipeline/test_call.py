@@ -140,7 +140,7 @@ async def test_an_undo_in_progress_at_the_end_is_not_cut_off(world: World):
         await call
 
     assert not world.bank.open
-    assert (await world.entry()).owed == ()
+    assert (await world.entry()).pending_undos == ()
 
 
 async def test_closing_does_not_wait_for_ever_for_what_cannot_be_cut_off(
@@ -152,7 +152,7 @@ async def test_closing_does_not_wait_for_ever_for_what_cannot_be_cut_off(
     client = world.made()
     call = await gate.catches(client.create_order(refused_order(), key="k"))
     await client.close(timeout=0)
-    undos_pending = (await world.entry()).owed
+    undos_pending = (await world.entry()).pending_undos
     gate.open()
     with pytest.raises(Refused):
         await call
@@ -414,7 +414,7 @@ async def test_a_key_whose_record_cannot_be_read_may_have_an_order(
 
     async def damaged(scope: str, key: str) -> Any:
         entry = await read(scope, key)
-        unread = Unread(why="", kept="", hooks=(), owed=())
+        unread = Unread(why="", kept="", hooks=(), earlier_hooks=())
         return None if entry is None else replace(entry, unread=unread)
 
     monkeypatch.setattr(world.journal, "read", damaged)

@@ -185,7 +185,7 @@ async def _check(world: World, scenario: Scenario, caller: asyncio.Task[Order]) 
     assert state in (KeyState.FREE, *BOUND)
     assert not orders or state in BOUND
     assert state is not KeyState.CREATED or (entry is not None and entry.order_id in orders)
-    owed = () if entry is None else entry.owed
+    owed = () if entry is None else entry.pending_undos
     assert bool(owed) is (scenario.release_error is not None and "release" in world.bank.log)
     if scenario.held is None:
         assert {*world.bank.open} <= {entry.intent_id if entry else None}
@@ -340,7 +340,7 @@ async def test_an_undo_is_not_cut_off_and_the_caller_waits_for_it(world: World):
 
     assert waiting
     assert gate.passed
-    assert (await world.entry()).owed == ()
+    assert (await world.entry()).pending_undos == ()
 
 
 async def test_a_caller_cancelled_twice_is_let_go_and_the_undo_ends_all_the_same(world: World):
@@ -355,7 +355,7 @@ async def test_a_caller_cancelled_twice_is_let_go_and_the_undo_ends_all_the_same
 
     assert gate.passed
     assert not world.bank.open
-    assert (await world.entry()).owed == ()
+    assert (await world.entry()).pending_undos == ()
 
 
 # --- once something is sent ---------------------------------------------------------------------

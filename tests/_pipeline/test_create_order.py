@@ -646,7 +646,7 @@ async def test_a_claim_that_is_too_old_is_undone_in_reverse_and_a_new_intent_beg
     assert world.bank.log == ["check", "place", "release", "undo check", "check", "place"]
     assert world.bank.released[0][0] == old
     assert [*world.bank.open] == [new]
-    assert (await world.entry()).owed == ()
+    assert (await world.entry()).pending_undos == ()
 
 
 async def test_a_claim_too_old_with_a_hold_of_the_banks_own_does_not_touch_the_hold_hook(world: World):
@@ -697,7 +697,7 @@ async def test_nothing_that_was_verified_for_one_beneficiary_serves_another(
     assert isinstance(result, BeneficiaryNotVerified if then is MALLORY else Order)
     assert len(world.sandbox.requests) == (then is not MALLORY)
     assert old not in world.bank.open
-    assert (await world.entry()).owed == ()
+    assert (await world.entry()).pending_undos == ()
 
 
 async def test_a_hooks_hold_is_on_record_as_owed_before_an_order_goes_on_a_hold_of_the_banks_own(
@@ -915,7 +915,7 @@ async def test_a_sender_that_wakes_up_superseded_leaves_a_trace_though_its_outco
     assert (suspected.intent_id, suspected.order_id) == (intent_id, None)
     assert (step.order_id, step.by) == (None, "sender")
     assert "a duplicate is suspected" in (step.reason or "")
-    assert not [debt for debt in (await world.entry()).owed if debt.intent.id == intent_id]
+    assert not [debt for debt in (await world.entry()).pending_undos if debt.intent.id == intent_id]
     if ended_by == "its answer is lost":
         assert isinstance(result, OutcomeUnknown)
         assert result.order_may_exist
@@ -1160,7 +1160,7 @@ async def test_the_hold_of_an_order_that_was_refuted_and_is_answered_after_all_i
         call = await world.stalled(client.create_order(new_order(), key="k"))
         held = [*world.bank.open]
         await world.refute()
-        assert [debt.intent.id for debt in (await world.entry()).owed] == held
+        assert [debt.intent.id for debt in (await world.entry()).pending_undos] == held
         if is_taken_again:
             await world.move(journalling.claim(2))
         world.sandbox.faults.release()
@@ -1169,7 +1169,7 @@ async def test_the_hold_of_an_order_that_was_refuted_and_is_answered_after_all_i
         await client.recover()
 
     assert ([*world.bank.open], world.bank.released) == (held, [])
-    assert not [debt for debt in (await world.entry()).owed if debt.intent.id in held]
+    assert not [debt for debt in (await world.entry()).pending_undos if debt.intent.id in held]
 
 
 async def test_a_suspected_duplicate_that_cannot_be_written_down_is_told_with_its_order(world: World):

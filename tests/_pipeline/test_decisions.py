@@ -122,7 +122,7 @@ async def test_an_unreadable_record_is_not_laid_aside_by_a_decision_that_is_refu
     await world.in_doubt()
     world.time.pass_(600)
     desk = operators(world)
-    unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), owed=())
+    unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), earlier_hooks=())
     place = (world.scope, "k")
     entries = world.journal.journal._entries  # type: ignore[attr-defined] # as a damaged row is read
     entries[place] = replace(entries[place], unread=unread)
@@ -234,7 +234,7 @@ async def test_a_demand_that_cannot_be_read_is_one(world: World):
     desk = operators(world)
     rule = await world.journal.move(world.scope, FOUR_EYES, Demand(**ADA))
     assert rule is not None
-    unread = Unread(why="DecodeError", kept="{", hooks=(), owed=())
+    unread = Unread(why="DecodeError", kept="{", hooks=(), earlier_hooks=())
     entries = world.journal.journal._entries  # type: ignore[attr-defined] # as a damaged row is read
     entries[world.scope, FOUR_EYES] = replace(rule.entry, four_eyes=None, unread=unread)
     with pytest.raises(ApprovalRequired):
@@ -268,7 +268,7 @@ async def test_an_approval_that_comes_after_a_move_is_void_and_says_what_the_key
         desk.approve("k", proposal=proposal.id, **BEN), KeyChanged, match=r"it is created \(tx-2\)"
     )
 
-    assert (moved.state, moved.moves) == (KeyState.CREATED, (await world.entry()).moves)
+    assert (moved.state, moved.moves) == (KeyState.CREATED, (await world.entry()).version)
     for again in (copy.copy(moved), pickle.loads(pickle.dumps(moved))):
         assert (str(again), again.state, again.moves) == (
             str(moved),

@@ -208,7 +208,7 @@ async def test_the_long_wait_is_checked_where_the_refutation_is_written(world: W
         abandoned_settle_after=86_400.0,
         by="resolve",
         reason="sure",
-        owed=(),
+        pending_undos=(),
         lease=0.0,
     )
     verdict = await world.move(refute)

@@ -62,7 +62,7 @@ async def test_a_doubt_says_what_is_needed_to_look_for_its_order(world: World, d
         receipts={"funds_hold": f"hold-{entry.intent_id}"},
         held=None,
         cause=entry.cause,
-        moves=entry.moves,
+        moves=entry.version,
     )
 
 
@@ -111,7 +111,7 @@ async def test_a_resolved_key_has_its_order(world: World, desk: Operators):
 
     entry = await world.entry()
     assert (record.state, record.order_id, record.order) == (KeyState.CREATED, "tx-seen", None)
-    assert (entry.state, entry.order_id, entry.owed) == (KeyState.CREATED, "tx-seen", ())
+    assert (entry.state, entry.order_id, entry.pending_undos) == (KeyState.CREATED, "tx-seen", ())
     assert world.bank.open
 
 

@@ -25,7 +25,7 @@ async def test_an_abandoned_claim_is_undone_and_its_key_free(world: World):
 
     entry = await world.entry()
     assert report == RecoveryReport(taken_over=1, released=2)
-    assert (entry.state, entry.owed) == (KeyState.FREE, ())
+    assert (entry.state, entry.pending_undos) == (KeyState.FREE, ())
     assert entry.ending is not None
     assert entry.ending.error == "Abandoned"
     assert world.bank.log == ["check", "place", "release", "undo check"]
@@ -177,7 +177,7 @@ async def test_what_is_owed_is_paid(world: World):
     await world.owing()
 
     assert await world.recover() == RecoveryReport(released=1)
-    assert (await world.entry()).owed == ()
+    assert (await world.entry()).pending_undos == ()
     assert not world.bank.open
 
 
@@ -237,7 +237,7 @@ async def test_what_is_owed_for_an_earlier_intent_is_paid_in_the_run_that_ends_t
     world.time.pass_(300.0)
 
     assert await world.recover(resolve=answer) == report
-    assert (await world.entry()).owed == ()
+    assert (await world.entry()).pending_undos == ()
 
 
 async def test_what_is_owed_beside_a_doubt_without_its_wish_is_paid_although_nobody_asks(world: World):
@@ -249,7 +249,7 @@ async def test_what_is_owed_beside_a_doubt_without_its_wish_is_paid_although_nob
     entries[world.scope, "k"] = replace(await world.entry(), intent=None)
 
     assert await world.recover(resolve=seen) == RecoveryReport(in_doubt=1, released=1)
-    assert (await world.entry()).owed == ()
+    assert (await world.entry()).pending_undos == ()
 
 
 async def test_debts_of_several_intents_of_one_key_are_paid_one_intent_at_a_time(world: World):
@@ -408,7 +408,7 @@ async def test_wherever_a_recovery_dies_the_next_one_finishes_what_it_left(world
     assert not world.bank.open
     for key in ("claimed", "sending"):
         entry = await world.entry(key)
-        assert (entry.state, entry.owed) == (KeyState.FREE, ())
+        assert (entry.state, entry.pending_undos) == (KeyState.FREE, ())
 
 
 async def test_a_key_that_cannot_be_written_does_not_keep_the_others_from_their_turn(world: World):

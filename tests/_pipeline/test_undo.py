@@ -17,7 +17,7 @@ async def test_what_is_undone_is_undone_with_its_receipt_and_told_of(world: Worl
     assert world.bank.released == [(intent_id, f"hold-{intent_id}")]
     assert check.undone == [(intent_id, f"check-{intent_id}")]
     assert [event.hook for event in world.events_of(HookUndone)] == ["funds_hold", "check"]
-    assert (await world.entry()).owed == ()
+    assert (await world.entry()).pending_undos == ()
 
 
 async def test_what_is_owed_is_on_record_with_the_no_before_anything_is_undone(world: World):
@@ -32,7 +32,7 @@ async def test_what_is_owed_is_on_record_with_the_no_before_anything_is_undone(w
     (at_release,) = seen
     assert at_release.state is KeyState.FREE
     assert owed_hooks(at_release) == ["funds_hold", "check"]
-    assert {one.lease_until for one in at_release.owed} == {world.time.now() + model.LEASE}
+    assert {one.lease_until for one in at_release.pending_undos} == {world.time.now() + model.LEASE}
 
 
 @pytest.mark.parametrize("error", [RuntimeError("bank down"), asyncio.CancelledError()])
@@ -44,7 +44,7 @@ async def test_an_undo_that_fails_is_owed_and_told_and_does_not_hide_the_error(
 
     assert not refused.order_may_exist
     assert world.bank.log == ["check", "place", "release", "undo check"]  # the others are undone all the same
-    (owed,) = (await world.entry()).owed
+    (owed,) = (await world.entry()).pending_undos
     assert (owed.hook, owed.receipt, owed.intent.id) == (
         "funds_hold",
         f"hold-{owed.intent.id}",
@@ -71,7 +71,7 @@ async def test_what_is_owed_is_undone_by_the_next_call_with_the_key_before_it_pl
 
     assert world.bank.log == ["place", "release", "release", "place"]
     assert [*world.bank.open] == [(await world.entry()).intent_id]
-    assert (await world.entry()).owed == ()
+    assert (await world.entry()).pending_undos == ()
 
 
 async def test_what_is_owed_and_fails_again_stays_owed_and_does_not_stop_the_next_call(world: World):
@@ -81,7 +81,7 @@ async def test_what_is_owed_and_fails_again_stays_owed_and_does_not_stop_the_nex
 
     entry = await world.entry()
     assert entry.order_id == order.id
-    assert [one.intent.id for one in entry.owed] == [world.bank.placed[0]]
+    assert [one.intent.id for one in entry.pending_undos] == [world.bank.placed[0]]
     assert entry.intent_id == world.bank.placed[1]
 
 
@@ -99,7 +99,7 @@ async def test_an_undo_that_could_not_be_recorded_is_done_again_by_recover(
     assert "will be run again" in caplog.text
     assert report.released == 1
     assert len(world.bank.released) == 2
-    assert (await world.entry()).owed == ()
+    assert (await world.entry()).pending_undos == ()
 
 
 async def test_an_undo_sees_the_intent_as_the_hook_saw_it(world: World):

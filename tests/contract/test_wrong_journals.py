@@ -293,8 +293,11 @@ def changed_intent(**changes):
     """What makes of an entry that its wish, and those of what it owes, come back changed."""
 
     def lost(entry):
-        owed = [attrs.evolve(one, intent=attrs.evolve(one.intent, **changes)) for one in entry.owed]
-        return {"intent": entry.intent and attrs.evolve(entry.intent, **changes), "owed": tuple(owed)}
+        owed = [attrs.evolve(one, intent=attrs.evolve(one.intent, **changes)) for one in entry.pending_undos]
+        return {
+            "intent": entry.intent and attrs.evolve(entry.intent, **changes),
+            "pending_undos": tuple(owed),
+        }
 
     return lost
 
@@ -312,14 +315,14 @@ LOSING = [
     loses("LosesTheEnding", lambda entry: {"ending": None}),
     loses("ForgetsWhoMadeTheKey", lambda entry: {"client_made": False}),
     loses("LosesHooks", lambda entry: {"hooks": ()}),
-    loses("CountsNoMoves", lambda entry: {"moves": 0}),
+    loses("CountsNoMoves", lambda entry: {"version": 0}),
     loses(
         "CutsReceiptsAt64", lambda entry: {"receipts": {k: v and v[:64] for k, v in entry.receipts.items()}}
     ),
-    loses("OwesThreeAtMost", lambda entry: {"owed": entry.owed[:3]}),
+    loses("OwesThreeAtMost", lambda entry: {"pending_undos": entry.pending_undos[:3]}),
     loses(
         "LosesSinceWhenItIsOwed",
-        lambda entry: {"owed": tuple(attrs.evolve(one, since=None) for one in entry.owed)},
+        lambda entry: {"pending_undos": tuple(attrs.evolve(one, since=None) for one in entry.pending_undos)},
     ),
 ]
 

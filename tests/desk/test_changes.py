@@ -294,7 +294,7 @@ async def test_a_form_that_holds_no_text_is_refused_as_such(doubted: World, desk
 
 async def test_a_refusal_names_a_hook_as_it_is_called(doubted: World, desk: Desk):
     entries = doubted.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
-    unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), owed=())
+    unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), earlier_hooks=())
     entries[doubted.scope, "k"] = replace(entries[doubted.scope, "k"], intent=None, unread=unread)
 
     answer = await desk.visitor().does("refute", certain="1")

@@ -270,7 +270,7 @@ async def test_a_damaged_rule_of_two_persons_is_written_anew_by_a_demand(
     assert {"resolve", "refute"}.isdisjoint(shown.page.forms)
     assert "four-eyes demand" in shown.text
     assert (await desk.operators_side.four_eyes()).demanded is False
-    assert len(entry.laid_aside) == 1
+    assert len(entry.quarantined) == 1
 
 
 # --- a hold that a recovery releases --------------------------------------------------------------

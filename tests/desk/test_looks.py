@@ -127,13 +127,13 @@ async def test_a_screen_reader_is_told_the_order_that_the_list_has(
 
 async def test_a_damaged_record_did_not_begin_in_1970(world: World, desk: Desk):
     await world.in_doubt()
-    unread = Unread(why="DecodeError", kept="{", hooks=(), owed=())
+    unread = Unread(why="DecodeError", kept="{", hooks=(), earlier_hooks=())
     entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
     lost = replace(entries[world.scope, "k"], intent=None, claimed_at=0.0, sent_until=0.0)
     entries[world.scope, "k"] = replace(lost, unread=unread)
     ada = desk.visitor()
     damaged = await ada.key()
-    entries[world.scope, "k"] = replace(lost, laid_aside=("{",))
+    entries[world.scope, "k"] = replace(lost, quarantined=("{",))
     put_aside = await ada.key()
 
     for shown in (damaged, put_aside):
@@ -338,7 +338,7 @@ async def test_no_release_is_promised_where_none_will_happen(world: World, desk:
     await world.in_doubt(held="bank-7")
     await world.in_doubt("placed")
     await world.in_doubt("unreadable")
-    unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), owed=())
+    unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), earlier_hooks=())
     place = (world.scope, "unreadable")
     entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
     entries[place] = replace(entries[place], intent=None, unread=unread)
@@ -367,7 +367,7 @@ async def test_no_release_is_promised_where_none_will_happen(world: World, desk:
 
 async def test_what_is_sealed_has_no_form_that_would_change_nothing(world: World, desk: Desk):
     await world.in_doubt()
-    unread = Unread(why="SealFailed", kept="{", hooks=("funds_hold",), owed=(), is_sealed=True)
+    unread = Unread(why="SealFailed", kept="{", hooks=("funds_hold",), earlier_hooks=(), is_sealed=True)
     entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
     entries[world.scope, "k"] = replace(entries[world.scope, "k"], intent=None, unread=unread)
 

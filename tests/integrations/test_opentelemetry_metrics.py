@@ -202,7 +202,7 @@ async def test_what_kept_no_time_yet_counts_from_its_beginning():
     oldest = Oldest()
     owed = PendingUndo(intent=intent(), hook="hold", receipt=None)
     entry = Entry(
-        state=KeyState.FREE, fingerprint="", intent_id="", intent=None, claimed_at=5.0, owed=(owed,)
+        state=KeyState.FREE, fingerprint="", intent_id="", intent=None, claimed_at=5.0, pending_undos=(owed,)
     )
     oldest.note(entry)
 

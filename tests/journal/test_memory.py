@@ -60,10 +60,12 @@ async def test_a_key_that_the_client_made_is_forgotten_once_created(time: Time):
 
 async def test_a_key_that_the_client_made_is_not_forgotten_while_anything_is_owed_or_in_doubt(time: Time):
     journal = journal_of(time)
-    freed = await made(journal, j.claim(client_made=True), j.free(None, owed=j.owing("hold")), key="owed")
+    freed = await made(
+        journal, j.claim(client_made=True), j.free(None, pending_undos=j.owing("hold")), key="owed"
+    )
     await made(journal, j.claim(client_made=True), j.mark(), j.doubt(), key="doubt")
     before = await has(journal, "owed"), await has(journal, "doubt")
-    await made(journal, j.paid("hold", lease_until=freed.owed[0].lease_until), key="owed")
+    await made(journal, j.paid("hold", lease_until=freed.pending_undos[0].lease_until), key="owed")
 
     assert before == (True, True)
     assert not await has(journal, "owed")
@@ -107,7 +109,7 @@ async def test_a_key_that_is_at_work_again_is_not_what_ended_first(time: Time):
         (j.claim(),),
         (j.claim(), j.mark()),
         (j.claim(), j.mark(), j.doubt()),
-        (j.claim(), j.free(None, owed=j.owing("hold"))),
+        (j.claim(), j.free(None, pending_undos=j.owing("hold"))),
     ],
     ids=["claimed", "sending", "in doubt", "owed"],
 )
@@ -189,8 +191,8 @@ async def test_the_key_of_a_refuted_doubt_is_kept_when_its_hold_is_released(time
     journal = journal_of(time)
     await made(journal, j.claim(client_made=True), j.mark(), j.doubt())
     time.pass_(j.SETTLE_AFTER + j.WINDOW)
-    refuted = await made(journal, j.refute(owed=j.owing("hold")))
-    await made(journal, j.paid("hold", lease_until=refuted.owed[0].lease_until))
+    refuted = await made(journal, j.refute(pending_undos=j.owing("hold")))
+    await made(journal, j.paid("hold", lease_until=refuted.pending_undos[0].lease_until))
 
     assert await has(journal, "k")
 

@@ -61,19 +61,19 @@ made = st.builds(
     order_id=st.none() | NAMES,
     reply=st.none() | st.binary(max_size=20).map(b"?".__add__),
     ending=st.none() | endings,
-    owed=st.lists(debts, max_size=2).map(tuple),
+    pending_undos=st.lists(debts, max_size=2).map(tuple),
     candidates=st.lists(NAMES, max_size=2).map(tuple),
-    laid_aside=st.lists(TEXTS, max_size=2).map(tuple),
+    quarantined=st.lists(TEXTS, max_size=2).map(tuple),
 )
 
 
 def _of_one_intent(entry: Entry) -> Entry:
-    wish, owed = entry.intent, entry.owed
+    wish, owed = entry.intent, entry.pending_undos
     return replace(
         entry,
         order_id=(entry.order_id or "tx-1") if entry.state is KeyState.CREATED else None,
         intent=None if wish is None else attrs.evolve(wish, id=entry.intent_id, key="k"),
-        owed=tuple(attrs.evolve(one, intent=attrs.evolve(one.intent, key="k")) for one in owed),
+        pending_undos=tuple(attrs.evolve(one, intent=attrs.evolve(one.intent, key="k")) for one in owed),
     )
 
 
@@ -151,11 +151,11 @@ def test_an_order_that_is_none_any_more_is_said_to_be_unreadable():
 
 def test_an_undo_that_cannot_be_read_is_named_and_the_others_stay_owed():
     debts = tuple(PendingUndo(intent=intent(number), hook=f"hook-{number}", receipt="r") for number in (1, 2))
-    row = rows.row_of(replace(_claimed(), owed=debts), token="t", now=0.0)
+    row = rows.row_of(replace(_claimed(), pending_undos=debts), token="t", now=0.0)
     entry = rows.entry_of(msgspec.structs.replace(row, body=row.body.replace('"NGN"', '"?"', 1)))
 
     assert entry.unread is not None
-    assert (entry.owed, entry.unread.owed) == (debts[1:], ("hook-1",))
+    assert (entry.pending_undos, entry.unread.earlier_hooks) == (debts[1:], ("hook-1",))
 
 
 def test_one_entry_that_cannot_be_read_is_named_in_the_log_and_hides_no_other(

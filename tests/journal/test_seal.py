@@ -144,7 +144,7 @@ def _persons() -> Entry:
         client_made=False,
         claimed_at=0.0,
         reply=b'{"firstname": "Ngozi"}',
-        owed=tuple(attrs.evolve(one, intent=wish) for one in owing("hold")),
+        pending_undos=tuple(attrs.evolve(one, intent=wish) for one in owing("hold")),
     )
 
 
@@ -252,9 +252,9 @@ async def test_an_undo_copied_beside_another_key_does_not_run(
         entry = await world.entry("ours")
         await world.recover()
 
-    assert entry.owed == ()
+    assert entry.pending_undos == ()
     assert entry.unread is not None
-    assert entry.unread.owed == ("funds_hold",)
+    assert entry.unread.earlier_hooks == ("funds_hold",)
     assert world.bank.released == []
 
 
@@ -283,7 +283,7 @@ async def test_the_reply_of_another_keys_order_is_not_given_back(
 @pytest.mark.parametrize("at", [("test", "k"), ("live", "l"), ("live-k", ""), None])
 def test_what_is_sealed_for_one_key_does_not_open_beside_another(at: tuple[str, str] | None):
     """However the rest of the row is changed: the scope and the key are what it was sealed for."""
-    one, entry = seal(a=OLD), replace(_persons(), owed=())
+    one, entry = seal(a=OLD), replace(_persons(), pending_undos=())
     row = rows.row_of(entry, token="t", now=0.0, seal=one, place=("live", "k"))
     assert row.intent is not None
     key = "k" if at is None else at[1]

@@ -50,7 +50,7 @@ DECIDED = {
     KeyState.FREE: journal.Decision.WAIVE,
 }
 """What can be proposed, by where the key stands."""
-UNREAD = model.Unread(why="DecodeError", kept="{", hooks=("hold",), owed=())
+UNREAD = model.Unread(why="DecodeError", kept="{", hooks=("hold",), earlier_hooks=())
 KINDS = {
     one
     for one in (getattr(journal, name) for name in journal.__all__)
@@ -182,7 +182,7 @@ def test_a_claim_that_was_laid_aside_is_a_doubt_that_waits_like_any_other():
     aside = judged(claimed, j.lay_aside(), now=NOW + j.LEASE)
     early = judged(aside.entry, j.refute(""), now=NOW + j.LEASE + j.SETTLE_AFTER - 1.0)
 
-    assert (aside.entry.intent, aside.entry.laid_aside) == (None, ("{",))
+    assert (aside.entry.intent, aside.entry.quarantined) == (None, ("{",))
     assert early.denial is Rejection.TOO_EARLY
     assert judged(aside.entry, j.refute(""), now=NOW + j.LEASE + j.SETTLE_AFTER).denial is None
 
@@ -242,8 +242,8 @@ def test_what_hooks_did_for_other_words_is_owed_and_a_new_intent_begins(
 
     assert (entry.intent_id, entry.epoch, entry.receipts) == ("intent-2", 1, {})
     assert (entry.intent, entry.held, entry.hooks) == (again.intent, again.intent.held, hooks)
-    assert entry.owed == model.owed_by(first)
-    assert [(one.hook, one.receipt) for one in entry.owed] == [("hold", None), ("check", "match")]
+    assert entry.pending_undos == model.undos_on_failure(first)
+    assert [(one.hook, one.receipt) for one in entry.pending_undos] == [("hold", None), ("check", "match")]
 
 
 def test_the_same_words_and_more_hooks_go_on_with_a_dead_workers_claim():
@@ -253,19 +253,19 @@ def test_the_same_words_and_more_hooks_go_on_with_a_dead_workers_claim():
     entry = judged(first, again, now=NOW + j.LEASE).entry
 
     assert (entry.intent_id, entry.epoch, entry.receipts) == ("intent-1", 2, {"check": "match"})
-    assert (entry.hooks, entry.owed) == (("hold", "check", "new"), ())
+    assert (entry.hooks, entry.pending_undos) == (("hold", "check", "new"), ())
 
 
 def test_what_an_entry_without_an_intent_owes_is_nothing():
-    assert model.owed_by(entry_in(KeyState.CREATED)) == ()
+    assert model.undos_on_failure(entry_in(KeyState.CREATED)) == ()
 
 
 def test_a_late_undo_without_a_receipt_does_not_hide_the_receipt_on_record():
-    entry = replace(entry_in(KeyState.FREE), owed=j.owing("hold"))
+    entry = replace(entry_in(KeyState.FREE), pending_undos=j.owing("hold"))
     nothing_known = tuple(attrs.evolve(one, receipt=None) for one in j.owing("hold", "check"))
-    owing = judged(entry, transitions.AddPendingUndos(owed=nothing_known, lease=j.LEASE)).entry
+    owing = judged(entry, transitions.AddPendingUndos(pending_undos=nothing_known, lease=j.LEASE)).entry
 
-    assert {one.hook: one.receipt for one in owing.owed} == {"hold": "r-hold", "check": None}
+    assert {one.hook: one.receipt for one in owing.pending_undos} == {"hold": "r-hold", "check": None}
 
 
 # --- walks --------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ WALKED: st.SearchStrategy[Move] = st.one_of(
     st.builds(lambda attempt, epoch: j.mark(attempt, epoch=epoch), ATTEMPTS, EPOCHS),
     st.builds(j.create, ATTEMPTS, ORDER_IDS),
     st.builds(
-        lambda attempt, epoch, owed: j.free(attempt, epoch=epoch, owed=owed),
+        lambda attempt, epoch, owed: j.free(attempt, epoch=epoch, pending_undos=owed),
         st.none() | ATTEMPTS,
         EPOCHS,
         SOME_OWED,
@@ -306,7 +306,7 @@ WALKED: st.SearchStrategy[Move] = st.one_of(
     st.builds(j.doubt, ATTEMPTS),
     st.builds(j.expire, ATTEMPTS),
     st.builds(j.resolve, ATTEMPTS, ORDER_IDS),
-    st.builds(lambda attempt, owed: j.refute(attempt, owed=owed), ATTEMPTS, SOME_OWED),
+    st.builds(lambda attempt, owed: j.refute(attempt, pending_undos=owed), ATTEMPTS, SOME_OWED),
     st.builds(
         lambda hooks, lease: j.paid(*hooks, lease_until=lease),
         st.sampled_from([(), ("hold",), ("hold", "check")]),
@@ -401,7 +401,7 @@ def what_was_proposed_is_void_after_any_move_but_a_look(walked: Walk):
         if before is not None and verdict.denial is None and verdict.entry.proposal is not None:
             unmoved = not move.is_a_change and verdict.entry.proposal == before.proposal
             assert unmoved or isinstance(move, journal.Propose)
-            assert verdict.entry.moves == before.moves + (not unmoved)
+            assert verdict.entry.version == before.version + (not unmoved)
 
 
 def nobody_approves_but_another_person_and_only_what_was_proposed(walked: Walk):
@@ -419,8 +419,8 @@ def nobody_approves_but_another_person_and_only_what_was_proposed(walked: Walk):
 
 def a_debt_goes_only_when_it_is_paid(walked: Walk):
     for before, move, _, verdict in walked:
-        due = [(one.intent.id, one.hook) for one in before.owed] if before else []
-        left = [(one.intent.id, one.hook) for one in verdict.entry.owed]
+        due = [(one.intent.id, one.hook) for one in before.pending_undos] if before else []
+        left = [(one.intent.id, one.hook) for one in verdict.entry.pending_undos]
         gone = [debt for debt in due if debt not in left]
 
         undone = move.intent_id if isinstance(move, transitions.MarkUndone) else None
@@ -441,7 +441,7 @@ def an_intent_changes_with_a_claim_of_a_key_that_is_free_or_serves_no_more_and_i
         assert isinstance(move, Claim)
         abandoned = before.state is KeyState.CLAIMED and now >= before.lease_until
         assert before.state is KeyState.FREE or (abandoned and not _serves(before, move, now))
-        due = {(one.intent.id, one.hook) for one in after.owed}
+        due = {(one.intent.id, one.hook) for one in after.pending_undos}
         assert not abandoned or {(before.intent_id, hook) for hook in before.hooks} <= due
 
 
@@ -450,7 +450,10 @@ def a_claim_is_gone_on_with_only_where_what_its_hooks_did_serves(walked: Walk):
         if verdict.denial is None and isinstance(move, Claim) and verdict.entry.epoch > 1:
             assert before is not None
             assert _serves(before, move, now)
-            assert (verdict.entry.receipts, verdict.entry.owed) == (before.receipts, before.owed)
+            assert (verdict.entry.receipts, verdict.entry.pending_undos) == (
+                before.receipts,
+                before.pending_undos,
+            )
 
 
 def _serves(before: Entry, claim: Claim, now: float) -> bool:
@@ -470,7 +473,7 @@ def a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds(walked: Walk)
             continue
         assert isinstance(move, Claim)
         assert before.state is KeyState.SENDING
-        found = {"state": KeyState.IN_DOUBT, "cause": model.ABANDONED_CAUSE, "moves": before.moves + 1}
+        found = {"state": KeyState.IN_DOUBT, "cause": model.ABANDONED_CAUSE, "version": before.version + 1}
         assert verdict.entry == replace(before, **found)
 
 
@@ -567,17 +570,17 @@ LATER = NOW + j.WINDOW + j.SETTLE_AFTER
 
 
 def test_a_doubt_that_ends_is_to_be_told_to_whoever_was_promised_it():
-    assert after(j.promise(), j.resolve()).untold == (j.created_later(),)
-    assert after(j.promise(), j.create()).untold == (j.created_later(),)
-    (refused,) = after(j.promise(), j.free()).untold
+    assert after(j.promise(), j.resolve()).pending_notifications == (j.created_later(),)
+    assert after(j.promise(), j.create()).pending_notifications == (j.created_later(),)
+    (refused,) = after(j.promise(), j.free()).pending_notifications
     assert (refused.outcome, refused.error, refused.status) == (Outcome.REFUSED, "Refused", 422)
     doubted = after(j.promise())
-    assert judged(doubted, j.refute(), now=LATER).entry.untold == (j.refuted_later(),)
+    assert judged(doubted, j.refute(), now=LATER).entry.pending_notifications == (j.refuted_later(),)
 
 
 def test_a_doubt_that_ends_is_told_to_nobody_who_did_not_ask():
-    assert after(j.resolve()).untold == ()
-    assert after(j.free()).untold == ()
+    assert after(j.resolve()).pending_notifications == ()
+    assert after(j.free()).pending_notifications == ()
 
 
 def test_only_the_intent_that_is_in_doubt_can_be_promised():
@@ -590,7 +593,7 @@ def test_what_is_untold_keeps_the_key_from_being_forgotten_and_waits_for_somebod
     assert not state_machine.is_ended(entry)
     assert state_machine.is_waiting(entry, NOW)
     told = judged(entry, j.told()).entry
-    assert told.untold == ()
+    assert told.pending_notifications == ()
     assert state_machine.is_ended(told)
     assert state_machine.due_at(told) is None
 
@@ -599,16 +602,16 @@ def test_what_is_untold_outlives_the_next_intent_of_its_key():
     free = judged(after(j.promise()), j.refute(), now=LATER).entry
     claimed = judged(free, j.claim(2), now=LATER).entry
 
-    assert claimed.untold == (j.refuted_later(),)
-    assert not claimed.promised
-    assert judged(claimed, j.told(j.refuted_later()), now=LATER).entry.untold == ()
+    assert claimed.pending_notifications == (j.refuted_later(),)
+    assert not claimed.notification_requested
+    assert judged(claimed, j.told(j.refuted_later()), now=LATER).entry.pending_notifications == ()
 
 
 def test_an_order_that_appears_after_its_refutation_is_told_too():
     free = judged(after(j.promise()), j.refute(), now=LATER).entry
     created = judged(free, j.create(), now=LATER).entry
 
-    assert created.untold == (j.refuted_later(), j.created_later())
+    assert created.pending_notifications == (j.refuted_later(), j.created_later())
 
 
 def test_every_order_that_an_answer_named_is_kept_once():

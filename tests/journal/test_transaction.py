@@ -134,7 +134,7 @@ async def test_a_claim_that_committed_the_doubt_it_found_is_not_taken_for_one_th
 async def test_another_move_that_was_committed_is_believed_even_if_others_moved_on(
     makes: Makes, move: transitions.Move
 ):
-    makes.store("k", "somebody else's", claim(), mark(), free(owed=owing("hold")))
+    makes.store("k", "somebody else's", claim(), mark(), free(pending_undos=owing("hold")))
     transaction = makes.transaction(("k", move), in_question=True)
     transaction.decide(0.0, committed=["t0"])
 

@@ -90,7 +90,7 @@ async def test_a_row_that_cannot_be_read_is_shown_bound_and_ended_by_operators_a
         with pytest.raises(AlreadyCreated) as again:
             await client.create_order(new_order(), key="b", beneficiary=NAME)
         await client.create_order(new_order(), key="a", beneficiary=NAME)
-        (kept,) = (await journal.read(world.scope, "a")).laid_aside
+        (kept,) = (await journal.read(world.scope, "a")).quarantined
 
     assert doubts == listed == {"a": False, "b": False}
     assert known is not None
@@ -120,7 +120,7 @@ async def test_nothing_of_what_cannot_be_read_is_shown_of_any_object(world: Worl
         held += [aside, await operators.view("k")]
 
     assert "ben.okri" in entry.unread.kept
-    assert "ben.okri" in aside.laid_aside[0]
+    assert "ben.okri" in aside.quarantined[0]
     for one in held:
         assert [text for text in (repr(one), pretty_repr(one)) if "ben.okri" in text] == []
 
@@ -202,7 +202,7 @@ async def test_bytes_that_are_no_text_hide_no_other_key_and_are_ended_by_word(
     assert report.unreadable == 1
     assert (freed.state, made.state) == (KeyState.FREE, KeyState.CREATED)
     assert after is not None
-    assert "\\udcff" in after.laid_aside[0]
+    assert "\\udcff" in after.quarantined[0]
 
 
 @pytest.mark.parametrize("damage", ["state = 'odd'", "ending = '{'", "reason = CAST(x'ff' AS TEXT)"])

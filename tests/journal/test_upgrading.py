@@ -132,8 +132,12 @@ async def test_what_version_1_kept_of_a_key_is_read_as_it_was_and_is_ended_as_ev
     assert Order.from_json(created.reply or b"").id == created.order_id
     assert doubt.intent is not None
     assert (doubt.intent.beneficiary, doubt.candidates) == (PersonName("Ben", "Okri"), ())
-    assert [(one.hook, one.receipt) for one in owing.owed] == [("funds_hold", f"hold-{owing.intent_id}")]
-    assert [(one.outcome, one.order_id) for one in resolved.untold] == [(Outcome.CREATED, "tx-byhand1")]
+    assert [(one.hook, one.receipt) for one in owing.pending_undos] == [
+        ("funds_hold", f"hold-{owing.intent_id}")
+    ]
+    assert [(one.outcome, one.order_id) for one in resolved.pending_notifications] == [
+        (Outcome.CREATED, "tx-byhand1")
+    ]
     assert (last.move, last.by, last.reason) == ("resolve", "ada", "seen on the statement")
     assert [(one.key, one.cause, one.receipts) for one in told] == [("doubt", None, doubt.receipts)]
     assert freed.state is KeyState.FREE

@@ -178,7 +178,11 @@ async def _at_rest(
         while True:
             await client.recover()
             entries = {key: await journal.read(SCOPE, key) for key in keys}
-            left = (entry for entry in entries.values() if entry and (entry.state in waiting or entry.owed))
+            left = (
+                entry
+                for entry in entries.values()
+                if entry and (entry.state in waiting or entry.pending_undos)
+            )
             if time.monotonic() > until or not any(left):
                 return entries
             await asyncio.sleep(LEASE / 4)  # for the last leases to end, and the last moment to send

@@ -38,8 +38,8 @@ def of_the_key(one: KeyEvidence) -> Faults:
     """At most one order, and all agree about it: the journal, the service, the bank and who was told."""
     if len(one.orders) > 1:
         yield "duplicate", f"{len(one.orders)} orders exist"
-    if one.entry is None or one.entry.state not in _ENDS or one.entry.owed:
-        state = one.entry and (one.entry.state.value, len(one.entry.owed))
+    if one.entry is None or one.entry.state not in _ENDS or one.entry.pending_undos:
+        state = one.entry and (one.entry.state.value, len(one.entry.pending_undos))
         yield "unended", f"the journal leaves it {state}"
     else:
         yield from _against_the_service(one)
@@ -99,7 +99,7 @@ def of_the_telling(one: KeyEvidence) -> Faults:
     """The end that is on record was told, whatever was told before it."""
     if one.entry is None:
         return
-    if one.entry.untold:
+    if one.entry.pending_notifications:
         yield "untold", "how its doubt ended was not told"
     if one.entry.state is KeyState.CREATED and ("created", one.entry.order_id) not in set(one.told):
         yield "untold", "the order was not told"

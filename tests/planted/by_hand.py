@@ -459,8 +459,8 @@ BY_HAND = (
     Fault(
         "owed-is-not-recorded",
         "certain_no",
-        "        owed=undos,\n        lease=context.lease,\n    )\n    try:\n        verdict",
-        "        owed=(),\n        lease=context.lease,\n    )\n    try:\n        verdict",
+        "        pending_undos=undos,\n        lease=context.lease,\n    )\n    try:\n        verdict",
+        "        pending_undos=(),\n        lease=context.lease,\n    )\n    try:\n        verdict",
         "a release that fails is never tried again",
     ),
     Fault(
@@ -558,8 +558,8 @@ BY_HAND = (
     Fault(
         "debts-of-the-dead-forgotten",
         "claim",
-        "entry=self._begin(now, before=entry, owed=owed_by(entry)))",
-        "entry=self._begin(now, before=entry))",
+        "now=now, entry=self._begin(now, before=entry, pending_undos=undos_on_failure(entry))",
+        "now=now, entry=self._begin(now, before=entry)",
         "the hold of a claim that was too old is never released",
     ),
     Fault(
@@ -572,8 +572,8 @@ BY_HAND = (
     Fault(
         "earlier-debts-forgotten",
         "claim",
-        "            owed=(before.owed if before else ()) + due(owed, now),\n",
-        "            owed=due(owed, now),\n",
+        "            pending_undos=(before.pending_undos if before else ()) + due(pending_undos, now),\n",
+        "            pending_undos=due(pending_undos, now),\n",
         "a new intent drops what is owed for the one before",
     ),
     Fault(
@@ -586,8 +586,8 @@ BY_HAND = (
     Fault(
         "doubts-end-is-not-told",
         "moves",
-        "    return to_be_told(made, now, outcome",
-        "    if not move.reply:\n        return made\n    return to_be_told(made, now, outcome",
+        "    return with_notification(made, now, outcome",
+        "    if not move.reply:\n        return made\n    return with_notification(made, now, outcome",
         "whoever was told that it is unknown never hears of the order",
     ),
     Fault(
@@ -997,14 +997,14 @@ BY_HAND = (
     Fault(
         "refuted-order-loses-its-hold",
         "moves",
-        "        owed=_owed_for_others(entry, entry.intent_id),\n",
+        "        pending_undos=_pending_for_others(entry, entry.intent_id),\n",
         "",
         "an order that was refuted and is answered after all has its hold released by the next recovery",
     ),
     Fault(
         "suspected-order-loses-its-hold",
         "moves",
-        "        kept = replace(entry, owed=_owed_for_others(entry, self.intent.id))\n",
+        "        kept = replace(entry, pending_undos=_pending_for_others(entry, self.intent.id))\n",
         "        kept = entry\n",
         "so has one whose key was taken again meanwhile",
     ),
@@ -1138,8 +1138,8 @@ BY_HAND = (
     Fault(
         "stale-proposal-believed",
         "claim",
-        "moves=entry.moves + 1, proposal=None)",
-        "moves=entry.moves + 1)",
+        "version=entry.version + 1, proposal=None)",
+        "version=entry.version + 1)",
         "what was proposed of a key as it was is approved of what it has become",
     ),
     Fault(
@@ -1278,8 +1278,8 @@ BY_HAND = (
     Fault(
         "hold-of-a-key-bound-again-stays-due",
         "moves",
-        "        ending=None,\n        owed=_owed_for_others(entry, intent_id),\n        promised",
-        "        ending=None,\n        owed=entry.owed,\n        promised",
+        "        pending_undos=_pending_for_others(entry, intent_id),\n        notification_requested",
+        "        pending_undos=entry.pending_undos,\n        notification_requested",
         "a recovery releases the hold of an order that exists",
     ),
     Fault(
@@ -1478,7 +1478,7 @@ BY_HAND = (
     Fault(
         "refuting-promises-a-release-that-never-happens",
         "key_views",
-        "    return any(item.hook in holds for item in owed_by(view.entry))\n",
+        "    return any(item.hook in holds for item in undos_on_failure(view.entry))\n",
         "    return True\n",
         "somebody waits for a release that never comes, and the customer's money stays on hold",
     ),

@@ -480,8 +480,8 @@ MUTATED = (
     Fault(
         "owed-is-ended",
         "states",
-        "entry.state in ENDED and not (entry.owed or entry.untold)",
-        "entry.state in ENDED and not (entry.owed and entry.untold)",
+        "entry.state in ENDED and not (entry.pending_undos or entry.pending_notifications)",
+        "entry.state in ENDED and not (entry.pending_undos and entry.pending_notifications)",
         "what is owed is forgotten with its key",
     ),
     Fault(

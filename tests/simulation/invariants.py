@@ -77,7 +77,7 @@ def nothing_is_held_beside_that_is_not_on_record(world: "World", intent: OrderIn
     """
     entry = world.database.entries[intent.key]
     known = {(hook, entry.intent_id) for hook in entry.hooks}
-    known |= {(one.hook, one.intent.id) for one in entry.owed}
+    known |= {(one.hook, one.intent.id) for one in entry.pending_undos}
     for place in world.bank.open:
         if world.bank.seen[place].key == intent.key and place not in known | world.bank.late.keys():
             return f"{intent.id} is sent, and nobody knows of {place[0]} of {place[1]}"
@@ -118,7 +118,7 @@ def nothing_is_undone_before_the_no_is_on_record(
 def what_is_owed_has_its_receipt(world: "World", entry: Entry) -> str | None:
     """A receipt that was kept stays on record until the hook is undone with it."""
     witness = world.witness
-    for one in entry.owed:
+    for one in entry.pending_undos:
         place = (one.intent.id, one.hook)
         if one.receipt is None and place in witness.kept and place not in witness.undone:
             return f"the receipt of {one.hook} of {one.intent.id} was kept, and is lost"
@@ -287,7 +287,7 @@ def nothing_is_stuck(world: "World") -> Iterator[str]:
 def what_is_owed_is_paid(world: "World") -> Iterator[str]:
     """Every undo that is owed is done, unless the hook cannot."""
     for key, entry in world.database.entries.items():
-        for owed in entry.owed:
+        for owed in entry.pending_undos:
             if owed.hook != world.setting.stubborn:
                 yield f"{owed.hook} of {owed.intent.id} is owed for ever under key {key}"
 
@@ -311,7 +311,7 @@ def nothing_else_is_held(world: "World") -> Iterator[str]:
     """
     entries = world.database.entries.values()
     bound = {(hook, entry.intent_id) for entry in entries if _is_bound(entry) for hook in entry.hooks}
-    owed = {(one.hook, one.intent.id) for entry in entries for one in entry.owed}
+    owed = {(one.hook, one.intent.id) for entry in entries for one in entry.pending_undos}
     for place in world.bank.open:
         if place in bound or place in owed:
             continue

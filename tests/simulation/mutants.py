@@ -213,7 +213,7 @@ def superseded_sender_leaves_no_trace(patch: pytest.MonkeyPatch) -> None:
 
 def superseded_sender_is_not_published(patch: pytest.MonkeyPatch) -> None:
     """What it finds is on record, and no worker publishes it."""
-    patch.setattr(transitions, "_suspicion_to_be_told", lambda entry, *_, **__: entry)
+    patch.setattr(transitions, "_with_suspicion", lambda entry, *_, **__: entry)
 
 
 def leases_of_another_clock_believed(patch: pytest.MonkeyPatch) -> None:

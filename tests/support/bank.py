@@ -29,7 +29,7 @@ from transfer_async import (
 from transfer_async._models.events import Event
 from transfer_async._models.requests import OrderIntent
 from transfer_async._support.clock import Clock
-from transfer_async.journal.model import Entry, HistoryEvent, KeyState, TransitionResult, owed_by
+from transfer_async.journal.model import Entry, HistoryEvent, KeyState, TransitionResult, undos_on_failure
 from transfer_async.journal.protocol import Journal
 from transfer_async.journal.transitions import Expire, Move, Refute, Resolve
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox, StallAfterProcessing, Status
@@ -394,8 +394,8 @@ class World:
     async def refute(self, key: str = "k") -> None:
         """An operator was certain that the order will never be: its undos are owed from now on."""
         attempt = await self._doubted(key)
-        owed = owed_by(await self.entry(key))
-        settings: dict[str, Any] = {"settle_after": -60.0, "owed": owed, "lease": 0.0}
+        owed = undos_on_failure(await self.entry(key))
+        settings: dict[str, Any] = {"settle_after": -60.0, "pending_undos": owed, "lease": 0.0}
         await self._made(Refute(attempt=attempt, by="operator", reason="sure", **settings), key)
 
     async def _doubted(self, key: str) -> str:
@@ -468,4 +468,4 @@ async def turns(count: int) -> None:
 
 def owed_hooks(entry: Entry) -> list[str]:
     """The names of the hooks whose undo is owed, in order."""
-    return [one.hook for one in entry.owed]
+    return [one.hook for one in entry.pending_undos]

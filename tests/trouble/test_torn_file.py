@@ -35,7 +35,11 @@ IN_MEMORY = Path("/dev/shm")
 STORY: list[tuple[str, transitions.Move]] = [
     *((f"created-{n}", move) for n in range(4) for move in (claim(), mark(), create(order_id=f"tx-{n}"))),
     *((f"doubt-{n}", move) for n in range(4) for move in (claim(), keep(check="r"), mark(), doubt())),
-    *((f"free-{n}", move) for n in range(2) for move in (claim(), mark(), free(owed=owing("hold", "check")))),
+    *(
+        (f"free-{n}", move)
+        for n in range(2)
+        for move in (claim(), mark(), free(pending_undos=owing("hold", "check")))
+    ),
     *((f"free-{n}", move) for n in range(2) for move in (paid("hold", "check"), claim(2))),
     *((f"sending-{n}", move) for n in range(2) for move in (claim(), mark())),
 ]

@@ -480,7 +480,7 @@ async def test_a_client_that_publishes_nothing_owes_no_publication(world: World)
     world.meanwhile(transitions.GoInDoubt, world.refute)
     await world.fails(OutcomeUnknown)
 
-    assert (await world.entry()).untold == ()
+    assert (await world.entry()).pending_notifications == ()
 
 
 async def test_a_late_word_that_the_first_end_was_told_does_not_stand_for_the_last(world: World):

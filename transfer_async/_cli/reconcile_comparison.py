@@ -385,7 +385,7 @@ class Span:
         What they wished for is not kept once their undos are done: any order of that time may be theirs.
         """
         marked = {step.attempt: step.at for step in steps if step.move == MarkSending.name}
-        wishes = {undo.intent.id: wish_of(undo.intent.order) for undo in entry.owed}
+        wishes = {undo.intent.id: wish_of(undo.intent.order) for undo in entry.pending_undos}
         for step in steps:
             if step.move != Refute.name:
                 continue
@@ -501,7 +501,7 @@ async def _add_resolved(books: Books, journal: ScopedJournal, span: Span) -> Non
 
 def _others(key: str, entry: Entry) -> Iterator[Sender]:
     """A key that was not in doubt, but whose wish, or an earlier one, may exist as an order all the same."""
-    intents = [undo.intent for undo in entry.owed]
+    intents = [undo.intent for undo in entry.pending_undos]
     if entry.state in (KeyState.SENDING, KeyState.IN_DOUBT) and entry.intent is not None:
         intents.append(entry.intent)
     wishes: set[str | None] = {wish_of(intent.order) for intent in intents}

@@ -388,9 +388,11 @@ def claimed_key(entry: Entry) -> ClaimedKey:
     claimed = ClaimedKey(epoch=entry.epoch)
     if entry.epoch > 1:  # An earlier worker may have entered any hook without a record.
         claimed.inherited = entry.hooks
-    if entry.owed:
+    if entry.pending_undos:
         claimed.earlier = tuple(
-            undo for undo in entry.owed if undo.lease_until <= 0.0 and undo.intent.id != entry.intent_id
+            undo
+            for undo in entry.pending_undos
+            if undo.lease_until <= 0.0 and undo.intent.id != entry.intent_id
         )
     return claimed
 

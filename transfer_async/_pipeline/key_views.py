@@ -28,7 +28,7 @@ from transfer_async.journal.model import (
     Rejection,
     TransitionResult,
     is_same_person,
-    owed_by,
+    undos_on_failure,
 )
 from transfer_async.journal.operator_transitions import Amend, Look, Propose, TakeBack, Waive
 from transfer_async.journal.protocol import order_on_record
@@ -109,7 +109,7 @@ class KeyView:
     @property
     def order(self) -> NewOrder | Order | None:
         """What was to be created, as long as it is kept; then the order as the service answered it."""
-        intent = self.entry.intent or next((undo.intent for undo in self.entry.owed), None)
+        intent = self.entry.intent or next((undo.intent for undo in self.entry.pending_undos), None)
         return order_on_record(self.entry) if intent is None else intent.order
 
     @property
@@ -130,12 +130,12 @@ class KeyView:
     @property
     def owed(self) -> tuple[str, ...]:
         """The hooks that must still be undone."""
-        return tuple(undo.hook for undo in self.entry.owed)
+        return tuple(undo.hook for undo in self.entry.pending_undos)
 
     @property
     def untold(self) -> tuple[str, ...]:
         """The outcomes that must still be told."""
-        return tuple(item.outcome.value for item in self.entry.untold)
+        return tuple(item.outcome.value for item in self.entry.pending_notifications)
 
     @property
     def cause(self) -> Cause | None:
@@ -155,7 +155,7 @@ class KeyView:
     @property
     def moves(self) -> int:
         """Counts the key's moves: what is decided of it can be bound to it, as ``seen``."""
-        return self.entry.moves
+        return self.entry.version
 
     @property
     def readable(self) -> bool:
@@ -212,7 +212,7 @@ def doubt_of(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Doubt:
         cause=entry.cause,
         readable=entry.is_readable,
         proposal=entry.proposal,
-        moves=entry.moves,
+        moves=entry.version,
     )
 
 
@@ -225,7 +225,7 @@ Calendar = Callable[[float], datetime | None]
 def view_of(key: str, entry: Entry, utc: Calendar, *, now: datetime, settle_after: float) -> KeyView:
     """The view of ``entry``."""
     # Of a damaged record, zero stands for a time that cannot be read; it stays there when that is put aside.
-    was_damaged = not entry.is_readable or bool(entry.laid_aside)
+    was_damaged = not entry.is_readable or bool(entry.quarantined)
     began = None if was_damaged and not entry.claimed_at else utc(entry.claimed_at)
     is_sent = entry.attempt is not None and not (was_damaged and not entry.sent_until)
     is_leased = entry.state in _AT_WORK and not (was_damaged and not entry.lease_until)
@@ -248,7 +248,7 @@ def _refutable_at(entry: Entry, utc: Calendar, *, settle_after: float) -> dateti
 
 def parties_of(entry: Entry) -> OrderIntent | Order | None:
     """What tells who the parties of the order are; None if nothing on record does."""
-    return entry.intent or order_on_record(entry) or next((undo.intent for undo in entry.owed), None)
+    return entry.intent or order_on_record(entry) or next((undo.intent for undo in entry.pending_undos), None)
 
 
 # --- what ending it will cause --------------------------------------------------------------------
@@ -278,9 +278,9 @@ def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
     """
     unread = entry.unread
     if unread is not None and not refuting:
-        return unread.owed or None
+        return unread.earlier_hooks or None
     if unread is not None:
-        every = (*unread.hooks, *unread.owed)
+        every = (*unread.hooks, *unread.earlier_hooks)
         return every or (
             None if entry.state is KeyState.FREE else ()
         )  # a free key owes what is pending alone
@@ -289,7 +289,7 @@ def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
 
 def releases_hold(view: KeyView, *, holds: AbstractSet[str]) -> bool:
     """Whether refuting the key makes the next recovery release a hold; ``holds`` are hooks that place one."""
-    return any(item.hook in holds for item in owed_by(view.entry))
+    return any(item.hook in holds for item in undos_on_failure(view.entry))
 
 
 def effects_of(
@@ -324,7 +324,7 @@ def effects_of(
 def pending(view: KeyView, *, holds: AbstractSet[str]) -> Sentence:
     """What the next recovery will undo, and what the bank itself must."""
     entry = view.entry
-    undone = _in_a_row("the next recovery", entry.owed, holds)
+    undone = _in_a_row("the next recovery", entry.pending_undos, holds)
     if entry.held is None:
         return undone or Sentence("nothing is left to undo")
     undone = undone or Sentence("nothing is left for a recovery to undo")
@@ -333,7 +333,7 @@ def pending(view: KeyView, *, holds: AbstractSet[str]) -> Sentence:
 
 def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str]) -> Iterator[Sentence]:
     entry = view.entry
-    by_hand, owed = to_undo_by_hand(entry, refuting=True), owed_by(entry)
+    by_hand, owed = to_undo_by_hand(entry, refuting=True), undos_on_failure(entry)
     frees = "puts aside what cannot be read" if entry.state is KeyState.FREE else "frees the key"
     undone = _in_a_row(verb, owed, holds)
     if by_hand is not None:
@@ -346,11 +346,11 @@ def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str]) -> Iterator[
             yield Sentence(f"Undo by hand: {', '.join(['{}'] * len(by_hand))}.", by_hand)
     elif undone is not None:
         yield Sentence(f"{undone.text}, at the next recovery, and {frees}.", undone.values)
-    elif entry.state is KeyState.FREE and entry.owed:
+    elif entry.state is KeyState.FREE and entry.pending_undos:
         yield Sentence(f"{verb} {frees}.")
     else:
         yield Sentence(f"{verb} {frees}. No hook of it has anything to undo.")
-    pending_undos = _in_a_row("Then the next recovery", entry.owed, holds)
+    pending_undos = _in_a_row("Then the next recovery", entry.pending_undos, holds)
     if entry.unread is not None and pending_undos is not None:  # not by hand, too: a hold is released once
         yield Sentence(f"{pending_undos.text}.", pending_undos.values)
     if entry.held is not None:
@@ -410,7 +410,7 @@ def _kept(view: KeyView, holds: AbstractSet[str], why: str) -> Iterator[Sentence
     amount = "" if order is None else f" of {order.poster_amount:,f} {order.poster_currency}"
     receipts = entry.all_receipts
     if entry.state is KeyState.FREE:
-        receipts = {undo.hook: undo.receipt for undo in entry.owed}
+        receipts = {undo.hook: undo.receipt for undo in entry.pending_undos}
         yield Sentence("The key was free: a hold that is released by now stays released.")
     for name, receipt in receipts.items():
         if (name in holds or name == "held") and receipt:
@@ -492,7 +492,7 @@ class KeyChanged(ValueError):
     def __init__(self, entry: Entry) -> None:
         super().__init__(f"key: has moved since it was looked at; it is {told(entry)}")
         self.state: KeyState = entry.state
-        self.moves: int = entry.moves
+        self.moves: int = entry.version
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An exception is pickled by its arguments, and these are not the ones it was made with.
@@ -536,7 +536,7 @@ def too_early(wait: float) -> ValueError:
 def _is_stale(entry: Entry, move: Move | None) -> bool:
     """Whether ``move`` is about the key as it was, and so was denied whatever else speaks against it."""
     seen, proposal = getattr(move, "seen", None), getattr(move, "proposal", None)
-    if seen is not None and entry.moves != seen:
+    if seen is not None and entry.version != seen:
         return True
     return proposal is not None and (entry.proposal is None or entry.proposal.id != proposal)
 

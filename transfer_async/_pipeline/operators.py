@@ -60,7 +60,7 @@ from transfer_async.journal.model import (
     TransitionResult,
     demands_four_eyes,
     is_same_person,
-    owed_by,
+    undos_on_failure,
 )
 from transfer_async.journal.operator_transitions import (
     Amend,
@@ -628,7 +628,7 @@ class Operators:
             may_be_free = is_damaged and order_id is None
             if not (may_be_free and entry.state is KeyState.FREE):
                 _refuse_unless_in_doubt(entry, order_id)
-            yield entry, word if word.seen is None else attrs.evolve(word, seen=entry.moves)
+            yield entry, word if word.seen is None else attrs.evolve(word, seen=entry.version)
         except ValueError as error:
             if not is_damaged:
                 raise
@@ -685,7 +685,7 @@ class Operators:
             return Refute(
                 attempt=attempt,
                 settle_after=self._settle_after,
-                owed=owed_by(entry),
+                pending_undos=undos_on_failure(entry),
                 lease=0.0,  # nobody is at it yet: the next `recover` is
                 **said,
             )
@@ -739,7 +739,7 @@ def _proposed(entry: Entry, word: OperatorDecision) -> Proposal:
 
 
 def _refuse_if_moved(entry: Entry, word: OperatorDecision) -> None:
-    if word.seen is not None and word.seen != entry.moves:
+    if word.seen is not None and word.seen != entry.version:
         raise KeyChanged(entry)
 
 

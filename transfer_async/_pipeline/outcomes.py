@@ -64,7 +64,7 @@ from transfer_async.journal.model import (
     PendingUndo,
     Rejection,
     TransitionResult,
-    owed_by,
+    undos_on_failure,
 )
 from transfer_async.journal.protocol import KeyForgotten, order_on_record
 from transfer_async.journal.transitions import (
@@ -279,7 +279,7 @@ async def definite_failure(
         epoch=claimed.epoch,
         attempt=claimed.attempt,
         ending=ending,
-        owed=undos,
+        pending_undos=undos,
         lease=context.lease,
     )
     try:
@@ -323,7 +323,7 @@ async def _undo_late(
     """Undo what a hook did after others had ended its intent; record the pending undos first if possible."""
     is_recorded = True
     try:
-        add = AddPendingUndos(owed=undos, lease=context.lease)
+        add = AddPendingUndos(pending_undos=undos, lease=context.lease)
         verdict = await context.journal.write(work.intent.key, add, certain=Outcome.NOT_SENT)
         undos = tuple(recorded(verdict.entry, undos))
     except JournalFailed:  # Its traceback is not logged: it would show the store's own text.
@@ -376,7 +376,7 @@ def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey)
 
 def recorded(entry: Entry, undos: Sequence[PendingUndo]) -> list[PendingUndo]:
     """Return those of ``undos`` that ``entry`` records, with the lease recorded there."""
-    on_record = {(item.intent.id, item.hook): item for item in entry.owed}
+    on_record = {(item.intent.id, item.hook): item for item in entry.pending_undos}
     found = (on_record.get((pending.intent.id, pending.hook)) for pending in undos)
     return [item for item in found if item is not None]
 
@@ -420,7 +420,7 @@ async def _is_still_pending(context: ClientCore, pending: PendingUndo) -> bool:
     except JournalFailed:
         return False  # it stays pending
     return entry is not None and any(
-        (other.intent.id, other.hook) == (pending.intent.id, pending.hook) for other in entry.owed
+        (other.intent.id, other.hook) == (pending.intent.id, pending.hook) for other in entry.pending_undos
     )
 
 
@@ -616,7 +616,7 @@ async def _refuted(
         Refuted: the key was freed.
         JournalFailed: the journal could not be written.
     """
-    owed = owed_by(entry)
+    owed = undos_on_failure(entry)
     move = Refute(
         attempt=entry.attempt or "",
         settle_after=context.settle_after,
@@ -624,7 +624,7 @@ async def _refuted(
         by="resolve",
         reason="the client's resolve was certain that no order exists",
         by_program=True,
-        owed=owed,
+        pending_undos=owed,
         lease=context.lease,
     )
     verdict = await _write(context, work, move, Outcome.REFUSED, None)

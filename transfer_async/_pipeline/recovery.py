@@ -33,7 +33,7 @@ from transfer_async._pipeline.outcomes import (
 )
 from transfer_async._support.clock import Periodic
 from transfer_async._support.util import log
-from transfer_async.journal.model import ABANDONED, Ending, Entry, KeyState, PendingUndo, owed_by
+from transfer_async.journal.model import ABANDONED, Ending, Entry, KeyState, PendingUndo, undos_on_failure
 from transfer_async.journal.transitions import AcquireLease, Expire, Release, TakeOver
 
 BATCH = 100  # keys read from the journal at once
@@ -148,7 +148,7 @@ class Recovery:
                 asked = await self._ask(key, expired.entry)
         elif entry.state is KeyState.IN_DOUBT:
             asked = await self._ask(key, entry)
-        await self._pay(key, entry.owed, asked)
+        await self._pay(key, entry.pending_undos, asked)
 
     async def _undo_abandoned(self, key: str, entry: Entry) -> None:
         context = self._context
@@ -164,13 +164,13 @@ class Recovery:
             epoch=taken.entry.epoch,
             attempt=None,
             ending=Ending(outcome=Outcome.NOT_SENT, error=ABANDONED),
-            owed=owed_by(taken.entry),
+            pending_undos=undos_on_failure(taken.entry),
             lease=context.lease,
         )
         freed = await context.journal.write(key, move, certain=Outcome.NOT_SENT)
         if freed.denial is None:
             self._taken_over += 1
-            await self._undo(recorded(freed.entry, move.owed))
+            await self._undo(recorded(freed.entry, move.pending_undos))
 
     def _tell_of_doubt(self, entry: Entry) -> None:
         if entry.intent is not None:
@@ -218,7 +218,7 @@ class Recovery:
                 return
             entry = attended.entry
         due = {(pending.intent.id, pending.hook) for pending in undos}
-        await self._undo(tuple(item for item in entry.owed if (item.intent.id, item.hook) in due))
+        await self._undo(tuple(item for item in entry.pending_undos if (item.intent.id, item.hook) in due))
         if asked is None and entry.state is KeyState.IN_DOUBT:  # the lease covers the doubt too; free it
             await context.journal.write(key, AcquireLease(lease=0.0), certain=Outcome.UNKNOWN)
 

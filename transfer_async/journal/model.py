@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import unicodedata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from attrs import field, frozen
@@ -150,14 +150,14 @@ class Unread:
         why: the kind of error; never a part of the record.
         kept: the whole stored record, unchanged.
         hooks: the hooks to undo if this intent ends in a definite failure.
-        owed: the hooks with pending undos, of earlier intents.
+        earlier_hooks: the hooks with pending undos, of earlier intents.
         is_sealed: whether the record is only encrypted with a key that is not available here.
     """
 
     why: str
     kept: str = field(repr=False)
     hooks: tuple[str, ...]
-    owed: tuple[str, ...]
+    earlier_hooks: tuple[str, ...]
     is_sealed: bool = False
 
 
@@ -172,8 +172,23 @@ class HidesStored(msgspec.Struct, frozen=True):
         shown = (f"{name}={value!r}" for name, value in self.__rich_repr__())
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
+    if not TYPE_CHECKING:
 
-_HIDDEN = ("reply", "laid_aside")
+        def __getattr__(self, name: str) -> Any:
+            """Return a field by the name that it had before; removed in version 1.0."""
+            if name not in _FORMER_FIELDS:
+                raise AttributeError(f"{type(self).__qualname__!r} object has no attribute {name!r}")
+            return getattr(self, _FORMER_FIELDS[name])
+
+
+_HIDDEN = ("reply", "quarantined")
+_FORMER_FIELDS = {
+    "owed": "pending_undos",
+    "promised": "notification_requested",
+    "untold": "pending_notifications",
+    "laid_aside": "quarantined",
+    "moves": "version",
+}
 
 
 class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -213,18 +228,18 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         order_id: the order's id, once the order exists.
         reply: the service's response with the order, if there was one.
         ending: the definite failure in which the last intent ended.
-        owed: the pending undos, also of earlier intents.
-        promised: whether the outcome of this intent was published as unknown, so that its end must be
-            published too.
-        untold: the pending notifications, also of earlier intents.
+        pending_undos: the pending undos, also of earlier intents.
+        notification_requested: whether the outcome of this intent was published as unknown, so that its end
+            must be published too.
+        pending_notifications: the pending notifications, also of earlier intents.
         candidates: the ids of orders that responses to this intent named, although they could not be read
             as this order.
         cause: why this intent is, or was, in doubt; None in records of earlier versions. It has attempts
             only if the sender itself reported the doubt.
         unread: set if the record is corrupt; the other fields then hold only the readable part. The key is
             bound, whatever its state.
-        laid_aside: corrupt records that were put into quarantine, unchanged.
-        moves: the key's version: it counts all transitions but looks and those that only take a lease.
+        quarantined: corrupt records that were put into quarantine, unchanged.
+        version: counts the key's transitions, except looks and those that only take a lease.
         proposal: a person's proposal that waits for approval.
         four_eyes: on the scope's own entry under `FOUR_EYES`: whether dual control is required; else None.
     """
@@ -245,14 +260,14 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
     order_id: str | None = None
     reply: bytes | None = None
     ending: Ending | None = None
-    owed: tuple[PendingUndo, ...] = ()
-    promised: bool = False
-    untold: tuple[OutboxEntry, ...] = ()
+    pending_undos: tuple[PendingUndo, ...] = ()
+    notification_requested: bool = False
+    pending_notifications: tuple[OutboxEntry, ...] = ()
     candidates: tuple[str, ...] = ()
     cause: Cause | None = None
     unread: Unread | None = None
-    laid_aside: tuple[str, ...] = ()
-    moves: int = 0
+    quarantined: tuple[str, ...] = ()
+    version: int = 0
     proposal: Proposal | None = None
     four_eyes: bool | None = None
 
@@ -306,7 +321,7 @@ def demands_four_eyes(entry: Entry | None) -> bool:
     return entry is not None and (entry.four_eyes is True or entry.unread is not None)
 
 
-def owed_by(entry: Entry) -> tuple[PendingUndo, ...]:
+def undos_on_failure(entry: Entry) -> tuple[PendingUndo, ...]:
     """Return the undos needed if the intent of ``entry`` ends in a definite failure."""
     if entry.intent is None:
         return ()

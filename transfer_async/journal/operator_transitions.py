@@ -27,7 +27,7 @@ from transfer_async.journal.transitions import (
     Refute,
     Resolve,
     denied_to_person,
-    to_be_told,
+    with_notification,
 )
 
 # --- dual control -------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class Propose(Move, frozen=True, kw_only=True):
         return f"{self.decision.value}: {self.said}"
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
-        if self.seen is not None and self.seen != entry.moves:
+        if self.seen is not None and self.seen != entry.version:
             return Rejection.MOVED
         if entry.attempt != self.attempt or (entry.state, self.decision) not in _CAN_BE_PROPOSED:
             return Rejection.LOST
@@ -129,8 +129,8 @@ class Demand(Move, frozen=True, kw_only=True):
                 intent_id="",
                 intent=None,
                 claimed_at=now,
-                moves=1 if entry is None else entry.moves + 1,
-                laid_aside=damaged if entry is None else (*entry.laid_aside, *damaged),
+                version=1 if entry is None else entry.version + 1,
+                quarantined=damaged if entry is None else (*entry.quarantined, *damaged),
                 four_eyes=True,
             )
             return TransitionResult(now=now, entry=made)
@@ -139,7 +139,7 @@ class Demand(Move, frozen=True, kw_only=True):
         if entry.four_eyes:
             return TransitionResult(now=now, entry=entry)
         return TransitionResult(
-            now=now, entry=replace(entry, four_eyes=True, proposal=None, moves=entry.moves + 1)
+            now=now, entry=replace(entry, four_eyes=True, proposal=None, version=entry.version + 1)
         )
 
 
@@ -194,8 +194,10 @@ class Amend(_OfWrongId, frozen=True, kw_only=True):
 
     def apply(self, entry: Entry, now: float) -> Entry:
         """Publish the right id too, if the wrong one was, or would be, published."""
-        amended = replace(entry, order_id=self.order_id, untold=_notifications_without(entry, self.wrong))
-        return to_be_told(amended, now, outcome=Outcome.CREATED, order_id=self.order_id)
+        amended = replace(
+            entry, order_id=self.order_id, pending_notifications=_notifications_without(entry, self.wrong)
+        )
+        return with_notification(amended, now, outcome=Outcome.CREATED, order_id=self.order_id)
 
 
 class TakeBack(_OfWrongId, frozen=True, kw_only=True):
@@ -212,13 +214,15 @@ class TakeBack(_OfWrongId, frozen=True, kw_only=True):
         if entry.is_suspected:  # an earlier order may exist, so only a person may free the key
             cause = entry.cause or cause
         untold = _notifications_without(entry, self.wrong)
-        return replace(entry, order_id=None, lease_until=0.0, untold=untold, cause=cause)
+        return replace(entry, order_id=None, lease_until=0.0, pending_notifications=untold, cause=cause)
 
 
 def _notifications_without(entry: Entry, order_id: str) -> tuple[OutboxEntry, ...]:
     """Return the pending notifications, without the one that names ``order_id``."""
     wrong = (entry.intent_id, order_id)
-    return tuple(pending for pending in entry.untold if (pending.intent_id, pending.order_id) != wrong)
+    return tuple(
+        pending for pending in entry.pending_notifications if (pending.intent_id, pending.order_id) != wrong
+    )
 
 
 # --- look-ups -----------------------------------------------------------------------------------

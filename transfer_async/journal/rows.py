@@ -103,7 +103,7 @@ class _Reply(FrozenStruct, frozen=True):
     id: str | None = None
 
 
-class _StoredOwed(FrozenStruct, frozen=True, kw_only=True):
+class _StoredUndo(FrozenStruct, frozen=True, kw_only=True):
     intent: _StoredIntent
     hook: str
     receipt: str | None
@@ -111,7 +111,17 @@ class _StoredOwed(FrozenStruct, frozen=True, kw_only=True):
     since: float | None = None
 
 
-class _Body(FrozenStruct, frozen=True, kw_only=True):
+_STORED_NAMES = {
+    "pending_undos": "owed",
+    "notification_requested": "promised",
+    "pending_notifications": "untold",
+    "quarantined": "laid_aside",
+    "version": "moves",
+}
+"""Fields of `Entry` whose stored name is an older one: it is part of the format, so it never changes."""
+
+
+class _Body(FrozenStruct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     fingerprint: str
     intent_id: str
     client_made: bool
@@ -124,13 +134,13 @@ class _Body(FrozenStruct, frozen=True, kw_only=True):
     attempt: str | None
     sent_until: float
     ending: Ending | None
-    owed: tuple[_StoredOwed, ...]
-    promised: bool = False
-    untold: tuple[OutboxEntry, ...] = ()
+    pending_undos: tuple[_StoredUndo, ...]
+    notification_requested: bool = False
+    pending_notifications: tuple[OutboxEntry, ...] = ()
     candidates: tuple[str, ...] = ()
     cause: Cause | None = None
-    laid_aside: tuple[str, ...] = ()
-    moves: int = 0
+    quarantined: tuple[str, ...] = ()
+    version: int = 0
     proposal: Proposal | None = None
     four_eyes: bool | None = None
 
@@ -194,7 +204,7 @@ def entry_of(row: EntryRow, seal: Seal | None = None, *, place: RecordId | None 
             order_id=row.order_id,
             intent=None if row.intent is None else _intent_of(_read_intent(row.intent), seal, place),
             reply=opened_reply(seal, row.reply, row.order_id, place),
-            owed=tuple([_owed_of(undo, seal, place) for undo in body.owed]),
+            pending_undos=tuple([_undo_of(undo, seal, place) for undo in body.pending_undos]),
             **{name: getattr(body, name) for name in _SAME},
         )
         _refuse_misplaced(entry)
@@ -239,7 +249,7 @@ def _listed(row: EntryRow, seal: Seal | None, place: RecordId) -> Entry:
 
 _SEALED = b'"' + MARK.encode()
 _UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, TransferError)
-_SAME = tuple(name for name in _Body.__annotations__ if name != "owed")
+_SAME = tuple(name for name in _Body.__annotations__ if name != "pending_undos")
 
 
 def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, Any]:
@@ -257,17 +267,17 @@ def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, 
         "attempt": entry.attempt,
         "sent_until": entry.sent_until,
         "ending": entry.ending,
-        "owed": [_owed(undo, seal, place) for undo in entry.owed] if entry.owed else (),
-        "moves": entry.moves,
+        "owed": [_owed(undo, seal, place) for undo in entry.pending_undos] if entry.pending_undos else (),
+        "moves": entry.version,
     }
-    if entry.promised or entry.untold:
-        body |= {"promised": entry.promised, "untold": entry.untold}
+    if entry.notification_requested or entry.pending_notifications:
+        body |= {"promised": entry.notification_requested, "untold": entry.pending_notifications}
     if entry.candidates:
         body["candidates"] = entry.candidates
     if entry.cause is not None:
         body["cause"] = entry.cause
-    if entry.laid_aside:
-        body["laid_aside"] = entry.laid_aside
+    if entry.quarantined:
+        body["laid_aside"] = entry.quarantined
     if entry.proposal is not None:
         body["proposal"] = entry.proposal
     if entry.four_eyes is not None:
@@ -275,8 +285,8 @@ def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, 
     return body
 
 
-def _owed(one: PendingUndo, seal: Seal | None, place: RecordId | None) -> _StoredOwed:
-    return _StoredOwed(
+def _owed(one: PendingUndo, seal: Seal | None, place: RecordId | None) -> _StoredUndo:
+    return _StoredUndo(
         intent=_intent(one.intent, seal, place),
         hook=one.hook,
         receipt=one.receipt,
@@ -321,7 +331,7 @@ def _intent_of(stored: _StoredIntent, seal: Seal | None, place: RecordId | None)
     )
 
 
-def _owed_of(stored: _StoredOwed, seal: Seal | None, place: RecordId | None) -> PendingUndo:
+def _undo_of(stored: _StoredUndo, seal: Seal | None, place: RecordId | None) -> PendingUndo:
     return PendingUndo(
         intent=_intent_of(stored.intent, seal, place),
         hook=stored.hook,
@@ -344,12 +354,12 @@ _LOST: dict[str, Any] = {
     "attempt": None,
     "sent_until": 0.0,
     "ending": None,
-    "promised": False,
-    "untold": (),
+    "notification_requested": False,
+    "pending_notifications": (),
     "candidates": (),
     "cause": None,
-    "laid_aside": (),
-    "moves": 0,
+    "quarantined": (),
+    "version": 0,
     "four_eyes": None,
 }
 """What stands for a field that cannot be read; a lease has its column."""
@@ -362,22 +372,25 @@ def _what_can_be_read(
     parts = _read_as(dict[str, msgspec.Raw], row.body, {})
     lost = _LOST | {"lease_until": row.due_at or 0.0, "fingerprint": _fingerprint_of(row.intent, seal, place)}
     kinds = _kinds()
-    values = {name: _read_as(kinds[name], parts.get(name), instead) for name, instead in lost.items()}
+    values = {
+        name: _read_as(kinds[name], parts.get(_STORED_NAMES.get(name, name)), instead)
+        for name, instead in lost.items()
+    }
     debts = _read_as(list[msgspec.Raw], parts.get("owed"), [msgspec.Raw(b"{}")])  # or who knows how many
-    owed = {item: _read_debt(item, seal, place) for item in map(bytes, debts)}
+    owed = {item: _read_undo(item, seal, place) for item in map(bytes, debts)}
     state, intent_id = _state_of(row), values["intent_id"]
     is_pending = any(debt is not None and debt.intent.id == intent_id for debt in owed.values())
     if is_pending and row.order_id is None and row.state not in _STATES:
         state = KeyState.FREE  # only a definite failure makes the undos of the last intent pending
     lost_debts = [raw for raw, debt in owed.items() if debt is None]
     # Of a free key what is pending for its last intent: the hold of its order, if that exists after all.
-    own = [raw for raw in lost_debts if state is KeyState.FREE and _is_owed_for(values["intent_id"], raw)]
+    own = [raw for raw in lost_debts if state is KeyState.FREE and _is_undo_of(values["intent_id"], raw)]
     of_last_intent = tuple(map(_hook_of, own)) if state in ENDED else values["hooks"]
     unread = Unread(
         why=why,
         kept=_kept(row),
         hooks=of_last_intent,
-        owed=tuple(_hook_of(raw) for raw in lost_debts if raw not in own),
+        earlier_hooks=tuple(_hook_of(raw) for raw in lost_debts if raw not in own),
         is_sealed=is_sealed,
     )
     return Entry(
@@ -385,7 +398,7 @@ def _what_can_be_read(
         order_id=row.order_id,
         intent=None,
         reply=None if is_sealed or why == Misplaced.__name__ else row.reply,
-        owed=tuple(debt for debt in owed.values() if debt is not None),
+        pending_undos=tuple(debt for debt in owed.values() if debt is not None),
         unread=unread,
         proposal=None,  # nobody can approve what was proposed of a record that cannot be read
         **values,
@@ -436,7 +449,7 @@ def _hook_of(raw: bytes) -> str:
     return str(_read_as(_Debtor, raw, _Debtor()).hook)
 
 
-def _is_owed_for(intent_id: str, raw: bytes) -> bool:
+def _is_undo_of(intent_id: str, raw: bytes) -> bool:
     debt = _read_as(_Debt, raw, None)
     return debt is not None and bool(intent_id) and debt.intent.id == intent_id
 
@@ -448,9 +461,9 @@ def _read_as(kind: Any, raw: Any, lost: Any) -> Any:
         return lost
 
 
-def _read_debt(raw: bytes, seal: Seal | None, place: RecordId | None) -> PendingUndo | None:
+def _read_undo(raw: bytes, seal: Seal | None, place: RecordId | None) -> PendingUndo | None:
     try:
-        return _owed_of(msgspec.json.decode(raw, type=_StoredOwed), seal, place)
+        return _undo_of(msgspec.json.decode(raw, type=_StoredUndo), seal, place)
     except (*_UNREADABLE, DoesNotOpen):
         return None
 

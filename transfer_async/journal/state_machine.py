@@ -184,18 +184,19 @@ def _on_this_clock(entry: Entry, now: float) -> Entry:
     then; it is taken to be the longest lease from now.
     """
     limit = now + BELIEVED
-    if entry.lease_until <= limit and entry.sent_until <= limit and not entry.owed:
+    if entry.lease_until <= limit and entry.sent_until <= limit and not entry.pending_undos:
         return entry
     changes: dict[str, Any] = {}
     if entry.lease_until > limit:
         changes["lease_until"] = 0.0
     if entry.sent_until > limit and entry.state in AT_WORK:
         changes["sent_until"] = now + LONGEST_LEASE
-    if any(undo.lease_until > limit for undo in entry.owed):
+    if any(undo.lease_until > limit for undo in entry.pending_undos):
         over = (
-            attrs.evolve(undo, lease_until=0.0) if undo.lease_until > limit else undo for undo in entry.owed
+            attrs.evolve(undo, lease_until=0.0) if undo.lease_until > limit else undo
+            for undo in entry.pending_undos
         )
-        changes["owed"] = tuple(over)
+        changes["pending_undos"] = tuple(over)
     return replace(entry, **changes) if changes else entry
 
 
@@ -245,12 +246,12 @@ def is_waiting(entry: Entry, now: float) -> bool:
 
 def due_at(entry: Entry) -> float | None:
     """Return the time at which an entry's work becomes due; None without work, 0 without a lease."""
-    if entry.untold or (entry.proposal is not None and entry.state is S.CREATED):
+    if entry.pending_notifications or (entry.proposal is not None and entry.state is S.CREATED):
         return 0.0
     is_bound = entry.state in AT_WORK
-    if not entry.owed:
+    if not entry.pending_undos:
         return entry.lease_until if is_bound else None
-    first = min(undo.lease_until for undo in entry.owed)
+    first = min(undo.lease_until for undo in entry.pending_undos)
     return min(first, entry.lease_until) if is_bound else first
 
 
@@ -258,7 +259,7 @@ def is_ended(entry: Entry) -> bool:
     """Return whether nothing is left to do for an entry, so that it may be deleted."""
     if entry.proposal is not None or entry.four_eyes is not None:
         return False
-    return entry.state in ENDED and not (entry.owed or entry.untold)
+    return entry.state in ENDED and not (entry.pending_undos or entry.pending_notifications)
 
 
 _DECIDES_NOTHING = frozenset({RenewLease.name, Look.name})

@@ -28,7 +28,7 @@ from transfer_async.journal.model import (
     Rejection,
     TransitionResult,
     is_same_person,
-    owed_by,
+    undos_on_failure,
 )
 
 
@@ -96,7 +96,7 @@ class Move(HidesStored, frozen=True):
             kept = _kept_in_doubt(entry, self, now)
             return TransitionResult(now=now, entry=kept, denial=Rejection.LOST, found_doubt=True)
         if self.is_a_change:  # A pending proposal was about the earlier version, so it is void.
-            moved = replace(entry, state=to, moves=entry.moves + 1, proposal=None)
+            moved = replace(entry, state=to, version=entry.version + 1, proposal=None)
         else:
             moved = replace(entry, state=to)
         return TransitionResult(now=now, entry=self.apply(moved, now))
@@ -113,11 +113,11 @@ def _kept_in_doubt(entry: Entry, move: Move, now: float) -> Entry:
     """
     if entry.state is KeyState.IN_DOUBT:
         return entry
-    owed = move.owed if isinstance(move, Release) else ()
+    owed = move.pending_undos if isinstance(move, Release) else ()
     return replace(
         entry,
         state=KeyState.IN_DOUBT,
-        moves=entry.moves + 1,
+        version=entry.version + 1,
         proposal=None,
         attempt=entry.attempt or "",
         hooks=tuple(undo.hook for undo in owed),
@@ -248,7 +248,7 @@ class Create(OfAttempt, frozen=True, kw_only=True):
         created = _created(entry, self, now)
         if not (self.publish and is_late(entry)):
             return created
-        return _suspicion_to_be_told(created, self, now, outcome=Outcome.CREATED)
+        return _with_suspicion(created, self, now, outcome=Outcome.CREATED)
 
 
 CREATED_LATE = "the order was created after its doubt had been refuted: a duplicate is suspected"
@@ -260,9 +260,9 @@ def is_late(created: Entry) -> bool:
     return created.ending is not None
 
 
-def _suspicion_to_be_told(entry: Entry, move: Create | Suspect, now: float, *, outcome: Outcome) -> Entry:
+def _with_suspicion(entry: Entry, move: Create | Suspect, now: float, *, outcome: Outcome) -> Entry:
     """Return ``entry`` with a notification of the suspicion, if a worker sent it or one was due."""
-    if not (move.publish or entry.promised):
+    if not (move.publish or entry.notification_requested):
         return entry
     told = OutboxEntry(
         intent_id=move.intent.id if isinstance(move, Suspect) else entry.intent_id,
@@ -271,7 +271,13 @@ def _suspicion_to_be_told(entry: Entry, move: Create | Suspect, now: float, *, o
         error=SUSPECTED,
         since=now,
     )
-    return replace(entry, untold=(*(pending for pending in entry.untold if pending != told), told))
+    return replace(
+        entry,
+        pending_notifications=(
+            *(pending for pending in entry.pending_notifications if pending != told),
+            told,
+        ),
+    )
 
 
 def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
@@ -282,21 +288,31 @@ def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
         reply=move.reply,
         lease_until=0.0,
         intent=entry.intent if move.reply is None else None,
-        owed=_owed_for_others(entry, entry.intent_id),
+        pending_undos=_pending_for_others(entry, entry.intent_id),
     )
-    return to_be_told(made, now, outcome=Outcome.CREATED, order_id=move.order_id)
+    return with_notification(made, now, outcome=Outcome.CREATED, order_id=move.order_id)
 
 
-def _owed_for_others(entry: Entry, intent_id: str) -> tuple[PendingUndo, ...]:
+def _pending_for_others(entry: Entry, intent_id: str) -> tuple[PendingUndo, ...]:
     """Return the pending undos of other intents: the order of this intent exists, so its hold stays."""
-    return tuple(undo for undo in entry.owed if undo.intent.id != intent_id) if entry.owed else ()
+    return (
+        tuple(undo for undo in entry.pending_undos if undo.intent.id != intent_id)
+        if entry.pending_undos
+        else ()
+    )
 
 
-def to_be_told(entry: Entry, now: float, **end: Any) -> Entry:
+def with_notification(entry: Entry, now: float, **end: Any) -> Entry:
     """Return ``entry`` with a pending notification of its end, if its outcome was published as unknown."""
-    if not entry.promised:
+    if not entry.notification_requested:
         return entry
-    return replace(entry, untold=(*entry.untold, OutboxEntry(intent_id=entry.intent_id, since=now, **end)))
+    return replace(
+        entry,
+        pending_notifications=(
+            *entry.pending_notifications,
+            OutboxEntry(intent_id=entry.intent_id, since=now, **end),
+        ),
+    )
 
 
 class Release(_OfClaim, frozen=True, kw_only=True):
@@ -307,14 +323,14 @@ class Release(_OfClaim, frozen=True, kw_only=True):
     Args:
         attempt: the attempt's token; None before `MarkSending`.
         ending: the failure, which stays recorded.
-        owed: the undos that become pending.
+        pending_undos: the undos that become pending.
     """
 
     name: ClassVar[str] = "free"
 
     attempt: str | None
     ending: Ending
-    owed: tuple[PendingUndo, ...]
+    pending_undos: tuple[PendingUndo, ...]
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
         was_marked = entry.state is not KeyState.CLAIMED
@@ -327,9 +343,9 @@ class Release(_OfClaim, frozen=True, kw_only=True):
 
 
 def _ended(entry: Entry, ending: Ending, move: Release | Refute, now: float) -> Entry:
-    owed = entry.owed + _leased(due(move.owed, now), now + move.lease)
-    ended = replace(entry, ending=ending, owed=owed, lease_until=0.0, intent=None)
-    return to_be_told(ended, now, outcome=ending.outcome, error=ending.error, status=ending.status)
+    owed = entry.pending_undos + _leased(due(move.pending_undos, now), now + move.lease)
+    ended = replace(entry, ending=ending, pending_undos=owed, lease_until=0.0, intent=None)
+    return with_notification(ended, now, outcome=ending.outcome, error=ending.error, status=ending.status)
 
 
 def due(owed: tuple[PendingUndo, ...], now: float) -> tuple[PendingUndo, ...]:
@@ -402,7 +418,7 @@ class OfPerson(OfAttempt, frozen=True, kw_only=True):
         by: the person who decides, or ``"resolve"``.
         reason: how they know.
         proposal: the id of another person's proposal that this approves, if any.
-        seen: the entry's version (``moves``) that the person saw; None to accept any version.
+        seen: the ``Entry.version`` that the person saw; None to accept any version.
         by_program: whether the bank's ``resolve`` decides it, and no person.
     """
 
@@ -428,7 +444,7 @@ def denied_to_person(move: Any, entry: Entry) -> Rejection | None:
     The key may have changed since the person saw it, the proposal may be void, or its author may be the
     same person.
     """
-    if move.seen is not None and move.seen != entry.moves:
+    if move.seen is not None and move.seen != entry.version:
         return Rejection.MOVED
     if move.proposal is None:
         return None
@@ -466,7 +482,7 @@ class Refute(OfPerson, frozen=True, kw_only=True):
 
     Args:
         settle_after: the seconds after the last possible send from which it is accepted.
-        owed: the undos that become pending.
+        pending_undos: the undos that become pending.
         lease: the lease, in seconds, of the worker that runs the undos.
         abandoned_settle_after: the same as ``settle_after`` if the sender reported no end. It is for a
             program, which only sees that the order does not exist yet. None for a person, who can find out
@@ -477,7 +493,7 @@ class Refute(OfPerson, frozen=True, kw_only=True):
     decision: ClassVar[Decision] = Decision.REFUTE
 
     settle_after: float
-    owed: tuple[PendingUndo, ...]
+    pending_undos: tuple[PendingUndo, ...]
     lease: float
     abandoned_settle_after: float | None = None
 
@@ -513,12 +529,12 @@ class MarkUndone(Move, frozen=True, kw_only=True):
 
     def apply(self, entry: Entry, now: float) -> Entry:
         left = []
-        for undo in entry.owed:
+        for undo in entry.pending_undos:
             if (undo.intent.id, undo.lease_until) != (self.intent_id, self.lease_until):
                 left.append(undo)
             elif undo.hook not in self.hooks:
                 left.append(attrs.evolve(undo, lease_until=0.0))
-        return replace(entry, owed=tuple(left))
+        return replace(entry, pending_undos=tuple(left))
 
 
 class AddPendingUndos(Move, frozen=True, kw_only=True):
@@ -526,18 +542,18 @@ class AddPendingUndos(Move, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "owe"
 
-    owed: tuple[PendingUndo, ...]
+    pending_undos: tuple[PendingUndo, ...]
     lease: float
 
     def apply(self, entry: Entry, now: float) -> Entry:
         """Add each undo once, with the recorded receipt if there is one: the late worker may not have it."""
-        known = {(undo.intent.id, undo.hook): undo for undo in entry.owed}
-        late = {(item.intent.id, item.hook): item for item in due(self.owed, now)}
+        known = {(undo.intent.id, undo.hook): undo for undo in entry.pending_undos}
+        late = {(item.intent.id, item.hook): item for item in due(self.pending_undos, now)}
         for which, one in known.items():
             if which in late and one.receipt is not None:
                 late[which] = one
         others = tuple(one for which, one in known.items() if which not in late)
-        return replace(entry, owed=others + _leased(tuple(late.values()), now + self.lease))
+        return replace(entry, pending_undos=others + _leased(tuple(late.values()), now + self.lease))
 
 
 class AcquireLease(Move, frozen=True, kw_only=True):
@@ -556,16 +572,16 @@ class AcquireLease(Move, frozen=True, kw_only=True):
         return False
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
-        at_work = [undo.lease_until for undo in entry.owed]
+        at_work = [undo.lease_until for undo in entry.pending_undos]
         if entry.state is KeyState.IN_DOUBT:
             at_work.append(entry.lease_until)
         return Rejection.BUSY if self.lease and at_work and max(at_work) > now else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
         """Set the lease of the undos and of a doubt; a claim's or a sender's lease is its worker's."""
-        owed = _leased(entry.owed, now + self.lease)
+        owed = _leased(entry.pending_undos, now + self.lease)
         lease = now + self.lease if entry.state is KeyState.IN_DOUBT else entry.lease_until
-        return replace(entry, owed=owed, lease_until=lease)
+        return replace(entry, pending_undos=owed, lease_until=lease)
 
 
 # --- suspicions, corrupt records, notifications -------------------------------------------------
@@ -609,15 +625,15 @@ class Suspect(Move, frozen=True, kw_only=True):
     def begin(self, now: float) -> Entry:
         """Return the entry of a key that the journal had forgotten: it is in doubt."""
         forgotten = Entry(
-            state=KeyState.IN_DOUBT, fingerprint="", intent_id="", intent=None, claimed_at=now, moves=1
+            state=KeyState.IN_DOUBT, fingerprint="", intent_id="", intent=None, claimed_at=now, version=1
         )
-        return self._bound(_suspicion_to_be_told(forgotten, self, now, outcome=self.outcome), now)
+        return self._bound(_with_suspicion(forgotten, self, now, outcome=self.outcome), now)
 
     def apply(self, entry: Entry, now: float) -> Entry:
         """Cancel the pending undos of the sender's intent: its order may exist, so its hold stays."""
-        pending = {undo.hook for undo in entry.owed if undo.intent.id == self.intent.id}
-        kept = replace(entry, owed=_owed_for_others(entry, self.intent.id))
-        kept = _suspicion_to_be_told(kept, self, now, outcome=self.outcome)
+        pending = {undo.hook for undo in entry.pending_undos if undo.intent.id == self.intent.id}
+        kept = replace(entry, pending_undos=_pending_for_others(entry, self.intent.id))
+        kept = _with_suspicion(kept, self, now, outcome=self.outcome)
         if (
             entry.ending is not None and entry.state is not KeyState.CREATED
         ):  # it was free; what is no longer pending has been undone
@@ -683,9 +699,11 @@ class Quarantine(Move, frozen=True, kw_only=True):
         return Rejection.BUSY if entry.state in AT_WORK and now < entry.lease_until else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Move the record to ``laid_aside``; without a time of the last send, the waiting time starts now."""
+        """Move the record to ``quarantined``; if the time of the last send is lost, it is taken as now."""
         assert entry.unread is not None  # noqa: S101 - or it was denied
-        readable = replace(entry, unread=None, laid_aside=(*entry.laid_aside, entry.unread.kept), intent=None)
+        readable = replace(
+            entry, unread=None, quarantined=(*entry.quarantined, entry.unread.kept), intent=None
+        )
         if self.order_may_exist and entry.state is KeyState.FREE:
             readable = _bound_again(readable, entry.unread.hooks)
         if readable.state is not KeyState.IN_DOUBT:
@@ -700,11 +718,13 @@ def _bound_again(entry: Entry, unread_hooks: tuple[str, ...]) -> Entry:
 
     Otherwise a recovery would release the hold of an order that may exist.
     """
-    intent_id = entry.intent_id or (entry.owed[-1].intent.id if entry.owed else "")
-    own = tuple(undo for undo in entry.owed if undo.intent.id == intent_id)
+    intent_id = entry.intent_id or (entry.pending_undos[-1].intent.id if entry.pending_undos else "")
+    own = tuple(undo for undo in entry.pending_undos if undo.intent.id == intent_id)
     intent = own[0].intent if own else None
     # A pending notification of the failure is dropped; the end of the new doubt is published instead.
-    untold = tuple(end for end in entry.untold if end.intent_id != intent_id or end.error == SUSPECTED)
+    untold = tuple(
+        end for end in entry.pending_notifications if end.intent_id != intent_id or end.error == SUSPECTED
+    )
     return replace(
         entry,
         state=KeyState.IN_DOUBT,
@@ -714,9 +734,9 @@ def _bound_again(entry: Entry, unread_hooks: tuple[str, ...]) -> Entry:
         hooks=tuple(undo.hook for undo in own) or unread_hooks,
         receipts=entry.receipts | {undo.hook: undo.receipt for undo in own},
         ending=None,
-        owed=_owed_for_others(entry, intent_id),
-        promised=entry.promised or untold != entry.untold,
-        untold=untold,
+        pending_undos=_pending_for_others(entry, intent_id),
+        notification_requested=entry.notification_requested or untold != entry.pending_notifications,
+        pending_notifications=untold,
     )
 
 
@@ -731,7 +751,7 @@ class RequestNotification(Move, frozen=True, kw_only=True):
         return None if entry.intent_id == self.intent_id else Rejection.LOST
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        return entry if entry.promised else replace(entry, promised=True)
+        return entry if entry.notification_requested else replace(entry, notification_requested=True)
 
 
 class MarkNotified(Move, frozen=True, kw_only=True):
@@ -739,20 +759,20 @@ class MarkNotified(Move, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "told"
 
-    untold: OutboxEntry
+    notification: OutboxEntry
 
     def apply(self, entry: Entry, now: float) -> Entry:
         """Remove the pending notification; publishing one twice does no harm.
 
         The due time is compared too: an id that was amended and amended back must be published again.
         """
-        since = self.untold.since
+        since = self.notification.since
         left = (
             pending
-            for pending in entry.untold
-            if pending != self.untold or since not in (None, pending.since)
+            for pending in entry.pending_notifications
+            if pending != self.notification or since not in (None, pending.since)
         )
-        return replace(entry, untold=tuple(left))
+        return replace(entry, pending_notifications=tuple(left))
 
 
 # --- claim -------------------------------------------------------------------------------------------
@@ -805,11 +825,13 @@ class Claim(Move, frozen=True, kw_only=True):
                 attempt=entry.attempt or "",
                 sent_until=max(entry.sent_until, now) if entry.is_suspected else entry.sent_until,
                 cause=entry.cause if entry.is_suspected else ABANDONED_CAUSE,
-                moves=entry.moves + 1,
+                version=entry.version + 1,
             )
             return TransitionResult(now=now, entry=doubted, denial=Rejection.IN_DOUBT, found_doubt=True)
         if abs(now - entry.claimed_at) > self.max_claim_age or not self._is_served_by(entry):
-            return TransitionResult(now=now, entry=self._begin(now, before=entry, owed=owed_by(entry)))
+            return TransitionResult(
+                now=now, entry=self._begin(now, before=entry, pending_undos=undos_on_failure(entry))
+            )
         return TransitionResult(now=now, entry=self._go_on(entry, now))
 
     def _decide_free(self, entry: Entry | None, now: float) -> TransitionResult:
@@ -839,11 +861,13 @@ class Claim(Move, frozen=True, kw_only=True):
             intent=attrs.evolve(self.intent, id=entry.intent_id),
             hooks=self.hooks,
             epoch=entry.epoch + 1,
-            moves=entry.moves + 1,
+            version=entry.version + 1,
             lease_until=now + self.lease,
         )
 
-    def _begin(self, now: float, *, before: Entry | None, owed: tuple[PendingUndo, ...] = ()) -> Entry:
+    def _begin(
+        self, now: float, *, before: Entry | None, pending_undos: tuple[PendingUndo, ...] = ()
+    ) -> Entry:
         return replace(
             _BEGUN,
             fingerprint=self.fingerprint,
@@ -855,10 +879,10 @@ class Claim(Move, frozen=True, kw_only=True):
             lease_until=now + self.lease,
             receipts={},
             held=self.intent.held,
-            owed=(before.owed if before else ()) + due(owed, now),
-            untold=before.untold if before else (),
-            laid_aside=before.laid_aside if before else (),
-            moves=before.moves + 1 if before else 1,
+            pending_undos=(before.pending_undos if before else ()) + due(pending_undos, now),
+            pending_notifications=before.pending_notifications if before else (),
+            quarantined=before.quarantined if before else (),
+            version=before.version + 1 if before else 1,
         )
 
 

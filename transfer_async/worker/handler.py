@@ -163,10 +163,10 @@ class Handler:
         while found := await journal.work(limit=BATCH, after=after):
             after = found[-1][0]
             for key, entry in found:
-                for item in entry.untold if entry.is_readable else ():
+                for item in entry.pending_notifications if entry.is_readable else ():
                     # What was read with a whole page of others may have become old since.
                     now = await journal.read(key)
-                    if now is not None and item in now.untold:
+                    if now is not None and item in now.pending_notifications:
                         yield _outcome_of(key, now, item)
 
     async def told(self, outcome: OrderOutcome) -> None:
@@ -183,7 +183,9 @@ class Handler:
             status=outcome.status,
             since=outcome.ended_at if isinstance(outcome, EndOfDoubt) else None,
         )
-        await self._context.journal.write(outcome.key, MarkNotified(untold=untold), certain=outcome.outcome)
+        await self._context.journal.write(
+            outcome.key, MarkNotified(notification=untold), certain=outcome.outcome
+        )
 
 
 def _is_anothers(result: Order | BaseException) -> bool:
@@ -202,7 +204,7 @@ def _outcome(result: Order | TransferError, work: OrderProgress) -> OrderOutcome
 def _outcome_of(key: str, entry: Entry, one: OutboxEntry) -> EndOfDoubt:
     is_current = entry.intent_id == one.intent_id
     receipts = entry.all_receipts if is_current else {}
-    is_suspected = any(other.error == SUSPECTED for other in entry.untold)
+    is_suspected = any(other.error == SUSPECTED for other in entry.pending_notifications)
     order = order_on_record(entry) if one.outcome is Outcome.CREATED and one.error is None else None
     if order is not None and entry.order_id == one.order_id:
         end = EndOfDoubt.of(order, key=key, intent_id=one.intent_id, receipts=receipts)

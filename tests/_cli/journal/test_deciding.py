@@ -41,7 +41,7 @@ async def test_a_doubt_is_refuted(doubted: World):
     result = await asked(*REFUTE, "--yes")
 
     entry = await doubted.entry("doubt")
-    (owed,) = entry.owed
+    (owed,) = entry.pending_undos
     assert result.stdout.startswith(
         f"doubt: free; the next recovery releases {owed.receipt} of 155,025.00 NGN. The same message"
     )
@@ -56,7 +56,7 @@ async def test_no_release_is_promised_for_a_hold_that_the_bank_placed_itself(wor
     no = await asked(*REFUTE, answers="n\n", code=1)
     done = await asked(*REFUTE, answers="y\n")
 
-    assert (await world.entry("doubt")).owed == ()
+    assert (await world.entry("doubt")).pending_undos == ()
     for said in (no.output, done.output):
         assert "release" not in said.replace("is the bank's to release", "")
     assert "doubt: this frees the key. No hook of it has anything to undo." in no.stderr

@@ -89,7 +89,7 @@ async def test_the_list_for_machines(world: World):
         "untold": [],
         "ended_in": None,
         "proposal": None,
-        "moves": entry.moves,
+        "moves": entry.version,
     }
     assert (owing["owed"], owing["ended_in"]) == (["funds_hold"], "Refused")
     assert listed["totals"] == {

@@ -29,7 +29,7 @@ from transfer_async.journal.protocol import ScopedJournal
 
 SPAN = Span(slack=5.0, settle_after=300.0, since_1970=lambda seconds: seconds + 10_000.0)
 WISH = wish_of(intent().order)
-SHUT = Unread(why="DecodeError", kept="", hooks=(), owed=())
+SHUT = Unread(why="DecodeError", kept="", hooks=(), earlier_hooks=())
 
 
 def entry(**changes: Any) -> Entry:
@@ -73,7 +73,9 @@ def test_an_order_of_a_refuted_attempt_was_posted_while_its_requests_could_take_
 
 
 def test_what_a_refuted_key_wished_for_is_known_while_its_undos_are_owed():
-    (sender,) = SPAN.refuted("k", entry(owed=(PendingUndo(intent=intent(), hook="h", receipt=None),)), STEPS)
+    (sender,) = SPAN.refuted(
+        "k", entry(pending_undos=(PendingUndo(intent=intent(), hook="h", receipt=None),)), STEPS
+    )
 
     assert sender.wish == WISH
 
@@ -100,7 +102,7 @@ def test_a_key_of_which_nothing_was_refuted_has_no_such_attempt():
 
 @pytest.mark.parametrize(("is_sealed", "since", "until"), [(True, 10_085.0, 10_435.0), (False, -EVER, EVER)])
 def test_a_doubt_that_cannot_be_read_may_have_sent_any_order(is_sealed: bool, since: float, until: float):
-    shut = Unread(why="DecodeError", kept="", hooks=(), owed=(), is_sealed=is_sealed)
+    shut = Unread(why="DecodeError", kept="", hooks=(), earlier_hooks=(), is_sealed=is_sealed)
     sender = SPAN.sender("k", entry(state=KeyState.IN_DOUBT, unread=shut))
 
     assert sender == Sender("k", None, since, until, is_in_doubt=True)

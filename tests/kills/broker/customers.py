@@ -159,7 +159,7 @@ class _Customers:
 def _is_awaited(key: str, entry: Entry | None) -> bool:
     """Whether the workers have something to do about a key."""
     return entry is not None and (
-        bool(entry.untold or entry.owed)
+        bool(entry.pending_notifications or entry.pending_undos)
         or entry.state in (KeyState.CLAIMED, KeyState.SENDING)
         or (entry.state is KeyState.IN_DOUBT and is_known(key))
     )

@@ -220,8 +220,10 @@ class Oldest:
         """Take ``entry`` into account; what did not keep its time yet counts from the intent's beginning."""
         if entry.state is KeyState.IN_DOUBT:
             self.doubt = _earlier(self.doubt, [entry.sent_until])
-        self.undo = _earlier(self.undo, [_since(undo.since, entry) for undo in entry.owed])
-        self.untold = _earlier(self.untold, [_since(pending.since, entry) for pending in entry.untold])
+        self.undo = _earlier(self.undo, [_since(undo.since, entry) for undo in entry.pending_undos])
+        self.untold = _earlier(
+            self.untold, [_since(pending.since, entry) for pending in entry.pending_notifications]
+        )
 
     def ages(self, now: float) -> dict[str, float]:
         """Their ages in seconds; 0 where nothing waits."""

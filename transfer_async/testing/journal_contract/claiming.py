@@ -115,7 +115,7 @@ FULL: dict[str, tuple[Move, ...]] = {
     "resolved": (*DOUBTED, resolve(order_id="tx-7")),
     "owed": (
         claim(intent=WISH),
-        free(None, owed=DEBTS),
+        free(None, pending_undos=DEBTS),
         claim(2),
         mark("b", number=2),
         suspect(number=3, reason=LONG),
@@ -279,7 +279,7 @@ class Claiming:
         entry = verdict.entry
         assert verdict.denial is None
         assert (entry.intent_id, entry.epoch, entry.receipts) == ("intent-2", 1, {})
-        assert [(undo.intent.id, undo.hook, undo.receipt) for undo in entry.owed] == [
+        assert [(undo.intent.id, undo.hook, undo.receipt) for undo in entry.pending_undos] == [
             ("intent-1", "hold", None),
             ("intent-1", "check", "r-1"),
         ]

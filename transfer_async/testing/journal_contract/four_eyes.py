@@ -196,7 +196,7 @@ class FourEyes:
         assert (await judged(journal, withdraw())).denial is Rejection.VOID
 
     async def test_what_was_seen_otherwise_is_not_decided(self, journal: Journal) -> None:
-        seen = (await made(journal, claim(), mark(), doubt())).moves
+        seen = (await made(journal, claim(), mark(), doubt())).version
         await made(journal, promise())
         stale = [await judged(journal, move) for move in (resolve(seen=seen), propose(seen=seen))]
 
@@ -244,7 +244,7 @@ class FourEyes:
         assert (after.state, after.order_id) == (S.IN_DOUBT, None)
         assert kept.cause is not None
         assert kept.cause.kind is CauseKind.TAKEN_BACK
-        assert kept == replace(before, cause=kept.cause, moves=before.moves + 2)
+        assert kept == replace(before, cause=kept.cause, version=before.version + 2)
         assert [key for key, _ in await journal.in_doubt(SCOPE)] == []
         assert (last.move, last.order_id, freed.state) == ("takeback", "tx-1", S.FREE)
 
@@ -260,11 +260,14 @@ class FourEyes:
     ) -> None:
         await made(journal, claim(), mark(), doubt(), promise(), resolve())
         unheard = await made(journal, amend("tx-1", "tx-2"))
-        await made(journal, told(unheard.untold[0]))
+        await made(journal, told(unheard.pending_notifications[0]))
         heard = await made(journal, amend("tx-2", "tx-3"))
         doubted = await made(journal, take_back("tx-3"))
 
-        assert [[pending.order_id for pending in entry.untold] for entry in (unheard, heard, doubted)] == [
+        assert [
+            [pending.order_id for pending in entry.pending_notifications]
+            for entry in (unheard, heard, doubted)
+        ] == [
             ["tx-2"],
             ["tx-3"],
             [],
@@ -343,7 +346,7 @@ class FourEyes:
         await judged(journal, demand(), key=FOUR_EYES)
         entry = await read(journal, FOUR_EYES)
 
-        assert (entry.moves, entry.proposal is None) == (first.moves + 1, False)
+        assert (entry.version, entry.proposal is None) == (first.version + 1, False)
 
     async def test_the_demand_is_no_key_that_waits_nor_one_that_is_forgotten(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass

@@ -55,7 +55,7 @@ class Keeping:
         await made(journal, claim(), mark(), doubt(), key="doubt")
         await made(journal, claim(), mark(), create(), key="created")
         await made(journal, claim(), mark(), free(), key="free")
-        await made(journal, claim(), mark(), free(owed=owing("hold"), lease=0.0), key="owed")
+        await made(journal, claim(), mark(), free(pending_undos=owing("hold"), lease=0.0), key="owed")
         now = [key for key, _ in await journal.work(SCOPE, limit=10)]
         pass_time(LEASE)
         later = [key for key, _ in await journal.work(SCOPE, limit=10)]
@@ -175,12 +175,12 @@ class Keeping:
     ) -> None:
         await made(journal, claim(), mark(), free(), claim(2), suspect())
         marked = await judged(journal, mark("b", number=2))
-        freed = await judged(journal, free(None, number=2, owed=owing("hold", number=2)))
+        freed = await judged(journal, free(None, number=2, pending_undos=owing("hold", number=2)))
         entry = await journal.read(SCOPE, "k")
 
         assert marked.denial is freed.denial is Rejection.LOST
         assert entry is not None
-        assert (entry.state, entry.candidates, entry.owed) == (KeyState.IN_DOUBT, ("tx-2",), ())
+        assert (entry.state, entry.candidates, entry.pending_undos) == (KeyState.IN_DOUBT, ("tx-2",), ())
         assert entry.hooks == ("hold",)
 
     async def test_a_free_key_whose_order_may_exist_is_bound_with_its_intent(self, journal: Journal) -> None:
@@ -228,7 +228,7 @@ class Keeping:
         await made(journal, claim(), mark(), doubt(), key="doubt")
         await made(journal, claim(), mark(), create(), key="created")
         await made(journal, claim(), free(None), key="free")
-        await made(journal, claim(), free(None, owed=owing("hold")), key="owed")
+        await made(journal, claim(), free(None, pending_undos=owing("hold")), key="owed")
         pass_time(3600.0)
         await made(journal, claim(), free(None), key="later")
         pass_time(KEPT)
@@ -340,14 +340,14 @@ class Keeping:
         await made(journal, claim(), key="claimed")
         await made(journal, claim(), mark(), key="sending")
         await made(journal, claim(), mark(), doubt(), key="doubt")
-        await made(journal, claim(), free(None, owed=owing("hold")), key="owed")
+        await made(journal, claim(), free(None, pending_undos=owing("hold")), key="owed")
         pass_time(-years)
         waiting = [key for key, _ in await journal.work(SCOPE, limit=10)]
         fresh = await made(journal, claim(2), key="claimed")
         found = await judged(journal, claim(2), key="sending")
 
         assert waiting == ["claimed", "doubt", "owed", "sending"]
-        assert [(undo.intent.id, undo.hook) for undo in fresh.owed] == [
+        assert [(undo.intent.id, undo.hook) for undo in fresh.pending_undos] == [
             ("intent-1", "hold"),
             ("intent-1", "check"),
         ]
@@ -418,20 +418,20 @@ class Keeping:
         await made(journal, *WAYS[KeyState.IN_DOUBT], promise(), resolve())
         ((key, entry),) = await journal.work(SCOPE, limit=10)
 
-        assert (key, entry.untold) == ("k", (created_later(),))
+        assert (key, entry.pending_notifications) == ("k", (created_later(),))
         pass_time(2 * KEPT)
         assert await journal.prune(SCOPE, before=journal_time.utc()) == 0
-        assert (await made(journal, told())).untold == ()
+        assert (await made(journal, told())).pending_notifications == ()
         assert await journal.work(SCOPE, limit=10) == []
 
     async def test_a_promise_and_what_is_untold_are_kept_as_they_are(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
         promised = await made(journal, *WAYS[KeyState.IN_DOUBT], promise())
-        assert promised.promised
+        assert promised.notification_requested
         assert await journal.read(SCOPE, "k") == promised
 
         pass_time(WINDOW + SETTLE_AFTER)
         refuted = await made(journal, refute())
-        assert refuted.untold == (refuted_later(),)
+        assert refuted.pending_notifications == (refuted_later(),)
         assert await journal.read(SCOPE, "k") == refuted

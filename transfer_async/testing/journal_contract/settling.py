@@ -93,11 +93,11 @@ class Settling:
     async def test_an_undo_that_became_due_late_is_owed_once_whatever_the_key_has_become(
         self, journal: Journal
     ) -> None:
-        await made(journal, claim(), free(None, owed=owing("hold")), claim(2))
+        await made(journal, claim(), free(None, pending_undos=owing("hold")), claim(2))
         entry = await made(journal, owe("hold", "check"))
 
         assert entry.intent_id == "intent-2"
-        assert sorted(undo.hook for undo in entry.owed) == ["check", "hold"]
+        assert sorted(undo.hook for undo in entry.pending_undos) == ["check", "hold"]
         assert await journal.read(SCOPE, "k") == entry
 
     async def test_an_order_id_is_bound_to_one_key_of_a_scope(self, journal: Journal) -> None:
@@ -123,13 +123,13 @@ class Settling:
         pass_time(WINDOW + SETTLE_AFTER - LEASE - 0.001)
         early = await judged(journal, refute())
         pass_time(0.001)
-        late = await judged(journal, refute(owed=owing("hold")))
+        late = await judged(journal, refute(pending_undos=owing("hold")))
 
         assert early.denial is Rejection.TOO_EARLY
         assert late.denial is None
         assert late.entry.state is KeyState.FREE
         assert late.entry.ending == Ending(outcome=Outcome.REFUSED, error="Refuted")
-        assert [undo.hook for undo in late.entry.owed] == ["hold"]
+        assert [undo.hook for undo in late.entry.pending_undos] == ["hold"]
 
     async def test_a_sender_that_confirms_its_doubt_shortens_the_wait(
         self, journal: Journal, pass_time: LetPass
@@ -177,12 +177,12 @@ class Owing:
     async def test_what_is_owed_is_recorded_with_the_no_under_a_lease(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        entry = await made(journal, claim(), free(None, owed=owing("hold", "check")))
+        entry = await made(journal, claim(), free(None, pending_undos=owing("hold", "check")))
         waiting = await journal.work(SCOPE, limit=10)
         pass_time(LEASE)
         later = await journal.work(SCOPE, limit=10)
 
-        assert [(undo.hook, undo.receipt) for undo in entry.owed] == [
+        assert [(undo.hook, undo.receipt) for undo in entry.pending_undos] == [
             ("hold", "r-hold"),
             ("check", "r-check"),
         ]
@@ -192,40 +192,40 @@ class Owing:
     async def test_what_is_paid_is_owed_no_longer_and_the_rest_is_left_to_others_at_once(
         self, journal: Journal
     ) -> None:
-        freed = await made(journal, claim(), free(None, owed=owing("hold", "check")))
-        entry = await made(journal, paid("hold", lease_until=freed.owed[0].lease_until))
+        freed = await made(journal, claim(), free(None, pending_undos=owing("hold", "check")))
+        entry = await made(journal, paid("hold", lease_until=freed.pending_undos[0].lease_until))
 
-        assert [(undo.hook, undo.lease_until) for undo in entry.owed] == [("check", 0.0)]
+        assert [(undo.hook, undo.lease_until) for undo in entry.pending_undos] == [("check", 0.0)]
         assert [key for key, _ in await journal.work(SCOPE, limit=10)] == ["k"]
 
     async def test_paying_for_one_intent_leaves_the_others(self, journal: Journal) -> None:
-        await made(journal, claim(), free(None, owed=owing("hold")))
-        freed = await made(journal, claim(2), free(None, number=2, owed=owing("hold", number=2)))
-        entry = await made(journal, paid("hold", number=2, lease_until=freed.owed[1].lease_until))
+        await made(journal, claim(), free(None, pending_undos=owing("hold")))
+        freed = await made(journal, claim(2), free(None, number=2, pending_undos=owing("hold", number=2)))
+        entry = await made(journal, paid("hold", number=2, lease_until=freed.pending_undos[1].lease_until))
 
-        assert [undo.intent.id for undo in entry.owed] == ["intent-1"]
+        assert [undo.intent.id for undo in entry.pending_undos] == ["intent-1"]
 
     async def test_paying_what_has_become_due_anew_meanwhile_pays_nothing(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        freed = await made(journal, claim(), free(None, owed=owing("hold")))
+        freed = await made(journal, claim(), free(None, pending_undos=owing("hold")))
         pass_time(1.0)
         await made(journal, owe("hold"))
-        entry = await made(journal, paid("hold", lease_until=freed.owed[0].lease_until))
+        entry = await made(journal, paid("hold", lease_until=freed.pending_undos[0].lease_until))
 
-        assert [undo.hook for undo in entry.owed] == ["hold"]
-        assert entry.owed[0].lease_until > freed.owed[0].lease_until
+        assert [undo.hook for undo in entry.pending_undos] == ["hold"]
+        assert entry.pending_undos[0].lease_until > freed.pending_undos[0].lease_until
 
     async def test_what_is_owed_outlives_the_next_intents_of_the_key(self, journal: Journal) -> None:
-        await made(journal, claim(), free(None, owed=owing("hold")))
+        await made(journal, claim(), free(None, pending_undos=owing("hold")))
         entry = await made(journal, claim(2), mark(number=2), create())
 
-        assert [undo.intent.id for undo in entry.owed] == ["intent-1"]
+        assert [undo.intent.id for undo in entry.pending_undos] == ["intent-1"]
 
     async def test_one_worker_at_a_time_attends_to_what_is_owed(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        await made(journal, claim(), free(None, owed=owing("hold"), lease=0.0))
+        await made(journal, claim(), free(None, pending_undos=owing("hold"), lease=0.0))
         first = await judged(journal, attend())
         second = await judged(journal, attend())
         pass_time(LEASE)
@@ -344,12 +344,12 @@ def _drawn(chance: Random, order_id: str) -> Move:
         moves.mark(attempt, number=number, hold="r-ü"),
         moves.mark(attempt, number=number, epoch=2),
         moves.create(attempt, order_id),
-        moves.free(attempt, number=number, owed=owed),
-        moves.free(None, number=number, owed=owed),
+        moves.free(attempt, number=number, pending_undos=owed),
+        moves.free(None, number=number, pending_undos=owed),
         moves.doubt(attempt),
         moves.expire(attempt),
         moves.resolve(attempt, order_id),
-        moves.refute(attempt, owed=owed),
+        moves.refute(attempt, pending_undos=owed),
         moves.take_over(number=number),
         moves.attend(),
         moves.paid("hold", number=number),
@@ -368,7 +368,7 @@ def _shown(entry: Entry | None) -> dict[str, Any] | None:
     if entry is None:
         return None
     shown = {name: value for name, value in asdict(entry).items() if name not in _TIMES}
-    return {**shown, "owed": [attrs.evolve(undo, lease_until=0.0) for undo in entry.owed]}
+    return {**shown, "pending_undos": [attrs.evolve(undo, lease_until=0.0) for undo in entry.pending_undos]}
 
 
 def _plain(verdict: TransitionResult | None) -> object:

@@ -111,13 +111,18 @@ def free(
     *,
     epoch: int = 1,
     number: int = 1,
-    owed: tuple[PendingUndo, ...] = (),
+    pending_undos: tuple[PendingUndo, ...] = (),
     lease: float = LEASE,
     ending: Ending | None = None,
 ) -> Release:
     ending = ending or Ending(outcome=Outcome.REFUSED, error="Refused", status=422)
     return Release(
-        intent_id=f"intent-{number}", epoch=epoch, attempt=attempt, ending=ending, owed=owed, lease=lease
+        intent_id=f"intent-{number}",
+        epoch=epoch,
+        attempt=attempt,
+        ending=ending,
+        pending_undos=pending_undos,
+        lease=lease,
     )
 
 
@@ -134,14 +139,14 @@ def resolve(attempt: str = "a", order_id: str = "tx-1", *, by: str = "operator",
 
 
 def refute(
-    attempt: str = "a", *, owed: tuple[PendingUndo, ...] = (), by: str = "operator", **said: Any
+    attempt: str = "a", *, pending_undos: tuple[PendingUndo, ...] = (), by: str = "operator", **said: Any
 ) -> Refute:
     return Refute(
         attempt=attempt,
         settle_after=SETTLE_AFTER,
         by=by,
         reason="sure",
-        owed=owed,
+        pending_undos=pending_undos,
         lease=LEASE,
         **said,
     )
@@ -213,7 +218,7 @@ def paid(*hooks: str, number: int = 1, lease_until: float = 0.0) -> MarkUndone:
 
 
 def owe(*hooks: str, number: int = 1) -> AddPendingUndos:
-    return AddPendingUndos(owed=owing(*hooks, number=number), lease=LEASE)
+    return AddPendingUndos(pending_undos=owing(*hooks, number=number), lease=LEASE)
 
 
 def suspect(order_id: str | None = "tx-2", *, number: int = 1, reason: str = "answered late") -> Suspect:
@@ -236,7 +241,7 @@ def promise(number: int = 1) -> RequestNotification:
 
 
 def told(untold: OutboxEntry | None = None) -> MarkNotified:
-    return MarkNotified(untold=untold or created_later())
+    return MarkNotified(notification=untold or created_later())
 
 
 def created_later(number: int = 1, order_id: str = "tx-1") -> OutboxEntry:
@@ -283,9 +288,10 @@ def of_key(move: Move, key: str) -> Move:
     if isinstance(move, (Claim, Suspect)):
         return msgspec.structs.replace(move, intent=attrs.evolve(move.intent, key=key))
     owed = tuple(
-        attrs.evolve(item, intent=attrs.evolve(item.intent, key=key)) for item in getattr(move, "owed", ())
+        attrs.evolve(item, intent=attrs.evolve(item.intent, key=key))
+        for item in getattr(move, "pending_undos", ())
     )
-    return msgspec.structs.replace(move, owed=owed) if owed else move
+    return msgspec.structs.replace(move, pending_undos=owed) if owed else move
 
 
 async def followed(journal: Journal, *wanted: Move, key: str = "k") -> Entry:
@@ -312,7 +318,9 @@ async def followed(journal: Journal, *wanted: Move, key: str = "k") -> Entry:
 
 def _since(entry: Entry) -> list[float | None]:
     """What two entries may differ in and still be equal."""
-    return [undo.since for undo in entry.owed] + [pending.since for pending in entry.untold]
+    return [undo.since for undo in entry.pending_undos] + [
+        pending.since for pending in entry.pending_notifications
+    ]
 
 
 # --- journal time ------------------------------------------------------------------------------------
