@@ -1513,14 +1513,14 @@ BY_HAND = (
     Fault(
         "sandbox-takes-forms-from-anywhere",
         "sandbox_page",
-        "        if _is_from_elsewhere(call):\n",
+        "        if not _is_own_form(call):\n",
         "        if False:\n",
         "a page that a developer opens spoils what they try",
     ),
     Fault(
         "sandbox-shows-itself-to-all",
         "sandbox_page",
-        "        if not self._is_let_in(call):\n            return _page(",
+        "        if not self._has_session(call):\n            return _page(",
         "        if False:\n            return _page(",
         "whoever reaches a sandbox beyond loopback reads what was sent to it",
     ),

@@ -1,5 +1,6 @@
 """The sandbox's page: what a developer sees of what the client did, and may click."""
 
+import sys
 from typing import Any
 from urllib.parse import urlencode
 
@@ -8,7 +9,7 @@ import pytest
 from tests.sandbox.wire_client import Answer, WireClient, connected, order_body
 from tests.support.pages import ELSEWHERE, Page
 from transfer_async.sandbox import FAULTS, Sandbox, StallBeforeProcessing
-from transfer_async.sandbox.control import CLICKS
+from transfer_async.sandbox.page import FAULT_BUTTONS, _template
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -87,13 +88,13 @@ async def test_requests_are_shown_as_they_came_but_not_the_token(
 
 async def test_every_fault_is_armed_with_a_click(sandbox: Sandbox, developer: Developer):
     shown = read(await developer.get())
-    for name in CLICKS:
+    for name in FAULT_BUTTONS:
         answer = await developer.post("arm", urlencode({"fault": name}).encode())
 
         assert ("button", {"name": "fault", "value": name}) in shown.tags
         assert answer.status == 303
     assert {rule.fault.name for rule in sandbox.faults.rules} == set(FAULTS)
-    assert "Armed: close-before-reading close-after-processing" in read(await developer.get()).text
+    assert "Next faults: close-before-reading close-after-processing" in read(await developer.get()).text
 
 
 async def test_faults_are_forgotten_and_stalled_requests_let_go(
@@ -148,7 +149,7 @@ async def test_without_the_token_nothing_is_shown_and_nothing_done(
     forms = [await stranger.post(form, b"fault=status") for form in FORMS]
 
     assert all("ada.eze" not in page.body.decode() for page in pages)
-    assert "The token that the sandbox printed" in read(pages[0]).text
+    assert "Token, as printed by the sandbox" in read(pages[0]).text
     assert {answer.status for answer in forms} == {403}
     assert sandbox.faults.rules == ()
 
@@ -213,3 +214,19 @@ async def test_no_fault_reaches_the_page(sandbox: Sandbox, developer: Developer)
     sandbox.faults.add(StallBeforeProcessing(), times=None, path="*")
 
     assert (await developer.get()).status == 200
+
+
+async def test_without_jinja_the_page_says_what_to_install_and_the_service_works(
+    client: WireClient, monkeypatch: pytest.MonkeyPatch
+):
+    _template.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+
+    page = await Developer(client, "").get()
+    created = await client.ask(order_body())
+    monkeypatch.undo()
+
+    assert (page.status, page.headers["Content-Type"]) == (404, "text/plain; charset=utf-8")
+    assert page.body.decode() == "The sandbox's page needs Jinja2: pip install 'transfer_async[desk]'"
+    assert created.status == 200
+    assert "Token" in read(await Developer(client, "").get()).text

@@ -243,7 +243,7 @@ class Sandbox:
         return reply
 
     def _take_fault(self, record: RequestRecord, *, before_body: bool) -> Fault | None:
-        if self._control.steers(record.path):
+        if self._control.is_control_path(record.path):
             return None
         return self.faults.take(record, before_body=before_body)
 

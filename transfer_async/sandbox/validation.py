@@ -1,7 +1,7 @@
-"""What the sandbox asks of a create-order request (specification, section 4.1), and nothing else.
+"""Exact JSON, and the checks of a create-order request (specification, section 4.1).
 
 The specification does not say which fields are required, nor which checks the service makes; these are
-the sandbox's own: every field is required, unknown fields are ignored, and all faults come together.
+the sandbox's own: every field is required, unknown fields are ignored, and all problems are reported at once.
 """
 
 import json
@@ -12,13 +12,11 @@ from decimal import Context, Decimal, localcontext
 from typing import Any, NoReturn
 
 import msgspec
-from attrs import frozen
+from attrs import Attribute, field, fields, frozen
 
 # --- exact json --------------------------------------------------------------------------------------
-# Exact JSON: numbers keep every digit, and no body, however odd, gets further than `BadJson`.
-#
+# Numbers keep every digit, and every body that cannot be read raises `BadJson`.
 # The standard library reads, with `Decimal` for every number; msgspec writes `Decimal` as a JSON number.
-
 
 # Longer numbers are an attack or an accident: Python itself takes quadratic time to read them.
 MAX_NUMBER_LENGTH = 100
@@ -29,7 +27,7 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class BadJson(ValueError):
-    """The body is not JSON that this service reads; the message says why and repeats nothing of it."""
+    """The body cannot be read as JSON; the message says why, and quotes nothing of the body."""
 
 
 def read(body: bytes) -> Any:
@@ -63,12 +61,12 @@ def write(value: object) -> bytes:
 
 
 def raw(value: object) -> msgspec.Raw:
-    """Write a value once, to be placed into many documents."""
+    """Write a value once, for use in several documents."""
     return msgspec.Raw(write(value))
 
 
 def extended(written: msgspec.Raw, name: str, value: object) -> msgspec.Raw:
-    """Add one field to an object that is already written and has fields."""
+    """Add a field to an object that is already written and is not empty."""
     return msgspec.Raw(bytes(written)[:-1] + b"," + write({name: value})[1:])
 
 
@@ -88,16 +86,16 @@ def _refuse_constant(_: str) -> NoReturn:
 
 
 def _refuse_half_surrogates(value: object) -> None:
-    # A stack, not recursion: the reader's own depth limit is larger than ours would be.
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
+    # A stack, not recursion: the JSON reader allows deeper nesting than our own recursion would.
+    pending = [value]
+    while pending:
+        item = pending.pop()
         if isinstance(item, str):
             _refuse_half_surrogate(item)
         elif isinstance(item, dict):
-            waiting += [*item.keys(), *item.values()]
+            pending += [*item.keys(), *item.values()]
         elif isinstance(item, list):
-            waiting += item
+            pending += item
 
 
 def _refuse_half_surrogate(text: str) -> None:
@@ -107,49 +105,36 @@ def _refuse_half_surrogate(text: str) -> None:
         raise BadJson("A string holds half of a surrogate pair.") from None
 
 
-# Room for any amount of money, and too little for one that would take the sandbox seconds to print.
+# Enough for any amount of money; an amount with more digits could take seconds to print.
 MAX_INTEGER_DIGITS = 20
 MAX_DECIMAL_PLACES = 18
 
-_DECIMAL_TEXT = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,18})?")
-_EMAIL = re.compile(r"[^@\s\x00-\x1f\x7f]{1,64}@[a-z0-9-]{1,63}(\.[a-z0-9-]{1,63}){1,8}", re.IGNORECASE)
-_CURRENCY = re.compile(r"[A-Z0-9]{2,10}")
-_COUNTRY = re.compile(r"[A-Z]{2}")
-_PAYMENT_METHOD = re.compile(r"[a-z0-9_]{1,64}")
+_DECIMAL_TEXT = r"[0-9]{1,20}(\.[0-9]{1,18})?"
 
 Problems = dict[str, list[str]]
 
 
-@frozen(kw_only=True)
-class CreateOrder:
-    """A create-order request whose fields are well formed; amounts are exact, in units of the currency."""
-
-    poster_username: str
-    poster_recipient_username: str
-    poster_currency: str
-    poster_country: str
-    poster_amount: Decimal
-    poster_payment_method_type: str
-    matcher_currency: str
-    matcher_country: str
-    matcher_amount: Decimal
-    exchange_rate: Decimal
-    current_account_balance: Decimal
-    transaction_fee: Decimal
-    transaction_fee_currency: str
-
-
-class _Unfit(ValueError):
+class _Invalid(ValueError):
     """A value breaks the rule that the message states."""
 
 
-def _text(pattern: re.Pattern[str], rule: str) -> Callable[[object], str]:
+@frozen
+class Kind:
+    """What a field may hold: a check that returns the value or raises, and the same as a JSON schema."""
+
+    check: Callable[[object], Any]
+    schema: JsonObject
+
+
+def _text(pattern: str, rule: str, schema: JsonObject | None = None) -> Kind:
+    compiled = re.compile(pattern)
+
     def check(value: object) -> str:
-        if not isinstance(value, str) or not pattern.fullmatch(value):
-            raise _Unfit(rule)
+        if not isinstance(value, str) or not compiled.fullmatch(value):
+            raise _Invalid(rule)
         return value
 
-    return check
+    return Kind(check, {"type": "string", **({"pattern": f"^{pattern}$"} if schema is None else schema)})
 
 
 def _plain(value: Decimal) -> Decimal:
@@ -157,19 +142,21 @@ def _plain(value: Decimal) -> Decimal:
     places = -int(value.as_tuple().exponent)
     too_large = value and value.adjusted() >= MAX_INTEGER_DIGITS
     if too_large or not -MAX_INTEGER_DIGITS <= places <= MAX_DECIMAL_PLACES:
-        raise _Unfit(f"must have at most {MAX_INTEGER_DIGITS} digits and {MAX_DECIMAL_PLACES} decimal places")
+        raise _Invalid(
+            f"must have at most {MAX_INTEGER_DIGITS} digits and {MAX_DECIMAL_PLACES} decimal places"
+        )
     return Decimal(format(value, "f"))
 
 
 def _number(value: object) -> Decimal:
     if not isinstance(value, Decimal):
-        raise _Unfit("must be a number")
+        raise _Invalid("must be a number")
     return _plain(value)
 
 
 def _number_text(value: object) -> Decimal:
-    if not isinstance(value, str) or not _DECIMAL_TEXT.fullmatch(value):
-        raise _Unfit("must be a string holding a plain decimal number")
+    if not isinstance(value, str) or not re.fullmatch("-?" + _DECIMAL_TEXT, value):
+        raise _Invalid("must be a string holding a plain decimal number")
     return Decimal(value)
 
 
@@ -181,7 +168,7 @@ def _positive(read: Callable[[object], Decimal]) -> Callable[[object], Decimal]:
     def check(value: object) -> Decimal:
         number = read(value)
         if number <= 0:
-            raise _Unfit("must be greater than 0")
+            raise _Invalid("must be greater than 0")
         return number
 
     return check
@@ -190,43 +177,118 @@ def _positive(read: Callable[[object], Decimal]) -> Callable[[object], Decimal]:
 def _not_negative(value: object) -> Decimal:
     number = _number(value)
     if number < 0:
-        raise _Unfit("must not be negative")
+        raise _Invalid("must not be negative")
     return number
 
 
-_email = _text(_EMAIL, "must be a valid e-mail address")
-_currency = _text(_CURRENCY, "must be an upper-case currency code")
-_country = _text(_COUNTRY, "must be a two-letter country code")
+_EMAIL = _text(
+    r"(?i:[^@\s\x00-\x1f\x7f]{1,64}@[a-z0-9-]{1,63}(\.[a-z0-9-]{1,63}){1,8})",
+    "must be a valid e-mail address",
+    {"format": "email"},
+)
+_CURRENCY = _text(r"[A-Z0-9]{2,10}", "must be an upper-case currency code")
+_COUNTRY = _text(r"[A-Z]{2}", "must be a two-letter country code")
+_PAYMENT_METHOD = _text(r"[a-z0-9_]{1,64}", "must be the name of a payment method type", {})
+_POSITIVE_TEXT = {"type": "string", "pattern": f"^{_DECIMAL_TEXT}$"}
+_AMOUNT = Kind(
+    _positive(_number_or_text), {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, _POSITIVE_TEXT]}
+)
+_RATE = Kind(_positive(_number_text), _POSITIVE_TEXT)
+_BALANCE = Kind(
+    _number_or_text,
+    {"anyOf": [{"type": "number"}, {"type": "string", "pattern": f"^-?{_DECIMAL_TEXT}$"}]},
+)
+_FEE = Kind(_not_negative, {"type": "number", "minimum": 0})
 
-# The request's fields in the specification's order, with what each may hold.
-FIELDS: dict[str, Callable[[object], Any]] = {
-    "poster_username": _email,
-    "poster_recipient_username": _email,
-    "poster_currency": _currency,
-    "poster_country": _country,
-    "poster_amount": _positive(_number_or_text),
-    "poster_payment_method_type": _text(_PAYMENT_METHOD, "must be the name of a payment method type"),
-    "matcher_currency": _currency,
-    "matcher_country": _country,
-    "matcher_amount": _positive(_number_or_text),
-    "exchange_rate": _positive(_number_text),
-    "external_order.current_account_balance": _number_or_text,
-    "external_order.transaction_fee": _not_negative,
-    "external_order.transaction_fee_currency": _currency,
+
+def _as(kind: Kind, example: object, description: str = "", *, inside: str = "") -> JsonObject:
+    """Return the metadata of a request field; `inside` names the object that holds it."""
+    schema = {**kind.schema, **({"description": description} if description else {})}
+    return {"check": kind.check, "schema": schema, "example": example, "inside": inside}
+
+
+_INNER = "external_order"
+
+
+@frozen(kw_only=True)
+class CreateOrder:
+    """A create-order request whose fields are well formed; amounts are exact, in units of the currency.
+
+    The fields' metadata is the one table of the request: checks, the OpenAPI schema and the example use it.
+    """
+
+    poster_username: str = field(
+        metadata=_as(_EMAIL, "ada.eze@example.com", "The bank's customer who posts the order.")
+    )
+    poster_recipient_username: str = field(
+        metadata=_as(
+            _EMAIL,
+            "ben.okri@example.com",
+            "The poster's beneficiary: a registered account with a valid bank account set up for "
+            "receiving payment.",
+        )
+    )
+    poster_currency: str = field(metadata=_as(_CURRENCY, "NGN", "The poster's currency."))
+    poster_country: str = field(metadata=_as(_COUNTRY, "NG", "The poster's country."))
+    poster_amount: Decimal = field(
+        metadata=_as(_AMOUNT, "155025.00", "Amount sent: matcher_amount multiplied by exchange_rate.")
+    )
+    poster_payment_method_type: str = field(
+        metadata=_as(
+            _PAYMENT_METHOD, "nigerian_bank_payment", "Method of final payment in the poster's country."
+        )
+    )
+    matcher_currency: str = field(metadata=_as(_CURRENCY, "USD", "Currency of the receiving side."))
+    matcher_country: str = field(metadata=_as(_COUNTRY, "US", "Country of the receiving side."))
+    matcher_amount: Decimal = field(metadata=_as(_AMOUNT, "100.00", "Amount the beneficiary receives."))
+    exchange_rate: Decimal = field(metadata=_as(_RATE, "1550.25", "A string holding a number."))
+    current_account_balance: Decimal = field(
+        metadata=_as(
+            _BALANCE,
+            "900000.10",
+            "The customer's balance just before the offer was posted.",
+            inside=_INNER,
+        )
+    )
+    transaction_fee: Decimal = field(
+        metadata=_as(_FEE, 250, "Fee the bank charges its customer.", inside=_INNER)
+    )
+    transaction_fee_currency: str = field(metadata=_as(_CURRENCY, "NGN", inside=_INNER))
+
+
+def _path(item: "Attribute[Any]") -> str:
+    return f"{item.metadata['inside']}.{item.name}".lstrip(".")
+
+
+# By path, in the specification's order.
+FIELDS: "dict[str, Attribute[Any]]" = {_path(item): item for item in fields(CreateOrder)}
+
+EXAMPLE: JsonObject = {
+    **{path: item.metadata["example"] for path, item in FIELDS.items() if "." not in path},
+    _INNER: {item.name: item.metadata["example"] for path, item in FIELDS.items() if "." in path},
 }
+"""A good order between two of the default accounts."""
+
+
+def request_schema(inside: str = "") -> JsonObject:
+    """Return the `required` and `properties` of the request's JSON schema, or of an object in it."""
+    here = {
+        item.name: item.metadata["schema"] for item in FIELDS.values() if item.metadata["inside"] == inside
+    }
+    return {"required": [*here], "properties": here}
 
 
 def parse(body: object) -> tuple[CreateOrder | None, Problems]:
-    """Read a request body into a `CreateOrder`, or say by field what is wrong with it."""
+    """Read a request body into a `CreateOrder`; also return what is wrong with it, by field."""
     if not isinstance(body, dict):
         return None, {"body": ["must be a JSON object"]}
     values: dict[str, Any] = {}
     problems: Problems = {}
-    for path, check in FIELDS.items():
+    for path, item in FIELDS.items():
         try:
-            values[path.rpartition(".")[2]] = check(_find(body, path))
-        except _Unfit as unfit:
-            problems[path] = [str(unfit)]
+            values[item.name] = item.metadata["check"](_find(body, path))
+        except _Invalid as error:
+            problems[path] = [str(error)]
     if problems:
         return None, problems
     request = CreateOrder(**values)
@@ -237,7 +299,7 @@ _DISAGREEMENT: Problems = {"poster_amount": ["must equal matcher_amount multipli
 
 
 def amounts_agree(request: CreateOrder) -> bool:
-    """Tell whether the amount sent is amount received times rate, to half a unit of its last place."""
+    """Whether the amount sent equals amount received times rate, to half a unit of its last place."""
     with localcontext(Context(prec=200)):
         product = request.matcher_amount * request.exchange_rate
         places = max(0, -int(request.poster_amount.as_tuple().exponent))
@@ -245,15 +307,15 @@ def amounts_agree(request: CreateOrder) -> bool:
 
 
 def decimal_of(value: object) -> Decimal | None:
-    """A number, or a string that holds one, as a `Decimal`; None for whatever else."""
+    """Return a number, or a string that holds one, as a `Decimal`; None for anything else."""
     try:
         return _number_or_text(value)
-    except _Unfit:
+    except _Invalid:
         return None
 
 
 def filled(body: JsonObject, problems: Problems, values: JsonObject) -> Any:
-    """A copy of a body whose fields with problems have the values of another."""
+    """Return a copy of a body in which the fields with problems have the values of another body."""
     inner_body = body.get("external_order")
     copy = {**body, "external_order": dict(inner_body) if isinstance(inner_body, dict) else {}}
     for path in problems:
@@ -267,6 +329,6 @@ def _find(body: JsonObject, path: str) -> object:
     value: object = body
     for name in path.split("."):
         if not isinstance(value, dict) or name not in value:
-            raise _Unfit("is required")
+            raise _Invalid("is required")
         value = value[name]
     return value
