@@ -434,7 +434,7 @@ async def test_what_is_written_between_the_look_and_the_lock_stops_it(store: Sto
     journal = store.journal()
     plan = await journal.planned_upgrade()
     await say(store, "UPDATE keys SET state = 'free' WHERE key = 'claimed'")
-    with pytest.raises(JournalFailed, match="somebody wrote to the journal meanwhile"):
+    with pytest.raises(JournalFailed, match="written to during the upgrade"):
         await journal.upgrade(plan)
     await journal.close()
     found = await content(store)

@@ -976,8 +976,8 @@ BY_HAND = (
     Fault(
         "debts-are-not-sealed",
         "rows",
-        "        intent=_intent(one.intent, seal, place),\n",
-        "        intent=_intent(one.intent, None, place),\n",
+        "        intent=_intent(undo.intent, seal, place),\n",
+        "        intent=_intent(undo.intent, None, place),\n",
         "a backup names the customers of every order that was refused",
     ),
     Fault(
@@ -1117,7 +1117,7 @@ BY_HAND = (
     Fault(
         "reply-of-another-order-is-given-back",
         "rows",
-        "    if told is not None and told != entry.order_id:\n        raise Misplaced\n",
+        "    if named is not None and named != entry.order_id:\n        raise Misplaced\n",
         "",
         "a caller takes another customer's order for its own",
     ),

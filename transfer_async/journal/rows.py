@@ -1,7 +1,7 @@
-"""How a durable journal writes an entry down: a few columns to find it by, and the rest as JSON.
+"""The stored format of a durable journal: an entry is a few columns to find it by, and the rest as JSON.
 
-The wish itself (`EntryRow.intent`) and the service's reply are columns of their own, for they are large,
-seldom change, and hold what is personal. All times are seconds since 1970.
+The intent and the service's reply have columns of their own, because they are large, rarely change, and
+contain personal data. All times are in seconds since 1970.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from transfer_async.journal.model import (
 log: logging.Logger = logging.getLogger("transfer_async")
 
 VERSION = 2
-"""Of the tables and of what is in them; another one is not read. How to raise it: see `upgrading`."""
+"""The version of the format. A journal of another version is not read; see below how to raise it."""
 
 ENTRY_TABLE = f"keys_{VERSION}"
-"""The name says the version: a program of another that is running finds no table, and can write nothing."""
+"""The table of entries. The version in its name keeps running programs of other versions from writing."""
 
 
 class EntryRow(MutableStruct, eq=True):
@@ -62,12 +62,12 @@ class EntryRow(MutableStruct, eq=True):
 
     Args:
         state: see `KeyState`.
-        token: of the last move: no two writes have the same.
-        order_id: of the order, once it exists; unique within a scope.
-        due_at: when the entry begins to wait for somebody, if it does.
-        ended_at: since when nothing is left to do, if so.
-        body: all the rest, as JSON.
-        intent: the wish, as JSON, while it is needed.
+        token: the token of the last transition; every write has its own.
+        order_id: the order's id, once the order exists; unique within a scope.
+        due_at: the time at which work for the entry becomes due, or None.
+        ended_at: the time since when nothing is left to do, or None.
+        body: everything else, as JSON.
+        intent: the intent as JSON, as long as it is needed.
         reply: the order as the service sent it.
     """
 
@@ -91,14 +91,14 @@ class _StoredIntent(FrozenStruct, frozen=True, kw_only=True):
 
 
 class _Persons(FrozenStruct, frozen=True, kw_only=True):
-    """What of an intent says who pays whom: sealed as one text, which then stands in the order's place."""
+    """The personal data of an intent: encrypted as one text, which is then stored in the order's place."""
 
     order: msgspec.Raw
     beneficiary: tuple[str, str, str | None] | None
 
 
 class _Reply(FrozenStruct, frozen=True):
-    """Of the service's reply, which order it is about."""
+    """The part of the service's reply that names the order."""
 
     id: str | None = None
 
@@ -154,7 +154,7 @@ _read_ending = msgspec.json.Decoder(Ending).decode
 
 
 class Misplaced(ValueError):
-    """What is stored of a key is of another: an undo by it would release the other's hold."""
+    """A record belongs to another key: an undo from it would release the other key's hold."""
 
 
 def row_of(
@@ -166,15 +166,15 @@ def row_of(
     seal: Seal | None = None,
     place: RecordId | None = None,
 ) -> EntryRow:
-    """``entry`` as it is stored at ``now`` by the move with that token; the wish only if it is new.
+    """Convert an entry to the row to store.
 
     Args:
-        entry: of the key.
-        token: of the move.
-        now: on the journal's clock.
-        with_intent: the wish is new.
-        seal: for what is stored of persons.
-        place: the scope and the key, to which what is sealed is bound.
+        entry: the key's entry.
+        token: the token of the transition that writes it.
+        now: the time in seconds on the journal's clock.
+        with_intent: whether the intent is new; otherwise the row leaves it out, and the stored one stays.
+        seal: encrypts personal data, or None.
+        place: the scope and key that encrypted data is bound to.
     """
     intent, reply = entry.intent if with_intent else None, entry.reply
     return EntryRow(
@@ -190,12 +190,12 @@ def row_of(
 
 
 def entry_of(row: EntryRow, seal: Seal | None = None, *, place: RecordId | None = None) -> Entry:
-    """The entry that ``row`` holds; what can be read of one that cannot be read whole has ``unread``.
+    """Convert a stored row to an entry; the readable part of a corrupt record has ``unread`` set.
 
     Args:
-        row: as it was stored.
-        seal: with which it was sealed.
-        place: the scope and the key that it was found under: what is of another key cannot be read.
+        row: the stored row.
+        seal: decrypts personal data, or None.
+        place: the scope and key that the row was found under; a record of another key counts as corrupt.
     """
     try:
         body = _read_body(row.body)
@@ -205,34 +205,38 @@ def entry_of(row: EntryRow, seal: Seal | None = None, *, place: RecordId | None 
             intent=None if row.intent is None else _intent_of(_read_intent(row.intent), seal, place),
             reply=opened_reply(seal, row.reply, row.order_id, place),
             pending_undos=tuple([_undo_of(undo, seal, place) for undo in body.pending_undos]),
-            **{name: getattr(body, name) for name in _SAME},
+            **{name: getattr(body, name) for name in _SAME_FIELDS},
         )
         _refuse_misplaced(entry)
         if (entry.state is KeyState.CREATED) is (entry.order_id is None):
-            raise ValueError  # its state or its order's id is damaged: a free key would be paid again
+            raise ValueError  # The state or the order's id is damaged. A free key would be paid again.
     except DoesNotOpen as error:
-        return _what_can_be_read(row, str(error), seal, place, is_sealed=True)
+        return _readable_part(row, str(error), seal, place, is_sealed=True)
     except _UNREADABLE as error:
-        return _what_can_be_read(row, type(error).__name__, seal, place)
+        return _readable_part(row, type(error).__name__, seal, place)
     return entry
 
 
 def _refuse_misplaced(entry: Entry) -> None:
-    """Refuse a wish that is not of the entry's intent, and a reply that is about another order."""
+    """Refuse an intent or a reply that belongs to another entry.
+
+    Raises:
+        Misplaced: the stored intent has another id, or the reply names another order.
+    """
     if entry.intent is not None and entry.intent.id != entry.intent_id:
         raise Misplaced
     try:
-        told = None if entry.reply is None else _read_reply(entry.reply).id
+        named = None if entry.reply is None else _read_reply(entry.reply).id
     except msgspec.MsgspecError:
-        return  # whoever reads it says so
-    if told is not None and told != entry.order_id:
+        return  # An unreadable reply is reported where it is used.
+    if named is not None and named != entry.order_id:
         raise Misplaced
 
 
 def entries_of(
     scope: str, found: Iterable[tuple[str, EntryRow]], seal: Seal | None = None
 ) -> list[tuple[str, Entry]]:
-    """Keys with their entries; one that cannot be read is named in the log, and does not hide the others."""
+    """Convert stored rows to keys with entries; a corrupt record is logged and does not hide the others."""
     entries = [(key, _listed(row, seal, (scope, key))) for key, row in found]
     for key, entry in entries:
         if entry.unread is not None:
@@ -243,17 +247,17 @@ def entries_of(
 def _listed(row: EntryRow, seal: Seal | None, place: RecordId) -> Entry:
     try:
         return entry_of(row, seal, place=place)
-    except SealFailed as error:  # it may be of this record alone
-        return _what_can_be_read(row, str(error), None, place, is_sealed=True)
+    except SealFailed as error:  # The seal may fail on this record only.
+        return _readable_part(row, str(error), None, place, is_sealed=True)
 
 
 _SEALED = b'"' + MARK.encode()
 _UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, TransferError)
-_SAME = tuple(name for name in _Body.__annotations__ if name != "pending_undos")
+_SAME_FIELDS = tuple(name for name in _Body.__annotations__ if name != "pending_undos")
 
 
 def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, Any]:
-    """The fields of `_Body`, for writing: three are written for each order."""
+    """Return the stored fields of `_Body`; a dict is quicker to make, and each order needs three."""
     body = {
         "fingerprint": entry.fingerprint,
         "intent_id": entry.intent_id,
@@ -267,7 +271,9 @@ def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, 
         "attempt": entry.attempt,
         "sent_until": entry.sent_until,
         "ending": entry.ending,
-        "owed": [_owed(undo, seal, place) for undo in entry.pending_undos] if entry.pending_undos else (),
+        "owed": [_stored_undo(undo, seal, place) for undo in entry.pending_undos]
+        if entry.pending_undos
+        else (),
         "moves": entry.version,
     }
     if entry.notification_requested or entry.pending_notifications:
@@ -285,13 +291,13 @@ def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, 
     return body
 
 
-def _owed(one: PendingUndo, seal: Seal | None, place: RecordId | None) -> _StoredUndo:
+def _stored_undo(undo: PendingUndo, seal: Seal | None, place: RecordId | None) -> _StoredUndo:
     return _StoredUndo(
-        intent=_intent(one.intent, seal, place),
-        hook=one.hook,
-        receipt=one.receipt,
-        lease_until=one.lease_until,
-        since=one.since,
+        intent=_intent(undo.intent, seal, place),
+        hook=undo.hook,
+        receipt=undo.receipt,
+        lease_until=undo.lease_until,
+        since=undo.since,
     )
 
 
@@ -341,9 +347,9 @@ def _undo_of(stored: _StoredUndo, seal: Seal | None, place: RecordId | None) -> 
     )
 
 
-# --- what cannot be read ------------------------------------------------------------------------
+# --- corrupt records ----------------------------------------------------------------------------
 
-_LOST: dict[str, Any] = {
+_SUBSTITUTES: dict[str, Any] = {
     "intent_id": "",
     "client_made": False,
     "epoch": 1,
@@ -362,35 +368,41 @@ _LOST: dict[str, Any] = {
     "version": 0,
     "four_eyes": None,
 }
-"""What stands for a field that cannot be read; a lease has its column."""
+"""The values of fields that cannot be read; the lease and the fingerprint are read from other columns."""
 
 
-def _what_can_be_read(
+def _readable_part(
     row: EntryRow, why: str, seal: Seal | None, place: RecordId | None, *, is_sealed: bool = False
 ) -> Entry:
-    """Enough to show the key and to end it; what is not known to be free is bound, and in doubt."""
+    """Return the readable part of a corrupt record, enough to show the key and to resolve it.
+
+    A key that is not known to be free is bound, and in doubt.
+    """
     parts = _read_as(dict[str, msgspec.Raw], row.body, {})
-    lost = _LOST | {"lease_until": row.due_at or 0.0, "fingerprint": _fingerprint_of(row.intent, seal, place)}
+    substitutes = _SUBSTITUTES | {
+        "lease_until": row.due_at or 0.0,
+        "fingerprint": _stored_fingerprint(row.intent, seal, place),
+    }
     kinds = _kinds()
     values = {
-        name: _read_as(kinds[name], parts.get(_STORED_NAMES.get(name, name)), instead)
-        for name, instead in lost.items()
+        name: _read_as(kinds[name], parts.get(_STORED_NAMES.get(name, name)), substitute)
+        for name, substitute in substitutes.items()
     }
-    debts = _read_as(list[msgspec.Raw], parts.get("owed"), [msgspec.Raw(b"{}")])  # or who knows how many
-    owed = {item: _read_undo(item, seal, place) for item in map(bytes, debts)}
+    # If the list itself is corrupt, nobody knows how many undos were pending: one stands for all.
+    stored_undos = _read_as(list[msgspec.Raw], parts.get("owed"), [msgspec.Raw(b"{}")])
+    undos = {raw: _read_undo(raw, seal, place) for raw in map(bytes, stored_undos)}
     state, intent_id = _state_of(row), values["intent_id"]
-    is_pending = any(debt is not None and debt.intent.id == intent_id for debt in owed.values())
+    is_pending = any(undo is not None and undo.intent.id == intent_id for undo in undos.values())
     if is_pending and row.order_id is None and row.state not in _STATES:
-        state = KeyState.FREE  # only a definite failure makes the undos of the last intent pending
-    lost_debts = [raw for raw, debt in owed.items() if debt is None]
-    # Of a free key what is pending for its last intent: the hold of its order, if that exists after all.
-    own = [raw for raw in lost_debts if state is KeyState.FREE and _is_undo_of(values["intent_id"], raw)]
-    of_last_intent = tuple(map(_hook_of, own)) if state in ENDED else values["hooks"]
+        state = KeyState.FREE  # Only a definite failure makes the undos of the last intent pending.
+    corrupt = [raw for raw, undo in undos.items() if undo is None]
+    # A free key's corrupt undos of its last intent include the hold of its order, if that exists after all.
+    own = [raw for raw in corrupt if state is KeyState.FREE and _is_undo_of(intent_id, raw)]
     unread = Unread(
         why=why,
         kept=_kept(row),
-        hooks=of_last_intent,
-        earlier_hooks=tuple(_hook_of(raw) for raw in lost_debts if raw not in own),
+        hooks=tuple(map(_hook_of, own)) if state in ENDED else values["hooks"],
+        earlier_hooks=tuple(_hook_of(raw) for raw in corrupt if raw not in own),
         is_sealed=is_sealed,
     )
     return Entry(
@@ -398,9 +410,9 @@ def _what_can_be_read(
         order_id=row.order_id,
         intent=None,
         reply=None if is_sealed or why == Misplaced.__name__ else row.reply,
-        pending_undos=tuple(debt for debt in owed.values() if debt is not None),
+        pending_undos=tuple(undo for undo in undos.values() if undo is not None),
         unread=unread,
-        proposal=None,  # nobody can approve what was proposed of a record that cannot be read
+        proposal=None,  # An approver could not see what the proposal was about.
         **values,
     )
 
@@ -409,7 +421,7 @@ _STATES = frozenset(item.value for item in KeyState)
 
 
 def _state_of(row: EntryRow) -> KeyState:
-    """Return the state, as far as it can be true: what has an order's id is created, and nothing else is."""
+    """Return the state; an entry with an order's id is created, and no other entry is."""
     if row.order_id is not None:
         return KeyState.CREATED
     is_known = row.state in _STATES and row.state != KeyState.CREATED.value
@@ -426,39 +438,32 @@ def _kept(row: EntryRow) -> str:
     return json.dumps(kept, default=repr)
 
 
-def _fingerprint_of(intent: str | None, seal: Seal | None, place: RecordId | None) -> str:
+def _stored_fingerprint(intent: str | None, seal: Seal | None, place: RecordId | None) -> str:
     try:
         return "" if intent is None else fingerprint(_intent_of(_read_intent(intent), seal, place).order)
     except (*_UNREADABLE, DoesNotOpen):
         return ""
 
 
-class _Debtor(msgspec.Struct):
-    hook: str = "?"
-
-
-class _DebtorsIntent(msgspec.Struct):
-    id: str
-
-
-class _Debt(msgspec.Struct):
-    intent: _DebtorsIntent
+def _member(raw: Any, name: str, kind: Any, substitute: Any) -> Any:
+    """Return one member of a JSON object, whatever the state of the others."""
+    return _read_as(kind, _read_as(dict[str, msgspec.Raw], raw, {}).get(name), substitute)
 
 
 def _hook_of(raw: bytes) -> str:
-    return str(_read_as(_Debtor, raw, _Debtor()).hook)
+    return str(_member(raw, "hook", str, "?"))
 
 
 def _is_undo_of(intent_id: str, raw: bytes) -> bool:
-    debt = _read_as(_Debt, raw, None)
-    return debt is not None and bool(intent_id) and debt.intent.id == intent_id
+    intent = _member(raw, "intent", msgspec.Raw, None)
+    return bool(intent_id) and _member(intent, "id", str, None) == intent_id
 
 
-def _read_as(kind: Any, raw: Any, lost: Any) -> Any:
+def _read_as(kind: Any, raw: Any, substitute: Any) -> Any:
     try:
         return msgspec.json.decode(raw, type=kind)
     except _UNREADABLE:
-        return lost
+        return substitute
 
 
 def _read_undo(raw: bytes, seal: Seal | None, place: RecordId | None) -> PendingUndo | None:
@@ -486,11 +491,11 @@ STEP_COLUMNS = (
     "by_whom",
     "reason",
 )
-"""Of the history; an entry's columns are the fields of `EntryRow`."""
+"""The columns of the history; the columns of an entry are the fields of `EntryRow`."""
 
 
 def step_values(step: HistoryEvent) -> tuple[Any, ...]:
-    """The values of `STEP_COLUMNS`."""
+    """Convert a history line to the values of `STEP_COLUMNS`."""
     return (
         step.at,
         step.move,
@@ -506,7 +511,7 @@ def step_values(step: HistoryEvent) -> tuple[Any, ...]:
 
 
 def step_of(values: tuple[Any, ...]) -> HistoryEvent:
-    """The step that `step_values` made; of a line that cannot be read, what can be read of it."""
+    """Convert the values of `STEP_COLUMNS` to a history line, or to the readable part of a corrupt one."""
     at, move, state, intent_id, epoch, attempt, order_id, ending, by, reason = values
     try:
         state, ended = KeyState(state), None if ending is None else _read_ending(ending)
@@ -527,39 +532,39 @@ def step_of(values: tuple[Any, ...]) -> HistoryEvent:
 
 
 # --- upgrading ---------------------------------------------------------------------------------------
-# From one version of a durable journal to the next: forward, in place, all scopes in one transaction.
+# An upgrade goes from one format to the next: forward, in place, all scopes in one transaction.
 #
-# The version is stored, and it is part of the name of the table with the entries. A program that opens a
-# journal of another version refuses by what is stored. One that was running when the journal was upgraded
-# finds no table of the old name, so that every move of it fails, and no key of it is freed.
+# The version is stored, and it is part of the name of the table of entries. A program that opens a journal
+# of another version reads the stored version and refuses. A program that was running during the upgrade no
+# longer finds its table: every transition fails, so it frees no key.
 #
-# To raise `VERSION`: add the statements that lead there to `STEPS`, the new one's test data to
-# ``tests/journal/released``, and let no statement rewrite rows, for that takes long in a large journal.
-# What an older version wrote is read as it is, for ever: a field that it lacks has a default (`rows`).
+# To raise `VERSION`: add the statements to `STEPS`, and test data of the new version to
+# ``tests/journal/released``. No statement may rewrite rows, because that takes long in a large journal.
+# Records of older versions stay as they are and stay readable: a field that they lack has a default.
 
 
 STEPS: Mapping[int, tuple[str, ...]] = {
-    # Entries gained what older programs would drop at their next write: causes, proposals, the rule of
-    # four eyes, the count of moves; and orders may be sealed, which they could not read.
+    # Entries gained fields that older programs would drop at their next write: the cause, the proposal, the
+    # demand for dual control and the version. Orders may be encrypted, which older programs cannot read.
     1: ('ALTER TABLE "{schema}".keys RENAME TO keys_2',),
 }
-"""From each version to the next, in the SQL of both SQLite and PostgreSQL."""
+"""The statements from each version to the next; they are valid in SQLite and in PostgreSQL."""
 
 PAGE = 1000
-"""How many entries are read at once, however many there are."""
+"""The number of entries that an upgrade reads at once."""
 
 STOP = "stop every program that uses the journal, then run the upgrade again"
 
 
 @frozen(kw_only=True)
 class Upgrade:
-    """What an upgrade of a journal's format is about.
+    """A planned or completed upgrade of a journal's format.
 
     Args:
-        found: the version that the journal had.
-        version: the one that it has then, which is this program's. If both are the same, nothing was to do.
-        states: how many keys are in each state, in all scopes; empty if nothing was to do.
-        unreadable: how many of them cannot be read: neither before nor after, and nothing of them is lost.
+        found: the version before the upgrade.
+        version: the version after it, which is this program's; equal to ``found`` if there is nothing to do.
+        states: the number of keys in each state, in all scopes; empty if there is nothing to do.
+        unreadable: the number of corrupt records among them. They stay as they are, and stay unreadable.
     """
 
     found: int
@@ -569,59 +574,59 @@ class Upgrade:
 
     @property
     def keys(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         return sum(self.states.values())
 
 
 class Upgradable(abc.ABC):
-    """A store with a journal of whatever version, opened to be upgraded."""
+    """A journal of any version, opened for its upgrade."""
 
     @abc.abstractmethod
     async def version(self) -> int | None:
-        """Of the journal."""
+        """Return the version of the journal."""
 
     @abc.abstractmethod
     async def page(self, table: str, after: int) -> list[tuple[int, EntryRow]]:
-        """Up to `PAGE` entries with their numbers, by these, of those beyond ``after``; replies left out."""
+        """Return up to `PAGE` entries with row numbers beyond ``after``, sorted by these; without replies."""
 
     @abc.abstractmethod
     async def carry_out(self, upgrade: Upgrade) -> bool:
-        """Take the steps, in one transaction; false if the journal has another version meanwhile.
+        """Run the statements in one transaction; return false if the journal now has another version.
 
         Raises:
-            JournalFailed: somebody uses the journal, or has written to it since `Upgrade.states` was counted.
+            JournalFailed: the journal is in use, or was written to after `Upgrade.states` was counted.
         """
 
 
 NOTHING = Upgrade(found=VERSION, states={}, unreadable=0)
-"""Nothing is to do, or was."""
+"""The upgrade of a journal that needs none."""
 
 
 async def planned(store: Upgradable, what: str) -> Upgrade:
-    """What is to be done to the journal in ``store``, which is called ``what``."""
+    """Return the upgrade that the journal in ``store`` needs; ``what`` is its name in error messages."""
     found = await store.version()
     if found is None or found not in STEPS:
         refuse_another_version(what, found)
         return NOTHING
     try:
-        return await _looked_at(store, found)
+        return await _counted(store, found)
     except Exception:
-        if await store.version() == VERSION:  # somebody else has taken the table away under the look
+        if await store.version() == VERSION:  # Another program has just upgraded it, and renamed the table.
             return NOTHING
         raise
 
 
 async def upgraded(store: Upgradable, what: str, plan: Upgrade | None) -> Upgrade:
-    """Do what is planned, or what is to be; what was done."""
+    """Carry out ``plan``, or the needed upgrade if there is no plan, and return it."""
     plan = plan or await planned(store, what)
     if plan.found != VERSION and await store.carry_out(plan):
         return plan
-    refuse_another_version(what, await store.version())  # nobody has done it, or somebody has done more
+    refuse_another_version(what, await store.version())  # Unless another program has just upgraded it.
     return NOTHING
 
 
-async def _looked_at(store: Upgradable, found: int) -> Upgrade:
-    """Read every entry, so that what this program cannot read shows before anything is changed."""
+async def _counted(store: Upgradable, found: int) -> Upgrade:
+    """Read every entry, so that records that this program cannot read are found before any change."""
     states: Counter[str] = Counter()
     unreadable, last = 0, 0
     while page := await store.page(table_of(found), last):
@@ -633,34 +638,34 @@ async def _looked_at(store: Upgradable, found: int) -> Upgrade:
 
 def _is_unreadable(row: EntryRow) -> bool:
     unread = entry_of(row).unread
-    return unread is not None and not unread.is_sealed  # what is sealed stays so, whoever has the key
+    return unread is not None and not unread.is_sealed  # An encrypted record is not corrupt.
 
 
 def table_of(version: int) -> str:
-    """The table of the entries, in a journal of that version."""
+    """Return the name of the table of entries in a journal of that version."""
     return "keys" if version == 1 else f"keys_{version}"
 
 
 def statements_from(version: int, schema: str) -> list[str]:
-    """All that lead from that version to this program's."""
+    """Return all statements from that version to this program's."""
     return [item.format(schema=schema) for step in range(version, VERSION) for item in STEPS[step]]
 
 
 def checked_counts(upgrade: Upgrade, counted: Iterable[tuple[str, int]]) -> None:
-    """Compare with the states that are there once all steps are taken, before they are committed.
+    """Compare the counts after all statements, before the commit, with the counts of the plan.
 
     Raises:
-        JournalFailed: they are not those that were there before the first.
+        JournalFailed: they differ.
     """
     if dict(counted) != dict(upgrade.states):
-        raise JournalFailed(f"somebody wrote to the journal meanwhile, and nothing was changed: {STOP}")
+        raise JournalFailed(f"the journal was written to during the upgrade, so nothing was changed: {STOP}")
 
 
 def refuse_another_version(what: str, found: int | None) -> None:
-    """Refuse a journal that is not of this program's version.
+    """Refuse a journal of another version than this program's.
 
     Raises:
-        JournalFailed: says of which it is, and what to do.
+        JournalFailed: the journal has another version; the message says which, and what to do.
     """
     if found == VERSION:
         return
