@@ -1,4 +1,8 @@
-"""One connection to a service, used by hand: the client's own pool hides what is to be seen here."""
+"""Requests of the probe: one connection at a time, the response as it came, and what a profile keeps of it.
+
+The client's own pool would reconnect unasked and hide when the service closes a connection. So the probe
+uses the standard library's `http.client`, in a thread. It reads responses with the client's own functions.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,8 @@ import http.client
 import re
 import socket
 import ssl
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
-from functools import cache
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -39,16 +42,32 @@ from transfer_async.sandbox import SeenAnswer, profile
 from transfer_async.sandbox.profile import NOT_KEPT, BodyKind, OrderSeen, rung
 from transfer_async.sandbox.validation import decimal_of
 
-LARGEST = 1 << 20
-"""Bytes of an answer that are read at most: as many as the client does."""
+MAX_BODY = 1 << 20
+"""Maximum bytes read from a response's body; the client has the same limit."""
 
-TURNED_AWAY = (429, 503)
-"""Statuses after which the same is asked again, a little later."""
+BUSY = (429, 503)
+"""Statuses after which the probe repeats the request later."""
+
+MAX_RETRY_AFTER = 120.0
+"""Maximum seconds of ``Retry-After`` that the probe waits."""
+
+FIRST_WAIT = 1.0
+"""Seconds to wait if a busy service does not say how long; each further wait is twice as long."""
+
+MAX_BUSY = 5
+"""Number of busy responses in a row after which the probe stops."""
+
+_LATER = "run the probe again later: it continues where it stopped"
+_NOT_RECORDED = "The profile records nothing of it"
+
+
+class Stopped(Exception):
+    """The probe sends nothing more; the message says why, and what to do."""
 
 
 @frozen(kw_only=True)
-class Question:
-    """A request: its path below the service's address, and its headers beside those that HTTP asks for."""
+class Request:
+    """A request: the path is relative to the service's base URL; HTTP's own headers are added."""
 
     method: str
     path: str
@@ -57,77 +76,68 @@ class Question:
 
 
 @frozen(kw_only=True)
-class RawAnswer:
-    """What came back: no status where no head did. It is looked at, and not kept.
+class Response(ExchangeResult):
+    """What came back for a request, as the client would judge it; without a status, no response came.
 
     Args:
-        status: the status.
-        headers: all of them.
-        body: decompressed, as the client does it.
-        is_sent: false where no connection could be opened: then the service certainly has nothing.
-        is_intact: the whole body was read, as far as HTTP can tell.
-        is_kept: the connection may carry another request, as far as the answer says.
+        sent: false if no connection could be opened, so the service certainly has nothing.
+        intact: see `ExchangeResult`.
+        is_kept: whether the connection may carry another request, according to the response.
     """
 
-    status: int | None = None
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    body: bytes = field(default=b"", repr=False)
-    is_sent: bool = True
-    is_intact: bool = True
+    sent: bool = True
+    intact: bool = True
     is_kept: bool = True
 
     @property
-    def evidence(self) -> ExchangeResult:
-        """The same, as the client judges it."""
-        headers = CIMultiDict(self.headers)
-        return ExchangeResult(
-            sent=self.is_sent, status=self.status, headers=headers, body=self.body, intact=self.is_intact
-        )
-
-    @property
-    def is_turned_away(self) -> bool:
-        """Whether the service had no time for the request: its answer says nothing of what was asked."""
-        return self.status in TURNED_AWAY
+    def is_busy(self) -> bool:
+        """Whether the service was too busy for the request, so the response says nothing about it."""
+        return self.status in BUSY
 
 
-@cache
-def _verifying() -> ssl.SSLContext:
-    """Verifies with the system's certificates, or those that SSL_CERT_FILE names; made once."""
-    return ssl.create_default_context()
-
-
-class OneConnection:
-    """One connection, opened by the first question; it is never opened again.
+class Connection:
+    """One connection. The first request opens it; it is never opened again.
 
     Args:
-        base_url: as `transfer_async._http.urls.normalised` gives it.
-        patience: seconds for one whole answer.
+        base_url: the normalised base URL.
+        timeout: the maximum seconds for each part of a response; a whole response may take twice as long.
     """
 
-    def __init__(self, base_url: str, *, patience: float) -> None:
+    def __init__(self, base_url: str, *, timeout: float) -> None:
         parts = urlsplit(base_url)
-        self._prefix = parts.path
-        self._patience = patience
-        host = parts.hostname or ""
+        self._prefix, self._timeout, self._was_opened = parts.path, timeout, False
+        host, port = parts.hostname or "", parts.port
         if parts.scheme == "https":
+            context = ssl.create_default_context()
             self._http: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host, parts.port, timeout=patience, context=_verifying()
+                host, port, timeout=timeout, context=context
             )
         else:
-            self._http = http.client.HTTPConnection(host, parts.port, timeout=patience)
-        self._was_open = False
+            self._http = http.client.HTTPConnection(host, port, timeout=timeout)
 
-    async def ask(self, question: Question) -> RawAnswer:
-        """Ask, and read the answer; none where the connection is closed or lost, or patience ends."""
-        return await self._by_hand(self._ask, question)
+    async def send(self, request: Request, *, cut: bool = False) -> Response:
+        """Send a request and return the response.
 
-    async def send_and_cut(self, question: Question) -> RawAnswer:
-        """Send it whole, and close the connection; there is no answer."""
-        return await self._by_hand(self._send_and_cut, question)
+        Args:
+            request: the request.
+            cut: close the connection as soon as the request is sent, instead of reading the response.
+
+        Returns:
+            The response; without a status if the connection is closed or lost, or the time is over.
+        """
+        try:
+            async with asyncio.timeout(2 * self._timeout):
+                return await asyncio.to_thread(self._exchange, request, cut=cut)
+        except TimeoutError:
+            self._interrupt()
+            return Response()
+        except asyncio.CancelledError:
+            self._interrupt()
+            raise
 
     @property
     def is_open(self) -> bool:
-        """Whether it is there still, with nothing on it that nobody asked for."""
+        """Whether the connection is still open, and holds no bytes that no request asked for."""
         connection: socket.socket | None = self._http.sock
         if connection is None:
             return False
@@ -139,86 +149,60 @@ class OneConnection:
         except OSError:
             return False
         finally:
-            connection.settimeout(self._patience)
-        return False  # its end, or bytes: whichever, it is not to be used again
+            connection.settimeout(self._timeout)
+        return False  # The end, or unexpected bytes: the connection must not be used again.
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self._http.close()
 
-    async def _by_hand(self, do: Callable[[Question], RawAnswer], question: Question) -> RawAnswer:
-        try:
-            async with asyncio.timeout(2 * self._patience):  # each piece of an answer may take `patience`
-                return await asyncio.to_thread(do, question)
-        except TimeoutError:
-            self._interrupt()
-            return RawAnswer()
-        except asyncio.CancelledError:
-            self._interrupt()
-            raise
-
     def _interrupt(self) -> None:
-        """Have the thread hear of its end; it closes what it uses."""
+        """End the blocking call of the thread; the thread then closes the connection."""
         connection: socket.socket | None = self._http.sock
         if connection is not None:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def _ask(self, question: Question) -> RawAnswer:
-        if not self._is_connected():
-            return RawAnswer(is_sent=False)
-        try:
-            self._send(question)
-            response = self._http.getresponse()
-            if not 200 <= response.status <= 599:
-                raise http.client.UnknownProtocol(str(response.status))
-            body, is_intact = _body(response)
-            if not response.isclosed():  # there is more of it than anybody needs
-                self._http.close()
-            return RawAnswer(
-                status=response.status,
-                headers=tuple(response.getheaders()),
-                body=body,
-                is_intact=is_intact,
-                is_kept=not response.will_close,
-            )
-        except (OSError, http.client.HTTPException, ValueError):
-            self._http.close()
-            return RawAnswer()
-
-    def _is_connected(self) -> bool:
-        """Whether there is a connection, or was: it is opened once."""
-        if not self._was_open:
+    def _exchange(self, request: Request, *, cut: bool) -> Response:
+        if not self._was_opened:
             try:
                 self._http.connect()
             except OSError:
                 self._http.close()
-                return False
-            self._was_open = True
-        return True
-
-    def _send_and_cut(self, question: Question) -> RawAnswer:
-        if not self._is_connected():
-            return RawAnswer(is_sent=False)
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            self._send(question)
+                return Response(sent=False)
+            self._was_opened = True
+        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+            if self._http.sock is None:  # http.client would open it again.
+                raise http.client.NotConnected
+            path, headers = self._prefix + request.path, dict(request.headers)
+            self._http.request(request.method, path, body=request.body, headers=headers)
+            if not cut:
+                return self._read()
         self._http.close()
-        return RawAnswer()
+        return Response()
 
-    def _send(self, question: Question) -> None:
-        if self._http.sock is None:
-            raise http.client.NotConnected
-        self._http.request(
-            question.method, self._prefix + question.path, body=question.body, headers=dict(question.headers)
+    def _read(self) -> Response:
+        response = self._http.getresponse()
+        if not 200 <= response.status <= 599:
+            raise http.client.UnknownProtocol(str(response.status))
+        body, intact = _read_body(response)
+        if not response.isclosed():  # The body is longer than the limit.
+            self._http.close()
+        return Response(
+            status=response.status,
+            headers=CIMultiDict(response.getheaders()),
+            body=body,
+            intact=intact,
+            is_kept=not response.will_close,
         )
 
 
-def _body(response: http.client.HTTPResponse) -> tuple[bytes, bool]:
-    """As much of a body as the client reads, by the client's own decoder; and whether that is all of it."""
-    body = BoundedBody(LARGEST, encoding=response.getheader("Content-Encoding"))
+def _read_body(response: http.client.HTTPResponse) -> tuple[bytes, bool]:
+    """Return the body within the limit, decompressed as the client does it, and whether it is complete."""
+    body = BoundedBody(MAX_BODY, encoding=response.getheader("Content-Encoding"))
     try:
         try:
-            packed, is_cut = response.read(LARGEST + 1), bool(response.length)
+            packed, is_cut = response.read(MAX_BODY + 1), bool(response.length)
         except http.client.IncompleteRead as error:
             packed, is_cut = error.partial, True
         if packed:
@@ -229,144 +213,234 @@ def _body(response: http.client.HTTPResponse) -> tuple[bytes, bool]:
     return body.content, not is_cut
 
 
-# --- seen --------------------------------------------------------------------------------------------
-# From what came back to what may be kept of it: nothing that names a person, a token or a machine.
+# --- the service -------------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Service:
+    """The service that the probe sends requests to.
+
+    Args:
+        base_url: the normalised base URL.
+        token: the API token.
+        timeout: see `Connection`.
+        clock: measures responses, and waits.
+    """
+
+    base_url: str
+    token: str = field(repr=False)
+    timeout: float
+    clock: Clock = field(factory=Clock)
+
+    def connection(self) -> Connection:
+        """Return a new connection, not yet open."""
+        return Connection(self.base_url, timeout=self.timeout)
+
+    def request(
+        self, method: str, path: str, *, token: str | None = None, body: bytes | None = None
+    ) -> Request:
+        """Return a request with the headers of the specification (4.1, 4.2); ``""`` leaves the token out."""
+        headers = {"Accept": "application/json", "Accept-Encoding": ACCEPTED}
+        if token != "":
+            headers["Authorization"] = f"Bearer {self.token if token is None else token}"
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        return Request(method=method, path=path, headers=headers, body=body)
+
+    async def exchange(self, request: Request, *, cut: bool = False) -> tuple[Response, float]:
+        """Send a request on a new connection; return the response and the seconds that it took."""
+        connection = self.connection()
+        began = self.clock.now()
+        try:
+            return await connection.send(request, cut=cut), self.clock.now() - began
+        finally:
+            connection.close()
+
+    async def ask(
+        self, request: Request, answers: dict[str, SeenAnswer] | None = None
+    ) -> tuple[Response, SeenAnswer]:
+        """Send a request that creates no order; repeat it while the service is busy.
+
+        Args:
+            request: the request.
+            answers: takes a busy response, if there was one.
+
+        Raises:
+            Stopped: the service is busy for too long.
+        """
+        times = 0
+        while True:
+            response, seconds = await self.exchange(request)
+            answer = seen_answer(response, seconds=seconds)
+            if not response.is_busy:
+                return response, answer
+            if answers is not None:
+                answers[profile.TURNED_AWAY] = answer
+            await self.wait(response, times=times)
+            times += 1
+
+    async def wait(self, response: Response, *, times: int) -> None:
+        """Wait as a busy response asks; ``times`` is the number of busy responses just before it.
+
+        Raises:
+            Stopped: the wait would be too long, or one of too many.
+        """
+        if times >= MAX_BUSY:
+            raise Stopped(f"the service answered {response.status} {MAX_BUSY} times in a row; {_LATER}")
+        asked = retry_after(response.headers.get("Retry-After"), now=self.clock.utc())
+        seconds = FIRST_WAIT * 2.0**times if asked is None else asked
+        if seconds > MAX_RETRY_AFTER:
+            raise Stopped(f"the service answered {response.status} with a wait of {seconds:,.0f} s; {_LATER}")
+        await self.clock.sleep(seconds)
+
+    async def check(self) -> None:
+        """Send who-am-i, to find a wrong base URL or token before any order is sent.
+
+        Raises:
+            Stopped: see `check_user`.
+        """
+        response, _ = await self.ask(self.request("GET", WHO_AM_I))
+        check_user(response)
+
+
+def check_user(response: Response) -> None:
+    """Check a response to who-am-i: if the client cannot read it, the profile would be of no use.
+
+    Raises:
+        Stopped: the client cannot read it.
+    """
+    check_reached(response)
+    if classify_response(response, RetryPolicy(), READ_ANSWERS) is not Classification.ANSWERED:
+        raise Stopped(
+            f"the service answered who-am-i with {response.status}: check {BASE_URL}, and {TOKEN}. "
+            f"{_NOT_RECORDED}"
+        )
+    try:
+        read_into(User, response.body)
+    except Unreadable as error:
+        raise Stopped(f"the client cannot read the answer to who-am-i: {error}. {_NOT_RECORDED}") from None
+
+
+def check_reached(response: Response) -> None:
+    """Check that the service was reached and accepted the token.
+
+    Raises:
+        Stopped: it was not reached, or rejected the token.
+    """
+    if not response.sent or response.status is None:
+        trouble = "no response came" if response.sent else "no connection could be opened"
+        raise Stopped(f"{trouble}: check {BASE_URL}, and that the service is up. {_NOT_RECORDED}")
+    if classify_response(response, RetryPolicy(), ORDER_ANSWERS) is Classification.WRONG_TOKEN:
+        raise Stopped(
+            f"the service rejected the token (status {response.status}): check {TOKEN}. {_NOT_RECORDED}"
+        )
+
+
+# --- what a profile keeps ----------------------------------------------------------------------------
+# Nothing that names a person, a token or a machine.
 
 
 SHOWN_HEADERS = frozenset({"server", "via", "allow", "retry-after", "connection", "keep-alive", "x-cache"})
-"""Headers whose value says how the service, or a proxy before it, works; of all others the name is kept."""
+"""Headers whose value shows how the service, or a proxy, works; of all others only the name is kept."""
 
-FIELDS = frozenset(
-    {
-        "code",
-        "data",
-        "detail",
-        "details",
-        "error",
-        "error_code",
-        "errors",
-        "fields",
-        "id",
-        "message",
-        "reason",
-    }
-) | {"request_id", "status", "status_code", "statusCode", "success", "title", "trace_id", "type"}
-"""Names of fields that many services answer with: they name nobody."""
+FIELDS = (
+    frozenset({"code", "data", "detail", "details", "error", "error_code", "errors", "fields", "id"})
+    | {"message", "reason", "request_id", "status", "status_code", "statusCode", "success", "title"}
+    | {"trace_id", "type"}
+)
+"""Names of fields in many services' responses; they name no person."""
 
-_AN_ID = re.compile(r"(^|[-_])(id|ray|trace|traceparent)($|[-_])")
+_ID_HEADER = re.compile(r"(^|[-_])(id|ray|trace|traceparent)($|[-_])")
 _SHOWABLE = re.compile(r"[\x20-\x7e]{0,200}")
-_NAME = re.compile(r"[a-z0-9-]{1,100}")
-
-
-def seen(raw: RawAnswer, *, seconds: float, found: FoundOrder | None = None) -> SeenAnswer:
-    """What is kept of an answer.
-
-    Args:
-        raw: it.
-        seconds: that it took.
-        found: what it says of the order that was asked for; None where none was.
-    """
-    if raw.status is None:
-        return SeenAnswer(order="none" if found is None else "unknown")
-    document = _json(raw.body)
-    return SeenAnswer(
-        status=raw.status,
-        body=_kind(raw, document),
-        fields=tuple(sorted(FIELDS.intersection(document))) if isinstance(document, dict) else (),
-        unauthorized=document == WRONG_TOKEN,
-        headers=_headers(raw.headers),
-        within=rung(seconds),
-        order="none" if found is None else found.says,
-        unreadable=None if found is None else found.unreadable,
-        amount=None if found is None else found.amount,
-    )
+_HEADER_NAME = re.compile(r"[a-z0-9-]{1,100}")
 
 
 @frozen
 class FoundOrder:
-    """What an answer to an order says of it.
+    """The order in a response.
 
     Args:
-        says: see `OrderSeen`.
-        order_id: the id of the order, if it names one.
-        unreadable: why the client cannot read in it the order that it asked for, where it says yes.
-        amount: the largest that it names for the poster, if any.
+        order: see `OrderSeen`.
+        order_id: the order's id, if the response names one.
+        unreadable: for a success, the reason why the client cannot read the requested order in it.
+        amount: the largest ``poster_amount`` in the response, if any.
     """
 
-    says: OrderSeen
+    order: OrderSeen
     order_id: str | None = None
     unreadable: str | None = None
     amount: Decimal | None = None
 
 
-def order_in(raw: RawAnswer, known: Collection[str], *, sent: NewOrder | None = None) -> FoundOrder:
-    """What the client, by its own reader, makes of an answer to an order.
+def find_order(response: Response, known: Collection[str], *, sent: NewOrder | None = None) -> FoundOrder:
+    """Find the order in a response, with the client's own reader.
 
     Args:
-        raw: the answer.
+        response: the response.
         known: the ids of orders that are known.
-        sent: the order that was asked for; None where the body was another on purpose.
+        sent: the order that was sent; None if its body was changed on purpose.
     """
-    classification = classify_response(raw.evidence, RetryPolicy(), ORDER_ANSWERS)
-    order_id, why = find_order_id(raw.body), None
+    judgement = classify_response(response, RetryPolicy(), ORDER_ANSWERS)
+    order_id, unreadable, is_order = find_order_id(response.body), None, False
     try:
-        answer = read_answer(raw.body)
+        answer = read_answer(response.body)
         order_id, is_order = answer.order.id, True
         if sent is not None and (other := other_order(sent, answer)):
-            why = f"it is to another order: {other} differs"
+            unreadable = f"it shows another order: {other} differs"
     except Unreadable as error:
-        why, is_order = str(error), False
-    amount = max(_amounts(_json(raw.body)), default=None)
-    if classification is Classification.ANSWERED and why is not None:
-        return FoundOrder("unknown", order_id, why, amount)
-    # Beside a no, an id may be of anything: only one that is the answer's own, or known, is an order's.
-    is_named = is_order or order_id in known or _own_id(raw.body) == order_id is not None
-    if classification is Classification.ANSWERED or is_named:
+        unreadable = str(error)
+    document = _decoded(response.body)
+    amount = max(_poster_amounts(document), default=None)
+    if judgement is Classification.ANSWERED and unreadable is not None:
+        return FoundOrder("unknown", order_id, unreadable, amount)
+    # In a refusal, an id may be that of anything. It is an order's if it is known or the response's own.
+    own_id = document.get("id") if isinstance(document, dict) else None
+    is_named = is_order or order_id in known or own_id == order_id is not None
+    if judgement is Classification.ANSWERED or is_named:
         return FoundOrder("same" if order_id in known else "new", order_id, None, amount)
-    is_no = raw.status is not None and 400 <= raw.status <= 499 and raw.status != 408
-    return FoundOrder("none" if is_no or classification is Classification.WRONG_TOKEN else "unknown")
+    is_refusal = response.status is not None and response.status // 100 == 4 and response.status != 408
+    return FoundOrder("none" if is_refusal or judgement is Classification.WRONG_TOKEN else "unknown")
 
 
-def _own_id(body: bytes) -> object:
-    document = _json(body)
-    return document.get("id") if isinstance(document, dict) else None
+def seen_answer(response: Response, *, seconds: float, found: FoundOrder | None = None) -> SeenAnswer:
+    """Return what a profile keeps of a response.
 
-
-def _amounts(tree: object) -> Iterator[Decimal]:
-    """All that are called ``poster_amount``, wherever they stand and however they are written."""
-    inside: Iterable[object] = ()
-    if isinstance(tree, dict):
-        inside = tree.values()
-        value = tree.get("poster_amount")
-        found = Decimal(value) if type(value) is int else decimal_of(value)
-        if found is not None:
-            yield found
-    elif isinstance(tree, list):
-        inside = tree
-    for item in inside:
-        yield from _amounts(item)
-
-
-def request_ids(answers: Iterable[RawAnswer]) -> tuple[str, ...]:
-    """Headers whose name says that they are an id, and whose value was another in each answer."""
-    values: dict[str, list[str]] = {}
-    for answer in answers:
-        for name, value in answer.headers:
-            values.setdefault(name.lower(), []).append(value)
-    return tuple(
-        sorted(
-            name
-            for name, found in values.items()
-            if _NAME.fullmatch(name)
-            and _AN_ID.search(name)
-            and len(found) > 1
-            and len(set(found)) == len(found)
-        )
+    Args:
+        response: the response.
+        seconds: the time that it took.
+        found: the order in it; None if no order was sent.
+    """
+    if response.status is None:
+        return SeenAnswer(order="none" if found is None else "unknown")
+    document = _decoded(response.body)
+    return SeenAnswer(
+        status=response.status,
+        body=_kind(response.body, document),
+        fields=tuple(sorted(FIELDS.intersection(document))) if isinstance(document, dict) else (),
+        unauthorized=document == WRONG_TOKEN,
+        headers=_kept_headers(response.headers),
+        within=rung(seconds),
+        order="none" if found is None else found.order,
+        unreadable=None if found is None else found.unreadable,
+        amount=None if found is None else found.amount,
     )
 
 
-def _headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    names = {name.lower(): value for name, value in headers if _NAME.fullmatch(name.lower())}
+def request_ids(responses: Iterable[Response]) -> tuple[str, ...]:
+    """Return the headers that are named like an id and have another value in each response."""
+    values: dict[str, list[str]] = {}
+    for response in responses:
+        for name, value in response.headers.items():
+            values.setdefault(name.lower(), []).append(value)
+    return tuple(
+        name
+        for name, found in sorted(values.items())
+        if _HEADER_NAME.fullmatch(name) and _ID_HEADER.search(name) and 1 < len(found) == len(set(found))
+    )
+
+
+def _kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    names = {name.lower(): value for name, value in headers.items() if _HEADER_NAME.fullmatch(name.lower())}
     return {
         name: value if name in SHOWN_HEADERS and _SHOWABLE.fullmatch(value) else ""
         for name, value in sorted(names.items())
@@ -374,151 +448,29 @@ def _headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     }
 
 
-def _json(body: bytes) -> object:
+def _poster_amounts(tree: object) -> Iterator[Decimal]:
+    """All values called ``poster_amount``, at any depth, as a number or a string."""
+    inner: Iterable[object] = tree if isinstance(tree, list) else ()
+    if isinstance(tree, dict):
+        inner = tree.values()
+        value = tree.get("poster_amount")
+        amount = Decimal(value) if type(value) is int else decimal_of(value)
+        if amount is not None:
+            yield amount
+    for item in inner:
+        yield from _poster_amounts(item)
+
+
+def _decoded(body: bytes) -> object:
     try:
         return decode(body)
     except Unreadable:
         return None
 
 
-def _kind(raw: RawAnswer, document: object) -> BodyKind:
-    if not raw.body:
+def _kind(body: bytes, document: object) -> BodyKind:
+    if not body:
         return "empty"
     if document is not None:
         return "json"
-    return "html" if raw.body.lstrip()[:1] == b"<" else "text"
-
-
-# --- service ----------------------------------------------------------------------------------------
-
-
-LONGEST_WAIT = 120.0
-"""Seconds of ``Retry-After`` that are waited for."""
-
-FIRST_WAIT = 1.0
-"""Seconds, where an answer does not say how long to wait; each further wait is twice as long."""
-
-AGAIN = 5
-"""How often in a row the probe may be turned away."""
-
-
-class Stopped(Exception):
-    """Nothing more is sent; says why."""
-
-
-@frozen(kw_only=True)
-class Service:
-    """Where to ask, and how long.
-
-    Args:
-        base_url: normalised.
-        token: the API token.
-        patience: seconds for one answer.
-        clock: measures the answers, and waits.
-    """
-
-    base_url: str
-    token: str = field(repr=False)
-    patience: float
-    clock: Clock = field(factory=Clock)
-
-    def connection(self) -> OneConnection:
-        """A new connection, not yet open."""
-        return OneConnection(self.base_url, patience=self.patience)
-
-    async def rest(self, raw: RawAnswer, *, times: int) -> None:
-        """Wait as long as an answer asks that turned a request away, the first one or after so many others.
-
-        Raises:
-            Stopped: that would be too long, or too often.
-        """
-        again = "run the probe again later: it goes on where it was"
-        if times >= AGAIN:
-            raise Stopped(f"the service answered with {raw.status} {AGAIN} times in a row; {again}")
-        asked = retry_after(raw.evidence.headers.get("Retry-After"), now=self.clock.utc())
-        seconds = FIRST_WAIT * 2.0**times if asked is None else asked
-        if seconds > LONGEST_WAIT:
-            raise Stopped(f"the service answered with {raw.status}: not before {seconds:,.0f} s; {again}")
-        await self.clock.sleep(seconds)
-
-    def question(
-        self, method: str, path: str, *, token: str | None = None, body: bytes | None = None
-    ) -> Question:
-        """A question with the headers that the specification asks for (4.1, 4.2); ``""`` for no token."""
-        headers = {
-            "Accept": "application/json",
-            "Accept-Encoding": ACCEPTED,
-            "Authorization": f"Bearer {self.token if token is None else token}",
-        }
-        if token == "":
-            del headers["Authorization"]
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        return Question(method=method, path=path, headers=headers, body=body)
-
-
-async def ask(service: Service, question: Question) -> tuple[RawAnswer, SeenAnswer]:
-    """Ask on a connection of its own."""
-    connection = service.connection()
-    began = service.clock.now()
-    try:
-        raw = await connection.ask(question)
-    finally:
-        connection.close()
-    return raw, seen(raw, seconds=service.clock.now() - began)
-
-
-async def look(service: Service) -> None:
-    """Ask who the caller is, before anything else is asked.
-
-    Raises:
-        Stopped: see `run`.
-    """
-    raw, _ = await answered(service, service.question("GET", WHO_AM_I), {})
-    check_who(raw)
-
-
-async def answered(
-    service: Service, question: Question, answers: dict[str, SeenAnswer]
-) -> tuple[RawAnswer, SeenAnswer]:
-    """Ask until the service has time for it."""
-    times = 0
-    while True:
-        raw, answer = await ask(service, question)
-        if not raw.is_turned_away:
-            return raw, answer
-        answers[profile.TURNED_AWAY] = answer
-        await service.rest(raw, times=times)
-        times += 1
-
-
-def check_who(raw: RawAnswer) -> None:
-    """Whether the client can use what it is told of who it is: else nothing that is seen is of any use."""
-    check_reached(raw)
-    if classify_response(raw.evidence, RetryPolicy(), READ_ANSWERS) is not Classification.ANSWERED:
-        raise Stopped(
-            f"who-am-i was answered with {raw.status}: are {BASE_URL}, and {TOKEN} right? {_NOTHING}"
-        )
-    try:
-        read_into(User, raw.body)
-    except Unreadable as why:
-        raise Stopped(f"the client cannot read the answer to who-am-i: {why}. {_NOTHING}") from None
-
-
-def check_reached(raw: RawAnswer) -> None:
-    """Whether the service was reached, and knows the token.
-
-    Raises:
-        Stopped: it was not, or does not.
-    """
-    if not raw.is_sent:
-        raise Stopped(f"no connection could be opened: is {BASE_URL} right, and the service up? {_NOTHING}")
-    if raw.status is None:
-        raise Stopped(f"no answer came: is {BASE_URL} right, and the service up? {_NOTHING}")
-    if classify_response(raw.evidence, RetryPolicy(), ORDER_ANSWERS) is Classification.WRONG_TOKEN:
-        raise Stopped(
-            f"the service does not know the token (status {raw.status}): is {TOKEN} right? {_NOTHING}"
-        )
-
-
-_NOTHING = "Nothing of this is in the profile"
+    return "html" if body.lstrip()[:1] == b"<" else "text"

@@ -1,8 +1,8 @@
-"""Levels 1 and 2: which orders there are, what they may cost, how they are sent, and what was seen of them.
+"""Levels 1 and 2: the plan of orders, the cap on what they may cost, and how they are sent.
 
-The cap is kept by how the plan is cut, before anything is sent, and by the journal: an order's key is its
-name, one key has at most one order, and a key that was ever marked as sending is never sent again. So it
-does not matter how often, or where, a probe is killed: all runs together send what one run may send.
+Two things keep the cap: orders beyond it are left out before anything is sent, and the journal. An order's
+name is its key, one key has at most one order, and a key that was ever marked as sending counts for good.
+So all runs together send no more than one run may, however often a probe is killed.
 """
 
 from __future__ import annotations
@@ -11,26 +11,32 @@ import asyncio
 import hmac
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-import attrs
 from aiohttp import web
 from attrs import define, evolve, field, frozen
 
 from transfer_async._cli.output import Say
 from transfer_async._cli.probe_http import (
-    TURNED_AWAY,
-    RawAnswer,
+    BUSY,
+    Response,
     Service,
     Stopped,
     check_reached,
-    order_in,
-    seen,
+    find_order,
+    seen_answer,
 )
 from transfer_async._client import TransferClient
 from transfer_async._http.retry import RetryPolicy
@@ -45,212 +51,214 @@ from transfer_async.sandbox import SeenAnswer, SeenLimits, profile, validation
 
 try:
     import fcntl
-except ImportError:  # pragma: no cover - Windows: there nobody may start two probes on one journal
+except ImportError:  # pragma: no cover - Windows has none; there, start only one probe on a journal
     fcntl = None  # type: ignore[assignment]
 
 REFUSALS, ORDERS = 1, 2
 """The levels."""
 
-LIMIT_STEP = profile.NEAR
+AMOUNT_STEP = profile.NEAR
 _WIDE = Context(prec=100)
 
 
-@frozen(kw_only=True)
-class PlannedOrder:
-    """One order.
+# --- the plan ----------------------------------------------------------------------------------------
+
+
+@frozen
+class Case:
+    """One thing that the probe tries with an order.
 
     Args:
-        name: see `ask_cases`; its key is made of it.
-        level: 1 where it must be refused.
-        order: as the journal has it; what is sent may differ from it.
-        why: what it is for, in a few words.
-        again: the name of the order whose body it repeats.
-        is_cut: the connection is closed once the body was sent.
-        attempt: it is sent once more, in its own right, where it was sent and the service had no time for it.
-        counted: what it amounts to where the service worked out more than was sent.
+        name: the case's name, which is part of the order's key.
+        level: 1 if the order must be refused.
+        why: what the order is for, in a few words.
+        repeats: the name of the case whose body this one repeats.
+        is_cut: whether the connection is closed once the body is sent.
     """
 
     name: str
     level: int
-    order: NewOrder = field(repr=False)
     why: str
-    again: str | None = None
+    repeats: str | None = None
     is_cut: bool = False
+
+
+CASES = (
+    *(Case(name, REFUSALS, special.why) for name, special in profile.MUST_BE_REFUSED.items()),
+    Case(profile.ORDER, ORDERS, "a valid order"),
+    Case(profile.SAME_AGAIN, ORDERS, "the same body again: one order, two, or a refusal?", profile.ORDER),
+    Case(profile.CUT, ORDERS, "the connection is closed once the body is sent", is_cut=True),
+    Case(profile.CUT_AGAIN, ORDERS, "the cut body again, if repeated bodies are recognised", profile.CUT),
+    *(Case(name, ORDERS, special.why) for name, special in profile.WITHOUT.items()),
+    Case(profile.LEAST, ORDERS, "the least amount of the poster's currency, as who-am-i shows it"),
+    Case(profile.BELOW, ORDERS, "an amount below it"),
+    Case(profile.GREATEST, ORDERS, "the greatest amount"),
+    Case(profile.ABOVE, ORDERS, "an amount above it"),
+)
+"""All cases in the order in which they are sent. Their positions set the amounts: never change them."""
+
+NAMES = tuple(case.name for case in CASES)
+_AT_LIMITS = (profile.LEAST, profile.BELOW, profile.GREATEST, profile.ABOVE)
+_NUMBERED = [case.name for case in CASES if case.repeats is None and case.name not in _AT_LIMITS]
+
+
+@frozen(kw_only=True)
+class PlannedOrder:
+    """The order of one case.
+
+    Args:
+        case: the case.
+        order: the order in the journal; the body that is sent may differ from it.
+        attempt: counted from 1. If the service was busy, another attempt has its own key and amount.
+        counted: the amount that the service calculated, if it is more than was sent.
+    """
+
+    case: Case
+    order: NewOrder = field(repr=False)
     attempt: int = 1
     counted: Decimal | None = None
 
     @property
+    def name(self) -> str:
+        """The case's name."""
+        return self.case.name
+
+    @property
     def key(self) -> str:
-        """Its key in the journal: the same in every run."""
+        """The key in the journal: the same in every run."""
         return key_of(self.name, self.attempt)
 
     @property
     def amount(self) -> Decimal:
-        """What it can cost, in the poster's currency: what is sent never says more."""
+        """The most that the order can cost, in the poster's currency; the body never says more."""
         return self.order.poster_amount if self.counted is None else self.counted
 
     @property
     def is_special(self) -> bool:
-        """Whether its body is another than the order's own."""
+        """Whether the body that is sent is not the order's own."""
         return self.name in profile.MUST_BE_REFUSED or self.name in profile.WITHOUT
 
     def body(self, document: profile.Document) -> bytes:
-        """What is sent in the place of the body that the client has made."""
+        """Return the body to send instead of the client's own."""
         special = profile.MUST_BE_REFUSED.get(self.name) or profile.WITHOUT.get(self.name)
         return profile.written(document) if special is None else special.made(document)
 
 
 def key_of(name: str, attempt: int = 1) -> str:
-    """The key of the order of a name."""
+    """Return the key of a case's order."""
     return f"probe-{name}" if attempt == 1 else f"probe-{name}.{attempt}"
-
-
-NAMES = (
-    *profile.MUST_BE_REFUSED,
-    *(profile.ORDER, profile.SAME_AGAIN, profile.CUT, profile.CUT_AGAIN),
-    *profile.WITHOUT,
-    *(profile.LEAST, profile.BELOW, profile.GREATEST, profile.ABOVE),
-)
-"""Of all orders that there can be, in the order in which they are sent."""
-
-
-def planned(
-    order: NewOrder, *, apart: Decimal, limits: Mapping[str, SeenLimits], attempt: int = 1
-) -> list[PlannedOrder]:
-    """All orders of both levels, no two with one amount but where one repeats another.
-
-    Args:
-        order: a good one.
-        apart: by how much matcher_amount grows from one to the next, so that none is taken for another.
-        limits: of amounts, by currency code; without those of the poster's currency they are not tried.
-        attempt: the amounts are others in each.
-    """
-    begin = len(NAMES) * (attempt - 1)
-    sizes = (_sized(order, order.matcher_amount + apart * (begin + number)) for number in range(len(NAMES)))
-    found = list(_with_amounts_of_their_own(sizes))
-    if (limit := limits.get(order.poster_currency)) is not None:
-        found += _at_the_limits(order, limit, LIMIT_STEP * (attempt - 1))
-    return [attrs.evolve(item, attempt=attempt) for item in found]
 
 
 @frozen(kw_only=True)
 class Plan:
-    """All orders that there can be; the arguments are those of `planned`."""
+    """All orders of both levels. Their amounts differ, except where one repeats another.
+
+    Args:
+        order: a valid order.
+        apart: the difference of ``matcher_amount`` from one order to the next, so that no two look alike.
+        limits: of amounts, by currency code; without the poster's currency, the limits are not tried.
+    """
 
     order: NewOrder
     apart: Decimal
     limits: Mapping[str, SeenLimits]
-    _made: dict[int, list[PlannedOrder]] = field(factory=dict, init=False, repr=False)
 
     def next(self, name: str, sent: Sequence[PlannedOrder]) -> PlannedOrder | None:
-        """The order of a name that is to be sent after those that were; None if there is none."""
-        attempt = 1 + sum(item.name == name for item in sent)
-        if attempt not in self._made:
-            made = planned(self.order, apart=self.apart, limits=self.limits, attempt=attempt)
-            self._made[attempt] = made
-        found = next((item for item in self._made[attempt] if item.name == name), None)
-        if found is not None and (first := [item for item in sent if item.name == found.again]):
-            return attrs.evolve(found, order=first[-1].order)  # that which was answered
+        """Return the order to send next for a case, after those that were sent; None if there is none."""
+        case = CASES[NAMES.index(name)]
+        found = self.planned(case, attempt=1 + sum(item.name == name for item in sent))
+        if found is not None and (first := [item for item in sent if item.name == case.repeats]):
+            return evolve(found, order=first[-1].order)  # the attempt that was answered
         return found
 
+    def planned(self, case: Case, *, attempt: int = 1) -> PlannedOrder | None:
+        """Return the order of a case; each attempt has another amount.
 
-def _with_amounts_of_their_own(sizes: Iterator[NewOrder]) -> Iterator[PlannedOrder]:
-    for name, special in profile.MUST_BE_REFUSED.items():
-        yield PlannedOrder(name=name, level=REFUSALS, order=next(sizes), why=special.why)
-    yield _real(profile.ORDER, first := next(sizes), "a good order")
-    yield _real(
-        profile.SAME_AGAIN, first, "its body once more: one order, two, or a no?", again=profile.ORDER
-    )
-    cut = _real(profile.CUT, next(sizes), "the connection is closed once the body was sent")
-    yield attrs.evolve(cut, is_cut=True)
-    why = "the body that was cut once more, where a repeated body is told from a new one"
-    yield _real(profile.CUT_AGAIN, cut.order, why, again=profile.CUT)
-    for name, special in profile.WITHOUT.items():
-        yield _real(name, next(sizes), special.why)
+        Returns:
+            None if the case needs a limit that is unknown, or that no amount can reach.
+        """
+        rate, name = self.order.exchange_rate, case.repeats or case.name
+        if name in _AT_LIMITS:
+            amount = self._at_limit(name, attempt)
+            if amount is None or amount <= 0 or requests.product(amount, rate, places=2) <= 0:
+                return None
+        else:
+            number = len(CASES) * (attempt - 1) + _NUMBERED.index(name)
+            amount = self.order.matcher_amount + self.apart * number
+        poster_amount = requests.product(amount, rate, places=2)
+        order = evolve(self.order, matcher_amount=amount, poster_amount=poster_amount)
+        return PlannedOrder(case=case, order=order, attempt=attempt)
 
-
-def _real(name: str, order: NewOrder, why: str, *, again: str | None = None) -> PlannedOrder:
-    return PlannedOrder(name=name, level=ORDERS, order=order, why=why, again=again)
-
-
-def _at_the_limits(order: NewOrder, limit: SeenLimits, shift: Decimal) -> Iterator[PlannedOrder]:
-    """Orders at both limits, and beyond them by the least that the rate allows."""
-    rate = order.exchange_rate
-    least = _WIDE.divide(limit.least, rate).quantize(LIMIT_STEP, ROUND_CEILING, _WIDE)
-    greatest = _WIDE.divide(limit.greatest, rate).quantize(LIMIT_STEP, ROUND_FLOOR, _WIDE)
-    sizes = {
-        profile.LEAST: (least + shift, "the least amount of the poster's currency, as who-am-i shows it"),
-        profile.BELOW: (least - LIMIT_STEP - shift, "an amount below it"),
-        profile.GREATEST: (greatest - shift, "the greatest amount"),
-        profile.ABOVE: (greatest + LIMIT_STEP + shift, "an amount above it"),
-    }
-    for name, (matcher_amount, why) in sizes.items():
-        if matcher_amount > 0 and requests.product(matcher_amount, rate, places=2) > 0:
-            yield _real(name, _sized(order, matcher_amount), why)
+    def _at_limit(self, name: str, attempt: int) -> Decimal | None:
+        """Return a ``matcher_amount`` at a limit, or beyond it by as little as the rate allows."""
+        limits, rate = self.limits.get(self.order.poster_currency), self.order.exchange_rate
+        if limits is None:
+            return None
+        least = _WIDE.divide(limits.least, rate).quantize(AMOUNT_STEP, ROUND_CEILING, _WIDE)
+        greatest = _WIDE.divide(limits.greatest, rate).quantize(AMOUNT_STEP, ROUND_FLOOR, _WIDE)
+        return {
+            profile.LEAST: least + AMOUNT_STEP * (attempt - 1),
+            profile.BELOW: least - AMOUNT_STEP * attempt,
+            profile.GREATEST: greatest - AMOUNT_STEP * (attempt - 1),
+            profile.ABOVE: greatest + AMOUNT_STEP * attempt,
+        }[name]
 
 
-def _sized(order: NewOrder, matcher_amount: Decimal) -> NewOrder:
-    poster_amount = requests.product(matcher_amount, order.exchange_rate, places=2)
-    return attrs.evolve(order, matcher_amount=matcher_amount, poster_amount=poster_amount)
+# --- the cap -----------------------------------------------------------------------------------------
 
 
 @frozen(kw_only=True)
 class Cap:
-    """How much may be sent to the service, by all runs on one journal together.
+    """How much all runs on one journal may send together.
 
     Args:
-        orders: so many, whatever becomes of them.
-        amount: together, in the poster's currency.
+        orders: the number of orders, whatever their outcome.
+        amount: the sum of their amounts, in the poster's currency.
     """
 
     orders: int
     amount: Decimal
 
+    def admitted(self, wanted: Iterable[PlannedOrder], sent: Iterable[PlannedOrder]) -> list[PlannedOrder]:
+        """Return those of the wanted orders, in sequence, that there is room for.
 
-def admitted(wanted: Iterable[PlannedOrder], sent: Iterable[PlannedOrder], cap: Cap) -> list[PlannedOrder]:
-    """Those of the orders that are wanted, in turn, that the cap has room for.
-
-    Args:
-        wanted: what is to be sent.
-        sent: what was, or may have been, sent before, by all runs: a doubt counts as an order does.
-        cap: what all of them keep to together.
-    """
-    before = [item.amount for item in sent]
-    count, amount = len(before), sum(before, Decimal(0))
-    found = []
-    for pending in wanted:
-        if count + 1 > cap.orders or amount + pending.amount > cap.amount:
-            continue
-        count, amount = count + 1, amount + pending.amount
-        found.append(pending)
-    return found
-
-
-# --- spending ----------------------------------------------------------------------------------------
-# What has been spent, by the journal: which orders were, or may have been, sent; and who may send now.
+        Args:
+            wanted: the orders to send.
+            sent: the orders that all runs sent, or may have sent; one in doubt counts in full.
+        """
+        before = [item.amount for item in sent]
+        count, amount = len(before), sum(before, Decimal(0))
+        found = []
+        for pending in wanted:
+            if count + 1 > self.orders or amount + pending.amount > self.amount:
+                continue
+            count, amount = count + 1, amount + pending.amount
+            found.append(pending)
+        return found
 
 
 class OtherPlan(ValueError):
-    """The journal is of a probe with another order, or another way to size it."""
+    """The journal belongs to a probe with another order, or with other amounts."""
 
 
 @frozen
 class Ledger:
-    """The probe's part of a journal.
+    """The orders in the journal that were, or may have been, sent.
 
     Args:
-        journal: a durable one: what it says is there after a kill.
-        scope: of the service.
+        journal: a durable one, so that orders still count after a kill.
+        scope: the scope of the service.
     """
 
     journal: Journal
     scope: str
+    _entries: dict[str, Entry] = field(factory=dict, init=False, repr=False)
 
     async def sent(self, plan: Plan) -> list[PlannedOrder]:
-        """The orders that were, or may have been, sent, each as often as it was.
+        """Return the orders that were, or may have been, sent; each attempt is one.
 
         Raises:
-            OtherPlan: an order of that name is, but not as the plan has it: nothing adds up.
+            OtherPlan: an order in the journal differs from the plan's, so nothing would add up.
         """
         found: list[PlannedOrder] = []
         for name in NAMES:
@@ -259,47 +267,40 @@ class Ledger:
                 entry = await self.journal.read(self.scope, key)
                 if entry is None or not await self._was_sent(key, entry):
                     break
-                wanted = plan.next(name, found)
-                if wanted is None or fingerprint(wanted.order) != entry.fingerprint:
+                planned = plan.next(name, found)
+                if planned is None or fingerprint(planned.order) != entry.fingerprint:
                     raise OtherPlan(
-                        "--journal: has orders of another --order or --apart, or with other limits; with "
-                        "these, a journal of its own is needed (whose cap counts anew)"
+                        "--journal: its orders do not match --order, --apart or the profile's limits; "
+                        "use those again, or another journal, which has a cap of its own"
                     )
-                found.append(wanted)
+                self._entries[key] = entry
+                found.append(planned)
         return found
 
     async def _was_sent(self, key: str, entry: Entry) -> bool:
-        """Whether it was ever marked: one that was refused is free again, and is spent all the same."""
+        """Whether the key was ever marked as sending: a refused one is free again, but counts."""
         if entry.state is KeyState.CREATED or (
             entry.state in AT_WORK and entry.state is not KeyState.CLAIMED
         ):
             return True
         return any(step.state is KeyState.SENDING for step in await self.journal.history(self.scope, key))
 
-    async def recorded(self, sent: Iterable[PlannedOrder]) -> dict[str, SeenAnswer]:
-        """What the journal says of how orders were answered that no profile tells of.
+    def recorded(self, sent: Iterable[PlannedOrder]) -> dict[str, SeenAnswer]:
+        """Return the answers that the journal has for orders which the profile no longer has.
 
         Raises:
-            Stopped: one may amount to more than was counted, and nobody knows how much.
+            Stopped: an order may cost more than was counted, and its amount is unknown.
         """
-        found = {}
-        for item in sent:
-            entry = await self.journal.read(self.scope, item.key)
-            answer = None if entry is None else _answer_of(item, entry)
-            if answer is not None:
-                found[item.name] = answer
-        return found
+        answers = {item.name: _recorded_answer(item, self._entries[item.key]) for item in sent}
+        return {name: answer for name, answer in answers.items() if answer is not None}
 
-    async def ids(self, sent: Iterable[PlannedOrder]) -> frozenset[str]:
-        """The ids of those of the orders that exist."""
-        entries = [await self.journal.read(self.scope, item.key) for item in sent]
-        return frozenset(
-            entry.order_id for entry in entries if entry is not None and entry.order_id is not None
-        )
+    def ids(self) -> set[str]:
+        """Return the ids of the orders that exist."""
+        return {entry.order_id for entry in self._entries.values() if entry.order_id is not None}
 
 
-def _answer_of(sent: PlannedOrder, entry: Entry) -> SeenAnswer | None:
-    """How an order was answered; None if it was not: then it may be sent once more, and is counted again."""
+def _recorded_answer(sent: PlannedOrder, entry: Entry) -> SeenAnswer | None:
+    """The answer to an order; None if it had none, so that it may be sent, and counted, again."""
     if entry.state is KeyState.CREATED:
         return SeenAnswer(status=200, body="json", order="new")
     if entry.state is KeyState.FREE and entry.ending is not None:
@@ -307,183 +308,230 @@ def _answer_of(sent: PlannedOrder, entry: Entry) -> SeenAnswer | None:
         return SeenAnswer(status=entry.ending.status, order="none") if is_answer else None
     if entry.cause is not None and entry.cause.kind is CauseKind.UNREADABLE_ANSWER:
         raise Stopped(
-            f"{sent.name}: the profile has lost how it was answered, and it may amount to more than was "
-            "counted. Look at the order in the test environment; another --journal counts anew"
+            f"{sent.name}: its answer is no longer in the profile, and the order may cost more than was "
+            "counted. Look at the order in the test environment, then use another --journal, with its own cap"
         )
     status = None if entry.cause is None else entry.cause.status
-    is_answer = sent.is_cut or not (status is None or status in TURNED_AWAY)
+    is_answer = sent.case.is_cut or not (status is None or status in BUSY)
     return SeenAnswer(status=status, order="unknown") if is_answer else None
 
 
 @contextmanager
-def alone(journal: Path) -> Iterator[None]:
-    """For as long as this lasts, nobody else probes with this journal; a process that is killed lets go.
+def locked(journal: Path) -> Iterator[None]:
+    """Keep other probes away from a journal; the lock of a killed process is released.
 
     Raises:
-        ValueError: somebody does.
+        ValueError: another probe has the lock.
     """
-    path = journal.with_name(journal.name + ".probe")
-    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    file = os.open(journal.with_name(journal.name + ".probe"), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         if fcntl is not None:  # pragma: no branch - as above
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ValueError("--journal: another probe is at work with it") from None
+                raise ValueError("--journal: in use by another probe; wait until it ends") from None
         yield
     finally:
         os.close(file)
 
 
-# --- sending ----------------------------------------------------------------------------------------
+# --- a level -----------------------------------------------------------------------------------------
 
 
-HELD = "probe: no funds of anybody"
-"""What the client is told of the hold: the test environment moves no money."""
-
-Keep = Callable[[str, SeenAnswer], Awaitable[None]]
-"""Keeps what was seen of an order before the next one is sent."""
+KeepAnswer = Callable[[str, SeenAnswer], Awaitable[None]]
+"""Saves the answer to an order before the next one is sent."""
 
 
 @define(kw_only=True)
-class Spending:
-    """What a level is to send.
+class LevelOrders:
+    """The orders of one level: what was sent, what was answered, and what is still to send.
 
     Args:
-        plan: of both levels.
-        cap: see `admitted`.
-        level: the one to be run.
-        sent: see `Ledger.sent`; what is sent now comes to it.
-        known: the answers, by the order's name. One that was sent and has none is to be sent once more.
+        plan: the plan of both levels.
+        cap: the cap.
+        level: the level.
+        sent: see `Ledger.sent`; orders sent now are appended.
+        answers: by the case's name. A sent order without an answer is sent again.
     """
 
     plan: Plan
     cap: Cap
     level: int
     sent: list[PlannedOrder] = field(factory=list)
-    known: dict[str, SeenAnswer] = field(factory=dict)
+    answers: dict[str, SeenAnswer] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        for name, answer in self.known.items():
+        for name, answer in self.answers.items():
             self._count(name, answer)
 
     def next(self, name: str) -> PlannedOrder | None:
-        """The order of that name that is to be sent; None if none is."""
-        found = None if name in self.known else self.plan.next(name, self.sent)
-        return found if found is not None and found.level == self.level else None
+        """Return the order to send for a case; None if there is none."""
+        found = None if name in self.answers else self.plan.next(name, self.sent)
+        return found if found is not None and found.case.level == self.level else None
 
     @property
     def wanted(self) -> list[PlannedOrder]:
-        """Those that are yet to be sent."""
+        """The orders that are still to send."""
         return [item for item in map(self.next, NAMES) if item is not None]
 
     @property
-    def new(self) -> list[PlannedOrder]:
-        """Those of them that the cap has room for."""
-        return admitted(self.wanted, self.sent, self.cap)
-
-    @property
     def amount_sent(self) -> Decimal:
-        """Of all that was sent, as far as it is known."""
+        """The sum of all orders sent, as far as it is known."""
         return sum((item.amount for item in self.sent), Decimal(0))
 
+    def admit(self, wanted: Iterable[PlannedOrder]) -> list[PlannedOrder]:
+        """Return those of the orders that the cap has room for."""
+        return self.cap.admitted(wanted, self.sent)
+
     def answered(self, name: str, answer: SeenAnswer) -> None:
-        """An order was answered: it counts with what the service says that it amounts to."""
-        self.known[name] = answer
+        """Record an answer; the order counts with the amount that the service calculated."""
+        self.answers[name] = answer
         self._count(name, answer)
 
     def _count(self, name: str, answer: SeenAnswer) -> None:
-        last = max((at for at, one in enumerate(self.sent) if one.name == name), default=None)
+        last = max((at for at, item in enumerate(self.sent) if item.name == name), default=None)
         if last is not None and answer.amount is not None:
             self.sent[last] = evolve(self.sent[last], counted=answer.amount)
 
+    def is_useful(self, case: Case) -> bool:
+        """Whether the answer to a repeated body can show anything."""
+        again = self.answers.get(profile.SAME_AGAIN)
+        if case.name == profile.CUT_AGAIN and (again is None or again.order == "new"):
+            return False  # The answer may be that of either order.
+        return case.repeats is None or case.repeats in self.answers
 
-def announced(spending: Spending) -> list[str]:
-    """What a level will do, in full, and the most that it can cost."""
-    new = spending.new
-    currency = spending.plan.order.poster_currency
+    def check(self) -> None:
+        """Check that the answers so far allow another order.
+
+        Raises:
+            Stopped: they do not.
+        """
+        for item in self.sent:
+            answer = self.answers.get(item.name)
+            if answer is None:
+                continue
+            if item.case.level == REFUSALS and is_created(answer):
+                raise Stopped(
+                    f"{item.name} ({item.case.why}) was created, or answered with a success, but must be "
+                    "refused. Look at the order in the test environment; nothing more is sent"
+                )
+            if item.name == profile.ORDER and answer.order != "new":
+                raise Stopped(_invalid(answer))
+        more = ", ".join(item.name for item in self.sent if item.counted is not None)
+        if more and self.amount_sent > self.cap.amount:
+            raise Stopped(
+                f"the service calculated more than was sent ({more}): all orders together are "
+                f"{self.amount_sent:f} {self.plan.order.poster_currency}, more than --most-amount. "
+                "Nothing more is sent"
+            )
+
+
+def _invalid(answer: SeenAnswer) -> str:
+    if answer.unreadable is None:
+        return "the valid order was not created: correct --order so that this service accepts it"
+    return (
+        f"the valid order was answered with {answer.status}, and the client cannot read the response: "
+        f"{answer.unreadable}. Every order would end in doubt. The service must respond as the specification "
+        "says (2.1)"
+    )
+
+
+def is_created(answer: SeenAnswer) -> bool:
+    """Whether an answer shows an order, or is a success without one."""
+    return answer.order in ("new", "same") or (answer.status is not None and 200 <= answer.status <= 299)
+
+
+_TITLES = {
+    REFUSALS: "level 1: orders that must be refused; if one is created, the probe stops",
+    ORDERS: "level 2: real orders of the test environment",
+}
+
+
+def order_announcement(orders: LevelOrders) -> list[str]:
+    """Return what a level is going to send, and the most that it can cost."""
+    wanted = orders.wanted
+    new, currency = orders.admit(wanted), orders.plan.order.poster_currency
     amount = sum((item.amount for item in new), Decimal(0))
-    what = {
-        1: "level 1: orders that must be refused; which is assumed: one that is created stops the probe",
-        2: "level 2: real orders of the test environment",
-    }
     return [
-        what[spending.level],
-        *(f"  {item.name}: {item.why}; {item.amount} {currency}" for item in new),
-        *(_left_out(pending) for pending in spending.wanted if pending not in new),
-        f"  {len(new)} requests; at most {len(new)} orders, and {amount:f} {currency} in all",
-        "  1 more before them: who am I",
-        f"  spent before: {len(spending.sent)} orders, {spending.amount_sent:f} {currency}",
-        f"  the cap: {spending.cap.orders} orders, {spending.cap.amount:f} {currency}",
-        "  what the service has no time for (429, 503) is sent once more, and counted again",
+        _TITLES[orders.level],
+        *(f"  {item.name}: {item.case.why}; {item.amount} {currency}" for item in new),
+        *(_left_out(item) for item in wanted if item not in new),
+        f"  {len(new)} requests; at most {len(new)} orders, and {amount:f} {currency} in total",
+        "  1 more before them: who-am-i",
+        f"  sent before: {len(orders.sent)} orders, {orders.amount_sent:f} {currency}",
+        f"  the cap: {orders.cap.orders} orders, {orders.cap.amount:f} {currency}",
+        "  if the service is busy (429, 503), the order is sent again later, and counts again",
     ]
 
 
-def _left_out(one: PlannedOrder) -> str:
-    return f"  left out, beyond the cap: {one.name}"
+def _left_out(planned: PlannedOrder) -> str:
+    return f"  left out, beyond the cap: {planned.name}"
 
 
-async def run(service: Service, ledger: Ledger, spending: Spending, *, keep: Keep, say: Say) -> None:
-    """Send what is admitted and has no answer, one after the other.
+async def send_orders(
+    service: Service, ledger: Ledger, orders: LevelOrders, *, keep: KeepAnswer, say: Say
+) -> None:
+    """Send the orders of a level that the cap has room for, one after the other.
 
     Args:
-        service: where to.
-        ledger: where each is counted before it is sent.
-        spending: what.
-        keep: takes each answer.
-        say: takes lines.
+        service: the service.
+        ledger: counts each order before it is sent.
+        orders: the orders.
+        keep: saves each answer.
+        say: takes a line of output.
 
     Raises:
-        Stopped: an order was created that had to be refused, or a good one was not; it cost too much;
-            there was no answer; or it was in vain.
+        Stopped: an order was created that must be refused, the valid one was not, the cap is exceeded, there
+            was no answer, or an order could not be sent.
     """
-    _look_at(spending)
-    names, times = [item.name for item in spending.new], 0
-    ids = await ledger.ids(spending.sent)
-    async with Relay(service, ids) as relay, _client(relay, service, ledger) as client:
+    orders.check()
+    names, times = [item.name for item in orders.admit(orders.wanted)], 0
+    relay = Relay(service, ledger.ids())
+    async with relay.listening() as address, _client(address, service, ledger) as client:
         while names:
-            one = spending.next(names[0])
-            if one is None or not _is_worth_it(one, spending.known):
+            planned = orders.next(names[0])
+            if planned is None or not orders.is_useful(planned.case):
                 names.pop(0)
                 continue
-            if not admitted([one], spending.sent, spending.cap):
-                say(_left_out(one))
+            if not orders.admit([planned]):
+                say(_left_out(planned))
                 names.pop(0)
                 continue
-            answer = await _sent(client, relay, one)
-            spending.sent.append(one)
-            if relay.raw.is_turned_away:
+            answer = await _sent(client, relay, planned)
+            orders.sent.append(planned)
+            if relay.response.is_busy:
                 await keep(profile.TURNED_AWAY, answer)
-                await service.rest(relay.raw, times=times)
+                await service.wait(relay.response, times=times)
                 times += 1
                 continue
             times = 0
-            _check_answered(one, relay.raw)
-            spending.answered(one.name, answer)
-            await keep(one.name, answer)
-            _look_at(spending)
+            _check_answered(planned, relay.response)
+            orders.answered(planned.name, answer)
+            await keep(planned.name, answer)
+            orders.check()
 
 
-def _check_answered(one: PlannedOrder, raw: RawAnswer) -> None:
-    """Whether what came back, or did not, says anything of the order.
+def _check_answered(planned: PlannedOrder, response: Response) -> None:
+    """Check that the response, or its absence, says something about the order.
 
     Raises:
         Stopped: it does not.
     """
-    if raw.status is not None or not raw.is_sent:
-        check_reached(raw)
-    elif not one.is_cut and one.attempt == 1:
+    if response.status is not None or not response.sent:
+        check_reached(response)
+    elif not planned.case.is_cut and planned.attempt == 1:
         raise Stopped(
-            f"{one.name} ({one.why}) was sent, and no answer came: look in the test environment whether "
-            "there is an order. If the probe is run again, it is sent once more; then silence is its answer"
+            f"{planned.name} ({planned.case.why}) was sent, and no response came: look for the order in the "
+            "test environment, then run the probe again. It sends this order once more; if there is no "
+            "response either, the profile records that"
         )
 
 
-def _client(relay: Relay, service: Service, ledger: Ledger) -> TransferClient:
-    """A client that sends everything once, and says of a doubt that it is one."""
-    total = 2.5 * service.patience  # the relay's own patience is 2 of it
+def _client(address: str, service: Service, ledger: Ledger) -> TransferClient:
+    """A client that sends each order once to the relay, and leaves doubts as they are."""
+    total = 2.5 * service.timeout  # A response to the relay may take 2 of it.
     return TransferClient(
-        relay.base_url,
+        address,
         service.token,
         journal=ledger.journal,
         scope=ledger.scope,
@@ -496,159 +544,102 @@ def _client(relay: Relay, service: Service, ledger: Ledger) -> TransferClient:
 async def _sent(client: TransferClient, relay: Relay, planned: PlannedOrder) -> SeenAnswer:
     relay.arm(planned)
     try:
-        await client.create_order(planned.order, key=planned.key, held=HELD, once=True)
+        # The test environment moves no money, so there is nothing to hold.
+        await client.create_order(planned.order, key=planned.key, held="probe: no funds", once=True)
     except KeyBusy as busy:
         wait = busy.retry_after or 0.0
-        raise Stopped(f"{planned.name}: a run that was killed has it still; again in {wait:.0f} s") from None
+        raise Stopped(
+            f"{planned.name}: a killed run still has the key; run the probe again in {wait:.0f} s"
+        ) from None
     except TransferError:
-        pass  # what the service said is with the relay; the rest is with the journal
+        pass  # The relay has the service's response; the journal has the rest.
     finally:
         answer = relay.disarm()
     if answer is None:
         raise Stopped(
-            f"{planned.name} was not sent: the journal did not allow it, or it could not be written"
+            f"{planned.name} was not sent: the journal refused it, or could not be written; check --journal"
         )
     return answer
 
 
-def _is_worth_it(planned: PlannedOrder, known: Mapping[str, SeenAnswer]) -> bool:
-    """Whether an order that repeats another can tell anything."""
-    if planned.again is None:
-        return True
-    if planned.name == profile.CUT_AGAIN:  # else nobody knows whose answer it is
-        told = known.get(profile.SAME_AGAIN)
-        return planned.again in known and told is not None and told.order != "new"
-    return planned.again in known
-
-
-def _look_at(spending: Spending) -> None:
-    """Whether anything speaks against the next order.
-
-    Raises:
-        Stopped: something does.
-    """
-    for item in spending.sent:
-        answer = spending.known.get(item.name)
-        if answer is None:
-            continue
-        if item.level == REFUSALS and is_created(answer):
-            raise Stopped(
-                f"{item.name} ({item.why}) was created, or answered as if it were: it had to be refused. "
-                "Look at the order in the test environment; nothing more is sent"
-            )
-        if item.name == profile.ORDER and answer.order != "new":
-            raise Stopped(
-                "a good order was not created: is everything in --order as this service wants it?"
-                if answer.unreadable is None
-                else f"a good order was answered with {answer.status}, and the client cannot read the "
-                f"answer: {answer.unreadable}. Every order of a client would end in doubt. The service must "
-                "answer as the specification says (2.1)"
-            )
-    more = ", ".join(item.name for item in spending.sent if item.counted is not None)
-    if more and spending.amount_sent > spending.cap.amount:
-        raise Stopped(
-            f"the service worked out more than was sent ({more}): all orders together are "
-            f"{spending.amount_sent:f} {spending.plan.order.poster_currency}, beyond --most-amount. "
-            "Nothing more is sent"
-        )
-
-
-def is_created(answer: SeenAnswer) -> bool:
-    """Whether an answer shows an order, or says yes without showing one."""
-    return answer.order in ("new", "same") or (answer.status is not None and 200 <= answer.status <= 299)
-
-
-# --- relay -------------------------------------------------------------------------------------------
-# What stands between the client and the service: it sends what the probe wants sent, once, and looks.
-#
-# The client claims, marks and settles as it does for any order; it speaks to this address of this machine.
-# The relay hands on one request for each time that it is armed, with the body that is wanted.
+# --- the relay ---------------------------------------------------------------------------------------
+# The client claims, marks and settles each order as usual, but sends it to the relay on this machine. The
+# relay forwards one request each time that it is armed, with the body that the case asks for.
 
 
 _HOST = "127.0.0.1"
-_NEVER_SENT = 425  # to the client: nothing was done, as it is
-_HOP = frozenset(
+_NEVER_SENT = 425  # For the client this status means that nothing was done.
+_NOT_FORWARDED = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding", "upgrade"}
 )
 
 
 class Relay:
-    """The way to a service, for one order at a time.
+    """Forwards one order at a time to the service.
 
     Args:
-        service: where it hands on.
-        known: ids of orders that are known.
+        service: the service.
+        known: the ids of orders that are known.
+
+    Attributes:
+        response: the last response of the service.
     """
 
     def __init__(self, service: Service, known: Collection[str]) -> None:
-        self.known = set(known)
+        self.response = Response()
         self._service = service
+        self._known = set(known)
         self._armed: PlannedOrder | None = None
         self._answer: SeenAnswer | None = None
-        self.raw = RawAnswer()
-        """What came back last."""
-        self._listener: asyncio.Server | None = None
-        self._server = web.Server(self._handle, access_log=None)
 
-    @property
-    def base_url(self) -> str:
-        """Where the client finds it."""
-        assert self._listener is not None  # noqa: S101 - it is entered
-        return f"http://{_HOST}:{self._listener.sockets[0].getsockname()[1]}"
-
-    async def __aenter__(self) -> Self:
-        self._listener = await asyncio.get_running_loop().create_server(self._server, _HOST, 0)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        assert self._listener is not None  # noqa: S101 - it was entered
-        self._listener.close()
-        await self._server.shutdown(1.0)
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        """Listen on this machine while this lasts; yields the base URL for the client."""
+        server = web.Server(self._handle, access_log=None)
+        listener = await asyncio.get_running_loop().create_server(server, _HOST, 0)
+        try:
+            yield f"http://{_HOST}:{listener.sockets[0].getsockname()[1]}"
+        finally:
+            listener.close()
+            await server.shutdown(1.0)
 
     def arm(self, planned: PlannedOrder) -> None:
-        """Let the next request pass, as this order."""
+        """Forward the next request, as this order."""
         self._armed, self._answer = planned, None
 
     def disarm(self) -> SeenAnswer | None:
-        """Let nothing pass any more; what was seen of the request that did, if one did."""
+        """Forward nothing more; return the answer to the forwarded request, if there was one."""
         self._armed = None
         return self._answer
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await request.read()
         planned, self._armed = self._armed, None  # before anything is sent: nothing passes twice
-        if planned is None or request.path != CREATE_ORDER or not self._is_ours(request):
+        if planned is None or request.path != CREATE_ORDER or not self._is_authorized(request):
             return web.Response(status=404)
-        raw = await self._hand_on(planned, body)
-        if not raw.is_sent:
+        response = await self._forward(planned, body)
+        if not response.sent:
             return web.Response(status=_NEVER_SENT)
-        if raw.status is None or not raw.is_intact:
+        if response.status is None or not response.intact:
             request.protocol.force_close()
             return web.Response(status=502)
-        headers = [(name, value) for name, value in raw.headers if name.lower() not in _HOP]
-        return web.Response(status=raw.status, body=raw.body, headers=headers)
+        headers = [
+            (name, value) for name, value in response.headers.items() if name.lower() not in _NOT_FORWARDED
+        ]
+        return web.Response(status=response.status, body=response.body, headers=headers)
 
-    def _is_ours(self, request: web.BaseRequest) -> bool:
-        said = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        return hmac.compare_digest(said, f"Bearer {self._service.token}".encode())
+    def _is_authorized(self, request: web.BaseRequest) -> bool:
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        return hmac.compare_digest(given, f"Bearer {self._service.token}".encode())
 
-    async def _hand_on(self, planned: PlannedOrder, body: bytes) -> RawAnswer:
-        wanted = planned.body(validation.read(body))
-        question = self._service.question("POST", CREATE_ORDER, body=wanted)
-        connection = self._service.connection()
-        began = self._service.clock.now()
-        self._answer = SeenAnswer(order="unknown")
-        self.raw = RawAnswer()
-        try:
-            raw = self.raw = await (connection.send_and_cut if planned.is_cut else connection.ask)(question)
-        finally:
-            connection.close()
-        found = order_in(raw, self.known, sent=None if planned.is_special else planned.order)
+    async def _forward(self, planned: PlannedOrder, body: bytes) -> Response:
+        request = self._service.request("POST", CREATE_ORDER, body=planned.body(validation.read(body)))
+        self._answer, self.response = SeenAnswer(order="unknown"), Response()
+        response, seconds = await self._service.exchange(request, cut=planned.case.is_cut)
+        found = find_order(response, self._known, sent=None if planned.is_special else planned.order)
         if found.amount is not None and found.amount <= planned.amount:
             found = evolve(found, amount=None)
-        self._answer = seen(raw, seconds=self._service.clock.now() - began, found=found)
-        if found.order_id is not None and found.says != "none":
-            self.known.add(found.order_id)
-        return raw
+        self.response, self._answer = response, seen_answer(response, seconds=seconds, found=found)
+        if found.order_id is not None and found.order != "none":
+            self._known.add(found.order_id)
+        return response

@@ -1,4 +1,4 @@
-"""A probe of a sandbox, in time that nobody waits for."""
+"""Run the probe against a sandbox, on a clock that no test waits for."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from transfer_async._cli.probe_run import OrderSettings, ProbeRun, ReadLimits
 from transfer_async._support.clock import Clock
 from transfer_async.sandbox import Sandbox, ServiceProfile, load_profile
 
-A_BOT = 300.0
+FOREVER = 300.0
+"""A sleep of so many seconds or more never ends: the sandbox's own background work."""
 
 
 @define
 class Watch:
-    """Time that passes where somebody waits, and nowhere else."""
+    """A clock that moves only while somebody sleeps on it."""
 
     loop_time: LoopTime
     seconds: float = 0.0
 
     async def sleep(self, seconds: float) -> None:
-        if seconds >= A_BOT:
+        if seconds >= FOREVER:
             await asyncio.Event().wait()
         self.seconds += seconds
         await self.loop_time.pass_(seconds)
@@ -40,34 +41,34 @@ class Watch:
 
 
 @frozen(kw_only=True)
-class Probed:
-    """What a run came to."""
+class ProbeResult:
+    """What a run wrote and printed, and why it stopped, if it did."""
 
     profile: ServiceProfile
-    said: list[str]
+    lines: list[str]
     stopped: str | None
 
 
-async def probed(sandbox: Sandbox, files: Path, watch: Watch, **wanted: Any) -> Probed:
-    """Run the probe; what is asked for but the levels goes on from an earlier run with the same files."""
-    said: list[str] = []
+async def probe(sandbox: Sandbox, files: Path, watch: Watch, **settings: Any) -> ProbeResult:
+    """Run the probe; a run with the same files continues an earlier one."""
+    lines: list[str] = []
     stopped = None
     try:
-        await made(sandbox, files, watch, said, **wanted).run()
-    except Stopped as why:
-        stopped = str(why)
+        await probe_run(sandbox, files, watch, lines, **settings).run()
+    except Stopped as error:
+        stopped = str(error)
     try:
         profile = await asyncio.to_thread(load_profile, files.with_suffix(".json"))
     except FileNotFoundError:
         profile = ServiceProfile()
-    return Probed(profile=profile, said=said, stopped=stopped)
+    return ProbeResult(profile=profile, lines=lines, stopped=stopped)
 
 
-def made(
+def probe_run(
     sandbox: Sandbox,
     files: Path,
     watch: Watch,
-    said: list[str],
+    lines: list[str],
     *,
     levels: tuple[int, ...] = (0,),
     orders: int = 100,
@@ -76,9 +77,9 @@ def made(
     idle: float = 15.0,
     order: NewOrder | None = None,
 ) -> ProbeRun:
-    """The run, not yet begun."""
+    """Return a run that has not begun."""
     return ProbeRun(
-        service=Service(base_url=sandbox.base_url, token=sandbox.token, patience=30.0, clock=watch.clock),
+        service=Service(base_url=sandbox.base_url, token=sandbox.token, timeout=30.0, clock=watch.clock),
         levels=frozenset(levels),
         limits=ReadLimits(requests=requests, idle=idle),
         orders=OrderSettings(
@@ -90,6 +91,6 @@ def made(
         if {1, 2} & {*levels}
         else None,
         path=files.with_suffix(".json"),
-        say=said.append,
-        agreed=lambda _: True,
+        say=lines.append,
+        confirm=lambda _: True,
     )

@@ -1,4 +1,4 @@
-"""Services that differ from the sandbox in one habit each, written without the profile that is to show it."""
+"""Services that differ from the sandbox in one quirk each, written without the profile that shows it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Answering = Callable[["Quirky", Call, Own], Reply]
 
 @frozen(kw_only=True)
 class Quirk:
-    """A habit, and what the profile must say of it.
+    """A quirk, and what the profile must say about it.
 
     Args:
-        answer: how it answers, where that is the habit.
-        levels: that find it out.
-        shows: whether a profile does.
-        orders: how many are enough to find it out.
-        settings: of the sandbox.
-        last: requests on a connection.
-        stops: whether the probe must stop at it.
-        watched: requests on a connection, and seconds of idleness.
+        shows: whether a profile shows the quirk.
+        answer: how the service answers.
+        levels: the levels that find the quirk.
+        orders: the number of orders that is enough to find it.
+        settings: settings of the sandbox.
+        last: the number of requests after which the service closes a connection.
+        stops: whether the probe must stop because of it.
+        watched: the probe's limits for requests on one connection, and for seconds of idleness.
     """
 
     shows: Callable[[ServiceProfile], bool]
@@ -46,7 +46,7 @@ class Quirk:
 
 
 class Quirky(Sandbox):
-    """A sandbox with a habit of its own."""
+    """A sandbox with a quirk."""
 
     def __init__(self, quirk: Quirk, **settings: Any) -> None:
         super().__init__(**{**settings, **quirk.settings})
@@ -67,7 +67,7 @@ def is_create(call: Call) -> bool:
 
 
 def instead(of: int, reply: Reply) -> Answering:
-    """Answers so where the sandbox has this status."""
+    """Replace the sandbox's replies that have this status."""
 
     def answer(_: Quirky, call: Call, own: Own) -> Reply:
         given = own(call)
@@ -77,7 +77,7 @@ def instead(of: int, reply: Reply) -> Answering:
 
 
 def with_headers(**headers: str | None) -> Answering:
-    """Adds headers; a new id where None is the value."""
+    """Add headers; None stands for a new id in each reply."""
 
     def answer(_: Quirky, call: Call, own: Own) -> Reply:
         given = own(call)
@@ -87,15 +87,15 @@ def with_headers(**headers: str | None) -> Answering:
     return answer
 
 
-def repeated(on_repetition: Callable[[Reply], Reply]) -> Answering:
-    """Answers a body that it has seen in a way of its own."""
+def on_repetition(reply_to: Callable[[Reply], Reply]) -> Answering:
+    """Answer a repeated body in another way."""
 
     def answer(service: Quirky, call: Call, own: Own) -> Reply:
         body = call.body or b""
         if not is_create(call):
             return own(call)
         if (first := service.bodies.get(body)) is not None:
-            return on_repetition(first)
+            return reply_to(first)
         reply = own(call)
         if reply.order is not None:
             service.bodies[body] = reply
@@ -104,8 +104,8 @@ def repeated(on_repetition: Callable[[Reply], Reply]) -> Answering:
     return answer
 
 
-def takes(path: str, value: Any) -> Answering:
-    """Needs no such field: it takes another value in its place."""
+def accepts_without(path: str, value: Any) -> Answering:
+    """Accept orders without this field, with another value in its place."""
 
     def answer(_: Quirky, call: Call, own: Own) -> Reply:
         document = _document(call)
@@ -127,8 +127,8 @@ def _document(call: Call) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def unequal_amounts(_: Quirky, call: Call, own: Own) -> Reply:
-    """Does not compare amounts: it works out its own."""
+def calculates_amounts(_: Quirky, call: Call, own: Own) -> Reply:
+    """Calculate the amount instead of comparing it."""
     document = _document(call)
     request, problems = parse(document)
     if is_create(call) and request is not None and problems:
@@ -137,12 +137,12 @@ def unequal_amounts(_: Quirky, call: Call, own: Own) -> Reply:
     return own(call)
 
 
-def broken_by_garbage(_: Quirky, call: Call, own: Own) -> Reply:
+def fails_without_json(_: Quirky, call: Call, own: Own) -> Reply:
     return html(500) if is_create(call) and not _document(call) else own(call)
 
 
-def capped(_: Quirky, call: Call, own: Own) -> Reply:
-    """Refuses amounts at its limit, too."""
+def limited(_: Quirky, call: Call, own: Own) -> Reply:
+    """Refuse amounts at the limit, too."""
     amount = _document(call).get("poster_amount")
     if is_create(call) and amount is not None and Decimal(amount) > 49_000_000:
         return message(400, "too much")
@@ -217,7 +217,7 @@ QUIRKS: dict[str, Quirk] = {
         answer=with_headers(X_Correlation_ID=None),
         shows=lambda profile: profile.request_ids == ("x-correlation-id",),
     ),
-    "a proxy that tells of itself": Quirk(
+    "a proxy that names itself": Quirk(
         answer=with_headers(Via="1.1 varnish", Server="nginx", X_Served_By="host-7.internal"),
         shows=lambda profile: all(
             (one.headers["via"], one.headers["server"], one.headers["x-served-by"])
@@ -231,15 +231,15 @@ QUIRKS: dict[str, Quirk] = {
     "400 for a refusal": Quirk(
         answer=instead(422, message(400, "No")), levels=(1,), shows=status("no-users", 400), orders=4
     ),
-    "500 for what is no JSON": Quirk(
-        answer=broken_by_garbage, levels=(1,), shows=status("not-json", 500, body="html"), orders=3
+    "500 for a body that is not JSON": Quirk(
+        answer=fails_without_json, levels=(1,), shows=status("not-json", 500, body="html"), orders=3
     ),
     "creates what must be refused": Quirk(
-        answer=unequal_amounts, levels=(1,), shows=order("amounts-disagree", "new"), stops=True
+        answer=calculates_amounts, levels=(1,), shows=order("amounts-disagree", "new"), stops=True
     ),
-    "two orders of one body": Quirk(levels=(2,), shows=order("same-body-again", "new"), orders=3),
+    "two orders from one body": Quirk(levels=(2,), shows=order("same-body-again", "new"), orders=3),
     "409 for a repetition": Quirk(
-        answer=repeated(lambda _: message(409, "Duplicate")),
+        answer=on_repetition(lambda _: message(409, "Duplicate")),
         levels=(2,),
         orders=4,
         shows=lambda profile: (
@@ -247,20 +247,22 @@ QUIRKS: dict[str, Quirk] = {
         ),
     ),
     "the same order for a repetition": Quirk(
-        answer=repeated(lambda first: first), levels=(2,), shows=order("same-body-again", "same"), orders=4
+        answer=on_repetition(lambda first: first),
+        levels=(2,),
+        shows=order("same-body-again", "same"),
+        orders=4,
     ),
-    "a fee need not be said": Quirk(
-        answer=takes("external_order.transaction_fee", 0),
+    "an optional fee": Quirk(
+        answer=accepts_without("external_order.transaction_fee", 0),
         levels=(2,),
         shows=lambda profile: (
             profile.answers["without-external_order.transaction_fee"].order == "new"
             and profile.answers["without-poster_country"].order == "none"
         ),
     ),
-    "a limit below the one that is shown": Quirk(
-        answer=capped,
+    "a limit below the one shown": Quirk(
+        answer=limited,
         levels=(0, 2),
         shows=lambda profile: status("greatest-amount", 400)(profile) and status("below-least", 422)(profile),
     ),
 }
-"""By what they do."""

@@ -1,4 +1,4 @@
-"""Level 0: what is not seen by asking a sandbox with a habit."""
+"""Level 0: what a sandbox with a quirk does not show."""
 
 import itertools
 import json
@@ -10,8 +10,14 @@ from tests.faults.servers import Connection, Script, serving
 from tests.support import samples
 from tests.support.cases import each
 from tests.support.loop_time import LoopTime
-from transfer_async._cli.probe_http import RawAnswer, Service, Stopped
-from transfer_async._cli.probe_run import ReadLimits, _limits, _requests_on_one, proposed, run
+from transfer_async._cli.probe_http import Response, Service, Stopped
+from transfer_async._cli.probe_run import (
+    ReadLimits,
+    _count_requests,
+    _currency_limits,
+    proposed,
+    read_service,
+)
 from transfer_async.sandbox import (
     CloseAfterProcessing,
     Sandbox,
@@ -25,29 +31,35 @@ from transfer_async.sandbox.service import WHO_AM_I_PATH
 from .prober import Watch
 
 
-async def test_a_connection_that_is_lost_without_a_word_took_one_request_less():
-    async with Sandbox() as sandbox:
-        sandbox.faults.add(StatusAfterProcessing(200), times=2, path=WHO_AM_I_PATH)
-        sandbox.faults.add(CloseAfterProcessing(), path=WHO_AM_I_PATH)
-        service = Service(base_url=sandbox.base_url, token=sandbox.token, patience=30.0)
-
-        question = service.question("GET", WHO_AM_I_PATH)
-        assert await _requests_on_one(service, question, 9) == SeenConnection(asked=9, requests=2)
+@pytest.fixture
+def watch(loop_time: LoopTime) -> Watch:
+    return Watch(loop_time)
 
 
-async def test_a_limit_of_requests_is_no_end_of_the_connection_and_none_of_the_probe(loop_time: LoopTime):
-    watch = Watch(loop_time)
+@each(
+    ("last", "seen"),
+    {
+        "lost without a response: it took one request less": (
+            CloseAfterProcessing(),
+            SeenConnection(asked=9, requests=2),
+        ),
+        "busy: this limits neither the connection nor the probe": (
+            Status(429, headers={"Retry-After": "86400"}),
+            SeenConnection(asked=3),
+        ),
+    },
+)
+async def test_the_requests_of_a_connection_are_counted_until_the_last_one(watch, last, seen):
     async with Sandbox(sleep=watch.sleep) as sandbox:
         service = service_at(sandbox.base_url, token=sandbox.token, clock=watch.clock)
         sandbox.faults.add(StatusAfterProcessing(200), times=2, path=WHO_AM_I_PATH)
-        sandbox.faults.add(Status(429, headers={"Retry-After": "86400"}), path=WHO_AM_I_PATH)
+        sandbox.faults.add(last, path=WHO_AM_I_PATH)
 
-        question = service.question("GET", WHO_AM_I_PATH)
-        assert await _requests_on_one(service, question, 9) == SeenConnection(asked=3)
+        assert await _count_requests(service, service.request("GET", WHO_AM_I_PATH), 9) == seen
 
 
-def of(*currencies: object) -> RawAnswer:
-    return RawAnswer(status=200, body=json.dumps({"currencies": currencies}).encode())
+def who_am_i(*currencies: object) -> Response:
+    return Response(status=200, body=json.dumps({"currencies": currencies}).encode())
 
 
 def currency(code: object, least: object = 1, greatest: object = 2) -> dict[str, object]:
@@ -55,139 +67,130 @@ def currency(code: object, least: object = 1, greatest: object = 2) -> dict[str,
 
 
 def test_limits_are_exact():
-    found = _limits(
-        RawAnswer(body=json.dumps({"currencies": [currency("NGN")]}).encode().replace(b"2", b"0.10"))
-    )
+    body = who_am_i(currency("NGN")).body.replace(b"2", b"0.10")
 
-    assert str(found["NGN"].greatest) == "0.10"
+    assert str(_currency_limits(Response(body=body))["NGN"].greatest) == "0.10"
 
 
 @each(
-    "raw",
+    "response",
     [
-        RawAnswer(body=b""),
-        RawAnswer(body=b"[]"),
-        RawAnswer(body=b"{}"),
-        of(7),
-        of({}),
-        of(currency(["NGN"])),
-        of(currency("Ada Eze")),
-        of(currency("NGN", "1")),
-        of(currency("NGN", 1, None)),
-        of(currency("NGN", 1, float("inf"))),
-        RawAnswer(body=b"[" * 100_000),
+        Response(body=b""),
+        Response(body=b"[]"),
+        Response(body=b"{}"),
+        who_am_i(7),
+        who_am_i({}),
+        who_am_i(currency(["NGN"])),
+        who_am_i(currency("Ada Eze")),
+        who_am_i(currency("NGN", "1")),
+        who_am_i(currency("NGN", 1, None)),
+        who_am_i(currency("NGN", 1, float("inf"))),
+        Response(body=b"[" * 100_000),
     ],
 )
-def test_what_who_am_i_does_not_show_as_the_specification_does_is_no_limit(raw: RawAnswer):
-    assert _limits(raw) == {}
+def test_limits_in_another_form_than_the_specification_shows_are_ignored(response: Response):
+    assert _currency_limits(response) == {}
 
 
-def test_an_idle_connection_is_watched_no_longer_than_wanted():
+def test_an_idle_connection_is_watched_up_to_the_limit():
     assert ReadLimits(idle=5.0).steps == (1.0, 2.0, 4.0, 5.0)
     assert ReadLimits(idle=0.0).steps == ()
 
 
-# --- a service that is none, or has no time ---------------------------------------------------------
+# --- a service that is unusable or busy ---------------------------------------------------------------
 
 
 def service_at(url: str, **changes: Any) -> Service:
-    return Service(**{"base_url": url, "token": "token", "patience": 30.0, **changes})
+    return Service(**{"base_url": url, "token": "token", "timeout": 30.0, **changes})
 
 
-async def run_at(url: str, **changes: Any) -> ServiceProfile:
-    return await run(service_at(url, **changes), ReadLimits(requests=3, idle=1.0))
+async def profile_of(url: str, **changes: Any) -> ServiceProfile:
+    return await read_service(service_at(url, **changes), ReadLimits(requests=3, idle=1.0))
 
 
-def saying(*answers: bytes, closes: bool = False) -> Script:
-    """Answers each request of a connection so: the last, over and over."""
+def responding(*responses: bytes, closes: bool = False) -> Script:
+    """Answer the requests of a connection with these; repeat the last one."""
 
     async def script(connection: Connection) -> None:
-        for answer in itertools.chain(answers, itertools.repeat(answers[-1])):
+        for response in itertools.chain(responses, itertools.repeat(responses[-1])):
             if await connection.request() is None:
                 return
-            connection.send(answer)
+            connection.send(response)
             if closes:
                 return
 
     return script
 
 
-def answer(status: str, body: bytes, *headers: str, version: str = "1.1") -> bytes:
+def response(status: str, body: bytes, *headers: str, version: str = "1.1") -> bytes:
     head = "\r\n".join([f"HTTP/{version} {status}", f"Content-Length: {len(body)}", *headers])
     return f"{head}\r\n\r\n".encode() + body
 
 
-ME = samples.encode(samples.user_json())
-GOOD = answer("200 OK", ME)
+USER = samples.encode(samples.user_json())
+GOOD = response("200 OK", USER)
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("sent", "why"),
     [
-        (b"", "no answer came"),
-        (answer("401 No", b"{}"), "does not know the token \\(status 401\\)"),
-        (answer("200 OK", b'{"message": "Unauthorized"}'), "does not know the token \\(status 200\\)"),
-        (answer("404 Not Found", b"<html>"), "who-am-i was answered with 404"),
-        (answer("302 Found", b"", "Location: /login"), "who-am-i was answered with 302"),
-        (answer("500 Oh", b"{}"), "who-am-i was answered with 500"),
-        (answer("200 OK", b"<html>"), "the client cannot read the answer to who-am-i"),
-        (answer("503 Busy", b""), "answered with 503 5 times in a row"),
-        (answer("429 Slower", b"", "Retry-After: 86400"), "answered with 429: not before 86,400 s"),
+        (b"", "no response came"),
+        (response("401 No", b"{}"), "rejected the token \\(status 401\\)"),
+        (response("200 OK", b'{"message": "Unauthorized"}'), "rejected the token \\(status 200\\)"),
+        (response("404 Not Found", b"<html>"), "answered who-am-i with 404"),
+        (response("302 Found", b"", "Location: /login"), "answered who-am-i with 302"),
+        (response("500 Oh", b"{}"), "answered who-am-i with 500"),
+        (response("200 OK", b"<html>"), "the client cannot read the answer to who-am-i"),
+        (response("503 Busy", b""), "answered 503 5 times in a row"),
+        (response("429 Slower", b"", "Retry-After: 86400"), "answered 429 with a wait of 86,400 s"),
     ],
 )
-async def test_a_service_that_gives_nothing_is_not_asked_on(said: bytes, why: str, loop_time: LoopTime):
-    """Else its silence becomes a profile, and a bank tries its code with a sandbox that answers nothing."""
-    watch = Watch(loop_time)
-    async with serving(saying(said, closes=not said)) as server:
+async def test_an_unusable_service_gets_no_further_requests(sent: bytes, why: str, watch: Watch):
+    """Otherwise its silence would become a profile, and a bank would test against that."""
+    async with serving(responding(sent, closes=not sent)) as server:
         with pytest.raises(Stopped, match=why):
-            await run_at(server.url, clock=watch.clock)
+            await profile_of(server.url, clock=watch.clock)
 
     assert len(server.requests) == (6 if "times in a row" in why else 1)
 
 
-async def test_an_answer_that_asks_to_wait_is_waited_for(loop_time: LoopTime):
-    watch = Watch(loop_time)
+async def test_the_probe_waits_as_retry_after_asks(watch: Watch):
     async with Sandbox(sleep=watch.sleep) as sandbox:
         sandbox.faults.add(Status(429, headers={"Retry-After": "7"}), times=2, path=WHO_AM_I_PATH)
-        profile = await run_at(sandbox.base_url, token=sandbox.token, clock=watch.clock)
+        profile = await profile_of(sandbox.base_url, token=sandbox.token, clock=watch.clock)
 
     assert profile.answers["who-am-i"].status == 200
     assert profile.answers["turned-away"].headers["retry-after"] == "7"
-    assert watch.seconds == 15.0  # and a second of idleness
+    assert watch.seconds == 15.0  # with one second of idleness
 
 
 @pytest.mark.parametrize(
-    ("said", "closes", "seen"),
+    ("sent", "closes", "seen"),
     [
         (GOOD, False, (None, False)),
-        (answer("200 OK", ME, "Connection: close"), True, (1, True)),
-        (answer("200 OK", ME, "Connection: close"), False, (1, True)),
-        (answer("200 OK", ME, version="1.0"), True, (1, True)),
-        (answer("200 OK", ME, version="1.0"), False, (1, True)),
+        (response("200 OK", USER, "Connection: close"), True, (1, True)),
+        (response("200 OK", USER, "Connection: close"), False, (1, True)),
+        (response("200 OK", USER, version="1.0"), True, (1, True)),
+        (response("200 OK", USER, version="1.0"), False, (1, True)),
     ],
 )
-async def test_a_connection_that_is_not_kept_is_not_called_one_that_is_closed_for_its_idleness(
-    said: bytes, closes: bool, seen: tuple[int | None, bool], loop_time: LoopTime
+async def test_an_announced_close_is_not_taken_for_idleness(
+    sent: bytes, closes: bool, seen: tuple[int | None, bool], watch: Watch
 ):
-    """Else the proposal warns of doubts that no client will have."""
-    watch = Watch(loop_time)
-    async with serving(saying(said, closes=closes)) as server:
-        connection = (await run_at(server.url, clock=watch.clock)).connection
+    """Otherwise the proposal would warn of doubts that no client will have."""
+    async with serving(responding(sent, closes=closes)) as server:
+        connection = (await profile_of(server.url, clock=watch.clock)).connection
 
     assert (connection.requests, connection.announced) == seen
     assert connection.closed_by is None
     assert "an idle connection" not in str(proposed(ServiceProfile(connection=connection)).notes)
 
 
-async def test_a_close_that_nobody_announces_is_told_with_what_helps(loop_time: LoopTime):
-    watch = Watch(loop_time)
-    async with serving(saying(GOOD, closes=True)) as server:
-        connection = (await run_at(server.url, clock=watch.clock)).connection
+async def test_an_unannounced_close_is_noted_with_what_helps(watch: Watch):
+    async with serving(responding(GOOD, closes=True)) as server:
+        connection = (await profile_of(server.url, clock=watch.clock)).connection
 
     assert (connection.requests, connection.announced) == (1, False)
     (note,) = proposed(ServiceProfile(connection=connection)).notes
-    assert (
-        "closed after 1 requests, and no answer says so: an order that is sent just then ends in doubt"
-        in note
-    )
+    assert "closed after 1 requests, and no response announces it: an order sent at that moment" in note
     assert "force_close=True" in note

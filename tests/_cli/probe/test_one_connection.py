@@ -1,4 +1,4 @@
-"""One connection by hand: what it makes of servers that do not answer as they should."""
+"""`Connection`: how it treats servers that do not respond as they should."""
 
 import asyncio
 import socket
@@ -11,90 +11,83 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.faults.servers import Connection, serving
+from tests.faults import servers
 from tests.support.cases import each
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async._cli import probe_http
-from transfer_async._cli.probe_http import OneConnection, Question, RawAnswer
+from transfer_async._cli.probe_http import Connection, Request, Response
 from transfer_async.sandbox import Sandbox
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-QUESTION = Question(method="GET", path="/path")
+REQUEST = Request(method="GET", path="/path")
 
 
 @asynccontextmanager
 async def connected(
-    serve: Serve, *, patience: float = 30.0, kind: type[OneConnection] = OneConnection
-) -> AsyncIterator[OneConnection]:
-    async def script(connection: Connection) -> None:
+    serve: Serve, *, seconds: float = 30.0, kind: type[Connection] = Connection
+) -> AsyncIterator[Connection]:
+    async def script(connection: servers.Connection) -> None:
         with suppress(asyncio.IncompleteReadError):
             await serve(connection.reader, connection.writer)
 
-    async with serving(script) as server:
-        connection = kind(f"{server.url}/base", patience=patience)
+    async with servers.serving(script) as server:
+        connection = kind(f"{server.url}/base", timeout=seconds)
         yield connection
         connection.close()
 
 
-def saying(answer: bytes) -> Serve:
+def responding(response: bytes) -> Serve:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
+        writer.write(response)
         await writer.drain()
 
     return serve
 
 
-async def asked(serve: Serve) -> RawAnswer:
+async def response_of(serve: Serve) -> Response:
     async with connected(serve) as connection:
-        return await connection.ask(QUESTION)
+        return await connection.send(REQUEST)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"",
-        b"nonsense\r\n\r\n",
-        b"HTTP/1.1 600 Odd\r\n\r\n",
-    ],
-)
-async def test_what_is_no_whole_answer_is_none(said):
-    assert await asked(saying(said)) == RawAnswer()
+@each("sent", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 600 Odd\r\n\r\n"])
+async def test_an_invalid_response_counts_as_none(sent):
+    assert await response_of(responding(sent)) == Response()
 
 
-async def test_a_connection_that_was_reset_is_not_open():
-    async def resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await saying(b"HTTP/1.1 204 No\r\n\r\n")(reader, writer)
-        await asked_again.wait()
+async def test_a_reset_connection_is_not_open():
+    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await responding(b"HTTP/1.1 204 No\r\n\r\n")(reader, writer)
+        await received.wait()
         writer.get_extra_info("socket").setsockopt(
             socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
         )
         writer.transport.abort()
-        await asyncio.sleep(0)  # a turn, in which it is closed
+        await asyncio.sleep(0)  # The loop closes it in its next turn.
         gone.set()
 
-    asked_again, gone = asyncio.Event(), asyncio.Event()
-    async with connected(resets) as connection:
-        assert (await connection.ask(QUESTION)).status == 204
-        asked_again.set()
+    received, gone = asyncio.Event(), asyncio.Event()
+    async with connected(reset) as connection:
+        assert (await connection.send(REQUEST)).status == 204
+        received.set()
         await gone.wait()
         assert not connection.is_open
 
 
-def test_a_connection_that_was_never_opened_has_nothing_to_interrupt():
-    OneConnection("http://127.0.0.1:1", patience=30.0)._interrupt()
+def test_interrupting_a_connection_that_was_never_opened_does_nothing():
+    Connection("http://127.0.0.1:1", timeout=30.0)._interrupt()
 
 
-async def test_nobody_there_is_no_answer():
-    connection = OneConnection("http://127.0.0.1:1", patience=30.0)
+@each("cut", [False, True])
+async def test_without_a_server_nothing_is_sent(cut):
+    connection = Connection("http://127.0.0.1:1", timeout=30.0)
 
-    assert await connection.ask(QUESTION) == RawAnswer(is_sent=False)
-    assert await connection.send_and_cut(QUESTION) == RawAnswer(is_sent=False)
+    assert await connection.send(REQUEST, cut=cut) == Response(sent=False)
     assert not connection.is_open
 
 
 @each(
-    ("said", "body"),
+    ("sent", "body"),
     [
         (b"Content-Length: 5\r\n\r\nab", b"ab"),
         (b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n5\r\n", b"ab"),
@@ -102,108 +95,107 @@ async def test_nobody_there_is_no_answer():
         (b"Content-Encoding: br\r\nContent-Length: 2\r\n\r\nab", b""),
     ],
 )
-async def test_of_an_answer_that_is_cut_the_status_stands(said, body):
-    """As with the client: a refusal that was cut is one."""
-    raw = await asked(saying(b"HTTP/1.1 422 No\r\n" + said))
+async def test_a_response_with_a_cut_body_keeps_its_status(sent, body):
+    """As in the client: a refusal whose body was cut is still a refusal."""
+    response = await response_of(responding(b"HTTP/1.1 422 No\r\n" + sent))
 
-    assert (raw.status, raw.body, raw.is_intact) == (422, body, False)
-
-
-async def test_no_more_is_read_than_anybody_needs(monkeypatch):
-    monkeypatch.setattr(probe_http, "LARGEST", 4)
-
-    raw = await asked(saying(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789"))
-
-    assert raw.body == b"0123"
+    assert (response.status, response.body, response.intact) == (422, body, False)
 
 
-async def test_a_server_that_never_ends_its_answer_is_left():
-    async def drips(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def test_a_body_is_read_up_to_the_limit(monkeypatch):
+    monkeypatch.setattr(probe_http, "MAX_BODY", 4)
+
+    response = await response_of(responding(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789"))
+
+    assert response.body == b"0123"
+
+
+async def test_an_unfinished_response_ends_with_the_timeout():
+    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n")
         await reader.read()
 
-    async with connected(drips, patience=MUST_RUN_OUT) as connection:
-        assert await connection.ask(QUESTION) == RawAnswer()
+    async with connected(stall, seconds=MUST_RUN_OUT) as connection:
+        assert await connection.send(REQUEST) == Response()
 
 
-async def test_whoever_drips_for_ever_is_left_after_twice_the_patience(monkeypatch):
+async def test_a_response_in_small_parts_ends_after_twice_the_timeout():
     begun = asyncio.Event()
 
-    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    async def stay_silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         begun.set()
         await reader.read()
 
-    class Shorter(OneConnection):
-        """Whose socket is more patient than it is, as with a server that drips."""
+    class SlowSocket(Connection):
+        """Its socket does not time out, as with a server that sends one byte now and then."""
 
-        def _send(self, question: Question) -> None:
-            super()._send(question)
+        def _read(self) -> Response:
             self._http.sock.settimeout(30.0)
+            return super()._read()
 
-    async with connected(silent, patience=MUST_RUN_OUT, kind=Shorter) as connection:
-        assert await connection.ask(QUESTION) == RawAnswer()
+    async with connected(stay_silent, seconds=MUST_RUN_OUT, kind=SlowSocket) as connection:
+        assert await connection.send(REQUEST) == Response()
     assert begun.is_set()
 
 
-async def test_who_is_cancelled_lets_go_of_the_connection():
-    begun, left = asyncio.Event(), asyncio.Event()
+async def test_a_cancelled_request_closes_the_connection():
+    begun, closed = asyncio.Event(), asyncio.Event()
 
-    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    async def stay_silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         begun.set()
         await reader.read()
-        left.set()
+        closed.set()
 
-    async with connected(silent) as connection:
-        asking = asyncio.ensure_future(connection.ask(QUESTION))
+    async with connected(stay_silent) as connection:
+        sending = asyncio.ensure_future(connection.send(REQUEST))
         await begun.wait()
-        asking.cancel()
-        await left.wait()
+        sending.cancel()
+        await closed.wait()
         with pytest.raises(asyncio.CancelledError):
-            await asking
+            await sending
 
 
-async def test_what_comes_without_a_question_makes_a_connection_useless():
-    async with connected(saying(b"HTTP/1.1 204 No\r\n\r\nHTTP/1.1 408 Late\r\n\r\n")) as connection:
-        assert (await connection.ask(QUESTION)).status == 204
+async def test_a_connection_with_unexpected_bytes_is_not_open():
+    two = responding(b"HTTP/1.1 204 No\r\n\r\nHTTP/1.1 408 Late\r\n\r\n")
+    async with connected(two) as connection:
+        assert (await connection.send(REQUEST)).status == 204
         assert not connection.is_open
 
 
 async def test_a_closed_connection_is_not_opened_again():
-    counted = []
+    connections = []
 
-    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        counted.append(1)
-        await saying(b"HTTP/1.1 204 No\r\nConnection: close\r\n\r\n")(reader, writer)
+    async def serve_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(1)
+        await responding(b"HTTP/1.1 204 No\r\nConnection: close\r\n\r\n")(reader, writer)
 
-    async with connected(once) as connection:
-        assert (await connection.ask(QUESTION)).status == 204
-        assert await connection.ask(QUESTION) == RawAnswer()
-    assert counted == [1]
+    async with connected(serve_once) as connection:
+        assert (await connection.send(REQUEST)).status == 204
+        assert await connection.send(REQUEST) == Response()
+    assert connections == [1]
 
 
 @pytest.fixture
-def certified(tmp_path, monkeypatch) -> Iterator[tuple[ssl.SSLContext, Path]]:
-    """What serves https, and a file with the authority behind it; made outside of any loop."""
+def certified(tmp_path) -> Iterator[tuple[ssl.SSLContext, Path]]:
+    """A server's TLS context and its authority's certificate; created outside of any event loop."""
     authority = trustme.CA()
-    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1").configure_cert(serving)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.cert_pem.write_to_path(tmp_path / "authority.pem")
-    probe_http._verifying.cache_clear()
-    yield serving, tmp_path / "authority.pem"
-    probe_http._verifying.cache_clear()
+    return context, tmp_path / "authority.pem"
 
 
-@pytest.mark.parametrize("known", [True, False])
-async def test_over_tls_only_who_has_a_good_certificate_is_heard(known, certified, monkeypatch):
+@pytest.mark.parametrize("is_trusted", [True, False])
+async def test_a_certificate_must_be_trusted(is_trusted, certified, monkeypatch):
     context, authority = certified
-    if known:
+    if is_trusted:
         monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     async with Sandbox(ssl=context) as sandbox:
-        connection = OneConnection(sandbox.base_url, patience=30.0)
-        answer = await connection.ask(QUESTION)
+        connection = Connection(sandbox.base_url, timeout=30.0)
+        response = await connection.send(REQUEST)
         is_open = connection.is_open
         connection.close()
 
-    assert answer.status == (404 if known else None)
-    assert is_open is known
+    assert response.status == (404 if is_trusted else None)
+    assert is_open is is_trusted

@@ -1,4 +1,4 @@
-"""``transfer-async probe``: what it asks for, what it says, and its exit codes."""
+"""``transfer-async probe``: its options, output and exit codes."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ NOT_LIVE = "--this-is-not-live"
 
 @pytest.fixture
 def here(monkeypatch, tmp_path) -> Path:
-    """The directory that the command is called in; found outside of any loop."""
+    """The working directory of the command; prepared outside of any event loop."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "order.json").write_bytes(new_order().to_json())
     (tmp_path / "to-nobody.json").write_bytes(refused_order().to_json())
@@ -41,43 +41,43 @@ ORDERING = (
 """The options of levels 1 and 2."""
 
 
-def test_it_explains_itself():
-    told = invoke("probe", "--help")
+def test_it_has_a_help_text():
+    result = invoke("probe", "--help")
 
-    assert told.exit_code == 0
-    assert "Find out what a service's test environment really does" in told.output
+    assert result.exit_code == 0
+    assert "Find out what a service's test environment really does" in result.output
 
 
 @each("levels", [[], ["--level", "1"], ["--level", "2", "--yes"]])
-async def test_without_the_word_that_it_is_not_live_nothing_is_asked(sandbox, levels):
+async def test_nothing_is_sent_without_the_confirmation_that_it_is_not_live(sandbox, levels):
     result = await asked("probe", *levels, code=2)
 
     assert "--this-is-not-live is required" in result.stderr
     assert not sandbox.requests
 
 
-async def test_nobody_to_ask_is_no_yes(sandbox):
+async def test_nothing_is_sent_without_yes_when_not_interactive(sandbox):
     result = await asked("probe", NOT_LIVE, code=2)
 
     assert "31 requests at most" in result.stdout
     assert result.stderr.splitlines() == [
-        "nobody is there to be asked: --yes begins without",
-        "probe: nobody said yes; nothing more was sent",
+        "--yes is required when not interactive",
+        "probe: not confirmed; nothing more was sent",
     ]
     assert not sandbox.requests
 
 
-@pytest.mark.parametrize(("said", "code"), [("y\n", 0), ("n\n", 2)])
-async def test_a_person_is_asked_before_it_begins(sandbox, monkeypatch, said, code):
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2)])
+async def test_it_asks_before_it_begins(sandbox, monkeypatch, answer, code):
     monkeypatch.setattr(probe_command, "somebody_is_there", lambda: True)
 
-    result = await asked("probe", NOT_LIVE, "--idle", "0", answers=said, code=code)
+    result = await asked("probe", NOT_LIVE, "--idle", "0", answers=answer, code=code)
 
     assert "begin? [y/N]" in result.stdout
     assert bool(sandbox.requests) is (code == 0)
 
 
-async def test_what_was_seen_is_kept_without_the_token_or_anybody(sandbox, tmp_path):
+async def test_the_profile_has_no_token_and_no_person(sandbox, tmp_path):
     result = await asked("probe", NOT_LIVE, "--yes", "--idle", "0", "--profile", "seen.json")
 
     text = await asyncio.to_thread((tmp_path / "seen.json").read_text)
@@ -93,14 +93,16 @@ async def test_what_was_seen_is_kept_without_the_token_or_anybody(sandbox, tmp_p
 @pytest.mark.parametrize("earlier", [None, b'{"version":1}'])
 @pytest.mark.parametrize("levels", [["--idle", "0"], ["--level", "1"]])
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
-        (["--base-url", "http://127.0.0.1:1"], "probe: no connection could be opened: is --base-url"),
-        (["--token", "wrong"], "probe: the service does not know the token (status 401): is --token"),
+        (["--base-url", "http://127.0.0.1:1"], "probe: no connection could be opened: check --base-url"),
+        (["--token", "wrong"], "probe: the service rejected the token (status 401): check --token"),
     ],
 )
-async def test_what_was_not_seen_is_no_profile(sandbox, here, option, said, levels, earlier):
-    """Else a typing error becomes a profile, with which the sandbox answers nothing."""
+async def test_a_wrong_base_url_or_token_leaves_the_profile_as_it_is(
+    sandbox, here, option, message, levels, earlier
+):
+    """Otherwise a typing error would become a profile."""
     profile = here / "service-profile.json"
     if earlier is not None:
         await asyncio.to_thread(profile.write_bytes, earlier)
@@ -108,37 +110,37 @@ async def test_what_was_not_seen_is_no_profile(sandbox, here, option, said, leve
 
     result = await asked("probe", NOT_LIVE, "--yes", *levels, *orders, *option, code=1)
 
-    assert said in result.stderr
+    assert message in result.stderr
     assert "proposed settings" not in result.stdout
     assert (await asyncio.to_thread(profile.read_bytes) if earlier else None) == earlier
     assert await asyncio.to_thread(profile.exists) is (earlier is not None)
     assert len(sandbox.requests) <= 1
 
 
-async def test_orders_are_sent_within_the_cap_and_not_again(sandbox):
+async def test_orders_are_sent_once_and_within_the_cap(sandbox):
     first = await asked("probe", NOT_LIVE, "--yes", "--level", "1", *ORDERING)
     again = await asked("probe", NOT_LIVE, "--yes", "--level", "1", *ORDERING)
 
-    assert "3 requests; at most 3 orders, and 469725.75 NGN in all" in first.stdout
-    assert "spent before: 3 orders, 469725.75 NGN" in again.stdout
+    assert "3 requests; at most 3 orders, and 469725.75 NGN in total" in first.stdout
+    assert "sent before: 3 orders, 469725.75 NGN" in again.stdout
     assert [one.path for one in sandbox.requests if one.method == "POST"] == [CREATE_ORDER_PATH] * 3
 
 
-async def test_it_stops_where_a_good_order_is_refused(sandbox):
+async def test_it_stops_if_the_valid_order_is_refused(sandbox):
     nobody = [*ORDERING, "--order", "to-nobody.json"]
     result = await asked("probe", NOT_LIVE, "--yes", "--level", "2", *nobody, code=1)
 
-    assert "probe: a good order was not created" in result.stderr
-    assert "asked by level 0, shows no limits" in result.stdout
+    assert "probe: the valid order was not created" in result.stderr
+    assert "no limits of NGN are tried: the profile has none; level 0 reads them" in result.stdout
 
 
 @each(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--level", "1"], "--order, --journal, --most-orders and --most-amount are required"),
         (["--level", "1", "--most-amount", "much"], "--most-amount: must be a plain number"),
         (["--level", "1", "--apart", "0"], "--apart: must be a plain number, more than 0"),
-        (["--level", "1", "--journal", "nowhere/at.all"], "--journal: there is no such directory"),
+        (["--level", "1", "--journal", "nowhere/at.all"], "--journal: its directory does not exist"),
         (["--level", "1", "--order", "empty.json"], "probe: "),
         (["--level", "1", "--order", "none.txt"], "probe: "),
         (["--patience", "0"], "--patience: must be more than 0 seconds"),
@@ -147,23 +149,23 @@ async def test_it_stops_where_a_good_order_is_refused(sandbox):
         (["--profile", "order.json", "--yes", "--idle", "0"], "probe: profile: is not of version 1"),
     ],
 )
-async def test_a_wrong_use_is_told_in_a_line(sandbox, options, said):
+async def test_a_usage_error_is_one_line(sandbox, options, message):
     given = ORDERING if len(options) > 2 or "--level" not in options else []
 
     result = await asked("probe", NOT_LIVE, *given, *options, code=2)
 
-    assert said in result.stderr
+    assert message in result.stderr
     assert "a-secret-token" not in result.output
 
 
-async def test_an_address_and_a_token_are_needed(sandbox, monkeypatch):
+async def test_the_base_url_and_the_token_are_required(sandbox, monkeypatch):
     monkeypatch.delenv("TRANSFER_API_TOKEN")
     assert "--token, or TRANSFER_API_TOKEN, is required" in (await asked("probe", NOT_LIVE, code=2)).stderr
     monkeypatch.delenv("TRANSFER_BASE_URL")
     assert "--base-url, or TRANSFER_BASE_URL, is required" in (await asked("probe", NOT_LIVE, code=2)).stderr
 
 
-async def test_a_place_that_cannot_be_written_to_is_told(sandbox):
+async def test_a_profile_that_cannot_be_written_is_an_error(sandbox):
     result = await asked("probe", NOT_LIVE, "--yes", "--idle", "0", "--profile", "nowhere/seen.json", code=1)
 
     assert "probe: FileNotFoundError" in result.stderr

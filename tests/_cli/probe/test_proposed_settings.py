@@ -1,4 +1,4 @@
-"""What a profile says for the client's settings, and why."""
+"""The client's settings that a profile suggests, and their reasons."""
 
 import pytest
 
@@ -14,19 +14,19 @@ def proposal_of(connection=None, **answers):
     return proposed(ServiceProfile(answers=named, connection=connection))
 
 
-NO = SeenAnswer(status=422, within=0.1)
-NEW, TWICE = SeenAnswer(status=200, order="new"), SeenAnswer(status=409)
+REFUSAL = SeenAnswer(status=422, within=0.1)
+NEW, REPEATED = SeenAnswer(status=200, order="new"), SeenAnswer(status=409)
 DOUBT = SeenAnswer(status=500, order="unknown")
 
 
-def test_where_nothing_speaks_against_them_the_defaults_stay():
-    proposal = proposal_of(who_am_i=SeenAnswer(status=200, within=0.1), no_users=NO)
+def test_the_defaults_stay_unless_a_response_suggests_otherwise():
+    proposal = proposal_of(who_am_i=SeenAnswer(status=200, within=0.1), no_users=REFUSAL)
 
     assert (proposal.retry, proposal.timeouts) == (RetryPolicy(), Timeouts())
     assert proposal.notes == ()
 
 
-def test_every_proposed_value_has_its_reason_and_the_code_runs():
+def test_every_proposed_value_has_a_reason_and_the_code_runs():
     proposal = proposal_of(
         who_am_i=SeenAnswer(status=503, within=10.0, headers={"retry-after": "17"}),
         same_body_again=SeenAnswer(status=404, order="same", within=0.1),
@@ -40,17 +40,17 @@ def test_every_proposed_value_has_its_reason_and_the_code_runs():
     names = {"RetryPolicy": RetryPolicy, "Timeouts": Timeouts}
     made = eval(f"dict({' '.join(lines[-2:])})", names)
     assert made == {"retry": proposal.retry, "timeouts": proposal.timeouts}
-    assert "  max_delay = 17 (default 5): an answer asked to wait for 17 s (Retry-After)" in lines
+    assert "  max_delay = 17 (default 5): a response asked to wait for 17 s (Retry-After)" in lines
 
 
-def test_a_status_on_an_answer_that_names_an_order_is_no_no():
+def test_a_status_that_came_with_an_order_proves_no_refusal():
     proposal = proposal_of(same_body_again=SeenAnswer(status=422, order="same", within=0.1))
 
     assert proposal.retry.refused == REFUSED - {422}
     assert "without 422" in proposal.reasons["refused"]
 
 
-def test_slow_answers_are_waited_for():
+def test_slow_responses_lengthen_the_timeouts():
     proposal = proposal_of(order=SeenAnswer(status=200, within=10.0, order="new"))
 
     assert (proposal.timeouts.sock_read, proposal.timeouts.total) == (40.0, 45.0)
@@ -58,13 +58,13 @@ def test_slow_answers_are_waited_for():
 
 
 @each("asked", ["-1", "NaN", "Infinity", "Wed, 21 Oct 2015 07:28:00 GMT", "999999", ""])
-def test_a_retry_after_that_cannot_be_kept_to_changes_nothing(asked):
+def test_an_unusable_retry_after_changes_nothing(asked):
     answer = SeenAnswer(status=503, within=0.1, headers={"retry-after": asked})
 
     assert proposal_of(who_am_i=answer).retry == RetryPolicy()
 
 
-def test_no_status_is_ever_proposed_as_a_promise_that_nothing_was_done():
+def test_no_status_is_proposed_as_a_guarantee_of_not_processed():
     proposal = proposal_of(order=SeenAnswer(status=503, within=0.1, order="unknown"))
 
     assert proposal.retry.not_processed == RetryPolicy().not_processed
@@ -78,20 +78,23 @@ def test_no_status_is_ever_proposed_as_a_promise_that_nothing_was_done():
             "an idle connection is closed within 2 s",
         ),
         ({"wrong_token": SeenAnswer(status=403)}, "a wrong token is answered with 403"),
-        ({"not_json": DOUBT}, "so that they end in doubt: not-json"),
-        ({"same_body_again": NEW}, "made two orders"),
+        ({"not_json": DOUBT}, "so they end in doubt: not-json"),
+        ({"same_body_again": NEW}, "created two orders"),
         ({"same_body_again": SeenAnswer(status=200, order="same")}, "is answered with the first order"),
-        ({"same_body_again": TWICE, "cut_again": TWICE}, "the order exists, for its repetition was refused"),
-        ({"same_body_again": TWICE, "cut_again": NEW}, "whether the order existed is unknown"),
-        ({"same_body_again": DOUBT, "cut_again": TWICE}, "the client does not rely on it"),
+        (
+            {"same_body_again": REPEATED, "cut_again": REPEATED},
+            "the order exists: its repetition was refused",
+        ),
+        ({"same_body_again": REPEATED, "cut_again": NEW}, "it is unknown whether the order exists"),
+        ({"same_body_again": DOUBT, "cut_again": REPEATED}, "the client does not rely on it"),
     ],
 )
-def test_what_no_setting_mends_is_noted(seen, note):
-    (told,) = proposal_of(**seen).notes
+def test_what_no_setting_can_correct_is_noted(seen, note):
+    (found,) = proposal_of(**seen).notes
 
-    assert note in told
+    assert note in found
 
 
 @pytest.mark.parametrize("status", [200, 401])
-def test_an_answer_to_a_wrong_token_that_the_client_knows_needs_no_note(status):
+def test_an_answer_to_a_wrong_token_that_the_client_recognises_needs_no_note(status):
     assert proposal_of(wrong_token=SeenAnswer(status=status, unauthorized=True)).notes == ()

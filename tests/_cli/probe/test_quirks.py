@@ -1,4 +1,4 @@
-"""What a service does is inferred; a sandbox that does as the profile says is probed to the same one."""
+"""The probe infers each quirk of a service, and a sandbox with that profile gives the same profile again."""
 
 from pathlib import Path
 
@@ -7,22 +7,22 @@ import pytest
 from tests.support.loop_time import LoopTime
 from transfer_async.sandbox import Sandbox, load_profile
 
-from .prober import Watch, probed
+from .prober import Watch, probe
 from .quirks import QUIRKS, Quirk, Quirky
 
-RECORDED = load_profile(Path(__file__).with_name("service-profile-1.json"))  # read outside of any loop
+RECORDED = load_profile(Path(__file__).with_name("service-profile-1.json"))  # read outside of any event loop
 
 
 @pytest.mark.parametrize("quirk", QUIRKS.values(), ids=QUIRKS)
-async def test_a_habit_is_inferred_and_the_sandbox_takes_it_on(quirk: Quirk, tmp_path, loop_time: LoopTime):
+async def test_a_quirk_is_inferred_and_imitated(quirk: Quirk, tmp_path, loop_time: LoopTime):
     watch = Watch(loop_time)
     requests, idle = quirk.watched
-    wanted = {"levels": quirk.levels, "orders": quirk.orders, "requests": requests, "idle": idle}
+    settings = {"levels": quirk.levels, "orders": quirk.orders, "requests": requests, "idle": idle}
 
     async with Quirky(quirk, sleep=watch.sleep) as service:
-        first = await probed(service, tmp_path / "first", watch, **wanted)
+        first = await probe(service, tmp_path / "first", watch, **settings)
     async with Sandbox(profile=first.profile, sleep=watch.sleep) as sandbox:
-        second = await probed(sandbox, tmp_path / "second", watch, **wanted)
+        second = await probe(sandbox, tmp_path / "second", watch, **settings)
 
     assert quirk.shows(first.profile)
     assert bool(first.stopped) is quirk.stops
@@ -30,14 +30,12 @@ async def test_a_habit_is_inferred_and_the_sandbox_takes_it_on(quirk: Quirk, tmp
     assert second.stopped == first.stopped
 
 
-async def test_a_service_of_which_only_the_profile_is_left_is_still_what_it_was(
-    tmp_path, loop_time: LoopTime
-):
-    """The file is one of version 1, kept as it was written: whoever has one can go on with it."""
+async def test_a_sandbox_with_a_stored_profile_gives_that_profile(tmp_path, loop_time: LoopTime):
+    """The file is of version 1 and is never rewritten: profiles that users have must stay usable."""
     watch = Watch(loop_time)
 
     async with Sandbox(profile=RECORDED, sleep=watch.sleep) as sandbox:
-        again = await probed(sandbox, tmp_path / "again", watch, levels=(0, 1, 2), idle=20.0)
+        again = await probe(sandbox, tmp_path / "again", watch, levels=(0, 1, 2), idle=20.0)
 
     assert again.profile == RECORDED
     assert (again.profile.answers["order"].status, again.profile.answers["cut-again"].status) == (201, 409)
