@@ -53,8 +53,8 @@ class OurContract(JournalContract):
     @pytest.fixture(autouse=True)
     def short_pages(self, monkeypatch: pytest.MonkeyPatch):
         """So that a few keys are more than one page."""
-        monkeypatch.setattr(sqlite, "REFUTED_AT_ONCE", 2)
-        monkeypatch.setattr(postgres, "LOOKED_THROUGH", 5)
+        monkeypatch.setattr(sqlite, "HISTORY_PAGE", 2)
+        monkeypatch.setattr(postgres, "HISTORY_PAGE", 5)
 
     async def test_a_journal_that_knows_other_scopes_only_warns_once(
         self, journal: Journal, caplog: pytest.LogCaptureFixture

@@ -13,7 +13,7 @@ from tests.support.journalling import claim, judged, made, mark
 from tests.support.loop_time import LoopTime
 from transfer_async import JournalFailed
 from transfer_async.journal import rows
-from transfer_async.journal.durable import QUIET, SHARED, DurableJournal, PendingMove, Transaction
+from transfer_async.journal.durable import MAX_SHARED, QUIET_TURNS, DurableJournal, PendingMove, Transaction
 from transfer_async.journal.encryption import RecordId
 from transfer_async.journal.protocol import KEPT
 from transfer_async.journal.rows import NOTHING, VERSION, Upgradable, Upgrade
@@ -22,8 +22,8 @@ from transfer_async.journal.rows import NOTHING, VERSION, Upgradable, Upgrade
 class Store(DurableJournal):
     """Rows in a dictionary; what befalls a commit is the test's to say."""
 
-    def __init__(self, *, at_once: int = 1) -> None:
-        super().__init__(at_once=at_once)
+    def __init__(self, *, concurrent_commits: int = 1) -> None:
+        super().__init__(concurrent_commits=concurrent_commits)
         self.rows: dict[RecordId, rows.EntryRow] = {}
         self.commits: list[int] = []
         self.opened = self.closed = 0
@@ -42,7 +42,7 @@ class Store(DurableJournal):
         error = self.error(wanted)
         if error is not None:
             raise error
-        transaction = Transaction(wanted, self._recent)
+        transaction = Transaction(wanted, self._cache)
         for place in transaction.places:
             row = self.rows.get(place)
             transaction.load(place, row and row.token, row)
@@ -80,7 +80,7 @@ class Store(DurableJournal):
             raise self.opening_error
         yield Table(self)
 
-    def _is_of_the_store(self, error: BaseException) -> bool:
+    def _is_store_error(self, error: BaseException) -> bool:
         return isinstance(error, OSError)
 
 
@@ -165,7 +165,7 @@ async def test_who_is_told_joins_the_group_that_waited_meanwhile(store: Store, l
 
 
 async def test_nobody_waits_for_more_than_a_commit_takes(store: Store, loop_time: LoopTime):
-    store._took = 60.0
+    store._commit_seconds = 60.0
     callers = []
     for number in range(10):  # one in each turn, and none of them is quick
         callers.append(asyncio.create_task(judged(store, claim(), key=f"k-{number}")))
@@ -177,7 +177,7 @@ async def test_nobody_waits_for_more_than_a_commit_takes(store: Store, loop_time
 
 
 async def test_a_commit_waits_for_nobody_once_nobody_comes(store: Store, loop_time: LoopTime):
-    pause = partial(turns, QUIET + 1)
+    pause = partial(turns, QUIET_TURNS + 1)
     await asyncio.gather(*await Returning(store, loop_time, pause).until_told())
 
     assert store.commits == [1, 1]
@@ -197,8 +197,8 @@ async def test_a_runner_that_is_cancelled_while_others_join_leaves_nobody_alone(
 
 
 async def test_where_two_commits_can_be_on_their_way_one_gathers_for_both(loop_time: LoopTime):
-    store = Store(at_once=2)
-    store._took = 60.0
+    store = Store(concurrent_commits=2)
+    store._commit_seconds = 60.0
     callers = []
     for number in range(4):
         callers.append(asyncio.create_task(judged(store, claim(), key=f"k-{number}")))
@@ -212,10 +212,10 @@ async def test_where_two_commits_can_be_on_their_way_one_gathers_for_both(loop_t
 async def test_a_cancelled_runner_that_gathers_leaves_nobody_to_wait_for_another_that_commits(
     loop_time: LoopTime,
 ):
-    store = Store(at_once=2)
+    store = Store(concurrent_commits=2)
     gate = store.gate = Gate()
     first = await waiting(store, 1)
-    store._took = 60.0
+    store._commit_seconds = 60.0
     second = asyncio.create_task(judged(store, claim(), key="second"))
     await turns(2)
     assert store._gathering is not None
@@ -229,24 +229,24 @@ async def test_a_cancelled_runner_that_gathers_leaves_nobody_to_wait_for_another
 
 
 async def test_no_commit_carries_more_than_its_share(store: Store):
-    await asyncio.gather(*await waiting(store, 2 * SHARED + 1))
+    await asyncio.gather(*await waiting(store, 2 * MAX_SHARED + 1))
 
-    assert store.commits == [SHARED, SHARED, 1]
+    assert store.commits == [MAX_SHARED, MAX_SHARED, 1]
 
 
 async def test_what_is_too_much_for_one_commit_is_on_its_way_in_two():
-    store = Store(at_once=2)
+    store = Store(concurrent_commits=2)
     gate = store.gate = Gate()
-    tasks = await waiting(store, 2 * SHARED + 1)
+    tasks = await waiting(store, 2 * MAX_SHARED + 1)
     commits = list(store.commits)
     gate.open()
     await asyncio.gather(*tasks)
 
-    assert commits == [SHARED, SHARED]
+    assert commits == [MAX_SHARED, MAX_SHARED]
 
 
 async def test_two_commits_are_on_their_way_at_once_where_the_store_can():
-    store = Store(at_once=2)
+    store = Store(concurrent_commits=2)
     gate = store.gate = Gate()
     tasks = await waiting(store, 1) + await waiting(store, 1)
     commits = list(store.commits)
@@ -347,7 +347,7 @@ async def test_pruning_goes_on_until_there_is_nothing_left_to_forget(store: Stor
 
 async def test_what_was_written_last_is_remembered_for_the_next_move(store: Store):
     entry = await made(store, claim(), mark())
-    known = store._recent.get(("https://service.example", "k"))
+    known = store._cache.get(("https://service.example", "k"))
 
     assert known is not None
     assert known[1] is entry

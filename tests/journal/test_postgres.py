@@ -246,7 +246,7 @@ def pending(key: str, move: Move) -> PendingMove:
 class Careful(PostgresJournal):
     """It looks before every write."""
 
-    async def _commit_without_a_look(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
+    async def _commit_optimistically(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
         return list(wanted)
 
 
@@ -311,16 +311,16 @@ async def test_no_table_is_read_whole_however_small_it_was_when_the_plan_was_mad
         "WHERE schemaname = 'transfer_async' AND relname IN ('keys_2', 'history')"
     )
     async with PostgresJournal(database) as journal, journal._transaction() as session:
-        before = await session.value(reads)
+        before = await session.fetch_value(reads)
         for number in range(8):
-            transaction = Transaction([pending(f"k-{number}", claim())], journal._recent)
-            transaction.assume(0.0)
+            transaction = Transaction([pending(f"k-{number}", claim())], journal._cache)
+            transaction.decide_optimistically(0.0)
             await journal._store(session, transaction)
             journal._settle(transaction)
-            transaction = Transaction([pending(f"k-{number}", mark())], journal._recent)
-            transaction.assume(0.0)
+            transaction = Transaction([pending(f"k-{number}", mark())], journal._cache)
+            transaction.decide_optimistically(0.0)
             await journal._store(session, transaction)
-        after = await session.value(reads)
+        after = await session.fetch_value(reads)
 
     assert after == before
 
@@ -333,6 +333,6 @@ async def test_what_would_fail_again_is_tried_once():
         raise asyncpg.DataError
 
     with pytest.raises(asyncpg.DataError):
-        await PostgresJournal("postgresql://nobody@localhost/nothing", timeout=1.0)._patiently(fails)
+        await PostgresJournal("postgresql://nobody@localhost/nothing", timeout=1.0)._with_retries(fails)
 
     assert len(tries) == 1

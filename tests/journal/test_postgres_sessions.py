@@ -37,7 +37,7 @@ class Lender(Sessions):
 
     async def _connected(self) -> Session:
         self.made.append(Connection())
-        return Session(self.made[-1], keeps=True, is_plain=True)
+        return Session(self.made[-1], prepares=True, has_safe_defaults=True)
 
 
 async def leave(lender: Lender, *, by: BaseException | None = None) -> None:
@@ -112,7 +112,7 @@ async def test_what_is_open_is_closed_somehow(error: BaseException | None, ended
 
 async def test_the_servers_time_goes_on_as_the_loops_does(loop_time: LoopTime):
     reckoned = EstimatedServerClock()
-    reckoned.heard(1000.0, asked=asyncio.get_running_loop().time())
+    reckoned.update(1000.0, asked=asyncio.get_running_loop().time())
     await loop_time.pass_(5.0)
 
     assert reckoned.now == pytest.approx(1005.0, abs=1.0)
@@ -127,10 +127,10 @@ async def test_an_answer_puts_it_right_as_far_as_it_proves_it_wrong(
     loop_time: LoopTime, said: float, took: float, reckons: float
 ):
     reckoned, loop = EstimatedServerClock(), asyncio.get_running_loop()
-    reckoned.heard(1000.0, asked=loop.time())
+    reckoned.update(1000.0, asked=loop.time())
     asked = loop.time()
     await loop_time.pass_(took)
-    reckoned.heard(said, asked=asked)
+    reckoned.update(said, asked=asked)
 
     assert reckoned.now == pytest.approx(reckons, abs=0.3)
 

@@ -158,7 +158,7 @@ def test_a_loop_that_is_shut_down_in_the_middle_does_not_hang_and_what_had_begun
         await on_its_way.wait()
 
     asyncio.run(work())
-    journal._let_go()
+    journal._close_file()
     with closing(sqlite3.connect(path)) as db:
         (keys,) = db.execute("SELECT count(*) FROM keys_2").fetchone()
         (steps,) = db.execute("SELECT count(DISTINCT key_id) FROM history").fetchone()

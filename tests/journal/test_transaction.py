@@ -16,13 +16,15 @@ class Makes:
     """Transactions over what a test has stored."""
 
     def __init__(self) -> None:
-        self.recent = WriteCache()
+        self.cache = WriteCache()
         self.stored: dict[str, tuple[str, Entry]] = {}
 
-    def wanted(self, *wishes: tuple[str, transitions.Move], in_question: bool = False) -> list[PendingMove]:
+    def wanted(
+        self, *wishes: tuple[str, transitions.Move], commit_unknown: bool = False
+    ) -> list[PendingMove]:
         loop = asyncio.get_running_loop()
         return [
-            PendingMove((SCOPE, key), move, f"t{n}", loop.create_future(), in_question=in_question)
+            PendingMove((SCOPE, key), move, f"t{n}", loop.create_future(), commit_unknown=commit_unknown)
             for n, (key, move) in enumerate(wishes)
         ]
 
@@ -33,11 +35,11 @@ class Makes:
             assert verdict is not None
             entry = verdict.entry
         self.stored[key] = (token, entry)
-        self.recent.keep((SCOPE, key), token, entry)
+        self.cache.keep((SCOPE, key), token, entry)
         return entry
 
     def transaction(self, *wishes: tuple[str, transitions.Move], **settings: Any) -> Transaction:
-        made = Transaction(self.wanted(*wishes, **settings), self.recent)
+        made = Transaction(self.wanted(*wishes, **settings), self.cache)
         for place in made.places:
             token, _ = self.stored.get(place[1], (None, None))
             made.load(place, token, None)
@@ -50,7 +52,7 @@ def makes() -> Makes:
 
 
 def denials(transaction: Transaction) -> list[Rejection | None]:
-    return [None if one is None else one.denial for one in transaction.verdicts]
+    return [None if one is None else one.denial for one in transaction.results]
 
 
 async def test_the_later_of_two_moves_on_one_key_sees_the_earlier_and_both_are_in_the_history(makes: Makes):
@@ -101,10 +103,10 @@ async def test_places_are_in_one_order_whatever_comes_first(makes: Makes):
 
 async def test_a_move_whose_token_is_committed_is_believed_and_not_made_again(makes: Makes):
     entry = makes.store("k", "t0", claim())
-    transaction = makes.transaction(("k", claim()), in_question=True)
+    transaction = makes.transaction(("k", claim()), commit_unknown=True)
     transaction.decide(0.0, committed=["t0"])
 
-    assert [(one and (one.denial, one.entry)) for one in transaction.verdicts] == [(None, entry)]
+    assert [(one and (one.denial, one.entry)) for one in transaction.results] == [(None, entry)]
     assert (transaction.writes, transaction.steps) == ([], [])
 
 
@@ -115,7 +117,7 @@ async def test_a_claim_or_mark_that_was_committed_is_lost_once_others_moved_on(
     makes: Makes, move: transitions.Move, denial: Rejection
 ):
     makes.store("k", "somebody else's", claim(), mark(), transitions.GoInDoubt(attempt="a"))
-    transaction = makes.transaction(("k", move), in_question=True)
+    transaction = makes.transaction(("k", move), commit_unknown=True)
     transaction.decide(0.0, committed=["t0"])
 
     assert denials(transaction) == [denial]
@@ -123,7 +125,7 @@ async def test_a_claim_or_mark_that_was_committed_is_lost_once_others_moved_on(
 
 async def test_a_claim_that_committed_the_doubt_it_found_is_not_taken_for_one_that_was_granted(makes: Makes):
     makes.store("k", "t0", claim(), mark(), transitions.GoInDoubt(attempt="a"))  # what the denied claim wrote
-    transaction = makes.transaction(("k", claim(2)), in_question=True)
+    transaction = makes.transaction(("k", claim(2)), commit_unknown=True)
     transaction.decide(0.0, committed=["t0"])
 
     assert denials(transaction) == [Rejection.IN_DOUBT]
@@ -135,7 +137,7 @@ async def test_another_move_that_was_committed_is_believed_even_if_others_moved_
     makes: Makes, move: transitions.Move
 ):
     makes.store("k", "somebody else's", claim(), mark(), free(pending_undos=owing("hold")))
-    transaction = makes.transaction(("k", move), in_question=True)
+    transaction = makes.transaction(("k", move), commit_unknown=True)
     transaction.decide(0.0, committed=["t0"])
 
     assert denials(transaction) == [None]
@@ -145,7 +147,7 @@ async def test_moves_for_whose_places_nothing_was_found_are_unseen(makes: Makes)
     makes.store("k-1", "a", claim())
     transaction = makes.transaction(("k-1", mark()), ("k-2", claim()))
 
-    assert transaction.unseen == {"t1"}
+    assert transaction.tokens_without_entry == {"t1"}
 
 
 # --- what is remembered -------------------------------------------------------------------------
@@ -154,9 +156,9 @@ async def test_moves_for_whose_places_nothing_was_found_are_unseen(makes: Makes)
 async def test_what_was_committed_is_remembered_under_the_token_that_is_stored(makes: Makes):
     transaction = makes.transaction(("k", claim()), ("k", keep(check="r")))
     transaction.decide(0.0)
-    before = makes.recent.get((SCOPE, "k"))
+    before = makes.cache.get((SCOPE, "k"))
     transaction.remember()
-    known = makes.recent.get((SCOPE, "k"))
+    known = makes.cache.get((SCOPE, "k"))
 
     assert before is None
     assert known is not None
@@ -176,7 +178,7 @@ async def test_no_more_is_remembered_than_the_limit(makes: Makes):
 async def test_what_others_have_written_since_is_what_counts(makes: Makes):
     mine = makes.store("k", "mine", claim())
     theirs = rows.row_of(replace(mine, epoch=2), token="theirs", now=0.0)
-    transaction = Transaction(makes.wanted(("k", mark())), makes.recent)
+    transaction = Transaction(makes.wanted(("k", mark())), makes.cache)
     transaction.load((SCOPE, "k"), "theirs", theirs)
     transaction.decide(0.0)
 
@@ -188,8 +190,8 @@ async def test_what_others_have_written_since_is_what_counts(makes: Makes):
 
 
 def assumed(makes: Makes, *wishes: tuple[str, transitions.Move]) -> Transaction:
-    transaction = Transaction(makes.wanted(*wishes), makes.recent)
-    transaction.assume(0.0)
+    transaction = Transaction(makes.wanted(*wishes), makes.cache)
+    transaction.decide_optimistically(0.0)
     return transaction
 
 
@@ -216,7 +218,7 @@ async def test_no_denial_is_believed_without_a_look(makes: Makes, wishes: tuple[
     makes.store("k", "t", claim())
     transaction = assumed(makes, *(("k", wish) for wish in wishes))
 
-    assert (transaction.wanted, transaction.verdicts, transaction.writes) == ([], [], [])
+    assert (transaction.wanted, transaction.results, transaction.writes) == ([], [], [])
 
 
 async def test_a_move_of_a_key_of_which_nothing_is_known_is_left_to_a_look(makes: Makes):
@@ -228,9 +230,9 @@ async def test_a_move_of_a_key_of_which_nothing_is_known_is_left_to_a_look(makes
 async def test_of_what_was_not_stored_nothing_is_kept(makes: Makes):
     makes.store("k", "t", claim())
     transaction = assumed(makes, ("k", mark()), ("new", claim()))
-    transaction.confine({(SCOPE, "new")})
+    transaction.restrict_to({(SCOPE, "new")})
     transaction.remember()
-    known = makes.recent.get((SCOPE, "k"))
+    known = makes.cache.get((SCOPE, "k"))
 
     assert [step[0] for step in transaction.steps] == [(SCOPE, "new")]
     assert [one.place for one in transaction.wanted] == [(SCOPE, "new")]

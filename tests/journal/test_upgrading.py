@@ -416,7 +416,7 @@ def test_while_an_old_program_writes_to_the_file_it_is_refused(tmp_path: Path):
 async def test_while_a_transaction_of_an_old_program_is_open_it_is_refused(
     database: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(postgres, "WAIT", 0.05)
+    monkeypatch.setattr(postgres, "LOCK_TIMEOUT", 0.05)
     store = await asyncio.to_thread(TableStore, database)
     before = await content(store)
     other = await asyncpg.connect(database)

@@ -90,10 +90,10 @@ def released() -> None:
 def unlocked() -> None:
     """A journal that closes a descriptor of its file, as it once was, which drops SQLite's locks."""
 
-    as_it_is = sqlite_file.found
+    prepare = sqlite_file.found
 
     def touched(path: Path, *, make: bool) -> Path:
-        real = as_it_is(path, make=make)
+        real = prepare(path, make=make)
         if not make:
             os.close(os.open(real, os.O_RDWR))
         return real

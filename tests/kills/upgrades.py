@@ -165,7 +165,7 @@ def _watch(see: Callable[[str], None]) -> None:
         return db
 
     sqlite3.connect = watched  # type: ignore[assignment] # this process is for nothing else
-    for name in ("say", "fetch"):
+    for name in ("execute", "fetch"):
         setattr(Session, name, _seen(getattr(Session, name), see))
 
 

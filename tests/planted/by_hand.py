@@ -642,7 +642,7 @@ BY_HAND = (
     Fault(
         "file-is-for-everybody",
         "sqlite_opening",
-        "            keep_private(real)\n",
+        "            restrict_to_owner(real)\n",
         "",
         "every user of the machine can read the customers' data",
     ),
@@ -713,10 +713,10 @@ BY_HAND = (
         "upgrade-of-tables-in-halves",
         "postgres_upgrade",
         "        for statement in statements_from(upgrade.found, self._schema):\n"
-        "            await session.say(statement)\n",
+        "            await session.execute(statement)\n",
         "        for statement in statements_from(upgrade.found, self._schema):\n"
-        "            await session.say(statement)\n"
-        '        await session.say("COMMIT; BEGIN")\n',
+        "            await session.execute(statement)\n"
+        '        await session.execute("COMMIT; BEGIN")\n',
         "the same in a database",
     ),
     Fault(
@@ -732,10 +732,10 @@ BY_HAND = (
         """                await self._gather()
                 self._gathering = None
                 began = _loop_time()
-                count = min(len(self._waiting), SHARED)
+                count = min(len(self._waiting), MAX_SHARED)
                 taken = [self._waiting.popleft() for _ in range(count)]
 """,
-        """                count = min(len(self._waiting), SHARED)
+        """                count = min(len(self._waiting), MAX_SHARED)
                 taken = [self._waiting.popleft() for _ in range(count)]
                 await self._gather()
                 self._gathering = None
@@ -746,8 +746,8 @@ BY_HAND = (
     Fault(
         "others-are-waited-for-without-end",
         "durable",
-        "        while quiet < QUIET and len(self._waiting) < SHARED and _loop_time() < end:\n",
-        "        while quiet < QUIET and len(self._waiting) < SHARED:\n",
+        "        while quiet < QUIET_TURNS and len(self._waiting) < MAX_SHARED and _loop_time() < end:\n",
+        "        while quiet < QUIET_TURNS and len(self._waiting) < MAX_SHARED:\n",
         "where moves trickle in, the first waits for the last",
     ),
     Fault(
@@ -830,29 +830,29 @@ BY_HAND = (
     Fault(
         "what-was-not-stored-is-believed",
         "postgres",
-        "                    transaction.confine(await self._store_at_once(session, transaction, now))\n",
-        "                    await self._store_at_once(session, transaction, now)\n",
+        "transaction.restrict_to(await self._store_optimistically(session, transaction, now))\n",
+        "await self._store_optimistically(session, transaction, now)\n",
         "two machines claim one key, and both send",
     ),
     Fault(
         "lost-answer-is-not-asked-after",
         "postgres",
-        "            _put_in_question(wanted)\n            return list(wanted)\n",
+        "            _mark_commit_unknown(wanted)\n            return list(wanted)\n",
         "            return list(wanted)\n",
         "a claim whose answer was lost is taken for somebody else's, and its order waits for a lease to end",
     ),
     Fault(
         "lost-commit-is-believed",
         "postgres",
-        "            committed = await self._look_up(session, transaction) if",
-        "            committed = transaction.tokens if",
+        "await self._committed_tokens(session, transaction) if",
+        "transaction.tokens if",
         "a mark that was never written is believed, and the order sent",
     ),
     Fault(
         "denial-is-believed-without-a-look",
         "transaction",
-        "        self.confine({write.place for write in self.writes} - doubtful)\n",
-        "        self.confine({one.place for one in self.wanted})\n",
+        "        self.restrict_to({write.place for write in self.writes} - doubtful)\n",
+        "        self.restrict_to({one.place for one in self.wanted})\n",
         "a key that somebody has freed stays busy",
     ),
     Fault(
@@ -954,7 +954,7 @@ BY_HAND = (
     Fault(
         "refutations-beyond-the-first-page-are-forgotten",
         "sqlite",
-        'str(found[-1][0]) if len(found) == REFUTED_AT_ONCE else ""',
+        'str(found[-1][0]) if len(found) == HISTORY_PAGE else ""',
         '""',
         "after a mistaken refutation one customer's order is told to be another's, whose hold it spends",
     ),
@@ -1222,7 +1222,7 @@ BY_HAND = (
     Fault(
         "first-demand-overtakes-a-decision",
         "postgres",
-        "            await self._keep_rules(session, transaction.rules)\n",
+        "            await self._lock_rules(session, transaction.rules)\n",
         "",
         "the first demand for two persons returns, and then the decision of one is written",
     ),

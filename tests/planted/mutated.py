@@ -508,8 +508,8 @@ MUTATED = (
     Fault(
         "one-bad-move-fails-all",
         "durable",
-        "if len(wanted) > 1 and isinstance(error, Exception) and not self._is_of_the_store(error):",
-        "if len(wanted) > 1 and isinstance(error, Exception) and self._is_of_the_store(error):",
+        "if len(wanted) > 1 and isinstance(error, Exception) and not self._is_store_error(error):",
+        "if len(wanted) > 1 and isinstance(error, Exception) and self._is_store_error(error):",
         "one order that cannot be written fails all that share its commit",
     ),
     Fault(
@@ -550,8 +550,8 @@ MUTATED = (
     Fault(
         "patience-is-not-asked",
         "postgres",
-        "if not may_go_again(error) or not patience.has_some_left:",
-        "if not may_go_again(error) and not patience.has_some_left:",
+        "if not is_retryable(error) or not patience.has_time_left:",
+        "if not is_retryable(error) and not patience.has_time_left:",
         "an error of the data is tried again until the time is up",
     ),
     Fault(

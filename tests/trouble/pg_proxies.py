@@ -157,7 +157,7 @@ class CuttingProxy(Proxy):
             before = b"" if message.kind in b"SQ" else before + message.raw
             is_within = message.says(b"BEGIN") or (is_within and not message.says(b"COMMIT"))
             if self._arrives(message):
-                self._let_go()
+                self._close_file()
             cut = self._choose(message)
             if cut is Cut.NEVER:
                 server.write(message.raw)
@@ -170,7 +170,7 @@ class CuttingProxy(Proxy):
         else:
             self._late.append((server, message.raw + TERMINATE))
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         """Somebody is there again: what was held back arrives, in the middle of what they do."""
         for server, raw in self._late:
             server.write(raw)

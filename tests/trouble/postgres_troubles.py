@@ -9,7 +9,7 @@ from tests.support.bank import World
 from tests.support.loop_time import MUST_RUN_OUT
 from tests.support.postgres import PostgresServer
 from transfer_async.journal import PostgresJournal
-from transfer_async.journal.postgres import CONNECTIONS
+from transfer_async.journal.postgres import MAX_CONNECTIONS
 
 PATIENT = 60.0
 """Seconds that a move may take while there is no trouble: only what hangs takes as long."""
@@ -82,7 +82,7 @@ class TakenConnections:
     async def begin(self) -> None:
         sessions = self._journal._sessions
         assert sessions is not None
-        while len(self._taken) < CONNECTIONS:
+        while len(self._taken) < MAX_CONNECTIONS:
             session = sessions.one()
             await session.__aenter__()
             self._taken.append(session)

@@ -25,7 +25,7 @@ async def test_many_callers_share_it(database: str):
 
 async def keep_prepared(journal: PostgresJournal) -> bool:
     """Whether the journal's connections do."""
-    return await journal._ask(lambda session: asyncio.sleep(0, session.keeps))
+    return await journal._ask(lambda session: asyncio.sleep(0, session.prepares))
 
 
 @pytest.mark.parametrize(("prepared", "keeps"), [(None, True), (True, True), (False, False)])

@@ -33,17 +33,17 @@ class RecordedJournal(PostgresJournal):
 class Careful(RecordedJournal):
     """It looks before every write."""
 
-    async def _commit_without_a_look(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
+    async def _commit_optimistically(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
         return list(wanted)
 
 
 class Credulous(RecordedJournal):
     """It never asks itself whether a commit whose reply was lost may have happened."""
 
-    async def _try(self, transaction: Transaction) -> None:
+    async def _commit_once(self, transaction: Transaction) -> None:
         for one in transaction.wanted:
-            one.in_question = False
-        await super()._try(transaction)
+            one.commit_unknown = False
+        await super()._commit_once(transaction)
 
 
 async def steps_by_token(dsn: str) -> list[str]:
@@ -56,9 +56,9 @@ async def steps_by_token(dsn: str) -> list[str]:
 
 def granted(one: PendingMove) -> bool | None:
     """Whether the move was said to be made; None where the journal does not know."""
-    if one.verdict.exception() is not None:
+    if one.result.exception() is not None:
         return None
-    verdict = one.verdict.result()
+    verdict = one.result.result()
     return verdict is not None and verdict.denial is None
 
 

@@ -44,13 +44,13 @@ from transfer_async.journal.transitions import Claim, MarkSending, Move, Release
 
 log: logging.Logger = logging.getLogger("transfer_async")
 
-SHARED = 256
+MAX_SHARED = 256
 """How many moves one commit carries at most."""
 
-QUIET = 2
+QUIET_TURNS = 2
 """Turns of the loop without another move, after which a commit waits for no more."""
 
-PRUNED = 1000
+PRUNE_BATCH = 1000
 """How many keys are forgotten in one transaction: others need the journal meanwhile."""
 
 
@@ -58,25 +58,25 @@ class DurableJournal(abc.ABC):
     """A journal that survives its process: the side that faces the callers.
 
     Args:
-        at_once: how many commits may be on their way at once.
+        concurrent_commits: how many commits may be on their way at once.
         seal: for what is stored of persons.
     """
 
     durable = True
 
-    def __init__(self, *, at_once: int = 1, seal: Seal | None = None) -> None:
+    def __init__(self, *, concurrent_commits: int = 1, seal: Seal | None = None) -> None:
         self._seal = checked_seal(seal)
-        self._at_once = at_once
+        self._at_once = concurrent_commits
         self._waiting: deque[PendingMove] = deque()
         self._runners: set[asyncio.Task[None]] = set()
         self._gathering: asyncio.Task[None] | None = None
         """The runner that has not taken its moves yet: what comes now joins them."""
 
-        self._recent = WriteCache()
+        self._cache = WriteCache()
         self._scopes_seen: set[str] = set()
         self._closed = False
-        self._took = 0.0
-        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._commit_seconds = 0.0
+        self._bound_to: tuple[int, asyncio.AbstractEventLoop] | None = None
 
     # --- what a back end does -------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class DurableJournal(abc.ABC):
         """Let go of the store."""
 
     @abc.abstractmethod
-    def _is_of_the_store(self, error: BaseException) -> bool:
+    def _is_store_error(self, error: BaseException) -> bool:
         """Whether ``error`` is the store's own, so that each of the moves would meet it."""
 
     @abc.abstractmethod
@@ -98,7 +98,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _prune_some(self, scope: str, before: float) -> int:
-        """Forget up to `PRUNED` keys that ended before that time; how many it were."""
+        """Forget up to `PRUNE_BATCH` keys that ended before that time; how many it were."""
 
     @abc.abstractmethod
     async def scopes(self) -> list[str]:
@@ -121,14 +121,14 @@ class DurableJournal(abc.ABC):
 
     async def __aenter__(self) -> Self:
         """Open the journal, so that what is wrong with it shows now."""
-        was_open = self._home is not None
-        self._come_home()
+        was_open = self._bound_to is not None
+        self._bind_to_loop()
         self._closed = False
         try:
             await self._open()
         except BaseException:
             if not (was_open or self._runners):
-                self._home = None
+                self._bound_to = None
             raise
         return self
 
@@ -142,19 +142,19 @@ class DurableJournal(abc.ABC):
 
     async def close(self) -> None:
         """Finish what has begun, then close the journal; what it holds stays."""
-        if self._is_parents:
+        if self._is_forked:
             self._closed = True  # what is open is the other process's, and waits there
             return
-        if self._home is not None and self._home[1].is_closed():
+        if self._bound_to is not None and self._bound_to[1].is_closed():
             self._runners.clear()  # they ended with it
             self._waiting.clear()
-            self._gathering = self._home = None
-        self._come_home()
+            self._gathering = self._bound_to = None
+        self._bind_to_loop()
         self._closed = True
         while self._runners:
             await asyncio.wait(self._runners)
         await self._close()
-        self._home = None
+        self._bound_to = None
 
     async def planned_upgrade(self) -> Upgrade:
         """What `upgrade` would do; nothing is changed. Every key is read: of a million it takes a minute.
@@ -187,34 +187,34 @@ class DurableJournal(abc.ABC):
 
     @asynccontextmanager
     async def _being_upgraded(self) -> AsyncIterator[Upgradable]:
-        self._admitted()
+        self._require_open()
         try:
             async with self._upgradable() as store:
                 yield store
         except JournalFailed:
             raise
         except Exception as error:
-            if not self._is_of_the_store(error):
+            if not self._is_store_error(error):
                 raise
             why = f"the upgrade failed ({name_of(error)}): run it again, it says how the journal stands"
             raise JournalFailed(why) from sanitize_exception(error)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
         """See `Journal.move`."""
-        loop = self._admitted()
+        loop = self._require_open()
         wanted = PendingMove((scope, key), move, os.urandom(16).hex(), loop.create_future())
         self._waiting.append(wanted)
         self._start_runner()
-        return await wanted.verdict
+        return await wanted.result
 
     def _start_runner(self) -> None:
         """Have what waits committed, unless a runner is gathering it, or as many as may be are at work."""
         if self._waiting and self._gathering is None and len(self._runners) < self._at_once:
             self._gathering = asyncio.get_running_loop().create_task(self._run())
             self._runners.add(self._gathering)
-            self._gathering.add_done_callback(self._ended)
+            self._gathering.add_done_callback(self._on_runner_end)
 
-    def _ended(self, runner: asyncio.Task[None]) -> None:
+    def _on_runner_end(self, runner: asyncio.Task[None]) -> None:
         self._runners.discard(runner)
         if self._gathering is runner:
             self._gathering = None
@@ -226,13 +226,13 @@ class DurableJournal(abc.ABC):
 
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""
-        self._admitted()
+        self._require_open()
         count, until = 0, forgettable(before, now=await self.now())
         while some := await self._prune_some(scope, until):
             count += some
         return count
 
-    def _admitted(self) -> asyncio.AbstractEventLoop:
+    def _require_open(self) -> asyncio.AbstractEventLoop:
         """The loop of a call that may be made here and now.
 
         Raises:
@@ -240,24 +240,24 @@ class DurableJournal(abc.ABC):
         """
         if self._closed:
             raise JournalFailed("the journal is closed")
-        return self._come_home()
+        return self._bind_to_loop()
 
-    def _come_home(self) -> asyncio.AbstractEventLoop:
+    def _bind_to_loop(self) -> asyncio.AbstractEventLoop:
         """The running loop: what the journal was opened in, process and loop, is where it is used."""
-        if self._is_parents:  # before anything is waited for that only the parent has: a thread, a reply
+        if self._is_forked:  # before anything is waited for that only the parent has: a thread, a reply
             raise JournalFailed("the journal was opened before a fork: each process must make its own")
         loop = asyncio.get_running_loop()
-        if self._home is None:
-            self._home = (os.getpid(), loop)
-        elif self._home[1] is not loop:
+        if self._bound_to is None:
+            self._bound_to = (os.getpid(), loop)
+        elif self._bound_to[1] is not loop:
             raise JournalFailed(
                 "the journal is open in another event loop: close it there first, or make one for each"
             )
         return loop
 
     @property
-    def _is_parents(self) -> bool:
-        return self._home is not None and self._home[0] != os.getpid()
+    def _is_forked(self) -> bool:
+        return self._bound_to is not None and self._bound_to[0] != os.getpid()
 
     async def _run(self) -> None:
         """Commit whatever waits, until nothing does."""
@@ -269,14 +269,14 @@ class DurableJournal(abc.ABC):
                 await self._gather()
                 self._gathering = None
                 began = _loop_time()
-                count = min(len(self._waiting), SHARED)
+                count = min(len(self._waiting), MAX_SHARED)
                 taken = [self._waiting.popleft() for _ in range(count)]
                 self._start_runner()  # for those that were one too many
                 try:
                     await self._commit_all(taken)
                 finally:
                     _end_all(taken)
-                self._took = _loop_time() - began
+                self._commit_seconds = _loop_time() - began
         finally:
             self._runners.discard(runner)  # at once: a move that comes now starts another
 
@@ -287,8 +287,8 @@ class DurableJournal(abc.ABC):
         turns, each with a commit of its own; and a commit beside a busy loop makes both slower, for they take
         the interpreter from each other. On a slow disk half as many commits are worth more still.
         """
-        end, quiet = _loop_time() + self._took, 0
-        while quiet < QUIET and len(self._waiting) < SHARED and _loop_time() < end:
+        end, quiet = _loop_time() + self._commit_seconds, 0
+        while quiet < QUIET_TURNS and len(self._waiting) < MAX_SHARED and _loop_time() < end:
             before = len(self._waiting)
             await asyncio.sleep(0)
             quiet = 0 if len(self._waiting) > before else quiet + 1
@@ -296,7 +296,7 @@ class DurableJournal(abc.ABC):
     async def _commit_all(self, wanted: list[PendingMove]) -> None:
         try:
             await self._open()
-            await self._look_at_scopes(wanted)
+            await self._warn_of_new_scopes(wanted)
         except BaseException as error:  # noqa: BLE001 - whatever it is, each caller must hear of it
             _fail(wanted, error)
             return
@@ -304,7 +304,7 @@ class DurableJournal(abc.ABC):
             await self._commit(wanted)
         except BaseException as error:  # noqa: BLE001 - whatever it is, each caller must hear of it
             left = [pending for pending in wanted if not pending.is_settled]
-            if len(wanted) > 1 and isinstance(error, Exception) and not self._is_of_the_store(error):
+            if len(wanted) > 1 and isinstance(error, Exception) and not self._is_store_error(error):
                 for item in left:  # something about one of them: the others shall not suffer
                     await self._commit_all([item])
                 return
@@ -313,12 +313,12 @@ class DurableJournal(abc.ABC):
     def _settle(self, transaction: Transaction) -> None:
         """Its commit is durable: remember it, and tell those who wait."""
         transaction.remember()
-        for one, verdict in zip(transaction.wanted, transaction.verdicts, strict=True):
+        for one, result in zip(transaction.wanted, transaction.results, strict=True):
             one.is_settled = True
-            if not one.verdict.done():
-                one.verdict.set_result(verdict)
+            if not one.result.done():
+                one.result.set_result(result)
 
-    async def _look_at_scopes(self, wanted: list[PendingMove]) -> None:
+    async def _warn_of_new_scopes(self, wanted: list[PendingMove]) -> None:
         """Warn, once each, of a scope that has no keys where others have: its address may have changed."""
         for scope in {pending.place[0] for pending in wanted} - self._scopes_seen:
             self._scopes_seen.add(scope)
@@ -345,17 +345,17 @@ def _fail(wanted: list[PendingMove], error: BaseException) -> None:
     why = str(error) if is_told else f"the journal failed ({name_of(error)})"
     cause = bare_alone(error)  # its frames hold rows, with all their words
     for pending in wanted:
-        if not pending.verdict.done():
+        if not pending.result.done():
             own = JournalFailed(why)  # what is certain differs from call to call
             own.__cause__ = cause
-            pending.verdict.set_exception(own)
+            pending.result.set_exception(own)
 
 
 def _end_all(taken: list[PendingMove]) -> None:
-    """End every move without a verdict, so that nobody waits for ever whatever failed."""
+    """End every move without a result, so that nobody waits for ever whatever failed."""
     for item in taken:
-        if not item.verdict.done():
-            item.verdict.set_exception(
+        if not item.result.done():
+            item.result.set_exception(
                 JournalFailed("the journal failed: read it to see what became of the key")
             )
 
@@ -365,7 +365,7 @@ def _end_all(taken: list[PendingMove]) -> None:
 #
 # A back end loads what is stored, asks for the decision, and writes what came of it::
 #
-#     transaction.places ──load──> entries ──decide──> writes, steps ──> COMMIT ──> verdicts
+#     transaction.places ──load──> entries ──decide──> writes, steps ──> COMMIT ──> results
 
 
 _LEADS_TO: dict[type, KeyState] = {
@@ -383,16 +383,16 @@ class PendingMove(msgspec.Struct, eq=False):
         place: of the key.
         move: the move.
         token: for what it writes.
-        verdict: what its caller waits for.
-        in_question: an earlier commit of it may have happened: look for its token first.
+        result: what its caller waits for.
+        commit_unknown: an earlier commit of it may have happened: look for its token first.
         is_settled: its commit is durable, and its caller told.
     """
 
     place: RecordId
     move: Move
     token: str
-    verdict: asyncio.Future[TransitionResult | None]
-    in_question: bool = False
+    result: asyncio.Future[TransitionResult | None]
+    commit_unknown: bool = False
     is_settled: bool = False
 
 
@@ -454,7 +454,7 @@ class Transaction:
         self, wanted: Sequence[PendingMove], recent: WriteCache, *, seal: Seal | None = None
     ) -> None:
         self.wanted: Sequence[PendingMove] = wanted
-        self.recent: WriteCache = recent
+        self.cache: WriteCache = recent
         self.is_committing: bool = False
         self._seal = seal
         # In one order for all: whoever locks does so without a deadlock.
@@ -463,14 +463,14 @@ class Transaction:
         self._known = {place: found for place, found in known.items() if found is not None}
         self.writes: list[Write] = []
         self.steps: list[tuple[RecordId, str, HistoryEvent]] = []
-        self.verdicts: list[TransitionResult | None] = []
+        self.results: list[TransitionResult | None] = []
         self._held: dict[RecordId, _Held] = {}
         self._ids: dict[tuple[str, str], str] = {}
 
     @property
-    def in_question(self) -> bool:
+    def commit_unknown(self) -> bool:
         """Whether an earlier commit of some of these moves may have happened."""
-        return any(pending.in_question for pending in self.wanted)
+        return any(pending.commit_unknown for pending in self.wanted)
 
     @property
     def tokens(self) -> list[str]:
@@ -497,7 +497,7 @@ class Transaction:
         return {scope: scope in changed for scope, key in self.places if key == FOUR_EYES}
 
     @property
-    def unseen(self) -> set[str]:
+    def tokens_without_entry(self) -> set[str]:
         """The tokens of the moves for whose places nothing was found stored."""
         return {pending.token for pending in self.wanted if self._held[pending.place].entry is None}
 
@@ -519,7 +519,7 @@ class Transaction:
         self._ids[scope, order_id] = key
 
     def decide(self, now: float, *, committed: Iterable[str] = ()) -> None:
-        """Judge the moves one after the other; fills `verdicts`, `writes` and `steps`.
+        """Judge the moves one after the other; fills `results`, `writes` and `steps`.
 
         Args:
             now: on the database's clock.
@@ -529,14 +529,14 @@ class Transaction:
         for pending in self.wanted:
             held = self._held[pending.place]
             if pending.token in already:
-                self.verdicts.append(_read_back(pending, held, now))
+                self.results.append(_result_of_found_commit(pending, held, now))
             else:
-                self.verdicts.append(self._decide_one(pending, held, now))
+                self.results.append(self._decide_one(pending, held, now))
         for place, held in self._held.items():
             if held.changed_by is not None and held.entry is not None:
                 self.writes.append(_write(place, held, now, self._seal))
 
-    def assume(self, now: float) -> None:
+    def decide_optimistically(self, now: float) -> None:
         """Judge without a look, as if what this process knows were what is stored, and nothing else.
 
         That is true only where each `Write` still finds what it says is known. What would be denied, what
@@ -545,15 +545,15 @@ class Transaction:
         for place in self.places:
             self.load(place, self.known_token(place), None)
         self.decide(now)
-        judged = zip(self.wanted, self.verdicts, strict=True)
-        doubtful = {one.place for one, verdict in judged if _needs_a_look(one.place, one.move, verdict)}
-        self.confine({write.place for write in self.writes} - doubtful)
+        judged = zip(self.wanted, self.results, strict=True)
+        doubtful = {one.place for one, result in judged if _needs_stored_state(one.place, one.move, result)}
+        self.restrict_to({write.place for write in self.writes} - doubtful)
 
-    def confine(self, places: Collection[RecordId]) -> None:
+    def restrict_to(self, places: Collection[RecordId]) -> None:
         """Leave out everything about other places."""
-        judged = zip(self.wanted, self.verdicts, strict=True)
-        kept = [(one, verdict) for one, verdict in judged if one.place in places]
-        self.wanted, self.verdicts = [one for one, _ in kept], [verdict for _, verdict in kept]
+        judged = zip(self.wanted, self.results, strict=True)
+        kept = [(one, result) for one, result in judged if one.place in places]
+        self.wanted, self.results = [one for one, _ in kept], [result for _, result in kept]
         self.writes = [write for write in self.writes if write.place in places]
         self.steps = [step for step in self.steps if step[0] in places]
         self._held = {place: held for place, held in self._held.items() if place in places}
@@ -564,25 +564,23 @@ class Transaction:
         order_id = move.order_bound
         taken = order_id is not None and self._ids.get((scope, order_id), key) != key
         rule = self._held.get((scope, FOUR_EYES))
-        verdict = state_machine.decide(
+        result = state_machine.decide(
             before, move, now=now, id_taken=taken, four_eyes=None if rule is None else rule.entry
         )
-        if verdict is None or verdict.entry is before:
-            return verdict
-        held.entry, held.changed_by = verdict.entry, one.token
-        if order_id is not None and verdict.denial is None:
+        if result is None or result.entry is before:
+            return result
+        held.entry, held.changed_by = result.entry, one.token
+        if order_id is not None and result.denial is None:
             self._ids[scope, order_id] = key
-        if state_machine.is_told(move, verdict):
-            self.steps.append(
-                (one.place, one.token, state_machine.history_step(verdict.entry, move, now=now))
-            )
-        return verdict
+        if state_machine.is_told(move, result):
+            self.steps.append((one.place, one.token, state_machine.history_step(result.entry, move, now=now)))
+        return result
 
     def remember(self) -> None:
         """The commit is durable: what it wrote is what is stored."""
         for place, held in self._held.items():
             if held.entry is not None and (token := held.changed_by or held.token) is not None:
-                self.recent.keep(place, token, held.entry)
+                self.cache.keep(place, token, held.entry)
 
 
 def _rules(wanted: Sequence[PendingMove]) -> set[RecordId]:
@@ -590,19 +588,19 @@ def _rules(wanted: Sequence[PendingMove]) -> set[RecordId]:
     return {(pending.place[0], FOUR_EYES) for pending in wanted if pending.move.is_by_one_person}
 
 
-def _needs_a_look(place: RecordId, move: Move, verdict: TransitionResult | None) -> bool:
-    if verdict is None or verdict.denial is not None:
+def _needs_stored_state(place: RecordId, move: Move, result: TransitionResult | None) -> bool:
+    if result is None or result.denial is not None:
         return True
     # What one person decides depends on the scope's rule, which another process may have just changed.
     if move.is_by_one_person or place[1] == FOUR_EYES:
         return True
     # Whether another key has an order's id, the store says by itself only where it is written.
-    return move.order_bound not in (None, verdict.entry.order_id)
+    return move.order_bound not in (None, result.entry.order_id)
 
 
-def _read_back(one: PendingMove, held: _Held, now: float) -> TransitionResult:
+def _result_of_found_commit(one: PendingMove, held: _Held, now: float) -> TransitionResult:
     """A move whose commit was in question, and was made: believed by its own token alone."""
-    assert held.entry is not None  # noqa: S101 - its place has been seen, see `Transaction.unseen`
+    assert held.entry is not None  # noqa: S101 - its place has been seen, see `Transaction.tokens_without_entry`
     wanted, entry = _LEADS_TO.get(type(one.move)), held.entry
     if isinstance(one.move, Release) and entry.state is KeyState.IN_DOUBT:
         return TransitionResult(entry=entry, denial=Rejection.LOST, now=now)

@@ -22,7 +22,7 @@ import msgspec
 from transfer_async._models.errors import JournalFailed, hides_arguments, without_frames
 from transfer_async._support.clock import Duration
 from transfer_async._support.util import checked_database, positive_seconds
-from transfer_async.journal.durable import PRUNED, DurableJournal, PendingMove, Transaction
+from transfer_async.journal.durable import PRUNE_BATCH, DurableJournal, PendingMove, Transaction
 from transfer_async.journal.encryption import RecordId, Seal
 from transfer_async.journal.model import FOUR_EYES, Entry, HistoryEvent
 from transfer_async.journal.postgres_sql import (
@@ -35,8 +35,8 @@ from transfer_async.journal.postgres_sql import (
     Sessions,
     Statements,
     driver,
-    is_of_names,
-    may_go_again,
+    is_retryable,
+    is_statement_name_error,
 )
 from transfer_async.journal.rows import (
     ENTRY_TABLE,
@@ -59,16 +59,16 @@ from transfer_async.journal.transitions import Refute, Resolve
 
 T = TypeVar("T")
 
-AT_ONCE = 3
+CONCURRENT_COMMITS = 3
 """How many commits are on their way at most: while one waits for the disk, the next is put together."""
 
-CONNECTIONS = AT_ONCE + 2
+MAX_CONNECTIONS = CONCURRENT_COMMITS + 2
 """How many are open at most; the others are for whoever reads."""
 
-LOOKED_THROUGH = 100_000
+HISTORY_PAGE = 100_000
 """How many lines of the history one statement looks through: no index says what moves were made."""
 
-SLACK = 1.0
+MAX_CLOCK_ERROR = 1.0
 """Seconds that the server's time, as it is reckoned, may be wrong, and what is judged by it late, at most."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -102,13 +102,13 @@ class PostgresJournal(DurableJournal):
         timeout: Duration = 10.0,
         seal: Seal | None = None,
     ) -> None:
-        super().__init__(at_once=AT_ONCE, seal=seal)
+        super().__init__(concurrent_commits=CONCURRENT_COMMITS, seal=seal)
         if not _NAME.fullmatch(schema):
             raise ValueError("schema: must be a plain lower-case name")
         self._dsn = checked_database(dsn)
         self._prepared = prepared
         self._timeout = positive_seconds("timeout", timeout)
-        self._sql = Statements(schema, idle=self._timeout, slack=min(SLACK, self._timeout / 2))
+        self._sql = Statements(schema, idle=self._timeout, slack=min(MAX_CLOCK_ERROR, self._timeout / 2))
         self._server_time = EstimatedServerClock()
         self._schema = schema
         self._sessions: Sessions | None = None
@@ -118,7 +118,7 @@ class PostgresJournal(DurableJournal):
 
     async def _open(self) -> None:
         if self._sessions is None:
-            await self._patiently(self._opened)
+            await self._with_retries(self._opened)
 
     async def _opened(self) -> Sessions:
         if self._sessions is not None:
@@ -127,7 +127,7 @@ class PostgresJournal(DurableJournal):
             self._opening = asyncio.Lock()
         async with self._opening:
             if self._sessions is None:
-                sessions = Sessions(self._connect, limit=CONNECTIONS)
+                sessions = Sessions(self._connect, limit=MAX_CONNECTIONS)
                 async with sessions.one() as session:
                     await self._make_tables(session)
                 self._sessions = sessions
@@ -152,31 +152,31 @@ class PostgresJournal(DurableJournal):
 
     async def _checked(self, connection: Any) -> Session:
         asked = asyncio.get_running_loop().time()
-        is_safe, is_standby, process, is_plain, now = await connection.fetchrow(self._sql.server)
+        is_safe, is_standby, process, has_safe_defaults, now = await connection.fetchrow(self._sql.server)
         if not is_safe:
             raise JournalFailed("the database server runs with fsync=off: what it says it wrote may be lost")
         if is_standby:
             raise JournalFailed("the database server is a standby, and cannot be written to")
-        self._server_time.heard(now, asked=asked)
+        self._server_time.update(now, asked=asked)
         # A proxy greets in its own name: the process that answers is not the one that greeted.
         is_direct = process == connection.get_server_pid()
         keeps = is_direct if self._prepared is None else self._prepared
         if keeps and is_direct:  # behind a proxy, the setting would be another program's
             await connection.execute(self._sql.plan_for_large_tables)
-        return Session(connection, keeps=keeps, is_plain=is_plain)
+        return Session(connection, prepares=keeps, has_safe_defaults=has_safe_defaults)
 
     async def _make_tables(self, session: Session) -> None:
-        if not await session.value(self._sql.is_there):
-            await session.say(self._sql.begin)  # what others make is to be seen
-            await session.say(self._sql.one_maker_at_a_time)
-            if not await session.value(self._sql.is_there):
+        if not await session.fetch_value(self._sql.is_there):
+            await session.execute(self._sql.begin)  # what others make is to be seen
+            await session.execute(self._sql.one_maker_at_a_time)
+            if not await session.fetch_value(self._sql.is_there):
                 try:
-                    await session.say(self._sql.tables)
+                    await session.execute(self._sql.tables)
                 except driver().InsufficientPrivilegeError as error:
                     why = f"the schema {self._schema} is not there, and the user may not make it"
                     raise JournalFailed(why) from error
-            await session.say("COMMIT")
-        refuse_another_version(self._name, await session.value(self._sql.version))
+            await session.execute("COMMIT")
+        refuse_another_version(self._name, await session.fetch_value(self._sql.version))
 
     @property
     def _name(self) -> str:
@@ -184,7 +184,7 @@ class PostgresJournal(DurableJournal):
 
     @asynccontextmanager
     async def _upgradable(self) -> AsyncIterator[Upgradable]:
-        session = await self._connect(one_statement=ONE_STATEMENT)
+        session = await self._connect(one_statement=STATEMENT_TIMEOUT)
         try:
             yield UpgradableTables(session, schema=self._schema, sql=self._sql)
         finally:
@@ -195,7 +195,7 @@ class PostgresJournal(DurableJournal):
         if sessions is not None:
             await sessions.close()
 
-    async def _patiently(self, work: Callable[[], Awaitable[T]], *, patience: Backoff | None = None) -> T:
+    async def _with_retries(self, work: Callable[[], Awaitable[T]], *, patience: Backoff | None = None) -> T:
         """What ``work`` gives; tried again while the database cannot be reached, or says to."""
         patience = patience or Backoff(self._timeout)
         async with asyncio.timeout_at(patience.end):
@@ -203,15 +203,15 @@ class PostgresJournal(DurableJournal):
                 try:
                     return await work()
                 except Exception as error:
-                    if not may_go_again(error) or not patience.has_some_left:
+                    if not is_retryable(error) or not patience.has_time_left:
                         raise
-                    if is_of_names(error):
+                    if is_statement_name_error(error):
                         self._prepared = False
                 await patience.pause()
 
     # --- writing --------------------------------------------------------------------------------
 
-    def _is_of_the_store(self, error: BaseException) -> bool:
+    def _is_store_error(self, error: BaseException) -> bool:
         asyncpg = driver()
         if isinstance(error, (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)):
             return False
@@ -221,73 +221,77 @@ class PostgresJournal(DurableJournal):
         """See `DurableJournal`."""
         patience = Backoff(self._timeout)
         async with asyncio.timeout_at(patience.end):
-            left = await self._commit_without_a_look(wanted)
+            left = await self._commit_optimistically(wanted)
 
         async def decided() -> Transaction:
-            transaction = Transaction(left, self._recent, seal=self._seal)
+            transaction = Transaction(left, self._cache, seal=self._seal)
             try:
-                await self._try(transaction)
+                await self._commit_once(transaction)
             except Exception:
                 if transaction.is_committing:
-                    _put_in_question(left)
+                    _mark_commit_unknown(left)
                 raise
             return transaction
 
         if left:
-            self._settle(await self._patiently(decided, patience=patience))
+            self._settle(await self._with_retries(decided, patience=patience))
 
-    async def _commit_without_a_look(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
+    async def _commit_optimistically(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
         """Store what is what this process believes it is; the moves that are left, which may be all.
 
         Whatever went wrong, and whether all of it happened or nothing, the look that follows finds out.
         """
-        transaction = Transaction(wanted, self._recent, seal=self._seal)
+        transaction = Transaction(wanted, self._cache, seal=self._seal)
         try:
             async with self._session() as session:
                 now = self._server_time.now
-                transaction.assume(self._time(now))
+                transaction.decide_optimistically(self._time(now))
                 if transaction.writes:
-                    transaction.confine(await self._store_at_once(session, transaction, now))
+                    transaction.restrict_to(await self._store_optimistically(session, transaction, now))
         except Exception:  # noqa: BLE001 - it comes again if it is not over by then
-            _put_in_question(wanted)
+            _mark_commit_unknown(wanted)
             return list(wanted)
         self._settle(transaction)
         return [pending for pending in wanted if not pending.is_settled]
 
-    async def _store_at_once(self, session: Session, transaction: Transaction, now: float) -> set[RecordId]:
+    async def _store_optimistically(
+        self, session: Session, transaction: Transaction, now: float
+    ) -> set[RecordId]:
         """Store it in a transaction that is this one statement, if the session's own kind of it will do."""
-        if session.is_plain:
+        if session.has_safe_defaults:
             return await self._store(session, transaction, reckoned=now)
-        await session.say(self._sql.begin)
+        await session.execute(self._sql.begin)
         stored = await self._store(session, transaction, reckoned=now)
-        await session.say("COMMIT")
+        await session.execute("COMMIT")
         return stored
 
-    async def _try(self, transaction: Transaction) -> None:
+    async def _commit_once(self, transaction: Transaction) -> None:
         async with self._transaction() as session:
-            await self._keep_rules(session, transaction.rules)
+            await self._lock_rules(session, transaction.rules)
             now = await self._load(session, transaction)
-            committed = await self._look_up(session, transaction) if transaction.in_question else ()
+            committed = (
+                await self._committed_tokens(session, transaction) if transaction.commit_unknown else ()
+            )
             transaction.decide(now, committed=committed)
             if transaction.writes and len(await self._store(session, transaction)) < len(transaction.writes):
                 raise Conflict
             transaction.is_committing = bool(transaction.writes)
-            await session.say("COMMIT")
+            await session.execute("COMMIT")
 
-    async def _look_up(self, session: Session, transaction: Transaction) -> list[str]:
+    async def _committed_tokens(self, session: Session, transaction: Transaction) -> list[str]:
         """The tokens of the moves that an earlier try committed, its reply being lost."""
         # What is found must be as durable as what is written: with a write, this commit waits for both.
-        await session.say(self._sql.touch)
+        await session.execute(self._sql.touch)
         scopes, keys = _columns(transaction.places, 2)
         found = await session.fetch(self._sql.committed, scopes, keys, transaction.tokens)
         committed = [token for (token,) in found]
-        if transaction.unseen.intersection(committed):
+        if transaction.tokens_without_entry.intersection(committed):
             raise Conflict  # by the very commit in question: it arrived after the rows were looked for
         return committed
 
-    async def _keep_rules(self, session: Session, rules: dict[str, bool]) -> None:
+    async def _lock_rules(self, session: Session, rules: dict[str, bool]) -> None:
         """Keep those who change a scope's rule of four eyes apart from those who decide by it."""
-        for lock, is_changed in ((self._sql.hold_rules, False), (self._sql.lock_rules, True)):
+        for lock, is_changed in ((self._sql.share_rules, False), (self._sql.lock_rules, True)):
             if scopes := [scope for scope, changes in rules.items() if changes is is_changed]:
                 await session.fetch(lock, scopes)
 
@@ -318,7 +322,7 @@ class PostgresJournal(DurableJournal):
         asked = asyncio.get_running_loop().time()
         writes, steps = _written(transaction)
         [(stored, now, _)] = await session.fetch(self._sql.store, writes, steps, reckoned)
-        self._server_time.heard(now, asked=asked)
+        self._server_time.update(now, asked=asked)
         return set(zip(*[iter(stored)] * 2, strict=True))
 
     @asynccontextmanager
@@ -332,11 +336,11 @@ class PostgresJournal(DurableJournal):
     async def _transaction(self) -> AsyncIterator[Session]:
         """A connection within a transaction; whoever leaves it early has written nothing."""
         async with self._session() as session:
-            await session.say(self._sql.begin)
+            await session.execute(self._sql.begin)
             try:
                 yield session
             except (Conflict, driver().IntegrityConstraintViolationError):
-                await session.say("ROLLBACK")
+                await session.execute("ROLLBACK")
                 raise
 
     def _time(self, database: float) -> float:
@@ -346,20 +350,20 @@ class PostgresJournal(DurableJournal):
     # --- reading --------------------------------------------------------------------------------
 
     async def _ask(self, question: Callable[[Session], Awaitable[T]]) -> T:
-        self._admitted()
+        self._require_open()
 
         async def answered() -> T:
             async with self._session() as session:
                 return await question(session)
 
-        return await self._patiently(answered)
+        return await self._with_retries(answered)
 
     async def _rows(self, sql: str, *values: object) -> list[tuple[str, EntryRow]]:
         found = await self._ask(lambda session: session.fetch(sql, *values))
         return [(key, EntryRow(*row)) for key, *row in found]
 
     async def _value(self, sql: str, *values: object) -> Any:
-        return await self._ask(lambda session: session.value(sql, *values))
+        return await self._ask(lambda session: session.fetch_value(sql, *values))
 
     async def now(self) -> float:
         """See `Journal.now`: the database's, in seconds since 1970."""
@@ -398,9 +402,7 @@ class PostgresJournal(DurableJournal):
 
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
         sql, begin = self._sql.with_move, int(after or 0)
-        [(keys, last)] = await self._ask(
-            lambda session: session.fetch(sql, scope, begin, LOOKED_THROUGH, move)
-        )
+        [(keys, last)] = await self._ask(lambda session: session.fetch(sql, scope, begin, HISTORY_PAGE, move))
         return list(keys), "" if last is None else str(last)
 
     async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
@@ -416,11 +418,11 @@ class PostgresJournal(DurableJournal):
     async def _prune_some(self, scope: str, before: float) -> int:
         async def pruned() -> int:
             async with self._transaction() as session:
-                count = int(await session.value(self._sql.prune, scope, before, PRUNED))
-                await session.say("COMMIT")
+                count = int(await session.fetch_value(self._sql.prune, scope, before, PRUNE_BATCH))
+                await session.execute("COMMIT")
                 return count
 
-        return await self._patiently(pruned)
+        return await self._with_retries(pruned)
 
 
 def _columns(rows: Any, width: int) -> list[list[Any]]:
@@ -444,19 +446,19 @@ def _written(transaction: Transaction) -> tuple[str, str]:
     return msgspec.json.encode(writes).decode(), msgspec.json.encode(steps).decode()
 
 
-def _put_in_question(moves: Sequence[PendingMove]) -> None:
+def _mark_commit_unknown(moves: Sequence[PendingMove]) -> None:
     for move in moves:
-        move.in_question = True
+        move.commit_unknown = True
 
 
 # --- postgres upgrade --------------------------------------------------------------------------------
 # A journal's tables in PostgreSQL, of whatever version, as an upgrade uses them.
 
 
-WAIT = 3.0
+LOCK_TIMEOUT = 3.0
 """Seconds that it waits for others to let the tables go: whoever comes meanwhile waits behind it."""
 
-ONE_STATEMENT = 600.0
+STATEMENT_TIMEOUT = 600.0
 """Seconds that one statement of it may take: all keys of a large journal are counted."""
 
 _ROW = "state, token, order_id, due_at, ended_at, body::text, intent::text, NULL::bytea"
@@ -478,9 +480,9 @@ class UpgradableTables(Upgradable):
 
     async def version(self) -> int | None:
         """See `Upgradable`."""
-        if not await self._session.value(self._sql.is_there):
+        if not await self._session.fetch_value(self._sql.is_there):
             raise JournalFailed(f"there is no journal in the schema {self._schema} yet: nothing to upgrade")
-        found: int | None = await self._session.value(self._sql.version)
+        found: int | None = await self._session.fetch_value(self._sql.version)
         return found
 
     async def page(self, table: str, after: int) -> list[tuple[int, EntryRow]]:
@@ -501,17 +503,19 @@ class UpgradableTables(Upgradable):
 
     async def _carried_out(self, upgrade: Upgrade) -> bool:
         session, entries = self._session, f'"{self._schema}".{table_of(upgrade.found)}'
-        await session.say(self._sql.begin)
-        await session.say(f"SET LOCAL lock_timeout = {int(1000 * WAIT)}; SET LOCAL enable_seqscan = on")
-        await session.say(self._sql.one_maker_at_a_time)
-        if await session.value(self._sql.version) != upgrade.found:
+        await session.execute(self._sql.begin)
+        await session.execute(
+            f"SET LOCAL lock_timeout = {int(1000 * LOCK_TIMEOUT)}; SET LOCAL enable_seqscan = on"
+        )
+        await session.execute(self._sql.one_maker_at_a_time)
+        if await session.fetch_value(self._sql.version) != upgrade.found:
             return False
         # Before `meta`, for so do those who write: each would wait for the other.
-        await session.say(f"LOCK TABLE {entries} IN ACCESS EXCLUSIVE MODE")
+        await session.execute(f"LOCK TABLE {entries} IN ACCESS EXCLUSIVE MODE")
         for statement in statements_from(upgrade.found, self._schema):
-            await session.say(statement)
-        await session.say(f'UPDATE "{self._schema}".meta SET version = {VERSION}')
+            await session.execute(statement)
+        await session.execute(f'UPDATE "{self._schema}".meta SET version = {VERSION}')
         count = f'SELECT state, count(*) FROM "{self._schema}".{ENTRY_TABLE} GROUP BY state'
         checked_counts(upgrade, await session.fetch(count))
-        await session.say("COMMIT")
+        await session.execute("COMMIT")
         return True

@@ -89,7 +89,7 @@ class Statements:
         self.plan_for_large_tables: str = "SET enable_seqscan = off"
         # A rule that is not stored yet has no row to be locked. These are never taken after a row is locked.
         rule = f"hashtext('{schema} four eyes'), hashtext(s)) FROM unnest($1::text[]) AS s"
-        self.hold_rules: str = f"SELECT pg_advisory_xact_lock_shared({rule}"
+        self.share_rules: str = f"SELECT pg_advisory_xact_lock_shared({rule}"
         self.lock_rules: str = f"SELECT pg_advisory_xact_lock({rule}"
         self.now: str = f"SELECT {_CLOCK}"
         self.touch: str = f"UPDATE {meta} SET version = version"
@@ -252,7 +252,7 @@ class Backoff:
         self._pause = 0.02
 
     @property
-    def has_some_left(self) -> bool:
+    def has_time_left(self) -> bool:
         """Whether there is time for another look."""
         return asyncio.get_running_loop().time() + self._pause < self.end
 
@@ -262,10 +262,10 @@ class Backoff:
         self._pause = min(0.5, self._pause * 2)
 
 
-def may_go_again(error: Exception) -> bool:
+def is_retryable(error: Exception) -> bool:
     """Whether the same may well succeed in a moment: the server is away, or two were in each other's way."""
     asyncpg = driver()
-    return is_of_names(error) or isinstance(
+    return is_statement_name_error(error) or isinstance(
         error,
         (
             Conflict,
@@ -279,7 +279,7 @@ def may_go_again(error: Exception) -> bool:
     )
 
 
-def is_of_names(error: Exception) -> bool:
+def is_statement_name_error(error: Exception) -> bool:
     """Whether what was prepared is not what is there: another connection than before has answered."""
     asyncpg = driver()
     names = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
@@ -315,13 +315,13 @@ class Session:
     Args:
         connection: asyncpg's.
         keeps: the server keeps prepared statements in it.
-        is_plain: one statement is a transaction as the journal needs it, without a word before it.
+        has_safe_defaults: one statement is a transaction as the journal needs it, without a word before it.
     """
 
-    def __init__(self, connection: Any, *, keeps: bool, is_plain: bool) -> None:
+    def __init__(self, connection: Any, *, prepares: bool, has_safe_defaults: bool) -> None:
         self._connection = connection
-        self.keeps: bool = keeps
-        self.is_plain: bool = is_plain
+        self.prepares: bool = prepares
+        self.has_safe_defaults: bool = has_safe_defaults
         self._prepared: dict[str, Any] = {}
         self.used: float = asyncio.get_running_loop().time()
 
@@ -330,13 +330,13 @@ class Session:
         """Whether it has ended."""
         return bool(self._connection.is_closed())
 
-    async def say(self, sql: str) -> None:
+    async def execute(self, sql: str) -> None:
         """Say what has neither parameters nor an answer."""
         await self._connection.execute(sql)
 
     async def fetch(self, sql: str, *values: object) -> list[Any]:
         """The rows that ``sql`` gives: in one round trip, where it is prepared."""
-        if not self.keeps:
+        if not self.prepares:
             return list(await self._connection.fetch(sql, *values))
         statement = self._prepared.get(sql)
         if statement is None:
@@ -344,7 +344,7 @@ class Session:
             self._prepared[sql] = statement
         return list(await statement.fetch(*values))
 
-    async def value(self, sql: str, *values: object) -> Any:
+    async def fetch_value(self, sql: str, *values: object) -> Any:
         """The first value of the first row, if there is one."""
         found = await self.fetch(sql, *values)
         return found[0][0] if found else None
@@ -427,7 +427,7 @@ class EstimatedServerClock:
     def __init__(self) -> None:
         self._ahead = -math.inf  # before it has said anything, it is no time at all
 
-    def heard(self, said: float, *, asked: float) -> None:
+    def update(self, said: float, *, asked: float) -> None:
         """The server, asked at ``asked`` on the loop's clock, has answered so just now."""
         least, most = said - asyncio.get_running_loop().time(), said - asked
         self._ahead = min(max(self._ahead, least), most)

@@ -21,7 +21,7 @@ import msgspec
 from transfer_async._models.errors import JournalFailed
 from transfer_async._support.clock import Clock, Duration
 from transfer_async._support.util import ENDS_THE_PROGRAM, positive_seconds
-from transfer_async.journal.durable import PRUNED, DurableJournal, PendingMove, Transaction
+from transfer_async.journal.durable import PRUNE_BATCH, DurableJournal, PendingMove, Transaction
 from transfer_async.journal.encryption import RecordId, Seal
 from transfer_async.journal.model import BELIEVED, FOUR_EYES, Entry, HistoryEvent
 from transfer_async.journal.rows import (
@@ -41,12 +41,12 @@ from transfer_async.journal.rows import (
     step_of,
     step_values,
 )
-from transfer_async.journal.sqlite_file import APPLICATION, FileReplaced, Identity, OpenFile, as_it_is
+from transfer_async.journal.sqlite_file import APPLICATION, FileReplaced, Identity, OpenFile, decode_lossless
 from transfer_async.journal.transitions import Refute, Resolve
 
 T = TypeVar("T")
 
-REFUTED_AT_ONCE = 500
+HISTORY_PAGE = 500
 """How many refutations are asked for at once."""
 
 _TABLES = f"""
@@ -142,10 +142,10 @@ class SQLiteJournal(DurableJournal):
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        await asyncio.wait([asyncio.get_running_loop().run_in_executor(thread, self._let_go)])
+        await asyncio.wait([asyncio.get_running_loop().run_in_executor(thread, self._close_file)])
         thread.shutdown(wait=False)
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -172,13 +172,13 @@ class SQLiteJournal(DurableJournal):
     def _name(self) -> str:
         return self._path.name
 
-    def _is_of_the_store(self, error: BaseException) -> bool:
+    def _is_store_error(self, error: BaseException) -> bool:
         return isinstance(error, (sqlite3.Error, OSError, FileReplaced)) and not isinstance(
             error, sqlite3.IntegrityError
         )
 
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
-        transaction = Transaction(wanted, self._recent, seal=self._seal)
+        transaction = Transaction(wanted, self._cache, seal=self._seal)
         await self._in_thread(lambda: self._with_file(lambda file: file.commit(transaction, self._now)))
         self._settle(transaction)
 
@@ -206,11 +206,11 @@ class SQLiteJournal(DurableJournal):
             finally:
                 file.refuse_if_moved()  # nobody would ever see it
         except (sqlite3.Error, FileReplaced):
-            self._let_go()  # whatever state it is in: the next move opens it anew
+            self._close_file()  # whatever state it is in: the next move opens it anew
             raise
 
     async def _ask(self, work: Callable[[_File], T]) -> T:
-        self._admitted()
+        self._require_open()
         return await self._in_thread(lambda: self._with_file(work))
 
     # --- reading --------------------------------------------------------------------------------
@@ -255,8 +255,8 @@ class SQLiteJournal(DurableJournal):
         return await self._with_move(Resolve.name, scope, after)
 
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
-        found = await self._ask(lambda file: file.with_move(move, scope, int(after or 0), REFUTED_AT_ONCE))
-        return [key for _, key in found], str(found[-1][0]) if len(found) == REFUTED_AT_ONCE else ""
+        found = await self._ask(lambda file: file.with_move(move, scope, int(after or 0), HISTORY_PAGE))
+        return [key for _, key in found], str(found[-1][0]) if len(found) == HISTORY_PAGE else ""
 
     async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
         """See `Journal.history`."""
@@ -367,14 +367,14 @@ class _File(OpenFile):
                 replies.append((number, row.reply))
         self._db.executemany(_ADD, new)
         self._db.executemany(_CHANGE, changed)
-        self._db.executemany(_KEEP_REPLY, replies)
+        self._db.executemany(_STORE_REPLY, replies)
         steps = [(ids[place], *step_values(step)) for place, _, step in transaction.steps]
         self._db.executemany(_ADD_STEP, steps)
 
     def prune(self, scope: str, before: float) -> int:
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            old = (self._scope(scope), before, PRUNED)
+            old = (self._scope(scope), before, PRUNE_BATCH)
             for table in ("history", "replies"):
                 self._db.execute(f"DELETE FROM {table} WHERE key_id IN ({_OLD})", old)
             count = self._db.execute(f"DELETE FROM {ENTRY_TABLE} WHERE id IN ({_OLD})", old).rowcount
@@ -382,7 +382,7 @@ class _File(OpenFile):
         except BaseException:
             self._roll_back()
             raise
-        if count < PRUNED:  # the last of it: what was forgotten shall not stay in the log
+        if count < PRUNE_BATCH:  # the last of it: what was forgotten shall not stay in the log
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return count
 
@@ -398,7 +398,7 @@ class _File(OpenFile):
         except sqlite3.OperationalError as error:
             if "decode to UTF-8" not in str(error):
                 raise
-        self._db.text_factory = as_it_is
+        self._db.text_factory = decode_lossless
         try:
             return self._db.execute(sql, values).fetchall()
         finally:
@@ -466,7 +466,7 @@ _CHANGE = (
     f"UPDATE {ENTRY_TABLE} SET state = ?, token = ?, order_id = ?, due_at = ?, ended_at = ?, body = ?, "
     "intent = CASE WHEN ? THEN ? ELSE intent END WHERE id = ?"
 )
-_KEEP_REPLY = "INSERT OR REPLACE INTO replies (key_id, reply) VALUES (?, ?)"
+_STORE_REPLY = "INSERT OR REPLACE INTO replies (key_id, reply) VALUES (?, ?)"
 _ADD_STEP = f"INSERT INTO history (key_id, {_STEP}) VALUES ({', '.join('?' * (1 + len(STEP_COLUMNS)))})"
 
 
@@ -489,7 +489,7 @@ class FileOfAnyVersion(OpenFile):
     """The open file; all of it within one thread."""
 
     def _prepare(self, path: Path) -> None:
-        self._db.text_factory = as_it_is
+        self._db.text_factory = decode_lossless
         if self._value("SELECT count(*) FROM sqlite_master") == 0:
             raise JournalFailed(f"there is no journal in {path.name} yet: there is nothing to upgrade")
 

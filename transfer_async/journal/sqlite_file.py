@@ -90,7 +90,7 @@ def _refuse_unfit(real: Path) -> None:
     if not stat.S_ISREG(there.st_mode):
         raise JournalFailed(f"{real.name} is there, and is not a file")
     if there.st_nlink > 1:
-        _finish_making(real)
+        _remove_temporary_name(real)
         if real.stat().st_nlink > 1:
             raise JournalFailed(
                 f"{real.name} has a second name, a hard link, and each name would have a log of its own: "
@@ -103,7 +103,7 @@ def _refuse_unfit(real: Path) -> None:
         )
 
 
-def _finish_making(real: Path) -> None:
+def _remove_temporary_name(real: Path) -> None:
     """Take away the name under which somebody is making the file just now, or died making it."""
     this = identity(str(real))
     for other in real.parent.iterdir():
@@ -124,7 +124,7 @@ def _is_mounted(real: Path) -> bool:
     return any(mount.split(b" ", 5)[4] == name for mount in mounts)
 
 
-def keep_private(real: Path) -> None:
+def restrict_to_owner(real: Path) -> None:
     """Let nobody but their owner read the file and what is beside it."""
     for name in (str(real), f"{real}{LOG}", f"{real}{INDEX}"):
         with contextlib.suppress(FileNotFoundError, PermissionError):  # somebody else's, who decides
@@ -196,14 +196,14 @@ class Files:
             )
         return told
 
-    def let_go(self, db: sqlite3.Connection) -> None:
+    def close_safely(self, db: sqlite3.Connection) -> None:
         """Close the connection, if that does no harm.
 
         The last one to close writes the log into the file, and deletes it. Where others have begun another
         log meanwhile it would do so to theirs: then it stays as it is until the process ends, and no other
         is opened. A log that was only deleted is written into the file: what it holds is not lost.
         """
-        if self._others_have_begun_anew():
+        if self._is_replaced_by_others():
             _LEFT_OPEN.append(self)
             import ctypes  # of all journals, next to none comes here
 
@@ -215,7 +215,7 @@ class Files:
         self._is_open = False
         db.close()
 
-    def _others_have_begun_anew(self) -> bool:
+    def _is_replaced_by_others(self) -> bool:
         return any(identity(name) not in (known, None) for name, known in self._known[1:])
 
 
@@ -240,7 +240,7 @@ _SETTINGS = (
     "PRAGMA cache_size=-65536",
 )
 
-_LONGEST_LOG = 32 << 20
+_MAX_LOG_BYTES = 32 << 20
 """Bytes of the log after which it is written into the file."""
 
 _PAGES = "PRAGMA page_size=8192"
@@ -250,7 +250,7 @@ _PAUSE = 0.005
 """Seconds between two looks whether others are done."""
 
 
-def as_it_is(text: bytes) -> str:
+def decode_lossless(text: bytes) -> str:
     """A text that is none any more, for a disk made something else of it."""
     return text.decode(errors="surrogateescape")
 
@@ -280,12 +280,12 @@ class OpenFile:
             check_same_thread=False,
         )
         try:
-            self._refuse_others_file(path)
-            keep_private(real)
-            self._keep_a_log(timeout)
+            self._refuse_foreign_file(path)
+            restrict_to_owner(real)
+            self._enable_wal(timeout)
             for setting in _SETTINGS:
                 self._db.execute(setting)
-            self._db.execute(f"PRAGMA wal_autocheckpoint={_LONGEST_LOG // self._value('PRAGMA page_size')}")
+            self._db.execute(f"PRAGMA wal_autocheckpoint={_MAX_LOG_BYTES // self._value('PRAGMA page_size')}")
             self._prepare(path)
             self._files.remember()
         except BaseException:
@@ -294,9 +294,9 @@ class OpenFile:
 
     def close(self) -> None:
         """Let go of it, if that does no harm."""
-        self._files.let_go(self._db)
+        self._files.close_safely(self._db)
 
-    def _refuse_others_file(self, path: Path) -> None:
+    def _refuse_foreign_file(self, path: Path) -> None:
         """Before any setting changes it: another application's file stays as it is."""
         try:
             is_empty = self._value("SELECT count(*) FROM sqlite_master") == 0
@@ -307,7 +307,7 @@ class OpenFile:
         if not is_empty and self._value("PRAGMA application_id") != APPLICATION:
             raise JournalFailed(f"{path.name} is a database, but not a journal of transfer_async")
 
-    def _keep_a_log(self, timeout: float) -> None:
+    def _enable_wal(self, timeout: float) -> None:
         """Go over to a write-ahead log: of all there is, this alone does not wait for other processes."""
         self._db.execute(_PAGES)
         end = time.monotonic() + timeout
