@@ -32,7 +32,7 @@ from transfer_async.journal import (
 )
 from transfer_async.journal.protocol import ScopedJournal
 from transfer_async.testing.journal_contract import JournalContract, JournalTime
-from transfer_async.testing.journal_contract.claiming import FULL
+from transfer_async.testing.journal_contract.journal_scenarios import FULL
 from transfer_async.testing.journal_contract.support import of_key
 
 LetPass = Callable[[float], None]
@@ -228,7 +228,7 @@ async def test_a_journal_need_not_know_how_to_list_its_orders():
         durable = False
 
     with pytest.raises(pytest.skip.Exception, match=r"a journal without orders\(\)"):
-        await JournalContract().test_orders_are_listed_by_their_ids_a_page_at_a_time(WithoutOrders(), None)
+        await JournalContract().test_orders_are_listed_by_their_ids_page_by_page(WithoutOrders(), None)
     with pytest.raises(ValueError, match="WithoutOrders cannot list its orders"):
         await ScopedJournal(WithoutOrders(), SCOPE).orders(limit=1)
 

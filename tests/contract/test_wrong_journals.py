@@ -614,6 +614,6 @@ async def test_the_journals_that_they_are_made_of_are_right(kind):
 
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
 async def test_a_wrong_journal_is_found(kind, monkeypatch):
-    monkeypatch.setattr("transfer_async.testing.journal_contract.claiming.PATIENCE", 0.02)
+    monkeypatch.setattr("transfer_async.testing.journal_contract.TIMEOUT", 0.02)
 
     assert await first_failure(kind)

@@ -1,31 +1,114 @@
-"""The journal's contract, as tests to subclass: whoever writes a `Journal` runs what our own run."""
+"""The journal contract: tests to subclass, for every class that implements `Journal`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from datetime import timedelta
+from random import Random
+from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
-from transfer_async.journal import Journal
-from transfer_async.testing.journal_contract.claiming import Cancelling, Claiming, Sharing
-from transfer_async.testing.journal_contract.four_eyes import FourEyes
-from transfer_async.testing.journal_contract.keeping import Keeping
-from transfer_async.testing.journal_contract.settling import Owing, Settling, Stories
-from transfer_async.testing.journal_contract.support import JournalTime, LetPass
+from transfer_async.journal import (
+    FOUR_EYES,
+    KEPT,
+    Decision,
+    Journal,
+    KeyState,
+    Move,
+    Rejection,
+    TransitionResult,
+)
+from transfer_async.journal.model import LEASE, SETTLE_AFTER
+from transfer_async.testing.journal_contract.journal_scenarios import SCENARIOS, Model, random_move
+from transfer_async.testing.journal_contract.support import (
+    REPLY,
+    SCOPE,
+    WAYS,
+    WINDOW,
+    JournalTime,
+    LetPass,
+    attend,
+    claim,
+    create,
+    demand,
+    doubt,
+    expire,
+    free,
+    judged,
+    keep,
+    made,
+    mark,
+    of_key,
+    owe,
+    owing,
+    paid,
+    promise,
+    propose,
+    refute,
+    resolve,
+    take_back,
+    take_over,
+    told,
+    waive,
+)
 
 __all__ = ["JournalContract", "JournalTime"]
 
+OTHER_SCOPE = "https://other.example"
+SIMILAR = (
+    *(f"{'w' * (length - 1)}{last}" for length in (32, 64, 128, 200) for last in "12"),
+    *("Müller", "MÜLLER", "Muller", "Mller", "Mu ller", "Straße", "Strasse", "№ 1", "No 1", "😀", "😁"),
+    *("7", "07", "7.0", "7e0", "٧", "a_b", "axb", "a%b", "a/b", "a:b", "a|b", "a\\b", "a'b", 'a"b', "a b"),
+    *("ab", "aB", "k", "K", "a'b\"c;--", " "),
+)
+"""Keys that a store may confuse: it truncates, folds, strips, counts or matches them."""
 
-# --- suite -------------------------------------------------------------------------------------------
-# The whole suite: the tests of every part, and the fixtures they take.
+HEAD_STARTS = range(9)
+"""Turns of the event loop by which one of two calls is ahead."""
+
+TICKS = (*range(1, 17), 24, 32, 64, 128, 256, 512, 1024)
+"""Turns of the event loop after which a caller is cancelled; a store may be slow."""
+
+TIMEOUT = 30.0
+"""Seconds after which a transition that has begun must be finished."""
+
+RIVALS: dict[str, tuple[tuple[Move, ...], list[Move]]] = {
+    "claims": ((), [claim(number) for number in range(50)]),
+    "settlements": (
+        WAYS[KeyState.IN_DOUBT],
+        [*(resolve(order_id=f"tx-{number}") for number in range(10)), create(order_id="tx-own")],
+    ),
+    "approvals": (
+        (*WAYS[KeyState.IN_DOUBT], propose()),
+        [resolve(by=by, proposal="proposal-1") for by in ("ben", "cleo")],
+    ),
+    "an approval, then the sender's order": (
+        (*WAYS[KeyState.IN_DOUBT], propose()),
+        [resolve(by="ben", proposal="proposal-1"), create(order_id="tx-own")],
+    ),
+    "the sender's order, then an approval": (
+        (*WAYS[KeyState.IN_DOUBT], propose()),
+        [create(order_id="tx-own"), resolve(by="ben", proposal="proposal-1")],
+    ),
+}
+"""What leads to a race, and the transitions of which one is made."""
+
+RACES: dict[str, tuple[tuple[Move, ...], Move, Move, Rejection]] = {
+    "claim": ((), claim(1), claim(2), Rejection.BUSY),
+    "mark": ((claim(),), mark("a"), mark("b"), Rejection.LOST),
+}
+"""What leads to a race of two workers, the transition of each, and the rejection of the second."""
 
 
 @pytest.mark.asyncio
-class JournalContract(Claiming, Settling, Owing, Keeping, FourEyes, Cancelling, Sharing, Stories):
+class JournalContract:
     """What every journal must do: subclass it as ``class TestOurJournal(JournalContract):``.
 
-    Give it one fixture, ``new_journal``: an empty journal that has not been opened, whose time is that of the
+    Provide one fixture, ``new_journal``: an empty journal, not opened yet, that takes its time from the
     fixture ``journal_time``::
 
         class TestOurJournal(JournalContract):
@@ -33,19 +116,18 @@ class JournalContract(Claiming, Settling, Owing, Keeping, FourEyes, Cancelling, 
             def new_journal(self, journal_time, tmp_path):
                 return OurJournal(tmp_path / "journal", utc=journal_time.utc)
 
-    A second one, ``another_journal``, is one more on the same store, as another worker has it. Without it the
-    tests of two workers are left out; give it if your store can be shared::
+    If your store can be shared, provide a second one, ``another_journal``: the journal of another worker on
+    the same store. Without it the tests with two workers are skipped::
 
             @pytest.fixture
             def another_journal(self, journal_time, tmp_path):
                 return OurJournal(tmp_path / "journal", utc=journal_time.utc)
 
-    It needs pytest and pytest-asyncio, in either of its modes. A test that takes more of the journal's time
-    than a few milliseconds waits for the journal, never for a clock.
+    It needs pytest and pytest-asyncio, in either of its modes. No test waits for real time.
     """
 
     stories = 20
-    """How many stories are played; each is a seed."""
+    """The number of random runs, each with a seed of its own."""
 
     @pytest.fixture
     def journal_time(self) -> JournalTime:
@@ -54,27 +136,525 @@ class JournalContract(Claiming, Settling, Owing, Keeping, FourEyes, Cancelling, 
 
     @pytest.fixture
     def new_journal(self, journal_time: JournalTime) -> Journal:
-        """An empty journal on that time, not opened yet: yours."""
+        """Your empty journal, with that time, not opened yet."""
         raise NotImplementedError("give JournalContract a fixture new_journal(self, journal_time)")
 
     @pytest.fixture
     def another_journal(self) -> Journal:
-        """One more on the store and time of ``new_journal``, not opened yet: yours, if it can be shared."""
+        """Your second journal, with the store and time of ``new_journal``, not opened yet."""
         pytest.skip("give JournalContract a fixture another_journal: one more on the same store")
 
     @pytest_asyncio.fixture
     async def journal(self, new_journal: Journal) -> AsyncIterator[Journal]:
-        """The same, open."""
+        """The open journal."""
         async with new_journal as journal:
             yield journal
 
     @pytest_asyncio.fixture
     async def beside(self, another_journal: Journal) -> AsyncIterator[Journal]:
-        """The other one, open while the first is."""
+        """The other open journal."""
         async with another_journal as beside:
             yield beside
 
     @pytest.fixture
     def pass_time(self, journal_time: JournalTime) -> LetPass:
-        """Lets so many seconds pass."""
+        """Let a number of seconds pass."""
         return journal_time.pass_
+
+    # --- one key --------------------------------------------------------------------------------
+
+    async def test_a_journal_says_whether_it_is_durable(self, journal: Journal) -> None:
+        assert isinstance(journal.durable, bool)
+
+    async def test_only_a_claim_or_a_suspected_duplicate_creates_an_entry(self, journal: Journal) -> None:
+        makes = (keep, take_over, mark, create, free, doubt, expire, resolve, refute)
+        for make in (*makes, paid, owe, attend, promise, told):
+            assert await journal.move(SCOPE, "k", make()) is None
+            assert await journal.read(SCOPE, "k") is None
+            assert await journal.history(SCOPE, "k") == ()
+
+    @pytest.mark.parametrize("title", SCENARIOS)
+    async def test_a_scenario_ends_as_decide_says(
+        self, journal: Journal, pass_time: LetPass, title: str
+    ) -> None:
+        """All results, entries, histories and lists; a journal that loses a field decides without it."""
+        await Model(journal).play(SCENARIOS[title], pass_time)
+
+    async def test_random_runs_end_as_decide_says(self, new_journal: Journal, pass_time: LetPass) -> None:
+        """The journal is closed and opened after each; a failure names the seed and the last steps."""
+        for seed in range(self.stories):
+            chance, steps = Random(seed), [f"seed {seed}"]  # noqa: S311 - a run can be repeated
+            model, scopes = Model(new_journal), (f"{SCOPE}/{seed}", f"{OTHER_SCOPE}/{seed}")
+            try:
+                async with new_journal:
+                    for _ in range(60):
+                        pass_time(chance.choice((0.0, 0.0, 0.0, 1.0, 59.0, 61.0, 400.0, 1000.0)))
+                        scope, key = chance.choice(scopes), f"k{chance.randrange(3)}"
+                        move = random_move(chance, f"tx-{chance.randrange(4)}")
+                        steps.append(f"{move.name} of {key!r}: {move}")
+                        await model.apply(move, scope=scope, key=key)
+                    await model.compare()
+                async with new_journal:
+                    await model.compare()
+            except AssertionError as error:
+                error.add_note("\n".join(steps[:1] + steps[-15:]))
+                raise
+
+    async def test_a_created_key_keeps_its_response_byte_for_byte_and_no_intent(
+        self, journal: Journal
+    ) -> None:
+        reply = b'{"id": "tx-1", "x": "\xc3\xbc\\u0000%s"}' % (b"0123456789abcdef" * 65_536)
+        await made(journal, claim(), mark(), create(reply=reply))
+        entry = await journal.read(SCOPE, "k")
+
+        assert entry is not None
+        assert (entry.reply, entry.order_id, entry.intent) == (reply, "tx-1", None)
+
+    async def test_the_history_has_the_wall_clock_time_of_every_step(
+        self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
+    ) -> None:
+        began = journal_time.utc().timestamp()
+        await made(journal, claim())
+        pass_time(1.5)
+        await made(journal, mark())
+        steps = await journal.history(SCOPE, "k")
+
+        assert [step.at for step in steps] == [pytest.approx(began), pytest.approx(began + 1.5)]
+
+    @pytest.mark.parametrize("rivals", RIVALS)
+    async def test_of_many_transitions_at_once_one_is_made(self, journal: Journal, rivals: str) -> None:
+        for number in range(3):
+            before, moves = RIVALS[rivals]
+            key = f"k{number}"
+            moves = [_with_order(move, key) for move in moves]
+            for move in before:
+                await made(journal, _with_order(move, key), key=key)
+            results = await asyncio.gather(*(judged(journal, move, key=key) for move in moves))
+
+            assert sum(result.denial is None for result in results) == 1
+            assert len({result.entry.order_id for result in results}) == 1
+
+    async def test_of_many_keys_that_get_an_order_id_at_once_one_keeps_it(self, journal: Journal) -> None:
+        for number in range(2):
+            keys = [f"k{number}-{worker}" for worker in range(4)]
+            for key in keys:
+                await made(journal, claim(), mark(), key=key)
+            order = create(order_id=f"tx-{number}")
+            results = await asyncio.gather(*(judged(journal, order, key=key) for key in keys))
+
+            assert sum(result.denial is None for result in results) == 1
+
+    async def test_a_journal_can_be_closed_twice(self, journal: Journal) -> None:
+        await made(journal, claim(), mark(), create(reply=REPLY))
+        await journal.close()
+        await journal.close()
+
+    # --- keys and scopes ------------------------------------------------------------------------
+
+    async def test_similar_keys_and_order_ids_are_not_confused(self, journal: Journal) -> None:
+        """Otherwise one of two payments gets the other's order and is never made."""
+
+        async def use(number: int, key: str) -> list[Rejection | None]:
+            moves = (claim(number), mark(number=number), create(order_id=f"tx-{key}"))
+            return [(await judged(journal, move, key=key)).denial for move in moves]
+
+        denials = await asyncio.gather(*(use(number, key) for number, key in enumerate(SIMILAR)))
+        entries = [await journal.read(SCOPE, key) for key in SIMILAR]
+
+        assert {key: found for key, found in zip(SIMILAR, denials, strict=True) if any(found)} == {}
+        assert [(entry.intent_id, entry.order_id) for entry in entries if entry is not None] == [
+            (f"intent-{number}", f"tx-{key}") for number, key in enumerate(SIMILAR)
+        ]
+
+    async def test_similar_scopes_are_not_confused(self, journal: Journal) -> None:
+        long = f"https://{'s' * 240}.example"
+        places = [(f"{long}/1", "k"), (f"{long}/2", "k"), (OTHER_SCOPE, "k")]
+        for sign in "/:|# ":
+            places += [(SCOPE, f"a{sign}b"), (f"{SCOPE}{sign}a", "b")]
+        results = [await journal.move(scope, key, of_key(claim(), key)) for scope, key in places]
+
+        assert [place for place, one in zip(places, results, strict=True) if one is None or one.denial] == []
+        assert await journal.read(SCOPE, "k") is None
+
+    async def test_an_order_id_is_bound_to_one_key_of_a_scope(self, journal: Journal) -> None:
+        await made(journal, claim(), mark(), create(), key="first")
+        await made(journal, claim(), mark(), key="second")
+        foreign = await judged(journal, create(), key="second")
+        await made(journal, doubt(), key="second")
+        resolved = await judged(journal, resolve(), key="second")
+        elsewhere = [await journal.move(OTHER_SCOPE, "k", move) for move in (claim(), mark(), create())]
+
+        assert foreign.denial is resolved.denial is Rejection.FOREIGN
+        assert elsewhere[-1] is not None
+        assert elsewhere[-1].denial is None
+
+    # --- lists ----------------------------------------------------------------------------------
+
+    async def test_work_lists_what_no_worker_has(self, journal: Journal, pass_time: LetPass) -> None:
+        for key, way in _every_end().items():
+            await made(journal, *way, key=key)
+        now = await _waiting(journal)
+        pass_time(LEASE)
+        later = await _waiting(journal)
+        two = await journal.work(SCOPE, limit=2)
+
+        assert now == ["doubt", "undo due"]
+        assert later == ["claimed", "doubt", "sending", "undo", "undo due"]
+        assert (len(two), await journal.work(OTHER_SCOPE, limit=10)) == (2, [])
+
+    async def test_work_lists_each_key_once_page_by_page(self, journal: Journal) -> None:
+        for key in "cabed":
+            await made(journal, claim(), mark(), doubt(), key=key)
+        found: list[str] = []
+        while page := await journal.work(SCOPE, limit=2, after=found[-1] if found else ""):
+            found += [key for key, _ in page]
+            assert len(page) <= 2
+            assert len(found) <= 5, "a page begins where the last one did"
+
+        assert sorted(found) == ["a", "b", "c", "d", "e"]
+
+    async def test_lists_are_complete_among_many_other_keys_and_while_others_work(
+        self, journal: Journal, pass_time: LetPass
+    ) -> None:
+        """`recover` reads page after page until an empty one: a key that is left out waits for ever."""
+        waiting = [f"k{number:03}" for number in range(110)]
+        idle = [*(f"a{number:03}" for number in range(30)), "k050-", "z"]
+        leases = {key: claim(lease=10.0 - number / 20) for number, key in enumerate(waiting)}  # last first
+        leases |= {f"{key}-": claim() for key in idle}
+        await asyncio.gather(*(made(journal, move, key=key) for key, move in leases.items()))
+        for key in idle:
+            await journal.move(OTHER_SCOPE, key, of_key(claim(lease=0.0), key))
+        pass_time(10.0)
+        at_once = await journal.work(SCOPE, limit=1000)
+        for key, entry in at_once[::20]:
+            assert await journal.read(SCOPE, key) == entry, "a list must have whole entries"
+        found: list[str] = []
+        while page := await journal.work(SCOPE, limit=25, after=found[-1] if found else ""):
+            found += [key for key, _ in page]
+            assert len(found) <= len(waiting), "two pages have the same key"
+            for key, _ in page:
+                await made(journal, take_over(), key=key)
+
+        assert sorted(found) == sorted(key for key, _ in at_once) == waiting
+        await asyncio.gather(*(made(journal, mark(epoch=2), doubt(), key=key) for key in waiting))
+        doubts = await journal.in_doubt(SCOPE)
+        assert sorted(key for key, _ in doubts) == waiting
+        assert await journal.count_in_doubt(SCOPE) == len(waiting)
+        assert [entry for _, entry in doubts[::20]] == [
+            await journal.read(SCOPE, key) for key, _ in doubts[::20]
+        ]
+
+    async def test_doubts_are_listed_oldest_first(self, journal: Journal, pass_time: LetPass) -> None:
+        for key in "cab":
+            await made(journal, claim(), mark(), doubt(), key=key)
+            pass_time(1.0)
+        await made(journal, claim(), key="d")
+
+        assert [key for key, _ in await journal.in_doubt(SCOPE)] == ["c", "a", "b"]
+        assert await journal.in_doubt(OTHER_SCOPE) == []
+        assert await journal.count_in_doubt(SCOPE) == 3
+        assert await journal.count_in_doubt(OTHER_SCOPE) == 0
+
+    async def test_orders_are_listed_by_their_ids_page_by_page(
+        self, journal: Journal, pass_time: LetPass
+    ) -> None:
+        """For reconciliation with the service's records; this method is optional."""
+        orders = getattr(journal, "orders", None)
+        if orders is None:
+            pytest.skip("a journal without orders(): it cannot be compared with the service's books")
+        began = await journal.now()
+        for number, key in enumerate("bac"):
+            pass_time(1.0)
+            await made(journal, claim(), mark(), create(order_id=f"tx-{number}"), key=key)
+        await made(journal, owe("hold"), key="c")
+        await made(journal, claim(), mark(), key="sending")
+        await made(journal, claim(), mark(), free(), key="free")
+        await journal.move(OTHER_SCOPE, "k", claim())
+        first = await orders(SCOPE, limit=2)
+
+        assert first == [("tx-0", "b", began + 1.0), ("tx-1", "a", began + 2.0)]
+        assert await orders(SCOPE, limit=2, after="tx-1") == [("tx-2", "c", None)]
+        assert await orders(SCOPE, limit=2, after="tx-2") == []
+        assert await orders(OTHER_SCOPE, limit=2) == []
+
+    async def test_keys_that_were_ever_refuted_or_resolved_are_listed(
+        self, journal: Journal, pass_time: LetPass
+    ) -> None:
+        """For reconciliation: a refuted order may exist all the same. These methods are optional."""
+        lists = {name: getattr(journal, name, None) for name in ("refuted", "resolved")}
+        wanted = {
+            "refuted": {"free", "claimed again", "created after all", *"abc"},
+            "resolved": {*"xyz", "taken back"},
+        }
+        for key in (*wanted["refuted"], *wanted["resolved"], "in doubt"):
+            await made(journal, *WAYS[KeyState.IN_DOUBT], key=key)
+        for move in WAYS[KeyState.IN_DOUBT]:
+            await journal.move(OTHER_SCOPE, "k", move)
+        pass_time(SETTLE_AFTER + WINDOW)
+        await journal.move(OTHER_SCOPE, "k", refute())
+        for key in wanted["refuted"]:
+            await made(journal, refute(), key=key)
+        for key in wanted["resolved"]:
+            await made(journal, resolve(order_id=f"tx-{key}"), key=key)
+        await made(journal, *WAYS[KeyState.CREATED], key="created")
+        await made(journal, claim(2), key="claimed again")
+        await made(journal, claim(2), mark("b", number=2), create("b", "tx-b"), key="created after all")
+        await made(journal, take_back("tx-taken back"), key="taken back")
+
+        for name, listed in lists.items():
+            if listed is not None:
+                found, after = await listed(SCOPE)
+                while after:
+                    some, after = await listed(SCOPE, after=after)
+                    found = [*found, *some]
+                    assert len(found) < 99, "the pages never end"
+                assert set(found) == wanted[name]
+
+    # --- pruning --------------------------------------------------------------------------------
+
+    async def test_pruning_removes_what_ended_before_and_nothing_that_is_unfinished(
+        self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
+    ) -> None:
+        for key, way in _every_end().items():
+            await made(journal, *way, key=key)
+        await made(journal, *WAYS[KeyState.IN_DOUBT], promise(), resolve(order_id="tx-2"), key="unpublished")
+        corrected = (resolve(order_id="tx-3"), propose(Decision.AMEND, "tx-4"))
+        await made(journal, *WAYS[KeyState.IN_DOUBT], *corrected, key="proposed")
+        await made(journal, demand(), key=FOUR_EYES)
+        for move in (claim(), free(None)):
+            await journal.move(OTHER_SCOPE, "k", move)
+        pass_time(3600.0)
+        await made(journal, claim(), free(None), key="later")
+        pass_time(KEPT)
+        pruned = await journal.prune(SCOPE, before=journal_time.utc() - timedelta(days=1, minutes=30))
+        keys = (*_every_end(), "unpublished", "proposed", FOUR_EYES, "later")
+
+        assert pruned == 2
+        assert [key for key in keys if await journal.read(SCOPE, key) is None] == ["created", "free"]
+        assert await journal.history(SCOPE, "created") == ()
+        assert await journal.read(OTHER_SCOPE, "k") is not None
+
+    async def test_pruning_keeps_a_key_from_its_last_end_and_while_it_is_in_use_again(
+        self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
+    ) -> None:
+        """If a key is forgotten while its order is being sent or was just created, it is paid again."""
+        again: dict[str, tuple[Move, ...]] = {
+            "claimed": (claim(2),),
+            "sending": (claim(2), mark(number=2)),
+            "doubt": (claim(2), mark(number=2), doubt()),
+            "undo": (owe("hold"),),
+            "freed": (claim(2), free(None, number=2)),
+            "created": (claim(2), mark(number=2), create(order_id="tx-2")),
+        }
+        for key in again:
+            await made(journal, claim(), free(None), key=key)
+        await made(journal, *WAYS[KeyState.IN_DOUBT], key="resolved")
+        pass_time(2 * KEPT)
+        for key, moves in again.items():
+            await made(journal, *moves, key=key)
+        await made(journal, resolve(), key="resolved")
+        pass_time(KEPT - 1.0)
+        early = await journal.prune(SCOPE, before=journal_time.utc())
+        pass_time(2.0)
+        late = await journal.prune(SCOPE, before=journal_time.utc())
+        left = [key for key in (*again, "resolved") if await journal.read(SCOPE, key) is not None]
+
+        assert (early, late) == (0, 3)
+        assert left == ["claimed", "sending", "doubt", "undo"]
+
+    async def test_what_ended_within_a_day_is_kept_and_a_future_date_is_refused(
+        self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
+    ) -> None:
+        """A wrong date must not let a payment that was just made be made again."""
+        await made(journal, claim(), free(None), key="yesterday")
+        pass_time(1.0)
+        await made(journal, claim(), free(None), key="today")
+        pass_time(KEPT - 0.5)
+        for ahead in (timedelta(microseconds=1), timedelta(days=1), timedelta(days=3650)):
+            with pytest.raises(ValueError, match=r"^before: must not lie ahead: .* would be paid again"):
+                await journal.prune(SCOPE, before=journal_time.utc() + ahead)
+        with pytest.raises(ValueError, match=r"^before: must be an aware datetime"):
+            await journal.prune(SCOPE, before=journal_time.utc().replace(tzinfo=None))
+        assert await journal.read(SCOPE, "yesterday") is not None
+
+        assert await journal.prune(SCOPE, before=journal_time.utc()) == 1
+        assert await journal.read(SCOPE, "yesterday") is None
+        assert await journal.read(SCOPE, "today") is not None
+
+    # --- cancelled callers ----------------------------------------------------------------------
+
+    @pytest.mark.parametrize("state", [state for state in WAYS if state is not KeyState.IN_DOUBT])
+    async def test_a_transition_is_finished_whenever_its_caller_is_cancelled(
+        self, journal: Journal, state: KeyState
+    ) -> None:
+        """Otherwise a worker that is stopped forgets the order that was just created."""
+        for ticks in TICKS:
+            key = f"k{ticks}"
+            *before, last = moves = [_with_order(move, key) for move in WAYS[state]]
+            for move in before:
+                await judged(journal, move, key=key)
+            other = asyncio.create_task(judged(journal, claim(), key=f"other-{ticks}"))
+            caller = asyncio.create_task(journal.move(SCOPE, key, of_key(last, key)))
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            was_done = not caller.cancel()
+            await asyncio.wait([caller])
+            await other
+
+            await _is_finished(journal, key, moves, state)
+            if was_done:
+                return
+
+    # --- dual control ---------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("ahead", HEAD_STARTS)
+    async def test_once_dual_control_is_demanded_no_decision_of_one_person_is_written(
+        self, journal: Journal, ahead: int
+    ) -> None:
+        await _decided_while_demanded(journal, journal, ahead)
+
+    # --- two workers ----------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("ahead", HEAD_STARTS)
+    async def test_another_workers_demand_counts_from_the_moment_it_returns(
+        self, journal: Journal, beside: Journal, ahead: int
+    ) -> None:
+        await _decided_while_demanded(journal, beside, ahead)
+
+    async def test_what_one_worker_wrote_another_reads_at_once(
+        self, journal: Journal, beside: Journal
+    ) -> None:
+        """Otherwise it is not durable yet, and lost if the process dies."""
+        for state, way in WAYS.items():
+            assert await beside.read(SCOPE, state.value) is None
+            entry = await made(journal, *way, key=state.value)
+
+            assert await beside.read(SCOPE, state.value) == entry
+            steps = await beside.history(SCOPE, state.value)
+            assert [step.move for step in steps] == [move.name for move in way]
+        doubts = [key for key, _ in await beside.in_doubt(SCOPE)]
+        assert (await _waiting(beside), doubts) == (["in_doubt"], ["in_doubt"])
+        assert await beside.count_in_doubt(SCOPE) == 1
+
+    async def test_a_worker_does_not_rely_on_what_another_has_changed(
+        self, journal: Journal, beside: Journal
+    ) -> None:
+        await made(journal, claim())
+        freed = await made(beside, free(None), claim(2))
+        for move in (mark(), free(None)):
+            assert (await judged(journal, move)).denial is Rejection.LOST
+        assert await journal.read(SCOPE, "k") == await beside.read(SCOPE, "k") == freed
+
+        await made(journal, mark(number=2))
+        await made(beside, doubt())
+        created = await made(journal, create())
+        assert await journal.read(SCOPE, "k") == await beside.read(SCOPE, "k") == created
+        assert (await judged(beside, claim(3))).denial is Rejection.CREATED
+
+    @pytest.mark.parametrize("race", RACES)
+    async def test_of_two_workers_at_one_key_one_succeeds(
+        self, journal: Journal, beside: Journal, race: str
+    ) -> None:
+        before, first, second, denial = RACES[race]
+        for key, one, other, ahead in _head_starts(journal, beside):
+            for move in before:
+                await made(one, move, key=key)
+            results = await _both(judged(one, first, key=key), judged(other, second, key=key), ahead=ahead)
+
+            assert {result.denial for result in results} == {None, denial}
+            (entry,) = (result.entry for result in results if result.denial is None)
+            for each in (journal, beside):
+                assert await each.read(SCOPE, key) == entry
+
+    async def test_of_two_keys_that_two_workers_bind_to_an_order_one_gets_it(
+        self, journal: Journal, beside: Journal
+    ) -> None:
+        for key, one, other, ahead in _head_starts(journal, beside):
+            keys, move = (f"{key}-1", f"{key}-2"), create(order_id=f"tx-{key}")
+            for item in keys:
+                await made(one, claim(), mark(), key=item)
+            results = await _both(
+                judged(one, move, key=keys[0]), judged(other, move, key=keys[1]), ahead=ahead
+            )
+            entries = [await beside.read(SCOPE, item) for item in keys]
+
+            assert {result.denial for result in results} == {None, Rejection.FOREIGN}
+            assert {entry and entry.order_id for entry in entries} == {None, f"tx-{key}"}
+
+
+def _every_end() -> dict[str, tuple[Move, ...]]:
+    return {
+        "claimed": (claim(),),
+        "sending": (claim(), mark()),
+        "doubt": (claim(), mark(), doubt()),
+        "created": (claim(), mark(), create()),
+        "free": (claim(), mark(), free()),
+        "undo": (claim(), free(None, pending_undos=owing("hold"))),
+        "undo due": (claim(), mark(), free(pending_undos=owing("hold"), lease=0.0)),
+    }
+
+
+def _with_order(move: Move, key: str) -> Move:
+    """Return ``move`` with an order id that no other key has."""
+    order_id = getattr(move, "order_id", None)
+    return move if order_id is None else replace(move, order_id=f"{order_id}-{key}")
+
+
+async def _waiting(journal: Journal) -> list[str]:
+    return sorted(key for key, _ in await journal.work(SCOPE, limit=10))
+
+
+async def _is_finished(journal: Journal, key: str, moves: list[Move], state: KeyState) -> None:
+    """Return once the key has this state, with each of its transitions in the history, and no other."""
+    wanted, found = (state, [move.name for move in moves]), None
+    try:
+        async with asyncio.timeout(TIMEOUT):  # another connection may be faster than its own
+            while found != wanted:
+                await asyncio.sleep(0)  # a journal publishes no events
+                entry = await journal.read(SCOPE, key)
+                steps = await journal.history(SCOPE, key)
+                found = (entry and entry.state, [step.move for step in steps])
+    except TimeoutError:
+        raise AssertionError(f"a transition was not finished: found {found}, expected {wanted}") from None
+
+
+async def _decided_while_demanded(deciding: Journal, demanding: Journal, ahead: int) -> None:
+    """Let one person decide while another demands dual control, for the first time and after a waiver.
+
+    Args:
+        deciding: the journal of the person who decides.
+        demanding: the journal of the person who demands.
+        ahead: turns of the event loop by which the decision begins first.
+    """
+    for waived in (False, True):
+        key = f"k-{waived}"
+        await made(deciding, *WAYS[KeyState.IN_DOUBT], key=key)
+        if waived:
+            await made(demanding, propose(Decision.WAIVE, attempt=None), waive(), key=FOUR_EYES)
+        decision = asyncio.ensure_future(judged(deciding, resolve(order_id=f"tx-{waived}"), key=key))
+        for _ in range(ahead):
+            await asyncio.sleep(0)
+        await made(demanding, demand(), key=FOUR_EYES)
+        then = await demanding.read(SCOPE, key)
+        result, after = await decision, await demanding.read(SCOPE, key)
+
+        assert after == then, "a decision of one person was written after the demand had returned"
+        assert after is not None
+        expected = ((None, KeyState.CREATED), (Rejection.ALONE, KeyState.IN_DOUBT))
+        assert (result.denial, after.state) in expected
+
+
+def _head_starts(journal: Journal, beside: Journal) -> Iterator[tuple[str, Journal, Journal, int]]:
+    """Yield a key for each race, the journal that is ahead in it, the other one, and by how much."""
+    for ahead in HEAD_STARTS:
+        yield f"first-{ahead}", journal, beside, ahead
+        yield f"second-{ahead}", beside, journal, ahead
+
+
+async def _both(
+    one: Coroutine[Any, Any, TransitionResult], other: Coroutine[Any, Any, TransitionResult], *, ahead: int
+) -> tuple[TransitionResult, TransitionResult]:
+    first = asyncio.create_task(one)
+    for _ in range(ahead):
+        await asyncio.sleep(0)
+    return await asyncio.gather(first, other)
