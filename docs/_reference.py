@@ -29,7 +29,7 @@ PUBLIC = (
     "transfer_async.sandbox",
     "transfer_async.testing",
     "transfer_async.testing.journal_contract",
-    "transfer_async.testing.line_contract",
+    "transfer_async.testing.broker_contract",
     "transfer_async.integrations.faststream",
     "transfer_async.integrations.opentelemetry",
 )

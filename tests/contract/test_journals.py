@@ -32,8 +32,8 @@ from transfer_async.journal import (
 )
 from transfer_async.journal.protocol import ScopedJournal
 from transfer_async.testing.journal_contract import JournalContract, JournalTime
+from transfer_async.testing.journal_contract.journal_moves import of_key
 from transfer_async.testing.journal_contract.journal_scenarios import FULL
-from transfer_async.testing.journal_contract.support import of_key
 
 LetPass = Callable[[float], None]
 

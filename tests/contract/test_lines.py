@@ -11,10 +11,10 @@ from tests.contract.own_line import TableLine
 from transfer_async import ClientClosed
 from transfer_async.integrations.faststream.nats import JetStreamBroker
 from transfer_async.integrations.faststream.redis import RedisStreamsBroker
-from transfer_async.testing.line_contract import BrokerContract, killing, line_trial
-from transfer_async.testing.line_contract.delivering import given
-from transfer_async.testing.line_contract.line_trial import Crew, LineTrial
-from transfer_async.testing.line_contract.mortal_worker import PARKING, PAUSES, POINTS, Mortal, put_aside
+from transfer_async.testing import broker_contract
+from transfer_async.testing.broker_contract import BrokerContract, broker_harness, given
+from transfer_async.testing.broker_contract.broker_harness import Crew, LineTrial
+from transfer_async.testing.broker_contract.killed_worker import PARKING, PAUSES, POINTS, Mortal, put_aside
 
 
 def stopping(server):
@@ -126,7 +126,7 @@ async def test_a_worker_that_does_not_stop_is_cut_off_and_its_client_closed(crew
     at_work = await crew.worker(is_awaited=False)
     monkeypatch.setattr(at_work.worker, "run", lambda _: asyncio.Event().wait())  # it hears of no stop
     await asyncio.sleep(0)  # it begins
-    monkeypatch.setattr(line_trial, "PATIENCE", 0.1)  # which must run out
+    monkeypatch.setattr(broker_harness, "PATIENCE", 0.1)  # which must run out
 
     with pytest.raises(AssertionError, match="the worker has stopped: not within"):
         await at_work.stop()
@@ -153,7 +153,7 @@ async def test_a_worker_whose_connection_is_closed_for_good_is_started_anew(crew
 
 
 async def test_a_worker_that_is_to_be_killed_stays_at_each_of_its_points(crew):
-    place, reached = killing.place_of(crew, POINTS), asyncio.Queue()
+    place, reached = broker_contract.place_of(crew, POINTS), asyncio.Queue()
     reached.send = reached.put_nowait
     mortal = asyncio.create_task(Mortal(place, reached).run())
     for key in (*POINTS, "nowhere"):
@@ -169,18 +169,20 @@ async def test_a_worker_that_is_to_be_killed_stands_still_while_it_puts_messages
     for number in range(len(PAUSES)):
         await crew.trial.send(b"%d" % number)
     stood_still = []
-    await put_aside(killing.place_of(crew, [PARKING]), lambda: stood_still.append(len(asyncio.all_tasks())))
+    await put_aside(
+        broker_contract.place_of(crew, [PARKING]), lambda: stood_still.append(len(asyncio.all_tasks()))
+    )
 
     assert {(await crew.trial.parked()).body for _ in PAUSES} == {b"%d" % at for at in range(len(PAUSES))}
     assert max(stood_still) > 2, "some were on their way"
 
 
 def test_a_process_that_does_not_come_to_its_points_or_ends_by_itself_is_told(monkeypatch):
-    monkeypatch.setattr(killing, "PATIENCE", 0.0)
+    monkeypatch.setattr(broker_contract, "PATIENCE", 0.0)
     reader, writer = multiprocessing.Pipe(duplex=False)
     with reader:
         with pytest.raises(AssertionError, match=r"a worker has not come to \['holding-0'\] within 0 s"):
-            killing.reached_in(reader, {"holding-0"})
+            broker_contract.reached_in(reader, {"holding-0"})
         writer.close()
         with pytest.raises(AssertionError, match="a worker of its own process ended by itself"):
-            killing.reached_in(reader, {"holding-0"})
+            broker_contract.reached_in(reader, {"holding-0"})

@@ -13,8 +13,8 @@ import pytest
 
 from tests.contract.own_line import MINE, SEND, TableBroker, TableDelivery, TableLane, TableLine
 from tests.contract.test_lines import moving
-from transfer_async.testing.line_contract import BrokerContract
-from transfer_async.testing.line_contract.line_trial import Crew, LineTrial
+from transfer_async.testing.broker_contract import BrokerContract
+from transfer_async.testing.broker_contract.broker_harness import Crew, LineTrial
 
 NEVER = 1e12
 
@@ -454,6 +454,6 @@ def test_no_wrong_line_is_forgotten():
 
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
 async def test_a_wrong_line_is_found(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr("transfer_async.testing.line_contract.line_trial.PATIENCE", 0.4)
+    monkeypatch.setattr("transfer_async.testing.broker_contract.broker_harness.PATIENCE", 0.4)
 
     assert not await passes(kind, WRONG[kind], tmp_path)

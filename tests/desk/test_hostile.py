@@ -13,7 +13,7 @@ from tests.desk.visitor import EVERY_ROLE, Desk, where_to
 from tests.support.bank import World
 from transfer_async.desk import Operator
 from transfer_async.journal import Suspect
-from transfer_async.testing.journal_contract import support
+from transfer_async.testing.journal_contract import journal_moves
 
 HOSTILE = [
     '"><script>alert(1)</script>',
@@ -31,7 +31,7 @@ HOSTILE = [
 
 
 def suspicion(order_id: str, text: str) -> Suspect:
-    return msgspec.structs.replace(support.suspect(order_id, reason=text), by=text)
+    return msgspec.structs.replace(journal_moves.suspect(order_id, reason=text), by=text)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda text: text[:12])

@@ -252,7 +252,7 @@ def test_a_line_is_tried_in_strict_mode_and_a_failure_shows_what_was_there(here)
     test = """
     import pytest
     from tests.contract.own_line import TableLine
-    from transfer_async.testing.line_contract import BrokerContract
+    from transfer_async.testing.broker_contract import BrokerContract
 
     class Trial(BrokerContract):
         ack_wait = 0.5

@@ -14,8 +14,8 @@ from transfer_async.testing.assertions import (
     assert_one_payment,
 )
 from transfer_async.testing.fake_client import AnyClient, FakeClient
-from transfer_async.testing.hook_trials.rules import BrokenRule, HookReport, HookRule
-from transfer_async.testing.hook_trials.run_trials import verify_hooks
+from transfer_async.testing.hook_rules import BrokenRule, HookReport, HookRule
+from transfer_async.testing.hook_trials import verify_hooks
 from transfer_async.testing.makers import ManualClock, make_intent, make_new_order, make_order, make_user
 from transfer_async.testing.sandbox_fixture import EACH_FAULT, RunningSandbox
 

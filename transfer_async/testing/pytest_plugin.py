@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transfer_async.sandbox import Fault
     from transfer_async.testing import Holds, ManualClock, RunningSandbox
 
-_CONTRACTS = ("transfer_async.testing.journal_contract", "transfer_async.testing.line_contract")
+_CONTRACTS = ("transfer_async.testing.journal_contract", "transfer_async.testing.broker_contract")
 _NAME = "transfer_sandbox"
 _FAULT = "transfer_fault"
 _MARKER = "transfer_faults"

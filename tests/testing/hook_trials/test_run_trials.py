@@ -9,9 +9,9 @@ import pytest
 
 from tests.testing.hook_trials import right_banks, wrong_banks, wrong_ledgers
 from tests.testing.hook_trials.right_ledgers import Core, HttpLedger, KeyedLedger, Ledger, http_ledger
-from transfer_async.testing import BrokenRule, Holds, HookReport, make_new_order, verify_hooks
-from transfer_async.testing.hook_trials import rules, run_trials, scenarios
-from transfer_async.testing.hook_trials.harness import Bench, Cut, Cuttable, RuleSeenBroken, bank_made_by
+from transfer_async.testing import BrokenRule, Holds, HookReport, hook_trials, make_new_order, verify_hooks
+from transfer_async.testing import hook_rules as rules
+from transfer_async.testing.hook_harness import Bench, Cut, Cuttable, RuleSeenBroken, bank_made_by
 
 NO_PROCESS = (
     "state in the memory of your modules was not tried: no worker was started in a process of its own "
@@ -140,7 +140,7 @@ async def test_a_balance_that_one_ledger_keeps_in_place_is_compared_with_what_it
 
 async def test_what_a_sequence_leaves_in_the_balance_is_seen(monkeypatch):
     for trials in ("TRIALS", "CUT_TRIALS"):
-        monkeypatch.setattr(run_trials.scenarios, trials, {})
+        monkeypatch.setattr(hook_trials, trials, {})
     one = wrong_ledgers.PaysBackEachTime()
 
     (seen,) = (await verify_hooks(lambda: one, sequences=5)).broken
@@ -307,7 +307,7 @@ async def test_holds_are_for_the_order_that_the_factory_names():
 
 
 async def test_hooks_with_very_many_awaits_are_cut_at_the_first_of_them(monkeypatch):
-    monkeypatch.setattr(run_trials, "DEEPEST", 4)
+    monkeypatch.setattr(hook_trials, "DEEPEST", 4)
 
     class Slow(Ledger):
         async def release(self, intent, reference):
@@ -350,7 +350,7 @@ async def test_a_fault_in_a_sequence_is_no_broken_rule_either(monkeypatch):
     async def fail(bench, model):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(scenarios, "_look", fail)
+    monkeypatch.setattr(hook_trials, "_look", fail)
     ledger = Ledger()
 
     with pytest.raises(ZeroDivisionError):
@@ -375,8 +375,8 @@ async def test_one_hold_for_all_and_a_release_of_more_than_its_own_are_seen_in_s
         one = kind()
         bench = Bench(await bank_made_by(lambda made=one: made), "", patience=10.0, another=None)
         with pytest.raises(RuleSeenBroken) as seen:
-            await scenarios.play(
-                bench, [scenarios.Step(at, undo=False, cut=None, knows=True) for at in (0, 1, 2)]
+            await hook_trials.play(
+                bench, [hook_trials.Step(at, undo=False, cut=None, knows=True) for at in (0, 1, 2)]
             )
         assert seen.value.broken.rule.name == rule
 

@@ -150,7 +150,7 @@ class Broker(ABC):
     """How one broker delivers, acknowledges, delays and dead-letters: all that a worker needs to know of it.
 
     Ours use FastStream's brokers. A bank's own is any subclass, on whatever client it has. The page "A broker
-    of your own" shows one, and `BrokerContract` (in `transfer_async.testing.line_contract`) tests any.
+    of your own" shows one, and `BrokerContract` (in `transfer_async.testing.broker_contract`) tests any.
 
     Attributes:
         broker: FastStream's, whose connection and publishing are used as they are, middlewares included; or

@@ -23,8 +23,7 @@ from transfer_async.journal import (
     TransitionResult,
 )
 from transfer_async.journal.model import LEASE, SETTLE_AFTER
-from transfer_async.testing.journal_contract.journal_scenarios import SCENARIOS, Model, random_move
-from transfer_async.testing.journal_contract.support import (
+from transfer_async.testing.journal_contract.journal_moves import (
     REPLY,
     SCOPE,
     WAYS,
@@ -55,6 +54,7 @@ from transfer_async.testing.journal_contract.support import (
     told,
     waive,
 )
+from transfer_async.testing.journal_contract.journal_scenarios import SCENARIOS, Model, random_move
 
 __all__ = ["JournalContract", "JournalTime"]
 

@@ -31,7 +31,7 @@ from transfer_async.journal import (
     is_waiting,
 )
 from transfer_async.journal.model import LEASE, SETTLE_AFTER
-from transfer_async.testing.journal_contract.support import (
+from transfer_async.testing.journal_contract.journal_moves import (
     MAX_AGE,
     SCOPE,
     WAYS,

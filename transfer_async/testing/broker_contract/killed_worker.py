@@ -21,7 +21,7 @@ from transfer_async import (
     TransferClient,
 )
 from transfer_async.integrations.faststream import Broker, OrderWorker, WorkerSettings
-from transfer_async.testing.line_contract.line_trial import Hand, NewLine
+from transfer_async.testing.broker_contract.broker_harness import Hand, NewLine
 from transfer_async.worker import Delays, Delivery, Handler
 
 POINTS = ("holding", "created", "published", "given back")
