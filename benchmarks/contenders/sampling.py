@@ -17,11 +17,9 @@ EVERY = 0.00097
 """Seconds; in step with nothing."""
 
 PARTS = {
-    "transfer_async._converters.reader": "decode",
-    "transfer_async._converters.wire_format": "decode",
-    "transfer_async._http.classify": "decode",
-    "transfer_async._converters.converter": "encode",
-    "transfer_async._models.responses": "encode",
+    "transfer_async._converters": "decode and encode",
+    "transfer_async._http.classify": "decode and encode",
+    "transfer_async._models.responses": "decode and encode",
     "transfer_async.journal": "journal",
     "transfer_async.journal.protocol": "journal",
     "transfer_async._pipeline.create_order": "journal",

@@ -220,7 +220,7 @@ def test_an_outcome_or_an_order_that_has_a_field_twice_is_not_read():
     """Whoever reads the other of two outcomes would release the hold of an order that exists."""
     told = b'{"version":1,"key":"k","intent_id":"i","outcome":"refused","order_may_exist":false}'
     told = told.replace(b"{", b'{"outcome":"created",')
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError, match="duplicate"):
         OrderOutcome.from_json(told)
     with pytest.raises(InvalidOrder, match="twice"):
         NewOrder.from_json(new_order().to_json()[:-1] + b',"poster_amount":"1"}')

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import samples
 from tests.support.cases import each
-from transfer_async._converters import reader
+from transfer_async._converters import converter
 from transfer_async._models.errors import Outcome, ServiceFailed, UnreadableOrder
 from transfer_async._models.responses import ExternalOrder, Order, User
 
@@ -217,14 +217,14 @@ def test_a_persons_field_said_twice_makes_the_person_unreadable():
     ],
 )
 def test_an_orders_id_is_found_where_there_is_just_one_to_find(raw, found):
-    assert reader.find_order_id(raw) == found
+    assert converter.find_order_id(raw) == found
 
 
 # --- whose order it is ----------------------------------------------------------------------------
 
 
 def answer(**changes):
-    return reader.read_answer(samples.encode(samples.order_json(**changes)))
+    return converter.read_answer(samples.encode(samples.order_json(**changes)))
 
 
 def test_an_answer_says_whose_order_it_is():
@@ -238,7 +238,7 @@ def test_an_answer_says_whose_order_it_is():
 @each("person", [GONE, None, {}, {"username": None}, {"username": 5}, "ada", [], {"user_name": "ada"}, 5])
 def test_an_answer_that_shows_no_username_says_none(person):
     tree = samples.order_json(user=person, postersBeneficiary=person)
-    one = reader.read_answer(
+    one = converter.read_answer(
         samples.encode({name: value for name, value in tree.items() if value is not GONE})
     )
 

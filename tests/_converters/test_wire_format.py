@@ -56,7 +56,8 @@ def test_what_is_not_json_or_beyond_all_measure_is_unreadable_and_no_bomb(raw):
 
 
 @each(
-    ("levels", "fits"), [(1, True), (wire_format.LEVELS, True), (wire_format.LEVELS + 1, False), (900, False)]
+    ("levels", "fits"),
+    [(1, True), (wire_format.MAX_DEPTH, True), (wire_format.MAX_DEPTH + 1, False), (900, False)],
 )
 @each(("opening", "closing"), [(b"[", b"]"), (b'{"a":1,"b":', b"}")])
 def test_json_is_read_to_a_certain_depth_only(levels, fits, opening, closing):

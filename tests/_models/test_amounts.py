@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support import samples
 from tests.support.cases import each
-from transfer_async._converters.reader import Answer
+from transfer_async._converters.converter import Answer
 from transfer_async._http import classify
 from transfer_async._models import requests
 from transfer_async._models.errors import InvalidOrder

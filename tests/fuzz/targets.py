@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from transfer_async._converters import converter, reader
+from transfer_async._converters import converter
 from transfer_async._converters.wire_format import Unreadable
 from transfer_async._http import classify
 from transfer_async._http.retry import RetryPolicy
@@ -66,7 +66,7 @@ def check(data: bytes) -> None:
 def read_answer(raw: bytes) -> None:
     """An answer is read, or `Unreadable` names the path."""
     try:
-        answer = reader.read_answer(raw)
+        answer = converter.read_answer(raw)
     except Unreadable as error:
         promise("S3CRET" not in str(error), "an error shows a value")
         return

@@ -1321,8 +1321,8 @@ BY_HAND = (
     Fault(
         "twins-are-not-refused-by-piece",
         "order",
-        "    if twin := written.twin(*(field.wire_name for field in fields)):\n",
-        "    if twin := Fields().twin(*(field.wire_name for field in fields)):\n",
+        "    if duplicate := written.duplicate(*(field.wire_name for field in fields)):\n",
+        "    if duplicate := Fields().duplicate(*(field.wire_name for field in fields)):\n",
         "of two ids that are said, one is believed: the order is on record under the id of another",
     ),
     Fault(

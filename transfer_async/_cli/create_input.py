@@ -19,7 +19,7 @@ import attrs
 from attrs import frozen
 
 from transfer_async._cli.output import BadLine, TemporaryDatabase, TextLines, each_line, shown
-from transfer_async._converters.messages import BESIDE, VERSION, OrderCommand
+from transfer_async._converters.messages import OPTIONAL_FIELDS, VERSION, OrderCommand
 from transfer_async._models.errors import LIMITS, InvalidOrder
 from transfer_async._models.requests import EXACT, NewExternalOrder, NewOrder, PersonName, is_optional
 
@@ -39,14 +39,14 @@ def _columns() -> dict[str, str]:
     }
     placed |= {field.name: f"order.external_order.{field.name}" for field in attrs.fields(NewExternalOrder)}
     placed |= {f"beneficiary_{field.name}": f"beneficiary.{field.name}" for field in attrs.fields(PersonName)}
-    return placed | {name: name for name in BESIDE if name != "beneficiary"}
+    return placed | {name: name for name in OPTIONAL_FIELDS if name != "beneficiary"}
 
 
 COLUMNS = _columns()
 """Every column, and its place in a command."""
 
 OPTIONAL = frozenset(
-    [name for name, place in COLUMNS.items() if place.partition(".")[0] in BESIDE]
+    [name for name, place in COLUMNS.items() if place.partition(".")[0] in OPTIONAL_FIELDS]
     + [item.name for kind in (NewOrder, NewExternalOrder) for item in attrs.fields(kind) if is_optional(item)]
 )
 """The columns that may be left out."""

@@ -30,7 +30,7 @@ import msgspec
 
 from transfer_async._cli import process
 from transfer_async._cli.output import Say, shown
-from transfer_async._converters.messages import RECORDED
+from transfer_async._converters.messages import ORDER_FIELDS
 from transfer_async._converters.wire_format import plain
 from transfer_async._models.errors import (
     AlreadyCreated,
@@ -68,7 +68,7 @@ def outcome_line(line: int, key: str, result: Order | Exception) -> bytes:
     told: dict[str, Any] = {"line": line, "key": key}
     if isinstance(result, Order):
         told |= _created(result.id)
-        told |= {"state": result.state.value} | {name: _plain(getattr(result, name)) for name in RECORDED}
+        told |= {"state": result.state.value} | {name: _plain(getattr(result, name)) for name in ORDER_FIELDS}
     elif isinstance(result, AlreadyCreated):
         told |= _created(result.order_id)
     else:

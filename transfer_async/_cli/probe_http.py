@@ -21,8 +21,7 @@ from attrs import field, frozen
 from multidict import CIMultiDict
 
 from transfer_async._cli.options import BASE_URL, TOKEN
-from transfer_async._converters.converter import read_into
-from transfer_async._converters.reader import find_order_id, read_answer
+from transfer_async._converters.converter import find_order_id, read_answer, read_into
 from transfer_async._converters.wire_format import Unreadable, decode
 from transfer_async._http.classify import (
     ORDER_ANSWERS,

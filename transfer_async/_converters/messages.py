@@ -1,7 +1,7 @@
-"""What goes through a broker, or stands in a file: a command to create an order, and what became of it.
+"""The two messages of brokers and files: a command to create an order, and the order's outcome.
 
-Both are JSON objects with a ``version``. Amounts are plain decimal strings, or JSON numbers, and exact
-either way::
+Both are JSON objects with a ``version``. Amounts are plain decimal strings or JSON numbers; both are read
+exactly::
 
     {"version": 1, "key": "payment-8731", "order": {"poster_username": ..., ...},
      "beneficiary": {"first": "Ben", "last": "Okri"}, "held": "hold-17",
@@ -10,8 +10,8 @@ either way::
     {"version": 1, "key": "payment-8731", "intent_id": "9f0c...", "outcome": "created",
      "order_may_exist": true, "order_id": "tx-...", "state": "unknown", "poster_amount": "150000.00", ...}
 
-A command with a field that is not known is refused as a whole: it may be ``held``, misspelt. So is one
-with a field that comes twice: readers differ in which of the two they believe.
+A command with an unknown field is refused, because it may be a misspelt ``held``. A command with a duplicate
+field is refused too, because JSON readers differ in which of the two they use.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from transfer_async._models.requests import (
 from transfer_async._models.responses import Order, OrderState
 
 VERSION = 1
-"""Of both messages; a message of another version is not read."""
+"""The version of both messages; a message with another version is refused."""
 
-RECORDED = (
+ORDER_FIELDS = (
     "poster_amount",
     "poster_currency",
     "poster_fee",
@@ -53,25 +53,25 @@ RECORDED = (
     "matcher_currency",
     "exchange_rate",
 )
-"""The fields of an order that are told along with its outcome, as the service recorded them."""
+"""The fields of an order that its outcome includes, as the service recorded them."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 @frozen(kw_only=True)
 class OrderCommand:
-    """A command to create one order: what `OrderRequest` says, with a key that the sender must give.
+    """A command to create one order: the fields of `OrderRequest`, with a required key.
 
     Args:
-        key: the sender's own id for what it wants paid; see `TransferClient.create_order`.
-        order: what to create (specification 4.1).
-        beneficiary: who the customer says the beneficiary is.
+        key: the sender's own id for the payment; see `TransferClient.create_order`.
+        order: the order to create (specification 4.1).
+        beneficiary: the beneficiary's name as the customer typed it.
         held: the reference of a hold that the bank has placed itself.
         send_before: an aware time after which the order must not be sent.
-        deadline: an aware time after which the sender waits no longer; see `TransferClient.create_order`.
+        deadline: an aware time after which the sender stops waiting; see `TransferClient.create_order`.
 
     Raises:
-        InvalidOrder: with every fault in ``.problems``.
+        InvalidOrder: a field is invalid; ``.problems`` lists all of them.
     """
 
     key: str = field(converter=requests.to_text)
@@ -89,7 +89,7 @@ class OrderCommand:
 
     @property
     def request(self) -> OrderRequest:
-        """The same as `TransferClient.create_orders` takes it."""
+        """The command as an `OrderRequest`, for `TransferClient.create_orders`."""
         return OrderRequest(**attrs.asdict(self, recurse=False))
 
     @classmethod
@@ -97,22 +97,23 @@ class OrderCommand:
         """Read a command.
 
         Raises:
-            InvalidOrder: it cannot be read, or is not valid; names every fault by its JSON path. Unless it
-                could be read and has no key, ``order_may_exist`` is true: an earlier one may have its key.
+            InvalidOrder: it cannot be read or is invalid; ``.problems`` lists every problem with its JSON
+                path. ``order_may_exist`` is true unless the command was read and has no key, because an
+                earlier command may have the same key.
         """
         data = data.encode(errors="surrogatepass") if isinstance(data, str) else data
         try:
             tree = wire_format.decode(data)
-            has_duplicate_fields = wire_format.has_duplicate_fields(data, tree)
+            has_duplicates = wire_format.has_duplicate_fields(data, tree)
         except wire_format.Unreadable as error:
             raise InvalidOrder([(error.path, error.why)], order_may_exist=True) from None
-        if has_duplicate_fields:
+        if has_duplicates:
             raise InvalidOrder([("$", "has a field twice")], order_may_exist=True)
         return cls.from_tree(tree)
 
     @classmethod
     def from_tree(cls, tree: object) -> Self:
-        """Read a command that was decoded already, numbers as `Decimal` or ``int``; see `from_json`."""
+        """Read a command from decoded JSON, with numbers as `Decimal` or ``int``; see `from_json`."""
         if not isinstance(tree, dict):
             raise InvalidOrder([("$", "is not an object")], order_may_exist=True)
         problems: list[Problem] = []
@@ -125,7 +126,7 @@ class OrderCommand:
         else:
             problems += _unknown_in_order(tree["order"])
             values["order"] = converter.request_in(NewOrder, tree["order"], problems, "order.")
-        for name, (read, _) in BESIDE.items():
+        for name, (read, _) in OPTIONAL_FIELDS.items():
             if (given := tree.get(name)) is not None:
                 values[name] = _read(read, given, name, problems)
         try:
@@ -139,9 +140,9 @@ class OrderCommand:
         return made
 
     def to_json(self) -> bytes:
-        """Write the command, digits kept."""
+        """Write the command; numbers keep all digits."""
         tree = {"version": VERSION, "key": self.key, "order": msgspec.Raw(self.order.to_json())}
-        for name, (_, write) in BESIDE.items():
+        for name, (_, write) in OPTIONAL_FIELDS.items():
             if (value := getattr(self, name)) is not None:
                 tree[name] = write(value)
         return _encode(tree)
@@ -154,11 +155,11 @@ _EXTERNAL = frozenset(attribute.name for attribute in attrs.fields(NewExternalOr
 
 
 def _unknown(tree: dict[str, Any], known: frozenset[str], prefix: str) -> list[Problem]:
-    # Its name is somebody's own text: its place, and the known name that is nearest, are enough to find it.
+    # The unknown name may be personal data. Its position and the most similar known name suffice.
     place = next((number for number, name in enumerate(tree, 1) if name not in known), None)
     if place is None:
         return []
-    from difflib import get_close_matches  # 2 ms, for a command that is refused
+    from difflib import get_close_matches  # It takes 2 ms, and is needed only here.
 
     near = get_close_matches(list(tree)[place - 1][:100], sorted(known), n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"the known ones are {', '.join(sorted(known))}"
@@ -174,7 +175,7 @@ def _unknown_in_order(order: object) -> list[Problem]:
 
 
 def _key(value: object, problems: list[Problem]) -> str | None:
-    """``value``, if a journal may hold it, whatever is wrong with it now."""
+    """Add the problem of a key; return the key if a journal may hold it, even if it is invalid now."""
     if why := "is missing" if value is None else requests.problem(value):
         problems.append(("key", why))
     return value if requests.may_be_on_record(value) else None
@@ -223,37 +224,38 @@ _OF_KIND: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     str: (_read_text, str),
     datetime: (wire_format.read_time, _write_time),
 }
-BESIDE = {
+OPTIONAL_FIELDS = {
     item.name: _OF_KIND[item.kind]
     for item in wire_format.fields_of(OrderRequest)
     if item.name not in ("order", "key")
 }
-"""What may stand beside the order and its key: how each is read and written."""
+"""The reader and the writer of each field besides the order and its key."""
 
 
-# --- what became of it --------------------------------------------------------------------------
+# --- outcome -----------------------------------------------------------------------------------------
 
 
 @frozen(kw_only=True)
 class OrderOutcome:
-    """What became of a command; told at least once, so the same may come twice.
+    """The outcome of a command. It is published at least once, so it may arrive more than once.
 
-    Of one ``intent_id``, ``unknown`` may be followed by another outcome, once the doubt has ended. The two
-    may be read in either order: ``unknown`` never outranks another.
+    For one ``intent_id``, ``unknown`` may be followed by another outcome when the doubt ends. If they arrive
+    in the opposite order, ignore the ``unknown``.
 
     Args:
-        key: the command's.
-        intent_id: under which the bank's hooks know it.
+        key: the command's key.
+        intent_id: the intent's id, which the bank's hooks received.
         outcome: what is certain.
-        order_may_exist: whether an order for the key may exist: only if not may its hold be released.
-        order_id: of the order, once it exists.
-        error: the name of the error's class, where it is not created. ``DuplicateSuspected``, whatever the
-            outcome: a sender found that others had ended its doubt otherwise, and two orders may exist.
-        status: the HTTP status that the service answered with, where it said no.
-        fields: those of the request that the service named as it said no.
-        receipts: what the hooks handed back, by hook name; ``"held"`` for the command's ``held``.
-        state: where the order stands, as the service recorded it when it was created.
-        poster_amount: and the others, as the service recorded them, exactly.
+        order_may_exist: whether an order for the key may exist; release the hold only if this is false.
+        order_id: the order's id, if it exists.
+        error: the name of the error's class, if the order was not created. ``DuplicateSuspected`` may come
+            with any outcome: a sender found that its doubt had been ended with another result, and two
+            orders may exist.
+        status: the HTTP status of a refusal.
+        fields: the request's fields that a refusal named.
+        receipts: the receipts that the hooks returned, by hook name; ``"held"`` for the command's ``held``.
+        state: the order's state when it was created.
+        poster_amount: this and the next five fields are exact values of the order that the service recorded.
     """
 
     key: str
@@ -282,7 +284,7 @@ class OrderOutcome:
         intent_id: str,
         receipts: dict[str, str | None] | None = None,
     ) -> Self:
-        """What ``result`` of a call says; ``receipts`` where there is no error to have them."""
+        """Create the outcome for the ``result`` of a call; ``receipts`` are needed if it is an `Order`."""
         if isinstance(result, Order):
             return cls(
                 key=key,
@@ -292,7 +294,7 @@ class OrderOutcome:
                 order_id=result.id,
                 receipts=dict(receipts or {}),
                 state=result.state,
-                **{name: getattr(result, name) for name in RECORDED},
+                **{name: getattr(result, name) for name in ORDER_FIELDS},
             )
         return cls(
             key=key,
@@ -308,23 +310,23 @@ class OrderOutcome:
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Self:
-        """Read an outcome; fields that are not known are ignored.
+        """Read an outcome; unknown fields are ignored.
 
         Raises:
-            ValueError: it is none, or of another version.
+            ValueError: ``data`` is not an outcome, or has another version.
         """
         try:
             if (version := _read_version(data).version) != VERSION:
-                raise ValueError(f"an outcome of version {version}; this reads {VERSION}")
+                raise ValueError(f"the outcome has version {version}; only version {VERSION} can be read")
             read = _read_outcome(data)
             if wire_format.has_duplicate_fields(data.encode() if isinstance(data, str) else data):
-                raise ValueError("an outcome has no field twice")
+                raise ValueError("the outcome has a duplicate field")
         except msgspec.MsgspecError as error:
-            raise ValueError(f"not readably an outcome ({error})") from None
+            raise ValueError(f"cannot be read as an outcome ({error})") from None
         return cls(**{name: getattr(read, name) for name in _OUTCOME})
 
     def to_json(self) -> bytes:
-        """Write the outcome, digits kept; what is not known is left out."""
+        """Write the outcome without its empty fields; numbers keep all digits."""
         tree: dict[str, Any] = {"version": VERSION}
         for name, value in zip(_OUTCOME, _values_of(self), strict=True):
             if isinstance(value, Decimal):
@@ -336,12 +338,12 @@ class OrderOutcome:
 
 @frozen(kw_only=True)
 class EndOfDoubt(OrderOutcome):
-    """How a doubt ended: an outcome that is written and compared as any other.
+    """The outcome with which a doubt ended; it is written and compared like any other outcome.
 
-    The id of its order may be amended, and amended back: then only the time tells the two ends apart.
+    An operator may amend the order's id, and amend it back. Then only the time distinguishes the two ends.
 
     Args:
-        ended_at: when the doubt ended so, on the journal's clock; None where that was not kept yet.
+        ended_at: the time of the end on the journal's clock; None in records of earlier versions.
     """
 
     ended_at: float | None = field(default=None, repr=False)

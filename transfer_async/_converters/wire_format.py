@@ -1,4 +1,4 @@
-"""What every reader of the service's JSON shares: its names, its leaves, and exact decoding."""
+"""Exact decoding of JSON, the names of fields on the wire, and readers for single values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Reader = Callable[[Any], Any]
 
 
 class Unreadable(ValueError):
-    """The JSON at ``path`` is not what the specification says; ``why`` never shows the value."""
+    """The JSON at ``path`` does not follow the specification; ``why`` never shows the value."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
@@ -31,11 +31,11 @@ class Unreadable(ValueError):
         self.why = why
 
 
-LEVELS = 64
-"""How deep JSON may be nested, so that what was read can also be written, compared and pickled."""
+MAX_DEPTH = 64
+"""The maximum depth of JSON: a deeper value could not be written, compared or pickled."""
 
 DIGITS = 100
-"""How many digits before the point, or zeros after it, are written out."""
+"""The maximum number of digits before the point, or of zeros after it, that are written without exponent."""
 
 EVERY_DIGIT = decimal.Context(
     prec=decimal.MAX_PREC,
@@ -46,19 +46,19 @@ EVERY_DIGIT = decimal.Context(
 
 
 def exactly(text: str) -> Decimal:
-    """The number that ``text`` says, every digit of it.
+    """Return the number in ``text`` with all its digits.
 
     Raises:
-        ValueError: it is beyond all measure: a `Decimal` would have to be infinite, or rounded.
+        ValueError: a `Decimal` cannot hold the number without rounding.
     """
     try:
         return EVERY_DIGIT.create_decimal(text)
     except decimal.DecimalException:
-        raise ValueError("is a number beyond all measure") from None
+        raise ValueError("is a number that is too large or too small") from None
 
 
 def plain(value: Decimal) -> str:
-    """``value`` without an exponent; with one, where that would be an endless row of zeros."""
+    """Return ``value`` as text without an exponent, unless that would be a long row of zeros."""
     return format(value, "f") if abs(value.adjusted()) <= DIGITS else str(value)
 
 
@@ -66,12 +66,12 @@ def decode(raw: bytes | msgspec.Raw) -> Any:
     """Decode JSON of any shape: whole numbers as ``int``, all others as exact `Decimal`.
 
     Raises:
-        Unreadable: whatever is wrong with the bytes.
+        Unreadable: the bytes are not JSON that can be read.
     """
     data = bytes(raw)
     try:
         tree = _decoder.decode(data)
-    except msgspec.ValidationError:  # of JSON of any shape, the one thing that is not taken
+    except msgspec.ValidationError:  # In JSON of any shape, only this raises it.
         raise Unreadable("$", "has a whole number of too many digits") from None
     except (msgspec.MsgspecError, ValueError, RecursionError, decimal.DecimalException) as error:
         raise Unreadable("$", f"is not JSON that can be read ({type(error).__name__})") from None
@@ -81,25 +81,25 @@ def decode(raw: bytes | msgspec.Raw) -> Any:
 
 
 def may_be_deep(data: bytes) -> bool:
-    """Whether more brackets open in ``data`` than there may be levels."""
-    # `count` looks at each byte by itself, which takes ten times as long.
-    return len(data) - len(data.replace(b"{", b"").replace(b"[", b"")) > LEVELS
+    """Return whether ``data`` has more opening brackets than JSON may have levels."""
+    # `count` would take ten times as long.
+    return len(data) - len(data.replace(b"{", b"").replace(b"[", b"")) > MAX_DEPTH
 
 
 class Number(str):
-    """A number as it was written."""
+    """The text of a JSON number."""
 
     __slots__ = ()
 
 
 class Fields(list[tuple[str, Any]]):
-    """An object's fields as they were written: one that comes twice is there twice.
+    """The fields of a JSON object in their order; duplicate fields are kept.
 
-    Readers differ in which of the two they believe, so what money hangs on is read from neither.
+    JSON readers differ in which of two duplicates they use, so a required field is read from neither.
     """
 
-    def twin(self, *among: str) -> str | None:
-        """The first name that comes twice, of those named, or of all; None if none does."""
+    def duplicate(self, *among: str) -> str | None:
+        """Return the first duplicate name, of those in ``among`` or of all; None if there is none."""
         seen: set[str] = set()
         for name, _ in self:
             if name in seen and (not among or name in among):
@@ -109,13 +109,20 @@ class Fields(list[tuple[str, Any]]):
 
 
 def as_written(raw: bytes, *, each: Callable[[list[tuple[str, Any]]], Any] = Fields) -> Any:
-    """JSON with nothing decided yet: numbers as `Number`, each object as what ``each`` makes of its fields.
+    """Parse JSON without converting its values; `as_decoded` converts each of them separately.
 
-    A text that is none (half of a character, bytes that are no UTF-8) is one that cannot be sent.
-    It is far slower than `decode`; in return, what is wrong in one place hides no other.
+    A text that is not valid UTF-8 becomes a string that cannot be sent. This is far slower than `decode`, but
+    an invalid value does not hide the other values.
+
+    Args:
+        raw: the JSON.
+        each: creates the result for an object from its fields.
+
+    Returns:
+        The parsed JSON, with numbers as `Number`.
 
     Raises:
-        Unreadable: it is no JSON, or nested too deeply.
+        Unreadable: ``raw`` is not JSON, or is nested too deeply.
     """
     decoder = json.JSONDecoder(
         object_pairs_hook=each, parse_int=Number, parse_float=Number, parse_constant=_no_constant
@@ -123,18 +130,18 @@ def as_written(raw: bytes, *, each: Callable[[list[tuple[str, Any]]], Any] = Fie
     try:
         return decoder.decode(raw.decode(errors="surrogateescape"))
     except (ValueError, RecursionError):
-        raise Unreadable("$", "is not JSON that every reader takes") from None
+        raise Unreadable("$", "is not JSON") from None
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
-def as_decoded(written: Any, *, levels: int = LEVELS) -> Any:
-    """What `decode` makes of a part that `as_written` has read.
+def as_decoded(written: Any, *, levels: int = MAX_DEPTH) -> Any:
+    """Convert a part of the result of `as_written` to what `decode` returns.
 
     Raises:
-        ValueError: `decode` would take none of it.
+        ValueError: `decode` would refuse the part.
     """
     if type(written) is Number:
         return _whole(written) if written.lstrip("-").isdigit() else exactly(written)
@@ -145,7 +152,7 @@ def as_decoded(written: Any, *, levels: int = LEVELS) -> Any:
     if not levels:
         raise ValueError("is nested too deeply")
     if isinstance(written, Fields):
-        return {as_decoded(name): as_decoded(one, levels=levels - 1) for name, one in written}
+        return {as_decoded(name): as_decoded(value, levels=levels - 1) for name, value in written}
     return [as_decoded(item, levels=levels - 1) for item in written]
 
 
@@ -157,25 +164,25 @@ def _whole(text: str) -> int:
 
 
 def has_duplicate_fields(raw: bytes, decoded: Any = None) -> bool:
-    """Whether an object anywhere in ``raw``, which `decode` reads, has two fields of one name.
+    """Return whether any object in ``raw`` has two fields with one name.
 
     Args:
-        raw: the JSON.
-        decoded: what `decode` has made of it, where that is at hand: most often it is enough.
+        raw: JSON that `decode` accepts.
+        decoded: the result of `decode`, if available; it usually makes a second parsing unnecessary.
 
     Raises:
         Unreadable: see `as_written`.
     """
-    # Each name as it was written has a colon behind it, and of two twins one name is left.
+    # Each name in the JSON is followed by a colon. Decoding keeps only one of two equal names.
     if raw.count(b":") == _names(decoded):
         return False
     found: list[bool] = []
-    as_written(raw, each=lambda fields: found.append(Fields(fields).twin() is not None))
+    as_written(raw, each=lambda fields: found.append(Fields(fields).duplicate() is not None))
     return any(found)
 
 
 def _names(tree: Any) -> int:
-    """How many fields all objects in ``tree`` have."""
+    """Return the number of fields in all objects of ``tree``."""
     count = 0
     inside: Iterable[Any] = ()
     if type(tree) is dict:
@@ -190,7 +197,7 @@ def _names(tree: Any) -> int:
 
 def _is_deep(tree: Any) -> bool:
     level = [tree]
-    for _ in range(LEVELS):
+    for _ in range(MAX_DEPTH):
         insides = (item.values() if type(item) is dict else item for item in level)
         level = [item for inside in insides for item in inside if type(item) in (dict, list)]
         if not level:
@@ -201,19 +208,19 @@ def _is_deep(tree: Any) -> bool:
 _decoder = msgspec.json.Decoder(float_hook=EVERY_DIGIT.create_decimal)
 
 
-# --- what is on the wire, as each model's fields say ----------------------------------------------
+# --- fields of a model -------------------------------------------------------------------------------
 
 
 class WireField(FrozenStruct, frozen=True):
-    """A field of a model, as it is on the wire.
+    """A field of a model.
 
     Args:
-        name: ours.
-        wire_name: the service's.
-        kind: its type, without the ``None``.
-        part: the model that it holds, alone or in a tuple.
+        name: its name in the model.
+        wire_name: its name in the JSON.
+        kind: its type, without ``None``.
+        part: the model that it holds, alone or in a tuple; else None.
         is_flag: whether the service writes it as 0 or 1.
-        is_strict: whether there is no model without it.
+        is_strict: whether it is required.
     """
 
     name: str
@@ -226,7 +233,7 @@ class WireField(FrozenStruct, frozen=True):
 
 @functools.cache
 def fields_of(cls: type) -> tuple[WireField, ...]:
-    """The fields of a model that are on the wire."""
+    """Return the fields of a model that are on the wire."""
     hints = typing.get_type_hints(cls)
     return tuple(
         WireField(
@@ -238,7 +245,7 @@ def fields_of(cls: type) -> tuple[WireField, ...]:
             is_strict=field.default is attrs.NOTHING,
         )
         for field in attrs.fields(cls)
-        if field.name != "unread"  # ours, never the service's
+        if field.name != "unread"  # The service never sends it.
     )
 
 
@@ -253,9 +260,8 @@ def _part(kind: Any) -> type | None:
     return inner if isinstance(inner, type) and attrs.has(inner) else None
 
 
-# --- leaves ---------------------------------------------------------------------------------------
-
-# One reader a type; each raises ValueError for a value of another type.
+# --- single values -----------------------------------------------------------------------------------
+# There is one reader for each type. It raises `ValueError` for a value of another type.
 
 
 def _read_text(value: Any) -> str:
@@ -285,17 +291,17 @@ def _read_flag(value: Any) -> bool:
 
 
 def read_time(value: Any) -> datetime:
-    """An aware time, in UTC."""
+    """Read an aware time, and return it in UTC."""
     try:
         return msgspec.convert(value, responses.Timestamp).astimezone(UTC)
-    except msgspec.ValidationError:  # no ValueError in older versions
+    except msgspec.ValidationError:  # In older versions it is not a ValueError.
         raise ValueError("is not an ISO 8601 time with an offset") from None
     except OverflowError:
-        raise ValueError("is a time beyond the calendar in UTC") from None
+        raise ValueError("is a time outside the years 1 to 9999 of UTC") from None
 
 
 def read_object(value: Any) -> dict[str, Any]:
-    """An object of unknown shape."""
+    """Read an object of unknown shape."""
     if type(value) is dict:
         return value
     raise ValueError("is not an object")

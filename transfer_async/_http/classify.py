@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from transfer_async._converters.reader import Answer
+from transfer_async._converters.converter import Answer
 from transfer_async._converters.wire_format import Unreadable, decode, has_duplicate_fields
 from transfer_async._http.retry import RetryPolicy, retry_after
 from transfer_async._http.transport import SHORT, ExchangeResult

@@ -8,7 +8,7 @@ from functools import partial
 
 from multidict import CIMultiDict
 
-from transfer_async._converters.reader import find_order_id, read_answer
+from transfer_async._converters.converter import find_order_id, read_answer
 from transfer_async._converters.wire_format import Unreadable
 from transfer_async._http import classify, retry
 from transfer_async._http.classify import Classification

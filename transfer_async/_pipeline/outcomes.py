@@ -10,7 +10,7 @@ from functools import partial
 
 import attrs
 
-from transfer_async._converters.reader import read_answer
+from transfer_async._converters.converter import read_answer
 from transfer_async._http.classify import other_order
 from transfer_async._models import requests
 from transfer_async._models.errors import (

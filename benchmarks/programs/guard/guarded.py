@@ -20,7 +20,7 @@ from benchmarks.contenders.stub import StubbedTransport, answer_to
 from benchmarks.measuring.data import new_orders
 from benchmarks.measuring.samples import drive
 from transfer_async import _client
-from transfer_async._converters import reader
+from transfer_async._converters import converter
 from transfer_async._http.transport import ExchangeResult
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.call import ClientCore, OrderCall
@@ -36,7 +36,7 @@ async def work(*, orders: int, decodes: int) -> None:
         await drive(ours.create, count=orders, at_once=AT_ONCE)
     answer = answer_to(new_orders(1)[0])
     for _ in range(decodes):
-        reader.read_answer(answer)
+        converter.read_answer(answer)
 
 
 async def calls() -> float:

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.contenders.stub import answer_to
 from benchmarks.measuring.data import new_orders, order_fields
 from transfer_async import Order
-from transfer_async._converters import reader
+from transfer_async._converters import converter
 
 Case = Callable[[], object]
 
@@ -21,7 +21,7 @@ FIELDS: dict[str, Any] = next(order_fields())
 
 def decode_strict() -> object:
     """What a call reads: all that money hangs on, and the rest left to be read when looked at."""
-    return reader.read_answer(ANSWER)
+    return converter.read_answer(ANSWER)
 
 
 def decode_all() -> object:
