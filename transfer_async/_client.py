@@ -14,9 +14,15 @@ from typing import Any, Self, TypeVar, Unpack, overload
 import aiohttp
 
 from transfer_async._converters import converter
-from transfer_async._http import request as fetch
 from transfer_async._http import retry, urls
-from transfer_async._http.request import Token, TokenSource
+from transfer_async._http.request import (
+    OtherRequests,
+    ServiceRequest,
+    Token,
+    TokenSource,
+    checked_method,
+    encoded,
+)
 from transfer_async._http.retry import Rate, RetryPolicy
 from transfer_async._http.transport import Timeouts, Transport
 from transfer_async._models import requests as keys
@@ -25,7 +31,6 @@ from transfer_async._models.errors import ClientClosed, ServiceFailed, WrongEven
 from transfer_async._models.events import Observer, Observers
 from transfer_async._models.requests import (
     NewOrder,
-    OrderIntent,
     OrderRequest,
     PersonName,
     call_problems,
@@ -36,13 +41,11 @@ from transfer_async._models.responses import Order, User
 from transfer_async._pipeline import settings
 from transfer_async._pipeline.batch import Batch, OrderResult, Requests
 from transfer_async._pipeline.call import (
-    Cancellation,
     ClientCore,
     InFlight,
     OrderCall,
-    OrderProgress,
     Resolver,
-    fresh_id,
+    new_call,
 )
 from transfer_async._pipeline.create_order import create_order
 from transfer_async._pipeline.hooks import Hook, checked_hooks
@@ -51,7 +54,7 @@ from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.outcomes import check_key
 from transfer_async._pipeline.recovery import Recoveries, RecoveryReport
 from transfer_async._pipeline.settings import ClientSettings
-from transfer_async._support.clock import NEVER, Clock, Duration, duration, on_clock
+from transfer_async._support.clock import Clock, Duration, duration, on_clock
 from transfer_async._support.util import check_count
 from transfer_async.journal import journal_at, seal_from_env
 from transfer_async.journal.memory import MemoryJournal
@@ -167,10 +170,17 @@ class TransferClient:
     def _prepare(self, *, recover_every: float | None, four_eyes: bool) -> None:
         converter.prepare()
         retry.prepare()
-        self._home = LoopAffinity()
+        self._affinity = LoopAffinity()
         self._check = partial(check_key, self._context)
         self._calls = InFlight(partial(create_order, self._context), self._check)
-        self._reads = fetch.UnderWay()
+        core = self._context
+        self._requests = OtherRequests(
+            transport=core.transport,
+            tokens=core.tokens,
+            policy=core.policy,
+            bucket=core.bucket,
+            clock=core.clock,
+        )
         self._recoveries = Recoveries(self._context, every=recover_every)
         self._operators = Operators(
             self._context.journal.store,
@@ -260,36 +270,19 @@ class TransferClient:
                 ``order_may_exist`` is whether an order for the key may exist.
         """
         # A local variable would keep the request in memory for as long as the call runs.
-        return await self._carry(
+        return await self._run(
             self._call(OrderRequest(order, key, beneficiary, held, send_before, deadline), once=once)
         )
 
     def _call(self, request: OrderRequest, *, once: bool) -> OrderCall:
-        key = request.key
-        refuse_call(call_problems(request), key=key)
-        self._refuse_unless_open(key)
-        intent_id = fresh_id()
-        intent = OrderIntent(
-            id=intent_id,
-            key=intent_id if key is None else key,
-            order=request.order,
-            beneficiary=request.beneficiary,
-            held=request.held,
-            send_before=request.send_before,
-        )
-        clock, moment = self._context.clock, request.deadline
-        deadline = NEVER if moment is None else on_clock(clock, moment)
-        return OrderCall(
-            client_made=key is None,
-            once=once,
-            work=OrderProgress(intent=intent, began=clock.now(), deadline=deadline),
-            cancellation=Cancellation(),
-        )
+        refuse_call(call_problems(request), key=request.key)
+        self._refuse_unless_open(request.key)
+        return new_call(self._context, request, once=once)
 
-    def _carry(self, call: OrderCall) -> Coroutine[Any, Any, Order]:
-        if self._recoveries.is_due:  # of most clients never, and this is on the way of each order
+    def _run(self, call: OrderCall) -> Coroutine[Any, Any, Order]:
+        if self._recoveries.is_due:  # This test saves a call for each order.
             self._recoveries.begin()
-        return self._calls.carry(call)
+        return self._calls.run(call)
 
     def create_orders(
         self, requests: Requests, *, concurrency: int = 16, once: bool = False
@@ -314,7 +307,7 @@ class TransferClient:
         check_count("concurrency", concurrency)
 
         async def create(request: OrderRequest) -> Order:
-            return await self._carry(self._call(request, once=once))
+            return await self._run(self._call(request, once=once))
 
         return Batch(create, requests, concurrency=concurrency, check=self._check).results()
 
@@ -463,20 +456,19 @@ class TransferClient:
             OutcomeUnknown: without ``safe``: the request may have been processed.
             ConnectionFailed: nothing was sent.
         """
-        wanted = fetch.Wanted(
-            method=fetch.checked_method(method, safe=safe),
+        wanted = ServiceRequest(
+            method=checked_method(method, safe=safe),
             path=urls.checked_path(path, below=self._base_url),
-            content=fetch.encoded(json),
+            content=encoded(json),
             into=into,
             safe=safe,
             deadline=self._on_clock(deadline),
         )
         task = asyncio.current_task()
-        if not (self._calls.carries(task) or self._recoveries.carries(task)):
+        if not (self._calls.runs(task) or self._recoveries.runs(task)):
             self._refuse_unless_open()  # The hooks of a call may send reads even while the client closes.
             self._recoveries.begin()
-        with self._reads:
-            return await fetch.fetch(self._context, wanted, cut=lambda: self._reads.cut)
+        return await self._requests.send(wanted)
 
     def _on_clock(self, deadline: datetime | None) -> float:
         moment = texts.to_moment(deadline)
@@ -487,7 +479,7 @@ class TransferClient:
     def _refuse_unless_open(self, key: str | None = None) -> None:
         if self._closed:
             raise ClientClosed("the client is closed", key=key, order_may_exist=key is not None)
-        if why := self._home.elsewhere():
+        if why := self._affinity.misuse():
             raise WrongEventLoop(why, key=key, order_may_exist=key is not None)
 
     # --- life cycle -----------------------------------------------------------------------------
@@ -524,33 +516,33 @@ class TransferClient:
         Raises:
             WrongEventLoop: the client is in use in another event loop; close it there.
         """
-        if self._home.is_forked:
+        if self._affinity.is_forked:
             self._closed = True
             return
-        if not self._home.is_gone:
+        if not self._affinity.is_gone:
             await self._wind_up(timeout)
         else:
             self._closed = True
             await self._let_go()
 
     async def _wind_up(self, timeout: Duration) -> None:  # noqa: ASYNC109 - of `close`
-        if why := self._home.elsewhere():
+        if why := self._affinity.misuse():
             raise WrongEventLoop(why, order_may_exist=False)
         loop = asyncio.get_running_loop()
         end = loop.time() + duration("timeout", timeout)
         self._closed = True
         try:
-            patience = end - loop.time()
+            wait = end - loop.time()
             await asyncio.gather(
-                self._calls.finish(patience=patience, grace=CLOSING_GRACE),
-                self._recoveries.finish(patience=patience, grace=CLOSING_GRACE),
+                self._calls.finish(wait=wait, grace=CLOSING_GRACE),
+                self._recoveries.finish(wait=wait, grace=CLOSING_GRACE),
             )
             # Reads end last, because the hooks of a call may need them.
-            await self._reads.finish(patience=max(0.0, end - loop.time()))
+            await self._requests.finish(wait=max(0.0, end - loop.time()))
         finally:
             self._calls.cut_off()  # If this task is cancelled, nothing may be sent after it.
             self._recoveries.cut_off()
-            self._reads.cut = True
+            self._requests.cut_off()
             self._context.tokens.close()
             await self._let_go()
 
@@ -561,7 +553,7 @@ class TransferClient:
 
     def __del__(self) -> None:
         in_use = not self._closed and (self._context.transport.is_open or self._recoveries.begun)
-        if in_use and not self._home.is_forked:
+        if in_use and not self._affinity.is_forked:
             self._recoveries.abandon()
             warnings.warn(
                 "a TransferClient was never closed: use 'async with TransferClient(...)', "
@@ -581,8 +573,8 @@ def context_of(client: TransferClient) -> ClientCore:
     return client._context
 
 
-def new_call(client: TransferClient, request: OrderRequest, *, once: bool) -> OrderCall:
-    """Create a worker's call of ``create_order``. `carry` runs it; then it holds the call's progress.
+def worker_call(client: TransferClient, request: OrderRequest, *, once: bool) -> OrderCall:
+    """Create a worker's call of ``create_order``. `run_call` runs it, and it then holds the call's progress.
 
     Raises:
         InvalidOrder: nothing was claimed, held or sent; the error names every invalid field.
@@ -593,13 +585,13 @@ def new_call(client: TransferClient, request: OrderRequest, *, once: bool) -> Or
     return call
 
 
-async def carry(client: TransferClient, call: OrderCall) -> Order:
+async def run_call(client: TransferClient, call: OrderCall) -> Order:
     """Run ``call`` to its end, and return its order.
 
     Raises:
         TransferError: as `TransferClient.create_order` does.
     """
-    return await client._carry(call)
+    return await client._run(call)
 
 
 def _journal_at(address: str) -> Journal:
@@ -611,25 +603,25 @@ def _journal_at(address: str) -> Journal:
 
 
 # --- loop affinity -----------------------------------------------------------------------------------
-# Where a client is at home: the process and the event loop in which it was first used.
+# A client works only in the process and the event loop in which it was first used.
 #
-# Its connections are watched by that loop alone. In another one they seem dead, and every call would end
-# as if the network were down; in a forked process they are shared with the parent, and what is said on
-# them is heard by either of the two.
+# Only that loop watches its connections. In another loop they seem dead, and every call would fail as if the
+# network were down. A forked process shares them with its parent, so either could receive a response.
 
 
 _FORKED = (
-    "the client was used before a fork, and its connections are the parent's: make a client in each process"
+    "the client was used before a fork, and its connections belong to the parent process: create a client in "
+    "each process"
 )
 _OTHER_LOOP = (
-    "the client belongs to another event loop, the one in which it was first used: make a client for each "
-    "loop and thread (asyncio.run begins a new loop each time), or hand the call to the client's own "
+    "the client belongs to another event loop, the one in which it was first used: create a client for each "
+    "loop and thread (asyncio.run starts a new loop each time), or run the call in the client's own loop "
     "(asyncio.run_coroutine_threadsafe)"
 )
 
 
 class LoopAffinity:
-    """The process and the loop of one client; nowhere until it is used."""
+    """The process and the event loop of one client; unset until the client is used."""
 
     __slots__ = ("_loop", "_process")
 
@@ -639,19 +631,19 @@ class LoopAffinity:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this process is a fork of the one in which it is at home."""
+        """Whether this process was forked from the client's process."""
         return self._loop is not None and self._process != os.getpid()
 
     @property
     def is_gone(self) -> bool:
-        """Whether its loop has ended, so that nothing goes on there any more."""
+        """Whether the client's event loop is closed."""
         return self._loop is not None and self._loop.is_closed()
 
-    def elsewhere(self) -> str | None:
-        """Why it cannot be used here, and what to do; None if it can. The first time, it settles here."""
+    def misuse(self) -> str | None:
+        """Return why the client cannot be used here, and what to do; None if it can, as at its first use."""
         if self._loop is None:
             self._process, self._loop = os.getpid(), asyncio.get_running_loop()
             return None
-        if self._process != os.getpid():  # there may be no running loop then
+        if self._process != os.getpid():  # There may be no running loop in this process.
             return _FORKED
         return None if self._loop is asyncio.get_running_loop() else _OTHER_LOOP

@@ -159,8 +159,8 @@ BY_HAND = (
     Fault(
         "a-request-is-tried-again-after-its-deadline",
         "request",
-        "    _refuse_late(access, wanted, reading)\n    if reading.cut():",
-        "    if reading.cut():",
+        "        self._refuse_late(request, state)\n        if self._is_cut:",
+        "        if self._is_cut:",
         "a request leaves for a caller who has gone",
     ),
     # --- the client's rate ----------------------------------------------------------------------

@@ -77,8 +77,8 @@ MUTATED = (
     Fault(
         "broken-hook-is-a-refusal",
         "preflight",
-        "raise broke(why, refused=False, hook=hook.name)",
-        "raise broke(why, refused=True, hook=hook.name)",
+        "return kind(why, refused=False, hook=hook.name)",
+        "return kind(why, refused=True, hook=hook.name)",
         "a payment is refused for good because a look-up was down",
     ),
     Fault(

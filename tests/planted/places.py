@@ -68,7 +68,7 @@ PLACES = {
     "callables": _at("_support.util", "test_errors_of_banks.py"),
     "seals": _at("journal.encryption", "test_errors_of_banks.py", "journal/test_seal.py"),
     "claimed_key": _at(
-        "_pipeline.call", "_pipeline/test_create_order.py", *_CALLS, "_pipeline/test_cancellation.py"
+        "_pipeline.create_order", "_pipeline/test_create_order.py", *_CALLS, "_pipeline/test_cancellation.py"
     ),
     "preflight": _at(
         "_pipeline.create_order",

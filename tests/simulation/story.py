@@ -13,7 +13,7 @@ from tests.simulation.loop import OUTSIDE
 from tests.simulation.service import OTHER_WISH, WISH
 from tests.simulation.witness import Record
 from tests.simulation.world import Worker, World
-from transfer_async import _client
+from transfer_async._pipeline import call
 from transfer_async.journal.model import LONGEST_LEASE
 
 LONG = LONGEST_LEASE + 1500.0  # beyond every lease, claim and doubt, whatever a clock did
@@ -47,13 +47,13 @@ _ids = _Ids()
 def staged() -> Iterator[None]:
     """Within it stories can be run: ids count, and nothing is logged."""
     log = logging.getLogger("transfer_async")
-    was, disabled = _client.fresh_id, log.disabled
-    _client.fresh_id = _ids
+    was, disabled = call.fresh_id, log.disabled
+    call.fresh_id = _ids
     log.disabled = True
     try:
         yield
     finally:
-        _client.fresh_id = was
+        call.fresh_id = was
         log.disabled = disabled
 
 

@@ -8,7 +8,7 @@ import copy
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 from multidict import CIMultiDict
@@ -18,7 +18,7 @@ from transfer_async._converters.wire_format import Unreadable, decode
 from transfer_async._http import classify, retry, transport
 from transfer_async._http.classify import Classification
 from transfer_async._http.retry import RetryPolicy, TokenBucket
-from transfer_async._http.transport import ExchangeResult, Timeouts, Transport
+from transfer_async._http.transport import ExchangeResult, Transport
 from transfer_async._models.errors import (
     Attempt,
     ClientClosed,
@@ -32,13 +32,18 @@ from transfer_async._models.errors import (
     sanitize_exception,
 )
 from transfer_async._support.clock import NEVER, Clock, is_over, seconds_left
-from transfer_async._support.util import FrozenStruct, MutableStruct, checked_async, passes
+from transfer_async._support.util import (
+    MutableStruct,
+    checked_async,
+    passes,
+    retrieve_exception,
+)
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-class Wanted(MutableStruct, kw_only=True):
-    """A request as the caller described it."""
+class ServiceRequest(MutableStruct, kw_only=True):
+    """A request that creates no order, as the caller described it."""
 
     method: str
     path: str
@@ -53,15 +58,14 @@ class Wanted(MutableStruct, kw_only=True):
         return classify.READ_ANSWERS if self.safe else classify.ORDER_ANSWERS
 
 
-class _Reading(MutableStruct, kw_only=True):
-    """The state of one request while it is sent."""
+class _RequestState(MutableStruct, kw_only=True):
+    """What is certain about one request while it is sent."""
 
     headers: CIMultiDict[str]
-    cut: Callable[[], bool]
     deadline: float = NEVER
     attempts: list[Attempt] = msgspec.field(default_factory=list)
     classification: Classification | None = None
-    last: TransferError | None = None
+    last_failure: TransferError | None = None
     token_renewed: bool = False
 
 
@@ -89,7 +93,7 @@ def encoded(json: Any) -> bytes | None:
         return None
     try:
         if _holds_no_number(json):
-            raise ValueError("NaN and infinities are no JSON")  # noqa: TRY301 - handled like any other
+            raise ValueError("NaN and infinities are not JSON")  # noqa: TRY301 - handled like any other
         content = converter.encode(json)
         decode(content)  # This detects a Decimal that is NaN.
         return content
@@ -100,33 +104,6 @@ def encoded(json: Any) -> bytes | None:
     raise ValueError(why)
 
 
-class UnderWay:
-    """A count of the client's requests in progress."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._none = asyncio.Event()
-        self.cut: bool = False
-
-    def __enter__(self) -> Self:
-        self._count += 1
-        self._none.clear()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._count -= 1
-        if not self._count:
-            self._none.set()
-
-    async def finish(self, *, patience: float) -> None:
-        """Wait at most ``patience`` seconds for the requests; after that they send nothing more."""
-        if self._count:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience):
-                    await self._none.wait()
-        self.cut = True
-
-
 def _holds_no_number(json: Any) -> bool:
     """Return whether ``json`` holds a NaN or infinity, which would silently become null."""
     if isinstance(json, float):
@@ -135,137 +112,179 @@ def _holds_no_number(json: Any) -> bool:
     return any(map(_holds_no_number, inner))
 
 
-async def fetch(access: Access, wanted: Wanted, *, cut: Callable[[], bool] = lambda: False) -> Any:
-    """Send ``wanted`` with its retries, and return the response that was read.
+class OtherRequests:
+    """Sends all of a client's requests except create-order, and counts those in progress.
 
     Args:
-        access: the client's connections, token and limits.
-        wanted: the request.
-        cut: returns whether the client has stopped waiting, so that nothing may be sent any more.
-
-    Raises:
-        TransferError: there is no usable response.
+        transport: the client's connections.
+        tokens: the client's token.
+        policy: the settings of retries.
+        bucket: pays for retries.
+        clock: the client's clock.
     """
-    try:
-        # The token is in no local variable, because error trackers record the variables of each frame.
-        reading = _Reading(headers=access.tokens.current or await _headers(access, wanted), cut=cut)
-    except (TokenUnavailable, Expired) as error:
-        error.order_may_exist = False
-        raise
-    reading.deadline = min(access.clock.now() + access.policy.deadline, wanted.deadline)
-    attempt = partial(_attempt, access, wanted, reading)
-    try:
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        tokens: TokenSource,
+        policy: RetryPolicy,
+        bucket: TokenBucket,
+        clock: Clock,
+    ) -> None:
+        self._transport, self._tokens = transport, tokens
+        self._policy, self._bucket, self._clock = policy, bucket, clock
+        self._count = 0
+        self._none_left = asyncio.Event()
+        self._is_cut = False
+
+    async def send(self, request: ServiceRequest) -> Any:
+        """Send ``request`` with its retries, and return the response that was read.
+
+        Raises:
+            TransferError: there is no usable response.
+        """
+        self._count += 1
+        self._none_left.clear()
         try:
-            answer = await attempt()
+            return await self._send(request)
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._none_left.set()
+
+    async def finish(self, *, wait: float) -> None:
+        """Wait at most ``wait`` seconds for the requests in progress; after that nothing more is sent."""
+        if self._count:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._none_left.wait()
+        self.cut_off()
+
+    def cut_off(self) -> None:
+        """Send nothing more: the client has stopped waiting."""
+        self._is_cut = True
+
+    async def _send(self, request: ServiceRequest) -> Any:
+        try:
+            # The token is in no local variable, because error trackers record the variables of each frame.
+            state = _RequestState(headers=self._tokens.current or await self._headers(request))
+        except (TokenUnavailable, Expired) as error:
+            error.order_may_exist = False
+            raise
+        state.deadline = min(self._clock.now() + self._policy.deadline, request.deadline)
+        attempt = partial(self._attempt, request, state)
+        try:
+            try:
+                answer = await attempt()
+            except TransferError as error:
+                if not self._may_retry(state, error):
+                    raise
+                answer = await retry.run_retries(
+                    attempt,
+                    error,
+                    policy=self._policy,
+                    bucket=self._bucket,
+                    clock=self._clock,
+                    until=lambda ahead: self._clock.now() + ahead < state.deadline,
+                    may=partial(self._may_retry, state),
+                    pause=lambda pause: self._clock.sleep(pause.seconds),
+                )
         except TransferError as error:
-            if not _may_retry(access, reading, error):
-                raise
-            answer = await retry.run_retries(
-                attempt,
-                error,
-                policy=access.policy,
-                bucket=access.bucket,
-                clock=access.clock,
-                until=lambda ahead: access.clock.now() + ahead < reading.deadline,
-                may=partial(_may_retry, access, reading),
-                pause=lambda pause: access.clock.sleep(pause.seconds),
-            )
-    except TransferError as error:
-        sanitize_exception(error)
-        error.attempts = tuple(reading.attempts)
-        error.order_may_exist = False
-        raise
-    access.bucket.refund()
-    return answer
+            sanitize_exception(error)
+            error.attempts = tuple(state.attempts)
+            error.order_may_exist = False
+            raise
+        self._bucket.refund()
+        return answer
 
-
-async def _attempt(access: Access, wanted: Wanted, reading: _Reading) -> Any:
-    if reading.classification is Classification.WRONG_TOKEN:
-        reading.token_renewed = True
-        reading.headers = await _headers(access, wanted, reading)
-    _refuse_late(access, wanted, reading)
-    if reading.cut():
-        raise ClientClosed("the client was closed before the request was sent")
-    began = access.clock.now()
-    result = await access.transport.send(
-        wanted.method,
-        wanted.path,
-        content=wanted.content,
-        headers=reading.headers if wanted.content is not None else _of_no_body(reading.headers),
-        left=reading.deadline - began,
-        in_time=lambda: not is_over(access.clock, wanted.deadline),
-    )
-    error: TransferError | None = None
-    try:
-        return _answer(access, wanted, reading, result)
-    except TransferError as raised:
-        error = reading.last = raised
-        raise
-    finally:
-        reading.attempts.append(
-            Attempt(
-                number=len(reading.attempts) + 1,
-                seconds=access.clock.now() - began,
-                outcome=Outcome.NOT_SENT if error is None or not result.sent else error.outcome,
-                status=result.status,
-                error=None if error is None else type(error).__name__,
-                request_id=result.request_id,
-            )
+    async def _attempt(self, request: ServiceRequest, state: _RequestState) -> Any:
+        if state.classification is Classification.WRONG_TOKEN:
+            state.token_renewed = True
+            state.headers = await self._headers(request, state)
+        self._refuse_late(request, state)
+        if self._is_cut:
+            raise ClientClosed("the client was closed before the request was sent")
+        began = self._clock.now()
+        result = await self._transport.send(
+            request.method,
+            request.path,
+            content=request.content,
+            headers=state.headers if request.content is not None else _of_no_body(state.headers),
+            left=state.deadline - began,
+            in_time=lambda: not is_over(self._clock, request.deadline),
         )
+        error: TransferError | None = None
+        try:
+            return self._answer(request, state, result)
+        except TransferError as raised:
+            error = state.last_failure = raised
+            raise
+        finally:
+            state.attempts.append(
+                Attempt(
+                    number=len(state.attempts) + 1,
+                    seconds=self._clock.now() - began,
+                    outcome=Outcome.NOT_SENT if error is None or not result.sent else error.outcome,
+                    status=result.status,
+                    error=None if error is None else type(error).__name__,
+                    request_id=result.request_id,
+                )
+            )
+
+    async def _headers(self, request: ServiceRequest, state: _RequestState | None = None) -> CIMultiDict[str]:
+        """Return the headers with the token; with a new token if the service refused that of ``state``."""
+        try:
+            async with asyncio.timeout(seconds_left(self._clock, request.deadline)):
+                return await self._tokens.headers(instead_of=state.headers if state else None)
+        except TimeoutError:
+            raise _expired(state) from None
+
+    def _refuse_late(self, request: ServiceRequest, state: _RequestState) -> None:
+        if is_over(self._clock, request.deadline):
+            raise _expired(state)
+
+    def _answer(self, request: ServiceRequest, state: _RequestState, result: ExchangeResult) -> Any:
+        if not result.sent:
+            self._refuse_late(request, state)
+        state.classification = classify.classify_response(result, self._policy, request.table)
+        if state.classification is Classification.WRONG_TOKEN:
+            self._tokens.distrust(state.headers)
+        if state.classification is not Classification.ANSWERED:
+            raise classify.error_of(state.classification, result, now=self._clock.utc(), reading=request.safe)
+        return _read(request, state, result)
+
+    def _may_retry(self, state: _RequestState, error: TransferError) -> bool:
+        if isinstance(error, (TokenUnavailable, ClientClosed)):
+            return False
+        if state.classification is Classification.WRONG_TOKEN:
+            return self._tokens.renewable and not state.token_renewed
+        return state.classification in classify.RETRYABLE or state.classification is Classification.FAILED
 
 
-async def _headers(access: Access, wanted: Wanted, reading: _Reading | None = None) -> CIMultiDict[str]:
-    """Return the headers with the token; with a new one if the service did not accept that of ``reading``."""
-    try:
-        async with asyncio.timeout(seconds_left(access.clock, wanted.deadline)):
-            return await access.tokens.headers(instead_of=reading.headers if reading else None)
-    except TimeoutError:
-        raise _expired(reading) from None
-
-
-def _refuse_late(access: Access, wanted: Wanted, reading: _Reading) -> None:
-    if is_over(access.clock, wanted.deadline):
-        raise _expired(reading)
-
-
-def _expired(reading: _Reading | None) -> TransferError:
-    """Create the error for a deadline that passed: the error of the last attempt, or else `Expired`."""
-    last = None if reading is None else reading.last
-    return last or Expired("the call's deadline passed before the request could be sent", limit="deadline")
-
-
-def _answer(access: Access, wanted: Wanted, reading: _Reading, result: ExchangeResult) -> Any:
-    if not result.sent:
-        _refuse_late(access, wanted, reading)
-    reading.classification = classify.classify_response(result, access.policy, wanted.table)
-    if reading.classification is Classification.WRONG_TOKEN:
-        access.tokens.distrust(reading.headers)
-    if reading.classification is not Classification.ANSWERED:
-        raise classify.error_of(reading.classification, result, now=access.clock.utc(), reading=wanted.safe)
+def _read(request: ServiceRequest, state: _RequestState, result: ExchangeResult) -> Any:
     common: dict[str, Any] = {"status": result.status, "request_id": result.request_id}
     try:
         if result.error is not None:
-            reading.classification = Classification.FAILED if wanted.safe else Classification.UNKNOWN
+            state.classification = Classification.FAILED if request.safe else Classification.UNKNOWN
             raise Unreadable("$", f"the body was cut ({name_of(result.error)})")  # noqa: TRY301
-        return converter.read_into(wanted.into, result.body)
+        return converter.read_into(request.into, result.body)
     except Unreadable as error:
         problem = str(error)
-    except BaseException as error:  # the caller's own model may raise anything
+    except BaseException as error:  # The caller's own model may raise anything.
         if passes(error):
             raise
         problem = name_of(error)  # Its text would show parts of the body.
     why = f"the answer cannot be read: {problem}"
-    if wanted.safe:
+    if request.safe:
         raise ServiceFailed(why, body=result.body, **common) from result.error
     raise OutcomeUnknown(why, raw=result.body, **common) from result.error
 
 
-def _may_retry(access: Access, reading: _Reading, error: TransferError) -> bool:
-    if isinstance(error, (TokenUnavailable, ClientClosed)):
-        return False
-    if reading.classification is Classification.WRONG_TOKEN:
-        return access.tokens.renewable and not reading.token_renewed
-    return reading.classification in classify.RETRYABLE or reading.classification is Classification.FAILED
+def _expired(state: _RequestState | None) -> TransferError:
+    """Create the error for a deadline that passed: the error of the last attempt, or else `Expired`."""
+    last = None if state is None else state.last_failure
+    return last or Expired("the call's deadline passed before the request could be sent", limit="deadline")
 
 
 def _of_no_body(headers: CIMultiDict[str]) -> CIMultiDict[str]:
@@ -273,21 +292,6 @@ def _of_no_body(headers: CIMultiDict[str]) -> CIMultiDict[str]:
     without = headers.copy()
     del without["Content-Type"]
     return without
-
-
-# --- access ------------------------------------------------------------------------------------------
-# Every request needs these parts of a client.
-
-
-class Access(FrozenStruct, frozen=True, kw_only=True):
-    """The parts of one client for sending requests: connections, token, retries, timeouts and clock."""
-
-    transport: Transport
-    tokens: TokenSource
-    policy: RetryPolicy
-    bucket: TokenBucket
-    timeouts: Timeouts
-    clock: Clock
 
 
 # --- bearer token ------------------------------------------------------------------------------------
@@ -358,7 +362,7 @@ class TokenSource:
         del instead_of  # An error tracker would record the old token.
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._renew())
-            self._asking.add_done_callback(_noted)
+            self._asking.add_done_callback(retrieve_exception)
         asking = self._asking
         try:
             return await asyncio.shield(asking)  # Other callers may wait for it too.
@@ -414,9 +418,3 @@ class TokenSource:
                 "User-Agent": self._user_agent,
             }
         )
-
-
-def _noted(task: asyncio.Task[Any]) -> None:
-    """Read the task's exception, so that asyncio does not log it if every caller was cancelled."""
-    if not task.cancelled():
-        task.exception()

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import ssl as tls
 import zlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import cache
 from typing import Any
@@ -250,9 +250,9 @@ class Transport:
                     if session is not None:
                         left.push_async_callback(session.close)
 
-    def post_order(
+    async def post_order(
         self, body: GuardedBody, *, headers: CIMultiDict[str], left: float
-    ) -> Coroutine[Any, Any, ExchangeResult]:
+    ) -> ExchangeResult:
         """Send one create-order request (specification 4.1), at most once.
 
         Args:
@@ -263,7 +263,7 @@ class Transport:
         Returns:
             The result, also after a cancellation.
         """
-        return self._carry_out(
+        return await self._carry_out(
             "POST",
             self._create_order,
             body,

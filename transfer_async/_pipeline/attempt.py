@@ -349,7 +349,7 @@ async def _wait_again(context: ClientCore, call: OrderCall, sending: SendState, 
 async def _renew_token(context: ClientCore, cancellation: Cancellation, sending: SendState) -> None:
     sending.token_renewed = True
     try:
-        with cancellation.stoppable():
+        with cancellation:
             async with asyncio.timeout(seconds_left(context.clock, sending.deadline)):
                 sending.headers = await context.tokens.headers(instead_of=sending.headers)
     except (TokenUnavailable, TimeoutError, asyncio.CancelledError) as error:
@@ -360,7 +360,7 @@ async def _renew_token(context: ClientCore, cancellation: Cancellation, sending:
 async def _pause(context: ClientCore, call: OrderCall, pause: retry.Pause) -> None:
     context.publish(RetryScheduled, call.work, pause=pause.seconds)
     try:
-        with call.cancellation.stoppable():
+        with call.cancellation:
             await context.clock.sleep(pause.seconds)
     except asyncio.CancelledError:
         call.cancellation.swallow()
@@ -432,7 +432,7 @@ async def wait_in_queue(
     work = call.work
     ahead = turnstile.ahead
     try:
-        with call.cancellation.stoppable():
+        with call.cancellation:
             waited = await turnstile.turn(within=patience(context.clock, work, until))
     except TimeoutError:
         limit = limit_passed(context.clock, work, ahead) or "deadline"

@@ -20,7 +20,7 @@ from transfer_async._models.errors import (
 from transfer_async._models.requests import OrderRequest
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.call import Check
-from transfer_async._support.util import passes
+from transfer_async._support.util import passes, retrieve_exception
 
 Create = Callable[[OrderRequest], Awaitable[Order]]
 Requests = Iterable[OrderRequest] | AsyncIterable[OrderRequest]
@@ -183,8 +183,7 @@ async def _next_of_sync(requests: Any) -> Any:
 async def _ended(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.wait(tasks)
     for task in tasks:
-        if not task.cancelled():
-            task.exception()  # nobody is left to hear of it
+        retrieve_exception(task)
 
 
 def _is_client_made(request: Any) -> bool:

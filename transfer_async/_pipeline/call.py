@@ -17,8 +17,9 @@ import msgspec
 from attrs import evolve
 from msgspec.structs import force_setattr
 
-from transfer_async._http.request import Access
-from transfer_async._http.retry import RateLimiter
+from transfer_async._http.request import TokenSource
+from transfer_async._http.retry import RateLimiter, RetryPolicy, TokenBucket
+from transfer_async._http.transport import Timeouts, Transport
 from transfer_async._http.write_guard import GuardedBody
 from transfer_async._models.errors import (
     Attempt,
@@ -31,20 +32,16 @@ from transfer_async._models.errors import (
     sanitize_exception,
 )
 from transfer_async._models.events import Event, Observers
-from transfer_async._models.requests import OrderIntent
+from transfer_async._models.requests import OrderIntent, OrderRequest
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.hooks import PreflightHook, is_hold
-from transfer_async._support.clock import NEVER
-from transfer_async._support.util import MutableStruct, is_end
-from transfer_async.journal.model import Entry, PendingUndo
+from transfer_async._support.clock import NEVER, Clock, on_clock
+from transfer_async._support.util import FrozenStruct, MutableStruct, is_end
+from transfer_async.journal.model import PendingUndo
 from transfer_async.journal.protocol import ScopedJournal
 
 NAME = "transfer_async order"
 """The name of every task that runs a call. All tasks share one string, to save memory."""
-
-
-def _promise() -> asyncio.Future[Order]:
-    return asyncio.get_running_loop().create_future()  # It does what `asyncio.shield` does, at half the cost.
 
 
 class OrderCall(MutableStruct, kw_only=True):
@@ -63,13 +60,35 @@ class OrderCall(MutableStruct, kw_only=True):
     once: bool
     work: OrderProgress
     cancellation: Cancellation
-    outcome: asyncio.Future[Order] = msgspec.field(default_factory=_promise)
+    outcome: asyncio.Future[Order]
     is_published: bool = False
 
 
 def fresh_id() -> str:
     """Return 128 random bits in hexadecimal; this takes a third of the time of `uuid4`."""
     return os.urandom(16).hex()
+
+
+def new_call(context: ClientCore, request: OrderRequest, *, once: bool) -> OrderCall:
+    """Create the call for ``request``, whose arguments were checked; generate the key if it has none."""
+    intent_id = fresh_id()
+    intent = OrderIntent(
+        id=intent_id,
+        key=intent_id if request.key is None else request.key,
+        order=request.order,
+        beneficiary=request.beneficiary,
+        held=request.held,
+        send_before=request.send_before,
+    )
+    deadline = NEVER if request.deadline is None else on_clock(context.clock, request.deadline)
+    return OrderCall(
+        client_made=request.key is None,
+        once=once,
+        work=OrderProgress(intent=intent, began=context.clock.now(), deadline=deadline),
+        cancellation=Cancellation(),
+        # The caller awaits a future. That does what `asyncio.shield` does, at half the cost.
+        outcome=asyncio.get_running_loop().create_future(),
+    )
 
 
 _Run = Callable[[OrderCall], Coroutine[Any, Any, Order]]
@@ -96,11 +115,11 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def carries(self, task: asyncio.Task[Any] | None) -> bool:
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether ``task`` runs one of the calls."""
         return task in self._calls
 
-    async def carry(self, call: OrderCall) -> Order:
+    async def run(self, call: OrderCall) -> Order:
         """Run ``call`` in a task of its own, and wait for its order.
 
         Raises:
@@ -108,7 +127,7 @@ class InFlight:
                 hooks are undone and the key is free; otherwise at once.
             TransferError: as `TransferClient.create_order` does.
         """
-        task = _started(_carried(call, self._run, self._check), asyncio.get_running_loop())
+        task = _started(_deliver(call, self._run, self._check), asyncio.get_running_loop())
         if not task.done():
             self._calls[task] = call
             task.add_done_callback(self._done)
@@ -132,39 +151,39 @@ class InFlight:
         for call in list(self._calls.values()):
             call.cancellation.cut_off()
 
-    async def finish(self, *, patience: float, grace: float) -> None:
+    async def finish(self, *, wait: float, grace: float) -> None:
         """Wait for all calls.
 
         Args:
-            patience: the seconds to wait; calls that take longer are cut off.
+            wait: the seconds to wait; calls that take longer are cut off.
             grace: the seconds that calls then get to record their outcome.
         """
-        await finished(lambda: self._calls, self.cut_off, patience=patience, grace=grace)
+        await finish_tasks(lambda: self._calls, self.cut_off, wait=wait, grace=grace)
 
 
-async def finished(
-    under_way: Callable[[], Collection[asyncio.Task[Any]]],
+async def finish_tasks(
+    in_progress: Callable[[], Collection[asyncio.Task[Any]]],
     cut_off: Callable[[], None],
     *,
-    patience: float,
+    wait: float,
     grace: float,
 ) -> None:
-    """Wait for all tasks; those that last longer are cut off, and get ``grace`` to say where they stand.
+    """Wait for all tasks; cut off those that take too long, and wait for them again.
 
     Args:
-        under_way: the tasks that have not ended yet.
-        cut_off: waits for none of them any longer.
-        patience: seconds before that.
-        grace: seconds after it.
+        in_progress: returns the tasks that have not ended yet.
+        cut_off: cuts off the tasks in progress.
+        wait: the seconds to wait before that.
+        grace: the seconds to wait after it.
     """
-    if tasks := under_way():
-        await asyncio.wait(tasks, timeout=patience)
+    if tasks := in_progress():
+        await asyncio.wait(tasks, timeout=wait)
     cut_off()
-    if tasks := under_way():
+    if tasks := in_progress():
         await asyncio.wait(tasks, timeout=grace)
 
 
-async def _carried(call: OrderCall, run: _Run, check: Check) -> None:
+async def _deliver(call: OrderCall, run: _Run, check: Check) -> None:
     """Run ``call`` and deliver its result to the caller, if the caller still waits."""
     call.cancellation.task = asyncio.current_task()
     try:
@@ -211,13 +230,15 @@ def _cancelled_by_others(work: OrderProgress) -> TransferError:
 
 if sys.version_info >= (3, 12):
 
-    def _started(carried: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        return asyncio.Task(carried, loop=loop, name=NAME, eager_start=True)  # saves a turn of the loop
+    def _started(run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        return asyncio.Task(
+            run, loop=loop, name=NAME, eager_start=True
+        )  # It saves one iteration of the loop.
 
 else:
 
-    def _started(carried: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        return loop.create_task(carried, name=NAME)
+    def _started(run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        return loop.create_task(run, name=NAME)
 
 
 # --- cancellation ------------------------------------------------------------------------------------
@@ -227,9 +248,12 @@ else:
 class Cancellation(MutableStruct, kw_only=True):
     """The state of cancellation of the work in one task.
 
+    It is also a context manager for code that may be cancelled without loss, such as a hook or a pause. On
+    entry it raises `asyncio.CancelledError` if the call was abandoned before.
+
     Args:
         task: the task that runs the call; None if the caller's own task does (`recover`).
-        is_stoppable: whether the task is in a `stoppable` block now.
+        is_stoppable: whether the task is in a block of this context manager now.
         on_the_way: the request body of the exchange in progress, if any.
         sent: whether an exchange that handed over its body to the connection has ended.
         abandoned: whether the caller stopped waiting, or the client is closing.
@@ -243,9 +267,13 @@ class Cancellation(MutableStruct, kw_only=True):
     abandoned: bool = False
     cut: bool = False
 
-    def stoppable(self) -> Stoppable:
-        """Return a context manager for code that may be cancelled without loss, such as a hook or a pause."""
-        return Stoppable(self)
+    def __enter__(self) -> None:
+        if self.abandoned:
+            raise asyncio.CancelledError
+        self.is_stoppable = True
+
+    def __exit__(self, *exc: object) -> None:
+        self.is_stoppable = False
 
     @property
     def may_have_been_sent(self) -> bool:
@@ -283,27 +311,6 @@ class Cancellation(MutableStruct, kw_only=True):
             raise asyncio.CancelledError
 
 
-class Stoppable:
-    """See `Cancellation.stoppable`.
-
-    Raises:
-        asyncio.CancelledError: on entry, if the call was abandoned before.
-    """
-
-    __slots__ = ("_cancellation",)
-
-    def __init__(self, cancellation: Cancellation) -> None:
-        self._cancellation = cancellation
-
-    def __enter__(self) -> None:
-        if self._cancellation.abandoned:
-            raise asyncio.CancelledError
-        self._cancellation.is_stoppable = True
-
-    def __exit__(self, *exc: object) -> None:
-        self._cancellation.is_stoppable = False
-
-
 # --- progress ----------------------------------------------------------------------------------------
 # Errors, events and messages report the progress of the work on one intent.
 
@@ -329,18 +336,18 @@ class OrderProgress(MutableStruct, kw_only=True):
     undone: int = 0
     owed: int = 0
     _attempts: tuple[Attempt, ...] = ()
-    _noted: tuple[Callable[[], Attempt], ...] = ()
+    _reports: tuple[Callable[[], Attempt], ...] = ()
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
         """The HTTP attempts that have ended."""
-        self._attempts += tuple(tell() for tell in self._noted)
-        self._noted = ()
+        self._attempts += tuple(report() for report in self._reports)
+        self._reports = ()
         return self._attempts
 
-    def note(self, tell: Callable[[], Attempt]) -> None:
-        """Record that an attempt has ended; ``tell`` builds its report only if `attempts` is read."""
-        self._noted += (tell,)
+    def note(self, report: Callable[[], Attempt]) -> None:
+        """Record that an attempt has ended; ``report`` is called only if `attempts` is read."""
+        self._reports += (report,)
 
     def correct_last(self, outcome: Outcome) -> None:
         """Replace the outcome of the last attempt."""
@@ -383,27 +390,19 @@ class ClaimedKey(MutableStruct, kw_only=True):
     earlier: tuple[PendingUndo, ...] = ()
 
 
-def claimed_key(entry: Entry) -> ClaimedKey:
-    """Create the `ClaimedKey` for ``entry``, a record that was claimed just now."""
-    claimed = ClaimedKey(epoch=entry.epoch)
-    if entry.epoch > 1:  # An earlier worker may have entered any hook without a record.
-        claimed.inherited = entry.hooks
-    if entry.pending_undos:
-        claimed.earlier = tuple(
-            undo
-            for undo in entry.pending_undos
-            if undo.lease_until <= 0.0 and undo.intent.id != entry.intent_id
-        )
-    return claimed
-
-
 # --- client core -------------------------------------------------------------------------------------
 # What one client's calls share: its parts, and what they all do with them.
 
 
-class ClientCore(Access, frozen=True, kw_only=True):
+class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     """The parts and settings of one client; times are in seconds."""
 
+    transport: Transport
+    tokens: TokenSource
+    policy: RetryPolicy
+    bucket: TokenBucket
+    timeouts: Timeouts
+    clock: Clock
     journal: ScopedJournal
     hooks: tuple[PreflightHook, ...]
     observers: Observers
@@ -438,7 +437,7 @@ class ClientCore(Access, frozen=True, kw_only=True):
         force_setattr(self, "undoable_but_hold", tuple(name for name in undoable if name not in holds))
 
     def publish(self, kind: type[Event], work: OrderProgress, **fields: Any) -> None:
-        """Publish an event about ``work`` to the observers; it costs nothing without observers."""
+        """Publish an event about ``work`` to the observers; without observers it does nothing."""
         if self.observers.all:
             self.observers.publish(
                 kind(

@@ -59,7 +59,6 @@ from transfer_async._pipeline.call import (
     OrderCall,
     OrderProgress,
     annotate_error,
-    claimed_key,
     fresh_id,
 )
 from transfer_async._pipeline.hooks import PreflightHook, checked_receipt, is_hold
@@ -165,6 +164,20 @@ def _claimed(context: ClientCore, work: OrderProgress, entry: Entry) -> ClaimedK
     work.intent, work.receipts = entry.intent, dict(entry.receipts)
     context.publish(Claimed, work, taken_over=entry.epoch > 1)
     return claimed_key(entry)
+
+
+def claimed_key(entry: Entry) -> ClaimedKey:
+    """Create the `ClaimedKey` for ``entry``, a record that was claimed just now."""
+    claimed = ClaimedKey(epoch=entry.epoch)
+    if entry.epoch > 1:  # An earlier worker may have entered any hook without a record.
+        claimed.inherited = entry.hooks
+    if entry.pending_undos:
+        claimed.earlier = tuple(
+            undo
+            for undo in entry.pending_undos
+            if undo.lease_until <= 0.0 and undo.intent.id != entry.intent_id
+        )
+    return claimed
 
 
 async def _claim_denied(context: ClientCore, call: OrderCall, verdict: TransitionResult) -> Order:
@@ -286,7 +299,7 @@ async def _run_hooks(
 
 async def _first_headers(context: ClientCore, call: OrderCall) -> CIMultiDict[str]:
     try:
-        with call.cancellation.stoppable():
+        with call.cancellation:
             async with asyncio.timeout(seconds_left(context.clock, call.work.deadline)):
                 return await context.tokens.headers()
     except TimeoutError as error:
@@ -296,10 +309,9 @@ async def _first_headers(context: ClientCore, call: OrderCall) -> CIMultiDict[st
 
 async def _run_hook(context: ClientCore, call: OrderCall, claimed: ClaimedKey, hook: PreflightHook) -> None:
     began = context.clock.now()
-    broke = HoldFailed if is_hold(hook) else PreflightFailed
     limit: asyncio.Timeout | None = None
     try:
-        with call.cancellation.stoppable():
+        with call.cancellation:
             claimed.entered += (hook.name,)
             before = EagerStart(tried(hook.before, call.work.intent))
             if before.done:
@@ -321,12 +333,17 @@ async def _run_hook(context: ClientCore, call: OrderCall, claimed: ClaimedKey, h
             why = f"the call's deadline passed while the hook {hook.name!r} ran"
             raise Expired(why, limit="deadline") from cause
         why = f"the hook {hook.name!r} failed ({name_of(cause)})"
-        raise broke(why, refused=False, hook=hook.name) from cause
+        raise _broken_hook(hook, why) from cause
     try:
         call.work.receipts[hook.name] = checked_receipt(hook, receipt)
     except (TypeError, ValueError) as error:
-        raise broke(str(error), refused=False, hook=hook.name) from error
+        raise _broken_hook(hook, str(error)) from error
     context.publish(HookPassed, call.work, hook=hook.name, took=context.clock.now() - began)
+
+
+def _broken_hook(hook: PreflightHook, why: str) -> PreflightFailed:
+    kind = HoldFailed if is_hold(hook) else PreflightFailed
+    return kind(why, refused=False, hook=hook.name)
 
 
 def _own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:

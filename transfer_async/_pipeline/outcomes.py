@@ -539,7 +539,7 @@ async def _ask(
     if context.resolve is None or entry.intent is None or is_over(context.clock, deadline):
         return None  # `recover` asks later.
     try:
-        with cancellation.stoppable():
+        with cancellation:
             async with asyncio.timeout(within(context.timeouts.hook, context.clock, deadline)):
                 answer = await tried(context.resolve, entry.intent, doubt)
         if type(answer) is not Raised:

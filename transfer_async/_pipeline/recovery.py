@@ -23,7 +23,7 @@ from transfer_async._models.errors import (
 )
 from transfer_async._models.events import OrderInDoubt
 from transfer_async._models.requests import OrderIntent
-from transfer_async._pipeline.call import Cancellation, ClientCore, OrderProgress, finished
+from transfer_async._pipeline.call import Cancellation, ClientCore, OrderProgress, finish_tasks
 from transfer_async._pipeline.outcomes import (
     doubt_on_record,
     flush_unjournaled,
@@ -32,7 +32,7 @@ from transfer_async._pipeline.outcomes import (
     undo,
 )
 from transfer_async._support.clock import Periodic
-from transfer_async._support.util import log
+from transfer_async._support.util import log, retrieve_exception
 from transfer_async.journal.model import ABANDONED, Ending, Entry, KeyState, PendingUndo, undos_on_failure
 from transfer_async.journal.transitions import AcquireLease, Expire, Release, TakeOver
 
@@ -92,7 +92,7 @@ class Recovery:
             for key, entry in keys:
                 if self._stop():
                     break
-                await self._try_to_work_off(key, entry)
+                await self._try_to_process(key, entry)
         if self._failure is not None:
             raise self._failure
         return RecoveryReport(
@@ -113,10 +113,10 @@ class Recovery:
         except JournalFailed as error:
             self._failure = error
 
-    async def _try_to_work_off(self, key: str, entry: Entry) -> None:
+    async def _try_to_process(self, key: str, entry: Entry) -> None:
         """Process one key; if its journal writes fail, the run continues with the next key."""
         try:
-            await self._work_off(key, entry)
+            await self._process(key, entry)
             self._failed_in_a_row = 0
         except JournalFailed as error:
             log.warning("the key %r could not be recovered (%s)", key, error)
@@ -133,7 +133,7 @@ class Recovery:
             self._last = found[-1][0]
         return found
 
-    async def _work_off(self, key: str, entry: Entry) -> None:
+    async def _process(self, key: str, entry: Entry) -> None:
         if entry.unread is not None:
             self._unreadable += 1
             return
@@ -144,11 +144,11 @@ class Recovery:
             expire = Expire(attempt=entry.attempt)
             expired = await self._context.journal.write(key, expire, certain=Outcome.UNKNOWN)
             if expired.denial is None:
-                self._tell_of_doubt(expired.entry)
+                self._publish_doubt(expired.entry)
                 asked = await self._ask(key, expired.entry)
         elif entry.state is KeyState.IN_DOUBT:
             asked = await self._ask(key, entry)
-        await self._pay(key, entry.pending_undos, asked)
+        await self._run_pending_undos(key, entry.pending_undos, asked)
 
     async def _undo_abandoned(self, key: str, entry: Entry) -> None:
         context = self._context
@@ -172,7 +172,7 @@ class Recovery:
             self._taken_over += 1
             await self._undo(recorded(freed.entry, move.pending_undos))
 
-    def _tell_of_doubt(self, entry: Entry) -> None:
+    def _publish_doubt(self, entry: Entry) -> None:
         if entry.intent is not None:
             self._context.publish(OrderInDoubt, self._work(entry.intent), error=ABANDONED)
 
@@ -205,7 +205,7 @@ class Recovery:
             self._count(work)
         return attended.entry
 
-    async def _pay(self, key: str, undos: tuple[PendingUndo, ...], asked: Entry | None) -> None:
+    async def _run_pending_undos(self, key: str, undos: tuple[PendingUndo, ...], asked: Entry | None) -> None:
         """Run the pending undos; ``asked`` is the entry if this run already holds a lease on them."""
         if not undos:
             return
@@ -254,29 +254,29 @@ class Recoveries:
 
     def __init__(self, context: ClientCore, *, every: float | None) -> None:
         self._context = context
-        self._unasked: Periodic | None = None
+        self._periodic: Periodic | None = None
         if every is not None:
-            self._unasked = Periodic(
+            self._periodic = Periodic(
                 lambda: Recovery(context, stop=lambda: self._ending).run(),
                 every=every,
                 until=lambda: self._ending,
-                failed=_told_failed,
+                failed=_log_failure,
                 clock=context.clock,
             )
         self.is_due = every is not None
         """Whether the periodic runs are still to be started."""
-        self._asked: set[asyncio.Task[RecoveryReport]] = set()
+        self._requested: set[asyncio.Task[RecoveryReport]] = set()
         self._background: asyncio.Task[None] | None = None
         self._ending = False
         self._cut = False
 
     def begin(self) -> None:
         """Start the periodic runs, if they are configured and not started yet."""
-        if self._unasked is not None and self._background is None and not self._ending:
+        if self._periodic is not None and self._background is None and not self._ending:
             loop = asyncio.get_running_loop()
             # It gets empty context variables: those of the first caller have nothing to do with it.
-            self._background = loop.create_task(self._unasked.run(), context=Variables())
-            self._background.add_done_callback(_heard)
+            self._background = loop.create_task(self._periodic.run(), context=Variables())
+            self._background.add_done_callback(retrieve_exception)
             self.is_due = False
 
     @property
@@ -284,9 +284,9 @@ class Recoveries:
         """Whether the periodic runs were started and have not ended."""
         return self._background is not None and not self._background.done()
 
-    def carries(self, task: asyncio.Task[Any] | None) -> bool:
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether ``task`` is one of the runs."""
-        return task is not None and (task in self._asked or task is self._background)
+        return task is not None and (task in self._requested or task is self._background)
 
     async def run(self) -> RecoveryReport:
         """Run once for a caller, and return the report.
@@ -306,26 +306,26 @@ class Recoveries:
 
     def _started(self, run: Coroutine[Any, Any, RecoveryReport]) -> asyncio.Task[RecoveryReport]:
         task = asyncio.get_running_loop().create_task(run)
-        self._asked.add(task)
-        task.add_done_callback(self._asked.discard)
+        self._requested.add(task)
+        task.add_done_callback(self._requested.discard)
         return task
 
-    async def finish(self, *, patience: float, grace: float) -> None:
+    async def finish(self, *, wait: float, grace: float) -> None:
         """Wait for the runs in progress; a periodic run stops after its current key.
 
         Args:
-            patience: the seconds to wait; runs that take longer are cancelled.
+            wait: the seconds to wait; runs that take longer are cancelled.
             grace: the seconds that cancelled runs get to end.
         """
         self._ending = True
-        if self._background is not None and self._unasked is not None and self._unasked.resting:
+        if self._background is not None and self._periodic is not None and self._periodic.resting:
             self._background.cancel()
-        await finished(self._under_way, self.cut_off, patience=patience, grace=grace)
+        await finish_tasks(self._in_progress, self.cut_off, wait=wait, grace=grace)
 
     def cut_off(self) -> None:
         """Cancel all runs; an undo in progress stays pending."""
         self._ending = self._cut = True
-        for task in self._under_way():
+        for task in self._in_progress():
             task.cancel()
 
     def abandon(self) -> None:
@@ -334,18 +334,12 @@ class Recoveries:
         if self._background is not None and not self._background.get_loop().is_closed():
             self._background.cancel()
 
-    def _under_way(self) -> list[asyncio.Task[Any]]:
-        tasks: list[asyncio.Task[Any]] = [*self._asked]
+    def _in_progress(self) -> list[asyncio.Task[Any]]:
+        tasks: list[asyncio.Task[Any]] = [*self._requested]
         if self._background is not None and not self._background.done():
             tasks.append(self._background)
         return tasks
 
 
-def _told_failed(error: Exception) -> None:
+def _log_failure(error: Exception) -> None:
     log.warning("a periodic recovery failed (%s)", type(error).__name__)
-
-
-def _heard(task: asyncio.Task[None]) -> None:
-    """Read the task's exception, so that asyncio does not log it when the task is garbage-collected."""
-    if not task.cancelled():
-        task.exception()

@@ -187,6 +187,12 @@ def _running_task() -> asyncio.Task[Any] | None:
         return None
 
 
+def retrieve_exception(task: asyncio.Task[Any]) -> None:
+    """Read the exception of a task that has ended, so that asyncio does not log it as never retrieved."""
+    if not task.cancelled():
+        task.exception()
+
+
 def is_async(given: object) -> bool:
     """Whether a call of ``given`` can be waited for, as far as it shows: also behind decorators."""
     if isinstance(given, functools.partial):

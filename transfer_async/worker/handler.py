@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 import attrs
 from attrs import frozen
 
-from transfer_async._client import TransferClient, carry, context_of, new_call
+from transfer_async._client import TransferClient, context_of, run_call, worker_call
 from transfer_async._converters.messages import EndOfDoubt, OrderCommand, OrderOutcome
 from transfer_async._models.errors import JournalFailed, KeyConflict, Outcome, OutcomeUnknown, TransferError
 from transfer_async._models.requests import OrderIntent
@@ -97,9 +97,9 @@ class Handler:
         try:
             if not isinstance(command, OrderCommand):
                 command = OrderCommand.from_json(command)
-            call = new_call(self.client, command.request, once=True)
+            call = worker_call(self.client, command.request, once=True)
             work = call.work
-            result = await carry(self.client, call)
+            result = await run_call(self.client, call)
         except BaseException as error:  # whatever it is, something must be said of the message
             if passes(error):
                 raise
