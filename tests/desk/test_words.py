@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.cases import each
 from transfer_async._models.errors import Cause, CauseKind
+from transfer_async._pipeline.decisions import DECISIONS
 from transfer_async._support.clock import in_two_units
 from transfer_async.desk import labels
 from transfer_async.desk.pending_keys import KINDS
@@ -33,7 +34,7 @@ def test_a_move_of_a_later_version_keeps_its_name():
 
 def test_every_reason_to_wait_is_explained():
     assert set(KINDS) == set(labels.KINDS) == set(labels.KINDS_EXPLAINED)
-    assert {one.value for one in Decision} == set(labels.DECISIONS)
+    assert set(Decision) == {row.decision for row in DECISIONS}
 
 
 @each("kind", list(CauseKind))

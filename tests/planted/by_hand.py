@@ -1180,8 +1180,8 @@ BY_HAND = (
     Fault(
         "demand-is-not-looked-at",
         "decisions",
-        "        if demands_four_eyes(await self._setting()):\n            raise ApprovalRequired\n",
-        "        await self._setting()\n",
+        "        if demands_four_eyes(await self._setting()):",
+        "        if await self._setting() is None and False:",
         "one person is enough where the bank demands two",
     ),
     Fault(
@@ -1236,15 +1236,15 @@ BY_HAND = (
     Fault(
         "both-approvers-are-told-that-they-did-it",
         "decisions",
-        " and move.proposal is None and move.seen is None\n",
+        " and said.proposal is None and said.seen is None\n",
         "\n",
         "two persons are told that they approved, and the history names one",
     ),
     Fault(
         "form-that-proposes-decides",
         "desk_stamp",
-        "(four_eyes, item.name, item.button, *_read(item.effects), item.asks_undone)",
-        "(item.name, item.asks_undone)",
+        "(four_eyes, form.name, form.button, *_read(form.effects), form.asks_undone)",
+        "(form.name, form.asks_undone)",
         'whoever pressed "Propose" releases a hold alone, for the rule was waived meanwhile',
     ),
     Fault(
@@ -1271,8 +1271,8 @@ BY_HAND = (
     Fault(
         "damaged-free-key-stays-free-for-an-order-that-exists",
         "decisions",
-        "                order_may_exist=proposing or order_id is not None,\n",
-        "                order_may_exist=False,\n",
+        "        may_exist = proposing or order_id is not None\n",
+        "        may_exist = False\n",
         "a key whose order is said to exist is free: a second order is created",
     ),
     Fault(
@@ -1285,8 +1285,8 @@ BY_HAND = (
     Fault(
         "proposal-that-an-order-exists-asks-for-undone-hooks",
         "decisions",
-        "undone=undone, order_id=order_id, proposing=True)",
-        "undone=undone, proposing=True)",
+        "    by_hand = to_undo_by_hand(entry, refuting=order_id is None)\n",
+        "    by_hand = to_undo_by_hand(entry, refuting=order_id is None or proposing)\n",
         "the hold of an order that exists is released by hand before it is paid",
     ),
     Fault(
@@ -1477,7 +1477,7 @@ BY_HAND = (
     ),
     Fault(
         "refuting-promises-a-release-that-never-happens",
-        "key_views",
+        "decision_table",
         "    return any(item.hook in holds for item in undos_on_failure(view.entry))\n",
         "    return True\n",
         "somebody waits for a release that never comes, and the customer's money stays on hold",

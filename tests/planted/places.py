@@ -175,7 +175,7 @@ PLACES = {
     "desk_changes": _at("desk.actions", *_DESK),
     "desk_looks": _at("desk.views", *_DESK),
     "journal_asking": _at("_cli.journal_session", "_cli/journal/test_showing.py"),
-    "key_views": _at("_pipeline.key_views", "desk/test_looks.py", "_cli/journal/test_deciding.py"),
+    "decision_table": _at("_pipeline.decisions", "desk/test_looks.py", "_cli/journal/test_deciding.py"),
     "desk_stamp": _at("desk.auth", *_DESK, "desk/test_four_eyes.py"),
     "desk_board": _at("desk.pending_keys", "desk/test_board.py"),
     "desk_words": _at("desk.labels", *_DESK),

@@ -1,44 +1,135 @@
-"""The commands for whoever looks after a journal: their options, their words and their exit codes."""
+"""The commands that look after a journal: their options, what they ask, and their exit codes."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, get_origin
 
 import typer
 
-from transfer_async._cli import journal_decisions, journal_output, options
+from transfer_async._cli import journal_output, options
+from transfer_async._cli.journal_output import OpenJournal
 from transfer_async._cli.journal_session import (
     AsJson,
     By,
+    JournalTarget,
     Key,
+    Person,
     Reason,
+    Undone,
     Yes,
     confirmed,
     done,
     named,
+    tell_record,
+    told_effects,
     usage,
-    who,
+    warn_of_sender,
 )
 from transfer_async._cli.options import factory_named
-from transfer_async._cli.output import PlainUsage, complain, show_table, shown, tell
-from transfer_async._cli.process import OWED, USAGE
+from transfer_async._cli.output import PlainUsage, complain, fail, show_table, shown, somebody_is_there, tell
+from transfer_async._cli.process import FAILED, OWED, USAGE
+from transfer_async._pipeline.decisions import DECISIONS, approval, row_of, rows_of
+from transfer_async._pipeline.key_views import (
+    FourEyes,
+    KeyChanged,
+    KeyView,
+    checked_order_id,
+    checked_settle_after,
+)
 from transfer_async.journal.durable import DurableJournal
-from transfer_async.journal.model import SETTLE_AFTER
-from transfer_async.journal.protocol import KEPT
+from transfer_async.journal.model import FOUR_EYES, SETTLE_AFTER, Decision, KeyState, Proposal
+from transfer_async.journal.protocol import KEPT, KeyRecord
 from transfer_async.journal.rows import Upgrade
 
-# --- upgrade command ---------------------------------------------------------------------------------
-# The command that brings a journal to this version's format.
+app = typer.Typer(
+    help="Look after a journal: what is in doubt, which undos are pending, and how a doubt ends.\n\n"
+    "Exit codes: 0 done; 1 the journal refused it, or you answered no; 2 wrong usage; "
+    "4 the journal has keys of other scopes only.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+# --- options that several commands share --------------------------------------------------------------
+
+_SHARED: dict[str, tuple[Callable[..., Any], dict[str, tuple[Any, Any]]]] = {
+    "target": (
+        named,
+        {
+            "journal": (options.JournalNeeded, Parameter.empty),
+            "scope": (options.Scope, None),
+            "base_url": (options.BaseUrl, None),
+        },
+    ),
+    "person": (Person, {"by": (By, None), "reason": (Reason, None)}),
+}
+"""Parameters that stand for several options: what makes the parameter, and from which options."""
+
+OrderId = Annotated[str | None, typer.Option(help="The order's id, tx-…")]
+Candidate = Annotated[
+    bool, typer.Option("--candidate", help="Take the order that an unreadable response named.")
+]
+InDoubt = Annotated[
+    bool, typer.Option("--in-doubt", help="The right order is not known: put the key in doubt again.")
+]
+ProposalId = Annotated[
+    str | None,
+    typer.Option(
+        "--proposal", help="The proposal's id; without it, the proposal is shown and you are asked."
+    ),
+]
+
+
+def _command(
+    work: Callable[..., None], name: str | None = None, *, cls: Any = None, more: dict[str, Any] | None = None
+) -> None:
+    """Register ``work`` as a command, with the options that its parameters stand for.
+
+    Args:
+        work: the command's function.
+        name: the command's name; by default the function's.
+        cls: the class of the command, if it has an argument.
+        more: further options, by name: their type and their default.
+    """
+    parameters: list[Parameter] = []
+    for parameter in signature(work, eval_str=True).parameters.values():
+        if parameter.name in _SHARED:
+            parameters += _options(_SHARED[parameter.name][1])
+        elif get_origin(parameter.annotation) is Annotated:  # others get their options from ``more``, if any
+            parameters.append(parameter)
+    parameters += _options(more or {})
+
+    def run(**given: Any) -> None:
+        for wanted in shared:
+            make, fields = _SHARED[wanted]
+            given[wanted] = make(*(given.pop(field) for field in fields))
+        work(**given)
+
+    shared = [item for item in signature(work).parameters if item in _SHARED]
+    run.__doc__ = work.__doc__
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # as `inspect.signature` reads it
+    app.command(name or work.__name__, cls=cls)(run)
+
+
+def _options(found: dict[str, tuple[Any, Any]]) -> list[Parameter]:
+    return [
+        Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+        for name, (kind, default) in found.items()
+    ]
+
+
+# --- upgrade ----------------------------------------------------------------------------------------
 
 
 def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Bring the journal to this version's format.
+    """Upgrade the journal to this version's format.
 
-    In place, all its scopes at once, and in one transaction: if it is stopped in the middle, run it again.
-    Stop every program that uses the journal first. One of an earlier version can never use it again. Shows
-    what is there, and asks before anything is changed; does nothing if the format is the right one already.
+    In place, all its scopes at once, and in one transaction: if it is interrupted, run it again.
+    Stop every program that uses the journal first. An earlier version can never use it again. Shows
+    what is there, and asks before it changes anything; does nothing if the format is the right one already.
     """
     plan = done(_with(_named(journal), lambda store: store.planned_upgrade()))
     if _is_needed(plan):
@@ -65,7 +156,9 @@ async def _with(store: DurableJournal, do: Callable[[DurableJournal], Awaitable[
 
 
 def _found_told(found: Upgrade) -> str:
-    states = ", ".join(f"{count} {shown(_words(state))}" for state, count in sorted(found.states.items()))
+    states = ", ".join(
+        f"{count} {shown(state.replace('_', ' '))}" for state, count in sorted(found.states.items())
+    )
     told = f"journal: its format is {found.found}, and will be {found.version}; {_counted(found)}"
     told += f": {states}" if states else ""
     if found.unreadable:
@@ -85,12 +178,7 @@ def _counted(found: Upgrade) -> str:
     return journal_output.counted(found.keys, "key")
 
 
-def _words(state: str) -> str:
-    return state.replace("_", " ")
-
-
 def _is_needed(made: Upgrade) -> bool:
-    """Whether there is, or was, anything to do."""
     return made.found != made.version
 
 
@@ -101,96 +189,350 @@ def _as_json(made: Upgrade) -> dict[str, Any]:
     return told
 
 
-app = typer.Typer(
-    help="Look after a journal: what is in doubt, what is owed, and how it ends.\n\n"
-    "Exit codes: 0 done; 1 the journal said no, or somebody did when asked; 2 a wrong use; "
-    "4 the journal has keys of other scopes only.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+# --- list and show ------------------------------------------------------------------------------------
 
 
-@app.command("list")
-def list_waiting(
-    *,
-    journal: options.JournalNeeded,
-    scope: options.Scope = None,
-    base_url: options.BaseUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the keys that wait for somebody.
+def list_waiting(*, target: JournalTarget, as_json: AsJson = False) -> None:
+    """List the keys that need attention.
 
-    Those in doubt, those that a dead worker left claimed or sending, and those with an undo owed or an end
-    of a doubt that is still to be told.
+    These are keys in doubt, keys that a dead worker left claimed or sending, and keys with a pending undo, a
+    pending notification, or a proposal to approve.
     """
-    place = named(journal, scope, base_url)
-    views = place.at_desk(lambda at: at.operators.waiting())
+    views = target.at_desk(lambda at: at.operators.waiting())
     totals = journal_output.totals(views)
     if as_json:
         keys = [journal_output.view_json(view) for view in views]
-        tell(
-            journal_output.as_json(
-                {"scope": place.scope, "keys": keys, "totals": journal_output.totals_json(totals)}
-            )
-        )
+        told = {"scope": target.scope, "keys": keys, "totals": journal_output.totals_json(totals)}
+        tell(journal_output.as_json(told))
         return
     if views:
         show_table(journal_output.WAITING, journal_output.waiting_rows(views))
-    tell(f"{shown(place.scope)}: {journal_output.total_told(totals)}")
+    tell(f"{shown(target.scope)}: {journal_output.total_told(totals)}")
 
 
-@app.command(cls=PlainUsage)
 def show(
     key: Key,
     *,
-    journal: options.JournalNeeded,
+    target: JournalTarget,
     with_order: Annotated[
-        bool, typer.Option("--with-order", help="Who the parties are, too; that you looked is kept.")
+        bool, typer.Option("--with-order", help="Show the parties, too; the history records that you looked.")
     ] = False,
-    by: By = None,
-    reason: Reason = None,
-    scope: options.Scope = None,
-    base_url: options.BaseUrl = None,
+    person: Person,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is on record of a key, why it is in doubt, and its history."""
-    place = named(journal, scope, base_url)
+    """Show a key's record, why it is in doubt, and its history."""
     parties: dict[str, str | None] = {}
     if with_order:
-        looks, why = who(by), reason or "journal show --with-order"
-        seen = place.at_desk(lambda at: at.operators.look(key, by=looks, reason=why))
+        by, why = person.name, person.reason or "journal show --with-order"
+        seen = target.at_desk(lambda at: at.operators.look(key, by=by, reason=why))
         parties = journal_output.parties(seen)
-    view, steps = place.at_desk(lambda at: at.one(key))
+    view, steps = target.at_desk(lambda at: at.one(key))
     if as_json:
         record = (
-            {"scope": place.scope} | journal_output.view_json(view) | {"receipts": view.entry.all_receipts}
+            {"scope": target.scope} | journal_output.view_json(view) | {"receipts": view.entry.all_receipts}
         )
         record |= {"parties": parties} if with_order else {}
         tell(journal_output.as_json(record | {"history": [journal_output.step_json(step) for step in steps]}))
         return
-    tell(f"{'scope':<12}{shown(place.scope)}")
+    tell(f"{'scope':<12}{shown(target.scope)}")
     for text in journal_output.record_lines(view, parties):
         tell(text)
     tell("")
     show_table(journal_output.HISTORY, journal_output.history_rows(steps))
 
 
-for _decide in (
-    journal_decisions.resolve,
-    journal_decisions.refute,
-    journal_decisions.amend,
-    journal_decisions.propose,
-    journal_decisions.approve,
-    journal_decisions.withdraw,
-):
-    app.command(cls=PlainUsage)(_decide)
-app.command("four-eyes", cls=PlainUsage)(journal_decisions.four_eyes)
+# --- decisions --------------------------------------------------------------------------------------
 
 
-app.command()(upgrade)
+def _register(decision: Decision) -> None:
+    """Register the command of a decision, with the options that its rows need."""
+
+    def decide(
+        key: Key,
+        *,
+        target: JournalTarget,
+        person: Person,
+        as_json: AsJson = False,
+        undone: bool = False,
+        settle_after: float = SETTLE_AFTER,
+        yes: bool = False,
+        **order: Any,
+    ) -> None:
+        _check_settle_after(settle_after)
+        view = target.view(key)
+        order_id = _order_named(view, decision, **order)
+        row = row_of(decision, order_id)
+        said = person.said()
+        if row.frees_key:
+            if yes:
+                warn_of_sender(view)  # otherwise the question says so
+            confirmed(f"{told_effects(view, row)} Are you certain?", yes=yes)
+        record = target.at_desk(
+            lambda at: at.operators.decide(
+                key, decision, order_id=order_id, undone=undone, seen=view.moves, **said
+            ),
+            settle_after=settle_after,
+        )
+        tell_record(target, key, record, as_json=as_json)
+
+    decide.__doc__ = rows_of(decision)[0].help
+    found = _options_of(decision)
+    if any(row.frees_key for row in rows_of(decision)):
+        found["yes"] = (Yes, False)
+    _command(decide, decision.value, cls=PlainUsage, more=found)
 
 
-@app.command()
+def _options_of(*decisions: Decision) -> dict[str, tuple[Any, Any]]:
+    """Return the options of the command for these decisions, by what their rows need."""
+    rows = [row for row in DECISIONS if row.decision in decisions]
+    in_doubt = [row for row in rows if row.applies_to is KeyState.IN_DOUBT]
+    needed = {
+        "order_id": (OrderId, None, any(row.names_order for row in rows)),
+        "candidate": (Candidate, False, any(row.names_order for row in in_doubt)),
+        "in_doubt": (InDoubt, False, any(len(rows_of(decision)) > 1 for decision in decisions)),
+        "undone": (Undone, False, bool(in_doubt)),
+        "settle_after": (options.SettleAfter, SETTLE_AFTER, any(row.frees_key for row in rows)),
+    }
+    return {name: (kind, default) for name, (kind, default, is_needed) in needed.items() if is_needed}
+
+
+def _check_settle_after(settle_after: float) -> None:
+    with usage("--settle-after"):
+        checked_settle_after(settle_after)
+
+
+def _order_named(
+    view: KeyView,
+    decision: Decision,
+    *,
+    order_id: str | None = None,
+    candidate: bool = False,
+    in_doubt: bool = False,
+) -> str | None:
+    """Return the id of the order that the options name; None for a decision without one."""
+    rows = rows_of(decision)
+    if not any(row.names_order for row in rows):
+        if order_id is not None:
+            fail(f"journal: --order-id: is not for {decision.value}", USAGE)
+        return None
+    if len(rows) > 1:  # one row needs the order's id, and the other takes none
+        if (order_id is None) is not in_doubt:
+            fail("journal: --order-id or --in-doubt: give one of them", USAGE)
+        if order_id is None:
+            return None
+    elif order_id is None:
+        return _candidate(view, take_it=candidate)
+    with usage("--order-id"):
+        return checked_order_id(order_id)
+
+
+def _candidate(view: KeyView, *, take_it: bool) -> str:
+    """Return the one order that responses named for a key in doubt, if the person confirms it."""
+    candidates = view.candidates
+    if len(candidates) != 1:
+        names = ", ".join(candidates) or "none"
+        fail(f"journal: --order-id is required: the service's responses to this key name {names}", USAGE)
+    if not take_it:
+        if not somebody_is_there():
+            fail("journal: --order-id or --candidate is required when not interactive", USAGE)
+        question = (
+            f"An answer that could not be read names {candidates[0]}. Is it the order of {shown(view.key)}?"
+        )
+        confirmed(question, yes=False)
+    return candidates[0]
+
+
+# --- dual control -----------------------------------------------------------------------------------
+
+_PROPOSABLE = tuple(dict.fromkeys(row.decision for row in DECISIONS if row.title))
+_NAMES = [decision.value for decision in _PROPOSABLE]
+_NAMED = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
+
+
+def _proposable(name: str) -> Decision:
+    if name not in _NAMES:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, _NAMES))}.")
+    return Decision(name)
+
+
+def propose(
+    key: Key,
+    decision: Annotated[
+        Decision, typer.Argument(metavar="DECISION", help=f"{_NAMED}, as the commands.", parser=_proposable)
+    ],
+    *,
+    target: JournalTarget,
+    person: Person,
+    settle_after: float = SETTLE_AFTER,
+    undone: bool = False,
+    as_json: AsJson = False,
+    **order: Any,
+) -> None:
+    """Propose a decision about a key, for another person to approve.
+
+    Nothing changes until then, and any change of the key makes the proposal void.
+    """
+    _check_settle_after(settle_after)
+    view = target.view(key)
+    order_id = _order_named(view, decision, **order)
+    if row_of(decision, order_id).frees_key:
+        warn_of_sender(view)
+    said = person.said()
+    proposal = target.at_desk(
+        lambda at: at.operators.propose(
+            key, decision, order_id=order_id, undone=undone, seen=view.moves, **said
+        ),
+        settle_after=settle_after,
+    )
+    if as_json:
+        tell(journal_output.as_json({"key": key, "proposal": journal_output.proposal_json(proposal)}))
+        return
+    what = journal_output.proposed(proposal)
+    tell(f"{shown(key)}: proposed: {what}; another person approves it, as {proposal.id}")
+
+
+def approve(
+    key: Key,
+    *,
+    proposal: ProposalId = None,
+    settle_after: options.SettleAfter = SETTLE_AFTER,
+    target: JournalTarget,
+    person: Person,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Approve another person's proposal: the decision is made.
+
+    Shows the proposal, and asks; with --proposal and --yes it does not ask.
+    """
+    _check_settle_after(settle_after)
+    view = target.view(key)
+    seen = _seen(target, view, proposal)
+    row = row_of(seen.decision, seen.order_id)
+    if yes and row.frees_key:
+        warn_of_sender(view)
+    said = person.said()
+    effects = told_effects(view, row, order_id=seen.order_id)
+    confirmed(f"{effects}\n{_in_words(key, seen)} Do you approve?", yes=yes)
+    record = target.at_desk(lambda at: _approved(at, key, seen, said), settle_after=settle_after)
+    tell_record(target, key, record, as_json=as_json)
+
+
+def withdraw(
+    key: Key,
+    *,
+    proposal: ProposalId = None,
+    target: JournalTarget,
+    person: Person,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Withdraw a proposal, or reject another person's; the key stays as it is."""
+    seen = _seen(target, target.view(key), proposal)
+    said = person.said()
+    confirmed(f"{_in_words(key, seen)} Is it to be turned down?", yes=yes)
+    record = target.at_desk(lambda at: at.operators.withdraw(key, proposal=seen.id, **said))
+    if as_json:
+        tell_record(target, key, record, as_json=True)
+    else:
+        tell(f"{shown(key)}: {record.state.value.replace('_', ' ')}; nothing is proposed any more")
+
+
+class Action(enum.Enum):
+    """What can be done with the rule of dual control."""
+
+    SHOW = "show"
+    DEMAND = "demand"
+    WAIVE = "waive"
+    APPROVE = "approve"
+    WITHDRAW = "withdraw"
+
+
+def four_eyes(
+    action: Annotated[
+        Action,
+        typer.Argument(metavar="ACTION", help="show, demand, waive; approve or withdraw a waiver."),
+    ] = Action.SHOW,
+    *,
+    target: JournalTarget,
+    person: Person,
+    as_json: AsJson = False,
+) -> None:
+    """Show, demand or waive dual control (four eyes) for everybody who uses this scope.
+
+    Under dual control, another person must approve what one person decides. One person may demand it. To
+    waive it, one person proposes and another approves.
+    """
+    if action in (Action.APPROVE, Action.WITHDRAW):
+        _end_waiver(target, action, person)
+    elif action is not Action.SHOW:
+        said = person.said()
+        if action is Action.DEMAND:  # also before the first order of a scope
+            target.at_desk(lambda at: at.operators.demand_four_eyes(**said), in_any_scope=True)
+        else:
+            target.at_desk(lambda at: at.operators.propose(FOUR_EYES, Decision.WAIVE, **said))
+    is_new = action is Action.DEMAND
+    found = target.at_desk(lambda at: at.operators.four_eyes(), in_any_scope=is_new)
+    _tell_four_eyes(target.scope, found, as_json=as_json)
+
+
+def _end_waiver(target: JournalTarget, action: Action, person: Person) -> None:
+    waiver = target.at_desk(lambda at: at.operators.four_eyes()).proposal
+    if waiver is None:
+        fail("journal: four-eyes: nobody proposes to waive them", FAILED)
+    said = person.said()
+    if action is Action.APPROVE:
+        target.at_desk(lambda at: _approved(at, FOUR_EYES, waiver, said))
+    else:
+        target.at_desk(lambda at: at.operators.withdraw(FOUR_EYES, proposal=waiver.id, **said))
+
+
+async def _approved(at: OpenJournal, key: str, proposal: Proposal, said: dict[str, str]) -> KeyRecord:
+    """Approve a proposal; if another person was faster, say who, and when."""
+    try:
+        return await at.operators.approve(key, proposal=proposal.id, **said)
+    except KeyChanged as changed:
+        raise ValueError(f"{changed}{await _already(at, key)}") from None
+
+
+async def _already(at: OpenJournal, key: str) -> str:
+    """Return who has approved the key's last proposal, and when; empty if nobody has."""
+    step = approval(await at.operators.history(key))
+    return "" if step is None else f"; {shown(step.by)} approved it at {journal_output.step_time(step)}"
+
+
+def _seen(target: JournalTarget, view: KeyView, named_id: str | None) -> Proposal:
+    """Return the key's proposal, if it is the one that was named, or the person can be asked."""
+    key, proposal = view.key, view.proposal
+    if proposal is None:
+        already = target.at_desk(lambda at: _already(at, key))
+        fail(f"journal: {shown(key)}: nothing is proposed, or the key has moved since{already}", FAILED)
+    if named_id is None and not somebody_is_there():
+        fail("journal: --proposal is required when not interactive", USAGE)
+    if named_id not in (None, proposal.id):
+        fail(f"journal: {shown(key)}: another proposal has taken its place: {proposal.id}", FAILED)
+    return proposal
+
+
+def _in_words(key: str, proposal: Proposal) -> str:
+    by, what, why = shown(proposal.by), journal_output.proposed(proposal), shown(proposal.reason)
+    return f"{shown(key)}: {by} proposes: {what} ({why})."
+
+
+def _tell_four_eyes(scope: str, found: FourEyes, *, as_json: bool) -> None:
+    if as_json:
+        asked = None if found.proposal is None else journal_output.proposal_json(found.proposal)
+        tell(journal_output.as_json({"scope": scope, "demanded": found.demanded, "proposal": asked}))
+        return
+    tell(f"{shown(scope)}: {'four eyes are demanded' if found.demanded else 'one person is enough'}")
+    if found.proposal is not None:
+        by, why = shown(found.proposal.by), shown(found.proposal.reason)
+        tell(f"{by} proposes to waive them: {why}; another person approves it")
+
+
+# --- recover and prune ------------------------------------------------------------------------------
+
+
 def recover(
     *,
     journal: options.JournalNeeded,
@@ -202,68 +544,79 @@ def recover(
     abandoned_settle_after: options.AbandonedSettleAfter = None,
     as_json: AsJson = False,
 ) -> None:
-    """Work off abandoned claims, doubts and owed undos.
+    """Process abandoned claims, doubts and pending undos.
 
-    FACTORY returns a sequence of hooks; or a mapping, or an object, with hooks and perhaps resolve,
-    the bank's own means to end a doubt. It may be async.
-    Exit codes: as above; 3 if an undo is owed still, or a record cannot be read.
+    FACTORY returns a sequence of hooks; or a mapping, or an object, with hooks and optionally resolve,
+    the bank's own way to end a doubt. It may be async.
+    Exit codes: as above; 3 if an undo is still pending, or a record cannot be read.
     """
-    place = named(journal, scope, base_url)
+    target = named(journal, scope, base_url)
     with usage():
         factory = factory_named(hooks)
-    place.checked()
+    target.checked()
     work = journal_output.recovered(
-        place.journal,
+        target.journal,
         factory,
         base_url=base_url,
         token=token,
-        scope=place.scope,
+        scope=target.scope,
         settle_after=settle_after,
         abandoned_settle_after=abandoned_settle_after,
     )
-    report = done(work, says_no=USAGE)  # what is no good here is the hooks, or a setting
+    report = done(work, says_no=USAGE)  # a ValueError is about the hooks or a setting
     if as_json:
         tell(journal_output.as_json(journal_output.report_json(report)))
     else:
-        tell(f"{'scope':<12} {shown(place.scope)}")
+        tell(f"{'scope':<12} {shown(target.scope)}")
         for line in journal_output.report_lines(report):
             tell(line)
     if report.undos_pending or report.unreadable:
         raise typer.Exit(OWED)
 
 
-@app.command()
 def prune(
     *,
-    journal: options.JournalNeeded,
+    target: JournalTarget,
     before: Annotated[str | None, typer.Option(help="A date or a time, as in 2026-01-01; UTC.")] = None,
     older_than: Annotated[str | None, typer.Option(help="An age, as in 90d, 12h or 2w.")] = None,
     yes: Yes = False,
-    scope: options.Scope = None,
-    base_url: options.BaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget keys that ended long ago.
+    """Delete keys that ended long ago.
 
-    Never one in doubt, at work, or with an undo owed, and none that ended within the last day: its message,
-    or its file, may come again. Asks before it does: a forgotten key is free, and whoever uses it again
+    Never one in doubt, in use, or with a pending undo, and none that ended within the last day: its message,
+    or its file, may come again. Asks before it does: a deleted key is free, so the next call with it
     creates another order.
     """
-    place = named(journal, scope, base_url)
     now = datetime.now(UTC)
     with usage():
         time = journal_output.time_named(before, older_than, now=now)
     if (now - time).total_seconds() < KEPT:
         complain("journal: what ended within the last day is kept: its message, or its file, may come again")
     confirmed(
-        f"This forgets every key of {shown(place.scope)} that ended before {journal_output.iso(time)}, "
+        f"This forgets every key of {shown(target.scope)} that ended before {journal_output.iso(time)}, "
         "and longer than a day ago. A forgotten key that is used again creates another order. Go on?",
         yes=yes,
     )
-    # What is no good here is the time.
-    forgotten = place.at_desk(lambda at: at.operators.prune(before=time), says_no=USAGE)
+    # A ValueError is about the time.
+    forgotten = target.at_desk(lambda at: at.operators.prune(before=time), says_no=USAGE)
     tell(
         journal_output.as_json({"forgotten": forgotten})
         if as_json
-        else f"{shown(place.scope)}: {journal_output.counted(forgotten, 'key')} forgotten"
+        else f"{shown(target.scope)}: {journal_output.counted(forgotten, 'key')} forgotten"
     )
+
+
+# --- the commands, in the order of the help ---------------------------------------------------------
+
+_command(list_waiting, "list")
+_command(show, cls=PlainUsage)
+for _decision in _PROPOSABLE:
+    _register(_decision)
+_command(propose, cls=PlainUsage, more=_options_of(*_PROPOSABLE))
+_command(approve, cls=PlainUsage)
+_command(withdraw, cls=PlainUsage)
+_command(four_eyes, "four-eyes", cls=PlainUsage)
+_command(upgrade)
+_command(recover)
+_command(prune)

@@ -23,12 +23,13 @@ from transfer_async._models import errors
 from transfer_async._models.errors import Attempt, Cause, TransferError
 from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
+from transfer_async._pipeline.decisions import row_of
 from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async._support import util
 from transfer_async._support.clock import in_two_units, time_after
-from transfer_async.journal.model import SETTLE_AFTER, Decision, Ending, HistoryEvent, KeyState, Proposal
+from transfer_async.journal.model import SETTLE_AFTER, Ending, HistoryEvent, KeyState, Proposal
 from transfer_async.journal.postgres import PostgresJournal
 from transfer_async.journal.protocol import Journal, NotToBeForgotten, ScopedJournal, forgettable
 from transfer_async.journal.sqlite import SQLiteJournal
@@ -129,11 +130,8 @@ def _attempt_told(attempt: Attempt) -> str:
 
 
 def proposed(proposal: Proposal) -> str:
-    """What is proposed, in a few words."""
-    if proposal.decision is Decision.AMEND:
-        return f"amend to {proposal.order_id}" if proposal.order_id else "back into doubt"
-    named = f" as {proposal.order_id}" if proposal.order_id else ""
-    return f"{proposal.decision.value}{named}"
+    """Return what is proposed, in a few words."""
+    return row_of(proposal.decision, proposal.order_id).in_short(proposal.order_id)
 
 
 def _proposal_told(proposal: Proposal) -> str:

@@ -14,16 +14,10 @@ from transfer_async._cli import journal_output
 from transfer_async._cli.output import complain, fail, failing, shown, somebody_is_there, tell
 from transfer_async._cli.process import FAILED, OTHER_SCOPE, USAGE, run
 from transfer_async._models.errors import TransferError
+from transfer_async._pipeline.decisions import DecisionRow, effects_of, pending
 from transfer_async._pipeline.hooks import USUAL_HOLD
-from transfer_async._pipeline.key_views import (
-    KeyView,
-    checked_name,
-    checked_text,
-    effects_of,
-    only_scopes,
-    pending,
-)
-from transfer_async.journal.model import SETTLE_AFTER, Decision, KeyState
+from transfer_async._pipeline.key_views import KeyView, checked_name, checked_text, only_scopes
+from transfer_async.journal.model import SETTLE_AFTER, KeyState
 from transfer_async.journal.protocol import Journal, KeyRecord
 
 T = TypeVar("T")
@@ -116,19 +110,31 @@ def _as_option(why: str, option: str | None) -> str:
     return why if option is None else f"{option}:{why.partition(':')[2]}"
 
 
-def said(by: str | None, reason: str | None) -> tuple[str, str]:
-    """Who says so, and why; asked for where somebody can be asked."""
-    by = who(by)
-    if reason is None:
-        if not somebody_is_there():
-            fail("journal: --reason: must say how you know; nobody can be asked here", USAGE)
-        reason = str(typer.prompt("How do you know", err=True))
-    with usage():
-        return by, checked_text("--reason", reason)
+@frozen
+class Person:
+    """The person who runs the command, and their reason: the options ``--by`` and ``--reason``."""
+
+    by: str | None
+    reason: str | None
+
+    @property
+    def name(self) -> str:
+        """The person's name: the login name, unless another is given."""
+        return who(self.by)
+
+    def said(self) -> dict[str, Any]:
+        """Return the name and the reason, as `Operators` takes them; a missing reason is asked for."""
+        by, reason = self.name, self.reason
+        if reason is None:
+            if not somebody_is_there():
+                fail("journal: --reason: must say how you know; nobody can be asked here", USAGE)
+            reason = str(typer.prompt("How do you know", err=True))
+        with usage():
+            return {"by": by, "reason": checked_text("--reason", reason)}
 
 
 def who(by: str | None) -> str:
-    """Who says so: the login name, unless another is given."""
+    """Return the person's name: the login name, unless another is given."""
     if by is None:
         try:
             by = getpass.getuser()
@@ -169,9 +175,9 @@ HOLDS = frozenset({USUAL_HOLD})
 """Names of hooks that place a hold, as far as a command without hooks can know."""
 
 
-def told_effects(view: KeyView, decision: Decision, *, order_id: str | None = None) -> str:
-    """What a decision about a key will cause, for whoever is asked to confirm it."""
-    effects = effects_of(view, decision, "this", holds=HOLDS, order_id=order_id)
+def told_effects(view: KeyView, row: DecisionRow, *, order_id: str | None = None) -> str:
+    """Return what a decision about a key will cause, for the person who is asked to confirm it."""
+    effects = effects_of(view, row, verb="this", holds=HOLDS, order_id=order_id)
     return f"{shown(view.key)}: {' '.join(effect.shown(shown) for effect in effects)}"
 
 

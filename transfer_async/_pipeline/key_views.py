@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,18 +20,13 @@ from transfer_async.journal.model import (
     ABANDONED_SETTLE_AFTER,
     Decision,
     Entry,
-    HistoryEvent,
     KeyState,
-    PendingUndo,
     Proposal,
     Rejection,
     TransitionResult,
-    is_same_person,
-    undos_on_failure,
 )
-from transfer_async.journal.operator_transitions import Amend, Look, Propose, TakeBack, Waive
 from transfer_async.journal.protocol import order_on_record
-from transfer_async.journal.transitions import Move, Refute, Resolve
+from transfer_async.journal.transitions import Move
 
 
 @frozen(kw_only=True)
@@ -251,9 +245,6 @@ def parties_of(entry: Entry) -> OrderIntent | Order | None:
     return entry.intent or order_on_record(entry) or next((undo.intent for undo in entry.pending_undos), None)
 
 
-# --- what ending it will cause --------------------------------------------------------------------
-
-
 @frozen
 class Sentence:
     """A sentence for people about a key.
@@ -269,169 +260,6 @@ class Sentence:
     def shown(self, fit: Callable[[str], str]) -> str:
         """The whole sentence, with every value made ``fit``."""
         return self.text.format(*map(fit, self.values))
-
-
-def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
-    """The hooks that no recovery can undo, because what they acted for cannot be read; None: all can.
-
-    The hooks of an order that exists are not to be undone, only those of earlier intents of its key.
-    """
-    unread = entry.unread
-    if unread is not None and not refuting:
-        return unread.earlier_hooks or None
-    if unread is not None:
-        every = (*unread.hooks, *unread.earlier_hooks)
-        return every or (
-            None if entry.state is KeyState.FREE else ()
-        )  # a free key owes what is pending alone
-    return entry.hooks if entry.state is KeyState.IN_DOUBT and entry.intent is None else None
-
-
-def releases_hold(view: KeyView, *, holds: AbstractSet[str]) -> bool:
-    """Whether refuting the key makes the next recovery release a hold; ``holds`` are hooks that place one."""
-    return any(item.hook in holds for item in undos_on_failure(view.entry))
-
-
-def effects_of(
-    view: KeyView, decision: Decision, verb: str, *, holds: AbstractSet[str], order_id: str | None = None
-) -> tuple[Sentence, ...]:
-    """What a decision about a key will cause, by what is on record: nothing else may promise a release.
-
-    Args:
-        view: the key.
-        decision: what is decided; ``AMEND`` without an order's id takes the id back.
-        verb: begins the sentences, as "Refuting" or "this".
-        holds: names of hooks that place a hold.
-        order_id: of the order that is named.
-    """
-    if decision is Decision.WAIVE:
-        return (Sentence(f"{verb} ends the demand for four eyes: from then on one person decides alone."),)
-    if view.is_sealed:
-        return (Sentence(f"{verb} changes nothing: the record is sealed with keys that are not here."),)
-    if decision is Decision.REFUTE:
-        return tuple(_of_refuting(view, verb, holds))
-    if decision is Decision.RESOLVE:
-        return tuple(_of_resolving(view, verb, holds, order_id))
-    if order_id is None:
-        return (
-            Sentence(f"{verb} puts the key in doubt again: nothing is sent and nothing is released."),
-            *_kept(view, holds, ""),
-        )
-    known = view.order_id or "another one"
-    return (Sentence(f"{verb} binds the key to {{}}, and no longer to {{}}.", (order_id, known)),)
-
-
-def pending(view: KeyView, *, holds: AbstractSet[str]) -> Sentence:
-    """What the next recovery will undo, and what the bank itself must."""
-    entry = view.entry
-    undone = _in_a_row("the next recovery", entry.pending_undos, holds)
-    if entry.held is None:
-        return undone or Sentence("nothing is left to undo")
-    undone = undone or Sentence("nothing is left for a recovery to undo")
-    return Sentence(f"{undone.text}; the hold {{}} is the bank's to release", (*undone.values, entry.held))
-
-
-def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str]) -> Iterator[Sentence]:
-    entry = view.entry
-    by_hand, owed = to_undo_by_hand(entry, refuting=True), undos_on_failure(entry)
-    frees = "puts aside what cannot be read" if entry.state is KeyState.FREE else "frees the key"
-    undone = _in_a_row(verb, owed, holds)
-    if by_hand is not None:
-        yield Sentence(
-            f"{verb} {frees}. Its hooks cannot be undone by a recovery: undo them by hand first."
-            if by_hand
-            else f"{verb} {frees}. Whether a hook has anything to undo cannot be read: look first, by hand."
-        )
-        if by_hand:
-            yield Sentence(f"Undo by hand: {', '.join(['{}'] * len(by_hand))}.", by_hand)
-    elif undone is not None:
-        yield Sentence(f"{undone.text}, at the next recovery, and {frees}.", undone.values)
-    elif entry.state is KeyState.FREE and entry.pending_undos:
-        yield Sentence(f"{verb} {frees}.")
-    else:
-        yield Sentence(f"{verb} {frees}. No hook of it has anything to undo.")
-    pending_undos = _in_a_row("Then the next recovery", entry.pending_undos, holds)
-    if entry.unread is not None and pending_undos is not None:  # not by hand, too: a hold is released once
-        yield Sentence(f"{pending_undos.text}.", pending_undos.values)
-    if entry.held is not None:
-        yield Sentence("The hold {}, which the bank placed itself, is the bank's to release.", (entry.held,))
-    if entry.state is not KeyState.FREE and not view.sender_reported:
-        yield Sentence(
-            "Its sender never reported an end: if that process is only stopped, it may still send."
-        )
-    if entry.state is not KeyState.FREE:
-        loses_hold = by_hand is not None or entry.held is not None or releases_hold(view, holds=holds)
-        paid = "it is paid without a hold, and may be paid twice" if loses_hold else "it may be paid twice"
-        yield Sentence(f"If the order exists all the same, {paid}.")
-        yield Sentence(
-            "What is still to be paid needs another key: the same message is answered from the record."
-        )
-
-
-def _in_a_row(subject: str, owed: tuple[PendingUndo, ...], holds: AbstractSet[str]) -> Sentence | None:
-    """What ``subject`` undoes, in one sentence without its full stop; None for nothing."""
-    texts: list[str] = []
-    values: list[str] = []
-    for undo in owed:
-        if undo.hook in holds:
-            order = undo.intent.order
-            amount = f" of {order.poster_amount:,f} {order.poster_currency}"
-            texts.append(f"releases {'{}' if undo.receipt else 'the hold, if one was placed,'}{amount}")
-            values += [undo.receipt] if undo.receipt else []
-        else:
-            texts.append("undoes {} ({})" if undo.receipt else "undoes {}")
-            values += [undo.hook, undo.receipt] if undo.receipt else [undo.hook]
-    return Sentence(f"{subject} {' and '.join(texts)}", tuple(values)) if texts else None
-
-
-def _of_resolving(
-    view: KeyView, verb: str, holds: AbstractSet[str], order_id: str | None
-) -> Iterator[Sentence]:
-    named = "{}" if order_id else "that order"
-    if view.state is KeyState.CREATED:  # damaged, or nothing were to resolve
-        known = view.order_id or "no id"
-        yield Sentence(f"{verb} puts aside what cannot be read. The order on record stays: {{}}.", (known,))
-        return
-    yield Sentence(
-        f"{verb} binds the key to {named}: whoever uses it again is given this order.",
-        (order_id,) if order_id else (),
-    )
-    yield from _kept(view, holds, ": the order is paid from it")
-    if by_hand := to_undo_by_hand(view.entry, refuting=False):
-        yield Sentence(
-            "Undos of an earlier wish cannot be read. "
-            f"Undo by hand first: {', '.join(['{}'] * len(by_hand))}.",
-            by_hand,
-        )
-
-
-def _kept(view: KeyView, holds: AbstractSet[str], why: str) -> Iterator[Sentence]:
-    order, entry = view.order, view.entry
-    amount = "" if order is None else f" of {order.poster_amount:,f} {order.poster_currency}"
-    receipts = entry.all_receipts
-    if entry.state is KeyState.FREE:
-        receipts = {undo.hook: undo.receipt for undo in entry.pending_undos}
-        yield Sentence("The key was free: a hold that is released by now stays released.")
-    for name, receipt in receipts.items():
-        if (name in holds or name == "held") and receipt:
-            yield Sentence(f"{{}}{amount} stays on hold{why}.", (receipt,))
-
-
-LOOK: str = Look.name
-"""Of the history: somebody saw the parties. It changes nothing, and makes no page stale."""
-
-_DECISIONS = (Resolve.name, Refute.name, Amend.name, TakeBack.name, Waive.name)
-
-
-def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:
-    """Return the step by which another person approved the last proposal; None if nobody did."""
-    changes = [step for step in steps if step.move != LOOK]
-    last = max((number for number, step in enumerate(changes) if step.move == Propose.name), default=None)
-    if last is None or last + 1 == len(changes):
-        return None
-    proposed, step = changes[last], changes[last + 1]
-    is_same = is_same_person(step.by or "", proposed.by or "")
-    return step if step.move in _DECISIONS and not is_same else None
 
 
 MOST_SCOPES = 10

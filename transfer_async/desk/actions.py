@@ -10,6 +10,7 @@ from aiohttp import web
 from attrs import frozen
 
 from transfer_async._models.errors import JournalFailed
+from transfer_async._pipeline.decisions import DECISIONS, DecisionRow, approval
 from transfer_async._pipeline.key_views import (
     ApprovalRequired,
     ApproverIsProposer,
@@ -17,13 +18,12 @@ from transfer_async._pipeline.key_views import (
     KeyView,
     RecordSetAside,
     Sentence,
-    approval,
 )
 from transfer_async._pipeline.operators import Operators
 from transfer_async.desk import labels
 from transfer_async.desk.auth import Operator, Role, is_current, since
 from transfer_async.desk.views import SharedHandlers, address, fields_of, key_page, operator_at
-from transfer_async.journal.model import FOUR_EYES, Decision, KeyState
+from transfer_async.journal.model import FOUR_EYES, KeyState
 from transfer_async.journal.operator_transitions import Demand, Waive
 
 
@@ -144,50 +144,30 @@ class Actions:
         )
 
 
-# --- what each does -----------------------------------------------------------------------------
+# --- what each form does ------------------------------------------------------------------------
 
 _Change = Callable[[Operators, KeyView, Form, bool], Awaitable[str]]
-"""Makes one change, as a proposal where two persons are needed; returns its name for `words.notice`."""
+"""Makes one change, as a proposal under dual control; returns its name for `labels.notice`."""
 
 
-async def _decide(
-    operators: Operators, view: KeyView, decision: Decision, four_eyes: bool, *, done: str, **said: Any
-) -> str:
-    """Make ``decision``; or, if the form said so because two persons are needed, propose it."""
-    if four_eyes:
-        await operators.propose(view.key, decision, seen=view.moves, **said)
-        return "proposed"
-    acts: dict[Decision, Callable[..., Awaitable[object]]] = {
-        Decision.RESOLVE: operators.resolve,
-        Decision.REFUTE: operators.refute,
-        Decision.AMEND: operators.amend,
-    }
-    await acts[decision](view.key, seen=view.moves, **said)
-    return done
+def _deciding(row: DecisionRow) -> _Change:
+    """Return what the form of a decision does: it makes the decision, or proposes it under dual control."""
 
+    async def decide(operators: Operators, view: KeyView, form: Form, four_eyes: bool) -> str:
+        if row.frees_key and "certain" not in form.fields:
+            raise ValueError("say that you are certain that no order exists")
+        said: dict[str, Any] = {"seen": view.moves, **form.said, "undone": "undone" in form.fields}
+        order_id = form["order_id"] if row.names_order else None
+        if four_eyes:
+            await operators.propose(view.key, row.decision, order_id=order_id, **said)
+            return "proposed"
+        await operators.decide(view.key, row.decision, order_id=order_id, **said)
+        # Nothing else was to be done for a corrupt record whose key has ended.
+        ended = KeyState.FREE if row.frees_key else KeyState.CREATED
+        is_ended = row.applies_to is KeyState.IN_DOUBT and view.state is ended
+        return "setaside" if is_ended else row.done
 
-async def _resolve(operators: Operators, view: KeyView, form: Form, four_eyes: bool) -> str:
-    said = {**form.said, "order_id": form["order_id"], "undone": "undone" in form.fields}
-    done = "setaside" if view.state is KeyState.CREATED else "resolved"
-    return await _decide(operators, view, Decision.RESOLVE, four_eyes, done=done, **said)
-
-
-async def _refute(operators: Operators, view: KeyView, form: Form, four_eyes: bool) -> str:
-    if "certain" not in form.fields:
-        raise ValueError("say that you are certain that no order exists")
-    said = {**form.said, "undone": "undone" in form.fields}
-    done = "setaside" if view.state is KeyState.FREE else "refuted"
-    return await _decide(operators, view, Decision.REFUTE, four_eyes, done=done, **said)
-
-
-async def _amend(operators: Operators, view: KeyView, form: Form, four_eyes: bool) -> str:
-    said = {**form.said, "order_id": form["order_id"]}
-    return await _decide(operators, view, Decision.AMEND, four_eyes, done="amended", **said)
-
-
-async def _take_back(operators: Operators, view: KeyView, form: Form, four_eyes: bool) -> str:
-    said = {**form.said, "order_id": None}
-    return await _decide(operators, view, Decision.AMEND, four_eyes, done="takenback", **said)
+    return decide
 
 
 async def _approve(operators: Operators, view: KeyView, form: Form, _: bool) -> str:
@@ -203,11 +183,8 @@ async def _withdraw(operators: Operators, view: KeyView, form: Form, _: bool) ->
 _CHANGING, _APPROVING = frozenset({Role.CHANGE}), frozenset({Role.APPROVE})
 
 _CHANGES: dict[str, tuple[frozenset[Role], _Change]] = {
-    "resolve": (_CHANGING, _resolve),
-    "refute": (_CHANGING, _refute),
-    "amend": (_CHANGING, _amend),
-    "takeback": (_CHANGING, _take_back),
+    **{row.name: (_CHANGING, _deciding(row)) for row in DECISIONS if row.title},
     "approve": (_APPROVING, _approve),
     "withdraw": (_CHANGING | _APPROVING, _withdraw),
 }
-"""Each form: by any of which roles, and what it does."""
+"""Each form: the roles of which one is required, and what it does."""

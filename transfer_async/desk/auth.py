@@ -7,14 +7,15 @@ import hashlib
 import hmac
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
 
 from aiohttp import web
 from attrs import field, frozen
 
-from transfer_async._pipeline.key_views import LOOK, KeyView, Sentence, checked_name
+from transfer_async._pipeline.decisions import DECISIONS, LOOK, DecisionRow, effects_of, row_of
+from transfer_async._pipeline.key_views import KeyView, Sentence, checked_name
 from transfer_async._support.clock import LATEST
 from transfer_async._support.util import refuse_class
-from transfer_async.desk.labels import deeds, effects_of_proposal
 from transfer_async.journal.model import HistoryEvent
 
 LONGEST_NAME = 200
@@ -103,25 +104,84 @@ async def operator_of(who: Who, request: web.Request) -> Operator | None:
     return found
 
 
-# --- stamp -------------------------------------------------------------------------------------------
-# What a form carries to say on which page it stood: of which key, for whom, and what it promised.
+# --- forms and their token --------------------------------------------------------------------------
+# The forms that a key's page offers, and the token that binds each to what the page showed.
 
 
-def stamp_of(view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]) -> str:
-    """The stamp of a page that shows ``view`` to the operator of that name.
+@frozen(kw_only=True)
+class DecisionForm:
+    """A form of a key's page, for one decision.
 
-    It covers what the forms of the page promise: whether they propose or decide, and all that they cause. So
-    a form never does anything else than what was read on it. When a thing can be done at the earliest is no
-    promise: a page does not become stale because time passes.
+    Args:
+        row: the decision.
+        button: the text of its button.
+        effects: what it will cause.
+        not_before: the earliest time for it, if that is in the future.
+        asks_undone: whether hooks must be undone by hand first.
+    """
 
-    Whoever has not seen the page cannot guess it: ids of intents and attempts are drawn at random. No
-    secret of this process is in it, so that any of several, behind one address, can read it.
+    row: DecisionRow
+    button: str
+    effects: tuple[Sentence, ...]
+    not_before: datetime | None = None
+    asks_undone: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the form."""
+        return self.row.name
+
+
+def forms_for(view: KeyView, *, four_eyes: bool, holds: frozenset[str], now: datetime) -> list[DecisionForm]:
+    """Return the forms for the decisions that can be made about the key now; none if only a recovery helps.
+
+    Args:
+        view: the key.
+        four_eyes: whether one person proposes and another approves.
+        holds: the names of hooks that place the hold.
+        now: the time in UTC.
+    """
+    if view.proposal is not None or view.is_sealed:
+        return []
+    return [_form(row, view, four_eyes, holds, now) for row in DECISIONS if row.is_offered(view)]
+
+
+def _form(
+    row: DecisionRow, view: KeyView, four_eyes: bool, holds: frozenset[str], now: datetime
+) -> DecisionForm:
+    button = row.propose if four_eyes else row.button
+    at = view.refutable_at if row.frees_key else None
+    return DecisionForm(
+        row=row,
+        button=button if isinstance(button, str) else button(view, holds),
+        effects=effects_of(view, row, holds=holds, verb="Approving this" if four_eyes else ""),
+        not_before=at if at is not None and at > now else None,
+        asks_undone=row.asks_undone(view),
+    )
+
+
+def effects_of_proposal(view: KeyView, *, holds: frozenset[str]) -> tuple[Sentence, ...]:
+    """Return what approving the key's proposal will cause."""
+    proposal = view.proposal
+    if proposal is None:
+        return ()
+    row = row_of(proposal.decision, proposal.order_id)
+    return effects_of(view, row, holds=holds, verb="Approving", order_id=proposal.order_id)
+
+
+def token_of(view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]) -> str:
+    """Return the form token of a page that shows ``view`` to the operator of that name.
+
+    It covers what the page's forms promise: whether they propose or decide, and all their effects. So a form
+    never does anything else than what its page showed. The earliest time of a decision is not part of it, so
+    that a page does not become out of date because time passes.
+
+    Nobody can guess the token without the page, because the ids of intents and attempts are random. It holds
+    no secret of this process, so that any of several processes behind one address can check it.
     """
     entry = view.entry
-    offered = deeds(view, four_eyes=four_eyes, holds=holds, now=LATEST)
-    promised = [
-        (four_eyes, item.name, item.button, *_read(item.effects), item.asks_undone) for item in offered
-    ]
+    forms = forms_for(view, four_eyes=four_eyes, holds=holds, now=LATEST)
+    promised = [(four_eyes, form.name, form.button, *_read(form.effects), form.asks_undone) for form in forms]
     approving = _read(effects_of_proposal(view, holds=holds))
     state = (entry.state.value, entry.intent_id, entry.epoch, entry.attempt, view.moves)
     about = (view.key, name, *state, promised, approving)
@@ -132,16 +192,16 @@ def _read(effects: Sequence[Sentence]) -> list[str]:
     return [effect.shown(str) for effect in effects]
 
 
-def is_current(stamp: str, view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]) -> bool:
-    """Whether a page that is made now would promise the same as the page with ``stamp``."""
-    current = stamp_of(view, name, four_eyes=four_eyes, holds=holds)
-    return hmac.compare_digest(stamp.encode(), current.encode())
+def is_current(token: str, view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]) -> bool:
+    """Return whether a page that is made now would promise the same as the page with ``token``."""
+    current = token_of(view, name, four_eyes=four_eyes, holds=holds)
+    return hmac.compare_digest(token.encode(), current.encode())
 
 
-def since(stamp: str, view: KeyView, steps: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
-    """What happened since the page with ``stamp`` was made; empty if that cannot be told."""
+def since(token: str, view: KeyView, steps: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
+    """Return what happened since the page with ``token`` was made; empty if that is unknown."""
     moves = [step for step in steps if step.move != LOOK]
-    number = stamp.partition(".")[0]
+    number = token.partition(".")[0]
     seen = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else view.moves
     new = max(0, view.moves - seen)
     return tuple(moves[-new:]) if new else ()

@@ -6,20 +6,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from attrs import frozen
-
 from transfer_async._models.errors import Cause, CauseKind
-from transfer_async._pipeline.key_views import (
-    LOOK,
-    KeyView,
-    Sentence,
-    approval,
-    effects_of,
-    only_scopes,
-    releases_hold,
-    to_undo_by_hand,
-)
-from transfer_async.journal.model import FOUR_EYES, Decision, HistoryEvent, KeyState
+from transfer_async._pipeline.decisions import DECISIONS, LOOK, approval
+from transfer_async._pipeline.key_views import KeyView, Sentence, only_scopes
+from transfer_async.journal.model import FOUR_EYES, HistoryEvent, KeyState
 
 NOTHING_ON_RECORD = "The journal has nothing on record of this key in this scope."
 
@@ -66,14 +56,9 @@ _MOVES = {
     "free": "it ended in a certain no",
     "doubt": "it became unknown whether the order exists",
     "expire": "abandoned: its worker never reported an end; the request may have arrived",
-    "resolve": "the order was said to exist",
-    "refute": "the order was said not to exist",
-    "amend": "the order's id was corrected",
-    "takeback": "the order's id was taken back",
     "propose": "an end was proposed",
     "withdraw": "the proposal was withdrawn",
     "demand": "four eyes were demanded",
-    "waive": "four eyes were no longer demanded",
     "look": "the parties were looked at",
     "paid": "what its hooks did was undone",
     "owe": "an undo became due late",
@@ -81,24 +66,12 @@ _MOVES = {
     "layaside": "what could not be read was laid aside",
     "promise": "somebody was told that it is unknown",
     "told": "somebody was told how it ended",
-}
+} | {row.name: row.history for row in DECISIONS}
 """What the history calls a move, in words; one of a later version keeps its name."""
 
 
-DECISIONS = {
-    "resolve": "the order exists",
-    "refute": "no order exists, and none can appear",
-    "amend": "what was said before is corrected",
-    "waive": "four eyes are no longer demanded",
-}
-"""What may be proposed."""
-
-_DONE = {
-    "resolved": ("resolve", "Saved: the order exists. Calls with this key now return it."),
-    "refuted": ("refute", "Saved: no order exists."),
+_DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
     "setaside": ("layaside", "Saved: the damaged record was set aside."),
-    "amended": ("amend", "Saved: the key has the other order now."),
-    "takenback": ("takeback", "Saved: the key is in doubt again."),
     "proposed": ("propose", "Proposed. It waits for somebody else to approve it."),
     "withdrawn": ("withdraw", "The proposal is withdrawn."),
 }
@@ -213,111 +186,3 @@ def time(when: datetime) -> str:
 def machine_time(when: datetime) -> str:
     """The same as ISO 8601."""
     return when.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-# --- deeds -------------------------------------------------------------------------------------------
-# What can be done about a key, and what each will cause, in words that name holds and amounts.
-
-
-@frozen(kw_only=True)
-class AvailableAction:
-    """Something that can be done about a key.
-
-    Args:
-        name: of its form: ``resolve``, ``refute``, ``amend`` or ``takeback``.
-        title: what it says.
-        button: what is pressed.
-        effects: what it will cause, a sentence each.
-        not_before: when it can be done at the earliest, if that lies ahead.
-        asks_order: an order's id is asked for.
-        asks_undone: hooks must be undone by hand first.
-    """
-
-    name: str
-    title: str
-    button: str
-    effects: tuple[Sentence, ...]
-    not_before: datetime | None = None
-    asks_order: bool = False
-    asks_undone: bool = False
-
-
-def deeds(view: KeyView, *, four_eyes: bool, holds: frozenset[str], now: datetime) -> list[AvailableAction]:
-    """What can be done about the key; nothing where only a recovery helps.
-
-    Args:
-        view: the key.
-        four_eyes: one proposes, another approves.
-        holds: names of hooks that place the hold.
-        now: in UTC.
-    """
-    if view.proposal is not None or view.is_sealed or view.key == FOUR_EYES:
-        return []
-    found = []
-    if view.state in (KeyState.IN_DOUBT, KeyState.SENDING) or not view.readable:
-        found = [_resolve(view, four_eyes, holds)]
-        if view.state is not KeyState.CREATED:
-            found.append(_refute(view, four_eyes, holds, now))
-    if view.amendable:
-        found += [_amend(view, four_eyes, holds), _take_back(view, four_eyes, holds)]
-    return found
-
-
-def effects_of_proposal(view: KeyView, *, holds: frozenset[str]) -> tuple[Sentence, ...]:
-    """What approving the key's proposal will cause."""
-    proposal = view.proposal
-    if proposal is None:
-        return ()
-    return effects_of(view, proposal.decision, "Approving", holds=holds, order_id=proposal.order_id)
-
-
-def _resolve(view: KeyView, four_eyes: bool, holds: frozenset[str]) -> AvailableAction:
-    return AvailableAction(
-        name="resolve",
-        title="The order exists",
-        button="Propose that it exists" if four_eyes else "It exists",
-        effects=effects_of(view, Decision.RESOLVE, _verb("Resolving", four_eyes), holds=holds),
-        asks_order=True,
-        asks_undone=to_undo_by_hand(view.entry, refuting=False) is not None,
-    )
-
-
-def _refute(view: KeyView, four_eyes: bool, holds: frozenset[str], now: datetime) -> AvailableAction:
-    at = view.refutable_at
-    button = "None exists: free the key"
-    if view.state is KeyState.FREE:
-        button = "None exists: put the record aside"
-    elif releases_hold(view, holds=holds):
-        button = "None exists: release the hold"
-    return AvailableAction(
-        name="refute",
-        title="No order exists, and none can appear",
-        button="Propose that none exists" if four_eyes else button,
-        effects=effects_of(view, Decision.REFUTE, _verb("Refuting", four_eyes), holds=holds),
-        not_before=at if at is not None and at > now else None,
-        asks_undone=to_undo_by_hand(view.entry, refuting=True) is not None,
-    )
-
-
-def _amend(view: KeyView, four_eyes: bool, holds: frozenset[str]) -> AvailableAction:
-    verb = _verb("Amending", four_eyes)
-    return AvailableAction(
-        name="amend",
-        title="Its order is another one",
-        button="Propose the other order" if four_eyes else "Correct the order's id",
-        effects=effects_of(view, Decision.AMEND, verb, holds=holds, order_id="the other order"),
-        asks_order=True,
-    )
-
-
-def _take_back(view: KeyView, four_eyes: bool, holds: frozenset[str]) -> AvailableAction:
-    return AvailableAction(
-        name="takeback",
-        title="It is not certain after all",
-        button="Propose to take it back" if four_eyes else "Take it back into doubt",
-        effects=effects_of(view, Decision.AMEND, _verb("Taking it back", four_eyes), holds=holds),
-    )
-
-
-def _verb(verb: str, four_eyes: bool) -> str:
-    return "Approving this" if four_eyes else verb

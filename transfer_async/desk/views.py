@@ -16,12 +16,12 @@ from markupsafe import Markup, escape
 
 from transfer_async._models.requests import UNSEEN, OrderIntent
 from transfer_async._models.responses import Order, User
-from transfer_async._pipeline.key_views import KeyView, Sentence, pending
+from transfer_async._pipeline.decisions import pending, row_of
+from transfer_async._pipeline.key_views import KeyView, Sentence
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock, in_two_units
 from transfer_async.desk import labels
-from transfer_async.desk.auth import Operator, Role, stamp_of
-from transfer_async.desk.labels import deeds, effects_of_proposal
+from transfer_async.desk.auth import Operator, Role, effects_of_proposal, forms_for, token_of
 from transfer_async.desk.pending_keys import (
     KINDS,
     PER_PAGE,
@@ -276,55 +276,60 @@ async def key_page(
     done: str = "",
     **more: Any,
 ) -> web.Response:
-    """The page of one key, as it stands now.
+    """Return the page of one key, as it is now.
 
     Args:
-        office: what is at hand.
-        operator: who asks.
+        office: what the pages share.
+        operator: the operator who asks.
         view: the key.
-        status: of the answer.
-        done: what the address says that was done; it is shown only as far as it is on record.
-        more: what came of what was tried: ``problem``, ``since``, ``tried``, ``parties`` …
+        status: the HTTP status.
+        done: what the address says was done; it is shown only if it is on record.
+        more: the result of what the operator tried: ``problem``, ``since``, ``tried``, ``parties`` …
     """
-    four_eyes = (await office.operators.four_eyes()).demanded
-    todo = deeds(view, four_eyes=four_eyes, holds=office.holds, now=office.clock.utc())
-    is_own = view.proposal is not None and is_same_person(view.proposal.by, operator.name)
     steps = await office.operators.history(view.key)
-    told = labels.notice(done, view, steps, by=operator.name)
-    following = None
+    shown = latest(steps, SHOWN_STEPS)
+    told, following = labels.notice(done, view, steps, by=operator.name), None
     if told is not None:
         following = next_after(await office.board.at_hand(), view.key, since=began_at(view))
-    shown = latest(steps, SHOWN_STEPS)
     given = {
         "operator": operator,
         "scope": office.operators.scope,
         "view": view,
+        "name": labels.name_of(view.key),
         "why": kinds_of(view),
         "sealed": labels.SEALED if view.is_sealed else None,
         "steps": shown,
         "earlier": len(steps) - len(shown),
-        "stamp": stamp_of(view, operator.name, four_eyes=four_eyes, holds=office.holds),
-        "deeds": todo,
-        "proposal_effects": effects_of_proposal(view, holds=office.holds),
         "pending": pending(view, holds=office.holds),
-        "decisions": labels.DECISIONS,
         "nothing_to_do": labels.nothing_to_do(view),
-        "is_own": is_own,
-        "may_change": operator.may(Role.CHANGE),
-        "may_approve": operator.may(Role.APPROVE) and not is_own,
-        "may_withdraw": operator.may(Role.APPROVE) or operator.may(Role.CHANGE),
-        "may_see": operator.may(Role.PARTIES),
         "has_parties": view.readable and (view.order is not None or view.entry.reply is not None),
-        "name": labels.name_of(view.key),
         "done": told,
         "next": following,
         "at": labels.moment,
         "address": address,
+        **_forms(office, operator, view, four_eyes=(await office.operators.four_eyes()).demanded),
         **dict.fromkeys(("problem", "since", "tried", "parties")),
         **dict.fromkeys(("reason", "order_id"), ""),
         **more,
     }
     return answered("key", status=status, **given)
+
+
+def _forms(office: SharedHandlers, operator: Operator, view: KeyView, *, four_eyes: bool) -> dict[str, Any]:
+    """Return what the page's forms show, and what the operator may do with them."""
+    proposal = view.proposal
+    is_own = proposal is not None and is_same_person(proposal.by, operator.name)
+    return {
+        "forms": forms_for(view, four_eyes=four_eyes, holds=office.holds, now=office.clock.utc()),
+        "token": token_of(view, operator.name, four_eyes=four_eyes, holds=office.holds),
+        "proposed": None if proposal is None else row_of(proposal.decision, proposal.order_id).explained,
+        "proposal_effects": effects_of_proposal(view, holds=office.holds),
+        "is_own": is_own,
+        "may_change": operator.may(Role.CHANGE),
+        "may_approve": operator.may(Role.APPROVE) and not is_own,
+        "may_withdraw": operator.may(Role.APPROVE) or operator.may(Role.CHANGE),
+        "may_see": operator.may(Role.PARTIES),
+    }
 
 
 # --- pages -------------------------------------------------------------------------------------------

@@ -1,0 +1,424 @@
+"""The decisions that people can make about a key: one table, and what each decision causes.
+
+A row has all that the commands and the operators' page need: the stored decision and its transition, the
+fields that it asks for, the keys that it applies to, and its texts. `Operators` checks and writes a decision
+by its row. The command line builds its commands from the rows, and the page its forms.
+
+To add a decision: its stored value in `Decision`, its transition and that transition's states in
+`operator_transitions`, and a row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from attrs import field, frozen
+
+from transfer_async._models.errors import Outcome
+from transfer_async._pipeline.key_views import KeyView, Sentence
+from transfer_async.journal.model import (
+    FOUR_EYES,
+    Decision,
+    Entry,
+    HistoryEvent,
+    KeyState,
+    PendingUndo,
+    is_same_person,
+    undos_on_failure,
+)
+from transfer_async.journal.operator_transitions import Amend, Look, Propose, TakeBack, Waive
+from transfer_async.journal.transitions import Move, Refute, Resolve
+
+Effects = Callable[[KeyView, str, AbstractSet[str], str | None], Iterable[Sentence]]
+"""Returns what a decision causes: of a key, by a verb, with names of hold hooks, for an order's id."""
+
+# --- what a decision causes -------------------------------------------------------------------------
+
+
+def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
+    """Return the hooks that recovery cannot undo because their intent cannot be read; None for no such hook.
+
+    If the order exists, only the hooks of earlier intents of its key need undoing. An empty tuple means that
+    there may be such hooks, and their names cannot be read.
+    """
+    unread = entry.unread
+    if unread is not None and not refuting:
+        return unread.earlier_hooks or None
+    if unread is not None:
+        names = (*unread.hooks, *unread.earlier_hooks)
+        return names or (None if entry.state is KeyState.FREE else ())  # a free key has pending undos alone
+    return entry.hooks if entry.state is KeyState.IN_DOUBT and entry.intent is None else None
+
+
+def releases_hold(view: KeyView, *, holds: AbstractSet[str]) -> bool:
+    """Return whether recovery releases a hold after the key is refuted; ``holds`` are names of hold hooks."""
+    return any(item.hook in holds for item in undos_on_failure(view.entry))
+
+
+def pending(view: KeyView, *, holds: AbstractSet[str]) -> Sentence:
+    """Return what the next recovery undoes for the key, and which hold the bank itself must release."""
+    entry = view.entry
+    undone = _listed("the next recovery", entry.pending_undos, holds)
+    if entry.held is None:
+        return undone or Sentence("nothing is left to undo")
+    undone = undone or Sentence("nothing is left for a recovery to undo")
+    return Sentence(f"{undone.text}; the hold {{}} is the bank's to release", (*undone.values, entry.held))
+
+
+def _listed(subject: str, undos: tuple[PendingUndo, ...], holds: AbstractSet[str]) -> Sentence | None:
+    """Return what ``subject`` undoes, as a sentence without its full stop; None for nothing."""
+    texts: list[str] = []
+    values: list[str] = []
+    for undo in undos:
+        if undo.hook in holds:
+            order = undo.intent.order
+            amount = f" of {order.poster_amount:,f} {order.poster_currency}"
+            texts.append(f"releases {'{}' if undo.receipt else 'the hold, if one was placed,'}{amount}")
+            values += [undo.receipt] if undo.receipt else []
+        else:
+            texts.append("undoes {} ({})" if undo.receipt else "undoes {}")
+            values += [undo.hook, undo.receipt] if undo.receipt else [undo.hook]
+    return Sentence(f"{subject} {' and '.join(texts)}", tuple(values)) if texts else None
+
+
+def _kept(view: KeyView, holds: AbstractSet[str], why: str) -> Iterator[Sentence]:
+    order, entry = view.order, view.entry
+    amount = "" if order is None else f" of {order.poster_amount:,f} {order.poster_currency}"
+    receipts = entry.all_receipts
+    if entry.state is KeyState.FREE:
+        receipts = {undo.hook: undo.receipt for undo in entry.pending_undos}
+        yield Sentence("The key was free: a hold that is released by now stays released.")
+    for name, receipt in receipts.items():
+        if (name in holds or name == "held") and receipt:
+            yield Sentence(f"{{}}{amount} stays on hold{why}.", (receipt,))
+
+
+def _of_resolving(
+    view: KeyView, verb: str, holds: AbstractSet[str], order_id: str | None
+) -> Iterator[Sentence]:
+    named = "{}" if order_id else "that order"
+    if view.state is KeyState.CREATED:  # the record is corrupt; otherwise there is nothing to resolve
+        known = view.order_id or "no id"
+        yield Sentence(f"{verb} puts aside what cannot be read. The order on record stays: {{}}.", (known,))
+        return
+    yield Sentence(
+        f"{verb} binds the key to {named}: whoever uses it again is given this order.",
+        (order_id,) if order_id else (),
+    )
+    yield from _kept(view, holds, ": the order is paid from it")
+    if by_hand := to_undo_by_hand(view.entry, refuting=False):
+        yield Sentence(
+            "Undos of an earlier wish cannot be read. "
+            f"Undo by hand first: {', '.join(['{}'] * len(by_hand))}.",
+            by_hand,
+        )
+
+
+def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str], _: str | None) -> Iterator[Sentence]:
+    entry = view.entry
+    yield from _undone_by_refuting(entry, verb, holds)
+    if entry.held is not None:
+        yield Sentence("The hold {}, which the bank placed itself, is the bank's to release.", (entry.held,))
+    if entry.state is KeyState.FREE:
+        return
+    if not view.sender_reported:
+        yield Sentence(
+            "Its sender never reported an end: if that process is only stopped, it may still send."
+        )
+    is_by_hand = to_undo_by_hand(entry, refuting=True) is not None
+    loses_hold = is_by_hand or entry.held is not None or releases_hold(view, holds=holds)
+    paid = "it is paid without a hold, and may be paid twice" if loses_hold else "it may be paid twice"
+    yield Sentence(f"If the order exists all the same, {paid}.")
+    yield Sentence(
+        "What is still to be paid needs another key: the same message is answered from the record."
+    )
+
+
+def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Iterator[Sentence]:
+    by_hand = to_undo_by_hand(entry, refuting=True)
+    frees = "puts aside what cannot be read" if entry.state is KeyState.FREE else "frees the key"
+    undone = _listed(verb, undos_on_failure(entry), holds)
+    if by_hand:
+        yield Sentence(f"{verb} {frees}. Its hooks cannot be undone by a recovery: undo them by hand first.")
+        yield Sentence(f"Undo by hand: {', '.join(['{}'] * len(by_hand))}.", by_hand)
+    elif by_hand is not None:
+        yield Sentence(
+            f"{verb} {frees}. Whether a hook has anything to undo cannot be read: look first, by hand."
+        )
+    elif undone is not None:
+        yield Sentence(f"{undone.text}, at the next recovery, and {frees}.", undone.values)
+    elif entry.state is KeyState.FREE and entry.pending_undos:
+        yield Sentence(f"{verb} {frees}.")
+    else:
+        yield Sentence(f"{verb} {frees}. No hook of it has anything to undo.")
+    undos = _listed("Then the next recovery", entry.pending_undos, holds)
+    if entry.unread is not None and undos is not None:  # not by hand, too: a hold is released once
+        yield Sentence(f"{undos.text}.", undos.values)
+
+
+def _of_amending(view: KeyView, verb: str, _: AbstractSet[str], order_id: str | None) -> Iterator[Sentence]:
+    known = view.order_id or "another one"
+    named = order_id or "the other order"
+    yield Sentence(f"{verb} binds the key to {{}}, and no longer to {{}}.", (named, known))
+
+
+def _of_taking_back(view: KeyView, verb: str, holds: AbstractSet[str], _: str | None) -> Iterator[Sentence]:
+    yield Sentence(f"{verb} puts the key in doubt again: nothing is sent and nothing is released.")
+    yield from _kept(view, holds, "")
+
+
+def _of_waiving(_: KeyView, verb: str, __: AbstractSet[str], ___: str | None) -> Iterator[Sentence]:
+    yield Sentence(f"{verb} ends the demand for four eyes: from then on one person decides alone.")
+
+
+# --- the table --------------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class DecisionRow:
+    """A decision that a person can make about a key.
+
+    Args:
+        decision: the decision, as a proposal stores it. Two rows may share it: one with an order's id, and
+            one without.
+        transition: the transition that records it. Its name is also the name of the page's form.
+        applies_to: the state of the keys that it applies to: in doubt (also those with a corrupt record),
+            created by an id that a person gave, or free for the rule of dual control (`FOUR_EYES`).
+        names_order: whether it needs an order's id.
+        frees_key: whether it says that no order exists. Then it is accepted only ``settle_after`` seconds
+            after the last possible send, and the person is asked for confirmation.
+        outcome: the outcome that observers receive; None for no event.
+        effects: see `Effects`.
+        help: the help text of its command; for two rows with one decision, the first row has it.
+        title: the heading of its form.
+        button: the text of the form's button, or a function that returns it for a key and names of hold
+            hooks.
+        propose: the text of the button under dual control.
+        verb: the subject of the sentences about its effects.
+        proposed: names it in a proposal, with ``{}`` for the order's id.
+        explained: the same as a clause on the page.
+        history: the line in the history.
+        done: its name in the address to which the page sends the browser after it.
+        saved: the page's confirmation.
+    """
+
+    decision: Decision
+    transition: type[Move]
+    applies_to: KeyState
+    names_order: bool = False
+    frees_key: bool = False
+    outcome: Outcome | None = None
+    effects: Effects = field(repr=False)
+    help: str = ""
+    title: str = ""
+    button: str | Callable[[KeyView, AbstractSet[str]], str] = ""
+    propose: str = ""
+    verb: str = ""
+    proposed: str
+    explained: str
+    history: str
+    done: str = ""
+    saved: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of its transition in the history, and of its form."""
+        return self.transition.name
+
+    def is_offered(self, view: KeyView) -> bool:
+        """Return whether a form for it makes sense for the key."""
+        if view.key == FOUR_EYES or self.applies_to is KeyState.FREE:
+            return False
+        if self.applies_to is KeyState.CREATED:
+            return view.amendable
+        if self.frees_key and view.state is KeyState.CREATED:
+            return False
+        return view.state in (KeyState.IN_DOUBT, KeyState.SENDING) or not view.readable
+
+    def asks_undone(self, view: KeyView) -> bool:
+        """Return whether the person must have undone hooks by hand first."""
+        if self.applies_to is not KeyState.IN_DOUBT:
+            return False
+        return to_undo_by_hand(view.entry, refuting=self.frees_key) is not None
+
+    def in_short(self, order_id: str | None) -> str:
+        """Return its name with the order's id, as in ``resolve as tx-1``."""
+        return self.proposed.format(order_id)
+
+
+def _refute_button(view: KeyView, holds: AbstractSet[str]) -> str:
+    if view.state is KeyState.FREE:
+        return "None exists: put the record aside"
+    return f"None exists: {'release the hold' if releases_hold(view, holds=holds) else 'free the key'}"
+
+
+DECISIONS: tuple[DecisionRow, ...] = (
+    DecisionRow(
+        decision=Decision.RESOLVE,
+        transition=Resolve,
+        applies_to=KeyState.IN_DOUBT,
+        names_order=True,
+        outcome=Outcome.CREATED,
+        effects=_of_resolving,
+        help="End a doubt: its order exists.\n\n"
+        "From now on the key gives the order back, by its id. Without an id it asks about the candidate.",
+        title="The order exists",
+        button="It exists",
+        propose="Propose that it exists",
+        verb="Resolving",
+        proposed="resolve as {}",
+        explained="the order exists",
+        history="the order was said to exist",
+        done="resolved",
+        saved="Saved: the order exists. Calls with this key now return it.",
+    ),
+    DecisionRow(
+        decision=Decision.REFUTE,
+        transition=Refute,
+        applies_to=KeyState.IN_DOUBT,
+        frees_key=True,
+        outcome=Outcome.REFUSED,
+        effects=_of_refuting,
+        help="End a doubt: no order exists, and none can appear.\n\n"
+        "This frees the key. Shows what the next recovery will undo, such as a hold, and asks first. "
+        "The message, or the line of a file, that the doubt came from is not sent when it comes again: it "
+        "is answered from the record. What is still to be paid needs another key.",
+        title="No order exists, and none can appear",
+        button=_refute_button,
+        propose="Propose that none exists",
+        verb="Refuting",
+        proposed="refute",
+        explained="no order exists, and none can appear",
+        history="the order was said not to exist",
+        done="refuted",
+        saved="Saved: no order exists.",
+    ),
+    DecisionRow(
+        decision=Decision.AMEND,
+        transition=Amend,
+        applies_to=KeyState.CREATED,
+        names_order=True,
+        effects=_of_amending,
+        help="Correct an order's id that a person gave, or take it back.\n\n"
+        "Never what the service itself answered. With --in-doubt the key is in doubt again.",
+        title="Its order is another one",
+        button="Correct the order's id",
+        propose="Propose the other order",
+        verb="Amending",
+        proposed="amend to {}",
+        explained="what was said before is corrected",
+        history="the order's id was corrected",
+        done="amended",
+        saved="Saved: the key has the other order now.",
+    ),
+    DecisionRow(
+        decision=Decision.AMEND,
+        transition=TakeBack,
+        applies_to=KeyState.CREATED,
+        outcome=Outcome.UNKNOWN,
+        effects=_of_taking_back,
+        title="It is not certain after all",
+        button="Take it back into doubt",
+        propose="Propose to take it back",
+        verb="Taking it back",
+        proposed="back into doubt",
+        explained="what was said before is corrected",
+        history="the order's id was taken back",
+        done="takenback",
+        saved="Saved: the key is in doubt again.",
+    ),
+    DecisionRow(
+        decision=Decision.WAIVE,
+        transition=Waive,
+        applies_to=KeyState.FREE,
+        effects=_of_waiving,
+        proposed="waive",
+        explained="four eyes are no longer demanded",
+        history="four eyes were no longer demanded",
+    ),
+)
+"""Each decision; the page shows its forms in this order."""
+
+
+def rows_of(decision: Decision) -> tuple[DecisionRow, ...]:
+    """Return the rows of a decision: one, or one with an order's id and one without."""
+    return tuple(row for row in DECISIONS if row.decision is decision)
+
+
+def row_of(decision: Decision, order_id: str | None) -> DecisionRow:
+    """Return the row of a decision that is made with, or without, an order's id.
+
+    Raises:
+        ValueError: the decision needs an order's id, or takes none.
+    """
+    rows = rows_of(decision)
+    found = next((row for row in rows if row.names_order is (order_id is not None)), None)
+    if found is not None:
+        return found
+    if rows[0].names_order:
+        raise ValueError("order_id: must look like 'tx-…'")
+    raise ValueError(f"order_id: must not be given to {decision.value}")
+
+
+def effects_of(
+    view: KeyView, row: DecisionRow, *, holds: AbstractSet[str], verb: str = "", order_id: str | None = None
+) -> tuple[Sentence, ...]:
+    """Return what a decision about a key will cause; no other text may promise a release.
+
+    Args:
+        view: the key.
+        row: the decision.
+        holds: the names of hooks that place a hold.
+        verb: the subject of the sentences, as "Approving" or "this"; by default the row's verb.
+        order_id: the id of the order that the decision names, if it is known yet.
+    """
+    verb = verb or row.verb
+    if view.is_sealed and row.applies_to is not KeyState.FREE:
+        return (Sentence(f"{verb} changes nothing: the record is sealed with keys that are not here."),)
+    return tuple(row.effects(view, verb, holds, order_id))
+
+
+def transition_of(
+    row: DecisionRow, entry: Entry, order_id: str | None, *, settle_after: float, said: dict[str, Any]
+) -> Move:
+    """Return the transition of a decision about ``entry``: it gets each of these values that it has a field
+    for.
+
+    Args:
+        row: the decision.
+        entry: the entry that the decision is about.
+        order_id: the order's id, if the decision names one.
+        settle_after: the seconds after the last possible send from which a refutation is accepted.
+        said: who decides and why, the version that they saw, and the proposal that they approve.
+    """
+    values = {
+        "attempt": entry.attempt or "",
+        "wrong": entry.order_id or "",
+        "order_id": order_id,
+        "reply": None,
+        "settle_after": settle_after,
+        "pending_undos": undos_on_failure(entry),
+        "lease": 0.0,  # no worker runs the undos yet: the next recovery does
+        **said,
+    }
+    fields = row.transition.__struct_fields__
+    return row.transition(**{name: value for name, value in values.items() if name in fields})
+
+
+# --- the history ------------------------------------------------------------------------------------
+
+LOOK: str = Look.name
+"""The history's name for a look-up of the parties. It changes nothing, and makes no page out of date."""
+
+
+def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:
+    """Return the step by which another person approved the last proposal; None if nobody did."""
+    changes = [step for step in steps if step.move != LOOK]
+    last = max((number for number, step in enumerate(changes) if step.move == Propose.name), default=None)
+    if last is None or last + 1 == len(changes):
+        return None
+    proposed, step = changes[last], changes[last + 1]
+    is_same = is_same_person(step.by or "", proposed.by or "")
+    return step if any(step.move == row.name for row in DECISIONS) and not is_same else None
