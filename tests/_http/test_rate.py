@@ -29,7 +29,7 @@ def stretch_over(rate: Rate, times: list[float]) -> float:
 
 @define
 class Line:
-    """A turnstile in virtual time, and who passed it when."""
+    """A rate limiter in virtual time, and when each waiter passed it."""
 
     rate: Rate
     loop: VirtualLoop = field(factory=VirtualLoop)
@@ -38,19 +38,19 @@ class Line:
     refused: list[tuple[int, float]] = field(factory=list)
     waited: dict[int, float] = field(factory=dict)
     oversleeps: Callable[[], float] = lambda: 0.0
-    turnstile: RateLimitQueue = field(init=False)
+    limiter: RateLimitQueue = field(init=False)
     tasks: list[asyncio.Task[None]] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
         async def sleep(seconds: float) -> None:
             await asyncio.sleep(seconds + self.oversleeps())
 
-        self.turnstile = RateLimitQueue(self.rate, Clock(now=self.loop.time, sleep=sleep))
+        self.limiter = RateLimitQueue(self.rate, Clock(now=self.loop.time, sleep=sleep))
 
     async def _come(self, number: int, within: float | None) -> None:
         self.came.append(number)
         try:
-            self.waited[number] = await self.turnstile.turn(within=within)
+            self.waited[number] = await self.limiter.wait(within=within)
         except TimeoutError:
             self.refused.append((number, self.loop.time()))
         else:
@@ -127,7 +127,7 @@ def test_a_turn_that_is_counted_without_a_wait_makes_the_line_longer():
     queue = line(1.0)
     for _ in range(3):
         queue.come()
-    queue.loop.call_later(0.5, queue.turnstile.count)
+    queue.loop.call_later(0.5, queue.limiter.take_slot)
 
     assert queue.run().times == [0.0, 2.0, 3.0]
 
@@ -136,7 +136,7 @@ def test_a_turn_that_is_given_back_is_the_next_ones():
     queue = line(1.0)
     queue.come()
     queue.come(at=0.2)
-    queue.loop.call_later(0.1, queue.turnstile.uncount)
+    queue.loop.call_later(0.1, queue.limiter.return_slot)
 
     assert queue.run().times == [0.0, 0.2]
 
@@ -157,7 +157,7 @@ def test_who_could_have_been_in_time_hears_it_as_soon_as_the_time_is_over():
     queue = line(1.0)
     for within in (None, None, 2.5, None):
         queue.come(within=within)
-    queue.loop.call_later(0.5, queue.turnstile.count)
+    queue.loop.call_later(0.5, queue.limiter.take_slot)
 
     assert [(number, when - 1000.0) for number, when in queue.run().refused] == [(2, 2.5)]
     assert queue.times == [0.0, 2.0, 3.0]
@@ -207,7 +207,7 @@ def test_whoever_comes_or_leaves_no_stretch_is_too_fast_and_nobody_is_overtaken_
         assert stretch_over(queue.rate, queue.times) < 1e-6, seed
         order = [queue.came.index(number) for number, _ in queue.passed]
         assert order == sorted(order), seed
-        assert not queue.turnstile._line, seed
+        assert not queue.limiter._waiters, seed
         for number, _ in queue.refused:
             assert number not in dict(queue.passed), seed
 

@@ -105,8 +105,8 @@ async def test_a_created_key_gives_its_order_back_without_a_turn(world: World):
     async with world.client(rate=ONE_IN_TEN) as client:
         order = await client.create_order(new_order(), key="a")
         assert await client.create_order(new_order(), key="a") == order
-        assert client._context.pace is not None
-        assert client._context.pace.entrance.ahead == 10.0
+        assert client._context.rate_limiter is not None
+        assert client._context.rate_limiter.before_hooks.ahead == 10.0
 
     assert world.time.slept == []
 
@@ -217,16 +217,16 @@ async def test_an_attempt_whose_turn_comes_too_late_is_not_made_and_the_no_is_ra
 async def test_an_attempt_whose_turn_is_lost_in_the_pause_is_not_made_and_the_no_is_raised(world: World):
     world.sandbox.faults.add(BUSY)
     async with world.client(rate=ONE_IN_TEN) as client:
-        pace = client._context.pace
-        assert pace is not None
+        rate_limiter = client._context.rate_limiter
+        assert rate_limiter is not None
 
         async def others_come() -> None:
             for _ in range(3):
-                pace.exit.count()
+                rate_limiter.before_request.take_slot()
 
         world.time.on_sleep = others_come
         limited = await failure(client.create_order(new_order(), key="k"), RateLimited)
-        ahead = pace.entrance.ahead
+        ahead = rate_limiter.before_hooks.ahead
 
     assert [attempt.outcome for attempt in limited.attempts] == [Outcome.REFUSED]
     assert len(world.time.slept) == 1

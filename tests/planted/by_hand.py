@@ -167,7 +167,7 @@ BY_HAND = (
     Fault(
         "newcomers-overtake-the-line",
         "rate",
-        "if not self._line and ahead == 0.0:",
+        "if not self._waiters and ahead == 0.0:",
         "if self._due - self._slack <= began:",
         "an order that has waited for minutes is passed over, and its quote ends",
     ),
@@ -188,9 +188,11 @@ BY_HAND = (
     Fault(
         "who-leaves-the-line-stops-it",
         "rate",
-        "        finally:\n            was_first = self._first is place\n            del self._line[place]\n",
-        "        except asyncio.CancelledError:\n            del self._line[place]\n            raise\n"
-        "        else:\n            was_first = self._first is place\n            del self._line[place]\n",
+        "        finally:\n"
+        "            was_first = self._first is place\n"
+        "            del self._waiters[place]\n",
+        "        except asyncio.CancelledError:\n            del self._waiters[place]\n            raise\n"
+        "        else:\n            was_first = self._first is place\n            del self._waiters[place]\n",
         "every order behind one that was cancelled waits for ever",
     ),
     Fault(
@@ -203,35 +205,36 @@ BY_HAND = (
     Fault(
         "orders-wait-with-funds-held",
         "preflight",
-        "    await wait_in_queue(context, call, pace.entrance)\n",
+        "    await wait_in_queue(context, call, rate_limiter.before_hooks)\n",
         "",
         "customers' funds are held for as long as the line is",
     ),
     Fault(
         "slow-hooks-make-a-crowd",
         "preflight",
-        "        await wait_in_queue(context, call, pace.exit)\n",
+        "        await wait_in_queue(context, call, rate_limiter.before_request)\n",
         "",
         "the service is asked more often than it was promised, and blocks the bank",
     ),
     Fault(
         "further-attempts-do-not-count",
         "sending",
-        "    if context.pace is not None:\n        await _wait_again(context, call, sending, context.pace)\n",
+        "    if context.rate_limiter is not None:\n"
+        "        await _wait_again(context, call, sending, context.rate_limiter)\n",
         "",
         "an outage ends in more requests than the service was promised",
     ),
     Fault(
         "a-further-attempt-waits-beyond-its-mark",
         "pacing",
-        "patience(context.clock, work, until)",
-        'patience(context.clock, work, float("inf"))',
+        "seconds_to_wait(context.clock, work, until)",
+        'seconds_to_wait(context.clock, work, float("inf"))',
         "a key is bound, and funds are held, long after its attempts were to have ended",
     ),
     Fault(
         "a-turn-that-is-not-used-is-lost",
         "preflight",
-        "        pace.entrance.uncount()  # nothing is sent\n",
+        "        rate_limiter.before_hooks.return_slot()  # nothing is sent\n",
         "",
         "a hook that refuses half of the orders halves the rate of the others",
     ),
@@ -319,8 +322,8 @@ BY_HAND = (
     Fault(
         "candidate-is-not-recorded",
         "settle",
-        'move = GoInDoubt(attempt=claimed.attempt or "", candidate=found, cause=cause)',
-        'move = GoInDoubt(attempt=claimed.attempt or "", cause=cause)',
+        'transition = GoInDoubt(attempt=claimed.attempt or "", candidate=found, cause=cause)',
+        'transition = GoInDoubt(attempt=claimed.attempt or "", cause=cause)',
         "the id that the answer named is lost with the process",
     ),
     Fault(
@@ -393,8 +396,9 @@ BY_HAND = (
     Fault(
         "order-given-back-unrecorded",
         "settle",
-        "order_id=order.id, told=told)\n        raise annotate_error",
-        "order_id=order.id, told=told)\n        return order\n        raise annotate_error",
+        "        raise annotate_error(error, work, order_may_exist=True) from error.__cause__\n"
+        "    if verdict.denial is Rejection.FOREIGN",
+        "        return order\n    if verdict.denial is Rejection.FOREIGN",
         "after a crash the key is in doubt, although its order was reported",
     ),
     Fault(
@@ -452,8 +456,8 @@ BY_HAND = (
     Fault(
         "hold-released-before-the-no-is-recorded",
         "certain_no",
-        "    ending = _ending(no)\n",
-        "    ending = _ending(no)\n    await undo(context, work, cancellation, undos)\n",
+        "    ending = _ending(failure)\n",
+        "    ending = _ending(failure)\n    await undo(context, work, cancellation, undos)\n",
         "a hold is released for an order whose no is not on record",
     ),
     Fault(

@@ -91,8 +91,8 @@ MUTATED = (
     Fault(
         "late-hold-is-undone-by-everybody",
         "certain_no",
-        "elif undos and _is_over(work.intent, verdict.entry)",
-        "elif undos or _is_over(work.intent, verdict.entry)",
+        "elif undos and _ended_by_others(work.intent, verdict.entry)",
+        "elif undos or _ended_by_others(work.intent, verdict.entry)",
         "a worker that lost its claim releases the hold that the next one relies on",
     ),
     Fault(

@@ -333,7 +333,7 @@ def inherited_hooks_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def late_acts_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Who slept while others ended its intent leaves what it did since."""
-    patch.setattr(outcomes, "_is_over", lambda *_: False)
+    patch.setattr(outcomes, "_ended_by_others", lambda *_: False)
 
 
 def owed_undos_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -306,14 +306,14 @@ class RateLimitQueue:
         self._slack = (rate.burst - 1) * self._interval
         self._due = float("-inf")  # when the next request would be due at an even rate
         # An ordered dictionary lets any waiter leave in O(1).
-        self._line: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
 
     @property
     def ahead(self) -> float:
         """The seconds that a new waiter would wait, if no other waiter leaves the queue."""
-        return max(0.0, self._due - self._slack + len(self._line) * self._interval - self._clock.now())
+        return max(0.0, self._due - self._slack + len(self._waiters) * self._interval - self._clock.now())
 
-    async def turn(self, *, within: float | None = None) -> float:
+    async def wait(self, *, within: float | None = None) -> float:
         """Wait in order for a slot, and take it; a cancelled waiter gives up its place.
 
         Args:
@@ -326,50 +326,50 @@ class RateLimitQueue:
             TimeoutError: the wait would take, or took, longer than ``within``.
         """
         began, ahead = self._clock.now(), self.ahead
-        if not self._line and ahead == 0.0:
-            self.count()
+        if not self._waiters and ahead == 0.0:
+            self.take_slot()
             return 0.0
         if within is not None and ahead >= within:
             raise TimeoutError
         async with asyncio.timeout(within):
-            await self._wait_in_line()
+            await self._wait_in_order()
         return self._clock.now() - began
 
-    def count(self) -> None:
+    def take_slot(self) -> None:
         """Take a slot without waiting; the waiters wait longer."""
         self._due = max(self._due, self._clock.now()) + self._interval
 
-    def uncount(self) -> None:
+    def return_slot(self) -> None:
         """Give back a slot that was taken but not used."""
         self._due -= self._interval
 
-    async def _wait_in_line(self) -> None:
+    async def _wait_in_order(self) -> None:
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line[place] = None
+        self._waiters[place] = None
         try:
             if self._first is not place:
                 await place  # Only the first waiter needs a timer.
             while (wait := self._due - self._slack - self._clock.now()) > 0.0:
                 await self._clock.sleep(wait)
-            self.count()
+            self.take_slot()
         finally:
             was_first = self._first is place
-            del self._line[place]
-            if was_first and self._line and not self._first.done():
+            del self._waiters[place]
+            if was_first and self._waiters and not self._first.done():
                 self._first.set_result(None)
 
     @property
     def _first(self) -> asyncio.Future[None]:
-        return next(iter(self._line))
+        return next(iter(self._waiters))
 
 
 class RateLimiter:
     """A client's rate limiter: one queue before the hooks, and one after them.
 
-    Orders wait in ``entrance``, before any funds are held. Slow hooks of many orders may finish at the same
-    time, so ``exit`` limits the requests again; most orders do not wait there.
+    Orders wait in ``before_hooks``, before any funds are held. Slow hooks of many orders may finish at the
+    same time, so ``before_request`` limits the requests again; most orders do not wait there.
     """
 
     def __init__(self, rate: Rate, clock: Clock) -> None:
-        self.entrance = RateLimitQueue(rate, clock)
-        self.exit = RateLimitQueue(rate, clock)
+        self.before_hooks = RateLimitQueue(rate, clock)
+        self.before_request = RateLimitQueue(rate, clock)

@@ -320,30 +320,32 @@ def _may_retry(
 
 
 def _is_time(context: ClientCore, call: OrderCall, sending: SendState, ahead: float) -> bool:
-    if context.pace is not None:
-        ahead = max(ahead, context.pace.exit.ahead)
+    if context.rate_limiter is not None:
+        ahead = max(ahead, context.rate_limiter.before_request.ahead)
     return is_time(context.clock, call.work.intent, sending.deadline, ahead)
 
 
 async def _another(context: ClientCore, call: OrderCall, sending: SendState) -> OrderResponse:
     if sending.classification is Classification.WRONG_TOKEN:
         await _renew_token(context, call.cancellation, sending)
-    if context.pace is not None:
-        await _wait_again(context, call, sending, context.pace)
+    if context.rate_limiter is not None:
+        await _wait_again(context, call, sending, context.rate_limiter)
     return await attempt(context, call, sending)
 
 
-async def _wait_again(context: ClientCore, call: OrderCall, sending: SendState, pace: RateLimiter) -> None:
+async def _wait_again(
+    context: ClientCore, call: OrderCall, sending: SendState, rate_limiter: RateLimiter
+) -> None:
     """Wait at the rate limiter before a retry; orders without a hold wait longer in its place."""
-    pace.entrance.count()
+    rate_limiter.before_hooks.take_slot()
     try:
-        await wait_in_queue(context, call, pace.exit, until=sending.deadline)
+        await wait_in_queue(context, call, rate_limiter.before_request, until=sending.deadline)
     except (Expired, asyncio.CancelledError) as error:
-        pace.entrance.uncount()
+        rate_limiter.before_hooks.return_slot()
         call.cancellation.swallow()
         sending.classification = None  # No further retry may follow.
-        no = sending.last_failure or error
-        raise no from no.__cause__
+        failure = sending.last_failure or error
+        raise failure from failure.__cause__
 
 
 async def _renew_token(context: ClientCore, cancellation: Cancellation, sending: SendState) -> None:
@@ -375,7 +377,7 @@ async def _pause(context: ClientCore, call: OrderCall, pause: retry.Pause) -> No
 # and exchanges.
 
 
-NAMED: dict[Limit, str] = {"send_before": "send_before", "deadline": "the call's deadline"}
+LIMIT_NAMES: dict[Limit, str] = {"send_before": "send_before", "deadline": "the call's deadline"}
 
 
 def is_time(clock: Clock, intent: OrderIntent, deadline: float, ahead: float = 0.0) -> bool:
@@ -395,7 +397,7 @@ def too_late(clock: Clock, work: OrderProgress) -> Expired | None:
         return None
     if (limit := limit_passed(clock, work)) is None:
         return None
-    return Expired(f"{NAMED[limit]} passed before the order could be sent", limit=limit)
+    return Expired(f"{LIMIT_NAMES[limit]} passed before the order could be sent", limit=limit)
 
 
 def limit_passed(clock: Clock, work: OrderProgress, ahead: float = 0.0) -> Limit | None:
@@ -405,7 +407,7 @@ def limit_passed(clock: Clock, work: OrderProgress, ahead: float = 0.0) -> Limit
     return "deadline" if is_over(clock, work.deadline, ahead) else None
 
 
-def patience(clock: Clock, work: OrderProgress, deadline: float) -> float | None:
+def seconds_to_wait(clock: Clock, work: OrderProgress, deadline: float) -> float | None:
     """Return the seconds until the first of the caller's limits and ``deadline``; None without a limit."""
     left = seconds_left(clock, min(work.deadline, deadline))
     if work.intent.send_before is not None:
@@ -421,7 +423,7 @@ def patience(clock: Clock, work: OrderProgress, deadline: float) -> float | None
 
 
 async def wait_in_queue(
-    context: ClientCore, call: OrderCall, turnstile: RateLimitQueue, *, until: float = NEVER
+    context: ClientCore, call: OrderCall, queue: RateLimitQueue, *, until: float = NEVER
 ) -> None:
     """Wait until the rate limiter lets the order continue, but not beyond ``until`` on the client's clock.
 
@@ -430,13 +432,13 @@ async def wait_in_queue(
         asyncio.CancelledError: the call was abandoned.
     """
     work = call.work
-    ahead = turnstile.ahead
+    ahead = queue.ahead
     try:
         with call.cancellation:
-            waited = await turnstile.turn(within=patience(context.clock, work, until))
+            waited = await queue.wait(within=seconds_to_wait(context.clock, work, until))
     except TimeoutError:
         limit = limit_passed(context.clock, work, ahead) or "deadline"
-        why = f"the rate limit would delay the order by {ahead:.3g} s, and {NAMED[limit]} comes first"
+        why = f"the rate limit would delay the order by {ahead:.3g} s, and {LIMIT_NAMES[limit]} comes first"
         raise Expired(why, limit=limit) from None
     if waited:
         context.publish(RateLimitWaited, work, waited=waited)

@@ -325,7 +325,7 @@ class OrderProgress(MutableStruct, kw_only=True):
         receipts: the receipts that hooks returned in this call, and before a take-over.
         attempts_begun: the number of HTTP attempts begun.
         undone: the number of hooks undone.
-        owed: the number of undos that failed and stay pending.
+        undos_pending: the number of undos that failed and stay pending.
     """
 
     intent: OrderIntent
@@ -334,7 +334,7 @@ class OrderProgress(MutableStruct, kw_only=True):
     receipts: dict[str, str | None] = msgspec.field(default_factory=dict)
     attempts_begun: int = 0
     undone: int = 0
-    owed: int = 0
+    undos_pending: int = 0
     _attempts: tuple[Attempt, ...] = ()
     _reports: tuple[Callable[[], Attempt], ...] = ()
 
@@ -411,7 +411,7 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     abandoned_settle_after: float
     lease: float
     max_claim_age: float
-    pace: RateLimiter | None
+    rate_limiter: RateLimiter | None
     undoable: tuple[str, ...] = ()
     """The names of the hooks that can be undone, last first; derived from ``hooks``, as the next two are."""
 

@@ -101,8 +101,8 @@ async def create_order(context: ClientCore, call: OrderCall) -> Order:
         raise
     except OutcomeUnknown as doubt:
         return await went_in_doubt(context, call, claimed, doubt)
-    except (TransferError, asyncio.CancelledError) as no:
-        await definite_failure(context, call, claimed, no)
+    except (TransferError, asyncio.CancelledError) as failure:
+        await definite_failure(context, call, claimed, failure)
         raise
     except BaseException as error:
         if is_end(error):
@@ -118,9 +118,9 @@ async def _broken(context: ClientCore, call: OrderCall, claimed: ClaimedKey, err
         doubt = OutcomeUnknown(why, kind=CauseKind.NO_ANSWER)
         doubt.__cause__ = error
         return await went_in_doubt(context, call, claimed, doubt)
-    no = PreflightFailed(why, refused=False)
-    await definite_failure(context, call, claimed, no)
-    raise no from error
+    failure = PreflightFailed(why, refused=False)
+    await definite_failure(context, call, claimed, failure)
+    raise failure from error
 
 
 async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
@@ -132,7 +132,7 @@ async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
     work, intent = call.work, call.work.intent
     if intent.key in context.unrecorded:
         await _record_unjournaled(context, work)
-    move = Claim(
+    transition = Claim(
         intent=intent,
         fingerprint=fingerprint(intent.order),
         client_made=call.client_made,
@@ -142,7 +142,7 @@ async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
         once=call.once,
     )
     try:
-        verdict = await context.journal.write(intent.key, move, certain=Outcome.NOT_SENT)
+        verdict = await context.journal.write(intent.key, transition, certain=Outcome.NOT_SENT)
     except JournalFailed as error:
         raise annotate_error(error, work, order_may_exist=not call.client_made) from error.__cause__
     if verdict.denial is not None:
@@ -246,8 +246,8 @@ async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -
     sending = SendState(intent=intent, body=converter.encode(intent.order), clock=context.clock)
     hooks = EagerStart(
         _run_hooks(context, call, claimed, sending, held=held)
-        if context.pace is None
-        else _run_hooks_in_turn(context, call, claimed, sending, context.pace, held=held)
+        if context.rate_limiter is None
+        else _run_hooks_at_rate(context, call, claimed, sending, context.rate_limiter, held=held)
     )
     if not hooks.done:
         with LeaseKeeper(partial(_keep, context, call.work, claimed), every=context.lease / 3):
@@ -255,24 +255,24 @@ async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -
     return sending
 
 
-async def _run_hooks_in_turn(
+async def _run_hooks_at_rate(
     context: ClientCore,
     call: OrderCall,
     claimed: ClaimedKey,
     sending: SendState,
-    pace: RateLimiter,
+    rate_limiter: RateLimiter,
     *,
     held: bool,
 ) -> None:
     """Run the hooks at the client's rate; the order waits before any funds are held."""
     if claimed.earlier:
         await undo_earlier(context, call.work, call.cancellation, claimed)
-    await wait_in_queue(context, call, pace.entrance)
+    await wait_in_queue(context, call, rate_limiter.before_hooks)
     try:
         await _run_hooks(context, call, claimed, sending, held=held)
-        await wait_in_queue(context, call, pace.exit)
+        await wait_in_queue(context, call, rate_limiter.before_request)
     except BaseException:
-        pace.entrance.uncount()  # nothing is sent
+        rate_limiter.before_hooks.return_slot()  # nothing is sent
         raise
 
 

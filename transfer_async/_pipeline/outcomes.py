@@ -81,7 +81,12 @@ from transfer_async.journal.transitions import (
 
 
 async def settle(
-    context: ClientCore, call: OrderCall, claimed: ClaimedKey, answered: OrderResponse, *, told: bool = False
+    context: ClientCore,
+    call: OrderCall,
+    claimed: ClaimedKey,
+    answered: OrderResponse,
+    *,
+    is_reported: bool = False,
 ) -> Order:
     """Record that the order exists, then return it.
 
@@ -90,7 +95,7 @@ async def settle(
         call: the call.
         claimed: the claimed key.
         answered: the response with the order.
-        told: whether the journal failed before and the order's id was logged and published then.
+        is_reported: whether the journal failed before and the order's id was logged and published then.
 
     Raises:
         JournalFailed: the journal failed, or its record contradicts the response.
@@ -101,18 +106,20 @@ async def settle(
         attempt=claimed.attempt or "",
         order_id=order.id,
         reply=answered.reply,
-        retried=told,
+        retried=is_reported,
         publish=call.is_published,
     )
     try:
         verdict = await context.journal.write(work.intent.key, create, certain=Outcome.CREATED, order=order)
     except KeyForgotten as error:
         why = "the order was answered after the journal had forgotten its key: a duplicate is suspected"
-        await _suspected(context, call, claimed, why, order=order, order_id=order.id)
+        await _record_suspicion(context, call, claimed, why, order=order, order_id=order.id)
         raise annotate_error(error, work, order_may_exist=True) from None
     except JournalFailed as error:
-        again = partial(settle, context, call, claimed, answered, told=True)
-        could_not_record(context, work, again, outcome=Outcome.CREATED, order_id=order.id, told=told)
+        again = partial(settle, context, call, claimed, answered, is_reported=True)
+        could_not_record(
+            context, work, again, outcome=Outcome.CREATED, order_id=order.id, is_reported=is_reported
+        )
         raise annotate_error(error, work, order_may_exist=True) from error.__cause__
     if verdict.denial is Rejection.FOREIGN:
         answered.connection.distrust()
@@ -130,7 +137,7 @@ async def settle(
     if verdict.denial is None:  # The free key is bound to the order now; the history says why.
         _report_suspicion(context, work, why, order.id)
     else:
-        await _suspected(context, call, claimed, why, order=order, order_id=order.id)
+        await _record_suspicion(context, call, claimed, why, order=order, order_id=order.id)
     raise annotate_error(JournalFailed(why, outcome=Outcome.CREATED, order=order), work, order_may_exist=True)
 
 
@@ -143,7 +150,7 @@ def _is_superseded(entry: Entry, intent: OrderIntent) -> bool:
     return entry.state is KeyState.FREE or entry.intent_id != intent.id
 
 
-async def _suspected(
+async def _record_suspicion(
     context: ClientCore,
     call: OrderCall,
     claimed: ClaimedKey,
@@ -151,7 +158,7 @@ async def _suspected(
     *,
     order: Order | None = None,
     order_id: str | None = None,
-    told: bool = False,
+    is_reported: bool = False,
 ) -> None:
     """Record and report that the key's record contradicts what its sender did.
 
@@ -165,14 +172,14 @@ async def _suspected(
         why: the contradiction, as text.
         order: the order in the service's response, if there was one.
         order_id: the order's id, or one that a response names.
-        told: whether the journal failed before and the contradiction was reported then.
+        is_reported: whether the journal failed before and the contradiction was reported then.
 
     Raises:
         JournalFailed: the journal could not be written; the write is tried again later.
     """
     work, intent = call.work, call.work.intent
     outcome = Outcome.UNKNOWN if order is None else Outcome.CREATED
-    if not told:
+    if not is_reported:
         _report_suspicion(context, work, why, order_id)
     suspect = Suspect(
         order_id=order_id,
@@ -191,8 +198,10 @@ async def _suspected(
     try:
         await context.journal.write(intent.key, suspect, certain=outcome, order=order)
     except JournalFailed as error:
-        again = partial(_suspected, context, call, claimed, why, order=order, order_id=order_id, told=True)
-        could_not_record(context, work, again, outcome=outcome, order_id=order_id, told=True)
+        again = partial(
+            _record_suspicion, context, call, claimed, why, order=order, order_id=order_id, is_reported=True
+        )
+        could_not_record(context, work, again, outcome=outcome, order_id=order_id, is_reported=True)
         raise annotate_error(error, work, order_may_exist=True) from error.__cause__
 
 
@@ -202,9 +211,14 @@ def _report_suspicion(context: ClientCore, work: OrderProgress, why: str, order_
 
 
 async def went_in_doubt(
-    context: ClientCore, call: OrderCall, claimed: ClaimedKey, doubt: OutcomeUnknown, *, told: bool = False
+    context: ClientCore,
+    call: OrderCall,
+    claimed: ClaimedKey,
+    doubt: OutcomeUnknown,
+    *,
+    is_reported: bool = False,
 ) -> Order:
-    """Record the doubt, undo nothing, and ask ``resolve``; ``told`` is as for `settle`.
+    """Record the doubt, undo nothing, and ask ``resolve``; ``is_reported`` is as for `settle`.
 
     Returns:
         The order, if ``resolve`` or an operator knows it.
@@ -215,29 +229,31 @@ async def went_in_doubt(
     work, found = call.work, getattr(doubt, "order_id", None)
     try:
         cause = _cause(call, doubt, candidate=found)
-        move = GoInDoubt(attempt=claimed.attempt or "", candidate=found, cause=cause)
-        verdict = await context.journal.write(work.intent.key, move, certain=Outcome.UNKNOWN)
+        transition = GoInDoubt(attempt=claimed.attempt or "", candidate=found, cause=cause)
+        verdict = await context.journal.write(work.intent.key, transition, certain=Outcome.UNKNOWN)
     except KeyForgotten:
         why = "the journal had forgotten the key before its sender reported: a duplicate is suspected"
-        await _suspected(context, call, claimed, why, order_id=found)
+        await _record_suspicion(context, call, claimed, why, order_id=found)
         raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
     except JournalFailed as error:
-        again = partial(went_in_doubt, context, call, claimed, doubt, told=True)
-        could_not_record(context, work, again, outcome=Outcome.UNKNOWN, order_id=found, told=told)
+        again = partial(went_in_doubt, context, call, claimed, doubt, is_reported=True)
+        could_not_record(
+            context, work, again, outcome=Outcome.UNKNOWN, order_id=found, is_reported=is_reported
+        )
         raise annotate_error(error, work, order_may_exist=True) from doubt
     entry = verdict.entry
-    if entry.state is KeyState.CREATED and entry.attempt == move.attempt:
+    if entry.state is KeyState.CREATED and entry.attempt == transition.attempt:
         # An operator resolved the doubt first.
         if found not in (None, entry.order_id):
             why = (
                 f"the key is recorded with order {entry.order_id}, but an answer to its sender names {found}"
             )
-            await _suspected(context, call, claimed, why, order_id=found)
+            await _record_suspicion(context, call, claimed, why, order_id=found)
         return replay_created(entry, work)
     context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)
     if verdict.denial is not None and _is_superseded(entry, work.intent):
         why = f"its doubt was ended before its sender reported this: {cause.told}; a duplicate is suspected"
-        await _suspected(context, call, claimed, why, order_id=found)
+        await _record_suspicion(context, call, claimed, why, order_id=found)
     if verdict.denial is not None:
         raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
     return await settle_doubt(context, work, call.cancellation, verdict, doubt)
@@ -262,7 +278,7 @@ def _cause(call: OrderCall, doubt: OutcomeUnknown, *, candidate: str | None) -> 
 
 
 async def definite_failure(
-    context: ClientCore, call: OrderCall, claimed: ClaimedKey, no: TransferError | asyncio.CancelledError
+    context: ClientCore, call: OrderCall, claimed: ClaimedKey, failure: TransferError | asyncio.CancelledError
 ) -> None:
     """Free the key and record the pending undos in one write; then undo the hooks.
 
@@ -273,8 +289,8 @@ async def definite_failure(
     work, cancellation = call.work, call.cancellation
     cancellation.swallow()
     undos = pending_undos(context, work, claimed)
-    ending = _ending(no)
-    move = Release(
+    ending = _ending(failure)
+    transition = Release(
         intent_id=work.intent.id,
         epoch=claimed.epoch,
         attempt=claimed.attempt,
@@ -283,7 +299,7 @@ async def definite_failure(
         lease=context.lease,
     )
     try:
-        verdict = await context.journal.write(work.intent.key, move, certain=ending.outcome)
+        verdict = await context.journal.write(work.intent.key, transition, certain=ending.outcome)
     except JournalFailed as error:
         annotate_error(error, work, order_may_exist=True)
         raise
@@ -291,11 +307,11 @@ async def definite_failure(
         _publish_failure(context, work, ending)
         await undo(context, work, cancellation, recorded(verdict.entry, undos))
         await undo_earlier(context, work, cancellation, claimed)
-    elif undos and _is_over(work.intent, verdict.entry):
+    elif undos and _ended_by_others(work.intent, verdict.entry):
         await _undo_late(context, work, cancellation, undos)
     may_exist = verdict.denial is not None
-    if isinstance(no, TransferError):
-        annotate_error(no, work, order_may_exist=may_exist)
+    if isinstance(failure, TransferError):
+        annotate_error(failure, work, order_may_exist=may_exist)
     elif cancellation.cut:
         closed = ClientClosed("the client was closed before the order was sent")
         raise annotate_error(closed, work, order_may_exist=may_exist) from None
@@ -332,7 +348,7 @@ async def _undo_late(
     await undo(context, work, cancellation, undos, is_recorded=is_recorded)
 
 
-def _is_over(intent: OrderIntent, entry: Entry) -> bool:
+def _ended_by_others(intent: OrderIntent, entry: Entry) -> bool:
     """Return whether others ended ``intent`` while its worker slept.
 
     They have undone its hooks, but a hook may have acted after that.
@@ -340,15 +356,17 @@ def _is_over(intent: OrderIntent, entry: Entry) -> bool:
     return entry.intent_id != intent.id or entry.state is KeyState.FREE
 
 
-def _ending(no: TransferError | asyncio.CancelledError) -> Ending:
-    if isinstance(no, TransferError):
+def _ending(failure: TransferError | asyncio.CancelledError) -> Ending:
+    if isinstance(failure, TransferError):
         return Ending(
-            outcome=no.outcome,
-            error=type(no).__name__,
-            status=no.status if isinstance(no, Refused) else None,
-            refused=isinstance(no, PreflightFailed) and no.refused and not isinstance(no, HoldRequired),
-            in_vain=is_in_vain(no),
-            fields=no.fields if isinstance(no, Refused) else (),
+            outcome=failure.outcome,
+            error=type(failure).__name__,
+            status=failure.status if isinstance(failure, Refused) else None,
+            refused=isinstance(failure, PreflightFailed)
+            and failure.refused
+            and not isinstance(failure, HoldRequired),
+            in_vain=is_in_vain(failure),
+            fields=failure.fields if isinstance(failure, Refused) else (),
         )
     return Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
 
@@ -410,7 +428,7 @@ async def undo(
     except JournalFailed:
         log.warning("finished undos could not be recorded: they will be run again")
     work.undone += len(done)
-    work.owed += len(undos) - len(done)
+    work.undos_pending += len(undos) - len(done)
 
 
 async def _is_still_pending(context: ClientCore, pending: PendingUndo) -> bool:
@@ -464,7 +482,7 @@ def replay_created(entry: Entry, work: OrderProgress) -> Order:
     Raises:
         AlreadyCreated: only the order's id is recorded.
     """
-    _on_record(entry, work)
+    _restore_progress(entry, work)
     if order := order_on_record(entry):
         return order
     raise annotate_error(AlreadyCreated(order_id=entry.order_id or ""), work, order_may_exist=True)
@@ -479,13 +497,13 @@ def doubt_on_record(entry: Entry, text: str) -> OutcomeUnknown:
 
 def replay_refused(entry: Entry, work: OrderProgress) -> TransferError:
     """Create the error for the recorded refusal of the same order."""
-    _on_record(entry, work)
+    _restore_progress(entry, work)
     ending = entry.ending
     assert ending is not None  # noqa: S101 - it was refused
-    return annotate_error(_said_before(ending), work, order_may_exist=False)  # The claim found it free.
+    return annotate_error(_recorded_refusal(ending), work, order_may_exist=False)  # The claim found it free.
 
 
-def _said_before(ending: Ending) -> TransferError:
+def _recorded_refusal(ending: Ending) -> TransferError:
     if ending.outcome is Outcome.NOT_SENT:
         return PreflightFailed("a hook refused this order before; it was not called again", refused=True)
     text = "the service refused this order before; it was not sent again"
@@ -494,7 +512,7 @@ def _said_before(ending: Ending) -> TransferError:
     return Refused(text, status=ending.status, fields=ending.fields)
 
 
-def _on_record(entry: Entry, work: OrderProgress) -> None:
+def _restore_progress(entry: Entry, work: OrderProgress) -> None:
     work.intent = attrs.evolve(work.intent, id=entry.intent_id)
     work.receipts = entry.all_receipts
 
@@ -543,7 +561,7 @@ async def _ask(
             async with asyncio.timeout(within(context.timeouts.hook, context.clock, deadline)):
                 answer = await tried(context.resolve, entry.intent, doubt)
         if type(answer) is not Raised:
-            return _believable(entry.intent, answer)
+            return _checked_answer(entry.intent, answer)
         failed = answer.error
     except asyncio.CancelledError:
         cancellation.swallow()
@@ -565,7 +583,7 @@ def order_id_of(text: object) -> str | None:
     return given if _LIKE_AN_ID.fullmatch(given) else None
 
 
-def _believable(intent: OrderIntent, answer: object) -> object:
+def _checked_answer(intent: OrderIntent, answer: object) -> object:
     """Return ``answer`` if it is a valid answer of ``resolve`` for ``intent``.
 
     Raises:
@@ -592,7 +610,7 @@ async def _resolved(
     order_id: str,
     order: Order | None,
 ) -> Order:
-    move = Resolve(
+    transition = Resolve(
         attempt=entry.attempt or "",
         order_id=order_id,
         reply=None if order is None else order.to_json(),
@@ -600,7 +618,7 @@ async def _resolved(
         reason="the client's resolve knew the order",
         by_program=True,
     )
-    verdict = await _write(context, work, move, Outcome.CREATED, order)
+    verdict = await _write(context, work, transition, Outcome.CREATED, order)
     if verdict.denial is not None and verdict.entry.state is not KeyState.CREATED:
         raise doubt  # The order belongs to another key, or the doubt to another attempt.
     context.publish(Resolved, work, outcome=Outcome.CREATED, order_id=verdict.entry.order_id)
@@ -617,7 +635,7 @@ async def _refuted(
         JournalFailed: the journal could not be written.
     """
     owed = undos_on_failure(entry)
-    move = Refute(
+    transition = Refute(
         attempt=entry.attempt or "",
         settle_after=context.settle_after,
         abandoned_settle_after=context.abandoned_settle_after,
@@ -627,7 +645,7 @@ async def _refuted(
         pending_undos=owed,
         lease=context.lease,
     )
-    verdict = await _write(context, work, move, Outcome.REFUSED, None)
+    verdict = await _write(context, work, transition, Outcome.REFUSED, None)
     if verdict.denial is not None:
         return
     context.publish(Resolved, work, outcome=Outcome.REFUSED)
@@ -636,10 +654,14 @@ async def _refuted(
 
 
 async def _write(
-    context: ClientCore, work: OrderProgress, move: Resolve | Refute, certain: Outcome, order: Order | None
+    context: ClientCore,
+    work: OrderProgress,
+    transition: Resolve | Refute,
+    certain: Outcome,
+    order: Order | None,
 ) -> TransitionResult:
     try:
-        return await context.journal.write(work.intent.key, move, certain=certain, order=order)
+        return await context.journal.write(work.intent.key, transition, certain=certain, order=order)
     except JournalFailed as error:
         raise annotate_error(error, work, order_may_exist=True) from error.__cause__
 
@@ -651,7 +673,7 @@ async def _write(
 # For everyone else the key ends in doubt. Only this process knows the answer, for as long as it runs.
 
 
-KEPT = 1000
+MAX_UNRECORDED = 1000
 """The maximum number of unrecorded answers kept. A doubt without an order id never displaces another one."""
 
 
@@ -662,16 +684,16 @@ def could_not_record(
     *,
     outcome: Outcome,
     order_id: str | None,
-    told: bool,
+    is_reported: bool,
 ) -> None:
-    """Log and publish the order's id unless it was ``told`` before, and keep ``again`` for a later write."""
+    """Keep ``again`` for a later write; log and publish the order's id, unless that was done before."""
     key, kept = work.intent.key, context.unrecorded
-    if key not in kept and len(kept) >= KEPT:
+    if key not in kept and len(kept) >= MAX_UNRECORDED:
         if order_id is None:
             return
         del kept[next(iter(kept))]
     kept[key] = again
-    if told or order_id is None:
+    if is_reported or order_id is None:
         return
     what = "was created" if outcome is Outcome.CREATED else "may exist: the answer cannot be read"
     log.error("order %s of the key %r %s; the journal could not record it: note the id", order_id, key, what)

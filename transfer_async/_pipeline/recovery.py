@@ -159,7 +159,7 @@ class Recovery:
         )
         if taken.denial is not None:
             return
-        move = Release(
+        transition = Release(
             intent_id=taken.entry.intent_id,
             epoch=taken.entry.epoch,
             attempt=None,
@@ -167,10 +167,10 @@ class Recovery:
             pending_undos=undos_on_failure(taken.entry),
             lease=context.lease,
         )
-        freed = await context.journal.write(key, move, certain=Outcome.NOT_SENT)
+        freed = await context.journal.write(key, transition, certain=Outcome.NOT_SENT)
         if freed.denial is None:
             self._taken_over += 1
-            await self._undo(recorded(freed.entry, move.pending_undos))
+            await self._undo(recorded(freed.entry, transition.pending_undos))
 
     def _publish_doubt(self, entry: Entry) -> None:
         if entry.intent is not None:
@@ -237,7 +237,7 @@ class Recovery:
 
     def _count(self, work: OrderProgress) -> None:
         self._released += work.undone
-        self._undos_pending += work.owed
+        self._undos_pending += work.undos_pending
 
 
 # --- recovery runs -----------------------------------------------------------------------------------

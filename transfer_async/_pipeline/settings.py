@@ -176,5 +176,5 @@ def context(
         ),
         lease=times.lease,
         max_claim_age=MAX_CLAIM_AGE,
-        pace=None if limits.rate is None else RateLimiter(limits.rate, times.clock),
+        rate_limiter=None if limits.rate is None else RateLimiter(limits.rate, times.clock),
     )
