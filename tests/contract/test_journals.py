@@ -13,10 +13,10 @@ from tests.support.journalling import (
     claim,
     create,
     doubt,
-    free,
     judged,
     made,
     mark,
+    release,
     resolve,
 )
 from transfer_async import JournalFailed, KeyState, MemoryJournal, SQLiteJournal
@@ -60,7 +60,7 @@ class OurContract(JournalContract):
         self, journal: Journal, caplog: pytest.LogCaptureFixture
     ):
         """After a change of the service's address every key would be free, each old order be paid again."""
-        await made(journal, claim(), free(None))
+        await made(journal, claim(), release(None))
         await made(journal, claim(), key="k2")
         quiet = list(caplog.messages)
         for key in ("k", "k2"):

@@ -11,31 +11,31 @@ from tests.support.journalling import (
     SCOPE,
     WAYS,
     WINDOW,
+    acquire_lease,
+    add_undos,
     amend,
-    attend,
     claim,
     create,
     created_later,
     demand,
     doubt,
     expire,
-    free,
     intent,
     judged,
-    keep,
     made,
     mark,
-    owe,
-    owing,
-    paid,
-    promise,
+    mark_notified,
+    mark_undone,
     propose,
     refute,
     refuted_later,
+    release,
+    renew,
+    request_notification,
     resolve,
     suspect,
     take_back,
-    told,
+    undos,
     waive,
 )
 from transfer_async import CauseKind, MemoryJournal, Outcome
@@ -75,7 +75,7 @@ async def proposed(journal):
 
 
 async def test_a_claim_is_taken_over_with_its_intent_and_receipts(journal, pass_time):
-    await made(journal, claim(), keep(check="r-1"))
+    await made(journal, claim(), renew(check="r-1"))
     pass_time(LEASE - 0.001)
     before = await judged(journal, claim(2))
     pass_time(0.001)
@@ -92,7 +92,7 @@ async def test_a_claim_is_taken_over_with_its_intent_and_receipts(journal, pass_
 async def test_the_hooks_of_a_claim_that_is_too_old_are_undone_in_order_and_a_new_intent_begins(
     journal, pass_time
 ):
-    await made(journal, claim(), keep(check="r-1"))
+    await made(journal, claim(), renew(check="r-1"))
     pass_time(MAX_AGE + 1)
     verdict = await judged(journal, claim(2, hooks=("other",)))
 
@@ -117,8 +117,8 @@ async def test_a_claim_that_finds_an_expired_request_records_the_doubt(journal, 
 
 
 async def test_an_undo_that_becomes_due_late_is_pending_once_whatever_the_keys_state(journal):
-    await made(journal, claim(), free(None, pending_undos=owing("hold")), claim(2))
-    entry = await made(journal, owe("hold", "check"))
+    await made(journal, claim(), release(None, pending_undos=undos("hold")), claim(2))
+    entry = await made(journal, add_undos("hold", "check"))
 
     assert entry.intent_id == "intent-2"
     assert sorted(undo.hook for undo in entry.pending_undos) == ["check", "hold"]
@@ -132,7 +132,7 @@ async def test_a_refutation_ends_in_a_refusal_with_pending_undos(journal, pass_t
     pass_time(WINDOW + SETTLE_AFTER - LEASE - 0.001)
     early = await judged(journal, refute())
     pass_time(0.001)
-    late = await judged(journal, refute(pending_undos=owing("hold")))
+    late = await judged(journal, refute(pending_undos=undos("hold")))
 
     assert early.denial is Rejection.TOO_EARLY
     assert late.denial is None
@@ -142,14 +142,14 @@ async def test_a_refutation_ends_in_a_refusal_with_pending_undos(journal, pass_t
 
 
 async def test_a_new_intent_begins_with_nothing_of_the_one_before(journal):
-    await made(journal, claim(), mark(), free())
+    await made(journal, claim(), mark(), release())
     entry = await made(journal, claim(2, fingerprint="another"))
 
     assert (entry.intent_id, entry.epoch, entry.attempt, entry.receipts) == ("intent-2", 1, None, {})
 
 
 async def test_undos_are_recorded_with_the_failure_under_a_lease(journal, pass_time):
-    entry = await made(journal, claim(), free(None, pending_undos=owing("hold", "check")))
+    entry = await made(journal, claim(), release(None, pending_undos=undos("hold", "check")))
     waiting = await journal.work(SCOPE, limit=10)
     pass_time(LEASE)
     later = await journal.work(SCOPE, limit=10)
@@ -163,33 +163,33 @@ async def test_undos_are_recorded_with_the_failure_under_a_lease(journal, pass_t
 
 
 async def test_an_undo_that_is_done_is_removed_and_the_others_are_due_at_once(journal):
-    freed = await made(journal, claim(), free(None, pending_undos=owing("hold", "check")))
-    entry = await made(journal, paid("hold", lease_until=freed.pending_undos[0].lease_until))
+    freed = await made(journal, claim(), release(None, pending_undos=undos("hold", "check")))
+    entry = await made(journal, mark_undone("hold", lease_until=freed.pending_undos[0].lease_until))
 
     assert [(undo.hook, undo.lease_until) for undo in entry.pending_undos] == [("check", 0.0)]
     assert [key for key, _ in await journal.work(SCOPE, limit=10)] == ["k"]
 
 
 async def test_an_undo_of_one_intent_leaves_those_of_others(journal):
-    await made(journal, claim(), free(None, pending_undos=owing("hold")))
-    freed = await made(journal, claim(2), free(None, number=2, pending_undos=owing("hold", number=2)))
-    entry = await made(journal, paid("hold", number=2, lease_until=freed.pending_undos[1].lease_until))
+    await made(journal, claim(), release(None, pending_undos=undos("hold")))
+    freed = await made(journal, claim(2), release(None, number=2, pending_undos=undos("hold", number=2)))
+    entry = await made(journal, mark_undone("hold", number=2, lease_until=freed.pending_undos[1].lease_until))
 
     assert [undo.intent.id for undo in entry.pending_undos] == ["intent-1"]
 
 
 async def test_an_undo_that_became_due_again_meanwhile_stays_pending(journal, pass_time):
-    freed = await made(journal, claim(), free(None, pending_undos=owing("hold")))
+    freed = await made(journal, claim(), release(None, pending_undos=undos("hold")))
     pass_time(1.0)
-    await made(journal, owe("hold"))
-    entry = await made(journal, paid("hold", lease_until=freed.pending_undos[0].lease_until))
+    await made(journal, add_undos("hold"))
+    entry = await made(journal, mark_undone("hold", lease_until=freed.pending_undos[0].lease_until))
 
     assert [undo.hook for undo in entry.pending_undos] == ["hold"]
     assert entry.pending_undos[0].lease_until > freed.pending_undos[0].lease_until
 
 
 async def test_pending_undos_outlive_the_next_intents_of_the_key(journal):
-    await made(journal, claim(), free(None, pending_undos=owing("hold")))
+    await made(journal, claim(), release(None, pending_undos=undos("hold")))
     entry = await made(journal, claim(2), mark(number=2), create())
 
     assert [undo.intent.id for undo in entry.pending_undos] == ["intent-1"]
@@ -201,7 +201,7 @@ async def test_every_transition_is_a_line_of_the_history(journal, journal_time, 
     pass_time(1.5)
     await made(journal, mark(), doubt())
     pass_time(SETTLE_AFTER + WINDOW)
-    await made(journal, refute(), claim(2), free(None, number=2), suspect("tx-late"))
+    await made(journal, refute(), claim(2), release(None, number=2), suspect("tx-late"))
     steps = await journal.history(SCOPE, "k")
 
     assert [(step.move, step.state.value) for step in steps] == [
@@ -244,9 +244,9 @@ async def test_a_suspected_duplicate_is_recorded_and_its_key_is_bound(journal):
 
 
 async def test_a_key_with_a_suspected_duplicate_sends_nothing_and_ends_in_doubt(journal):
-    await made(journal, claim(), mark(), free(), claim(2), suspect())
+    await made(journal, claim(), mark(), release(), claim(2), suspect())
     marked = await judged(journal, mark("b", number=2))
-    freed = await judged(journal, free(None, number=2, pending_undos=owing("hold", number=2)))
+    freed = await judged(journal, release(None, number=2, pending_undos=undos("hold", number=2)))
     entry = await journal.read(SCOPE, "k")
 
     assert marked.denial is freed.denial is Rejection.LOST
@@ -256,7 +256,7 @@ async def test_a_key_with_a_suspected_duplicate_sends_nothing_and_ends_in_doubt(
 
 
 async def test_a_free_key_with_a_suspected_duplicate_is_bound_with_its_intent(journal):
-    await made(journal, claim(), mark(), free(), claim(2), free(None, number=2), suspect())
+    await made(journal, claim(), mark(), release(), claim(2), release(None, number=2), suspect())
     entry = await journal.read(SCOPE, "k")
     _, again = await judged(journal, claim(3)), await journal.read(SCOPE, "k")
 
@@ -279,7 +279,7 @@ async def test_leases_of_a_clock_that_was_years_ahead_end(journal, pass_time):
     await made(journal, claim(), key="claimed")
     await made(journal, claim(), mark(), key="sending")
     await made(journal, claim(), mark(), doubt(), key="doubt")
-    await made(journal, claim(), free(None, pending_undos=owing("hold")), key="owed")
+    await made(journal, claim(), release(None, pending_undos=undos("hold")), key="owed")
     pass_time(-years)
     waiting = [key for key, _ in await journal.work(SCOPE, limit=10)]
     fresh = await made(journal, claim(2), key="claimed")
@@ -295,7 +295,7 @@ async def test_leases_of_a_clock_that_was_years_ahead_end(journal, pass_time):
         True,
         KeyState.IN_DOUBT,
     )
-    assert (await judged(journal, attend(), key="owed")).denial is None
+    assert (await judged(journal, acquire_lease(), key="owed")).denial is None
     for key in ("sending", "doubt"):
         early = await judged(journal, refute(), key=key)
         assert early.denial is Rejection.TOO_EARLY
@@ -319,18 +319,18 @@ async def test_an_order_that_appears_after_its_refutation_binds_the_key_again(jo
 async def test_the_end_of_a_published_doubt_is_pending_until_it_is_published(
     journal, journal_time, pass_time
 ):
-    await made(journal, *WAYS[KeyState.IN_DOUBT], promise(), resolve())
+    await made(journal, *WAYS[KeyState.IN_DOUBT], request_notification(), resolve())
     ((key, entry),) = await journal.work(SCOPE, limit=10)
 
     assert (key, entry.pending_notifications) == ("k", (created_later(),))
     pass_time(2 * KEPT)
     assert await journal.prune(SCOPE, before=journal_time.utc()) == 0
-    assert (await made(journal, told())).pending_notifications == ()
+    assert (await made(journal, mark_notified())).pending_notifications == ()
     assert await journal.work(SCOPE, limit=10) == []
 
 
 async def test_the_refutation_of_a_published_doubt_is_pending(journal, pass_time):
-    promised = await made(journal, *WAYS[KeyState.IN_DOUBT], promise())
+    promised = await made(journal, *WAYS[KeyState.IN_DOUBT], request_notification())
     assert promised.notification_requested
     assert await journal.read(SCOPE, "k") == promised
 
@@ -361,7 +361,7 @@ async def test_a_proposal_is_recorded_and_made_when_another_person_approves_it(j
 
 async def test_a_decision_about_an_older_version_of_the_key_is_rejected(journal):
     seen = (await made(journal, claim(), mark(), doubt())).version
-    await made(journal, promise())
+    await made(journal, request_notification())
     stale = [await judged(journal, move) for move in (resolve(seen=seen), propose(seen=seen))]
 
     assert [verdict.denial for verdict in stale] == [Rejection.MOVED, Rejection.MOVED]
@@ -397,9 +397,9 @@ async def test_a_withdrawn_order_id_leaves_the_doubt_as_it_was(journal, pass_tim
 
 
 async def test_a_corrected_order_is_published_too(journal):
-    await made(journal, claim(), mark(), doubt(), promise(), resolve())
+    await made(journal, claim(), mark(), doubt(), request_notification(), resolve())
     unheard = await made(journal, amend("tx-1", "tx-2"))
-    await made(journal, told(unheard.pending_notifications[0]))
+    await made(journal, mark_notified(unheard.pending_notifications[0]))
     heard = await made(journal, amend("tx-2", "tx-3"))
     doubted = await made(journal, take_back("tx-3"))
 

@@ -61,11 +61,11 @@ async def test_a_key_that_the_client_made_is_forgotten_once_created(time: Time):
 async def test_a_key_that_the_client_made_is_not_forgotten_while_anything_is_owed_or_in_doubt(time: Time):
     journal = journal_of(time)
     freed = await made(
-        journal, j.claim(client_made=True), j.free(None, pending_undos=j.owing("hold")), key="owed"
+        journal, j.claim(client_made=True), j.release(None, pending_undos=j.undos("hold")), key="owed"
     )
     await made(journal, j.claim(client_made=True), j.mark(), j.doubt(), key="doubt")
     before = await has(journal, "owed"), await has(journal, "doubt")
-    await made(journal, j.paid("hold", lease_until=freed.pending_undos[0].lease_until), key="owed")
+    await made(journal, j.mark_undone("hold", lease_until=freed.pending_undos[0].lease_until), key="owed")
 
     assert before == (True, True)
     assert not await has(journal, "owed")
@@ -95,7 +95,7 @@ async def test_a_callers_key_is_kept_as_long_as_it_was_asked_for(time: Time):
 
 async def test_a_key_that_is_at_work_again_is_not_what_ended_first(time: Time):
     journal = journal_of(time, max_keys=2)
-    await made(journal, j.claim(), j.free(None), key="a")
+    await made(journal, j.claim(), j.release(None), key="a")
     await created(journal, "b")
     await made(journal, j.claim(2), key="a")
     await created(journal, "c")
@@ -109,7 +109,7 @@ async def test_a_key_that_is_at_work_again_is_not_what_ended_first(time: Time):
         (j.claim(),),
         (j.claim(), j.mark()),
         (j.claim(), j.mark(), j.doubt()),
-        (j.claim(), j.free(None, pending_undos=j.owing("hold"))),
+        (j.claim(), j.release(None, pending_undos=j.undos("hold"))),
     ],
     ids=["claimed", "sending", "in doubt", "owed"],
 )
@@ -191,8 +191,8 @@ async def test_the_key_of_a_refuted_doubt_is_kept_when_its_hold_is_released(time
     journal = journal_of(time)
     await made(journal, j.claim(client_made=True), j.mark(), j.doubt())
     time.pass_(j.SETTLE_AFTER + j.WINDOW)
-    refuted = await made(journal, j.refute(pending_undos=j.owing("hold")))
-    await made(journal, j.paid("hold", lease_until=refuted.pending_undos[0].lease_until))
+    refuted = await made(journal, j.refute(pending_undos=j.undos("hold")))
+    await made(journal, j.mark_undone("hold", lease_until=refuted.pending_undos[0].lease_until))
 
     assert await has(journal, "k")
 

@@ -18,10 +18,10 @@ from tests.support.journalling import (
     create,
     demand,
     doubt,
-    free,
     judged,
     made,
     mark,
+    release,
     resolve,
 )
 from tests.support.postgres import PostgresServer, is_installed
@@ -200,7 +200,7 @@ async def test_a_database_that_is_read_only_by_default_is_written_all_the_same(d
 async def test_what_others_have_written_meanwhile_is_not_overwritten(database: str):
     async with PostgresJournal(database) as one, PostgresJournal(database) as other:
         await made(one, claim())
-        await made(other, free(None))
+        await made(other, release(None))
         denied = await judged(one, mark())
         again = await judged(one, claim(2))
 
@@ -251,7 +251,7 @@ class Careful(PostgresJournal):
 
 
 @pytest.mark.parametrize("kind", [PostgresJournal, Careful])
-@pytest.mark.parametrize("before", [(), (claim(9), free(number=9))], ids=["new", "free again"])
+@pytest.mark.parametrize("before", [(), (claim(9), release(number=9))], ids=["new", "free again"])
 async def test_many_journals_that_want_the_same_keys_get_each_once(
     database: str, caplog: pytest.LogCaptureFixture, before: Sequence[Move], kind: type[PostgresJournal]
 ):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tests.support import commands
 from tests.support.bank import World, new_order
-from tests.support.journalling import SCOPE, claim, create, doubt, intent, made, mark, owing
+from tests.support.journalling import SCOPE, claim, create, doubt, intent, made, mark
 from transfer_async import JournalFailed, Operators, PersonName, SQLiteJournal, TransferClient
 from transfer_async.journal import (
     DoesNotOpen,
@@ -144,7 +144,7 @@ def _persons() -> Entry:
         client_made=False,
         claimed_at=0.0,
         reply=b'{"firstname": "Ngozi"}',
-        pending_undos=tuple(attrs.evolve(one, intent=wish) for one in owing("hold")),
+        pending_undos=tuple(attrs.evolve(one, intent=wish) for one in undos("hold")),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.bank import Time, turns
-from tests.support.journalling import SCOPE, claim, free, judged, keep, made, mark, of_key
+from tests.support.journalling import SCOPE, claim, judged, made, mark, of_key, release, renew
 from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal.model import Rejection
 from transfer_async.journal.protocol import KEPT
@@ -207,10 +207,10 @@ async def test_an_entry_that_cannot_be_read_denies_its_own_key_and_no_other_of_t
 async def test_what_another_has_written_is_believed_rather_than_what_was_remembered(path: Path):
     async with SQLiteJournal(path) as one, SQLiteJournal(path) as other:
         await made(one, claim())
-        await made(other, keep(check="r-1"))
-        await made(one, keep(hold="r-2"))
+        await made(other, renew(check="r-1"))
+        await made(one, renew(hold="r-2"))
         entry = await made(other, mark(check="r-1", hold="r-2"))
-        late = await judged(one, keep())
+        late = await judged(one, renew())
 
     assert (late.denial, late.entry) == (Rejection.LOST, entry)
     assert entry.receipts == {"check": "r-1", "hold": "r-2"}
@@ -293,7 +293,7 @@ async def test_what_was_pruned_does_not_stay_in_the_log(tmp_path: Path):
     path = tmp_path / "journal.db"
     time = Time()
     async with SQLiteJournal(path, clock=time.clock) as journal:
-        await made(journal, claim(), free(None))
+        await made(journal, claim(), release(None))
         time.pass_(2 * KEPT)
         await journal.prune(SCOPE, before=time.utc())
         log = await asyncio.to_thread(path.with_name("journal.db-wal").read_bytes)

@@ -29,18 +29,18 @@ NOW = 1000.0
 MOVES: dict[type, Move] = {
     type(move): move
     for move in (
-        *(j.claim(2), j.keep(), j.take_over(), j.mark("a"), j.create(), j.free(), j.doubt(), j.expire()),
+        *(j.claim(2), j.renew(), j.take_over(), j.mark("a"), j.create(), j.release(), j.doubt(), j.expire()),
         *(
             j.resolve(),
             j.refute(),
-            j.paid(),
-            j.attend(),
-            j.owe("hold"),
+            j.mark_undone(),
+            j.acquire_lease(),
+            j.add_undos("hold"),
             j.suspect(),
-            j.promise(),
-            j.told(),
+            j.request_notification(),
+            j.mark_notified(),
         ),
-        *(j.lay_aside(), j.propose(), j.withdraw(), j.amend(), j.take_back(), j.look(), j.demand()),
+        *(j.quarantine(), j.propose(), j.withdraw(), j.amend(), j.take_back(), j.look(), j.demand()),
         j.waive(),
     )
 }
@@ -173,13 +173,13 @@ def test_what_cannot_be_read_binds_its_key_whatever_is_asked_for(kind: type, sta
 def test_what_cannot_be_read_is_laid_aside_once_no_worker_is_at_it(state: KeyState, denial: Rejection | None):
     entry = replace(entry_in(state), unread=UNREAD)
 
-    assert judged(entry, j.lay_aside()).denial is denial
-    assert judged(replace(entry, unread=None), j.lay_aside()).denial is Rejection.LOST
+    assert judged(entry, j.quarantine()).denial is denial
+    assert judged(replace(entry, unread=None), j.quarantine()).denial is Rejection.LOST
 
 
 def test_a_claim_that_was_laid_aside_is_a_doubt_that_waits_like_any_other():
     claimed = replace(entry_in(KeyState.CLAIMED), unread=UNREAD)
-    aside = judged(claimed, j.lay_aside(), now=NOW + j.LEASE)
+    aside = judged(claimed, j.quarantine(), now=NOW + j.LEASE)
     early = judged(aside.entry, j.refute(""), now=NOW + j.LEASE + j.SETTLE_AFTER - 1.0)
 
     assert (aside.entry.intent, aside.entry.quarantined) == (None, ("{",))
@@ -211,10 +211,10 @@ def test_an_answer_with_the_id_of_another_key_is_foreign_whatever_the_key_has_be
 def test_a_free_claim_is_a_matter_of_its_epoch_and_a_sent_one_of_its_attempt():
     claimed, sending = entry_in(KeyState.CLAIMED), entry_in(KeyState.SENDING)
 
-    assert judged(claimed, j.free("whatever", epoch=1)).denial is None
-    assert judged(claimed, j.free("whatever", epoch=2)).denial is Rejection.LOST
-    assert judged(sending, j.free("a", epoch=7)).denial is None
-    assert judged(sending, j.free(None, epoch=1)).denial is Rejection.LOST
+    assert judged(claimed, j.release("whatever", epoch=1)).denial is None
+    assert judged(claimed, j.release("whatever", epoch=2)).denial is Rejection.LOST
+    assert judged(sending, j.release("a", epoch=7)).denial is None
+    assert judged(sending, j.release(None, epoch=1)).denial is Rejection.LOST
 
 
 BEN = PersonName("Ben", "Okri")
@@ -236,7 +236,7 @@ def test_what_hooks_did_for_other_words_is_owed_and_a_new_intent_begins(
     words: dict[str, Any], hooks: tuple[str, ...]
 ):
     first = judged(entry_in(KeyState.FREE), j.claim(intent=j.intent(1, **SAID))).entry
-    first = judged(first, j.keep(check="match")).entry
+    first = judged(first, j.renew(check="match")).entry
     again = j.claim(2, intent=j.intent(2, **SAID | words), hooks=hooks)
     entry = judged(first, again, now=NOW + j.LEASE).entry
 
@@ -248,7 +248,7 @@ def test_what_hooks_did_for_other_words_is_owed_and_a_new_intent_begins(
 
 def test_the_same_words_and_more_hooks_go_on_with_a_dead_workers_claim():
     first = judged(entry_in(KeyState.FREE), j.claim(intent=j.intent(1, **SAID))).entry
-    first = judged(first, j.keep(check="match")).entry
+    first = judged(first, j.renew(check="match")).entry
     again = j.claim(2, intent=j.intent(2, **SAID), hooks=("hold", "check", "new"))
     entry = judged(first, again, now=NOW + j.LEASE).entry
 
@@ -261,8 +261,8 @@ def test_what_an_entry_without_an_intent_owes_is_nothing():
 
 
 def test_a_late_undo_without_a_receipt_does_not_hide_the_receipt_on_record():
-    entry = replace(entry_in(KeyState.FREE), pending_undos=j.owing("hold"))
-    nothing_known = tuple(attrs.evolve(one, receipt=None) for one in j.owing("hold", "check"))
+    entry = replace(entry_in(KeyState.FREE), pending_undos=j.undos("hold"))
+    nothing_known = tuple(attrs.evolve(one, receipt=None) for one in j.undos("hold", "check"))
     owing = judged(entry, transitions.AddPendingUndos(pending_undos=nothing_known, lease=j.LEASE)).entry
 
     assert {one.hook: one.receipt for one in owing.pending_undos} == {"hold": "r-hold", "check": None}
@@ -289,16 +289,16 @@ EPOCHS = st.integers(1, 3)
 ORDER_IDS = st.sampled_from(["tx-1", "tx-2"])
 NUMBERS = st.integers(1, 2)
 PEOPLE = st.sampled_from(["ada", "Ada ", "ben"])
-SOME_OWED = st.sampled_from([(), j.owing("hold"), j.owing("hold", "check")])
+SOME_OWED = st.sampled_from([(), j.undos("hold"), j.undos("hold", "check")])
 WALKED: st.SearchStrategy[Move] = st.one_of(
     _claims(),
-    st.builds(j.keep, EPOCHS),
+    st.builds(j.renew, EPOCHS),
     st.builds(j.take_over, EPOCHS),
     st.builds(lambda attempt, epoch: j.mark(attempt, epoch=epoch), ATTEMPTS, EPOCHS),
     st.builds(lambda attempt, epoch: j.mark(attempt, epoch=epoch), ATTEMPTS, EPOCHS),
     st.builds(j.create, ATTEMPTS, ORDER_IDS),
     st.builds(
-        lambda attempt, epoch, owed: j.free(attempt, epoch=epoch, pending_undos=owed),
+        lambda attempt, epoch, owed: j.release(attempt, epoch=epoch, pending_undos=owed),
         st.none() | ATTEMPTS,
         EPOCHS,
         SOME_OWED,
@@ -308,12 +308,12 @@ WALKED: st.SearchStrategy[Move] = st.one_of(
     st.builds(j.resolve, ATTEMPTS, ORDER_IDS),
     st.builds(lambda attempt, owed: j.refute(attempt, pending_undos=owed), ATTEMPTS, SOME_OWED),
     st.builds(
-        lambda hooks, lease: j.paid(*hooks, lease_until=lease),
+        lambda hooks, lease: j.mark_undone(*hooks, lease_until=lease),
         st.sampled_from([(), ("hold",), ("hold", "check")]),
         st.sampled_from([0.0, NOW + j.LEASE]),
     ),
-    st.builds(j.attend, st.sampled_from([0.0, j.LEASE])),
-    st.builds(lambda hooks: j.owe(*hooks), st.sampled_from([("hold",), ("hold", "check")])),
+    st.builds(j.acquire_lease, st.sampled_from([0.0, j.LEASE])),
+    st.builds(lambda hooks: j.add_undos(*hooks), st.sampled_from([("hold",), ("hold", "check")])),
     st.builds(j.suspect),
     st.builds(j.amend, ORDER_IDS, ORDER_IDS),
     st.builds(j.take_back, ORDER_IDS),
@@ -570,45 +570,45 @@ LATER = NOW + j.WINDOW + j.SETTLE_AFTER
 
 
 def test_a_doubt_that_ends_is_to_be_told_to_whoever_was_promised_it():
-    assert after(j.promise(), j.resolve()).pending_notifications == (j.created_later(),)
-    assert after(j.promise(), j.create()).pending_notifications == (j.created_later(),)
-    (refused,) = after(j.promise(), j.free()).pending_notifications
+    assert after(j.request_notification(), j.resolve()).pending_notifications == (j.created_later(),)
+    assert after(j.request_notification(), j.create()).pending_notifications == (j.created_later(),)
+    (refused,) = after(j.request_notification(), j.release()).pending_notifications
     assert (refused.outcome, refused.error, refused.status) == (Outcome.REFUSED, "Refused", 422)
-    doubted = after(j.promise())
+    doubted = after(j.request_notification())
     assert judged(doubted, j.refute(), now=LATER).entry.pending_notifications == (j.refuted_later(),)
 
 
 def test_a_doubt_that_ends_is_told_to_nobody_who_did_not_ask():
     assert after(j.resolve()).pending_notifications == ()
-    assert after(j.free()).pending_notifications == ()
+    assert after(j.release()).pending_notifications == ()
 
 
 def test_only_the_intent_that_is_in_doubt_can_be_promised():
-    assert judged(after(), j.promise(2)).denial is Rejection.LOST
+    assert judged(after(), j.request_notification(2)).denial is Rejection.LOST
 
 
 def test_what_is_untold_keeps_the_key_from_being_forgotten_and_waits_for_somebody():
-    entry = after(j.promise(), j.resolve())
+    entry = after(j.request_notification(), j.resolve())
 
     assert not state_machine.is_ended(entry)
     assert state_machine.is_waiting(entry, NOW)
-    told = judged(entry, j.told()).entry
+    told = judged(entry, j.mark_notified()).entry
     assert told.pending_notifications == ()
     assert state_machine.is_ended(told)
     assert state_machine.due_at(told) is None
 
 
 def test_what_is_untold_outlives_the_next_intent_of_its_key():
-    free = judged(after(j.promise()), j.refute(), now=LATER).entry
+    free = judged(after(j.request_notification()), j.refute(), now=LATER).entry
     claimed = judged(free, j.claim(2), now=LATER).entry
 
     assert claimed.pending_notifications == (j.refuted_later(),)
     assert not claimed.notification_requested
-    assert judged(claimed, j.told(j.refuted_later()), now=LATER).entry.pending_notifications == ()
+    assert judged(claimed, j.mark_notified(j.refuted_later()), now=LATER).entry.pending_notifications == ()
 
 
 def test_an_order_that_appears_after_its_refutation_is_told_too():
-    free = judged(after(j.promise()), j.refute(), now=LATER).entry
+    free = judged(after(j.request_notification()), j.refute(), now=LATER).entry
     created = judged(free, j.create(), now=LATER).entry
 
     assert created.pending_notifications == (j.refuted_later(), j.created_later())

@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.support.journalling import SCOPE, attend, claim, create, free, keep, mark, owing, paid, resolve
+from tests.support.journalling import (
+    SCOPE,
+    acquire_lease,
+    claim,
+    create,
+    mark,
+    mark_undone,
+    release,
+    renew,
+    resolve,
+)
 from transfer_async.journal import rows, state_machine, transitions
 from transfer_async.journal.durable import PendingMove, Transaction, WriteCache
 from transfer_async.journal.model import Entry, KeyState, Rejection
@@ -56,7 +66,7 @@ def denials(transaction: Transaction) -> list[Rejection | None]:
 
 
 async def test_the_later_of_two_moves_on_one_key_sees_the_earlier_and_both_are_in_the_history(makes: Makes):
-    transaction = makes.transaction(("k", claim()), ("k", keep(check="r")), ("k", mark(check="r")))
+    transaction = makes.transaction(("k", claim()), ("k", renew(check="r")), ("k", mark(check="r")))
     transaction.decide(0.0)
 
     assert denials(transaction) == [None, None, None]
@@ -132,11 +142,11 @@ async def test_a_claim_that_committed_the_doubt_it_found_is_not_taken_for_one_th
     assert transaction.writes == []
 
 
-@pytest.mark.parametrize("move", [create(), free(), paid("hold")], ids=["create", "free", "paid"])
+@pytest.mark.parametrize("move", [create(), release(), mark_undone("hold")], ids=["create", "free", "paid"])
 async def test_another_move_that_was_committed_is_believed_even_if_others_moved_on(
     makes: Makes, move: transitions.Move
 ):
-    makes.store("k", "somebody else's", claim(), mark(), free(pending_undos=owing("hold")))
+    makes.store("k", "somebody else's", claim(), mark(), release(pending_undos=undos("hold")))
     transaction = makes.transaction(("k", move), commit_unknown=True)
     transaction.decide(0.0, committed=["t0"])
 
@@ -154,7 +164,7 @@ async def test_moves_for_whose_places_nothing_was_found_are_unseen(makes: Makes)
 
 
 async def test_what_was_committed_is_remembered_under_the_token_that_is_stored(makes: Makes):
-    transaction = makes.transaction(("k", claim()), ("k", keep(check="r")))
+    transaction = makes.transaction(("k", claim()), ("k", renew(check="r")))
     transaction.decide(0.0)
     before = makes.cache.get((SCOPE, "k"))
     transaction.remember()
@@ -211,7 +221,7 @@ async def test_without_a_look_a_write_replaces_what_is_known_and_nothing_else(ma
 
 @pytest.mark.parametrize(
     "wishes",
-    [(claim(2),), (mark(), claim(2)), (attend(0.0), keep("another"))],
+    [(claim(2),), (mark(), claim(2)), (acquire_lease(0.0), renew("another"))],
     ids=["busy", "granted, then busy", "denied"],
 )
 async def test_no_denial_is_believed_without_a_look(makes: Makes, wishes: tuple[transitions.Move, ...]):

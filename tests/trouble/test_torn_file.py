@@ -19,12 +19,12 @@ from tests.support.journalling import (
     claim,
     create,
     doubt,
-    free,
     judged,
-    keep,
     mark,
-    owing,
-    paid,
+    mark_undone,
+    release,
+    renew,
+    undos,
 )
 from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal import transitions
@@ -34,13 +34,13 @@ IN_MEMORY = Path("/dev/shm")
 
 STORY: list[tuple[str, transitions.Move]] = [
     *((f"created-{n}", move) for n in range(4) for move in (claim(), mark(), create(order_id=f"tx-{n}"))),
-    *((f"doubt-{n}", move) for n in range(4) for move in (claim(), keep(check="r"), mark(), doubt())),
+    *((f"doubt-{n}", move) for n in range(4) for move in (claim(), renew(check="r"), mark(), doubt())),
     *(
         (f"free-{n}", move)
         for n in range(2)
-        for move in (claim(), mark(), free(pending_undos=owing("hold", "check")))
+        for move in (claim(), mark(), release(pending_undos=undos("hold", "check")))
     ),
-    *((f"free-{n}", move) for n in range(2) for move in (paid("hold", "check"), claim(2))),
+    *((f"free-{n}", move) for n in range(2) for move in (mark_undone("hold", "check"), claim(2))),
     *((f"sending-{n}", move) for n in range(2) for move in (claim(), mark())),
 ]
 

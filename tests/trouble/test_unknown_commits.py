@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import asyncpg
 import pytest
 
-from tests.support.journalling import SCOPE, claim, create, doubt, free, judged, made, mark
+from tests.support.journalling import SCOPE, claim, create, doubt, judged, made, mark, release
 from tests.support.loop_time import LoopTime
 from tests.trouble.pg_proxies import Cut, CuttingProxy, Message
 from transfer_async import JournalFailed, KeyState, PostgresJournal
@@ -90,7 +90,7 @@ WAYS: list[tuple[transitions.Move, ...]] = [
     (claim(), mark()),
     (claim(), mark(), create()),
     (claim(), mark(), doubt()),
-    (claim(), mark(), free()),
+    (claim(), mark(), release()),
 ]
 
 

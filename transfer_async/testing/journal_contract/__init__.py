@@ -30,28 +30,28 @@ from transfer_async.testing.journal_contract.journal_moves import (
     WINDOW,
     JournalTime,
     LetPass,
-    attend,
+    acquire_lease,
+    add_undos,
     claim,
     create,
     demand,
     doubt,
     expire,
-    free,
     judged,
-    keep,
     made,
     mark,
+    mark_notified,
+    mark_undone,
     of_key,
-    owe,
-    owing,
-    paid,
-    promise,
     propose,
     refute,
+    release,
+    renew,
+    request_notification,
     resolve,
     take_back,
     take_over,
-    told,
+    undos,
     waive,
 )
 from transfer_async.testing.journal_contract.journal_scenarios import SCENARIOS, Model, random_move
@@ -167,8 +167,8 @@ class JournalContract:
         assert isinstance(journal.durable, bool)
 
     async def test_only_a_claim_or_a_suspected_duplicate_creates_an_entry(self, journal: Journal) -> None:
-        makes = (keep, take_over, mark, create, free, doubt, expire, resolve, refute)
-        for make in (*makes, paid, owe, attend, promise, told):
+        makes = (renew, take_over, mark, create, release, doubt, expire, resolve, refute)
+        for make in (*makes, mark_undone, add_undos, acquire_lease, request_notification, mark_notified):
             assert await journal.move(SCOPE, "k", make()) is None
             assert await journal.read(SCOPE, "k") is None
             assert await journal.history(SCOPE, "k") == ()
@@ -366,9 +366,9 @@ class JournalContract:
         for number, key in enumerate("bac"):
             pass_time(1.0)
             await made(journal, claim(), mark(), create(order_id=f"tx-{number}"), key=key)
-        await made(journal, owe("hold"), key="c")
+        await made(journal, add_undos("hold"), key="c")
         await made(journal, claim(), mark(), key="sending")
-        await made(journal, claim(), mark(), free(), key="free")
+        await made(journal, claim(), mark(), release(), key="free")
         await journal.move(OTHER_SCOPE, "k", claim())
         first = await orders(SCOPE, limit=2)
 
@@ -417,14 +417,20 @@ class JournalContract:
     ) -> None:
         for key, way in _every_end().items():
             await made(journal, *way, key=key)
-        await made(journal, *WAYS[KeyState.IN_DOUBT], promise(), resolve(order_id="tx-2"), key="unpublished")
+        await made(
+            journal,
+            *WAYS[KeyState.IN_DOUBT],
+            request_notification(),
+            resolve(order_id="tx-2"),
+            key="unpublished",
+        )
         corrected = (resolve(order_id="tx-3"), propose(Decision.AMEND, "tx-4"))
         await made(journal, *WAYS[KeyState.IN_DOUBT], *corrected, key="proposed")
         await made(journal, demand(), key=FOUR_EYES)
-        for move in (claim(), free(None)):
+        for move in (claim(), release(None)):
             await journal.move(OTHER_SCOPE, "k", move)
         pass_time(3600.0)
-        await made(journal, claim(), free(None), key="later")
+        await made(journal, claim(), release(None), key="later")
         pass_time(KEPT)
         pruned = await journal.prune(SCOPE, before=journal_time.utc() - timedelta(days=1, minutes=30))
         keys = (*_every_end(), "unpublished", "proposed", FOUR_EYES, "later")
@@ -442,12 +448,12 @@ class JournalContract:
             "claimed": (claim(2),),
             "sending": (claim(2), mark(number=2)),
             "doubt": (claim(2), mark(number=2), doubt()),
-            "undo": (owe("hold"),),
-            "freed": (claim(2), free(None, number=2)),
+            "undo": (add_undos("hold"),),
+            "freed": (claim(2), release(None, number=2)),
             "created": (claim(2), mark(number=2), create(order_id="tx-2")),
         }
         for key in again:
-            await made(journal, claim(), free(None), key=key)
+            await made(journal, claim(), release(None), key=key)
         await made(journal, *WAYS[KeyState.IN_DOUBT], key="resolved")
         pass_time(2 * KEPT)
         for key, moves in again.items():
@@ -466,9 +472,9 @@ class JournalContract:
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
         """A wrong date must not let a payment that was just made be made again."""
-        await made(journal, claim(), free(None), key="yesterday")
+        await made(journal, claim(), release(None), key="yesterday")
         pass_time(1.0)
-        await made(journal, claim(), free(None), key="today")
+        await made(journal, claim(), release(None), key="today")
         pass_time(KEPT - 0.5)
         for ahead in (timedelta(microseconds=1), timedelta(days=1), timedelta(days=3650)):
             with pytest.raises(ValueError, match=r"^before: must not lie ahead: .* would be paid again"):
@@ -540,8 +546,8 @@ class JournalContract:
         self, journal: Journal, beside: Journal
     ) -> None:
         await made(journal, claim())
-        freed = await made(beside, free(None), claim(2))
-        for move in (mark(), free(None)):
+        freed = await made(beside, release(None), claim(2))
+        for move in (mark(), release(None)):
             assert (await judged(journal, move)).denial is Rejection.LOST
         assert await journal.read(SCOPE, "k") == await beside.read(SCOPE, "k") == freed
 
@@ -588,9 +594,9 @@ def _every_end() -> dict[str, tuple[Move, ...]]:
         "sending": (claim(), mark()),
         "doubt": (claim(), mark(), doubt()),
         "created": (claim(), mark(), create()),
-        "free": (claim(), mark(), free()),
-        "undo": (claim(), free(None, pending_undos=owing("hold"))),
-        "undo due": (claim(), mark(), free(pending_undos=owing("hold"), lease=0.0)),
+        "free": (claim(), mark(), release()),
+        "undo": (claim(), release(None, pending_undos=undos("hold"))),
+        "undo due": (claim(), mark(), release(pending_undos=undos("hold"), lease=0.0)),
     }
 
 

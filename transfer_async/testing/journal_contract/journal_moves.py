@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 import msgspec
-from msgspec.structs import replace
 
 from transfer_async._models.errors import Attempt, Cause, CauseKind, Outcome
 from transfer_async._models.requests import NewExternalOrder, NewOrder, OrderIntent, fingerprint
@@ -25,7 +24,6 @@ from transfer_async.journal import (
     Entry,
     Expire,
     GoInDoubt,
-    HistoryEvent,
     Journal,
     KeyState,
     Look,
@@ -48,8 +46,6 @@ from transfer_async.journal import (
     TransitionResult,
     Waive,
     Withdraw,
-    decide,
-    history_step,
 )
 from transfer_async.journal.model import LEASE, SETTLE_AFTER
 from transfer_async.testing.makers import make_new_order
@@ -86,7 +82,7 @@ def claim(number: int = 1, **changes: Any) -> Claim:
     return Claim(**fields | changes)
 
 
-def keep(epoch: int = 1, *, number: int = 1, **receipts: str) -> RenewLease:
+def renew(epoch: int = 1, *, number: int = 1, **receipts: str) -> RenewLease:
     return RenewLease(intent_id=f"intent-{number}", epoch=epoch, lease=LEASE, receipts=dict(receipts))
 
 
@@ -106,7 +102,7 @@ def create(attempt: str = "a", order_id: str = "tx-1", reply: bytes | None = Non
     return Create(attempt=attempt, order_id=order_id, reply=reply)
 
 
-def free(
+def release(
     attempt: str | None = "a",
     *,
     epoch: int = 1,
@@ -205,20 +201,20 @@ def take_over(epoch: int = 1, *, number: int = 1) -> TakeOver:
     return TakeOver(intent_id=f"intent-{number}", epoch=epoch, lease=LEASE)
 
 
-def lay_aside() -> Quarantine:
+def quarantine() -> Quarantine:
     return Quarantine(by="operator", reason="cannot be read")
 
 
-def attend(lease: float = LEASE) -> AcquireLease:
+def acquire_lease(lease: float = LEASE) -> AcquireLease:
     return AcquireLease(lease=lease)
 
 
-def paid(*hooks: str, number: int = 1, lease_until: float = 0.0) -> MarkUndone:
+def mark_undone(*hooks: str, number: int = 1, lease_until: float = 0.0) -> MarkUndone:
     return MarkUndone(intent_id=f"intent-{number}", hooks=hooks, lease_until=lease_until)
 
 
-def owe(*hooks: str, number: int = 1) -> AddPendingUndos:
-    return AddPendingUndos(pending_undos=owing(*hooks, number=number), lease=LEASE)
+def add_undos(*hooks: str, number: int = 1) -> AddPendingUndos:
+    return AddPendingUndos(pending_undos=undos(*hooks, number=number), lease=LEASE)
 
 
 def suspect(order_id: str | None = "tx-2", *, number: int = 1, reason: str = "answered late") -> Suspect:
@@ -236,12 +232,12 @@ def suspect(order_id: str | None = "tx-2", *, number: int = 1, reason: str = "an
     )
 
 
-def promise(number: int = 1) -> RequestNotification:
+def request_notification(number: int = 1) -> RequestNotification:
     return RequestNotification(intent_id=f"intent-{number}")
 
 
-def told(untold: OutboxEntry | None = None) -> MarkNotified:
-    return MarkNotified(notification=untold or created_later())
+def mark_notified(notification: OutboxEntry | None = None) -> MarkNotified:
+    return MarkNotified(notification=notification or created_later())
 
 
 def created_later(number: int = 1, order_id: str = "tx-1") -> OutboxEntry:
@@ -252,12 +248,12 @@ def refuted_later(number: int = 1) -> OutboxEntry:
     return OutboxEntry(intent_id=f"intent-{number}", outcome=Outcome.REFUSED, error="Refuted")
 
 
-def owing(*hooks: str, number: int = 1) -> tuple[PendingUndo, ...]:
+def undos(*hooks: str, number: int = 1) -> tuple[PendingUndo, ...]:
     return tuple(PendingUndo(intent=intent(number), hook=hook, receipt=f"r-{hook}") for hook in hooks)
 
 
 WAYS: dict[KeyState, tuple[Move, ...]] = {
-    KeyState.FREE: (claim(), free(None)),
+    KeyState.FREE: (claim(), release(None)),
     KeyState.CLAIMED: (claim(),),
     KeyState.SENDING: (claim(), mark()),
     KeyState.IN_DOUBT: (claim(), mark(), doubt()),
@@ -292,35 +288,6 @@ def of_key(move: Move, key: str) -> Move:
         for item in getattr(move, "pending_undos", ())
     )
     return msgspec.structs.replace(move, pending_undos=owed) if owed else move
-
-
-async def followed(journal: Journal, *wanted: Move, key: str = "k") -> Entry:
-    """Make moves that are all allowed, and compare what the journal keeps with what `decide` makes of them.
-
-    A journal that loses a field decides the next move without it: its own verdicts say nothing of that.
-    """
-    expected: Entry | None = None
-    steps: list[HistoryEvent] = []
-    for move in wanted:
-        verdict = await judged(journal, move, key=key)
-        wished = decide(expected, of_key(move, key), now=verdict.now)
-        assert wished is not None
-        assert (wished.denial, verdict.denial) == (None, None), move
-        expected = wished.entry
-        steps.append(replace(history_step(expected, move, now=0.0), at=0.0))
-    found = await journal.read(SCOPE, key)
-    assert expected is not None
-    assert found == expected
-    assert _since(found) == _since(expected)
-    assert [replace(step, at=0.0) for step in await journal.history(SCOPE, key)] == steps
-    return expected
-
-
-def _since(entry: Entry) -> list[float | None]:
-    """What two entries may differ in and still be equal."""
-    return [undo.since for undo in entry.pending_undos] + [
-        pending.since for pending in entry.pending_notifications
-    ]
 
 
 # --- journal time ------------------------------------------------------------------------------------

@@ -37,30 +37,30 @@ from transfer_async.testing.journal_contract.journal_moves import (
     WAYS,
     WINDOW,
     LetPass,
+    acquire_lease,
+    add_undos,
     amend,
-    attend,
     claim,
     create,
     demand,
     doubt,
     expire,
-    free,
     intent,
-    keep,
     look,
     mark,
+    mark_notified,
+    mark_undone,
     of_key,
-    owe,
-    owing,
-    paid,
-    promise,
     propose,
     refute,
+    release,
+    renew,
+    request_notification,
     resolve,
     suspect,
     take_back,
     take_over,
-    told,
+    undos,
     waive,
     withdraw,
 )
@@ -180,26 +180,26 @@ def _keys(found: Iterable[tuple[str, Entry]]) -> list[str]:
 def random_move(chance: Random, order_id: str) -> Move:
     """Return a random transition, of which many are rejected."""
     number, attempt = chance.randint(1, 3), chance.choice("ab")
-    owed = owing(*chance.sample(["hold", "check"], chance.randint(0, 2)), number=number)
+    owed = undos(*chance.sample(["hold", "check"], chance.randint(0, 2)), number=number)
     drawn: list[Move] = [
         claim(number),
         claim(number, once=True),
-        keep(number=number, check="r-1"),
+        renew(number=number, check="r-1"),
         mark(attempt, number=number, hold="r-ü"),
         mark(attempt, number=number, epoch=2),
         create(attempt, order_id),
-        free(attempt, number=number, pending_undos=owed),
-        free(None, number=number, pending_undos=owed),
+        release(attempt, number=number, pending_undos=owed),
+        release(None, number=number, pending_undos=owed),
         doubt(attempt),
         expire(attempt),
         resolve(attempt, order_id),
         refute(attempt, pending_undos=owed),
         take_over(number=number),
-        attend(),
-        paid("hold", number=number),
-        owe("hold", number=number),
+        acquire_lease(),
+        mark_undone("hold", number=number),
+        add_undos("hold", number=number),
         suspect(order_id),
-        promise(number),
+        request_notification(number),
         propose(order_id=order_id, attempt=attempt, number=number),
         resolve(attempt, order_id, by="ben", proposal=f"proposal-{number}"),
         amend(order_id, f"{order_id}-2", attempt),
@@ -245,22 +245,22 @@ ENDING = Ending(
 )
 DOUBTED = (
     claim(intent=INTENT, client_made=True, hooks=tuple(undo.hook for undo in UNDOS)),
-    keep(check=LONG),
+    renew(check=LONG),
     mark(check=LONG, hold="r-ü"),
     *(doubt(candidate=f"tx-{number}", cause=CAUSE) for number in range(7, 27)),
-    promise(),
+    request_notification(),
 )
 FULL: dict[str, Scenario] = {
     "every field of a doubt": (*DOUBTED, propose(said=LONG)),
     "every field of a resolved doubt": (*DOUBTED, resolve(order_id="tx-7")),
     "every field of pending undos": (
         claim(intent=INTENT),
-        free(None, pending_undos=UNDOS),
+        release(None, pending_undos=UNDOS),
         claim(2),
         mark("b", number=2),
         suspect(number=3, reason=LONG),
     ),
-    "every field of a refusal": (claim(), mark(), free(ending=ENDING)),
+    "every field of a refusal": (claim(), mark(), release(ending=ENDING)),
     "a long history": (claim(), *(suspect(f"tx-{number}", reason=LONG) for number in range(60))),
 }
 """Scenarios that fill every field of an entry, each with as much as it may hold."""
@@ -282,29 +282,29 @@ def _lost(*wanted: Move) -> tuple[Step, ...]:
 
 LEASES: dict[str, Scenario] = {
     "a claim is taken over after its lease, not before": (
-        (claim(), keep(check="r-1"), LEASE - SHORTLY),
+        (claim(), renew(check="r-1"), LEASE - SHORTLY),
         (Step(claim(2), R.BUSY), SHORTLY, claim(2), mark(epoch=2)),
     ),
     "a worker whose claim was taken over can do nothing": (
         (claim(), LEASE, claim(2)),
-        _lost(keep(), mark(), free(None), take_over()),
+        _lost(renew(), mark(), release(None), take_over()),
         mark(epoch=2),
     ),
     "a worker whose lease ran out can release its claim but not send": (
         (claim(), LEASE),
-        _lost(mark(), keep()),
-        free(None),
+        _lost(mark(), renew()),
+        release(None),
     ),
-    "a lease is renewed": (claim(), LEASE - 1, keep(), LEASE - 1, Step(claim(2), R.BUSY)),
+    "a lease is renewed": (claim(), LEASE - 1, renew(), LEASE - 1, Step(claim(2), R.BUSY)),
     "a claim of the greatest age is taken over": (claim(), MAX_AGE, claim(2), mark(epoch=2)),
     "a claim that is too old is undone and a new intent begins": (
-        (claim(), keep(check="r-1"), MAX_AGE + 1, claim(2, hooks=("other",))),
+        (claim(), renew(check="r-1"), MAX_AGE + 1, claim(2, hooks=("other",))),
         _lost(mark(epoch=2)),
         mark(number=2),
     ),
     "a claim that is renewed is never too old": (
         claim(),
-        (LEASE - 1, keep()) * 30,
+        (LEASE - 1, renew()) * 30,
         Step(claim(2), R.BUSY),
     ),
     "an expired request is in doubt for the next claim": (
@@ -319,8 +319,8 @@ LEASES: dict[str, Scenario] = {
         mark(epoch=2),
     ),
     "a worker of an earlier intent has no claim on the next one": (
-        (claim(), LEASE, take_over(), free(None, epoch=2), claim(2)),
-        _lost(keep(), mark(), free(None), take_over()),
+        (claim(), LEASE, take_over(), release(None, epoch=2), claim(2)),
+        _lost(renew(), mark(), release(None), take_over()),
         mark(number=2),
     ),
     "a worker whose clock was set back cannot send": (
@@ -344,12 +344,12 @@ SETTLING: dict[str, Scenario] = {
     ),
     "the sender may record a refusal over a doubt": (
         (claim(), mark(), LEASE, expire()),
-        _lost(free("b")),
-        free(),
+        _lost(release("b")),
+        release(),
     ),
     "created is final": (
         (CREATED, 10 * MAX_AGE),
-        _lost(keep(), take_over(), mark(), create(), free(), free(None)),
+        _lost(renew(), take_over(), mark(), create(), release(), release(None)),
         _lost(doubt(), expire(), resolve(), refute()),
         Step(claim(2), R.CREATED),
     ),
@@ -362,7 +362,7 @@ SETTLING: dict[str, Scenario] = {
     },
     "a refutation waits until the request has settled": (
         (claim(), mark(), LEASE, expire(), WINDOW + SETTLE_AFTER - LEASE - SHORTLY),
-        (Step(refute(), R.TOO_EARLY), SHORTLY, refute(pending_undos=owing("hold"))),
+        (Step(refute(), R.TOO_EARLY), SHORTLY, refute(pending_undos=undos("hold"))),
     ),
     "a sender that reports its doubt shortens the wait": (
         (claim(), mark(), 5.0, doubt(), SETTLE_AFTER - SHORTLY),
@@ -374,14 +374,14 @@ SETTLING: dict[str, Scenario] = {
         resolve(),
     ),
     "an attempt of an earlier intent settles nothing": (
-        (claim(), mark(), free(), claim(2, fingerprint="another"), mark("b", number=2)),
-        _lost(create(), free(), doubt(), resolve()),
+        (claim(), mark(), release(), claim(2, fingerprint="another"), mark("b", number=2)),
+        _lost(create(), release(), doubt(), resolve()),
     ),
     "an order that appears after its refutation binds the key again": (
         (IN_DOUBT, SETTLE_AFTER + WINDOW, refute(), create()),
     ),
     "a recorded refusal answers a claim that is made once": (
-        (claim(), mark(), free(), Step(claim(2, once=True), R.REFUSED), claim(2)),
+        (claim(), mark(), release(), Step(claim(2, once=True), R.REFUSED), claim(2)),
     ),
     **{
         f"a suspected duplicate binds a key that is {state.value}": (way, suspect())
@@ -389,41 +389,52 @@ SETTLING: dict[str, Scenario] = {
     },
     "a suspected duplicate binds a key without an entry": (suspect(), Step(claim(), R.IN_DOUBT)),
     "a key with a suspected duplicate sends nothing": (
-        (claim(), mark(), free(), claim(2), suspect()),
-        _lost(mark("b", number=2), free(None, number=2, pending_undos=owing("hold", number=2))),
+        (claim(), mark(), release(), claim(2), suspect()),
+        _lost(mark("b", number=2), release(None, number=2, pending_undos=undos("hold", number=2))),
     ),
 }
 
 PENDING: dict[str, Scenario] = {
-    "undos are pending under a lease": (claim(), free(None, pending_undos=owing("hold", "check")), LEASE),
+    "undos are pending under a lease": (claim(), release(None, pending_undos=undos("hold", "check")), LEASE),
     "an undo that is done is no longer pending": (
-        (claim(), free(None, pending_undos=owing("hold", "check"), lease=0.0), paid("hold")),
+        (claim(), release(None, pending_undos=undos("hold", "check"), lease=0.0), mark_undone("hold")),
     ),
     "an undo of one intent leaves those of others": (
-        (claim(), free(None, pending_undos=owing("hold"), lease=0.0)),
-        (claim(2), free(None, number=2, pending_undos=owing("hold", number=2), lease=0.0)),
-        paid("hold", number=2),
+        (claim(), release(None, pending_undos=undos("hold"), lease=0.0)),
+        (claim(2), release(None, number=2, pending_undos=undos("hold", number=2), lease=0.0)),
+        mark_undone("hold", number=2),
     ),
     "an undo that became due again meanwhile stays pending": (
-        (claim(), free(None, pending_undos=owing("hold"), lease=0.0), 1.0, owe("hold"), paid("hold")),
+        (
+            claim(),
+            release(None, pending_undos=undos("hold"), lease=0.0),
+            1.0,
+            add_undos("hold"),
+            mark_undone("hold"),
+        ),
     ),
     "an undo that becomes due late is pending once": (
-        (claim(), free(None, pending_undos=owing("hold")), claim(2), owe("hold", "check")),
+        (claim(), release(None, pending_undos=undos("hold")), claim(2), add_undos("hold", "check")),
     ),
     "pending undos outlive the next intents": (
-        (claim(), free(None, pending_undos=owing("hold")), claim(2), mark(number=2), create()),
+        (claim(), release(None, pending_undos=undos("hold")), claim(2), mark(number=2), create()),
     ),
     "one worker at a time has the pending undos": (
-        (claim(), free(None, pending_undos=owing("hold"), lease=0.0), attend()),
-        (Step(attend(), R.BUSY), LEASE, attend()),
+        (claim(), release(None, pending_undos=undos("hold"), lease=0.0), acquire_lease()),
+        (Step(acquire_lease(), R.BUSY), LEASE, acquire_lease()),
     ),
     "one worker at a time has a doubt, and may give it up": (
-        (IN_DOUBT, attend(), Step(attend(), R.BUSY), attend(0.0), attend()),
+        (IN_DOUBT, acquire_lease(), Step(acquire_lease(), R.BUSY), acquire_lease(0.0), acquire_lease()),
     ),
     "the end of a published doubt is pending until it is published": (
-        (IN_DOUBT, promise(), resolve(), 1.0, told()),
+        (IN_DOUBT, request_notification(), resolve(), 1.0, mark_notified()),
     ),
-    "the refutation of a published doubt is pending": (IN_DOUBT, promise(), SETTLE_AFTER + WINDOW, refute()),
+    "the refutation of a published doubt is pending": (
+        IN_DOUBT,
+        request_notification(),
+        SETTLE_AFTER + WINDOW,
+        refute(),
+    ),
 }
 
 DECISIONS: dict[str, Scenario] = {
@@ -437,7 +448,7 @@ DECISIONS: dict[str, Scenario] = {
     },
     **{
         f"a proposal is void after {move.name}": (PROPOSED, move, Step(APPROVAL, R.VOID))
-        for move in (doubt(), promise(), suspect(), propose(number=2))
+        for move in (doubt(), request_notification(), suspect(), propose(number=2))
     },
     "a look changes nothing but the history": (PROPOSED, look(), APPROVAL),
     "only what was proposed is approved": (
@@ -472,7 +483,7 @@ DECISIONS: dict[str, Scenario] = {
         (CREATED, Step(amend(), R.ANSWERED), Step(take_back(), R.ANSWERED)),
     ),
     "a corrected order is published too": (
-        (IN_DOUBT, promise(), resolve(), amend(), amend("tx-2", "tx-3"), take_back("tx-3")),
+        (IN_DOUBT, request_notification(), resolve(), amend(), amend("tx-2", "tx-3"), take_back("tx-3")),
     ),
     "a proposed correction waits for somebody": (
         (RESOLVED, propose(Decision.AMEND, "tx-2"), KEPT),
