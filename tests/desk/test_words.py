@@ -9,10 +9,11 @@ import pytest
 from tests.support.cases import each
 from transfer_async._models.errors import Cause, CauseKind
 from transfer_async._pipeline.decisions import DECISIONS
+from transfer_async._pipeline.key_views import CAUSES, view_of
 from transfer_async._support.clock import in_two_units
 from transfer_async.desk import labels
 from transfer_async.desk.pending_keys import KINDS
-from transfer_async.journal import Decision, transitions
+from transfer_async.journal import Decision, Entry, KeyState, transitions
 from transfer_async.journal.transitions import Claim, Move
 
 
@@ -39,11 +40,21 @@ def test_every_reason_to_wait_is_explained():
 
 @each("kind", list(CauseKind))
 def test_every_cause_has_words(kind: CauseKind):
-    assert labels.cause_in_short(Cause(kind=kind))
+    assert CAUSES[kind]
 
 
 def test_a_status_is_told_by_its_number():
-    assert labels.cause_in_short(Cause(kind=CauseKind.STATUS, status=502)) == "status 502"
+    entry = Entry(
+        state=KeyState.IN_DOUBT,
+        fingerprint="",
+        intent_id="",
+        intent=None,
+        claimed_at=0.0,
+        cause=Cause(kind=CauseKind.STATUS, status=502),
+    )
+    view = view_of("k", entry, lambda _: None, now=datetime(2024, 5, 6, tzinfo=UTC), settle_after=0.0)
+
+    assert view.cause_in_short == "status 502"
 
 
 @pytest.mark.parametrize(

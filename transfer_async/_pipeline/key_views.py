@@ -1,4 +1,4 @@
-"""What is on record of a key, as people see it who have to end it."""
+"""The record of a key for operators: `KeyView`, the errors of decisions, and the checks of arguments."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from attrs import field, frozen
 
 from transfer_async._models import requests
-from transfer_async._models.errors import Cause
+from transfer_async._models.errors import Cause, CauseKind
 from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.outcomes import order_id_of
-from transfer_async._support.clock import Duration, duration
+from transfer_async._support.clock import EARLIEST, LATEST, Duration, duration
 from transfer_async.journal.model import (
     ABANDONED_SETTLE_AFTER,
     Decision,
@@ -28,63 +28,33 @@ from transfer_async.journal.model import (
 from transfer_async.journal.protocol import order_on_record
 from transfer_async.journal.transitions import Move
 
-
-@frozen(kw_only=True)
-class Doubt:
-    """A key in doubt, as an operator needs it to find out what became of its order.
-
-    Args:
-        key: the key.
-        intent_id: the intent's id, under which the bank's hooks know it.
-        summary: amounts, currencies and countries; nothing about a person.
-        claimed_at: when work on the intent began, in UTC; if that is damaged, the nearest time that there is.
-        sent_until: no request was to be sent after it, in UTC; the same. A sender that is stopped between its
-            last check and the write sends later, when it continues: see ``sender_reported``.
-        order: what was to be created; not in the ``repr``.
-        receipts: what the hooks handed back, by hook name; not in the ``repr``.
-        held: the reference of a hold that the bank placed itself; not in the ``repr``.
-        candidates: ids of orders that answers named which were not readably ours: look for them first.
-        cause: why it is in doubt, with the HTTP attempts; None where that was not kept yet.
-        readable: false where this is only what can be read of what is on record.
-        proposal: what one person has proposed, for another to approve.
-        moves: counts the key's moves: what is decided of it can be bound to it, as ``seen``.
-    """
-
-    key: str
-    intent_id: str
-    summary: str
-    claimed_at: datetime
-    sent_until: datetime
-    order: NewOrder | None = field(default=None, repr=False)
-    receipts: dict[str, str | None] = field(factory=dict, repr=False)
-    held: str | None = field(default=None, repr=False)
-    candidates: tuple[str, ...] = ()
-    cause: Cause | None = None
-    readable: bool = True
-    proposal: Proposal | None = None
-    moves: int = 0
-
-    @property
-    def sender_reported(self) -> bool:
-        """Whether the sender itself reported the doubt, and sends no more.
-
-        Otherwise find its process before you refute: if it is only stopped, its request may still leave.
-        """
-        return self.cause is not None and self.cause.is_from_sender
+CAUSES = {
+    CauseKind.NO_ANSWER: "no answer",
+    CauseKind.CUT_ANSWER: "answer cut off",
+    CauseKind.STATUS: "unclear status",
+    CauseKind.UNREADABLE_ANSWER: "unreadable answer",
+    CauseKind.SECOND_ANSWER: "a second answer",
+    CauseKind.ABANDONED: "abandoned",
+    CauseKind.CLOSED: "cut off at close",
+    CauseKind.TAKEN_BACK: "taken back",
+    CauseKind.SUPERSEDED: "an earlier order may exist",
+}
+"""Each cause of a doubt, in two or three words."""
 
 
 @frozen(kw_only=True)
 class KeyView:
-    """What is on record of one key, with its times as people read them.
+    """The record of a key for operators, with its times in UTC.
 
     Args:
         key: the key.
-        entry: all of it.
-        began: when work on its intent began, in UTC; None where what is on record is no time.
-        age: seconds since then; None as well.
-        sent_until: as for `Doubt`; None where nothing was sent, or that is no time.
-        lease_until: until when a worker has the key, in UTC; None where none is at work on it.
-        refutable_at: when a refutation is believed, at the earliest; None where never, or not in doubt.
+        entry: the whole record; not in the ``repr``.
+        began: when work on the intent began; None if the record has no valid time.
+        age: seconds since then; None likewise.
+        sent_until: no request was to be sent after this time; None if none was sent, or the time is invalid.
+            A sender that is stopped between its last check and the write sends later: see `sender_reported`.
+        lease_until: when the lease of the worker that uses the key expires; None without such a worker.
+        refutable_at: the earliest time for a refutation; None if never, or if the key is not in doubt.
     """
 
     key: str
@@ -97,12 +67,17 @@ class KeyView:
 
     @property
     def state(self) -> KeyState:
-        """Where the key stands."""
+        """The state of the key."""
         return self.entry.state
 
     @property
+    def intent_id(self) -> str:
+        """The intent's id, under which the bank's hooks know it."""
+        return self.entry.intent_id
+
+    @property
     def order(self) -> NewOrder | Order | None:
-        """What was to be created, as long as it is kept; then the order as the service answered it."""
+        """The requested order, as long as it is kept; then the order as the service answered it."""
         intent = self.entry.intent or next((undo.intent for undo in self.entry.pending_undos), None)
         return order_on_record(self.entry) if intent is None else intent.order
 
@@ -113,67 +88,108 @@ class KeyView:
 
     @property
     def order_id(self) -> str | None:
-        """The order's id, once it exists."""
+        """The order's id, once the order exists."""
         return self.entry.order_id
 
     @property
+    def receipts(self) -> dict[str, str | None]:
+        """The receipts that the hooks returned, by hook name; ``"held"`` for the bank's own hold."""
+        return self.entry.all_receipts
+
+    @property
+    def held(self) -> str | None:
+        """The reference of a hold that the bank placed itself."""
+        return self.entry.held
+
+    @property
     def candidates(self) -> tuple[str, ...]:
-        """The ids of orders that may be the one that is looked for."""
+        """The ids of orders that responses named although they could not be read; look for them first."""
         return self.entry.candidates if self.state is KeyState.IN_DOUBT else ()
 
     @property
     def owed(self) -> tuple[str, ...]:
-        """The hooks that must still be undone."""
+        """The hooks with pending undos."""
         return tuple(undo.hook for undo in self.entry.pending_undos)
 
     @property
     def untold(self) -> tuple[str, ...]:
-        """The outcomes that must still be told."""
+        """The outcomes with pending notifications."""
         return tuple(item.outcome.value for item in self.entry.pending_notifications)
 
     @property
     def cause(self) -> Cause | None:
-        """Why it is, or was, in doubt."""
+        """Why the key is, or was, in doubt, with the HTTP attempts; None if that was not recorded."""
         return self.entry.cause
 
     @property
+    def cause_in_short(self) -> str:
+        """The same in two or three words; empty if there is none."""
+        cause = self.cause
+        if cause is not None and cause.kind is CauseKind.STATUS and cause.status is not None:
+            return f"status {cause.status}"
+        return "" if cause is None else CAUSES[cause.kind]
+
+    @property
     def sender_reported(self) -> bool:
-        """As for `Doubt`."""
+        """Whether the sender itself reported the doubt, and sends no more.
+
+        Otherwise find its process before you refute: if it is only stopped, it may still send the request.
+        """
         return self.entry.sender_reported
 
     @property
     def proposal(self) -> Proposal | None:
-        """What one person has proposed, for another to approve."""
+        """A person's proposal that waits for approval."""
         return self.entry.proposal
 
     @property
     def moves(self) -> int:
-        """Counts the key's moves: what is decided of it can be bound to it, as ``seen``."""
+        """The key's version; pass it as ``seen`` to bind a decision to what was seen."""
         return self.entry.version
 
     @property
     def readable(self) -> bool:
-        """Whether it is all that is on record, and not only what can be read of it."""
+        """Whether the whole record could be read, and not only a part of a corrupt one."""
         return self.entry.is_readable
 
     @property
     def is_sealed(self) -> bool:
-        """Whether it is sealed with keys that are not here: whoever has them can read it."""
+        """Whether the record is encrypted with a key that is not available here."""
         return self.entry.unread is not None and self.entry.unread.is_sealed
 
     @property
     def amendable(self) -> bool:
-        """Whether the order's id may be amended: it was given by a person, or by the bank's own means."""
+        """Whether the order's id can be amended: a person, or the bank's own ``resolve``, gave it."""
         return self.entry.is_amendable
 
 
 @frozen(kw_only=True)
+class Doubt(KeyView):
+    """The `KeyView` of a key in doubt, with what an operator needs to look for its order.
+
+    Args:
+        claimed_at: when work on the intent began; for an invalid time the nearest possible one.
+        sent_until: as for `KeyView`, but never None; likewise.
+        summary: amounts, currencies and countries; nothing about a person.
+    """
+
+    claimed_at: datetime
+    sent_until: datetime
+    summary: str
+
+    @property
+    def order(self) -> NewOrder | None:
+        """The requested order; None if the record of it cannot be read."""
+        return None if self.entry.intent is None else self.entry.intent.order
+
+
+@frozen(kw_only=True)
 class FourEyes:
-    """Whether a scope demands that what one person decides is approved by another.
+    """Whether a scope requires dual control.
 
     Args:
         demanded: whether it does.
-        proposal: that one person shall be enough, for another to approve.
+        proposal: the proposal to end it, if there is one.
     """
 
     demanded: bool
@@ -181,7 +197,7 @@ class FourEyes:
 
 
 def summary_of(order: NewOrder | Order | None) -> str:
-    """``order`` in a line that names nobody."""
+    """Return one line about ``order`` that names no person."""
     if order is None:
         return "an order that is no longer on record"
     return (
@@ -190,114 +206,110 @@ def summary_of(order: NewOrder | Order | None) -> str:
     )
 
 
-def doubt_of(key: str, entry: Entry, utc: Callable[[float], datetime]) -> Doubt:
-    """The doubt that ``entry`` is; ``utc`` turns the journal's seconds into times."""
-    order = None if entry.intent is None else entry.intent.order
-    return Doubt(
-        key=key,
-        intent_id=entry.intent_id,
-        summary=summary_of(order) if entry.is_readable else "an order whose record cannot be read",
-        claimed_at=utc(entry.claimed_at),
-        sent_until=utc(entry.sent_until),
-        order=order,
-        receipts=entry.all_receipts,
-        held=entry.held,
-        candidates=entry.candidates,
-        cause=entry.cause,
-        readable=entry.is_readable,
-        proposal=entry.proposal,
-        moves=entry.version,
-    )
-
-
-_AT_WORK = (KeyState.CLAIMED, KeyState.SENDING)
-
 Calendar = Callable[[float], datetime | None]
-"""Turns the journal's seconds into times; None where there is no such time."""
+"""A function from the journal's seconds to UTC times; it returns None for an impossible time."""
+
+
+def nearest_time(utc: Calendar, seconds: float) -> datetime:
+    """Return ``seconds`` as a time, or the nearest possible time."""
+    return utc(seconds) or (EARLIEST if seconds < 0 else LATEST)
 
 
 def view_of(key: str, entry: Entry, utc: Calendar, *, now: datetime, settle_after: float) -> KeyView:
-    """The view of ``entry``."""
-    # Of a damaged record, zero stands for a time that cannot be read; it stays there when that is put aside.
-    was_damaged = not entry.is_readable or bool(entry.quarantined)
-    began = None if was_damaged and not entry.claimed_at else utc(entry.claimed_at)
-    is_sent = entry.attempt is not None and not (was_damaged and not entry.sent_until)
-    is_leased = entry.state in _AT_WORK and not (was_damaged and not entry.lease_until)
-    return KeyView(
+    """Return the view of ``entry``."""
+    return KeyView(key=key, entry=entry, **_times(entry, utc, now, settle_after))
+
+
+def doubt_of(key: str, entry: Entry, utc: Calendar, *, now: datetime, settle_after: float) -> Doubt:
+    """Return the view of ``entry``, which is in doubt."""
+    times = _times(entry, utc, now, settle_after) | {"sent_until": nearest_time(utc, entry.sent_until)}
+    order = None if entry.intent is None else entry.intent.order
+    return Doubt(
         key=key,
         entry=entry,
-        began=began,
-        age=None if began is None else (now - began).total_seconds(),
-        sent_until=utc(entry.sent_until) if is_sent else None,
-        lease_until=utc(entry.lease_until) if is_leased else None,
-        refutable_at=_refutable_at(entry, utc, settle_after=settle_after),
+        claimed_at=nearest_time(utc, entry.claimed_at),
+        summary=summary_of(order) if entry.is_readable else "an order whose record cannot be read",
+        **times,
     )
 
 
-def _refutable_at(entry: Entry, utc: Calendar, *, settle_after: float) -> datetime | None:
-    if entry.state is not KeyState.IN_DOUBT:
-        return None
-    return utc(entry.settled_at(settle_after))  # never, if `settle_after` is infinite
+def _times(entry: Entry, utc: Calendar, now: datetime, settle_after: float) -> dict[str, Any]:
+    # In a corrupt record, zero stands for a time that cannot be read; it stays in the entry after quarantine.
+    was_corrupt = not entry.is_readable or bool(entry.quarantined)
+    began = None if was_corrupt and not entry.claimed_at else utc(entry.claimed_at)
+    is_sent = entry.attempt is not None and not (was_corrupt and not entry.sent_until)
+    is_in_use = entry.state in (KeyState.CLAIMED, KeyState.SENDING)
+    is_leased = is_in_use and not (was_corrupt and not entry.lease_until)
+    is_in_doubt = entry.state is KeyState.IN_DOUBT
+    return {
+        "began": began,
+        "age": None if began is None else (now - began).total_seconds(),
+        "sent_until": utc(entry.sent_until) if is_sent else None,
+        "lease_until": utc(entry.lease_until) if is_leased else None,
+        # An infinite ``settle_after`` gives None: never.
+        "refutable_at": utc(entry.settled_at(settle_after)) if is_in_doubt else None,
+    }
 
 
 def parties_of(entry: Entry) -> OrderIntent | Order | None:
-    """What tells who the parties of the order are; None if nothing on record does."""
-    return entry.intent or order_on_record(entry) or next((undo.intent for undo in entry.pending_undos), None)
+    """Return what names the parties of the order; None if nothing on record does."""
+    undos = entry.pending_undos
+    return entry.intent or order_on_record(entry) or next((undo.intent for undo in undos), None)
 
 
 @frozen
 class Sentence:
-    """A sentence for people about a key.
+    """A sentence about a key.
 
     Args:
         text: the sentence, with ``{}`` for each of the values.
-        values: texts from elsewhere, such as references: whoever shows them makes them fit to be shown.
+        values: texts from elsewhere, such as references; they must be sanitized before they are shown.
     """
 
     text: str
     values: tuple[str, ...] = ()
 
-    def shown(self, fit: Callable[[str], str]) -> str:
-        """The whole sentence, with every value made ``fit``."""
-        return self.text.format(*map(fit, self.values))
+    def shown(self, sanitized: Callable[[str], str]) -> str:
+        """Return the whole sentence, with every value ``sanitized``."""
+        return self.text.format(*map(sanitized, self.values))
 
 
-MOST_SCOPES = 10
-"""So many other scopes are named."""
+NAMED_SCOPES = 10
+"""The maximum number of other scopes that a message names."""
 
 
 def only_scopes(names: Sequence[str]) -> Sentence:
     """Return the end of a sentence: the journal has keys of these scopes only."""
-    shown = tuple(names[:MOST_SCOPES])
-    more = f" and {len(names) - MOST_SCOPES:,} more" if len(names) > MOST_SCOPES else ""
+    shown = tuple(names[:NAMED_SCOPES])
+    more = f" and {len(names) - NAMED_SCOPES:,} more" if len(names) > NAMED_SCOPES else ""
     return Sentence(f"only keys of {', '.join(['{}'] * len(shown))}{more}", shown)
 
 
 # --- refusals ----------------------------------------------------------------------------------------
-# What an operator hears where something is no good, or the journal says no.
+# The errors for a decision that cannot be made.
 
 
 def nothing_on_record(key: str) -> ValueError:
-    """What an operator hears who names a key that the journal does not have."""
+    """Return the error for a key without a record."""
     why = requests.problem(key)
     return ValueError(f"key: {why}" if why else "key: nothing is on record of it in this scope")
 
 
-def told(entry: Entry) -> str:
-    """Where a key stands, in words."""
+def state_text(entry: Entry) -> str:
+    """Return the state of a key as text, with its order's id."""
     state = entry.state.value.replace("_", " ")
     return f"{state} ({entry.order_id})" if entry.order_id else state
 
 
 class ApprovalRequired(ValueError):
-    """The scope demands four eyes: one person proposes it, and another approves."""
+    """The scope requires dual control: one person proposes a decision, and another approves it."""
 
     def __init__(self) -> None:
         super().__init__("four_eyes: are demanded in this scope: propose it, and another person approves")
 
 
 class ApproverIsProposer(ValueError):
-    """Whoever proposed it may not approve it, nor anybody whose name looks the same."""
+    """The proposer may not approve it, and neither may a person whose name looks the same."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -307,18 +319,18 @@ class ApproverIsProposer(ValueError):
 
 
 class RecordSetAside(ValueError):
-    """A damaged record was set aside for a decision, which was then refused: the key is as it was left."""
+    """A corrupt record was put into quarantine for a decision, and then the decision was refused."""
 
 
 class KeyChanged(ValueError):
-    """The key has moved since it was looked at, or the proposal that was seen is void.
+    """The key has changed since the person saw it, or the proposal that they saw is void.
 
     Args:
-        entry: as it is now.
+        entry: the entry as it is now.
     """
 
     def __init__(self, entry: Entry) -> None:
-        super().__init__(f"key: has moved since it was looked at; it is {told(entry)}")
+        super().__init__(f"key: has moved since it was looked at; it is {state_text(entry)}")
         self.state: KeyState = entry.state
         self.moves: int = entry.version
 
@@ -333,12 +345,12 @@ def _key_changed(text: str, state: KeyState, moves: int) -> KeyChanged:
     return made
 
 
-FOR_EVER = 1e10
-"""Seconds after which nobody asks again: three hundred years."""
+_LONGEST_WAIT = 1e10
+"""Seconds: three hundred years. A longer wait is shown as infinite."""
 
 
 def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
-    """What is raised where the journal said no to ``move``."""
+    """Return the error for a transition that the journal rejected."""
     entry, denial = verdict.entry, verdict.denial
     if denial is Rejection.ALONE:
         return ApprovalRequired()
@@ -352,17 +364,17 @@ def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
         return too_early(entry.settled_at(getattr(move, "settle_after", 0.0)) - verdict.now)
     if denial is Rejection.FOREIGN:
         return ValueError("order_id: is the order of another key")
-    return ValueError(f"key: was changed by somebody else just now; it is {told(entry)}")
+    return ValueError(f"key: was changed by somebody else just now; it is {state_text(entry)}")
 
 
 def too_early(wait: float) -> ValueError:
-    """Return what is raised where a refutation is believed in ``wait`` seconds only."""
-    left = math.ceil(wait) if wait < FOR_EVER else math.inf
+    """Return the error for a refutation that is accepted only in ``wait`` seconds."""
+    left = math.ceil(wait) if wait < _LONGEST_WAIT else math.inf
     return ValueError(f"key: it is too early, a request may still take effect; ask again in {left} s")
 
 
 def _is_stale(entry: Entry, move: Move | None) -> bool:
-    """Whether ``move`` is about the key as it was, and so was denied whatever else speaks against it."""
+    """Return whether ``move`` is about an earlier version of the key, whatever else is against it."""
     seen, proposal = getattr(move, "seen", None), getattr(move, "proposal", None)
     if seen is not None and entry.version != seen:
         return True
@@ -370,10 +382,10 @@ def _is_stale(entry: Entry, move: Move | None) -> bool:
 
 
 def checked_settle_after(settle_after: Duration) -> float:
-    """``settle_after`` in seconds.
+    """Return ``settle_after`` in seconds.
 
     Raises:
-        ValueError: it is no duration, or less than 0.
+        ValueError: it is not a duration, or less than 0.
     """
     seconds = duration("settle_after", settle_after)
     if not seconds >= 0:
@@ -382,10 +394,10 @@ def checked_settle_after(settle_after: Duration) -> float:
 
 
 def checked_abandoned_settle_after(given: Duration | None, *, settle_after: float) -> float:
-    """``abandoned_settle_after`` in seconds; by default a day, or ``settle_after`` where that is longer.
+    """Return ``abandoned_settle_after`` in seconds; by default a day, or ``settle_after`` if that is longer.
 
     Raises:
-        ValueError: it is no duration, or less than ``settle_after``.
+        ValueError: it is not a duration, or less than ``settle_after``.
     """
     if given is None:
         return max(ABANDONED_SETTLE_AFTER, settle_after)
@@ -396,7 +408,7 @@ def checked_abandoned_settle_after(given: Duration | None, *, settle_after: floa
 
 
 def checked_order_id(order_id: str) -> str:
-    """``order_id``, trimmed.
+    """Return ``order_id``, trimmed.
 
     Raises:
         ValueError: it does not look like an order's id.
@@ -411,12 +423,12 @@ _SPACES = re.compile(r"[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 
 
 def checked_text(name: str, text: str) -> str:
-    """``text``, which goes into the history, trimmed.
+    """Return ``text`` for the history, trimmed.
 
     Raises:
-        ValueError: there is nothing in it, or what would spoil a line.
+        ValueError: it is empty or too long, or holds characters that are not printable.
     """
-    # Copied from a web page or a statement, a space may be one that does not break.
+    # Text that is copied from a web page or a statement may hold no-break spaces.
     line = _SPACES.sub(" ", requests.to_text(text)).strip() if isinstance(text, str) else ""
     if not (line and line.isprintable()):
         raise ValueError(f"{name}: must be a line of text with something in it; it is kept in the history")
@@ -426,10 +438,10 @@ def checked_text(name: str, text: str) -> str:
 
 
 def checked_name(name: str, text: str) -> str:
-    """``text``, the name of a person, trimmed.
+    """Return ``text``, the name of a person, trimmed.
 
     Raises:
-        ValueError: see `checked_text`; or it holds what renders as nothing.
+        ValueError: see `checked_text`; or it holds a character that renders as nothing.
     """
     line = checked_text(name, text)
     if requests.UNSEEN.search(line):
@@ -440,10 +452,10 @@ def checked_name(name: str, text: str) -> str:
 
 
 def checked_decision(decision: Decision) -> Decision:
-    """``decision``, if it is one.
+    """Return ``decision`` as a `Decision`.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is not a decision.
     """
     try:
         return Decision(decision)
@@ -452,7 +464,7 @@ def checked_decision(decision: Decision) -> Decision:
 
 
 def checked_flag(name: str, flag: bool) -> bool:
-    """``flag``, if it is one.
+    """Return ``flag``, if it is true or false.
 
     Raises:
         ValueError: it is neither true nor false.

@@ -13,7 +13,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 from attrs import frozen
@@ -40,14 +40,15 @@ from transfer_async._pipeline.key_views import (
     checked_settle_after,
     checked_text,
     doubt_of,
+    nearest_time,
     nothing_on_record,
     parties_of,
     refusal,
-    told,
+    state_text,
     too_early,
     view_of,
 )
-from transfer_async._support.clock import EARLIEST, LATEST, Clock, Duration, time_after
+from transfer_async._support.clock import Clock, Duration, time_after
 from transfer_async.journal.model import (
     ABANDONED,
     FOUR_EYES,
@@ -65,6 +66,8 @@ from transfer_async.journal.model import (
 from transfer_async.journal.operator_transitions import Demand, Look, Propose, Withdraw
 from transfer_async.journal.protocol import Journal, KeyRecord, ScopedJournal, checked_journal, record_of
 from transfer_async.journal.transitions import Expire, Move, Quarantine
+
+V = TypeVar("V", bound=KeyView)
 
 PAGE = 500
 """The number of keys that are read at once."""
@@ -154,11 +157,7 @@ class Operators:
         Raises:
             JournalFailed: the journal could not be read.
         """
-        found = await self._journal.in_doubt()
-        if not found:
-            return ()
-        utc = await self.times()
-        return tuple(doubt_of(key, entry, utc) for key, entry in found)
+        return await self._views(await self._journal.in_doubt(), doubt_of)
 
     async def waiting(self) -> tuple[KeyView, ...]:
         """Return every key that needs attention, oldest first.
@@ -174,7 +173,7 @@ class Operators:
         while page := await self._journal.work(limit=PAGE, after=last):
             found.update(page)
             last = page[-1][0]
-        views = await self._views(list(found.items()))
+        views = await self._views(list(found.items()), view_of)
         return tuple(sorted(views, key=lambda view: view.entry.claimed_at))
 
     async def page(self, *, limit: int = 100, after: str = "") -> tuple[KeyView, ...]:
@@ -187,7 +186,7 @@ class Operators:
         Raises:
             JournalFailed: the journal could not be read.
         """
-        return await self._views(await self._journal.work(limit=limit, after=after))
+        return await self._views(await self._journal.work(limit=limit, after=after), view_of)
 
     async def view(self, key: str) -> KeyView:
         """Return the record of a key.
@@ -197,7 +196,7 @@ class Operators:
             JournalFailed: the journal could not be read.
         """
         key = requests.to_text(key)
-        (view,) = await self._views([(key, await self._read(key))])
+        (view,) = await self._views([(key, await self._read(key))], view_of)
         return view
 
     async def look(self, key: str, *, by: str, reason: str) -> OrderIntent | Order:
@@ -510,20 +509,20 @@ class Operators:
         Raises:
             JournalFailed: the journal could not be read.
         """
-        time = await self._calendar()
-        return lambda seconds: time(seconds) or (EARLIEST if seconds < 0 else LATEST)
+        utc = await self._calendar()
+        return lambda seconds: nearest_time(utc, seconds)
 
     async def _calendar(self) -> Callable[[float], datetime | None]:
         """Return the same function, with None for an impossible time."""
         there, here = await self._journal.now(), self._clock.utc()
         return lambda seconds: time_after(here, seconds - there)
 
-    async def _views(self, found: Sequence[tuple[str, Entry]]) -> tuple[KeyView, ...]:
+    async def _views(self, found: Sequence[tuple[str, Entry]], view: Callable[..., V]) -> tuple[V, ...]:
         if not found:
             return ()
         utc, now = await self._calendar(), self._clock.utc()
         wait = self._settle_after
-        return tuple(view_of(key, entry, utc, now=now, settle_after=wait) for key, entry in found)
+        return tuple(view(key, entry, utc, now=now, settle_after=wait) for key, entry in found)
 
     async def _setting(self) -> Entry | None:
         """Return the entry of the scope's rule; demand dual control first if ``four_eyes`` is set."""
@@ -695,7 +694,7 @@ def _refuse_if_changed(entry: Entry, said: OperatorDecision) -> None:
 
 def _refuse_unless_amendable(entry: Entry, order_id: str | None) -> None:
     if entry.state is not KeyState.CREATED:
-        raise ValueError(f"key: must be created; it is {told(entry)}")
+        raise ValueError(f"key: must be created; it is {state_text(entry)}")
     if not entry.is_amendable:
         raise refusal(TransitionResult(now=0.0, entry=entry, denial=Rejection.ANSWERED))
     if order_id == entry.order_id:
@@ -730,12 +729,12 @@ def _refuse_created(entry: Entry, order_id: str | None, *, proposing: bool) -> N
             f"order_id: the damaged record has {entry.order_id}. Give this id to set the record aside; "
             "a wrong id can be amended then"
         )
-    raise ValueError(f"key: must be in doubt; it is {told(entry)}")
+    raise ValueError(f"key: must be in doubt; it is {state_text(entry)}")
 
 
 def _refuse_unless_in_doubt(entry: Entry, order_id: str | None) -> None:
     if entry.state is not KeyState.IN_DOUBT and not _is_created_as(entry, order_id):
-        raise ValueError(f"key: must be in doubt; it is {told(entry)}")
+        raise ValueError(f"key: must be in doubt; it is {state_text(entry)}")
 
 
 def _is_created_as(entry: Entry, order_id: str | None) -> bool:

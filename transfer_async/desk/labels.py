@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from transfer_async._models.errors import Cause, CauseKind
 from transfer_async._pipeline.decisions import DECISIONS, LOOK, approval
 from transfer_async._pipeline.key_views import KeyView, Sentence, only_scopes
 from transfer_async.journal.model import FOUR_EYES, HistoryEvent, KeyState
@@ -34,18 +33,6 @@ KINDS_EXPLAINED = {
 
 SEALED = "What is stored of the key cannot be read here: a desk with the keys that sealed it can."
 """In place of the last, where nothing is damaged."""
-
-_CAUSES = {
-    CauseKind.NO_ANSWER: "no answer",
-    CauseKind.CUT_ANSWER: "answer cut off",
-    CauseKind.STATUS: "unclear status",
-    CauseKind.UNREADABLE_ANSWER: "unreadable answer",
-    CauseKind.SECOND_ANSWER: "a second answer",
-    CauseKind.ABANDONED: "abandoned",
-    CauseKind.CLOSED: "cut off at close",
-    CauseKind.TAKEN_BACK: "taken back",
-    CauseKind.SUPERSEDED: "an earlier order may exist",
-}
 
 _MOVES = {
     "claim": "a worker took the key",
@@ -157,15 +144,6 @@ def name_of(key: str) -> str:
 def move(name: str) -> str:
     """A move of the history."""
     return _MOVES.get(name, name)
-
-
-def cause_in_short(cause: Cause | None) -> str:
-    """Why a key is in doubt, in two or three words; empty if it is not known."""
-    if cause is None:
-        return ""
-    if cause.kind is CauseKind.STATUS and cause.status is not None:
-        return f"status {cause.status}"
-    return _CAUSES[cause.kind]
 
 
 def money(amount: Decimal, currency: str) -> str:

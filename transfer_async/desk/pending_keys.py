@@ -30,7 +30,6 @@ from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock
-from transfer_async.desk import labels
 from transfer_async.journal.model import FOUR_EYES, KeyState
 
 PAGE = 100
@@ -294,7 +293,7 @@ def line_of(view: KeyView) -> Row | None:
         amount=None if order is None else order.poster_amount,
         weight=0.0 if order is None else float(order.poster_amount),
         currency="" if order is None else sys.intern(order.poster_currency),
-        cause=labels.cause_in_short(view.cause),
+        cause=view.cause_in_short,
         by=None if view.proposal is None else view.proposal.by,
         has_candidate=bool(view.candidates),
     )
