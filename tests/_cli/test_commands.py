@@ -180,8 +180,8 @@ async def test_an_address_that_may_be_wrong_is_what_to_look_at(sandbox, monkeypa
     result = await asked("whoami", code=1)
 
     assert result.stderr == (
-        f"whoami: Refused: the service refused (status {status}); is TRANSFER_BASE_URL right, "
-        "with the path before /api/api/v1 if there is one, and no more?\n"
+        f"whoami: Refused: the service refused (status {status}); check TRANSFER_BASE_URL: "
+        "it ends before /api/api/v1, and includes any path prefix\n"
     )
 
 
@@ -263,8 +263,8 @@ def test_the_demo_is_told_as_it_happens_and_a_surprise_fails_it(monkeypatch, sur
         (["--match-every", "0"], "--match-every"),
         (["--match-every", "inf"], "--match-every"),
         (["--match-every", "nan"], "--match-every"),
-        (["--token", "two words"], "token: holds a space"),
-        (["--token", ""], "token: "),
+        (["--token", "two words"], "--token: holds a space"),
+        (["--token", ""], "--token: "),
         (["--accounts", "/nowhere/accounts.json"], "No such file"),
         (["--port", "70000"], "--port"),
     ],
@@ -281,7 +281,7 @@ def test_accounts_that_are_none_are_told(tmp_path):
     accounts = tmp_path / "accounts.json"
     accounts.write_text("{}", encoding="utf-8")
 
-    assert refused("sandbox", "--accounts", accounts).startswith("sandbox: accounts: ")
+    assert refused("sandbox", "--accounts", accounts).startswith("sandbox: --accounts: ")
 
 
 def test_a_port_that_is_taken_is_told_and_nothing_is_announced():

@@ -887,8 +887,8 @@ BY_HAND = (
     Fault(
         "whoever-gives-up-at-the-last-line-is-not-done",
         "create_job",
-        "        if is_whole:  # whoever",
-        "        if is_whole and not bulk.gave_up:  # whoever",
+        "        if is_whole:  # also",
+        "        if is_whole and not bulk.gave_up:  # also",
         "a file of which every line has its outcome is told to have been broken off",
     ),
     # --- the service's books --------------------------------------------------------------------

@@ -29,8 +29,8 @@ MIX = ["status=0.3:status=429", "status-after-processing=0.2:status=503"]
 
 
 def test_every_fault_is_named_in_the_help_under_what_it_does_to_the_order():
-    exists, _, does_not = invoke("sandbox", "--help").output.partition("After these it does not")
-    exists = exists.partition("After these the order exists")[2]
+    exists, _, does_not = invoke("sandbox", "--help").output.partition("After these it does not exist")
+    exists = exists.partition("After these faults the order exists")[2]
 
     for name, fault in FAULTS.items():
         always = fault.__doc__.startswith("The order exists") and "only once" not in fault.__doc__

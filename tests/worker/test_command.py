@@ -200,7 +200,10 @@ async def test_a_second_signal_stops_it_at_once_and_its_message_comes_again(ther
 
         code, rest = await process.end()
         assert code == 1
-        assert rest.splitlines()[-1] == "worker: stopped at once; what was in flight comes again"
+        assert (
+            rest.splitlines()[-1]
+            == "worker: stopped at once; the broker delivers the commands in progress again"
+        )
         assert await there.left() == 1
         assert await there.published() == 0
 
@@ -224,31 +227,31 @@ def without(option):
 @each(
     ("arguments", "why"),
     [
-        (without("--broker"), "--broker, or TRANSFER_BROKER, is required; or --try, "),
+        (without("--broker"), "--broker, or TRANSFER_BROKER, is required; or use --try, "),
         (without("--journal"), "--journal, or TRANSFER_JOURNAL, is required"),
         (without("--base-url"), "--base-url, or TRANSFER_BASE_URL, is required"),
         (without("--token"), "--token, or TRANSFER_API_TOKEN, is required"),
-        ([*NEEDED, "--broker", "amqp://host"], "broker: must be an address that begins with one of"),
+        ([*NEEDED, "--broker", "amqp://host"], "--broker: must be an address that begins with one of"),
         ([*NEEDED, "--journal", "mysql://host"], "a journal is the path of a file, or a postgresql://"),
         ([*NEEDED, "--journal", "postgresql://me:a-secret/a-secret@host"], "dsn: must be postgresql://user:"),
         ([*NEEDED, "--base-url", "http://example.org"], "--base-url: must be https"),
         ([*NEEDED, "--hooks", "nowhere"], "--hooks: must be module:factory"),
         ([*NEEDED, "--health", "8080"], "--health: must be HOST:PORT"),
         ([*NEEDED, "--health", "127.0.0.1:99999"], "--health: must be HOST:PORT"),
-        ([*NEEDED, "--concurrency", "0"], "concurrency: must be a whole number, 1 or more"),
-        ([*NEEDED, "--ack-wait", "-1"], "ack_wait: must be a number of seconds"),
-        ([*NEEDED, "--commands", "all.>"], "commands: must be a name without blanks"),
+        ([*NEEDED, "--concurrency", "0"], "--concurrency: must be a whole number, 1 or more"),
+        ([*NEEDED, "--ack-wait", "-1"], "--ack-wait: must be a number of seconds"),
+        ([*NEEDED, "--commands", "all.>"], "--commands: must be a name without blanks"),
         (
             [*NEEDED, "--commands", "a", "--dead-letters", "a"],
-            "commands, outcomes, dead_letters: must differ",
+            "--commands, --outcomes, --dead-letters: must differ",
         ),
-        ([*NEEDED, "--max-deliveries", "0"], "max_deliveries: must be a whole number"),
+        ([*NEEDED, "--max-deliveries", "0"], "--max-deliveries: must be a whole number"),
         ([*NEEDED, "--lease", "1"], "--lease: must be finite and at least 1.5 times"),
         ([*NEEDED, "--rate", "nan"], "--rate: must be more than 0 orders a second, and finite"),
-        ([*NEEDED, "--burst", "5"], "--burst: goes with --rate"),
+        ([*NEEDED, "--burst", "5"], "--burst: needs --rate as well"),
         (
             ["--try", "--broker", "nats://host", "--telemetry", "--health", "127.0.0.1:0"],
-            "--try: does not go with --broker, --health, --telemetry: it brings its own",
+            "--try: starts a broker, a sandbox and a journal: leave out --broker, --health, --telemetry",
         ),
     ],
 )
@@ -337,7 +340,8 @@ def test_a_broker_whose_port_is_closed_is_told_at_once(scheme, monkeypatch):
 
     assert result.exit_code == 1
     assert result.stderr == (
-        f"send: the broker at {scheme}://127.0.0.1:1 did not take them all (connection refused); send again\n"
+        f"send: the broker at {scheme}://127.0.0.1:1 did not accept all commands (connection refused): "
+        "send them again\n"
     )
 
 
@@ -354,7 +358,8 @@ def test_a_broker_that_says_nothing_is_told(monkeypatch):
 
     assert result.exit_code == 1
     assert result.stderr == (
-        "send: the broker at nats://host did not take them all (no answer within 0.05 s); send again\n"
+        "send: the broker at nats://host did not accept all commands (no answer within 0.05 s): "
+        "send them again\n"
     )
 
 
@@ -379,8 +384,8 @@ async def test_what_is_too_large_for_the_broker_is_named_and_not_tried_for_ever(
     result = await asyncio.to_thread(invoke, *arguments)
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("send: 'large': a message of ")
-    assert result.stderr.endswith("; those before it are sent, those after it are not\n")
+    assert result.stderr.startswith("send: the command 'large': a message of ")
+    assert result.stderr.endswith("; the commands before it are sent, the others are not\n")
 
 
 @each("address", ["redis://:se/cret@host", "redis://:se?cret@host:port"])
@@ -388,7 +393,7 @@ async def test_what_is_too_large_for_the_broker_is_named_and_not_tried_for_ever(
 def test_a_password_that_is_not_escaped_is_not_shown(arguments, address):
     told = refused(*arguments, "--broker", address, answers="")
 
-    assert told == f"{arguments[0]}: broker: redis:// is followed by what is no address\n"
+    assert told == f"{arguments[0]}: --broker: redis:// is followed by what is no address\n"
 
 
 def test_a_byte_order_mark_is_no_part_of_a_command(tmp_path):

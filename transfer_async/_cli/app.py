@@ -1,4 +1,7 @@
-"""The commands: their options, their words and their exit codes. What they do is imported when they run."""
+"""The commands of ``transfer-async``: their options, help texts and exit codes.
+
+What a command runs is imported when it runs, so that help texts appear quickly.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,7 @@ from transfer_async._cli.output import (
     fail,
     failing,
     in_one_line,
+    in_words,
     shown,
     shown_lines,
     tell,
@@ -44,7 +48,6 @@ from transfer_async.journal.memory import MemoryJournal
 from transfer_async.journal.model import SETTLE_AFTER
 
 # --- desk command ------------------------------------------------------------------------------------
-# The command ``desk``: its options, its words and its exit codes.
 
 
 def desk(
@@ -52,21 +55,27 @@ def desk(
     journal: options.JournalNeeded,
     scope: options.Scope = None,
     base_url: options.BaseUrl = None,
-    by: Annotated[str | None, typer.Option(help="Who sits there; the login name by default.")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="The operator's name, for the record; the login name by default.")
+    ] = None,
     may: Annotated[
         list[str] | None,
-        typer.Option(metavar="ROLE", help="What they may do beside looking; may be repeated."),
+        typer.Option(
+            metavar="ROLE", help="What the operator may do beside viewing; repeat for several roles."
+        ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
     settle_after: options.SettleAfter = SETTLE_AFTER,
 ) -> None:
     """Serve the operators' page on this machine until Ctrl-C.
 
-    It shows what waits in a journal and, to who may, how to end it; it sends nothing to the service.
-    Prints an address that lets one browser in, once. Nobody else can use it, and no other machine.
+    The page shows the pending keys of a journal and, with the role for it, the actions that end them. It
+    sends nothing to the service. The command prints an address that admits one browser, once. Other browsers
+    and other machines have no access.
 
-    ROLE is change (end doubts), approve (what another has proposed) or parties (see who pays whom).
-    Exit codes: 0 stopped; 1 the journal or the port is not to be had; 2 a wrong use.
+    ROLE is change (end doubts), approve (approve what another operator proposed) or parties (see who pays
+    whom).
+    Exit codes: 0 stopped; 1 the journal or the port cannot be used; 2 wrong usage.
     """
     with failing("desk", {ImportError: USAGE}):
         from transfer_async._cli import servers  # brings Jinja2 and aiohttp's server: 90 ms
@@ -75,7 +84,7 @@ def desk(
         try:
             by = getpass.getuser()
         except (OSError, KeyError, ImportError):
-            fail("desk: --by: must say who you are; there is no login name here", USAGE)
+            fail("desk: --by is required: this machine has no login name for you", USAGE)
     with failing("desk", {ValueError: USAGE}):
         where, store = scope_of(scope, base_url), journal_named(journal)
         operator = Operator(by, may or ())
@@ -88,12 +97,18 @@ def desk(
 def _why(error: Exception, port: int) -> str:
     if not isinstance(error, OSError):
         return explained(error)
-    return f"--port: cannot listen on port {port} ({error.strerror or error}): name a free one, or 0 for any"
+    return (
+        f"--port: cannot listen on port {port} ({error.strerror or error}): choose a free port, or 0 for any"
+    )
+
+
+def _as_typed(error: Exception) -> str:
+    return options.as_typed(in_words(error))
 
 
 app = typer.Typer(
-    help="The async client for cross-border transfer orders: see it work, develop against a sandbox, "
-    "and look after a journal.",
+    help="Create cross-border transfer orders, develop against a sandbox of the service, "
+    "and operate a journal.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # plain text, the same everywhere
@@ -120,17 +135,17 @@ def common_options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Take the options that come before a command; its help is the app's own."""
+    """Read the options that come before a command; the help text is the app's."""
 
 
 @app.command()
 def demo() -> None:
-    """Watch the client at work, against a sandbox.
+    """Show the client at work, against a sandbox.
 
-    An order is created, one is lost and found again, one is refused, the matcher bot comes by, names are
-    compared, and many orders are sent at once through faults; all in this process, in a few seconds.
-    The demo checks what it tells: its last line begins with "demo ok" and the exit code is 0; after any
-    surprise it is 1.
+    One order is created, the response to another is lost and its doubt ended, one is refused, orders are
+    matched, beneficiaries' names are compared, and many orders are sent at once while faults occur. All of
+    it runs in this process, in a few seconds. The demo checks what it prints: if all of it is true, the last
+    line begins with "demo ok" and the exit code is 0; otherwise the exit code is 1.
     """
     from transfer_async._cli import demo as narration  # bring the sandbox: 80 ms
     from transfer_async._cli import demo as tour
@@ -145,26 +160,25 @@ def sandbox(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
     match_every: Annotated[float, typer.Option(help="Seconds between two runs of the matcher bot.")] = 300.0,
-    seed: Annotated[int, typer.Option(help="Order ids and the chances of faults are drawn from it.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of order ids and of random faults.")] = 0,
     fault: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=SHARE[:SETTINGS]", help="A fault, and its share of all orders; may be repeated."
+            metavar="NAME=SHARE[:SETTINGS]",
+            help="A fault, and its share of all orders; repeat for several faults.",
         ),
     ] = None,
-    token: Annotated[str | None, typer.Option(help="The API token; a new random one by default.")] = None,
+    token: Annotated[str | None, typer.Option(help="The API token; a random one by default.")] = None,
     accounts: Annotated[
-        Path | None, typer.Option(help="A JSON file of accounts, in place of the made-up people.")
+        Path | None, typer.Option(help="A JSON file of accounts that replace the sandbox's own.")
     ] = None,
     profile: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What transfer-async probe saw of a service, which is imitated."),
+        typer.Option(metavar="FILE", help="A profile written by transfer-async probe: imitate that service."),
     ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="A PEM file with the certificate to serve https with.")
-    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="A PEM file with the certificate for https.")] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(help="A PEM file with its key, if that is in a file of its own.")
+        Path | None, typer.Option(help="A PEM file with the key, if --tls-cert does not contain it.")
     ] = None,
     beyond_loopback: Annotated[
         bool, typer.Option("--beyond-loopback", help="Allow a host that other machines can reach.")
@@ -172,19 +186,20 @@ def sandbox(
 ) -> None:
     """Serve the sandbox until Ctrl-C.
 
-    The sandbox is a small, faithful copy of the transfer order service, for development.
-    Prints its address, its token and the two variables to export; then one line a request, on stderr.
-    Stopped by SIGINT (Ctrl-C) or SIGTERM it closes cleanly, with exit code 0: to be stopped is its end.
+    The sandbox is a small implementation of the transfer order service, for development. The command prints
+    its address, its token and the two variables to export, then one line for each request, on stderr. On
+    SIGINT (Ctrl-C) or SIGTERM it shuts down cleanly with exit code 0.
+    Exit codes: 0 stopped; 1 it cannot listen on the port; 2 wrong usage.
 
     --fault spoils a share of all orders, 0 to 1, drawn from --seed: the same orders, sent one after the
-    other, meet the same faults. SETTINGS are the fault's own, as setting=value,... or a JSON object:
+    other, get the same faults. SETTINGS are the settings of the fault, as setting=value,... or as JSON:
 
     \b
       --fault close-after-processing=0.05
       --fault status=0.1:status=429
       --fault 'status=0.02:{"status": 503, "headers": {"Retry-After": "1"}}'
 
-    After these the order exists, and the answer is lost or spoiled:
+    After these faults the order exists, and its response is lost or wrong:
 
     \b
       close-after-processing    reset-after-processing    stall-after-processing
@@ -193,7 +208,7 @@ def sandbox(
       another-order             slow-bytes                huge-body
       compressed-huge-body      unsolicited-reply
 
-    After these it does not, or not yet:
+    After these it does not exist, or not yet:
 
     \b
       close-before-reading      stall-before-processing   status
@@ -204,13 +219,13 @@ def sandbox(
 
     if not (beyond_loopback or servers.is_loopback(host)):
         fail(
-            f"--host: {host} is not this machine's loopback. The sandbox is for development, and without "
-            "--tls-cert the client would refuse it; --beyond-loopback says that you want it all the same",
+            f"--host: {host} is not this machine's loopback, and the sandbox is for development. To allow it "
+            "all the same, pass --beyond-loopback; clients also need --tls-cert",
             USAGE,
         )
     if not is_positive(match_every):
-        fail("--match-every: must be a finite number of seconds, more than 0", USAGE)
-    with failing("sandbox", {ValueError: USAGE, OSError: USAGE}):
+        fail("--match-every: must be a finite number of seconds above 0", USAGE)
+    with failing("sandbox", {ValueError: USAGE, OSError: USAGE}, words=_as_typed):
         served = Sandbox(
             token=None if token is None else request.checked(token),
             accounts=None if accounts is None else load_accounts(accounts),
@@ -225,18 +240,21 @@ def sandbox(
     try:
         run(servers.serve_sandbox(served, say=tell, log=complain))
     except OSError as error:
-        fail(f"sandbox: cannot listen on {host}, port {port}: {error.strerror or error}", FAILED)
+        fail(
+            f"sandbox: cannot listen on {host}, port {port} ({error.strerror or error}): change --port",
+            FAILED,
+        )
 
 
 @app.command()
 def whoami(
-    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
-    """Ask the service who the caller is.
+    """Ask the service which account the token belongs to.
 
-    Prints id, username, role, and whether the account is active; never the token.
-    The service is the one that TRANSFER_BASE_URL and TRANSFER_API_TOKEN name.
-    Exit codes: 0 answered; 1 refused or out of reach; 2 the environment is not set, or wrong.
+    The command prints its id, username and role, and whether it is active, but never the token.
+    It uses the service and the token in TRANSFER_BASE_URL and TRANSFER_API_TOKEN.
+    Exit codes: 0 answered; 1 refused or not reachable; 2 a variable is missing or wrong.
     """
     with failing("whoami", {ValueError: USAGE}):
         client = client_from_env()
@@ -249,30 +267,32 @@ def whoami(
 def verify_hooks(
     factory: Annotated[
         str,
-        typer.Argument(metavar="MODULE:FACTORY", help="A function that returns hooks and held, by name."),
+        typer.Argument(
+            metavar="MODULE:FACTORY", help="A function that returns a mapping with hooks and held."
+        ),
     ],
     *,
-    seed: Annotated[int, typer.Option(help="The same one gives the same sequences.")] = 0,
-    sequences: Annotated[int, typer.Option(min=0, help="How many sequences are drawn; 0 for none.")] = 100,
-    late: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for holds that arrive when nobody expects them.")
-    ] = 1.0,
-    patience: Annotated[float, typer.Option(help="Seconds that one hook may take.")] = 10.0,
+    seed: Annotated[int, typer.Option(help="The seed of the sequences.")] = 0,
+    sequences: Annotated[
+        int, typer.Option(min=0, help="How many random sequences to try; 0 for none.")
+    ] = 100,
+    late: Annotated[float, typer.Option(min=0, help="Seconds to wait for holds that appear late.")] = 1.0,
+    patience: Annotated[float, typer.Option(help="Seconds that one call of a hook may take.")] = 10.0,
 ) -> None:
-    """Try a bank's hooks against what will happen to them in service.
+    """Check that the bank's hooks stay correct under retries, crashes and cancellation.
 
-    They place and release some hundreds of holds in the ledger that the factory connects them to: give them
-    one for tests, with room for six holds. They are called twice, at once, by a new worker, cancelled at each
-    await, with time-outs and lost connections, and undone without a receipt, twice, and without anything to
-    undo. Then held(intent_id) is asked, and balance(), if the factory gives one.
+    The hooks place and release some hundreds of holds: connect them to a test ledger with room for six holds.
+    They are called twice, concurrently and by a new worker, cancelled at each await, and interrupted by
+    timeouts and lost connections. They are undone without a receipt, twice, and when there is nothing to
+    undo. After each step, the command compares held(intent_id) and, if the factory returns it, balance().
 
-    Says which rules were broken, what was done, what was seen, and what helps.
-    Exit codes: 0 all rules kept; 1 a rule broken; 2 there is no such factory, or it makes something else.
+    It prints which rules were broken, what was done, what was found, and how to fix it.
+    Exit codes: 0 all rules kept; 1 a rule broken; 2 the factory does not exist, or returns something else.
     """
     from transfer_async import testing  # brings the sandbox: 80 ms
 
     if not is_positive(patience):
-        fail("--patience: must be a finite number of seconds, more than 0", USAGE)
+        fail("--patience: must be a finite number of seconds above 0", USAGE)
     with failing("verify-hooks", {ValueError: USAGE}):
         make = _hooks_made_by(options.factory_named(factory, option="MODULE:FACTORY"))
         report = run(testing.verify_hooks(make, seed=seed, sequences=sequences, late=late, patience=patience))
@@ -295,12 +315,10 @@ def _hooks_made_by(factory: Callable[[], object]) -> Callable[[], Awaitable[obje
 
 
 # --- who am i ----------------------------------------------------------------------------------------
-# Who the caller is, asked of the service that the environment names.
-
 
 _ADVICE: dict[type[TransferError], str] = {
-    Unauthorized: "is TRANSFER_API_TOKEN the token of this service?",
-    ConnectionFailed: "is the service at TRANSFER_BASE_URL up?",
+    Unauthorized: "check that TRANSFER_API_TOKEN is the token of this service",
+    ConnectionFailed: "check that the service at TRANSFER_BASE_URL is up",
 }
 
 
@@ -308,7 +326,7 @@ _VARIABLES = {"base_url": "TRANSFER_BASE_URL", "token": "TRANSFER_API_TOKEN"}
 
 
 def client_from_env() -> TransferClient:
-    """A client that only reads: it leaves the journal that the environment may name alone.
+    """Return a client for reading, which does not open the journal in TRANSFER_JOURNAL.
 
     Raises:
         ValueError: a variable is missing or wrong; the message does not show the token.
@@ -321,19 +339,19 @@ def client_from_env() -> TransferClient:
 
 
 async def ask(client: TransferClient) -> User:
-    """Ask who the caller is, and close the client."""
+    """Return the account that the token belongs to, and close the client."""
     async with client:
         return await client.who_am_i()
 
 
 def _account_as_json(user: User) -> str:
-    """``user`` as one line of JSON: ``id``, ``username``, ``role``, ``active``; null where not said."""
+    """Return ``id``, ``username``, ``role`` and ``active`` as one line of JSON; null if unknown."""
     told = {"id": user.id, "username": user.username, "role": user.role, "active": user.is_active}
     return json.dumps(told)
 
 
 def as_lines(user: User) -> list[str]:
-    """``user`` as four lines for people."""
+    """Return the same as four lines of text."""
     active = {True: "yes", False: "no", None: "-"}[user.is_active]
     return [
         f"id        {shown(user.id)}",
@@ -343,17 +361,15 @@ def as_lines(user: User) -> list[str]:
     ]
 
 
-_NOT_THERE = "is TRANSFER_BASE_URL right, with the path before /api/api/v1 if there is one, and no more?"
-
-
+_NOT_THERE = "check TRANSFER_BASE_URL: it ends before /api/api/v1, and includes any path prefix"
 _NO_TLS = (
-    "something answers there, but no TLS connection could be made: is the port of TRANSFER_BASE_URL one for "
-    "https, and is its certificate trusted on this machine?"
+    "the server answers, but without a usable TLS connection: check that the port in TRANSFER_BASE_URL is "
+    "one for https, and that this machine trusts the certificate"
 )
 
 
 def _explained_failure(error: Exception) -> str:
-    """``error`` in one line, with what to look at where that is known."""
+    """Return ``error`` in one line, followed by what to check if that is known."""
     advice = next((said for kind, said in _ADVICE.items() if isinstance(error, kind)), None)
     if getattr(error, "status", None) in (404, 405) and not isinstance(error, Unauthorized):
         advice = _NOT_THERE

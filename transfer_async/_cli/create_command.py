@@ -1,4 +1,4 @@
-"""The command that creates the orders of a file: its options, its words and its exit codes."""
+"""The command ``create``: its options, its help, the order of its steps, and its exit codes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from transfer_async.journal.protocol import Journal
 
 
 def create(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The orders: CSV, or JSON Lines.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The orders, as CSV or JSON Lines.")],
     *,
     journal: options.Journal = None,
     base_url: options.BaseUrl = None,
@@ -50,67 +50,67 @@ def create(
     scope: options.Scope = None,
     outcomes: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="What became of each line; FILE.outcomes.jsonl by default."),
+        typer.Option(metavar="PATH", help="The file of outcomes; FILE.outcomes.jsonl by default."),
     ] = None,
     form: Annotated[
-        Format | None, typer.Option("--format", help="How FILE is written; by default as its name says.")
+        Format | None, typer.Option("--format", help="The format of FILE; by default that of its suffix.")
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, max=1000, help="How many orders are in flight.")] = 16,
+    concurrency: Annotated[int, typer.Option(min=1, max=1000, help="The number of orders in flight.")] = 16,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, tell the sums, send nothing.")
+        bool, typer.Option("--dry-run", help="Check every line and show the sums; send nothing.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the end.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Progress in lines, on a terminal too.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, only the results.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Show progress as lines, also on a terminal.")
+    ] = False,
     deadline: Annotated[
-        float, typer.Option(help="Seconds within which an order is sent, and sent again where that is safe.")
+        float, typer.Option(help="Seconds for sending an order, safe retries included.")
     ] = 30.0,
     lease: Annotated[
-        float, typer.Option(help="Seconds for which a run that was killed keeps its keys from the next.")
+        float, typer.Option(help="Seconds that a run that was killed keeps its keys from the next run.")
     ] = LEASE,
     settle_after: options.SettleAfter = SETTLE_AFTER,
     abandoned_settle_after: options.AbandonedSettleAfter = None,
     rate: options.PerSecond = None,
     burst: options.Burst = None,
 ) -> None:
-    """Create the orders of a file, each at most once, however often it is run.
+    """Create the orders of a file, each at most once, however often you run it.
 
-    Every line is checked before the first is sent. If any has a fault, all faults are listed by line, and
-    nothing is sent. Every line has a key of its own; what the journal says of a key is never done twice,
-    so after Ctrl-C, kill or a power cut: run the same command again.
+    Every line is checked before the first is sent. If there are faults, all of them are listed by line, and
+    nothing is sent. Every line has its own key. An order that the journal has recorded is never sent again,
+    so after Ctrl-C, kill or a power failure run the same command again.
 
     CSV: the first line names the columns: key; poster_username, poster_recipient_username and the other
-    fields of an order; current_account_balance, transaction_fee, transaction_fee_currency; and, where
-    there is something to say, beneficiary_first, beneficiary_last, beneficiary_middle, held, send_before,
-    deadline.
-    JSON Lines: one object a line, as a worker takes it from a broker.
+    fields of an order; current_account_balance, transaction_fee, transaction_fee_currency; and, if needed,
+    beneficiary_first, beneficiary_last, beneficiary_middle, held, send_before, deadline.
+    JSON Lines: one command per line, as for a worker.
 
-    FACTORY returns a sequence of hooks; or a mapping, or an object, with hooks and perhaps resolve,
-    the bank's own means to end a doubt, and other settings. It may be async. Without a hook that holds
-    the funds, every line must say that they are (held).
+    FACTORY returns a sequence of hooks; or a mapping or an object with hooks and optionally resolve (finds
+    out what became of an order in doubt) and other settings. It may be async. Without a hook that holds the
+    funds, every line must give its hold in held.
 
-    The outcomes are written to PATH.part, a JSON object a line, which becomes PATH when there is one for
-    every line; those of an earlier run are renamed to PATH.old. They name no person.
+    The outcomes are written to PATH.part, one JSON object per line. The file is renamed to PATH when every
+    line has an outcome; that of an earlier run is renamed to PATH.old. It contains no personal data.
 
-    --rate and --burst are this run's alone: divide what the service allows among runs, workers and clients.
-    A line whose send_before or deadline comes before its turn is not sent, and nothing is held for it.
+    --rate and --burst count the orders of this run only: divide the service's limit among runs, workers and
+    clients. A line whose send_before or deadline would pass while it waits is not sent and places no hold.
 
-    Ctrl-C or SIGTERM: no new line is begun, those in flight come to their end. A second one cuts them off.
-    A run gives up by itself when 10 orders in a row meet a token or an address that is not good, or when
-    32 (twice --concurrency, but at least 20) meet any other fault that is not the order's, or end in doubt.
-    Keys that another run still has a lease on are tried again after all others, until it ends.
+    After Ctrl-C or SIGTERM no new line is started, and orders in flight are finished; a second signal cuts
+    them off. A run gives up after 10 failures in a row that a wrong token or base URL causes, and after
+    32 (twice --concurrency, but at least 20) that are not the order's fault or end in doubt.
+    A key that another run has a lease on is retried after all other lines, until the lease ends.
 
-    Exit codes; of 3 to 5 the highest. After 1, 130 and 143 some may be in doubt, too:
+    Exit codes; the highest of 3 to 5 that applies. After 1, 130 and 143 some orders may be in doubt, too:
 
     \b
       0    all orders are created, or the dry run found no fault
-      1    it could not be carried through: the journal, the service, the file or the disk
-      2    a wrong use, faults in the file, or no orders in it; nothing was sent
+      1    the run could not finish: the journal, the service, the file or the disk failed
+      2    wrong usage, faults in the file, or no orders in it; nothing was sent
       3    some were refused, and would be again, or refuted; all others are created
-      4    some were not sent, or refused for a reason that may pass: run it again
-      5    some are in doubt: they may exist; see transfer-async journal list
+      4    some were not sent, or refused for a temporary reason: run it again
+      5    some are in doubt, so they may exist: run transfer-async journal list
       130  stopped by Ctrl-C; 143 by SIGTERM
     """
-
     with failing("create", {ValueError: USAGE, Failed: FAILED}):
         wanted = CreateOptions(
             path=file,
@@ -132,30 +132,30 @@ def create(
             dry_run=dry_run,
         )
         with _shown(live=sys.stderr.isatty() and not plain, quiet=quiet) as (say, complain, progress):
-            code = carry_out(wanted, Words(tell=say, complain=complain, progress=progress))
+            code = carry_out(wanted, Console(tell=say, complain=complain, progress=progress))
     raise typer.Exit(code)
 
 
 @contextlib.contextmanager
 def _shown(*, live: bool, quiet: bool) -> Iterator[tuple[Say, Say, Progress]]:
-    """How lines are told, how they are complained of, and how far it has come."""
+    """Yield what writes results, errors and progress; results and errors appear after the progress bar."""
     with (
-        _afterwards(_mention) as complain,
+        _afterwards(_complain) as complain,
         _afterwards(tell) as say,
-        shown_progress(_mention, live=live, quiet=quiet) as progress,
+        shown_progress(_complain, live=live, quiet=quiet) as progress,
     ):
         yield say, complain, progress
 
 
-def _mention(line: str) -> None:
-    """Complain; a run does not end because nobody listens any more."""
+def _complain(line: str) -> None:
+    """Write to stderr; a run continues when stderr fails."""
     with contextlib.suppress(OSError):
         output.complain(line)
 
 
 @contextlib.contextmanager
 def _afterwards(say: Say) -> Iterator[Say]:
-    """Keep lines until a bar is gone that would be drawn over them."""
+    """Keep lines until the block ends, because a progress bar would overwrite them."""
     kept: list[str] = []
     try:
         yield kept.append
@@ -165,35 +165,33 @@ def _afterwards(say: Say) -> Iterator[Say]:
 
 
 # --- job ---------------------------------------------------------------------------------------------
-# What `transfer-async create` does, from its options to its exit code.
-
 
 LOOKED_AT_EVERY = 0.5
-"""Seconds between two looks at how far the check has come."""
+"""Seconds between two updates of the check's progress."""
 
 
-DRY = "no faults; a dry run: nothing was sent, and nothing written"
+DRY = "no faults; this was a dry run: nothing was sent or written"
 
 
 class Failed(Exception):
-    """It could not be carried through; says why in a line."""
+    """The run could not finish; the message is one line."""
 
 
 @frozen(kw_only=True)
 class CreateOptions:
-    """What was asked for.
+    """The options, in the types that the steps take.
 
     Args:
-        path: of the orders.
-        form: how they are written.
-        outcomes: where to write what became of them.
-        factory: makes the bank's hooks; None for none.
-        base_url: of the service; None for a dry run that needs none.
-        token: for it; None for the same, or where the factory brings one.
-        journal: its address; None for a dry run that needs none.
-        settings: of the client, all others, unless the factory brings its own.
-        concurrency: how many orders are in flight.
-        dry_run: check, and send nothing.
+        path: the file of orders.
+        form: its format.
+        outcomes: the file of outcomes.
+        factory: returns the bank's hooks; None for no hooks.
+        base_url: the service's base URL; optional in a dry run.
+        token: the API token; optional in a dry run, or if the factory returns one.
+        journal: the journal's address; optional in a dry run.
+        settings: the other settings of the client, which the factory's settings override.
+        concurrency: the number of orders in flight.
+        dry_run: check only, and send nothing.
     """
 
     path: Path
@@ -209,47 +207,44 @@ class CreateOptions:
 
 
 @frozen(kw_only=True)
-class Words:
-    """Who hears what."""
+class Console:
+    """Where the run writes."""
 
     tell: Say
-    """Takes the lines that are the result."""
+    """Writes a line of the result."""
     complain: Say
-    """Takes what is wrong."""
+    """Writes an error."""
     progress: Progress
-    """Takes the rest."""
+    """Shows progress and remarks."""
 
 
 def carry_out(
-    wanted: CreateOptions, words: Words, *, clock: Clock | None = None, stopping: Stopping | None = None
+    wanted: CreateOptions, console: Console, *, clock: Clock | None = None, stopping: Stopping | None = None
 ) -> int:
-    """Do it, and say how it ended.
-
-    Returns:
-        The exit code.
+    """Run the command, and return its exit code.
 
     Raises:
-        ValueError: an option is no good; nothing was sent.
-        Failed: it could not be carried through.
+        ValueError: an option is invalid; nothing was sent.
+        Failed: the run could not finish.
     """
     journal, files = journal_and_files(wanted.journal)
     check_place(wanted.outcomes, protected=(wanted.path, *files))
     is_new = bool(files) and not files[0].exists()
     stopping = stopping or Stopping()
     with opened(wanted.path, wanted.form) as orders:
-        creation = _Creation(wanted, words, orders, stopping=stopping, clock=clock or Clock())
+        creation = _Creation(wanted, console, orders, stopping=stopping, clock=clock or Clock())
         try:
             return run(creation.run(journal, protected=(wanted.path, *files), journal_is_new=is_new))
         except Stopped:
-            words.complain("stopped before anything was sent")
+            console.complain("stopped during the check; nothing was sent")
             return stopping.exit_code or FAILED
 
 
 class _Creation:
     def __init__(
-        self, wanted: CreateOptions, words: Words, orders: OrderFile, *, stopping: Stopping, clock: Clock
+        self, wanted: CreateOptions, console: Console, orders: OrderFile, *, stopping: Stopping, clock: Clock
     ) -> None:
-        self._wanted, self._words, self._orders = wanted, words, orders
+        self._wanted, self._console, self._orders = wanted, console, orders
         self._stopping, self._clock = stopping, clock
         self._tally = Tally()
 
@@ -268,16 +263,18 @@ class _Creation:
         holds = side.places_hold
         checking = await self._checked(needs_held=not holds)
         if checking.faults:
-            self._each(self._words.complain, checking.complaint())
+            self._each(self._console.complain, checking.complaint())
             return USAGE
         if not checking.records:
-            raise ValueError("FILE: has no orders; nothing was sent")
+            raise ValueError("FILE: contains no orders; nothing was sent")
         if client is None or journal is None or self._wanted.dry_run:
-            self._each(self._words.tell, [*checking.summary(), DRY])
+            self._each(self._console.tell, [*checking.summary(), DRY])
             return DONE
-        self._each(self._words.progress.say, checking.summary())
+        self._each(self._console.progress.say, checking.summary())
         if journal_is_new:
-            self._words.progress.say("the journal is new: no key is known in it")
+            self._console.progress.say(
+                "the journal is new and has no keys: if this file was run before, check --journal"
+            )
         async with _open(journal), client, self._outcome_file(protected) as outcomes:
             return await self._sent(client, outcomes, total=checking.records)
 
@@ -287,10 +284,10 @@ class _Creation:
             say(line)
 
     def _client(self, side: BankSide, journal: Journal | None) -> TransferClient | None:
-        """The client; None for a dry run for which not enough was given to make one.
+        """Return the client, or None in a dry run that lacks an option for it.
 
         Raises:
-            ValueError: of what was given, or what was not.
+            ValueError: an option is invalid or missing.
         """
         wanted = self._wanted
         needed = {
@@ -300,7 +297,7 @@ class _Creation:
         }
         missing = [name for name, value in needed.items() if value is None]
         if missing and not wanted.dry_run:
-            raise ValueError(f"required, except with --dry-run: {'; '.join(missing)}")
+            raise ValueError(f"{'; '.join(missing)}: required without --dry-run")
         if missing or wanted.base_url is None or journal is None:
             return None
         settings = {"max_connections": max(512, wanted.concurrency), **wanted.settings}
@@ -309,12 +306,10 @@ class _Creation:
         )
 
     def _note(self, event: Event) -> None:
-        self._tally.owed += isinstance(event, UndoPending)
+        self._tally.undos_pending += isinstance(event, UndoPending)
         self._tally.made += isinstance(event, OrderCreated) or (
             isinstance(event, Resolved) and event.outcome is Outcome.CREATED
         )
-
-    # --- the two passes -------------------------------------------------------------------------
 
     async def _checked(self, *, needs_held: bool) -> Checking:
         now = self._clock.utc() if self._wanted.dry_run else None
@@ -322,13 +317,15 @@ class _Creation:
         work = asyncio.ensure_future(asyncio.to_thread(checking.run, self._orders.records()))
         while not work.done():
             await asyncio.wait([work], timeout=LOOKED_AT_EVERY)
-            self._words.progress.show("checking", checking.records, None, "")
+            self._console.progress.show("checking", checking.records, None, "")
         try:
             work.result()
         except OSError as error:
-            raise Failed(f"the file cannot be read ({error.strerror or error}); nothing was sent") from error
+            raise Failed(f"FILE: cannot be read ({error.strerror or error}); nothing was sent") from error
         except sqlite3.Error as error:
-            raise Failed(f"no room to remember the keys ({error}); nothing was sent") from error
+            raise Failed(
+                f"cannot write a temporary file for the keys ({error}): free disk space; nothing was sent"
+            ) from error
         return checking
 
     async def _sent(self, client: TransferClient, outcomes: OutcomeFile, *, total: int) -> int:
@@ -336,7 +333,7 @@ class _Creation:
         bulk = BulkRun(
             client,
             outcomes=outcomes,
-            progress=self._words.progress,
+            progress=self._console.progress,
             stopping=self._stopping,
             tally=self._tally,
             total=total,
@@ -348,12 +345,12 @@ class _Creation:
             broken = await asyncio.to_thread(_finished, outcomes)
         is_whole = bulk.is_whole and broken is None
         took = self._clock.now() - began
-        self._words.tell(self._how_it_ended(total, took, is_whole=is_whole, gave_up=broken or bulk.gave_up))
+        self._console.tell(self._how_it_ended(total, took, is_whole=is_whole, gave_up=broken or bulk.gave_up))
         if not is_whole:
-            self._words.tell("run the same command again: what is done is not done twice")
+            self._console.tell("run the same command again: it continues, and sends no order twice")
         where = f"outcomes: {outcomes.path}" if is_whole else f"outcomes so far: {outcomes.part}"
-        self._each(self._words.tell, [shown(where), *self._tally.advice()])
-        if is_whole:  # whoever gave up at the last line has left nothing out
+        self._each(self._console.tell, [shown(where), *self._tally.advice()])
+        if is_whole:  # also if it gave up or was stopped at the last line
             return self._tally.exit_code
         if broken or bulk.gave_up:
             raise Failed(broken or f"given up: {bulk.gave_up}")
@@ -361,11 +358,11 @@ class _Creation:
 
     def _how_it_ended(self, total: int, took: float, *, is_whole: bool, gave_up: str | None) -> str:
         tally, by = self._tally, self._stopping.by
-        pace = f"{duration(took)}, {tally.done / took:,.0f} a second" if took > 0 else "no time"
+        pace = f"{duration(took)}, {tally.done / took:,.0f} a second" if took > 0 else "0 s"
         if is_whole:
-            return f"{total:,} orders in {pace}: {tally.told()}"
+            return f"{total:,} orders in {pace}: {tally.counted()}"
         why = f"stopped by {by.name}" if by is not None and gave_up is None else "given up"
-        return f"{why} after {tally.done:,} of {total:,} orders in {pace}: {tally.told()}"
+        return f"{why} after {tally.done:,} of {total:,} orders in {pace}: {tally.counted()}"
 
     @asynccontextmanager
     async def _outcome_file(self, protected: tuple[Path, ...]) -> AsyncIterator[OutcomeFile]:
@@ -379,14 +376,14 @@ class _Creation:
 
 @asynccontextmanager
 async def _open(journal: Journal) -> AsyncIterator[None]:
-    """The journal, opened before anything else, and closed after it.
+    """Open the journal, and close it at the end of the block.
 
     Raises:
-        Failed: it cannot be; nothing was sent.
+        Failed: it cannot be opened; nothing was sent.
     """
     try:
         await journal.__aenter__()
-    except Exception as error:  # the store's own: a database's, or the machine's
+    except Exception as error:  # the error type is the database driver's
         why = in_one_line(error, errors.said(error))
         raise Failed(f"the journal cannot be opened ({why}); nothing was sent") from error
     try:
@@ -396,13 +393,13 @@ async def _open(journal: Journal) -> AsyncIterator[None]:
 
 
 async def _run(bulk: BulkRun, orders: OrderFile) -> str | None:
-    """Run it; what broke, if something did."""
+    """Run, and return what failed, if something did."""
     try:
         await bulk.run(orders.records())
     except Changed as changed:
-        return f"{changed}: no further line was begun"
+        return f"{changed}: no further line was sent"
     except OSError as error:
-        return f"the orders cannot be read, or the outcomes not written ({error.strerror or error})"
+        return f"FILE cannot be read, or --outcomes not written ({error.strerror or error})"
     return None
 
 
@@ -410,25 +407,24 @@ def _finished(outcomes: OutcomeFile) -> str | None:
     try:
         outcomes.finish()
     except OSError as error:
-        return f"the outcomes cannot be put in their place ({error.strerror or error})"
+        return f"--outcomes: the .part file cannot be completed or renamed ({error.strerror or error})"
     return None
 
 
 # --- journal option ----------------------------------------------------------------------------------
-# The journal that ``--journal`` names, checked as far as it can be before anything else is done.
 
 
 def journal_and_files(address: str | None) -> tuple[Journal | None, tuple[Path, ...]]:
-    """The journal, not yet open, and the files that it may lie in.
+    """Return the journal, not yet open, and the files that it may consist of.
 
     Raises:
-        ValueError: there cannot be one there, or it would forget.
+        ValueError: the address is invalid, or the journal is not durable.
     """
     if address is None:
         return None, ()
     journal = journal_named(address)
     if not journal.durable:
-        raise ValueError("--journal: must be durable, or the next run would not know what this one has done")
+        raise ValueError("--journal: must be durable, because the next run must know what this run has sent")
     if "://" in address:
         _check_driver()
         return journal, ()
@@ -441,11 +437,11 @@ def _check_driver() -> None:
         importlib.import_module("asyncpg")
     except ImportError as error:
         needed = 'pip install "transfer_async[postgres]"'
-        raise ValueError(f"--journal: postgresql:// needs an extra: {needed}") from error
+        raise ValueError(f"--journal: postgresql:// needs asyncpg: {needed}") from error
 
 
 def _check_place(path: Path) -> None:
     if not path.parent.is_dir():
-        raise ValueError(f"--journal: there is no directory {shown(str(path.parent))}")
+        raise ValueError(f"--journal: the directory {shown(str(path.parent))} does not exist")
     if path.exists() and not path.is_file():
-        raise ValueError(f"--journal: {shown(str(path))} is there, and is not a file")
+        raise ValueError(f"--journal: {shown(str(path))} exists and is not a file")

@@ -1,14 +1,14 @@
-"""What became of every line, in a file that is there whole or not at all.
+"""The results of `create`: the file of outcomes, the progress, and the summary with its exit code.
 
-One JSON object a line, in the order in which the orders ended::
+The file has one JSON object per line, in the order in which the orders ended::
 
     {"line": 7, "key": "payment-8731", "outcome": "created", "order_may_exist": true, "order_id": "tx-...",
      "state": "processing", "poster_amount": "155025.00", ...}
     {"line": 8, "key": "payment-8732", "outcome": "refused", "order_may_exist": false,
      "error": "Refused", "status": 422, "fields": ["poster_recipient_username"],
-     "reason": "the service said no, and would again"}
+     "reason": "..."}
 
-The names are those of `OrderOutcome`. Nothing in it is about a person.
+The names are those of `OrderOutcome`. The file contains no personal data.
 """
 
 from __future__ import annotations
@@ -50,30 +50,32 @@ if TYPE_CHECKING:
 
 try:
     import fcntl
-except ImportError:  # pragma: no cover - Windows has none: nobody watches there over two runs at once
-    fcntl = None  # type: ignore[assignment] # there is none on Windows
+except ImportError:  # pragma: no cover - Windows has none: two runs at once are not detected there
+    fcntl = None  # type: ignore[assignment] # None stands for Windows
 
 MODE = 0o600
 KEPT = 512
-"""How many lines are kept in memory before they are written."""
+"""Lines in memory after which they are written."""
 
 EVERY = 1.0
-"""Seconds after which they are written in any case."""
+"""Seconds after which lines in memory are written in any case."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def outcome_line(line: int, key: str, result: Order | Exception) -> bytes:
-    """What ``result`` says of the order on ``line``, as a line of JSON."""
-    told: dict[str, Any] = {"line": line, "key": key}
+    """Return the outcome of the order on ``line`` as a line of JSON."""
+    fields: dict[str, Any] = {"line": line, "key": key}
     if isinstance(result, Order):
-        told |= _created(result.id)
-        told |= {"state": result.state.value} | {name: _plain(getattr(result, name)) for name in ORDER_FIELDS}
+        fields |= _created(result.id)
+        fields |= {"state": result.state.value} | {
+            name: _plain(getattr(result, name)) for name in ORDER_FIELDS
+        }
     elif isinstance(result, AlreadyCreated):
-        told |= _created(result.order_id)
+        fields |= _created(result.order_id)
     else:
-        told |= _of_error(result)
-    return _encode(told) + b"\n"
+        fields |= _of_error(result)
+    return _encode(fields) + b"\n"
 
 
 def _created(order_id: str) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def _created(order_id: str) -> dict[str, Any]:
 def _of_error(error: Exception) -> dict[str, Any]:
     known = isinstance(error, TransferError)
     outcome: Outcome = error.outcome if isinstance(error, TransferError) else Outcome.UNKNOWN
-    told = {
+    fields = {
         "outcome": outcome.value,
         "order_may_exist": error.order_may_exist if isinstance(error, TransferError) else True,
         "order_id": getattr(getattr(error, "order", None), "id", None) or getattr(error, "order_id", None),
@@ -92,7 +94,7 @@ def _of_error(error: Exception) -> dict[str, Any]:
         "fields": (error.fields or None) if isinstance(error, Refused) else None,
         "reason": disposition(error).reason,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:
@@ -100,17 +102,17 @@ def _plain(value: Any) -> Any:
 
 
 class OutcomeFile:
-    """TextLines go to a file beside it, ``.part``, which takes its place once there is one for every order.
+    """The file of outcomes. It is written as ``.part``, and renamed when it has a line for every order.
 
-    One that an earlier run has left there is renamed to ``.old``: what it says of a key may be true no more.
+    The file of an earlier run is renamed to ``.old``, because its outcomes may be out of date.
 
     Args:
-        path: of the file.
-        protected: files that must not be written over, whatever they are called by.
+        path: the path of the complete file.
+        protected: files that must not be overwritten, under any name.
         clock: for tests.
 
     Raises:
-        ValueError: it cannot be written there, or another run writes it.
+        ValueError: the file cannot be written there, or another run is writing it.
     """
 
     def __init__(self, path: Path, *, protected: tuple[Path, ...] = (), clock: Clock | None = None) -> None:
@@ -136,11 +138,11 @@ class OutcomeFile:
         except FileNotFoundError:
             pass
         except OSError as error:
-            told = shown(str(self.path))
-            raise ValueError(f"--outcomes: cannot set aside {told} ({error.strerror})") from None
+            old = shown(str(self.path))
+            raise ValueError(f"--outcomes: cannot rename {old} to .old ({error.strerror})") from None
 
     def add(self, line: bytes) -> None:
-        """Take a line; it is written with others, by `write`."""
+        """Add a line, which `write` writes."""
         self._kept.append(line)
 
     @property
@@ -149,59 +151,63 @@ class OutcomeFile:
         return len(self._kept) >= KEPT or self._now() - self._written_at >= EVERY
 
     def write(self) -> None:
-        """Write what was added.
+        """Write the added lines.
 
         Raises:
-            OSError: the disk is full, or gone.
+            OSError: the disk is full or has failed.
         """
         data, self._kept, self._written_at = memoryview(b"".join(self._kept)), [], self._now()
         while data:
             data = data[os.write(self._file, data) :]
 
     def finish(self) -> None:
-        """There is a line for every order: put the file in its place.
+        """Rename the complete file from ``.part``, durably.
 
         Raises:
-            OSError: the disk is full, or gone.
+            OSError: the disk is full or has failed.
         """
         self.write()
         os.fsync(self._file)
         if fcntl is None:
-            self.close()  # Windows renames nothing that is open
+            self.close()  # Windows cannot rename an open file
         self.part.replace(self.path)
-        with contextlib.suppress(OSError):  # some file systems cannot: the file is whole in any case
+        with contextlib.suppress(OSError):  # some file systems cannot; the file is complete all the same
             _sync_directory(self.path.parent)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file; a second call does nothing."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
 
 
 def part_of(path: Path) -> Path:
-    """Where the lines are until the file is whole."""
+    """Return the path of the incomplete file."""
     return path.with_name(path.name + ".part")
 
 
 def old_of(path: Path) -> Path:
-    """Where an earlier run's outcomes are then."""
+    """Return the path of an earlier run's file."""
     return path.with_name(path.name + ".old")
 
 
 def check_place(path: Path, *, protected: tuple[Path, ...] = ()) -> None:
-    """Check that an outcome file may be written at ``path``; see `OutcomeFile`.
+    """Check that an `OutcomeFile` may be written at ``path``.
 
     Raises:
-        ValueError: it may not.
+        ValueError: there is no such directory, or a file in the way; the message says which.
     """
     if not path.parent.is_dir():
-        raise ValueError(f"--outcomes: there is no directory {shown(str(path.parent))}")
+        raise ValueError(f"--outcomes: the directory {shown(str(path.parent))} does not exist")
     for item in (path, part_of(path), old_of(path)):
         if item.is_symlink() or (item.exists() and not stat.S_ISREG(item.stat().st_mode)):
-            raise ValueError(f"--outcomes: {shown(str(item))} is there, and is not a file")
+            raise ValueError(
+                f"--outcomes: {shown(str(item))} exists and is not a regular file: choose another path"
+            )
         if any(_is_same(item, other) for other in protected):
-            raise ValueError(f"--outcomes: {shown(str(item))} is in use for something else")
+            raise ValueError(
+                f"--outcomes: {shown(str(item))} is the orders file or the journal: choose another path"
+            )
 
 
 def _is_same(one: Path, other: Path) -> bool:
@@ -211,10 +217,10 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _open_alone(path: Path) -> int:
-    """The file, empty, and locked until this process ends.
+    """Return the file, empty, and locked until this process ends.
 
     Raises:
-        BlockingIOError: another run has it.
+        ValueError: another run has locked it.
     """
     while True:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), MODE)
@@ -227,11 +233,13 @@ def _open_alone(path: Path) -> int:
                 return file
         except BlockingIOError:
             os.close(file)
-            raise ValueError(f"--outcomes: another run is writing {shown(str(path))}") from None
+            raise ValueError(
+                f"--outcomes: another run is writing {shown(str(path))}: wait for it, or choose another path"
+            ) from None
         except BaseException:
             os.close(file)
             raise
-        os.close(file)  # whoever had it has put it in its place meanwhile
+        os.close(file)  # the other run has renamed it since it was opened here
 
 
 def _is_at(file: int, path: Path) -> bool:
@@ -250,27 +258,25 @@ def _sync_directory(path: Path) -> None:
 
 
 # --- progress ----------------------------------------------------------------------------------------
-# How far a run has come: a bar on a terminal, a line now and then elsewhere.
-
 
 PROGRESS_EVERY = 5.0
-"""Seconds between two lines."""
+"""Seconds between two lines of progress."""
 
 LOOKED_AT_EVERY = 0.1
-"""Seconds between two looks at how fast it goes: an order takes less time than drawing a bar."""
+"""Seconds between two updates, because drawing a bar takes longer than an order."""
 
 SPAN = 30.0
-"""The rate is that of the last so many seconds: a run that goes on begins with what is done already."""
+"""Seconds that the rate is measured over: lines that are done already pass quickly when a run is repeated."""
 
 
 class Pace:
-    """How fast it goes, of late."""
+    """The rate over the last seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, now: float, done: int) -> None:
-        """So many are done now."""
+        """Record that ``done`` lines are done at the time ``now``."""
         while self._seen and now - self._seen[0][0] > SPAN:
             self._seen.popleft()
         if done > (self._seen[-1][1] if self._seen else 0):
@@ -278,7 +284,7 @@ class Pace:
 
     @property
     def rate(self) -> float | None:
-        """How many a second; None where nobody can say."""
+        """The number per second; None if it is not known yet."""
         if not self._seen:
             return None
         (since, before), (until, done) = self._seen[0], self._seen[-1]
@@ -286,43 +292,43 @@ class Pace:
 
 
 def duration(seconds: float) -> str:
-    """A duration in its two largest units."""
+    """Return a duration in its two largest units."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     return in_two_units(round(seconds))
 
 
 class Progress(Protocol):
-    """Shows how far it has come."""
+    """Shows the progress of a run."""
 
     def show(self, what: str, done: int, total: int | None, counts: str) -> None:
-        """So many are done.
+        """Update the progress.
 
         Args:
-            what: is being done.
-            done: how many.
-            total: of how many; None where nobody knows yet.
-            counts: what became of them, in words.
+            what: the name of the step.
+            done: the number of lines done.
+            total: the number of all lines; None if it is not known yet.
+            counts: the number of each outcome, in words.
         """
         ...
 
     def say(self, line: str) -> None:
-        """Say something beside it."""
+        """Write a message."""
         ...
 
 
 class Silence:
-    """For those who want to hear of the end only."""
+    """No progress, for ``--quiet``."""
 
     def show(self, what: str, done: int, total: int | None, counts: str) -> None:
         """Show nothing."""
 
     def say(self, line: str) -> None:
-        """Say nothing."""
+        """Write nothing."""
 
 
 class LineProgress:
-    """A line now and then.
+    """Progress as a line every few seconds.
 
     Args:
         say: writes a line.
@@ -337,7 +343,7 @@ class LineProgress:
         self._pace = Pace()
 
     def show(self, what: str, done: int, total: int | None, counts: str) -> None:
-        """Move the bar or write a line, if it is time."""
+        """Update the bar or write a line, if enough time has passed."""
         now = self._now()
         if what != self._what:
             self._what, self._told, self._pace = what, now, Pace()
@@ -357,16 +363,16 @@ class LineProgress:
             self._say(line)
 
     def say(self, line: str) -> None:
-        """Write a line, above the bar."""
+        """Write a message, above the bar."""
         self._say(line)
 
 
 class BarProgress(LineProgress):
-    """A bar of rich's.
+    """Progress as a bar.
 
     Args:
-        bars: on a terminal.
-        say: writes a line above them.
+        bars: rich's progress display on a terminal.
+        say: writes a line above it.
         clock: for tests.
     """
 
@@ -385,7 +391,7 @@ class BarProgress(LineProgress):
 
 
 def progress_line(what: str, done: int, total: int | None, counts: str, *, rate: float | None) -> str:
-    """How far it has come, in a line."""
+    """Return the progress as a line."""
     told = f"{rate or 0:,.0f} a second"
     if total is None:
         return f"{what}: {done:,} lines, {told}"
@@ -395,7 +401,7 @@ def progress_line(what: str, done: int, total: int | None, counts: str, *, rate:
 
 @contextmanager
 def shown_progress(say: Say, *, live: bool, quiet: bool, clock: Clock | None = None) -> Iterator[Progress]:
-    """A bar where that is wanted, lines otherwise; or nothing."""
+    """Show a bar if ``live``, lines otherwise, and nothing if ``quiet``."""
     if quiet:
         yield Silence()
         return
@@ -420,15 +426,13 @@ def shown_progress(say: Say, *, live: bool, quiet: bool, clock: Clock | None = N
 
 
 # --- tally -------------------------------------------------------------------------------------------
-# What has become of the orders so far: counts, the exit code, and the last words.
-
 
 NAMED = 3
-"""How many reasons are named; the others are counted."""
+"""The most reasons that the summary names; others are counted."""
 
 
 class Kind(enum.Enum):
-    """What an order has come to, as the summary counts it."""
+    """The outcome of an order, as the summary counts it."""
 
     CREATED = "created"
     REFUSED = "refused"
@@ -437,11 +441,11 @@ class Kind(enum.Enum):
 
 
 def kind_of(result: Order | Exception) -> Kind:
-    """What ``result`` counts as."""
+    """Return the kind of ``result``."""
     if isinstance(result, Order):
         return Kind.CREATED
     if not isinstance(result, TransferError):
-        return Kind.UNKNOWN  # an error of the client's own says nothing for certain
+        return Kind.UNKNOWN  # after an error in the client, nothing is certain
     return {
         Outcome.CREATED: Kind.CREATED,
         Outcome.REFUSED: Kind.REFUSED,
@@ -451,34 +455,36 @@ def kind_of(result: Order | Exception) -> Kind:
 
 
 def code_of(result: Order | Exception) -> int:
-    """The exit code if every other order were created."""
+    """Return the exit code for ``result``, if all other orders are created."""
     if isinstance(result, (Order, AlreadyCreated)):
         return process.DONE
     if isinstance(result, JournalFailed) and result.outcome is not Outcome.NOT_SENT:
-        return process.UNKNOWN  # it is known here, and the journal will only know that it was sent
+        return (
+            process.UNKNOWN
+        )  # only this run knows the outcome: the journal has recorded nothing but the sending
     if isinstance(result, Refused):
         return process.REFUSED if result.is_final else process.NOT_SENT
     return process.NOT_SENT if kind_of(result) is Kind.NOT_SENT else process.UNKNOWN
 
 
 class Tally:
-    """Counts.
+    """Counts the outcomes.
 
     Attributes:
-        counts: how many orders came to what.
-        done: how many there are in all.
-        owed: how many hooks could not be undone.
-        made: how many of the orders came to be while this run went on; the others were there before.
+        counts: the number of orders of each kind.
+        done: the number of orders with an outcome.
+        undos_pending: the number of undos that failed.
+        made: the number of orders that this run created; the others existed before.
     """
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(Kind, 0)
-        self.done = self.owed = self.made = 0
+        self.done = self.undos_pending = self.made = 0
         self._reasons: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._fields: Counter[str] = Counter()
 
     def add(self, result: Order | Exception) -> None:
-        """Count one more."""
+        """Count the outcome of one order."""
         self.done += 1
         self.counts[kind_of(result)] += 1
         self._reasons[code_of(result)][type(result).__name__] += 1
@@ -487,43 +493,44 @@ class Tally:
 
     @property
     def exit_code(self) -> int:
-        """The highest that any order asks for."""
+        """The highest exit code of all orders."""
         return max((code for code, reasons in self._reasons.items() if reasons), default=process.DONE)
 
-    def told(self) -> str:
-        """The counts in one line, without those that are nothing."""
+    def counted(self) -> str:
+        """Return the counts that are not zero, in one line."""
         return ", ".join(f"{count:,} {kind.value}" for kind, count in self.counts.items() if count) or "none"
 
     def advice(self) -> Iterator[str]:
-        """What there is to know and to do, a line each."""
+        """Yield what the user should know and do, as lines."""
         if (before := self.counts[Kind.CREATED] - self.made) > 0:
-            yield f"created before this run, and not again: {before:,}. Another payment needs another key"
+            yield f"created before this run, and not again: {before:,}. To pay once more, use another key"
         if count := self._reasons[process.UNKNOWN].total():
             yield (
-                f"in doubt: {count:,}. These orders may exist: keep the holds, do not pay in another way; "
-                "see: transfer-async journal list"
+                f"in doubt: {count:,}. These orders may exist: keep the holds, do not pay in another way, "
+                "and run: transfer-async journal list"
             )
         if reasons := self._reasons[process.NOT_SENT]:
-            yield f"may end otherwise another time: {_counted(reasons)}. Run the same command again"
+            yield f"may succeed later: {_counted(reasons)}. Run the same command again"
         reasons = self._reasons[process.REFUSED].copy()
         refuted = reasons.pop(Refuted.__name__, 0)
         if reasons:
             named = f" The service names: {_named(self._fields)}." if self._fields else ""
             yield (
                 f"would be refused again: {_counted(reasons)}.{named} "
-                "Correct these lines, under the same keys, and run the same command again"
+                "Correct these lines, keep their keys, and run the same command again"
             )
         if refuted:
             yield (
-                f"certainly no order, after a doubt: {refuted:,}. These lines are not sent again: "
-                "what is still to be paid needs another key"
+                f"in doubt before, now certainly without an order: {refuted:,}. These lines are not sent "
+                "again: use another key to pay"
             )
-        if self.owed:
-            yield f"undos that failed and are owed: {self.owed:,}; see: transfer-async journal recover"
+        if self.undos_pending:
+            pending = f"undos pending after a failure: {self.undos_pending:,}"
+            yield f"{pending}. Run: transfer-async journal recover"
 
 
 def _counted(reasons: Counter[str]) -> str:
-    """How many there are, and of which errors most of them."""
+    """Return the total, and the most frequent errors."""
     return f"{reasons.total():,} ({_named(reasons)})"
 
 

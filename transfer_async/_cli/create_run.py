@@ -1,14 +1,14 @@
-"""The second pass: every order is created, and what became of it is written down as it comes.
+"""The sending of a file's orders: each order is created, and its outcome is written when it is known.
 
-A run ends when every line has an outcome, when somebody stops it, or when it gives up. Nothing is lost by
-either of the latter: the journal knows what was done, and another run goes on from there.
+A run ends when every line has an outcome, when a signal stops it, or when it gives up. In all cases the
+journal has recorded what was done, and another run continues from there.
 
-It gives up when no other order would fare better: when the service, its address, the token, the journal
-or a hook is at fault so many times in a row. Every further line would place a hold only to release it or,
-where the service answers nothing that is certain, end in doubt.
+It gives up when further lines would fail, too: after a number of failures in a row that are not the order's,
+but those of the service, the base URL, the token, the journal or a hook. Every further line would place a
+hold only to release it, or end in doubt.
 
-A key that another worker has a lease on (mostly: a run that was killed) is tried again when all others
-are done, until the lease has ended.
+A key with another worker's lease (mostly that of a run that was killed) is tried again after all other lines,
+until the lease has ended.
 """
 
 from __future__ import annotations
@@ -36,53 +36,52 @@ from transfer_async._support.clock import Clock
 from transfer_async.worker.disposition import Action, disposition
 
 AHEAD = 64
-"""How many lines are read at a time, in a thread of their own."""
+"""Lines that are read at a time, in a thread."""
 
 NOT_READY = 10
-"""So many orders in a row that the token or the address is at fault for end the run."""
+"""Failures in a row, caused by the token or the base URL, that end the run."""
 
 AT_LEAST = 20
-"""So many orders in a row, and twice as many as are in flight, that anything else but the order is at
-fault for end the run."""
+"""Failures in a row, not caused by the order, that end the run; or twice the concurrency, if that is more."""
 
 PUT_OFF = 10_000
-"""How many lines wait for another worker's lease at most; more of them are not sent."""
+"""The most lines that wait for another worker's lease; further ones are not sent in this run."""
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 15.0
-"""Seconds after which they are tried again, and which double from one time to the next: a worker that is
-alive may be done with a key long before its lease ends. Once the leases have ended it is the last time."""
+"""Seconds until they are retried, doubled each time, because a live worker may finish a key long before its
+lease ends. The last retry comes when all leases have ended."""
 
 MARGIN = 0.05
-"""Seconds by which a lease is waited for too long, so that it is over."""
+"""Seconds to wait beyond the end of a lease."""
 
 CUT_OFF = 1.0
-"""Seconds that those in flight get when somebody does not want to wait for them."""
+"""Seconds that orders in flight have after the second signal."""
 
 
 @frozen
 class LineRequest(OrderRequest):
-    """A request that knows its line."""
+    """A request with the number of its line."""
 
     line: int = 0
 
 
 def request_of(record: Record) -> LineRequest:
-    """What is asked for on a line without faults.
+    """Return the request of a line.
 
     Raises:
-        Changed: it has some, though it had none when it was checked.
+        Changed: the line has faults, though it had none when it was checked.
     """
     command = record.command
     if command is None:
-        raise Changed(f"line {record.line} is not what it was when it was checked")
+        raise Changed(f"line {record.line} of FILE was changed after it was checked")
     return LineRequest(**attrs.asdict(command, recurse=False), line=record.line)
 
 
 class CircuitBreaker:
-    """Counts the orders in a row that something else than the order was at fault for.
+    """Counts failures in a row that are not the order's.
 
     Args:
-        concurrency: how many are in flight.
+        concurrency: the number of orders in flight.
     """
 
     def __init__(self, *, concurrency: int) -> None:
@@ -90,22 +89,22 @@ class CircuitBreaker:
         self._in_a_row = self._not_ready = 0
 
     def met(self, result: Order | Exception) -> str | None:
-        """Take one more result; why to give up, if it is time to."""
-        if isinstance(result, KeyBusy):  # somebody else is well
+        """Count a result; return the reason to give up, if there is one."""
+        if isinstance(result, KeyBusy):  # another worker is active, so the service is
             return None
         fate = disposition(result)
-        # A doubt that was there before says nothing of today's service.
+        # A doubt from an earlier run does not mean that the service fails now.
         in_doubt_now = isinstance(result, OutcomeUnknown) and bool(result.attempts)
         if fate.action in (Action.ACK, Action.DEAD_LETTER) and not in_doubt_now:
             self._in_a_row = self._not_ready = 0
             return None
         self._in_a_row += 1
-        # A network comes back by itself, unlike a token: one short break of it is no reason to give up.
+        # A network recovers without help, unlike a token: a short interruption is no reason to give up.
         waits = fate.ready or isinstance(result, ConnectionFailed)
         self._not_ready = 0 if waits else self._not_ready + 1
         for count, most in ((self._not_ready, NOT_READY), (self._in_a_row, self._most)):
             if count >= most:
-                return f"{count} in a row ended in {type(result).__name__}: {fate.reason}"
+                return f"{count} orders in a row ended with {type(result).__name__}: {fate.reason}"
         return None
 
 
@@ -113,17 +112,17 @@ class BulkRun:
     """One run.
 
     Args:
-        client: open.
-        outcomes: where each line's outcome goes.
-        progress: shows how far it has come.
-        stopping: how it is stopped.
-        tally: counts.
-        total: how many lines there are.
-        concurrency: how many orders are in flight.
+        client: an open client.
+        outcomes: receives the outcome of each line.
+        progress: shows the progress.
+        stopping: receives the signals.
+        tally: counts the outcomes.
+        total: the number of lines.
+        concurrency: the number of orders in flight.
         clock: for tests.
 
     Attributes:
-        gave_up: why, if it did.
+        gave_up: the reason, if the run gave up.
     """
 
     def __init__(
@@ -155,8 +154,8 @@ class BulkRun:
         """Create the orders.
 
         Raises:
-            Changed: the file is not what it was; what had begun has come to its end.
-            OSError: the outcomes cannot be written; the same.
+            Changed: the file was changed; the orders in flight have ended.
+            OSError: the outcomes cannot be written; the orders in flight have ended.
         """
         cutting = asyncio.ensure_future(self._cut_off_when_asked())
         try:
@@ -168,7 +167,7 @@ class BulkRun:
             await asyncio.to_thread(self._outcomes.write)
 
     async def _try_again(self) -> None:
-        """Try what was put off, until it is done or the leases have ended."""
+        """Retry the lines that wait for a lease, until they are done or the leases have ended."""
         if self._put_off and not self._is_over:
             lines = "1 line waits" if len(self._put_off) == 1 else f"{len(self._put_off):,} lines wait"
             longest = duration(max(0.0, self._until - self._clock.now()))
@@ -190,14 +189,14 @@ class BulkRun:
                 if self._outcomes.is_due:
                     await asyncio.to_thread(self._outcomes.write)
 
-    # --- what goes in ---------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------
 
     @property
     def _is_over(self) -> bool:
         return self._stopping.asked.is_set() or self.gave_up is not None
 
     async def _requests(self, records: Iterator[Record]) -> AsyncIterator[LineRequest]:
-        """The file's orders, until it is time to stop; those in flight come to their end after that."""
+        """Yield the file's orders, until it is time to stop; then orders in flight still end."""
         while some := await asyncio.to_thread(_some, records):
             for request in some:
                 if self._is_over:
@@ -210,26 +209,26 @@ class BulkRun:
                 return
             yield request
 
-    # --- what comes out -------------------------------------------------------------------------
+    # --- results --------------------------------------------------------------------------------
 
     def _note(self, result: OrderResult) -> None:
         request, ended = result.request, _ended(result)
-        assert isinstance(request, LineRequest) and request.key is not None  # noqa: S101, PT018 - we made it
-        if isinstance(ended, ClientClosed):  # cut off: another run will say what became of it
+        assert isinstance(request, LineRequest) and request.key is not None  # noqa: S101, PT018 - for the type checker
+        if isinstance(ended, ClientClosed):  # cut off: another run will report its outcome
             return
         self._tally.add(ended)
         self._outcomes.add(outcome_line(request.line, request.key, ended))
-        self._progress.show("creating", self._tally.done, self._total, self._tally.told())
+        self._progress.show("creating", self._tally.done, self._total, self._tally.counted())
         if self.gave_up is None and not self._stopping.asked.is_set():
             self.gave_up = self._trouble.met(ended)
             if self.gave_up is not None:
-                self._progress.say(f"giving up: {self.gave_up}; those in flight come to their end")
+                self._progress.say(f"giving up: {self.gave_up}; finishing the orders in flight")
 
     def _is_put_off(self, result: OrderResult) -> bool:
         request, error = result.request, result.error
         if not isinstance(error, KeyBusy) or len(self._put_off) >= PUT_OFF or self._is_over:
             return False
-        assert isinstance(request, LineRequest)  # noqa: S101 - we made it
+        assert isinstance(request, LineRequest)  # noqa: S101 - for the type checker
         self._put_off.append(request)
         self._until = max(self._until, self._clock.now() + (error.retry_after or 0.0))
         return True
@@ -237,7 +236,7 @@ class BulkRun:
     async def _cut_off_when_asked(self) -> None:
         await self._stopping.asked.wait()
         self._progress.say(
-            "stopping: no new line is begun, those in flight come to their end; once more to cut them off"
+            "stopping: no new line is started, orders in flight are finished; signal again to cut them off"
         )
         await self._stopping.cut.wait()
         await self._client.close(timeout=CUT_OFF)
@@ -254,24 +253,23 @@ def _some(records: Iterator[Record]) -> list[LineRequest]:
 def _ended(result: OrderResult) -> Order | Exception:
     if result.order is not None:
         return result.order
-    assert result.error is not None  # noqa: S101 - it is one or the other
+    assert result.error is not None  # noqa: S101 - one of the two is set
     return result.error
 
 
 # --- stopping ----------------------------------------------------------------------------------------
-# How a run is stopped: the first signal lets what has begun come to its end, the second cuts it off.
-
+# The first signal lets orders in flight end; the second cuts them off.
 
 T = TypeVar("T")
 
 
 class Stopping:
-    """What was asked for by signals.
+    """The signals that were received.
 
     Attributes:
-        asked: a signal came.
-        cut: a second one did.
-        by: the first.
+        asked: set by the first signal.
+        cut: set by the second signal.
+        by: the first signal.
     """
 
     def __init__(self) -> None:
@@ -279,7 +277,7 @@ class Stopping:
         self.by: signal.Signals | None = None
 
     def ask(self, number: int) -> None:
-        """Take a signal."""
+        """Receive a signal."""
         if self.by is None:
             self.by = signal.Signals(number)
             self.asked.set()
@@ -288,11 +286,11 @@ class Stopping:
 
     @property
     def exit_code(self) -> int | None:
-        """As shells have it: 128 and the signal's number."""
+        """The exit code by the convention of shells: 128 plus the signal's number."""
         return None if self.by is None else 128 + self.by
 
     async def unless_asked(self, work: Awaitable[T]) -> T | None:
-        """What ``work`` comes to; None, and it is cancelled, if a signal comes first."""
+        """Return the result of ``work``; if a signal comes first, cancel it and return None."""
         task, asked = asyncio.ensure_future(work), asyncio.ensure_future(self.asked.wait())
         try:
             await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
@@ -304,8 +302,8 @@ class Stopping:
 
     @contextmanager
     def by_signals(self) -> Iterator[None]:
-        """Take SIGINT and SIGTERM for as long as this lasts."""
-        if threading.current_thread() is not threading.main_thread():  # signals come to that one alone
+        """Receive SIGINT and SIGTERM within the block."""
+        if threading.current_thread() is not threading.main_thread():  # Python delivers signals only there
             yield
             return
         with on_signals(self.ask):

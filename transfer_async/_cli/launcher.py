@@ -41,21 +41,21 @@ def main() -> None:
 
 
 def _make_streams_safe() -> None:
-    """No command breaks off over how it is heard: what it did by then would have the code of a failure."""
+    """Prevent a closed or ASCII-only stream from breaking a command off after it has done its work."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)
-        except OSError:  # closed: uvloop would get its number, and aborts with it
+        except OSError:  # closed: uvloop would be given its number, and aborts
             os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr, for a key or a path in any script
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: keys may be in any script
 
 
 def narrowed(app: Typer, words: Sequence[str]) -> Typer:
-    """The command that the first of ``words`` names, alone: typer makes all that it is given.
+    """Return the app with only the command that the first of ``words`` names, because typer builds them all.
 
-    Where none is named (an option, a slip of the pen, nothing), all are there to be told of.
+    If it names no command (an option, a typing error, nothing), the app keeps all commands for the help.
     """
     from typer.main import get_command_name
 

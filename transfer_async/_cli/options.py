@@ -27,18 +27,21 @@ from transfer_async.journal.sqlite import SQLiteJournal
 
 BASE_URL = "--base-url, or TRANSFER_BASE_URL"
 JOURNAL = "--journal, or TRANSFER_JOURNAL"
-TOKEN = "--token, or TRANSFER_API_TOKEN"  # noqa: S105 - where it is to be given
+TOKEN = "--token, or TRANSFER_API_TOKEN"  # noqa: S105 - the names of its option and variable
 BROKER = "--broker, or TRANSFER_BROKER"
 
 _journal = typer.Option(
-    "--journal", envvar="TRANSFER_JOURNAL", metavar="ADDRESS", help="A file, or a postgresql:// address."
+    "--journal",
+    envvar="TRANSFER_JOURNAL",
+    metavar="ADDRESS",
+    help="The path of a file, or a postgresql:// address.",
 )
-_base_url = typer.Option("--base-url", envvar="TRANSFER_BASE_URL", help="The service's address.")
+_base_url = typer.Option("--base-url", envvar="TRANSFER_BASE_URL", help="The base URL of the service.")
 _hooks = typer.Option(
     "--hooks",
     metavar="MODULE:FACTORY",
     help="A function that returns the bank's hooks, "
-    "and perhaps its resolve, token, retry and other settings.",
+    "and optionally its resolve, token, retry and other settings.",
 )
 
 Journal = Annotated[str | None, _journal]
@@ -52,55 +55,62 @@ Token = Annotated[
     str | None, typer.Option(envvar="TRANSFER_API_TOKEN", help="The API token; safer in the environment.")
 ]
 Scope = Annotated[
-    str | None, typer.Option(help="Names the service in the journal; by default the service's address.")
+    str | None, typer.Option(help="The name of the service in the journal; its base URL by default.")
 ]
 SettleAfter = Annotated[
     float,
-    typer.Option(help="Seconds after the last possible send before it is believed that no order exists."),
+    typer.Option(
+        help="Seconds after the last possible send until a report that no order exists is accepted."
+    ),
 ]
 AbandonedSettleAfter = Annotated[
     float | None,
     typer.Option(
-        help="The same for resolve's NO_ORDER where the sender never reported an end: "
-        "it may be only stopped. A day (86400) by default."
+        help="The same for NO_ORDER from resolve if the sender never reported an end, "
+        "as it may only be paused; 86400 (a day) by default."
     ),
 ]
 PerSecond = Annotated[
     float | None,
-    typer.Option("--rate", help="Orders a second at most, further attempts counted; no limit by default."),
+    typer.Option("--rate", help="The most orders a second, retries included; no limit by default."),
 ]
 Burst = Annotated[
-    int | None, typer.Option(help="How many of them may follow one another at once; 1 by default.")
+    int | None, typer.Option(help="With --rate: how many orders may be sent without a pause; 1 by default.")
 ]
 Broker = Annotated[
     str | None,
-    typer.Option(envvar="TRANSFER_BROKER", metavar="ADDRESS", help="nats://, tls://, redis:// or rediss://"),
+    typer.Option(
+        envvar="TRANSFER_BROKER", metavar="ADDRESS", help="A nats://, tls://, redis:// or rediss:// address."
+    ),
 ]
 Commands = Annotated[str, typer.Option(help="The subject or stream that commands come from.")]
 
 
 _TYPED = frozenset(
     {"base_url", "token", "scope", "settle_after", "lease", "deadline", "concurrency"}
-    | {"by", "reason", "undone", "order_id"}
+    | {"by", "reason", "undone", "order_id", "may", "accounts"}
+    | {"broker", "commands", "outcomes", "dead_letters", "max_deliveries", "ack_wait", "sweep_every"}
 )
-"""Arguments of the client and of operators that commands take as options."""
+"""Arguments of the package's classes that are options of the commands, too."""
 
 
 def as_typed(why: str) -> str:
-    """``why``, which may begin with an argument's name, with the option that the user typed in its place."""
-    name, colon, rest = why.partition(":")
-    return f"--{name.replace('_', '-')}{colon}{rest}" if name in _TYPED else why
+    """Return ``why`` with the options' names in place of the arguments' names that it begins with."""
+    names, colon, rest = why.partition(":")
+    if not _TYPED.issuperset(names.split(", ")):
+        return why
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names.split(", ")) + colon + rest
 
 
 def rate_given(per_second: float | None, burst: int | None) -> Rate | None:
-    """What ``--rate`` and ``--burst`` say together.
+    """Return the rate limit that ``--rate`` and ``--burst`` give together.
 
     Raises:
-        ValueError: one of them is no good; names the option.
+        ValueError: one of them is invalid; the message names the option.
     """
     if per_second is None:
         if burst is not None:
-            raise ValueError("--burst: goes with --rate")
+            raise ValueError("--burst: needs --rate as well")
         return None
     try:
         return Rate(per_second, burst=1 if burst is None else burst)
@@ -120,10 +130,10 @@ def client_of(
     observers: Sequence[Observer] = (),
     **settings: Any,
 ) -> TransferClient:
-    """The client; a setting that the bank brings counts more than an option.
+    """Return a client; a setting from the bank's factory overrides an option.
 
     Raises:
-        ValueError: nobody brings a token, or a setting is no good.
+        ValueError: there is no token, or a setting is invalid.
     """
     settings = {"token": token, **settings, **side.settings}
     if settings["token"] is None:
@@ -133,14 +143,16 @@ def client_of(
         return TransferClient(base_url, journal=journal, hooks=side.hooks, resolve=side.resolve, **settings)
     except ValueError as error:
         why, is_factorys = str(error), str(error).partition(":")[0] in side.settings
-    raise ValueError(f"--hooks: its factory returned a wrong {why}" if is_factorys else as_typed(why))
+    raise ValueError(
+        f"--hooks: invalid setting returned by the factory: {why}" if is_factorys else as_typed(why)
+    )
 
 
 def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
-    """The journal that ``--journal`` names, with the seal that the environment names; not yet open.
+    """Return the journal that ``--journal`` names, not yet open, with the seal from the environment.
 
     Raises:
-        ValueError: there can be none.
+        ValueError: the address or the seal is invalid.
     """
     seal = seal_from_env()
     try:
@@ -150,26 +162,23 @@ def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
 
 
 # --- hook loading ------------------------------------------------------------------------------------
-# The bank's own hooks, found by name: ``module:factory``.
-
-
 SETTINGS = ("token", "retry", "timeouts", "observers", "ssl", "proxy", "max_connections", "rate")
-"""What else of a client's settings a factory may return by name."""
+"""The settings of the client that a factory may return beside ``hooks`` and ``resolve``."""
 
 _FOR_TRIALS = frozenset({"held", "balance", "order"})
-"""What only ``verify-hooks`` reads: one factory serves every command."""
+"""Names that only ``verify-hooks`` reads, so that one factory serves every command."""
 
 _logger = logging.getLogger(__name__)
 
 
 @frozen(kw_only=True)
 class BankSide:
-    """What a bank brings to a client; an async context manager, which closes it.
+    """What the bank's factory returned; an async context manager, which closes it.
 
     Args:
-        hooks: what runs before an order is sent.
-        resolve: the bank's means to end a doubt.
-        settings: those of `SETTINGS` that it chose, as `TransferClient` takes them.
+        hooks: the hooks that run before an order is sent.
+        resolve: finds out what became of an order in doubt.
+        settings: those of `SETTINGS` that it returned, as `TransferClient` takes them.
         close: closes what the factory opened.
     """
 
@@ -185,35 +194,35 @@ class BankSide:
         try:
             if self.close is not None and inspect.isawaitable(closing := self.close()):
                 await closing
-        except Exception as error:  # noqa: BLE001 - the outcomes of orders count more
-            _logger.warning("--hooks: close() failed (%s)", in_one_line(error))
+        except Exception as error:  # noqa: BLE001 - the outcomes of the orders must still be reported
+            _logger.warning("--hooks: close() failed (%s); the orders are not affected", in_one_line(error))
 
     @property
     def places_hold(self) -> bool:
         """Whether one of the hooks holds the funds.
 
         Raises:
-            ValueError: one of them is no hook.
+            ValueError: one of them is not a hook.
         """
         return any(map(is_hold, checked_hooks(self.hooks)))
 
 
 def factory_named(spec: str, *, option: str = "--hooks") -> Callable[[], object]:
-    """The factory that ``module:factory`` names; installed modules come before the caller's files.
+    """Import the factory that ``module:factory`` names; installed modules take precedence over files here.
 
     Args:
-        spec: what was written.
-        option: where; begins what an error says.
+        spec: the text that the user typed.
+        option: the option's name, which begins an error message.
 
     Raises:
-        ValueError: there is none, or its module cannot be imported; in one line.
+        ValueError: the factory does not exist, or its module cannot be imported; one line.
     """
     module_name, colon, name = spec.partition(":")
     if not (module_name and colon and name):
         raise ValueError(f"{option}: must be module:factory, as in our_bank.hooks:make")
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.append(here)  # last: what lies about there must not stand for a library
+        sys.path.append(here)  # last: a file there must not replace a library
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -225,13 +234,13 @@ def factory_named(spec: str, *, option: str = "--hooks") -> Callable[[], object]
 
 
 async def made_by(factory: Callable[[], object] | None) -> BankSide:
-    """What ``factory`` makes, awaited if it is async; without one, nothing.
+    """Call ``factory``, await it if it is async, and check its result; without one, return no hooks.
 
-    It returns a sequence of hooks; or a mapping, or an object, with ``hooks``, and perhaps ``resolve``,
-    ``close``, any of `SETTINGS`, and what ``verify-hooks`` needs, which is left out here.
+    It returns a sequence of hooks; or a mapping or an object with ``hooks`` and optionally ``resolve``,
+    ``close``, any of `SETTINGS`, and the names that only ``verify-hooks`` reads, which are ignored here.
 
     Raises:
-        ValueError: it failed, or made none of these; in one line.
+        ValueError: it failed, or returned something else; one line.
     """
     if factory is None:
         return BankSide(hooks=())
@@ -245,9 +254,11 @@ async def made_by(factory: Callable[[], object] | None) -> BankSide:
     hooks, resolve, close = (parts.pop(name, None) for name in ("hooks", "resolve", "close"))
     has_hooks = isinstance(hooks, Sequence) and not isinstance(hooks, str | bytes)
     if not has_hooks:
-        raise ValueError("--hooks: the factory must return a sequence of hooks, or hooks and resolve by name")
+        raise ValueError(
+            "--hooks: the factory must return a sequence of hooks, or a mapping or object with hooks"
+        )
     if unknown := parts.keys() - {*SETTINGS, *_FOR_TRIALS}:
-        raise ValueError(f"--hooks: the factory returned {shown(min(unknown))}, which is no setting of these")
+        raise ValueError(f"--hooks: unexpected setting {shown(min(unknown))!r} returned by the factory")
     settings = {name: parts[name] for name in SETTINGS if name in parts}
     return BankSide(hooks=hooks, resolve=resolve, settings=settings, close=close)
 

@@ -1,4 +1,4 @@
-"""How a command speaks: lines on stdout, complaints on stderr, and how it ends."""
+"""What the commands print and log, how they report errors, and the lines of text files that they read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Say = Callable[[str], object]
 
 
 def tell(line: str) -> None:
-    """Write a line; once nobody reads any more, nothing: the exit code still tells how it ends."""
+    """Write a line to stdout; do nothing once the reader has closed the pipe: the exit code still counts."""
     try:
         typer.echo(line)
     except BrokenPipeError:
@@ -31,7 +31,7 @@ def tell(line: str) -> None:
 
 
 def complain(line: str) -> None:
-    """The same on stderr."""
+    """Write a line to stderr, as `tell` does to stdout."""
     try:
         typer.echo(line, err=True)
     except BrokenPipeError:
@@ -39,12 +39,12 @@ def complain(line: str) -> None:
 
 
 def _let_go(stream: TextIO) -> None:
-    # What is left in its buffer must go somewhere, or Python ends with a code of its own.
+    # Python flushes the stream when it exits: without a target it would exit with a code of its own.
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def fail(why: str, code: int) -> NoReturn:
-    """Complain in a line, and end."""
+    """Write ``why`` to stderr, and end the command with the exit code ``code``."""
     complain(shown(why))
     raise typer.Exit(code)
 
@@ -53,12 +53,12 @@ def fail(why: str, code: int) -> NoReturn:
 def failing(
     command: str, codes: Mapping[type[Exception], int], *, words: Callable[[Exception], str] | None = None
 ) -> Iterator[None]:
-    """Tell an error of these kinds in one line, and end the command with the code of the first that fits.
+    """Report an error of these types in one line, and end the command with its exit code.
 
     Args:
-        command: begins the line.
-        codes: exit codes by kind.
-        words: what is told of an error.
+        command: the command's name, which begins the line.
+        codes: exit codes by type; the first type that fits counts.
+        words: makes the text from the error; `in_words` by default.
     """
     try:
         yield
@@ -68,20 +68,20 @@ def failing(
 
 
 def in_words(error: Exception) -> str:
-    """What ``error`` says; of the system's own the file and the reason, without its number."""
+    """Return the text of ``error``; for an `OSError` the file and the reason, without its number."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 def in_one_line(error: BaseException, words: str | None = None) -> str:
-    """The kind of ``error``, and what it says; of an error that may say too much, those of its words."""
+    """Return the type and the text of ``error``; pass ``words`` if its own text may hold too much."""
     told = str(error) if words is None else words
     return f"{type(error).__name__}: {shown(told)}".removesuffix(": ")
 
 
 def in_columns(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> Iterator[str]:
-    """Rows as lines, cell below cell; those from column ``numbers_from`` on end where the others end."""
+    """Yield the rows as aligned lines; columns from ``numbers_from`` on are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [
@@ -92,7 +92,7 @@ def in_columns(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table: with lines and colours on a terminal, in columns elsewhere."""
+    """Write a table: with lines and colours on a terminal, as aligned text elsewhere."""
     if not sys.stdout.isatty():
         for line in in_columns([columns, *rows]):
             tell(line)
@@ -105,12 +105,12 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for name in columns:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))  # as texts: a key may look like markup
+        table.add_row(*map(Text, row))  # as Text: a key may look like markup
     Console().print(table)
 
 
 def somebody_is_there() -> bool:
-    """Whether a person can be asked."""
+    """Return whether stdin is a terminal, so that a person can answer a question."""
     return sys.stdin.isatty()
 
 
@@ -122,13 +122,13 @@ def logged(
     form: str = "%(asctime)s %(levelname)s %(message)s",
     time: str | None = None,
 ) -> Iterator[None]:
-    """Hand every record of ``logger`` on to ``say`` as a line, those of level INFO too.
+    """Pass every record of ``logger`` from level INFO on to ``say``, as a line.
 
     Args:
-        logger: whose records.
-        say: takes one line.
-        form: what a line looks like, as `logging.Formatter` takes it.
-        time: what its time looks like.
+        logger: the logger to read from.
+        say: writes one line.
+        form: the format of a line, as `logging.Formatter` takes it.
+        time: the format of its time.
     """
     lines, level = _LineHandler(say), logger.level
     lines.setFormatter(logging.Formatter(form, time))
@@ -142,7 +142,7 @@ def logged(
 
 
 class _LineHandler(logging.Handler):
-    """Hands every record on as a line."""
+    """Passes every record on as a line."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         super().__init__()
@@ -150,16 +150,16 @@ class _LineHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._say(shown_lines(self.format(record)))  # a broker's own words may be in it
-        except Exception:  # noqa: BLE001 - as logging's own handlers: a log line never hurts the work
+            self._say(shown_lines(self.format(record)))  # it may quote a broker's response
+        except Exception:  # noqa: BLE001 - as in logging's own handlers: a log line never breaks the work
             self.handleError(record)
 
 
-# --- text from elsewhere ----------------------------------------------------------------------------
+# --- text from outside -------------------------------------------------------------------------------
 
 
 def shown(text: str | None) -> str:
-    """``text`` from elsewhere, fit for a terminal: nothing that moves its cursor or starts a line."""
+    """Return ``text`` from outside, safe for a terminal: without control characters and line breaks."""
     if text is None:
         return "-"
     if text.isascii() and text.isprintable():
@@ -168,13 +168,13 @@ def shown(text: str | None) -> str:
 
 
 def shown_lines(text: str) -> str:
-    """The same for text of several lines."""
+    """Return text of several lines, safe for a terminal."""
     return "\n".join(map(shown, text.split("\n")))
 
 
 def shown_json(text: str) -> str:
-    """JSON, fit for a terminal: it says the same, with what would move the cursor escaped."""
-    # Outside its strings there is nothing to escape but the ends of lines.
+    """Return JSON, safe for a terminal: the same value, with control characters escaped."""
+    # Outside of its strings JSON has no control characters but line breaks.
     return "".join(
         item if item.isprintable() or item == "\n" else json.dumps(item).removeprefix('"').removesuffix('"')
         for item in text
@@ -182,29 +182,28 @@ def shown_json(text: str) -> str:
 
 
 # --- usage -------------------------------------------------------------------------------------------
-# How a command is told to be used: its arguments by their names alone, as in every manual page.
 
 
 class PlainUsage(TyperCommand):
-    """A command whose usage line says ``KEY``, where Typer would say ``{KEY}``."""
+    """A command whose usage line shows ``KEY``, as manual pages do, where Typer shows ``{KEY}``."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What stands after the command's name."""
+        """Return what follows the command's name."""
         return [piece.removeprefix("{").removesuffix("}") for piece in super().collect_usage_pieces(ctx)]
 
 
 # --- text lines --------------------------------------------------------------------------------------
-# The lines of a text file, numbered as an editor shows them, none of them longer than memory is for.
+# The lines of a text file, with the numbers that an editor shows; their length is limited.
 
 
 LONGEST = 1 << 20
-"""How many bytes a line may have: an order has less than a thousand."""
+"""The longest line, in bytes: an order has less than a thousand."""
 
 _BOM = b"\xef\xbb\xbf"
 
 
 class BadLine(Exception):
-    """A line cannot be read as text; those after it can."""
+    """A line cannot be read as text; the lines after it can."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(why)
@@ -213,13 +212,13 @@ class BadLine(Exception):
 
 
 class TextLines:
-    """An iterator that goes on after a `BadLine`.
+    """An iterator over the lines of a file; you can continue it after a `BadLine`.
 
     Args:
-        file: read from its beginning.
+        file: positioned at its beginning.
 
     Attributes:
-        number: of the last line that was read.
+        number: the number of the last line that was read.
     """
 
     def __init__(self, file: io.BufferedReader) -> None:
@@ -230,10 +229,10 @@ class TextLines:
         return self
 
     def __next__(self) -> str:
-        """The next line with its end, as it is in the file.
+        """Return the next line with its line ending.
 
         Raises:
-            BadLine: it is no text, or too long.
+            BadLine: the line is not UTF-8, or too long.
         """
         raw = self._file.readline(LONGEST + 1)
         if not raw:
@@ -241,7 +240,7 @@ class TextLines:
         self.number += 1
         if len(raw) > LONGEST:
             self._skip_rest(raw)
-            raise BadLine(self.number, "is longer than a mebibyte")
+            raise BadLine(self.number, "is longer than 1 MiB")
         if self.number == 1:
             raw = raw.removeprefix(_BOM)
         try:
@@ -255,7 +254,7 @@ class TextLines:
 
 
 def each_line(lines: TextLines) -> Iterator[str | BadLine]:
-    """Each line that has something in it, and instead of one that cannot be read, why."""
+    """Yield each line that is not blank, and a `BadLine` in place of each line that cannot be read."""
     while True:
         try:
             text = next(lines, None)
@@ -269,7 +268,7 @@ def each_line(lines: TextLines) -> Iterator[str | BadLine]:
 
 
 # --- temporary database ------------------------------------------------------------------------------
-# What a command must remember of a large file: on the disk, however much it is, and not in memory.
+# What a command must remember of a large file is on the disk, so that memory stays bounded.
 
 
 _SETTINGS = """
@@ -277,14 +276,17 @@ PRAGMA journal_mode=OFF;
 PRAGMA synchronous=OFF;
 PRAGMA cache_size=-16384;
 """
-# A database without a name lies in a temporary file that nobody else can open, and goes with it.
+# SQLite deletes the file of a database without a name when it is closed, and no other process can open it.
 
 
 class TemporaryDatabase:
-    """A context manager; what is built on it asks ``database``.
+    """A temporary SQLite database, which the context manager deletes.
 
     Args:
-        tables: the statements that make them.
+        tables: the SQL statements that create its tables.
+
+    Attributes:
+        database: the connection.
     """
 
     def __init__(self, tables: str) -> None:

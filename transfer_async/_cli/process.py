@@ -18,45 +18,45 @@ T = TypeVar("T")
 # --- exit codes --------------------------------------------------------------------------------------
 
 DONE = 0
-"""All is as it was wanted."""
+"""The command did what was asked."""
 
 FAILED = 1
-"""The command was used well, and met a no."""
+"""The command was used correctly, but could not do what was asked."""
 
 USAGE = 2
-"""A wrong use: an option, the environment, or an extra that is not installed."""
+"""Wrong usage: an option, an environment variable, or a missing extra."""
 
 REFUSED, NOT_SENT, UNKNOWN = 3, 4, 5
-"""Of `create`, where not every order is created: of these the highest that any order asks for."""
+"""Of `create`, if not every order is created: the highest code of all orders."""
 
 DIFFERENT = 3
-"""Of `journal reconcile`: the journal and the export do not agree in everything."""
+"""Of `journal reconcile`: the journal and the export differ."""
 
 OTHER_SCOPE = 4
-"""Of the commands of `journal`: the journal has keys of other scopes only."""
+"""Of the `journal` commands: the journal has keys of other scopes only."""
 
 OWED = 3
-"""Of `journal recover`: an undo is owed still, or a record cannot be read."""
+"""Of `journal recover`: an undo is still pending, or a record is corrupt."""
 
 # --- event loop --------------------------------------------------------------------------------------
 
 _GARBAGE_OF_ORDERS = 10_000
-"""Objects, made and not yet let go, after which Python looks for garbage; its own number is 700."""
+"""New objects after which Python collects garbage; Python's own default is 700."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` on a loop of its own, and give back what it returns."""
+    """Run ``work`` on a new event loop, and return its result."""
     with _little_garbage(), asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(work)
 
 
 @contextmanager
 def _little_garbage() -> Iterator[None]:
-    """Look for garbage seldom.
+    """Collect garbage rarely.
 
-    An order in flight has some hundred objects, and leaves no cycle of them behind: with sixteen at once
-    Python would look through all of them after every few orders. Nothing is frozen: to set it free again
-    would free what others froze, too.
+    An order in flight has some hundred objects and leaves no reference cycle. With sixteen at once, Python
+    would scan all of them after every few orders. `gc.freeze` is no alternative: `gc.unfreeze` also frees
+    what other code froze.
     """
     usual = gc.get_threshold()
     gc.set_threshold(_GARBAGE_OF_ORDERS, *usual[1:])
@@ -67,7 +67,7 @@ def _little_garbage() -> Iterator[None]:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes event loops: uvloop, or None for asyncio's own."""
+    """Return uvloop's factory of event loops, or None for asyncio's own."""
     try:
         uvloop: Any = importlib.import_module("uvloop")
     except ImportError:
@@ -77,21 +77,18 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 # --- signals -----------------------------------------------------------------------------------------
-# Ctrl-C and SIGTERM, handed on to the running event loop.
-
-
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
 def on_signals(do: Callable[[int], object]) -> Iterator[None]:
-    """For as long as this lasts, SIGINT and SIGTERM make the running loop call ``do`` with their number."""
+    """Within the block, SIGINT and SIGTERM make the running loop call ``do`` with the signal's number."""
     loop = asyncio.get_running_loop()
 
     def handle(number: int, _frame: object) -> None:
         loop.call_soon_threadsafe(do, number)
 
-    # Not loop.add_signal_handler, which Windows does not have.
+    # loop.add_signal_handler does not exist on Windows.
     before = {number: signal.signal(number, handle) for number in _STOPPING}
     try:
         yield

@@ -1,4 +1,4 @@
-"""The sandbox as a service of its own, until somebody stops it."""
+"""The servers of the commands ``sandbox`` and ``desk``, which run until a signal stops them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _requests = logging.getLogger("transfer_async.sandbox")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
+    """Return whether ``host`` is a loopback address, which only this machine can reach."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -38,12 +38,12 @@ def is_loopback(host: str) -> bool:
 
 
 def fault_shares(texts: Iterable[str]) -> dict[Fault, float]:
-    """Read faults and their shares of all orders, one a text: ``NAME=SHARE`` or ``NAME=SHARE:SETTINGS``.
+    """Parse faults and their shares of all orders, each as ``NAME=SHARE`` or ``NAME=SHARE:SETTINGS``.
 
-    SETTINGS are the fault's own, as ``setting=value,setting=value`` or as a JSON object.
+    SETTINGS are the settings of the fault, as ``setting=value,setting=value`` or as a JSON object.
 
     Raises:
-        ValueError: names the text and what is wrong with it.
+        ValueError: a text is invalid; the message quotes it.
     """
     shares: dict[Fault, float] = {}
     for text in texts:
@@ -52,7 +52,7 @@ def fault_shares(texts: Iterable[str]) -> dict[Fault, float]:
         except (ValueError, msgspec.MsgspecError) as error:
             raise ValueError(f"--fault {text}: {error}") from None
         if fault in shares:
-            raise ValueError(f"--fault {text}: is given twice")
+            raise ValueError(f"--fault {text}: is given twice: keep one of them")
         shares[fault] = share
     return shares
 
@@ -82,10 +82,14 @@ def _value(text: str) -> Any:
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """Make what serves https; None without a certificate, whose file may hold the key as well.
+    """Return the TLS context for https, or None without a certificate.
+
+    Args:
+        certificate: a PEM file, which may contain the key as well.
+        key: a PEM file with the key.
 
     Raises:
-        ValueError: a key without a certificate, or a file that cannot be read or holds something else.
+        ValueError: there is a key without a certificate, or a file is unreadable or invalid.
     """
     if certificate is None:
         if key is not None:
@@ -93,22 +97,22 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        context.load_cert_chain(certificate, key, password="")  # without one OpenSSL would ask the terminal
+        context.load_cert_chain(certificate, key, password="")  # without it, OpenSSL asks on the terminal
     except OSError as error:
         raise ValueError(f"--tls-cert, --tls-key: cannot be used ({error.strerror or error})") from None
     return context
 
 
 async def serve_sandbox(sandbox: Sandbox, *, say: Say, log: Say) -> None:
-    """Serve until SIGINT or SIGTERM, then close whatever is open.
+    """Serve the sandbox until SIGINT or SIGTERM, then close it.
 
     Args:
-        sandbox: not yet entered.
-        say: takes the lines at the start, and the one at the end.
-        log: takes one line a request.
+        sandbox: a sandbox that is not started yet.
+        say: receives the lines at the start, and the line at the end.
+        log: receives one line for each request.
 
     Raises:
-        OSError: the address is not to be had.
+        OSError: the address cannot be listened on.
     """
     stop = asyncio.Event()
     with (
@@ -123,7 +127,7 @@ async def serve_sandbox(sandbox: Sandbox, *, say: Say, log: Say) -> None:
 
 
 def announcement(sandbox: Sandbox) -> list[str]:
-    """What somebody needs to use ``sandbox``, the exports to be pasted into a shell."""
+    """Return the lines that describe how to use ``sandbox``, with exports to paste into a shell."""
     return [
         f"sandbox listening on {sandbox.base_url}, until Ctrl-C",
         f"token {sandbox.token}",
@@ -137,23 +141,24 @@ def announcement(sandbox: Sandbox) -> list[str]:
     ]
 
 
-# --- loopback ----------------------------------------------------------------------------------------
-# The desk on this machine's loopback: one browser is let in, by an address that works once.
-
+# --- desk --------------------------------------------------------------------------------------------
+# The page is served on loopback, to the one browser that opens the printed address.
 
 HOST = "127.0.0.1"
-_USED = "This address lets one browser in, once. Start the desk again for a new one."
+_USED = (
+    "This address admits one browser, once, and was used already. Start the command desk again for a new one."
+)
 
 
 class Entrance:
     """Exchanges the one-time token of the printed address for a cookie.
 
     Args:
-        operator: whoever comes in by it.
+        operator: the person who uses the page.
 
     Attributes:
-        mount: the path of the desk. Cookies ignore ports: a server at another port of this machine receives
-            those of every path that it can name. So no other server can name this one.
+        mount: the path of the page. It is random, because cookies ignore ports: a server on another port of
+            this machine receives the cookies of every path that it can guess.
     """
 
     def __init__(self, operator: Operator) -> None:
@@ -162,16 +167,16 @@ class Entrance:
         self._token: str | None = secrets.token_urlsafe(32)
         self._session = secrets.token_urlsafe(32)
         self.mount = f"/{secrets.token_urlsafe(32)}"
-        self._cookie = f"transfer_desk_{self.mount[1:]}"  # two desks of one person may run at once
+        self._cookie = f"transfer_desk_{self.mount[1:]}"  # one person may run two desks at once
 
     def opened(self, port: int) -> str:
-        """The address to be printed, now that the port is known."""
-        # By no other name: a page elsewhere may give its own name this machine's address.
+        """Return the address to print, and accept requests for ``port`` under these host names only."""
+        # Any other host name may belong to a page that resolves it to this machine (DNS rebinding).
         self._hosts = frozenset({f"{HOST}:{port}", f"localhost:{port}"})
         return f"http://{HOST}:{port}/enter?token={self._token}"
 
     async def enter(self, request: web.Request) -> web.Response:
-        """Let in whoever has the token, once. A ``HEAD`` or a prefetch does not use it up."""
+        """Admit the browser that has the token, once. A ``HEAD`` request or a prefetch does not use it up."""
         if request.method == "HEAD" or "prefetch" in request.headers.get("Sec-Purpose", ""):
             return web.Response(status=405, headers={"Allow": "GET"})
         given = request.query.get("token", "")
@@ -183,7 +188,7 @@ class Entrance:
         return response
 
     def who(self, request: web.Request) -> Operator | None:
-        """The operator, if the request has the cookie."""
+        """Return the operator if the request has the cookie, and None otherwise."""
         given = request.cookies.get(self._cookie, "")
         is_let_in = request.host in self._hosts and _is_same(given, self._session)
         return self._operator if is_let_in else None
@@ -194,7 +199,7 @@ def _is_same(given: str, wanted: str) -> bool:
 
 
 def application_behind(entrance: Entrance, operators: Operators) -> web.Application:
-    """The desk, and the way in."""
+    """Return the web application of the page and its one-time address."""
     app = web.Application()
     app.on_response_prepare.append(_add_headers)
     app.router.add_get("/enter", entrance.enter)
@@ -203,29 +208,29 @@ def application_behind(entrance: Entrance, operators: Operators) -> web.Applicat
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
-    """Defend every answer, also those of paths that are none."""
+    """Add the security headers to every response, also to a 404."""
     response.headers.update(HEADERS)
 
 
 async def serve_desk(
     operators: Operators, journal: Journal, operator: Operator, *, port: int, say: Say
 ) -> None:
-    """Serve until SIGINT or SIGTERM; then close the journal.
+    """Serve the page until SIGINT or SIGTERM, then close the journal.
 
     Raises:
-        OSError: the port is not to be had.
+        OSError: the port cannot be listened on.
         JournalFailed: the journal could not be read.
     """
     stop, entrance = asyncio.Event(), Entrance(operator)
     runner = web.AppRunner(application_behind(entrance, operators), access_log=None)
     try:
-        await operators.four_eyes()  # what is wrong with the journal shows now
+        await operators.four_eyes()  # fails at once if the journal cannot be used
         await runner.setup()
         site = web.TCPSite(runner, HOST, port)
         await site.start()
         with on_signals(lambda _: stop.set()):
             whose = f"desk for {operator.name}, until Ctrl-C; scope {shown(operators.scope)}"
-            say(f"{whose}; this address lets one browser in, once:")
+            say(f"{whose}; this address admits one browser, once:")
             say(entrance.opened(runner.addresses[0][1]))
             await stop.wait()
     finally:

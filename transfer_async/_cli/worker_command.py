@@ -1,4 +1,4 @@
-"""The commands ``worker``, which takes orders' commands from a broker, and ``send``, which gives it some."""
+"""The commands ``worker``, which creates orders from a broker's messages, and ``send``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import typer
 
 from transfer_async._cli import options
 from transfer_async._cli.options import factory_named
-from transfer_async._cli.output import complain, fail, failing, tell
+from transfer_async._cli.output import complain, fail, failing, in_words, tell
 from transfer_async._cli.process import FAILED, USAGE, run
 from transfer_async._converters.messages import OrderCommand
 from transfer_async._models.errors import InvalidOrder
@@ -24,7 +24,7 @@ from transfer_async._support.util import public
 from transfer_async.integrations.faststream.broker import TooLarge, WorkerSettings, broker_at, reason
 from transfer_async.journal.model import LEASE, SETTLE_AFTER
 
-OR_TRY = "; or --try, for a broker, a sandbox and a journal of its own"
+OR_TRY = "; or use --try, which starts a broker, a sandbox and a journal"
 
 
 def worker(
@@ -37,47 +37,54 @@ def worker(
     scope: options.Scope = None,
     hooks: options.Hooks = None,
     commands: options.Commands = "transfer.commands",
-    outcomes: Annotated[str, typer.Option(help="Where outcomes are published.")] = "transfer.outcomes",
+    outcomes: Annotated[str, typer.Option(help="The subject or stream for outcomes.")] = "transfer.outcomes",
     dead_letters: Annotated[
-        str, typer.Option(help="Where what cannot be carried out is put, with the reason.")
+        str, typer.Option(help="The subject or stream for messages that can never be processed.")
     ] = "transfer.parked",
-    concurrency: Annotated[int, typer.Option(help="How many commands it has in hand at most.")] = 16,
+    concurrency: Annotated[int, typer.Option(help="The most commands in progress at once.")] = 16,
     max_deliveries: Annotated[
-        int, typer.Option(help="How often a command may certainly not be sent before it is dead-lettered.")
+        int, typer.Option(help="Deliveries of a command that is never sent, until it is dead-lettered.")
     ] = 50,
     ack_wait: Annotated[
-        float, typer.Option(help="Seconds without a sign of life after which another worker takes over.")
+        float, typer.Option(help="Seconds without a heartbeat until another worker takes over a command.")
     ] = 30.0,
     sweep_every: Annotated[float, typer.Option(help="Seconds between two sweeps of the journal.")] = 60.0,
-    lease: Annotated[float, typer.Option(help="Seconds that a claim outlives its worker.")] = LEASE,
+    lease: Annotated[
+        float, typer.Option(help="Seconds that a worker's claim on a key lasts if the worker dies.")
+    ] = LEASE,
     settle_after: options.SettleAfter = SETTLE_AFTER,
     abandoned_settle_after: options.AbandonedSettleAfter = None,
     rate: options.PerSecond = None,
     burst: options.Burst = None,
     health: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where /live and /ready answer; port 0 picks one.")
+        str,
+        typer.Option(metavar="HOST:PORT", help="The address of /live and /ready; port 0 picks a free port."),
     ] = "127.0.0.1:0",
     telemetry: Annotated[
         bool,
-        typer.Option("--telemetry", help="Traces and metrics, to where opentelemetry-instrument sends them."),
+        typer.Option("--telemetry", help="Record traces and metrics; opentelemetry-instrument exports them."),
     ] = False,
     try_it: Annotated[
-        bool, typer.Option("--try", help="Try it: with a broker, a sandbox and a journal of its own.")
+        bool, typer.Option("--try", help="Try a worker: start a broker, a sandbox and a journal for it.")
     ] = False,
 ) -> None:
-    """Take commands from a broker and publish what became of them, until Ctrl-C.
+    """Create the orders of a broker's commands and publish their outcomes, until Ctrl-C.
 
-    One key, at most one order, however often a message comes. Any number of workers may share a broker and
-    a PostgreSQL journal. A message is acknowledged once its outcome is published, and comes again otherwise.
+    One key, at most one order, however often a message is delivered. Any number of workers may share a broker
+    and a PostgreSQL journal. A message is acknowledged when its outcome is published; otherwise the broker
+    delivers it again.
 
-    --hooks: FACTORY returns a sequence of hooks; or a mapping, or an object, with hooks, and perhaps
-    resolve, the bank's own means to end a doubt, token, retry and other settings. It may be async.
+    --hooks: FACTORY returns a sequence of hooks; or a mapping or an object with hooks and optionally resolve
+    (finds out what became of an order in doubt), token, retry and other settings. It may be async.
 
-    --rate and --burst are this worker's alone: divide what the service allows by how many there are.
+    --rate and --burst count the orders of this worker only: divide the service's limit by the number of
+    workers.
 
-    Stopped by SIGINT (Ctrl-C) or SIGTERM it finishes what is in flight, and exits with 0; stopped again,
-    it leaves that to come again, and exits with 1; so it does when the broker closes the connection for
-    good. Exit code 2: a wrong use.
+    On SIGINT (Ctrl-C) or SIGTERM the worker finishes the commands in progress. A second signal leaves them to
+    be delivered again.
+
+    Exit codes: 0 stopped; 1 stopped by a second signal, or the broker closed the connection for good; 2 wrong
+    usage.
     """
     settings: dict[str, Any] = {
         "commands": commands,
@@ -92,7 +99,7 @@ def worker(
             _refuse_beside_try(context)
         _try(settings)
         return
-    from transfer_async._cli import worker_process  # 20 M instructions of 1,900 M, which no --help needs
+    from transfer_async._cli import worker_process  # 7 ms that no --help needs
     from transfer_async.integrations.faststream.broker import WorkerSettings
 
     with _usage("worker"):
@@ -119,7 +126,7 @@ def worker(
 
 def send(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Commands, one JSON object a line; - is stdin.")
+        Path, typer.Argument(metavar="FILE", help="Commands, one JSON object per line; - is stdin.")
     ],
     *,
     broker: options.Broker = None,
@@ -127,10 +134,10 @@ def send(
 ) -> None:
     """Send commands to workers.
 
-    Each line is checked first: where one is no command, nothing is sent at all. What was sent once may be
-    sent again: its key has one order at most.
+    All lines are checked first: if one of them is not a command, nothing is sent. You may send a command
+    again: its key has at most one order.
 
-    Exit codes: 0 the broker has them all; 1 it does not, send again; 2 a wrong use, nothing was sent.
+    Exit codes: 0 the broker has them all; 1 it does not, send again; 2 wrong usage, nothing was sent.
     """
     from transfer_async.integrations.faststream.broker import WorkerSettings
 
@@ -145,9 +152,6 @@ def send(
     tell(f"{len(read)} sent to {commands}")
 
 
-# --- what they share ----------------------------------------------------------------------------
-
-
 def _try(settings: dict[str, Any]) -> None:
     from transfer_async._cli import worker_process
     from transfer_async.integrations.faststream.broker import WorkerSettings
@@ -159,11 +163,15 @@ def _try(settings: dict[str, Any]) -> None:
 
 
 def _refuse_beside_try(context: typer.Context) -> None:
-    """What was given on the command line, and would be passed over; the environment may have it."""
+    """Refuse options that --try would ignore; variables of the environment are ignored silently.
+
+    Raises:
+        ValueError: names the options.
+    """
     ours = {"try_it", "commands", "outcomes", "dead_letters", "concurrency", "ack_wait", "sweep_every"}
     others = (param for param in context.command.params if param.name not in ours)
     if beside := [other.opts[0] for other in others if _is_on_the_command_line(context, other.name)]:
-        raise ValueError(f"--try: does not go with {', '.join(beside)}: it brings its own")
+        raise ValueError(f"--try: starts a broker, a sandbox and a journal: leave out {', '.join(beside)}")
 
 
 def _is_on_the_command_line(context: typer.Context, name: str | None) -> bool:
@@ -178,31 +186,35 @@ def _given(what: str, value: str | None, *, instead: str = "") -> str:
 
 
 def _usage(command: str) -> AbstractContextManager[None]:
-    return failing(command, {ValueError: USAGE})
+    return failing(command, {ValueError: USAGE}, words=_as_typed)
 
 
 def _run(command: str, work: Coroutine[Any, Any, None]) -> None:
     try:
-        with failing(command, {ConnectionError: FAILED, ValueError: USAGE, OSError: USAGE}):
+        codes = {ConnectionError: FAILED, ValueError: USAGE, OSError: USAGE}
+        with failing(command, codes, words=_as_typed):
             run(work)
     except asyncio.CancelledError:
-        fail(f"{command}: stopped at once; what was in flight comes again", FAILED)
+        fail(f"{command}: stopped at once; the broker delivers the commands in progress again", FAILED)
 
 
-# --- publishing --------------------------------------------------------------------------------------
-# Commands for workers: read, checked, and sent to their broker.
+def _as_typed(error: Exception) -> str:
+    return options.as_typed(in_words(error))
+
+
+# --- sending -----------------------------------------------------------------------------------------
 
 
 SEND_TIMEOUT = 10.0
-"""Seconds that a broker may take."""
+"""Seconds that the broker may take to connect, and to accept one command."""
 
 
 def commands_in(file: Path) -> list[OrderCommand]:
-    """The commands in ``file``, one a line; of ``-``, those on stdin.
+    """Read the commands in ``file``, one per line; ``-`` is stdin.
 
     Raises:
-        ValueError: a line is none; names it, and what is wrong with it.
-        OSError: it cannot be read.
+        ValueError: a line is not a command; the message gives its number and the faults.
+        OSError: the file cannot be read.
     """
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     lines = data.removeprefix(BOM_UTF8).splitlines()
@@ -219,17 +231,17 @@ def _command(number: int, line: bytes) -> OrderCommand:
 async def publish(
     broker: str, commands: list[OrderCommand], settings: WorkerSettings, *, patience: float = SEND_TIMEOUT
 ) -> None:
-    """Send ``commands``; returns once the broker has them all.
+    """Send ``commands``; return when the broker has them all.
 
     Args:
-        broker: its address.
-        commands: what is sent.
-        settings: where to.
-        patience: seconds that the broker may take to be there, and then for each command.
+        broker: the broker's address.
+        commands: the commands, in the order in which they are sent.
+        settings: the subject or stream to send to.
+        patience: seconds that the broker may take to connect, and to accept one command.
 
     Raises:
-        ValueError: the address names no broker.
-        ConnectionError: the broker did not take them all.
+        ValueError: the address is invalid.
+        ConnectionError: the broker did not accept them all.
     """
     line = broker_at(broker, settings)
     try:
@@ -237,18 +249,18 @@ async def publish(
         for command in commands:
             await _within(patience, line.order(command))
     except TooLarge as error:
-        why = f"{command.key!r}: {error}; those before it are sent, those after it are not"
+        why = f"the command {command.key!r}: {error}; the commands before it are sent, the others are not"
         raise ConnectionError(why) from error
     except Exception as error:
-        why = f"the broker at {public(broker)} did not take them all ({reason(error)}); send again"
+        why = f"the broker at {public(broker)} did not accept all commands ({reason(error)}): send them again"
         raise ConnectionError(why) from error
     finally:
-        with contextlib.suppress(Exception):  # it is gone, or it is let go
+        with contextlib.suppress(Exception):  # the connection is lost already, or is given up
             await _within(patience, line.close())
 
 
 async def _within(patience: float, work: Coroutine[Any, Any, None]) -> None:
-    """Do ``work``; a broker's driver would try again for ever."""
+    """Run ``work`` with a timeout, because a broker's driver retries for ever."""
     try:
         async with asyncio.timeout(patience) as limit:
             await work
@@ -258,18 +270,11 @@ async def _within(patience: float, work: Coroutine[Any, Any, None]) -> None:
         raise
 
 
-# --- address option ----------------------------------------------------------------------------------
-# Addresses: read from options, and shown without their secrets.
-
-
-__all__ = ["host_and_port", "public"]
-
-
 def host_and_port(text: str) -> tuple[str, int]:
-    """``HOST:PORT`` in its parts.
+    """Split ``HOST:PORT``.
 
     Raises:
-        ValueError: it is not that.
+        ValueError: it has another form.
     """
     host, _, port = text.rpartition(":")
     if not (host and port.isascii() and port.isdigit() and int(port) <= 65535):

@@ -1,4 +1,4 @@
-"""A worker as a process: from its options to its end."""
+"""A worker as a process, and ``worker --try``, which starts a broker, a sandbox and a journal for it."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from transfer_async.worker.consumer import Health
 from transfer_async.worker.handler import Handler
 
 PATIENCE = 5.0
-"""Seconds that the first look at the journal may take: the worker starts without it then."""
+"""Seconds that the journal may take to answer at the start; after that, the worker starts without it."""
 
 Beside = Callable[[OrderWorker], Awaitable[object]]
-"""What is done while a worker runs, once it could take a message."""
+"""Runs beside a worker, from the moment when the worker can receive messages."""
 
 
 @frozen(kw_only=True)
 class WorkerPlan:
-    """All that a worker is made with; checked as it is made."""
+    """The options of a worker, in the types that its parts take."""
 
     broker: str
     journal: str
@@ -58,19 +58,19 @@ class WorkerPlan:
 
 
 async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = None) -> None:
-    """Run a worker until SIGINT or SIGTERM, and finish what is in flight; at the second one, stop at once.
+    """Run a worker until SIGINT or SIGTERM, and finish the commands in progress, unless a second one comes.
 
     Args:
-        plan: what to run.
-        say: takes the lines at the start, and the one at the end.
-        log: takes what the worker has to say in between.
-        beside: see `Beside`; an error of it ends the worker, and is raised.
+        plan: the options.
+        say: receives the lines at the start, and the line at the end.
+        log: receives the log lines in between.
+        beside: see `Beside`; an error in it stops the worker, and is raised.
 
     Raises:
-        ValueError: something of the plan is no good, or its journal can never be used.
-        OSError: the address for the health's answers is not to be had.
+        ValueError: an option is invalid, or the journal can never be used.
+        OSError: the address of the health endpoints cannot be listened on.
         ConnectionError: the broker closed the connection for good.
-        asyncio.CancelledError: it was stopped for the second time.
+        asyncio.CancelledError: a second signal came.
     """
     stop = asyncio.Event()
     with stopped_by_signals(stop), logged(logger, log):
@@ -95,7 +95,7 @@ async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = 
 
 
 def announcement(plan: WorkerPlan, health: str, *, holds: bool) -> list[str]:
-    """What the worker is connected to, and whether it ``holds`` funds."""
+    """Return the lines that describe the worker; ``holds`` is whether one of its hooks holds funds."""
     settings = plan.settings
     lines = [
         f"worker of {public(plan.base_url)}, {settings.concurrency} commands at once, until Ctrl-C",
@@ -108,10 +108,10 @@ def announcement(plan: WorkerPlan, health: str, *, holds: bool) -> list[str]:
 
 
 async def _looked_at(journal: Journal, address: str) -> None:
-    """Open ``journal``, which is at ``address``, so that what can never be shows at the start.
+    """Open ``journal``, which is at ``address``, so that a lasting error is reported at the start.
 
     Raises:
-        ValueError: it can never be used. One that may be away is logged, and used once it is there.
+        ValueError: it can never be used. If it is only down now, that is logged, and the worker starts.
     """
     try:
         async with asyncio.timeout(PATIENCE):
@@ -128,9 +128,9 @@ async def _looked_at(journal: Journal, address: str) -> None:
 
 
 def _is_for_ever(error: Exception, address: str) -> bool:
-    """Whether no waiting helps: a library or a directory is missing, or what is there is no journal."""
+    """Return whether waiting is useless: a library or directory is missing, or the file is not a journal."""
     if isinstance(error, JournalFailed):
-        return not str(error).startswith("the database server ")  # a standby, say: it may be promoted
+        return not str(error).startswith("the database server ")  # such as a standby, which may be promoted
     in_a_file = "://" not in address
     cannot_open = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
     return isinstance(error, ValueError) or (in_a_file and (isinstance(error, OSError) or cannot_open))
@@ -168,7 +168,7 @@ async def _beside(worker: OrderWorker, beside: Beside) -> None:
 
 
 async def _unless(work: Coroutine[Any, Any, None], *ends: asyncio.Task[Any]) -> None:
-    """Do ``work``, but for what is left of it when the first of ``ends`` comes."""
+    """Run ``work`` until it ends or one of ``ends`` is done, whichever comes first."""
     doing = asyncio.create_task(work)
     await asyncio.wait([doing, *ends], return_when=asyncio.FIRST_COMPLETED)
     if doing.done():
@@ -181,13 +181,13 @@ async def _unless(work: Coroutine[Any, Any, None], *ends: asyncio.Task[Any]) -> 
 async def _client(
     plan: WorkerPlan, side: BankSide, traced: _Traced
 ) -> AsyncIterator[tuple[TransferClient, Journal]]:
-    # The journal opens when it is used: its database may be away now.
+    # The journal opens when it is used: its database may be down now.
     journal = traced.journal(journal_at(plan.journal))
     client = client_of(
         plan.base_url, plan.token, side, journal=journal, observers=traced.observers, **plan.client
     )
     traced.watch(client)
-    patience = 0.0  # whoever ends it otherwise does not wait
+    patience = 0.0  # if the worker fails, there is nothing to wait for
     try:
         yield client, journal
         patience = plan.settings.patience
@@ -198,7 +198,7 @@ async def _client(
 
 @frozen(kw_only=True)
 class _Traced:
-    """What telemetry there is of a worker's parts; by default none."""
+    """The telemetry of a worker's parts; none by default."""
 
     journal: Callable[[Journal], Journal] = lambda journal: journal
     observers: Sequence[Observer] = ()
@@ -207,7 +207,7 @@ class _Traced:
 
     @classmethod
     def of(cls, plan: WorkerPlan) -> _Traced:
-        """That of ``plan``.
+        """Return the telemetry that ``plan`` asks for.
 
         Raises:
             ValueError: OpenTelemetry is not installed.
@@ -229,7 +229,7 @@ class _Traced:
 
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """SIGINT and SIGTERM set ``stop``; once it is set, they cancel whoever is within."""
+    """Within the block, the first SIGINT or SIGTERM sets ``stop``; a second one cancels the task."""
     task = asyncio.current_task()
 
     def stop_or_cancel(_number: int) -> None:
@@ -245,17 +245,17 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
 
 
 async def run_trial(nats: str, home: Path, settings: WorkerSettings, *, say: Say, log: Say) -> None:
-    """Try a worker out until SIGINT or SIGTERM; whatever it started is stopped in the end.
+    """Run a worker with a broker, a sandbox and a journal until SIGINT or SIGTERM, then stop them all.
 
     Args:
-        nats: where the program of the broker is.
-        home: an empty directory, for all files.
-        settings: the worker's.
-        say: takes one line.
-        log: takes what the worker has to say.
+        nats: the path of the broker's program.
+        home: an empty directory for all files.
+        settings: the worker's settings.
+        say: receives the lines about orders.
+        log: receives the worker's log lines.
 
     Raises:
-        OSError: something could not be started.
+        OSError: the broker or the sandbox could not be started.
     """
     from transfer_async.sandbox import Sandbox  # 110 ms that no other worker needs
 
@@ -273,7 +273,7 @@ async def run_trial(nats: str, home: Path, settings: WorkerSettings, *, say: Say
 
 
 def called() -> str:
-    """What calls this program again, from a shell in any directory, with no environment activated."""
+    """Return the shell command of this program, for any directory and without a virtual environment."""
     program = Path(sys.argv[0]).absolute()
     if program.stem == "transfer-async" and program.is_file():
         return shlex.quote(str(program))
@@ -281,7 +281,7 @@ def called() -> str:
 
 
 class _Trial:
-    """A bank that sends a command, and listens to what becomes of it and of all others."""
+    """A bank that sends a command, and prints its outcome and all other outcomes."""
 
     def __init__(self, broker: str, say: Say) -> None:
         from transfer_async._cli.demo_bank import Ledger  # imports the sandbox, too
@@ -309,9 +309,9 @@ class _Trial:
         another = OrderCommand(key="payment-2", order=command.order).to_json().decode()
         self._say("")
         self._say(
-            "Another, from another terminal. Sent again it makes no second order, and nothing is shown,"
+            "Send another from a second terminal. Sent twice, it creates no second order. The second outcome"
         )
-        self._say("for NATS takes the same outcome only once within two minutes:")
+        self._say("is not shown, because NATS drops a copy of a message for two minutes:")
         self._say(f"echo {shlex.quote(another)} | {self._sending(await asyncio.to_thread(called), settings)}")
         self._say("")
         while True:
@@ -324,27 +324,25 @@ class _Trial:
 
     async def _tell_next(self, outcomes: Any, settings: WorkerSettings) -> None:
         message = await outcomes.next_msg(timeout=None)
-        await message.ack_sync()  # or it comes again
+        await message.ack_sync()  # or the broker delivers it again
         outcome = OrderOutcome.from_json(message.data)
         became = f"{outcome.outcome.value}, {outcome.order_id or outcome.error}"
         self._say(shown(f"outcome: {outcome.key}: {became}"))
         self._say(f"published to {settings.outcomes}: {shown_json(message.data.decode())}")
 
 
-# --- embedded nats -----------------------------------------------------------------------------------
-# A NATS server with JetStream of one's own, for trying things out: started, and stopped again.
-
+# --- NATS server -------------------------------------------------------------------------------------
 
 PROGRAM = "nats-server"
 START_TIMEOUT = 10.0
-"""Seconds that it may take to start, or to stop."""
+"""Seconds that the server may take to start, or to stop."""
 
 
 def nats_program() -> str:
-    """Where ``nats-server`` is: beside this Python, or on the path.
+    """Return the path of ``nats-server``, which is installed beside Python or on the PATH.
 
     Raises:
-        ValueError: nowhere; says what to install.
+        ValueError: it is not installed; the message says how to install it.
     """
     found = shutil.which(PROGRAM, path=sysconfig.get_path("scripts")) or shutil.which(PROGRAM)
     if found is None:
@@ -354,7 +352,7 @@ def nats_program() -> str:
 
 @asynccontextmanager
 async def nats_server(program: str, directory: Path) -> AsyncIterator[str]:
-    """A server on a free port of this machine, with its files in ``directory``; gives its address.
+    """Run a NATS server with JetStream on a free local port, its files in ``directory``; yield its address.
 
     Raises:
         OSError: it did not start.
@@ -365,7 +363,7 @@ async def nats_server(program: str, directory: Path) -> AsyncIterator[str]:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is not for it: it is stopped when nobody needs it any more
+        start_new_session=True,  # Ctrl-C must not reach it before the worker has stopped
     )
     try:
         yield await _address(process, directory)
@@ -380,7 +378,7 @@ async def _address(process: asyncio.subprocess.Process, directory: Path) -> str:
             while process.returncode is None:
                 try:
                     return str(json.loads(await asyncio.to_thread(ports.read_text))["nats"][0])
-                except (OSError, ValueError):  # not there yet, or not whole
+                except (OSError, ValueError):  # not there yet, or half written
                     await asyncio.sleep(0.01)
     except TimeoutError as error:
         raise OSError(f"{PROGRAM} did not start within {START_TIMEOUT:g} s") from error

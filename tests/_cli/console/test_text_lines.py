@@ -52,8 +52,8 @@ def test_utf_16_is_a_fault_of_its_first_line():
 def test_a_line_that_is_too_long_is_passed_over_and_the_next_is_read(monkeypatch, over):
     monkeypatch.setattr(module, "LONGEST", 10)
 
-    assert read(b"a" * (11 + over) + b"\nb\n") == [(1, "! is longer than a mebibyte"), (2, "b\n")]
-    assert read(b"a" * (11 + over)) == [(1, "! is longer than a mebibyte")]
+    assert read(b"a" * (11 + over) + b"\nb\n") == [(1, "! is longer than 1 MiB"), (2, "b\n")]
+    assert read(b"a" * (11 + over)) == [(1, "! is longer than 1 MiB")]
 
 
 def test_a_line_without_end_takes_no_memory():

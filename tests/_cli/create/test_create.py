@@ -111,7 +111,7 @@ async def test_the_format_may_be_named(bench):
     unknown = await bench.run(file, code=2)
     await bench.run(file, "--format", "jsonl")
 
-    assert "--format: must say csv or jsonl" in unknown.stderr
+    assert "--format is required (csv or jsonl)" in unknown.stderr
 
 
 @pytest.mark.parametrize(("name", "text"), [("orders.jsonl", ""), ("orders.csv", csv_text([]))])
@@ -121,7 +121,7 @@ async def test_a_file_without_orders_is_a_fault(bench, name, text, arguments):
     result = await bench.run(await bench.write(text, name), *arguments, code=2)
 
     assert result.stdout == ""
-    assert result.stderr == "create: FILE: has no orders; nothing was sent\n"
+    assert result.stderr == "create: FILE: contains no orders; nothing was sent\n"
     assert await bench.files() == [name]
 
 
@@ -141,8 +141,8 @@ async def test_all_faults_are_listed_by_line_and_nothing_is_sent_or_written(benc
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
         f"line 3: poster_amount: {requests.number_problem('1.5e5')}",
-        "line 4: key: stands on line 2 already",
-        "line 5: held: is missing, and there is no hook that would hold the funds",
+        "line 4: key: is used on line 2 already: give each order its own key",
+        "line 5: held: is missing: give the hold's reference, or --hooks with a hold hook",
         "3 faults in 3 lines. Nothing was sent.",
     ]
     assert len(bench.sandbox.requests) == 0
@@ -169,7 +169,7 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
     monkeypatch.setattr(create_command.Checking, "run", checked_and_changed)
     result = await bench.run(file, code=1)
 
-    assert "create: the file has changed since it was checked: no further line was begun" in result.stderr
+    assert "create: FILE was changed after it was checked: no further line was sent" in result.stderr
     assert len(bench.sandbox.requests) == 0
     assert bench.outcomes.name not in await bench.files()
 
@@ -182,17 +182,20 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
     [
         (["--journal", ":memory:"], "--journal: path: must be the path of a file"),
         (["--journal", "mysql://x"], "--journal: a journal is the path of a file, or a postgresql://"),
-        (["--journal", "no/such/j.db"], "--journal: there is no directory no/such"),
-        (["--journal", "."], "--journal: . is there, and is not a file"),
+        (["--journal", "no/such/j.db"], "--journal: the directory no/such does not exist"),
+        (["--journal", "."], "--journal: . exists and is not a file"),
         (["--base-url", "http://service.example"], "create: --base-url: "),
         (["--lease", "10"], "lease: must be finite and at least 1.5 times the retry deadline"),
         (["--rate", "0"], "--rate: must be more than 0 orders a second, and finite"),
         (["--rate", "1", "--burst", "0"], "--burst: must be a whole number, 1 or more"),
-        (["--burst", "2"], "--burst: goes with --rate"),
+        (["--burst", "2"], "--burst: needs --rate as well"),
         (["--hooks", "nonsense"], "--hooks: must be module:factory"),
         (["--hooks", f"{__name__}:broken_factory"], "--hooks: the factory failed (LookupError"),
         (["--hooks", f"{__name__}:twice"], "hooks: each needs a name of its own"),
-        (["--outcomes", "/no/such/directory/x"], "--outcomes: there is no directory"),
+        (
+            ["--outcomes", "/no/such/directory/x"],
+            "--outcomes: the directory /no/such/directory does not exist",
+        ),
     ],
 )
 async def test_an_option_that_is_no_good_is_told_in_a_line_and_nothing_is_sent(bench, arguments, why):
@@ -223,7 +226,7 @@ async def test_all_that_is_missing_is_named_at_once(bench, monkeypatch):
     result = await bench.run(await bench.orders(row(1)), code=2)
 
     missing = "--base-url, or TRANSFER_BASE_URL; --token, or TRANSFER_API_TOKEN"
-    assert result.stderr == f"create: required, except with --dry-run: {missing}\n"
+    assert result.stderr == f"create: {missing}: required without --dry-run\n"
 
 
 @pytest.mark.parametrize("what", ["nothing", "directory", "pipe"])
@@ -242,7 +245,7 @@ async def test_the_orders_and_the_journal_are_not_written_over(bench):
     file = await bench.orders(row(1))
     results = [await bench.run(file, "--outcomes", place, code=2) for place in (file, bench.journal)]
 
-    assert all("is in use for something else" in result.stderr for result in results)
+    assert all("is the orders file or the journal" in result.stderr for result in results)
 
 
 async def test_two_runs_do_not_write_one_outcome_file(bench):
@@ -265,7 +268,7 @@ async def test_a_database_whose_driver_is_missing_says_what_to_install(bench, mo
     result = await bench.run(await bench.orders(row(1)), "--journal", "postgresql://127.0.0.1/none", code=2)
 
     needed = 'pip install "transfer_async[postgres]"'
-    assert result.stderr == f"create: --journal: postgresql:// needs an extra: {needed}\n"
+    assert result.stderr == f"create: --journal: postgresql:// needs asyncpg: {needed}\n"
 
 
 async def test_a_database_may_be_named_as_the_journal(bench, postgres):
@@ -292,7 +295,7 @@ async def test_whoever_stops_it_during_the_check_has_sent_nothing(bench, monkeyp
     result = await bench.run(await bench.orders(*rows(200)), code=130)
 
     assert result.stdout == ""
-    assert "stopped before anything was sent" in result.stderr
+    assert "stopped during the check; nothing was sent" in result.stderr
     assert await bench.files() == ["orders.csv"]
 
 
@@ -318,7 +321,7 @@ async def test_a_dry_run_tells_the_sums_and_sends_and_writes_nothing(bench):
         "2 orders",
         "  sent      NGN        310,050.00",
         "  to arrive USD        200.00",
-        "no faults; a dry run: nothing was sent, and nothing written",
+        "no faults; this was a dry run: nothing was sent or written",
     ]
     assert len(bench.sandbox.requests) == 0
     assert await bench.files() == ["orders.csv"]
@@ -338,9 +341,10 @@ async def test_a_dry_run_finds_what_would_come_too_late(bench):
     dry = await bench.run(file, "--dry-run", code=2)
     real = await bench.run(file, code=4)
 
+    passed = "has passed: set a later time (a key that has its order already still returns it)"
     assert dry.stderr.splitlines() == [
-        "line 3: send_before: has passed: unless its key has an order already, none will be made",
-        "line 3: deadline: has passed: unless its key has an order already, none will be made",
+        f"line 3: send_before: {passed}",
+        f"line 3: deadline: {passed}",
         "2 faults in 1 line. Nothing was sent.",
     ]
     assert ": 1 created, 1 not sent" in real.stdout
@@ -356,7 +360,7 @@ async def test_what_the_service_refuses_says_which_fields_it_names_and_what_to_d
     for result in runs:
         assert (
             "would be refused again: 1 (Refused 1). The service names: poster_recipient_username 1. "
-            "Correct these lines, under the same keys, and run the same command again"
+            "Correct these lines, keep their keys, and run the same command again"
         ) in result.stdout
     await bench.run(await bench.orders(row(1), row(2)))
 
@@ -375,8 +379,8 @@ async def test_after_a_refutation_the_same_line_is_not_sent_again_and_says_so(be
 
     assert "another key" in refuted.stdout
     assert (
-        "certainly no order, after a doubt: 1. These lines are not sent again: "
-        "what is still to be paid needs another key"
+        "in doubt before, now certainly without an order: 1. These lines are not sent again: "
+        "use another key to pay"
     ) in again.stdout
     assert len(bench.sandbox.orders) == 1
 
@@ -465,7 +469,7 @@ async def test_undos_that_are_owed_are_told_of(bench):
     file = await bench.orders(row(1, held="", **NOBODY))
     result = await bench.run(file, "--hooks", f"{__name__}:owing", code=3)
 
-    assert "undos that failed and are owed: 1; see: transfer-async journal recover" in result.stdout
+    assert "undos pending after a failure: 1. Run: transfer-async journal recover" in result.stdout
 
 
 async def test_a_factory_may_bring_the_token_and_observers(bench, monkeypatch):
@@ -488,7 +492,7 @@ async def test_a_factory_may_bring_the_token_and_observers(bench, monkeypatch):
     ("fault", "code", "told"),
     [
         (Status(422), 3, "would be refused again: 1 (Refused 1)"),
-        (Status(401), 4, "may end otherwise another time: 1 (Unauthorized 1). Run the same"),
+        (Status(401), 4, "may succeed later: 1 (Unauthorized 1). Run the same"),
         (StatusAfterProcessing(500), 5, "2 created, 1 unknown"),
     ],
 )
@@ -509,7 +513,7 @@ async def test_whoever_gives_up_at_the_last_line_says_what_became_of_all(bench, 
     file = await bench.orders(*(row(number) for number in range(1, count + 1)))
     result = await bench.run(file, "--concurrency", "4", code=code)
 
-    assert f"{count} in a row ended in" in result.stderr
+    assert f"{count} orders in a row ended with" in result.stderr
     assert "create: given up" not in result.stderr
     assert told in result.stdout
     assert f"outcomes: {bench.outcomes}" in result.stdout
@@ -521,7 +525,7 @@ async def test_a_service_that_is_not_there_ends_it(bench, monkeypatch, closed_po
     file = await bench.orders(*cells)
     result = await bench.run(file, "--hooks", f"{__name__}:make", "--concurrency", "4", code=1)
 
-    assert "create: given up: 20 in a row ended in ConnectionFailed" in result.stderr
+    assert "create: given up: 20 orders in a row ended with ConnectionFailed" in result.stderr
     assert "given up after 2" in result.stdout
     assert f"outcomes so far: {bench.part}" in result.stdout
     assert len(Bank.placed) < 40
@@ -539,8 +543,13 @@ async def test_a_journal_that_cannot_be_opened_is_told_and_nothing_is_sent(bench
 @each(
     ("part", "call", "error", "why"),
     [
-        (create_input.Keys, "seen", sqlite3.OperationalError("full"), "no room to remember the keys (full)"),
-        (create_input.Checking, "run", OSError(5, "torn"), "the file cannot be read (torn)"),
+        (
+            create_input.Keys,
+            "seen",
+            sqlite3.OperationalError("full"),
+            "cannot write a temporary file for the keys (full): free disk space",
+        ),
+        (create_input.Checking, "run", OSError(5, "torn"), "FILE: cannot be read (torn)"),
     ],
 )
 async def test_a_check_that_cannot_go_on_is_told_and_nothing_is_sent(bench, part, call, error, why):
@@ -580,6 +589,6 @@ def test_the_help_tells_the_exit_codes_and_the_options():
     assert all(f"\n    {code} " in result.output for code in (0, 1, 2, 3, 4, 5, 130))
     assert all(option in result.output for option in ("--dry-run", "--hooks", "--outcomes", "--journal"))
     words = " ".join(result.output.split())
-    assert "hooks, and perhaps its resolve, token, retry and other settings." in words
+    assert "hooks, and optionally its resolve, token, retry and other settings." in words
     assert f"{2 * 16} (twice --concurrency, but at least {create_run.AT_LEAST})" in words
     assert "[default: 16;" in words

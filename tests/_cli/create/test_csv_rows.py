@@ -65,7 +65,7 @@ def test_quotes_commas_and_ends_of_lines_are_read_as_they_are_written():
 
     assert found[1].line == 4  # the cell of the row before has two lines
     assert found[1].key == "payment-0000002"
-    assert found[0].faults == (("held", "goes on over several lines: is a quote not closed?"),)
+    assert found[0].faults == (("held", "contains a line break: check that every quote is closed"),)
     assert read_csv(csv_text([row(1, held='"A", said the bank')]))[0].command.held == '"A", said the bank'
 
 
@@ -90,7 +90,7 @@ def test_empty_lines_are_passed_over_and_counted():
 def test_a_missing_column_is_a_fault_of_the_first_line(missing):
     text = csv_text([], columns=[name for name in COLUMNS if name != missing])
 
-    assert faults(text) == [(1, missing, "is missing among the columns")]
+    assert faults(text) == [(1, missing, "is missing: add this column")]
 
 
 def test_unknown_and_doubled_columns_are_faults_of_the_first_line_told_by_name():
@@ -98,8 +98,8 @@ def test_unknown_and_doubled_columns_are_faults_of_the_first_line_told_by_name()
     text = csv_text([row(1)]).replace("key,", f"key,held\x1b[2J{'d' * 99},key,", 1)
 
     assert faults(text) == [
-        (1, f"column 2, 'held?[2J{'d' * 32}…'", "is not known"),
-        (1, "key", "is the name of more than one column"),
+        (1, f"column 2, 'held?[2J{'d' * 32}…'", "is unknown: correct or remove it"),
+        (1, "key", "names more than one column: keep one of them"),
     ]
 
 
@@ -107,14 +107,14 @@ def test_unknown_and_doubled_columns_are_faults_of_the_first_line_told_by_name()
 def test_columns_that_are_separated_otherwise_are_told_so_once(mark, name):
     """As spreadsheets write them where the comma is for decimals."""
     assert faults(csv_text([row(1)]).replace(",", mark)) == [
-        (1, "", f"names columns with {name} between them: write commas, and amounts with a point")
+        (1, "", f"separates the columns with {name}: use commas, and a point in amounts")
     ]
 
 
 def test_a_header_that_was_forgotten_is_told_once_and_shows_nobodys_data():
     text = csv_text([row(1), row(2)]).partition("\n")[2]
 
-    assert faults(text) == [(1, "", "names no column that is known: is it an order, and not the header?")]
+    assert faults(text) == [(1, "", "names no known column: the first line must be the header, not an order")]
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -125,7 +125,9 @@ def test_a_row_has_as_many_cells_as_there_are_columns(change, more):
     header, first, second = csv_text([row(1), row(2)]).splitlines()
     first = first.rpartition(",")[0] if change is None else first + change
 
-    assert faults(f"{header}\n{first}\n{second}") == [(2, "", f"has {more} cells than there are columns")]
+    assert faults(f"{header}\n{first}\n{second}") == [
+        (2, "", f"has {more} cells than the header has columns")
+    ]
 
 
 def test_faults_are_named_by_their_columns():
@@ -149,9 +151,9 @@ def test_faults_are_named_by_their_columns():
 @pytest.mark.parametrize(
     ("cell", "why"),
     [
-        ('"x"y', "is not CSV that can be read (',' expected after '\"')"),
-        ('"' + "x" * 200_000 + '"', "is not CSV that can be read (field larger than field limit (131072))"),
-        ("a\rb", "is not CSV that can be read (new-line character seen in unquoted field"),
+        ('"x"y', "is not valid CSV (',' expected after '\"')"),
+        ('"' + "x" * 200_000 + '"', "is not valid CSV (field larger than field limit (131072))"),
+        ("a\rb", "is not valid CSV (new-line character seen in unquoted field"),
     ],
 )
 def test_what_is_no_csv_is_a_fault_and_the_next_row_is_read(cell, why):
@@ -177,7 +179,7 @@ def test_quotes_that_swallow_the_orders_between_them_are_a_fault():
     text = csv_text(rows, columns=[*NEEDED, "held", "beneficiary_first", "beneficiary_last"])
 
     assert faults(text.replace("<", '"').replace(">", '"')) == [
-        (3, "beneficiary_last", "goes on over several lines: is a quote not closed?")
+        (3, "beneficiary_last", "contains a line break: check that every quote is closed")
     ]
 
 

@@ -45,20 +45,23 @@ def test_a_good_file_has_sums_by_currency_exact_to_the_digit():
 def test_a_key_that_stands_twice_names_the_line_where_it_stood_first():
     checking = checked([row(1), row(2), row(1), row(1, poster_amount="x")])
 
-    assert checking.told[0] == "line 4: key: stands on line 2 already"
-    assert checking.told[1].startswith("line 5: poster_amount: is not a plain decimal")
-    assert checking.told[2] == "line 5: key: stands on line 2 already"
+    assert checking.listed[0] == "line 4: key: is used on line 2 already: give each order its own key"
+    assert checking.listed[1].startswith("line 5: poster_amount: is not a plain decimal")
+    assert checking.listed[2] == "line 5: key: is used on line 2 already: give each order its own key"
     assert checking.complaint()[-1] == "3 faults in 2 lines. Nothing was sent."
 
 
 def test_a_key_counts_though_its_line_has_another_fault():
-    assert checked([row(1, poster_amount="x"), row(1)]).told[1] == "line 3: key: stands on line 2 already"
+    assert (
+        checked([row(1, poster_amount="x"), row(1)]).listed[1]
+        == "line 3: key: is used on line 2 already: give each order its own key"
+    )
 
 
 def test_so_many_faults_are_listed_and_the_others_counted():
     checking = checked(row(number, poster_amount="x", held="") for number in range(SHOWN + 500))
 
-    assert len(checking.told) == SHOWN
+    assert len(checking.listed) == SHOWN
     assert (
         checking.complaint()[-1]
         == "1,500 faults in 1,500 lines; the first 1,000 are shown. Nothing was sent."
@@ -67,7 +70,9 @@ def test_so_many_faults_are_listed_and_the_others_counted():
 
 def test_no_value_is_ever_told():
     told = "\n".join(
-        checked([row(1, poster_username="ada.eze", poster_country="Ada Eze", held="")], needs_held=True).told
+        checked(
+            [row(1, poster_username="ada.eze", poster_country="Ada Eze", held="")], needs_held=True
+        ).listed
     )
 
     assert "ada" not in told.lower()

@@ -116,7 +116,7 @@ def test_a_file_that_was_put_in_its_place_while_another_run_came_is_set_aside_wh
 def test_what_is_no_file_is_not_replaced(path, end, make):
     make(path.with_name(path.name + end))
 
-    with pytest.raises(ValueError, match="is there, and is not a file"):
+    with pytest.raises(ValueError, match="exists and is not a regular file"):
         OutcomeFile(path)
 
 
@@ -126,20 +126,20 @@ def test_the_orders_are_not_written_over_whatever_they_are_called_by(path, tmp_p
     orders.write_text("orders", encoding="utf-8")
     os.link(orders, path.with_name(path.name + end))
 
-    with pytest.raises(ValueError, match="is in use for something else"):
+    with pytest.raises(ValueError, match="is the orders file or the journal"):
         OutcomeFile(path, protected=(orders,))
     assert orders.read_text(encoding="utf-8") == "orders"
 
 
 def test_a_file_that_is_not_there_yet_is_protected_too(path):
-    with pytest.raises(ValueError, match="is in use for something else"):
+    with pytest.raises(ValueError, match="is the orders file or the journal"):
         check_place(path, protected=(path,))
 
 
 @each(
     ("holder", "call", "told"),
     [
-        (Path, "replace", "cannot set aside"),
+        (Path, "replace", "cannot rename"),
         (os, "open", "cannot write"),
         (create_outcomes.fcntl, "flock", "cannot write"),
     ],

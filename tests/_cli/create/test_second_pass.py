@@ -122,7 +122,7 @@ async def test_every_line_has_its_outcome(desk):
 
 
 def test_a_line_that_has_become_bad_is_not_sent():
-    with pytest.raises(Changed, match="line 7 is not what it was"):
+    with pytest.raises(Changed, match="line 7 of FILE was changed"):
         request_of(Record(line=7, faults=(("key", "is missing"),)))
 
 
@@ -290,7 +290,7 @@ async def test_doubts_of_an_earlier_run_do_not_end_it(desk):
         await desk.run(*range(1, 51), concurrency=1)
 
     assert desk.made.gave_up is None
-    assert desk.tally.told() == "20 created, 30 unknown"
+    assert desk.tally.counted() == "20 created, 30 unknown"
     assert len(desk.world.sandbox.requests) == 50  # none was sent again
 
 
@@ -299,7 +299,7 @@ async def test_a_wrong_token_places_few_holds_and_ends_the_run(desk):
         await desk.run(*range(1, 1001), held="", client=client)
 
     assert desk.made.gave_up is not None
-    assert desk.made.gave_up.startswith("10 in a row ended in Unauthorized: the token is not good")
+    assert desk.made.gave_up.startswith("10 orders in a row ended with Unauthorized: the token is not good")
     assert len(desk.world.bank.placed) < 10 + 2 * 4
     assert desk.world.bank.open == {}
     assert not desk.made.is_whole
@@ -314,7 +314,7 @@ async def test_a_journal_that_fails_in_the_middle_ends_the_run(desk):
 
     assert "JournalFailed" in (desk.made.gave_up or "")
     assert desk.tally.done < 50 + AT_LEAST + 2 * 4
-    assert desk.progress.said[-1].endswith("those in flight come to their end")
+    assert desk.progress.said[-1].endswith("finishing the orders in flight")
 
 
 # --- stopping -------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ async def bench(directory: Path) -> AsyncIterator[Bench]:
         yield Bench(sandbox, directory)
 
 
-STOPPING = "stopping: no new line is begun"
+STOPPING = "stopping: no new line is started"
 
 
 async def test_a_signal_lets_those_in_flight_come_to_their_end_and_the_next_run_goes_on(bench):

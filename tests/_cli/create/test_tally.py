@@ -68,19 +68,19 @@ def test_the_highest_code_counts():
 
     assert [tally_of(*results[:count]).exit_code for count in range(1, 6)] == [0, 3, 4, 5, 5]
     assert tally.done == 5
-    assert tally.told() == "2 created, 1 refused, 1 not sent, 1 unknown"
+    assert tally.counted() == "2 created, 1 refused, 1 not sent, 1 unknown"
 
 
 def test_the_advice_says_what_is_to_be_done():
     tally = tally_of(OutcomeUnknown(), RateLimited(status=429), KeyBusy())
-    tally.owed = 3
+    tally.undos_pending = 3
     doubt, again, owed = tally.advice()
 
     assert list(Tally().advice()) == []
     assert doubt.startswith("in doubt: 1.")
     assert "transfer-async journal list" in doubt
-    assert again == "may end otherwise another time: 2 (RateLimited 1, KeyBusy 1). Run the same command again"
-    assert owed == "undos that failed and are owed: 3; see: transfer-async journal recover"
+    assert again == "may succeed later: 2 (RateLimited 1, KeyBusy 1). Run the same command again"
+    assert owed == "undos pending after a failure: 3. Run: transfer-async journal recover"
 
 
 def test_what_was_created_before_is_told_apart():
@@ -88,7 +88,7 @@ def test_what_was_created_before_is_told_apart():
     tally.made = 1
     (told,) = tally.advice()
 
-    assert told == "created before this run, and not again: 2. Another payment needs another key"
+    assert told == "created before this run, and not again: 2. To pay once more, use another key"
 
 
 def test_what_would_be_refused_again_is_no_reason_to_run_it_again():
@@ -96,11 +96,11 @@ def test_what_would_be_refused_again_is_no_reason_to_run_it_again():
 
     assert corrected == (
         "would be refused again: 2 (Refused 2). "
-        "Correct these lines, under the same keys, and run the same command again"
+        "Correct these lines, keep their keys, and run the same command again"
     )
     assert another_key == (
-        "certainly no order, after a doubt: 1. These lines are not sent again: "
-        "what is still to be paid needs another key"
+        "in doubt before, now certainly without an order: 1. These lines are not sent again: "
+        "use another key to pay"
     )
 
 
@@ -109,4 +109,4 @@ def test_the_reasons_met_most_are_named_and_the_others_counted():
     (again,) = tally_of(*(error() for error in errors[1:] + errors * 2)).advice()
 
     named = "TokenUnavailable 6, KeyConflict 3, KeyBusy 3, others 5"
-    assert again == f"may end otherwise another time: 17 ({named}). Run the same command again"
+    assert again == f"may succeed later: 17 ({named}). Run the same command again"

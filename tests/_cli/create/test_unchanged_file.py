@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transfer_async._cli import create_input
-from transfer_async._cli.create_input import Changed, SteadyFile
+from transfer_async._cli.create_input import Changed, UnchangedFile
 
 
 @pytest.fixture(autouse=True)
@@ -16,9 +16,9 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(create_input, "BLOCK", 8)
 
 
-def read_once(data: bytes) -> tuple[SteadyFile, io.BytesIO]:
+def read_once(data: bytes) -> tuple[UnchangedFile, io.BytesIO]:
     file = io.BytesIO(data)
-    made = SteadyFile(file)
+    made = UnchangedFile(file)
     assert made.reading().read() == data
     return made, file
 
@@ -55,7 +55,7 @@ def test_a_file_that_grows_is_noticed_before_the_new_part_is_read(tmp_path):
     path = tmp_path / "orders"
     path.write_bytes(b"x" * 64)
     with path.open("rb") as file:
-        made = SteadyFile(file)
+        made = UnchangedFile(file)
         made.reading().read()
         with path.open("ab") as more:
             more.write(b"y" * 640)
@@ -73,7 +73,7 @@ def test_what_is_remembered_of_a_big_file_is_small(tmp_path, monkeypatch):
         file.seek((64 << 20) - 1)
         file.write(b"\n")
     with path.open("rb", buffering=0) as file:
-        made = SteadyFile(file)
+        made = UnchangedFile(file)
         while made.reading().read(1 << 20) and os.lseek(file.fileno(), 0, os.SEEK_CUR) < 1 << 20:
             pass
         reading = made.reading()

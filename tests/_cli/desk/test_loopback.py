@@ -85,7 +85,7 @@ async def test_the_address_lets_one_browser_in_once(served: Served):
 
     assert [inside[0], again[0]] == [200, 403]
     assert "payment-1" in inside[1]
-    assert "lets one browser in, once" in again[1]
+    assert "admits one browser, once" in again[1]
 
 
 async def test_another_server_of_this_machine_is_not_sent_the_cookie(served: Served):
@@ -220,7 +220,7 @@ def test_without_a_login_name_it_must_be_told_who_sits_there(monkeypatch: pytest
     result = invoke("desk", "--journal", "x", "--scope", "live")
 
     assert result.exit_code == 2
-    assert result.stderr == "desk: --by: must say who you are; there is no login name here\n"
+    assert result.stderr == "desk: --by is required: this machine has no login name for you\n"
 
 
 def test_without_its_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):

@@ -162,7 +162,7 @@ async def test_a_row_that_cannot_be_read_is_shown_as_such_and_refuted_by_word(wo
         ("our_bank:NAME", "there is no function NAME in our_bank"),
         ("our_bank:broken", "the factory failed (RuntimeError: no?configuration)"),
         ("our_bank:nothing", "the factory must return a sequence of hooks"),
-        ("our_bank:too_much", "the factory returned retries, which is no setting of these"),
+        ("our_bank:too_much", "unexpected setting 'retries' returned by the factory"),
         ("our_bank:wrong", "hooks: a str is neither a hook nor an async function"),
     ],
 )
