@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tests.support import commands
 from tests.support.bank import World, new_order
-from tests.support.journalling import SCOPE, claim, create, doubt, intent, made, mark
+from tests.support.journalling import SCOPE, claim, create, doubt, intent, made, mark, undos
 from transfer_async import JournalFailed, Operators, PersonName, SQLiteJournal, TransferClient
 from transfer_async.journal import (
     DoesNotOpen,

@@ -16,6 +16,7 @@ from tests.support.journalling import (
     release,
     renew,
     resolve,
+    undos,
 )
 from transfer_async.journal import rows, state_machine, transitions
 from transfer_async.journal.durable import PendingMove, Transaction, WriteCache
