@@ -11,7 +11,7 @@ from transfer_async._models.errors import Cause, CauseKind
 from transfer_async._pipeline.decisions import DECISIONS
 from transfer_async._pipeline.key_views import CAUSES, view_of
 from transfer_async._support.clock import in_two_units
-from transfer_async.desk import labels
+from transfer_async.desk import views
 from transfer_async.desk.pending_keys import KINDS
 from transfer_async.journal import Decision, Entry, KeyState, transitions
 from transfer_async.journal.transitions import Claim, Move
@@ -26,15 +26,15 @@ def test_every_move_of_the_history_has_words():
     assert {transitions.Refute, Claim} < kinds_of_moves()
     names = {kind.name for kind in kinds_of_moves()} - {"attend"}  # it has no line in the history
 
-    assert {name for name in names if labels.move(name) == name} == set()
+    assert {name for name in names if views.move_text(name) == name} == set()
 
 
 def test_a_move_of_a_later_version_keeps_its_name():
-    assert labels.move("teleport") == "teleport"
+    assert views.move_text("teleport") == "teleport"
 
 
 def test_every_reason_to_wait_is_explained():
-    assert set(KINDS) == set(labels.KINDS) == set(labels.KINDS_EXPLAINED)
+    assert set(KINDS) == set(views.KIND_LABELS) == set(views.KIND_HELP)
     assert set(Decision) == {row.decision for row in DECISIONS}
 
 
@@ -62,7 +62,7 @@ def test_a_status_is_told_by_its_number():
     [("1234567.10", "1,234,567.10 NGN"), ("0.00000001", "0.00000001 NGN"), ("1E+3", "1,000 NGN")],
 )
 def test_an_amount_has_every_digit(amount: str, told: str):
-    assert labels.money(Decimal(amount), "NGN") == told
+    assert views.money(Decimal(amount), "NGN") == told
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_an_age_has_two_units(seconds: float, told: str):
     ("seconds", "year"), [(0.0, 1970), (1e300, 9999), (-1e300, 1), (math.inf, 9999), (math.nan, 1)]
 )
 def test_a_damaged_time_is_the_nearest_there_is(seconds: float, year: int):
-    assert labels.moment(seconds).year == year
+    assert views.moment(seconds).year == year
 
 
 def test_a_time_is_in_utc():
-    assert labels.time(datetime(2024, 5, 6, 12, tzinfo=UTC)) == "2024-05-06 12:00:00 UTC"
-    assert labels.machine_time(datetime(2024, 5, 6, 12, tzinfo=UTC)) == "2024-05-06T12:00:00Z"
+    assert views.time_text(datetime(2024, 5, 6, 12, tzinfo=UTC)) == "2024-05-06 12:00:00 UTC"
+    assert views.machine_time(datetime(2024, 5, 6, 12, tzinfo=UTC)) == "2024-05-06T12:00:00Z"
