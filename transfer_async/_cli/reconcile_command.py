@@ -1,4 +1,4 @@
-"""``journal reconcile``: its options, its words and its exit codes, and how the export is read."""
+"""``journal reconcile``: its options, the export that it reads, the report that it prints, its exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import attrs
 import msgspec
 import typer
-from attrs import frozen
 
 from transfer_async._cli import options
 from transfer_async._cli.journal_output import OpenJournal
@@ -35,7 +34,7 @@ from transfer_async._cli.output import (
 from transfer_async._cli.process import DIFFERENT, FAILED, USAGE
 from transfer_async._cli.reconcile_comparison import (
     Ambiguous,
-    Books,
+    Comparison,
     ExportedOrder,
     Finding,
     Lacking,
@@ -44,19 +43,20 @@ from transfer_async._cli.reconcile_comparison import (
     Unknown,
     WrongOrder,
     add_journal,
-    propose_match,
-    wish,
+    order_content,
 )
 from transfer_async._models import requests
 from transfer_async._pipeline.key_views import checked_order_id, checked_settle_after, checked_text
 from transfer_async._support.util import is_positive
-from transfer_async.journal.model import SETTLE_AFTER
+from transfer_async.journal.model import SETTLE_AFTER, Decision
 
-SHOWN = 20
-"""How many findings of a kind are told without ``--json``."""
+MAX_SHOWN = 20
+"""Maximum number of findings of a kind, and of faults in the export, that are printed without ``--json``."""
 
+Columns = Mapping[str, Sequence[str]]
+"""The names of the columns in which each field is looked for."""
 
-PLACES: Mapping[str, tuple[str, ...]] = {
+COLUMNS: Columns = {
     "order_id": ("order_id", "id"),
     "poster_username": ("poster_username", "user.username"),
     "poster_recipient_username": ("poster_recipient_username", "postersBeneficiary.username"),
@@ -66,8 +66,8 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "matcher_amount": ("matcher_amount",),
     "posted_at": ("posted_at",),
 }
-"""What is read of a row, and the columns that it is looked for in: our names, then those of the service's
-order object (specification 2.1), a point before what is inside."""
+"""The defaults: our names, then those of the service's order object (specification 2.1); a dot before the
+name of an inner field."""
 
 
 def reconcile(
@@ -82,14 +82,14 @@ def reconcile(
         list[str] | None,
         typer.Option(
             metavar="FIELD=COLUMN",
-            help=f"Where the export has a field: {', '.join(PLACES)}; by default under that name, or as the "
-            "service's order object has it. May be repeated.",
+            help=f"The column of a field: {', '.join(COLUMNS)}. By default it has the field's name, or that "
+            "of the service's order object. May be repeated.",
         ),
     ] = None,
     slack: Annotated[float, typer.Option(help="Seconds by which the service's clock may differ.")] = 300.0,
     settle_after: options.SettleAfter = SETTLE_AFTER,
     propose: Annotated[
-        bool, typer.Option("--propose", help="Propose to resolve each match, for another person to approve.")
+        bool, typer.Option("--propose", help="Propose to resolve each match; another person approves.")
     ] = False,
     by: By = None,
     as_json: Annotated[
@@ -98,153 +98,140 @@ def reconcile(
 ) -> None:
     """Compare an export of the service's orders with the journal.
 
-    Finds the order of a doubt where one fits and no other can be meant, and says how to resolve it; doubts
-    that more than one order fits; orders that no key has, a duplicate among them; created keys that the
-    export lacks; and keys that were resolved with the wrong order. It ends no doubt, and never says that
-    one has no order: what the export lacks may come later, and moves no money until it is matched.
-    Exit codes: 0 nothing to look at; 1 the journal or the export cannot be read; 2 a wrong use; 3 something
-    to look at; 4 the journal has keys of other scopes only.
+    Finds the order of each doubt if exactly one fits, and prints how to resolve it. Also reports doubts that
+    several orders fit, orders that no key has (duplicates among them), created keys that the export lacks,
+    and keys that were resolved with a wrong order. It ends no doubt, and never concludes that an order does
+    not exist: what the export lacks may appear later.
+    Exit codes: 0 everything agrees; 1 the journal or the export cannot be read or compared; 2 a usage error;
+    3 something needs attention; 4 the journal has keys of other scopes only.
     """
-    place = named(journal, scope, base_url)
+    target = named(journal, scope, base_url)
     with usage():
-        places = columns_named(column or [])
+        columns = _columns(column or [])
         checked_settle_after(settle_after)
         if not (slack == 0 or is_positive(slack)):
             raise ValueError("--slack: must be a finite number of seconds, 0 or more")
-    place.checked()
+    target.checked()
     proposer = who(by) if propose else None
-    with Books() as books:
-        _read_export(books, export, places)
-        were_times_compared = place.at_desk(
-            lambda at: add_journal(books, at.journal, at.operators, slack=slack, settle_after=settle_after)
+    with Comparison() as comparison:
+        _read_export(comparison, export, columns)
+        are_times_compared = target.at_desk(
+            lambda at: add_journal(
+                comparison, at.journal, at.operators, slack=slack, settle_after=settle_after
+            )
         )
-        books.compare()
-        found = books.figures()
-        is_time_assumed = not (books.has_zones or were_times_compared)
+        comparison.compare()
+        figures = comparison.figures()
+        is_time_assumed = not (comparison.has_zones or are_times_compared)
         if as_json:
-            _tell_as_json(books, found | {"is_time_assumed": is_time_assumed})
+            _print_json(comparison, figures | {"is_time_assumed": is_time_assumed})
         else:
-            _tell(books, found)
+            _print_report(comparison, figures)
             if is_time_assumed:
                 complain(_ASSUMED)
         if proposer is not None:
             assumed = ", if the export's times are in UTC" if is_time_assumed else ""
             reason = f"reconciled with {export.name}: the one order that fits{assumed}"
-            _propose(books, place, by=proposer, reason=reason)
-    if any(found[name] for name in _NAMES.values()):
+            _propose(comparison, target, by=proposer, reason=reason)
+    if any(figures[name] for name in _FIGURES if name not in ("orders", "known")):
         raise typer.Exit(DIFFERENT)
 
 
-def _read_export(books: Books, export: Path, places: Mapping[str, Sequence[str]]) -> None:
-    with failing("journal", {ValueError: USAGE, OSError: FAILED}, words=_unread):
-        faults = add_export(books, export, places)
-    for fault in faults:
-        complain(shown(f"line {fault.line}: {fault.why}" if fault.line else fault.why))
-    if faults:
-        fail("journal: nothing was compared: an order that cannot be read may be anybody's", FAILED)
-
-
-def _propose(books: Books, place: JournalTarget, *, by: str, reason: str) -> None:
-    """What fits is proposed; what somebody has proposed already, or has moved since, is left and told."""
-    matches = list(books.matches())
+def _propose(comparison: Comparison, target: JournalTarget, *, by: str, reason: str) -> None:
+    """Propose each match, except where a proposal exists or the key has changed."""
+    matches = list(comparison.matches())
 
     async def proposed(at: OpenJournal) -> int:
         count = 0
         for match in matches:
             try:
-                await propose_match(at.operators, match, by=by, reason=reason)
-            except ValueError as why:
-                complain(shown(f"{match.key}: not proposed: {why}"))
-            else:
+                view = await at.operators.view(match.key)
+                if view.proposal is not None:
+                    raise ValueError(f"{view.proposal.by} has already proposed a decision")  # noqa: TRY301 - as `propose` refuses it
+                await at.operators.propose(
+                    match.key,
+                    Decision.RESOLVE,
+                    order_id=match.order_id,
+                    by=by,
+                    reason=reason,
+                    seen=view.moves,
+                )
                 count += 1
+            except ValueError as error:
+                complain(shown(f"{match.key}: not proposed: {error}"))
         return count
 
-    with usage("--by"):
+    with usage("EXPORT"):  # The reason contains the file's name.
         reason = checked_text("reason", reason)
-    complain(f"{place.at_desk(proposed):,} proposed: another person may approve each")
+    complain(f"{target.at_desk(proposed):,} proposed: another person may approve each")
 
 
-def _unread(error: Exception) -> str:
-    return f"EXPORT: cannot be read ({error.strerror or error})" if isinstance(error, OSError) else str(error)
+# --- the report --------------------------------------------------------------------------------------
 
 
 _ASSUMED = (
-    "posted_at: has no zone, and was read as UTC; no order that the service itself answered with shows "
-    "whether that is right. Make sure of it before you resolve anything"
+    "posted_at: has no zone, and was read as UTC; no order that both sides know confirms that. Make sure of "
+    "it before you resolve anything"
 )
 
 _FIGURES = {
     "orders": "orders in the export",
-    "known": "of them known to a key",
-    "matched": "doubts with the one order that fits",
-    "ambiguous": "doubts that more than one order or key fits",
-    "not_found": "doubts that no order fits: it may come later",
-    "unknown": "orders that no key has",
-    "lacking": "created keys that the export lacks",
-    "wrong_order": "keys that were resolved with an order that is not theirs",
+    "known": "of them that a key has",
+    Match.kind: "doubts that exactly one order fits",
+    Ambiguous.kind: "doubts that several orders or keys fit",
+    NotFound.kind: "doubts that no order fits; it may appear later",
+    Unknown.kind: "orders that no key has",
+    Lacking.kind: "created keys that the export lacks",
+    WrongOrder.kind: "keys resolved with an order that is not theirs",
 }
 
 
-def _tell(books: Books, found: dict[str, int]) -> None:
-    for name, words in _FIGURES.items():
-        tell(f"{found[name]:>9,}  {words}")
-    told: Counter[type[Finding]] = Counter()
-    for finding in books.findings():
-        kind = type(finding)
-        told[kind] += 1
-        if told[kind] <= SHOWN:
-            tell(shown(_in_words(finding)))
-    for kind, count in told.items():
-        if count > SHOWN:
-            tell(f"and {count - SHOWN:,} more {_NAMES[kind]}: --json tells all")
+def _print_report(comparison: Comparison, figures: Mapping[str, int]) -> None:
+    for name, text in _FIGURES.items():
+        tell(f"{figures[name]:>9,}  {text}")
+    counts: Counter[str] = Counter()
+    for finding in comparison.findings():
+        counts[finding.kind] += 1
+        if counts[finding.kind] <= MAX_SHOWN:
+            tell(shown(_text(finding)))
+    for kind, count in counts.items():
+        if count > MAX_SHOWN:
+            tell(f"and {count - MAX_SHOWN:,} more {kind}: --json prints all")
 
 
-def _in_words(finding: Finding) -> str:
+def _text(finding: Finding) -> str:
     match finding:
         case Match(key, order_id):
-            return (
-                f"{key}: only {order_id} fits; transfer-async journal resolve {shlex.quote(key)} "
-                f"--order-id {shlex.quote(order_id)}"
-            )
+            command = f"transfer-async journal resolve {shlex.quote(key)} --order-id {shlex.quote(order_id)}"
+            return f"{key}: only {order_id} fits; resolve it with {command}"
         case Ambiguous(key, order_ids, refuted):
-            others = f"; refuted, and may have sent it: {', '.join(refuted)}" if refuted else ""
-            return f"{key}: cannot be told from the export; what fits: {', '.join(order_ids)}{others}"
+            others = f"; refuted keys that may have sent one: {', '.join(refuted)}" if refuted else ""
+            return f"{key}: the export cannot decide; these fit: {', '.join(order_ids)}{others}"
         case NotFound(key):
-            return f"{key}: no order fits so far, which proves nothing"
+            return f"{key}: no order fits so far; this proves nothing"
         case Unknown(order_id, None):
-            return f"{order_id}: no key has it"
+            return f"{order_id}: no key has this order"
         case Unknown(order_id, like, like_key):
-            return f"{order_id}: no key has it; the same was ordered as {like}, by {like_key}: a duplicate?"
+            return f"{order_id}: no key has this order; {like} of key {like_key} is the same: a duplicate?"
         case Lacking(key, order_id):
             return f"{key}: its order {order_id} is not in the export"
         case WrongOrder(key, order_id, fitting):
-            fits = ", ".join(fitting) or "none so far"
             return (
-                f"{key}: was resolved with {order_id}, an order of other users, amounts or time; what fits: "
-                f"{fits}. Correct it with transfer-async journal amend {shlex.quote(key)}"
+                f"{key}: was resolved with {order_id}, an order of other users, amounts or time; these fit: "
+                f"{', '.join(fitting) or 'none so far'}. Correct it with transfer-async journal amend "
+                f"{shlex.quote(key)}"
             )
 
 
-_NAMES: dict[type[Finding], str] = {
-    Match: "matched",
-    Ambiguous: "ambiguous",
-    NotFound: "not_found",
-    Unknown: "unknown",
-    Lacking: "lacking",
-    WrongOrder: "wrong_order",
-}
+def _print_json(comparison: Comparison, figures: Mapping[str, int | bool]) -> None:
+    tell(shown_json(json.dumps({"finding": "figures", **figures})))
+    for finding in comparison.findings():
+        values = attrs.asdict(finding, filter=lambda _, value: value != ())
+        tell(shown_json(json.dumps({"finding": finding.kind, **values}, ensure_ascii=False)))
 
 
-def _tell_as_json(books: Books, found: Mapping[str, int | bool]) -> None:
-    tell(shown_json(json.dumps({"finding": "figures", **found})))
-    for finding in books.findings():
-        told = attrs.asdict(finding, filter=lambda _, value: value != ())
-        line = {"finding": _NAMES[type(finding)], **told}
-        tell(shown_json(json.dumps(line, ensure_ascii=False)))
-
-
-# --- export file -------------------------------------------------------------------------------------
-# An export of the service's orders, as CSV or JSON Lines: one order a row, read as far as it is compared.
+# --- the export --------------------------------------------------------------------------------------
+# CSV or JSON Lines, one order a row. A fault names a line and a field, never a value.
 
 
 _DATE_AND_TIME = re.compile(r"\d{4}-?\d\d-?\d\d.\d\d:?\d\d")
@@ -252,46 +239,70 @@ _DATE_AND_TIME = re.compile(r"\d{4}-?\d\d-?\d\d.\d\d:?\d\d")
 _JSON = msgspec.json.Decoder(float_hook=Decimal).decode
 
 
-@frozen
-class RowFault:
-    """A row that cannot be read: on which line, and why; never a value of it."""
-
-    line: int
-    why: str
-
-
-def columns_named(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """`PLACES`, with those that were given as ``FIELD=COLUMN``.
-
-    Raises:
-        ValueError: one is no such pair, or names no field.
-    """
-    places = dict(PLACES)
+def _columns(given: Sequence[str]) -> Columns:
+    columns = dict(COLUMNS)
     for pair in given:
         name, _, column = pair.partition("=")
-        if name not in PLACES or not column:
-            raise ValueError(f"--column: must be FIELD=COLUMN, and FIELD one of {', '.join(PLACES)}")
-        places[name] = (column,)
-    return places
+        if name not in COLUMNS or not column:
+            raise ValueError(f"--column: must be FIELD=COLUMN, and FIELD one of {', '.join(COLUMNS)}")
+        columns[name] = (column,)
+    return columns
 
 
-def rows(path: Path, places: Mapping[str, Sequence[str]]) -> Iterator[ExportedOrder | RowFault]:
-    """Every row, or what is wrong with it.
+def _read_export(comparison: Comparison, export: Path, columns: Columns) -> None:
+    """Add the export's orders; end the command if one cannot be read."""
+    with failing("journal", {ValueError: USAGE, OSError: FAILED}, words=_unreadable):
+        faults = _add_export(comparison, export, columns)
+    for fault in faults:
+        complain(shown(f"line {fault.line}: {fault.why}" if fault.line else fault.why))
+    if faults:
+        fail(
+            "journal: EXPORT: nothing was compared: an unreadable order may be that of any key. Correct the "
+            "export first",
+            FAILED,
+        )
+
+
+def _unreadable(error: Exception) -> str:
+    return f"EXPORT: cannot be read ({error.strerror or error})" if isinstance(error, OSError) else str(error)
+
+
+def _add_export(comparison: Comparison, path: Path, columns: Columns) -> list[BadLine]:
+    """Add every order of the export; return its faults, each of them once."""
+    faults: dict[str, tuple[int, int]] = {}
+    for row in _rows(path, columns):
+        if isinstance(row, BadLine):
+            line, count = faults.get(row.why, (row.line, 0))
+            faults[row.why] = line, count + 1
+        elif not comparison.add_order(row):
+            faults[f"the export has order {row.order_id} twice, with different values"] = 0, 1
+        if len(faults) == MAX_SHOWN:
+            break
+    if not faults and comparison.first > comparison.last:  # An empty file is not the export of a service.
+        faults["the export has no orders"] = 0, 1
+    return [
+        BadLine(line, why if count == 1 else f"{why} (and {count - 1:,} more lines)")
+        for why, (line, count) in faults.items()
+    ]
+
+
+def _rows(path: Path, columns: Columns) -> Iterator[ExportedOrder | BadLine]:
+    """Return every order, or what is wrong with its row.
 
     Raises:
-        ValueError: the file's name ends neither in .csv nor in .jsonl.
-        OSError: it cannot be read.
+        ValueError: the file's name has another ending.
+        OSError: the file cannot be read.
     """
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError("EXPORT: its name must end in .csv, .jsonl or .ndjson")
     with path.open("rb") as file:
         lines = TextLines(file)
-        for line, row in reader(lines, places):
-            yield row if isinstance(row, RowFault) else _order(line, row, places)
+        for line, row in reader(lines, columns):
+            yield row if isinstance(row, BadLine) else _order(line, row, columns)
 
 
-def _csv_rows(lines: TextLines, places: Mapping[str, Sequence[str]]) -> Iterator[tuple[int, Any]]:
+def _csv_rows(lines: TextLines, columns: Columns) -> Iterator[tuple[int, Any]]:
     reader = csv.reader(lines, strict=True)
     header: list[str] | None = None
     while True:
@@ -299,82 +310,82 @@ def _csv_rows(lines: TextLines, places: Mapping[str, Sequence[str]]) -> Iterator
         try:
             cells = next(reader, None)
         except (BadLine, csv.Error) as error:
-            why = error.why if isinstance(error, BadLine) else f"is not CSV that can be read ({error})"
-            yield line, RowFault(line, why)
+            yield (
+                line,
+                BadLine(line, error.why if isinstance(error, BadLine) else f"is no valid CSV ({error})"),
+            )
             continue
         if cells is None:
             return
         if header is None:
             header = cells
-            if problem := _header_problem(header, places):
-                yield line, RowFault(line, problem)
-                return  # every row would have the same fault
+            if problem := _header_problem(header, columns):
+                yield line, BadLine(line, problem)
+                return  # Every row would have the same fault.
         elif cells and len(cells) != len(header):
-            yield line, RowFault(line, "has not as many cells as there are columns")
+            yield line, BadLine(line, "has another number of cells than the header")
         elif cells:
             yield line, dict(zip(header, cells, strict=True))
 
 
-def _header_problem(header: Sequence[str], places: Mapping[str, Sequence[str]]) -> str | None:
-    """What is wrong with the names of the columns; it names only those that were looked for."""
-    found = {name: [column for column in header if column in columns] for name, columns in places.items()}
-    missing = [name for name, columns in found.items() if not columns]
-    if missing:
-        return _missing(missing, places)
-    for name, columns in found.items():
-        if len(set(columns)) > 1:
-            return _two_columns(name, columns)
-        if len(columns) > 1:
-            return f"{name}: two columns have the name {columns[0]}: rename one of them in the export"
+def _header_problem(header: Sequence[str], columns: Columns) -> str | None:
+    """Return what is wrong with a header; it names only the columns that are looked for."""
+    found = {name: [column for column in header if column in wanted] for name, wanted in columns.items()}
+    if missing := [name for name, given in found.items() if not given]:
+        return _missing(missing, columns)
+    for name, given in found.items():
+        if len(set(given)) > 1:
+            return _several(name, given)
+        if len(given) > 1:
+            return f"{name}: two columns have the name {given[0]}; rename one of them in the export"
     return None
 
 
-def _missing(names: Sequence[str], places: Mapping[str, Sequence[str]]) -> str:
-    looked_for = ", ".join(f"{name} (looked for as {' or '.join(places[name])})" for name in names)
-    return f"missing: {looked_for}. If the export has another name for it, give --column {names[0]}=COLUMN"
+def _missing(names: Sequence[str], columns: Columns) -> str:
+    looked_for = ", ".join(f"{name} (looked for as {' or '.join(columns[name])})" for name in names)
+    return f"missing: {looked_for}. If a column has another name, give --column {names[0]}=COLUMN"
 
 
-def _two_columns(name: str, columns: Sequence[str]) -> str:
-    return f"{name}: is in {' and in '.join(columns)}: say which one with --column {name}={columns[0]}"
+def _several(name: str, given: Sequence[str]) -> str:
+    return f"{name}: is in {' and in '.join(given)}; choose one with --column {name}={given[0]}"
 
 
-def _json_rows(lines: TextLines, _: Mapping[str, Sequence[str]]) -> Iterator[tuple[int, Any]]:
+def _json_rows(lines: TextLines, _: Columns) -> Iterator[tuple[int, Any]]:
     for text in each_line(lines):
-        if isinstance(text, BadLine):
-            yield text.line, RowFault(text.line, text.why)
-            continue
-        try:
-            yield lines.number, _JSON(text)
-        except (msgspec.DecodeError, ArithmeticError):
-            yield lines.number, RowFault(lines.number, "is not JSON")
+        row: Any = text
+        if isinstance(text, str):
+            try:
+                row = _JSON(text)
+            except (msgspec.DecodeError, ArithmeticError):
+                row = BadLine(lines.number, "is not JSON")
+        yield lines.number, row
 
 
 _READERS = {".csv": _csv_rows, ".jsonl": _json_rows, ".ndjson": _json_rows}
 
 
-def _order(line: int, row: Any, places: Mapping[str, Sequence[str]]) -> ExportedOrder | RowFault:
+def _order(line: int, row: Any, columns: Columns) -> ExportedOrder | BadLine:
     try:
-        cells = {name: _cell(row, name, columns) for name, columns in places.items()}
+        cells = {name: _cell(row, name, wanted) for name, wanted in columns.items()}
         if missing := [name for name, value in cells.items() if value is None]:
-            return RowFault(line, _missing(missing, places))
+            return BadLine(line, _missing(missing, columns))
         time = _time(cells["posted_at"])
+        sums = [(_amount(name, cells[name]), cells[currency]) for name, currency in _SUMS.items()]
         return ExportedOrder(
             order_id=checked_order_id(cells["order_id"]),
-            wish=wish(
-                cells["poster_username"],
-                cells["poster_recipient_username"],
-                (_amount("poster_amount", cells["poster_amount"]), cells["poster_currency"]),
-                (_amount("matcher_amount", cells["matcher_amount"]), cells["matcher_currency"]),
-            ),
+            content=order_content(cells["poster_username"], cells["poster_recipient_username"], *sums),
             posted_at=(time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp(),
             has_zone=time.tzinfo is not None,
         )
     except ValueError as error:
-        return RowFault(line, str(error))
+        return BadLine(line, str(error))
+
+
+_SUMS = {"poster_amount": "poster_currency", "matcher_amount": "matcher_currency"}
 
 
 def _cell(row: Any, name: str, columns: Sequence[str]) -> Any:
-    """What the row has in one of ``columns``, by itself or as a path into what is nested; None if nothing."""
+    """Return the value of a field in one of the columns, also as a path to an inner field; None if empty."""
     found = {}
     for column in columns:
         value = row.get(column) if isinstance(row, dict) else None
@@ -385,11 +396,11 @@ def _cell(row: Any, name: str, columns: Sequence[str]) -> Any:
         if isinstance(value, str):
             value = value.strip()
         if value not in (None, ""):
-            if not isinstance(value, str) and "amount" not in name:
-                raise ValueError(f"{name}: is no text")
+            if not isinstance(value, str) and name not in _SUMS:
+                raise ValueError(f"{name}: must be text")
             found[column] = value
     if len(set(map(str, found.values()))) > 1:
-        raise ValueError(_two_columns(name, [*found]))
+        raise ValueError(_several(name, [*found]))
     return next(iter(found.values()), None)
 
 
@@ -401,41 +412,12 @@ def _amount(name: str, value: Any) -> Decimal:
 
 
 def _time(text: str) -> datetime:
+    problem = "is no time"
     try:
         time = datetime.fromisoformat(text)
+        if _DATE_AND_TIME.match(text):
+            return time
+        problem = "is a date without a time"  # Midnight would stand for any time of that day.
     except ValueError:
-        raise ValueError("posted_at: is no time as 2026-01-31T12:00:00.000Z") from None
-    if not _DATE_AND_TIME.match(text):  # midnight would stand for any time of that day
-        raise ValueError(
-            "posted_at: is a date without a time; a time such as 2026-01-31T12:00:00.000Z is needed"
-        )
-    return time
-
-
-MAX_FAULTS = 20
-"""How many rows that cannot be read are told."""
-
-
-def add_export(books: Books, path: Path, places: Mapping[str, Sequence[str]]) -> list[RowFault]:
-    """Take in every order of a file; what is wrong with it, each fault once.
-
-    Raises:
-        ValueError: it is no such file.
-        OSError: it cannot be read.
-    """
-    faults: dict[str, tuple[int, int]] = {}
-    for row in rows(path, places):
-        if isinstance(row, RowFault):
-            line, count = faults.get(row.why, (row.line, 0))
-            faults[row.why] = line, count + 1
-        elif not books.add_order(row):
-            faults[f"the order {row.order_id} stands there twice, and not the same"] = 0, 1
-        if len(faults) == MAX_FAULTS:
-            break
-    books.all_orders_added()
-    if not faults and books.first is None:
-        return [RowFault(0, "the export has no orders in it")]  # not even one: that is no export to compare
-    return [
-        RowFault(line, why if count == 1 else f"{why} (and {count - 1:,} more lines)")
-        for why, (line, count) in faults.items()
-    ]
+        pass
+    raise ValueError(f"posted_at: {problem}; export it as, for example, 2026-01-31T12:00:00.000Z")

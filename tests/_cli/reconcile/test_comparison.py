@@ -1,4 +1,4 @@
-"""Which order is told to be whose: against stories of which the end is known."""
+"""`Comparison`: which order is found to be whose; checked against generated histories with known results."""
 
 import random
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from attrs import define, field
 from tests.support.cases import each
 from transfer_async._cli.reconcile_comparison import (
     Ambiguous,
-    Books,
+    Comparison,
     ExportedOrder,
     Lacking,
     Match,
@@ -26,33 +26,32 @@ K = Sender("k", "w", 0.0, 100.0, is_in_doubt=True)
 def compared(
     orders: list[ExportedOrder], *senders: Sender, created: list[tuple[str, str, float | None]] | None = None
 ) -> list[object]:
-    with Books() as books:
-        assert all(map(books.add_order, orders))
-        books.all_orders_added()
-        books.add_senders(senders)
-        books.add_created(created or [])
-        books.compare()
-        return list(books.findings())
+    with Comparison() as comparison:
+        assert all(map(comparison.add_order, orders))
+        comparison.add_senders(senders)
+        comparison.add_created(created or [])
+        comparison.compare()
+        return list(comparison.findings())
 
 
-def test_the_one_order_that_fits_a_doubt_is_its_own():
+def test_the_only_order_that_fits_a_doubt_is_a_match():
     found = compared([ExportedOrder("tx-1", "w", 50.0)], K)
 
     assert found == [Match("k", "tx-1")]
 
 
 @pytest.mark.parametrize("order", [ExportedOrder("tx-1", "other", 50.0), ExportedOrder("tx-1", "w", 100.1)])
-def test_what_fits_in_part_is_not_found_and_nobodys(order: ExportedOrder):
+def test_an_order_with_other_contents_or_another_time_does_not_fit(order: ExportedOrder):
     assert compared([order], K) == [NotFound("k"), Unknown("tx-1", None, None)]
 
 
-def test_an_order_that_a_key_has_is_no_other_keys():
+def test_an_order_that_a_key_has_fits_no_other_key():
     found = compared([ExportedOrder("tx-1", "w", 50.0)], K, created=[("tx-1", "first", 50.0)])
 
     assert found == [NotFound("k")]
 
 
-def test_of_two_orders_that_fit_none_is_proposed():
+def test_two_orders_that_fit_are_ambiguous():
     orders = [ExportedOrder("tx-1", "w", 50.0), ExportedOrder("tx-2", "w", 60.0)]
 
     found = compared(orders, K)
@@ -60,19 +59,19 @@ def test_of_two_orders_that_fit_none_is_proposed():
     assert found[0] == Ambiguous("k", ("tx-1", "tx-2"))
 
 
-@each("wish", ["w", None])
+@each("content", ["w", None])
 @each("in_doubt", [True, False])
-def test_an_order_that_two_keys_may_have_sent_is_proposed_for_none(wish: str | None, in_doubt: bool):
-    """Whoever sends right now, owes an undo, or cannot be read, may have sent it as well."""
-    found = compared([ExportedOrder("tx-1", "w", 50.0)], K, Sender("l", wish, 40.0, 140.0, in_doubt))
+def test_an_order_that_two_keys_may_have_sent_is_no_match(content: str | None, in_doubt: bool):
+    """A key that is sending, has a pending undo, or cannot be read, may have sent it as well."""
+    found = compared([ExportedOrder("tx-1", "w", 50.0)], K, Sender("l", content, 40.0, 140.0, in_doubt))
 
     assert not any(isinstance(one, Match) for one in found)
     assert Ambiguous("k", ("tx-1",)) in found
 
 
-@each("wish", ["w", None])
-def test_an_order_that_a_refuted_key_may_have_sent_is_proposed_for_none(wish: str | None):
-    refuted = Sender("l", wish, 40.0, 60.0, is_in_doubt=False, was_refuted=True)
+@each("content", ["w", None])
+def test_an_order_that_a_refuted_key_may_have_sent_is_no_match(content: str | None):
+    refuted = Sender("l", content, 40.0, 60.0, is_in_doubt=False, was_refuted=True)
 
     assert compared([ExportedOrder("tx-1", "w", 50.0)], K, refuted) == [
         Ambiguous("k", ("tx-1",), refuted=("l",)),
@@ -81,7 +80,7 @@ def test_an_order_that_a_refuted_key_may_have_sent_is_proposed_for_none(wish: st
     assert Match("k", "tx-1") in compared([ExportedOrder("tx-1", "w", 61.0)], K, refuted)
 
 
-def test_an_order_that_a_refuted_key_alone_may_have_sent_is_nobodys():
+def test_an_order_that_only_a_refuted_key_may_have_sent_is_unknown():
     refuted = Sender("l", None, 40.0, 60.0, is_in_doubt=False, was_refuted=True)
 
     assert compared([ExportedOrder("tx-1", "v", 50.0)], K, refuted) == [
@@ -90,85 +89,85 @@ def test_an_order_that_a_refuted_key_alone_may_have_sent_is_nobodys():
     ]
 
 
-def test_what_a_key_may_have_sent_before_is_no_other_keys():
+def test_an_earlier_attempt_of_the_same_key_does_not_prevent_a_match():
     before = Sender("k", None, 40.0, 60.0, is_in_doubt=False, was_refuted=True)
 
     assert compared([ExportedOrder("tx-1", "w", 50.0)], K, before) == [Match("k", "tx-1")]
 
 
-def test_an_order_that_no_key_has_is_told_beside_its_like():
+def test_an_order_that_no_key_has_is_reported_with_a_similar_one():
     orders = [ExportedOrder("tx-1", "w", 50.0), ExportedOrder("tx-2", "w", 51.0)]
 
     assert compared(orders, created=[("tx-1", "k", 50.0)]) == [Unknown("tx-2", "tx-1", "k")]
 
 
 @each(("at", "lacks"), [(40.0, False), (55.0, True), (70.0, False), (None, False)])
-def test_an_export_lacks_what_was_created_in_its_time(at: float | None, lacks: bool):
+def test_only_keys_created_in_the_time_of_the_export_are_lacking(at: float | None, lacks: bool):
     orders = [ExportedOrder("tx-1", "w", 50.0), ExportedOrder("tx-2", "v", 60.0)]
     created = [("tx-1", "a", 50.0), ("tx-2", "b", 60.0), ("tx-3", "c", at)]
 
     assert compared(orders, created=created) == [Lacking("c", "tx-3")] * lacks
 
 
-def test_one_order_may_stand_in_the_export_twice_but_not_as_two():
-    with Books() as books:
-        assert books.add_order(ExportedOrder("tx-1", "w", 50.0))
-        assert books.add_order(ExportedOrder("tx-1", "w", 50.0))
-        assert not books.add_order(ExportedOrder("tx-1", "w", 50.1))
+def test_an_order_may_be_in_the_export_twice_with_the_same_values_only():
+    with Comparison() as comparison:
+        assert comparison.add_order(ExportedOrder("tx-1", "w", 50.0))
+        assert comparison.add_order(ExportedOrder("tx-1", "w", 50.0))
+        assert not comparison.add_order(ExportedOrder("tx-1", "w", 50.1))
 
 
-# --- stories ------------------------------------------------------------------------------------
+# --- histories ------------------------------------------------------------------------------------
 
 
 @define
-class Story:
-    """Keys and orders in the order of time, and whose each order really is."""
+class History:
+    """Random keys and orders, and whose each order really is."""
 
-    chance: random.Random
-    whose: dict[str, str] = field(factory=dict)
+    random: random.Random
+    owners: dict[str, str] = field(factory=dict)
     exported: list[ExportedOrder] = field(factory=list)
     senders: list[Sender] = field(factory=list)
     created: list[tuple[str, str, float | None]] = field(factory=list)
     _numbers: Iterator[int] = field(factory=count)
 
-    def tell(self, size: int) -> None:
-        """So many keys, of which many wish the same within minutes."""
+    def add_keys(self, size: int) -> None:
+        """Add keys; many send the same contents within minutes."""
         for _ in range(size):
             number = next(self._numbers)
             at = number * 7.0
-            self._one(f"key-{number}", f"wish-{self.chance.randrange(size // 4)}", at)
+            self._add_key(f"key-{number}", f"content-{self.random.randrange(size // 4)}", at)
 
-    def _one(self, key: str, wish: str, at: float) -> None:
-        kind = self.chance.choices(["created", "doubt", "sending"], [80, 18, 2])[0]
-        exists = kind == "created" or self.chance.random() < 0.6
-        order_id = f"tx-{len(self.whose)}"
-        posted_at = at + self.chance.uniform(-SLACK, 30.0 + SLACK)  # by a clock that differs
+    def _add_key(self, key: str, content: str, at: float) -> None:
+        kind = self.random.choices(["created", "doubt", "sending"], [80, 18, 2])[0]
+        exists = kind == "created" or self.random.random() < 0.6
+        order_id = f"tx-{len(self.owners)}"
+        posted_at = at + self.random.uniform(-SLACK, 30.0 + SLACK)  # by the service's clock
         if exists:
-            self.whose[order_id] = key
-        if exists and self.chance.random() > 0.02:  # the rest comes late, or is missing
-            self.exported.append(ExportedOrder(order_id, wish, posted_at))
+            self.owners[order_id] = key
+        if exists and self.random.random() > 0.02:  # The rest appears late, or never.
+            self.exported.append(ExportedOrder(order_id, content, posted_at))
         if kind == "created":
             self.created.append((order_id, key, at))
         else:
             is_doubt = kind == "doubt"
             since, until = (at - SLACK, at + 330.0 + SLACK) if is_doubt else (float("-inf"), float("inf"))
-            self.senders.append(Sender(key, wish, since, until, is_doubt))
+            self.senders.append(Sender(key, content, since, until, is_doubt))
 
 
 @pytest.mark.trial(short=4_000, ci=20_000, long=1_000_000)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_no_order_is_proposed_for_a_key_that_is_not_its_own(size: int, seed: int):
-    story = Story(random.Random(seed))
-    story.tell(size)
-    story.chance.shuffle(story.exported)
+def test_no_match_is_wrong(size: int, seed: int):
+    history = History(random.Random(seed))
+    history.add_keys(size)
+    history.random.shuffle(history.exported)
 
-    found = compared(story.exported, *story.senders, created=story.created)
+    found = compared(history.exported, *history.senders, created=history.created)
 
     matches = [one for one in found if isinstance(one, Match)]
-    assert [one for one in matches if story.whose[one.order_id] != one.key] == []
+    assert [one for one in matches if history.owners[one.order_id] != one.key] == []
     assert len(matches) > size // 20
-    told = {one.key for one in found if isinstance(one, Match | Ambiguous | NotFound)}
-    assert told == {one.key for one in story.senders if one.is_in_doubt}
-    nobodys = {one.order_id for one in story.exported} - {order_id for order_id, *_ in story.created}
-    nobodys -= {one.order_id for one in matches}
-    assert {one.order_id for one in found if isinstance(one, Unknown)} == nobodys
+    reported = {one.key for one in found if isinstance(one, Match | Ambiguous | NotFound)}
+    assert reported == {one.key for one in history.senders if one.is_in_doubt}
+    unknown = {one.order_id for one in history.exported} - {order_id for order_id, *_ in history.created}
+    unknown -= {one.order_id for one in matches}
+    assert {one.order_id for one in found if isinstance(one, Unknown)} == unknown

@@ -1,4 +1,4 @@
-"""Which keys may have sent an order, and when."""
+"""Which keys may have sent an order, and when it may have been posted."""
 
 import asyncio
 import math
@@ -13,28 +13,27 @@ from tests.support.cases import each
 from tests.support.journalling import SCOPE, claim, doubt, intent, made, mark
 from transfer_async import MemoryJournal, Operators
 from transfer_async._cli.reconcile_comparison import (
-    EVER,
     Ambiguous,
-    Books,
+    Comparison,
     ExportedOrder,
+    PostingTime,
     Sender,
-    Span,
-    _apart,
+    _time_difference,
     add_journal,
-    wish,
-    wish_of,
+    content_of,
+    order_content,
 )
 from transfer_async.journal.model import Entry, HistoryEvent, KeyState, PendingUndo, Unread
 from transfer_async.journal.protocol import ScopedJournal
 
-SPAN = Span(slack=5.0, settle_after=300.0, since_1970=lambda seconds: seconds + 10_000.0)
-WISH = wish_of(intent().order)
-SHUT = Unread(why="DecodeError", kept="", hooks=(), earlier_hooks=())
+TIMES = PostingTime(slack=5.0, settle_after=300.0, since_1970=lambda seconds: seconds + 10_000.0)
+CONTENT = content_of(intent().order)
+CORRUPT = Unread(why="DecodeError", kept="", hooks=(), earlier_hooks=())
 
 
 def entry(**changes: Any) -> Entry:
-    """A key whose doubt was refuted."""
-    told: dict[str, Any] = {
+    """Return a key whose doubt was refuted."""
+    values: dict[str, Any] = {
         "state": KeyState.FREE,
         "fingerprint": "",
         "intent_id": "intent-1",
@@ -43,7 +42,7 @@ def entry(**changes: Any) -> Entry:
         "attempt": "a",
         "sent_until": 130.0,
     }
-    return Entry(**told | changes)
+    return Entry(**values | changes)
 
 
 def step(move: str, at: float, attempt: str | None = "a") -> HistoryEvent:
@@ -58,84 +57,85 @@ STEPS = (step("claim", 10_090.0, None), step("mark", 10_100.0), step("refute", 2
     ("entry", "steps", "since", "until"),
     [
         (entry(), STEPS, 10_095.0, 10_435.0),
-        (entry(attempt="b", sent_until=9_000.0), STEPS, 10_095.0, 20_305.0),  # it was claimed again
-        (entry(unread=SHUT, sent_until=0.0), STEPS, 10_095.0, 20_305.0),
-        (entry(), STEPS[2:], -EVER, 10_435.0),
-        (entry(attempt="b"), [step("mark", math.nan), step("refute", math.nan)], -EVER, EVER),
+        (entry(attempt="b", sent_until=9_000.0), STEPS, 10_095.0, 20_305.0),  # claimed again since
+        (entry(unread=CORRUPT, sent_until=0.0), STEPS, 10_095.0, 20_305.0),
+        (entry(), STEPS[2:], -math.inf, 10_435.0),
+        (entry(attempt="b"), [step("mark", math.nan), step("refute", math.nan)], -math.inf, math.inf),
     ],
 )
-def test_an_order_of_a_refuted_attempt_was_posted_while_its_requests_could_take_effect(
+def test_the_order_of_a_refuted_attempt_was_posted_while_its_requests_could_take_effect(
     entry: Entry, steps: tuple[HistoryEvent, ...], since: float, until: float
 ):
-    (sender,) = SPAN.refuted("k", entry, steps)
+    (sender,) = TIMES.refuted("k", entry, steps)
 
     assert sender == Sender("k", None, since, until, is_in_doubt=False, was_refuted=True)
 
 
-def test_what_a_refuted_key_wished_for_is_known_while_its_undos_are_owed():
-    (sender,) = SPAN.refuted(
+def test_the_content_of_a_refuted_attempt_is_known_while_its_undos_are_pending():
+    (sender,) = TIMES.refuted(
         "k", entry(pending_undos=(PendingUndo(intent=intent(), hook="h", receipt=None),)), STEPS
     )
 
-    assert sender.wish == WISH
+    assert sender.content == CONTENT
 
 
 @each(
-    ("posted_at", "steps", "apart"),
+    ("posted_at", "steps", "difference"),
     [
         (10_090.0, (STEPS[1], step("create", 10_105.0)), 10.0),
         (10_103.0, (STEPS[1], step("create", 10_105.0)), -2.0),
         (13_705.0, (STEPS[1], step("create", 10_105.0)), 3_600.0),
         (10_103.0, (step("create", 10_105.0),), 2.0),
-        (10_103.0, STEPS, None),  # somebody gave its id
+        (10_103.0, STEPS, None),  # A person gave its id.
     ],
 )
-def test_an_order_that_the_service_answered_with_was_posted_while_it_was_sent(posted_at, steps, apart):
+def test_the_time_between_posting_and_sending_an_order(posted_at, steps, difference):
     named = [msgspec.structs.replace(one, order_id="tx-1") for one in steps]
 
-    assert _apart("tx-1", posted_at, named) == apart
+    assert _time_difference("tx-1", posted_at, named) == difference
 
 
-def test_a_key_of_which_nothing_was_refuted_has_no_such_attempt():
-    assert list(SPAN.refuted("k", entry(), STEPS[:2])) == []
+def test_a_key_without_a_refutation_has_no_refuted_attempt():
+    assert list(TIMES.refuted("k", entry(), STEPS[:2])) == []
 
 
-@pytest.mark.parametrize(("is_sealed", "since", "until"), [(True, 10_085.0, 10_435.0), (False, -EVER, EVER)])
-def test_a_doubt_that_cannot_be_read_may_have_sent_any_order(is_sealed: bool, since: float, until: float):
-    shut = Unread(why="DecodeError", kept="", hooks=(), earlier_hooks=(), is_sealed=is_sealed)
-    sender = SPAN.sender("k", entry(state=KeyState.IN_DOUBT, unread=shut))
+@pytest.mark.parametrize(
+    ("is_sealed", "since", "until"), [(True, 10_085.0, 10_435.0), (False, -math.inf, math.inf)]
+)
+def test_a_corrupt_doubt_may_have_sent_any_order(is_sealed: bool, since: float, until: float):
+    corrupt = Unread(why="DecodeError", kept="", hooks=(), earlier_hooks=(), is_sealed=is_sealed)
+    sender = TIMES.sender("k", entry(state=KeyState.IN_DOUBT, unread=corrupt))
 
     assert sender == Sender("k", None, since, until, is_in_doubt=True)
 
 
-class AskedAMomentAgo(MemoryJournal):
-    """What is in doubt now was being sent when it was asked what is in doubt."""
+class StaleDoubts(MemoryJournal):
+    """A journal whose doubts were still sending when the doubts were listed."""
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         return []
 
 
 @each(("sent", "exported"), samples.TWO_PEOPLE)
-def test_the_order_of_another_person_is_not_the_order_of_a_doubt(sent: str, exported: str):
-    """Else the doubt would be ended with an order that pays somebody else."""
+def test_orders_of_two_people_have_different_contents(sent: str, exported: str):
+    """Otherwise a doubt would be resolved with an order that pays somebody else."""
     sums = (Decimal(1), "USD"), (Decimal(2), "NGN")
 
-    assert wish(sent, "ben@example.com", *sums) != wish(exported, "ben@example.com", *sums)
-    assert wish("ada@example.com", sent, *sums) != wish("ada@example.com", exported, *sums)
+    assert order_content(sent, "ben@example.com", *sums) != order_content(exported, "ben@example.com", *sums)
+    assert order_content("ada@example.com", sent, *sums) != order_content("ada@example.com", exported, *sums)
 
 
-def test_what_goes_in_doubt_while_the_journal_is_read_may_have_sent_its_order():
-    async def take_in(books: Books) -> None:
-        journal = AskedAMomentAgo()
+def test_a_key_that_becomes_doubtful_during_the_reading_may_have_sent_its_order():
+    async def add(comparison: Comparison) -> None:
+        journal = StaleDoubts()
         await made(journal, claim(), mark(), doubt())
         scoped, operators = ScopedJournal(journal, SCOPE), Operators(journal, SCOPE)
-        await add_journal(books, scoped, operators, slack=0.0, settle_after=300.0)
+        await add_journal(comparison, scoped, operators, slack=0.0, settle_after=300.0)
 
-    with Books() as books:
-        books.add_order(ExportedOrder("tx-1", WISH, 50.0))
-        books.all_orders_added()
-        books.add_senders([Sender("lost", WISH, 0.0, 100.0, is_in_doubt=True)])
-        asyncio.run(take_in(books))
-        books.compare()
+    with Comparison() as comparison:
+        comparison.add_order(ExportedOrder("tx-1", CONTENT, 50.0))
+        comparison.add_senders([Sender("lost", CONTENT, 0.0, 100.0, is_in_doubt=True)])
+        asyncio.run(add(comparison))
+        comparison.compare()
 
-        assert Ambiguous("lost", ("tx-1",)) in list(books.findings())
+        assert Ambiguous("lost", ("tx-1",)) in list(comparison.findings())
